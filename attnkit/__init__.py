@@ -1,0 +1,27 @@
+"""The Transformer as Unix tools.
+
+model/        the arithmetic: pure functions on arrays, in the order of a forward pass
+tensors/      records and the formats they are read from and written to
+tokenizers    text to ids and back
+display/      arrays as tables and heat maps
+commands/     the tools, one file each; every one is a function of a record
+tool          what surrounds that function: its place in a pipe, its line of history
+options, commandline, operands, views, output   flags, arguments, files, ways to look, results
+pipelines     tools chained in one process
+cli           the process: arguments in, exit code out
+
+The tools are functions too: `attnkit.attend(attnkit.embed("The cat sat", dim=8), heads=2)`.
+"""
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """The tools by name, imported when they are first asked for."""
+    if name in ("embed", "posenc", "mask", "attend", "layernorm", "ffn", "decode"):
+        import importlib
+
+        return getattr(importlib.import_module(f"attnkit.commands.{name}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

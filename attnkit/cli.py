@@ -1,0 +1,109 @@
+"""The process from its arguments to its exit code: the single place where errors become a line."""
+
+import gc
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from attnkit import __version__, commands
+from attnkit.errors import AttnkitError, AttnkitWarning, UsageError
+
+if TYPE_CHECKING:
+    from attnkit.tool import Call
+
+FIRST_STEPS = 'attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit mask --causal | attnkit attend --heads 2'
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line; the exit code (the table of them is in the README)."""
+    place = "attnkit"
+    try:
+        if not arguments or arguments[0] in ("-h", "--help", "--version"):
+            text = f"attnkit {__version__}\n" if "--version" in arguments else overview()
+            os.write(1, text.encode())
+            return 0
+        chosen = commands.find(arguments[0])
+        place = f"attnkit {chosen.name}"
+        from attnkit.commandline import parse
+
+        call = parse(chosen, arguments[1:])
+        gc.freeze()  # the modules will be needed to the end
+        gc.enable()
+        status = 0 if call is None else execute(call)
+        if sys.stdout:  # what Typer's help left in it
+            sys.stdout.flush()
+        return status
+    except Exception as error:
+        return failed(error, place)
+
+
+def execute(call: "Call") -> int:
+    """Run a call from its input to its output; warnings become lines on standard error."""
+    import warnings
+
+    from attnkit import output
+
+    def show(message: Warning | str, *where: Any, **more: Any) -> None:
+        at_work = call.current or call
+        if not at_work.common.get("quiet"):
+            output.tell(f"attnkit {at_work.tool.name}: warning: {escaped(str(message))}\n")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not call.common.get("quiet"):
+            warnings.simplefilter("default", AttnkitWarning)
+        warnings.showwarning = show
+        return output.write(call, call.flow(None))
+
+
+def overview() -> str:
+    """What `attnkit` alone prints."""
+    rows = "".join(f"  {name:<10} {what}\n" for name, what in commands.TOOLS.items())
+    return f"""Usage: attnkit TOOL [INPUT] [OPTIONS]
+
+The Transformer as Unix tools.
+
+{rows}
+  attnkit TOOL --help   its options and an example
+  attnkit --version
+
+Example:
+  {FIRST_STEPS}
+"""
+
+
+def failed(error: Exception, place: str) -> int:
+    """Say in one line what went wrong; the exit code of its kind."""
+    import typer
+
+    if os.environ.get("ATTNKIT_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    if isinstance(error, AttnkitError):
+        code, line = error.exit_code, str(error)
+    elif isinstance(error, typer.BadParameter.__mro__[1]):
+        message = error.format_message()  # type: ignore[attr-defined]
+        code, line = UsageError.exit_code, message[:1].lower() + message[1:].rstrip(".")
+    elif isinstance(error, OSError):
+        code, line = 4, f"<stdout>: write error: {error.strerror}"
+    elif isinstance(error, MemoryError):
+        code, line = 3, f"not enough memory{': ' if str(error) else ''}{error}"
+    else:
+        code, line = 70, f"a bug in attnkit: {type(error).__name__}: {error} (ATTNKIT_DEBUG=1 shows where)"
+    from attnkit import output
+
+    output.tell(f"{getattr(error, 'place', '') or place}: {escaped(line)}\n")
+    return code
+
+
+def escaped(text: str) -> str:
+    r"""Text with what a terminal would obey, or cannot show, spelled out.
+
+    >>> print(escaped("bad\x1b[2Jname\udce9"))
+    bad\x1b[2Jname\xe9
+    """
+    readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in readable)

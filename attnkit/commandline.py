@@ -1,0 +1,88 @@
+"""A tool's command line, built with Typer from the flags in its signature."""
+
+import inspect
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from attnkit import options
+from attnkit.errors import UsageError
+from attnkit.options import Flag
+from attnkit.tool import Call, Tool
+
+
+def parse(chosen: Tool, arguments: list[str]) -> Call | None:
+    """A tool's command line as a call; None once its help has been printed."""
+    own = chosen.flags | chosen.extra
+    taken = {flag.short for flag in own.values()}
+    flags = own | {
+        name: replace(flag, short="") if flag.short in taken else flag
+        for name, flag in options.COMMON.items()
+        if name not in own
+    }
+    parameters = [
+        argument(chosen.operand),
+        *(option(name, flag, chosen.defaults) for name, flag in flags.items()),
+    ]
+    given: dict[str, Any] = {}
+
+    def callback(**values: Any) -> None:
+        given.update(values)
+
+    callback.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    callback.__annotations__ = {one.name: one.annotation for one in parameters}
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(chosen.name, help=chosen.__doc__, context_settings={"help_option_names": ["-h", "--help"]})(callback)
+    typer.main.get_command(app).main(arguments, prog_name=f"attnkit {chosen.name}", standalone_mode=False)
+    if not given:
+        return None
+    operands = tuple(given.pop("operands") or ())
+    if chosen.operand == "[INPUT]" and len(operands) > 1:
+        raise UsageError(f"one INPUT, not {len(operands)}: {' '.join(operands)}")
+    values = {name: single(name, flag, given[name]) for name, flag in flags.items()}
+    parameters_of = {name: chosen.defaults[name] if values[name] is None else values[name] for name in chosen.flags}
+    extra = {name: values[name] for name in chosen.extra}
+    common = {name: values[name] for name in options.COMMON if name not in chosen.flags and values[name] is not None}
+    return Call(chosen, parameters_of, common, extra, operands)
+
+
+def argument(operand: str) -> Any:
+    """The positional arguments of a tool as Typer declares them."""
+    declared = typer.Argument(metavar=operand, show_default=False)
+    return inspect.Parameter(
+        "operands",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[list[str] | None, declared],
+    )
+
+
+def option(name: str, flag: Flag, defaults: dict[str, Any]) -> Any:
+    """A flag as Typer declares it; each may come once, which `single` checks."""
+    spellings = [options.spelling(name)]
+    spellings += [flag.short] if flag.short else []
+    default = defaults.get(name)
+    plain = default is None or default is False or default == ()
+    shown = "" if plain else f" [default: {','.join(map(str, default)) if isinstance(default, tuple) else default}]"
+    if flag.parse is None:
+        declared, kind, start = (
+            typer.Option(*spellings, count=True, help=flag.help, show_default=False),
+            int,
+            0,
+        )
+    else:
+        declared = typer.Option(*spellings, metavar=flag.metavar, help=flag.help + shown, show_default=False)
+        kind, start = list[str] | None, None  # type: ignore[assignment]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=start, annotation=Annotated[kind, declared])
+
+
+def single(name: str, flag: Flag, given: Any) -> Any:
+    """The one value of a flag, parsed; None where it was not given."""
+    spelling = options.spelling(name)
+    times = given if isinstance(given, int) else len(given or [])
+    if times > 1:
+        raise UsageError(f"given {times} times", spelling)
+    if flag.parse is None:
+        return True if times else None
+    return options.parsed(spelling, flag, given[0]) if given else None

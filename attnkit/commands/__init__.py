@@ -1,0 +1,35 @@
+"""One file a tool: a function of a record, with its flags in its signature."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from attnkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from attnkit.tool import Tool
+
+TOOLS = {
+    "embed": "text or token ids to vectors",
+    "posenc": "positions: sinusoidal, learned, rotary, ALiBi, T5",
+    "mask": "who may attend to whom: causal, padding, windows, segments",
+    "attend": "scaled dot-product and multi-head attention",
+    "layernorm": "layer, RMS and batch normalization",
+    "ffn": "the position-wise feed-forward network",
+    "decode": "hidden states to logits, probabilities and words",
+    "show": "a tensor, record or file as tables and heat maps",
+    "peek": "look into the middle of a pipe",
+    "diff": "compare two tensors or records",
+    "run": "a whole pipeline in one process",
+    "history": "the commands that made a record; run them again",
+}
+
+
+def find(name: str) -> "Tool":
+    """The tool of that name; only its own file is imported."""
+    if name not in TOOLS:
+        from attnkit.options import nearest
+
+        what = "flag" if name.startswith("-") else "tool"
+        raise UsageError(f"no {what} {name!r}{nearest(name, TOOLS) or '; attnkit --help lists the tools'}")
+    found: Tool = getattr(importlib.import_module(f"{__name__}.{name}"), name)
+    return found

@@ -1,0 +1,236 @@
+"""attnkit attend: scaled dot-product and multi-head attention."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+
+from attnkit import model, operands, options
+from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.tensors.record import Array, Labels, Record
+from attnkit.tool import Unless, tool
+
+STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
+KEEP = (*STEPS, "present")
+EMIT = (*STEPS, "present_key", "present_value")
+
+
+def stands_alone(given: Mapping[str, Any]) -> bool:
+    """Whether query, key and value all come from files, so that no record is read."""
+    operands = [given[name] for name in ("query", "key", "value")]
+    return all(operand is not None and not str(operand).startswith(":") for operand in operands)
+
+
+@tool(
+    feed=Unless(stands_alone),
+    aside=lambda given: bool(given["steps"]),
+)
+def attend(
+    record: Record | None,
+    *,
+    heads: Annotated[int, options.integer("number of heads", 1, "H")] = 1,
+    kv_heads: Annotated[
+        int | None, options.integer("heads of keys and values, each for H/G query heads [default: H]", 1, "G")
+    ] = None,
+    params: Annotated[
+        Mapping[str, Array] | None,
+        options.tensors("weights: wq wk wv wo (in, out), bq bk bv bo; wa ua va; w"),
+    ] = None,
+    seed: Annotated[int | None, options.integer("random weights from this seed", 0)] = None,
+    memory: Annotated[
+        Record | None, options.tensor("keys and values come from here, not from x; :memory is the record's")
+    ] = None,
+    query: Annotated[Record | None, options.tensor("queries in place of x")] = None,
+    key: Annotated[Record | None, options.tensor("keys in place of x or the memory")] = None,
+    value: Annotated[Record | None, options.tensor("values in place of the keys")] = None,
+    mask: Annotated[
+        Record | None,
+        options.tensor("bool or 0/1: 1 = may attend; float: added [default: the record's, unless there is memory]"),
+    ] = None,
+    causal: Annotated[bool, options.switch("a query sees keys up to its own position")] = False,
+    align: Annotated[
+        str, options.choice("which corner the diagonal starts from when T ≠ S", ("top-left", "bottom-right"))
+    ] = "top-left",
+    window: Annotated[
+        tuple[int, int],
+        options.integers("keys from L before the query to R after it; -1: no bound", "L,R", 2, -1),
+    ] = (-1, -1),
+    lengths: Annotated[Record | None, options.tensor("valid keys of each batch row, (B)")] = None,
+    scale: Annotated[float | None, options.number("factor on the scores [default: 1/√d_k]")] = None,
+    softcap: Annotated[
+        float, options.number("c: scores become c · tanh(score / c); 0: off", least=0, metavar="C")
+    ] = 0.0,
+    score: Annotated[str, options.choice("how a query and a key are compared", tuple(model.SCORES))] = "scaled-dot",
+    bias: Annotated[
+        Record | None, options.tensor("added to the scores; :bias is the one of posenc --kind alibi or t5")
+    ] = None,
+    past_key: Annotated[Record | None, options.tensor("keys that come before, (B, G, P, K)")] = None,
+    past_value: Annotated[Record | None, options.tensor("values that come before, (B, G, P, V)")] = None,
+    softmax_dtype: Annotated[
+        str | None,
+        options.choice("dtype to round scores and weights to", ("float16", "bfloat16", "float32", "float64")),
+    ] = None,
+    residual: Annotated[bool, options.switch("add the input to the result")] = False,
+    add: Annotated[Record | None, options.tensor("add FILE to the result: :residual in the pre-norm order")] = None,
+    emit: Annotated[str | None, options.choice("make this intermediate x", EMIT)] = None,
+    keep: Annotated[tuple[str, ...], options.names("add these intermediates to the record", KEEP)] = (),
+    steps: Annotated[bool, options.switch("add every intermediate to the record and show a table of each")] = False,
+    strict: Annotated[bool, options.switch("refuse a query that may attend to nothing")] = False,
+) -> Record:
+    """Attention: every query's average of the values, weighted by how well its key fits.
+
+    Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V. Without weights Q = K = V = x. x is (T, D), (B, T, D) or,
+    already split into heads, (B, H, T, D). A record's own mask is used, but not over a memory. A query that
+    may attend to nothing gets zeros, and a warning.
+
+    \b
+    Example:
+      attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2 --steps
+    """
+    if params is not None and seed is not None:
+        raise UsageError("--params FILE and --seed N: one or the other")
+    if record is None and residual:
+        raise UsageError("--residual adds the input, and with these flags none is read")
+    inputs = record or Record({})
+    asking = query or operands.chosen(inputs)
+    keys = key or memory or operands.chosen(inputs)
+    q, k, v = asking["x"], keys["x"], (value or keys)["x"]
+    over = "source" if key or memory else "key"
+    if mask is None and not (query or key or memory) and "mask" in inputs:
+        mask = operands.chosen(inputs, "mask")
+    weights = dict(params or {}) if seed is None else random_weights(q, k, v, heads, kv_heads or heads, seed)
+    compared = {name: weights.pop(name) for name in model.SCORES[score][1] if name in weights}
+    found = model.multi_head_attention(
+        q, k, v, weights, heads=heads, kv_heads=kv_heads,
+        mask=aligned(mask), bias=aligned(bias), causal=causal, align=align, window=window, lengths=array(lengths),
+        scale=scale, softcap=softcap, score=score, score_params=compared,
+        past_key=array(past_key), past_value=array(past_value), softmax_dtype=softmax_dtype,
+    )  # fmt: skip
+    warn_of_empty(found["weights"], strict)
+
+    output, formula = (
+        found.pop("output"),
+        ("heads W_O + b_O" if "wo" in weights else "the heads side by side"),
+    )
+    if not (steps or keep):
+        formula = f"softmax({'Q Kᵀ / √d_k' if score == 'scaled-dot' else 'score(Q, K)'}) V"
+    if residual:
+        output, formula = model.add(output, inputs["x"]), formula + " + input"
+    if add is not None:
+        output, formula = model.add(output, add["x"]), formula + " + residual"
+    if past_key is not None:
+        over = "present"
+    axes, said = (
+        step_axes(found, over),
+        step_formulas(found, weights, score, scale, softcap, mask is not None or causal),
+    )
+    names = set(keep) | set(STEPS if steps else ())
+    kept = {
+        name: step
+        for name, step in found.items()
+        if name in names or (name.startswith("present") and "present" in names)
+    }
+    if emit:
+        output, formula, axes["x"] = found[emit], said.get(emit, emit), axes[emit]
+    else:
+        axes["x"] = asking.fitting("x", output.shape)
+    return inputs.put(
+        kept | {"x": output},
+        {name: axes[name] for name in (*kept, "x")},
+        token_labels(asking, keys, over) if kept or emit else {},
+        {name: said[name] for name in kept if name in said} | {"x": formula},
+    )
+
+
+def array(operand: Record | None) -> Array | None:
+    """The tensor of an operand that may be missing."""
+    return None if operand is None else operand["x"]
+
+
+def aligned(operand: Record | None) -> Array | None:
+    """A mask or bias as attention broadcasts it: one over batch, query and key by name gets an axis of heads."""
+    if operand is None:
+        return None
+    tensor, axes = operand["x"], operand.axes.get("x", ())
+    return tensor[:, None] if tensor.ndim == 3 and axes[:1] == ("batch",) else tensor
+
+
+def random_weights(q: Array, k: Array, v: Array, heads: int, groups: int, seed: int) -> dict[str, Array]:
+    """wq, wk, wv, wo in this order from N(0, 1/rows), in the dtype of the queries."""
+    if q.ndim == 4 or q.ndim < 2 or q.shape[-1] % heads:
+        model.split_heads(np.empty((1, q.shape[-1] if q.ndim else 1)), heads)
+        raise DataError(f"x {q.shape}: --seed makes weights for (T, D) or (B, T, D)")
+    rng, width = np.random.default_rng(seed), q.shape[-1] // heads
+    shapes = {
+        "wq": (q.shape[-1], heads * width),
+        "wk": (k.shape[-1], groups * width),
+        "wv": (v.shape[-1], groups * width),
+        "wo": (heads * width, q.shape[-1]),
+    }
+    return {name: model.random_weight(rng, *shape).astype(model.output_dtype(q)) for name, shape in shapes.items()}
+
+
+def warn_of_empty(weights: Array, strict: bool) -> None:
+    """Say how many queries may attend to nothing, and which is the first."""
+    empty = np.argwhere(~(weights != 0).any(axis=-1))
+    if not len(empty):
+        return
+    first = "".join(f"[{at}]" for at in empty[0])
+    problem = f"{len(empty)} rows of weights are zeros: their queries may attend to nothing (first {first})"
+    if strict:
+        raise DataError(problem)
+    warnings.warn(problem, AttnkitWarning, stacklevel=2)
+
+
+def step_axes(found: Mapping[str, Array], over: str) -> dict[str, tuple[str, ...]]:
+    """Axis names of every intermediate, keys along the axis `over`."""
+    lead = ("batch", "head")[4 - found["q"].ndim :]
+    rows = {"q": "query", "heads": "query"}
+    return {
+        name: (*lead, "query", over)
+        if name in ("scores", "scaled", "capped", "masked", "weights")
+        else (*lead, rows.get(name, over), "model")
+        for name in found
+    }
+
+
+def step_formulas(
+    found: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    score: str,
+    scale: float | None,
+    softcap: float,
+    masked: bool,
+) -> dict[str, str]:
+    """The formula of every intermediate that is more than a copy of the one before it."""
+    width = found["q"].shape[-1]
+    said = {
+        name: f"{name.upper()} = input"
+        + (f" W_{name.upper()}" if f"w{name}" in weights else "")
+        + (f" + b_{name.upper()}" if f"b{name}" in weights else "")
+        for name in "qkv"
+    }
+    said = {name: text.split(" = ")[1] for name, text in said.items()}
+    said["scores"] = {"additive": "vₐ · tanh(Q Wₐ + K Uₐ)", "general": "Q W Kᵀ"}.get(score, "Q Kᵀ")
+    if scale is not None:
+        said["scaled"] = f"scores · {scale:g}"
+    elif score == "scaled-dot":
+        said["scaled"] = f"scores / √{width}"
+    if softcap:
+        said["capped"] = f"{softcap:g} tanh(scaled / {softcap:g})"
+    if masked or np.isneginf(found["masked"]).any():
+        said["masked"] = "scores where the query may attend, else −∞"
+    said["weights"] = "softmax over the keys"
+    said["heads"] = "weights V"
+    return said | {"present_key": "past and new keys", "present_value": "past and new values"}
+
+
+def token_labels(asking: Record, keys: Record, over: str) -> dict[str, Labels]:
+    """Labels of queries and keys: the tokens they were made of."""
+    found: dict[str, Labels] = {}
+    if tokens := asking.labels.get("token"):
+        found["query"] = tokens
+    if (tokens := keys.labels.get("token") or keys.labels.get("source")) and over != "present":
+        found[over] = tokens
+    return found

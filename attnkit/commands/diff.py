@@ -1,0 +1,156 @@
+"""attnkit diff: compare two tensors or records."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from attnkit import display, options
+from attnkit.errors import DataError, UsageError
+from attnkit.tensors.record import Array, Record
+from attnkit.tool import Call, Flow, tool
+
+FIGURES = ("differing", "max_abs", "max_rel", "cosine")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two records to compare."""
+
+    a: Record
+    b: Record
+
+
+def pairs(call: Call, upstream: Flow | None) -> Flow:
+    """Feed: the records of A and of B, side by side."""
+    if len(call.operands) != 2:
+        raise UsageError(f"two files to compare, not {len(call.operands)}: attnkit diff A B")
+    if upstream is not None or call.operands.count("-") > 1:
+        raise UsageError(
+            "only one operand can be '-' (standard input)" if upstream is None else "diff reads files, not a stage"
+        )
+    return Flow(None, together(call))
+
+
+def together(call: Call) -> Iterator[Pair]:
+    """Record by record; DataError where one stream ends before the other."""
+    name_a, name_b = call.operands
+    only = call.common.pop("only", None)  # which to compare, not which figures to keep
+    ours, theirs = call.read(name_a).items, call.read(name_b).items
+    while True:
+        a, b = next(ours, None), next(theirs, None)
+        if a is None and b is None:
+            return
+        if a is None or b is None:
+            raise DataError("has fewer records than the other", name_a if a is None else name_b)
+        yield Pair(a.only(only), b.only(only)) if only else Pair(a, b)
+
+
+@tool(
+    operand="A B",
+    feed=pairs,
+    view=lambda record, call, look: told(record, look),
+    status=lambda record, call: int(record["differing"].any()),
+    numeric=False,
+    eyes=True,
+)
+def diff(
+    pair: Pair,
+    *,
+    rtol: Annotated[float, options.number("relative difference that counts as none", least=0)] = 0.0,
+    atol: Annotated[float, options.number("absolute difference that counts as none", least=0)] = 0.0,
+) -> Record:
+    """Compare two tensors or records: exit code 0 when they are the same, 1 when they differ.
+
+    Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. For every tensor:
+    how many numbers differ, the largest absolute and relative difference, the cosine of the angle between
+    the two, and where the largest difference is, by its labels. -f json gives the figures to a script.
+
+    \b
+    Example:
+      attnkit embed "a b" --dim 4 -o a.npy --only x && attnkit layernorm a.npy -o b.npy && attnkit diff a.npy b.npy
+    """
+    a, b = pair.a, pair.b
+    names = [*a.tensors, *(name for name in b.tensors if name not in a.tensors)]
+    rows = [compared(a, b, name, rtol, atol) for name in names]
+    figures = {figure: np.array([row[figure] for row in rows], dtype=np.float64) for figure in FIGURES}
+    figures["differing"] = figures["differing"].astype(np.int64)
+    return Record(
+        figures,
+        dict.fromkeys(FIGURES, ("tensor",)),
+        {"tensor": names},
+        formulas={name: row["verdict"] for name, row in zip(names, rows, strict=True)},
+    )
+
+
+def compared(a: Record, b: Record, name: str, rtol: float, atol: float) -> dict[str, Any]:
+    """How the tensors of one name differ: the figures, and a sentence."""
+    if name not in a or name not in b:
+        size = (a if name in a else b)[name].size
+        return incomparable(size, f"only in {'A' if name in a else 'B'}")
+    x, y = a[name], b[name]
+    if x.shape != y.shape:
+        return incomparable(max(x.size, y.size), f"shape {x.shape} in A, {y.shape} in B")
+    left, right = (one.astype(np.float64).ravel() for one in (x, y))
+    with np.errstate(all="ignore"):
+        equal = (x == y).ravel() | (np.isnan(left) & np.isnan(right))
+        apart = np.where(equal, 0.0, np.abs(left - right))
+        relative = np.where(equal, 0.0, apart / np.abs(right))
+        near = (apart <= atol + rtol * np.abs(right)) & np.isfinite(left) & np.isfinite(right)
+        norms = np.linalg.norm(left) * np.linalg.norm(right)
+        cosine = float(left @ right / norms) if norms else float(equal.all())
+    differing = ~equal & ~(near if rtol or atol else False)
+    figures = {
+        "differing": int(differing.sum()),
+        "max_abs": float(apart.max(initial=0)),
+        "max_rel": float(relative.max(initial=0)),
+        "cosine": cosine,
+    }
+    return figures | {"verdict": verdict(a, name, y, apart, differing, figures)}
+
+
+def incomparable(size: int, why: str) -> dict[str, Any]:
+    """The figures of tensors that cannot be compared number by number: all of them differ."""
+    return {"differing": max(size, 1), "max_abs": np.nan, "max_rel": np.nan, "cosine": np.nan, "verdict": why}
+
+
+def verdict(a: Record, name: str, y: Array, apart: Array, differing: Array, figures: dict[str, Any]) -> str:
+    """What there is to say of one tensor, in a line."""
+    x = a[name]
+    kinds = f"shape {x.shape}" + (f", {x.dtype} and {y.dtype}" if x.dtype != y.dtype else f", {x.dtype}")
+    if not figures["differing"]:
+        within = f", largest difference {figures['max_abs']:.3g}" if figures["max_abs"] else ""
+        return f"the same ({kinds}{within})"
+
+    def at(index: int) -> str:
+        where = tuple(int(i) for i in np.unravel_index(index, x.shape))
+        return f"{place(a, name, where)} {x[where]!s} and {y[where]!s}"
+
+    first = int(np.argmax(differing))
+    worst = int(np.argmax(np.where(differing, np.where(np.isnan(apart), np.inf, apart), -1)))
+    return (
+        f"{figures['differing']} of {x.size} differ ({kinds}), first at {at(first)}; worst at {at(worst)}: "
+        f"{figures['max_abs']:.3g} absolute, {figures['max_rel']:.3g} relative; cosine {figures['cosine']:.9g}"
+    )
+
+
+def place(record: Record, name: str, index: tuple[int, ...]) -> str:
+    """An element by its axes and labels.
+
+    >>> place(Record({"x": np.zeros((2, 3))}, labels={"token": ["The", "cat"]}), "x", (1, 2))
+    "[token 1 'cat', model 2]"
+    """
+    parts = []
+    for dimension, at in enumerate(index):
+        labels: Any = record.labels_of(name, dimension)
+        axes = record.axes_of(name)
+        if labels and isinstance(labels[0], list):
+            labels = labels[index[axes.index("batch")]] if "batch" in axes else None
+        parts.append(f"{axes[dimension]} {at}" + (f" {labels[at]!r}" if labels and at < len(labels) else ""))
+    return f"[{', '.join(parts)}]"
+
+
+def told(record: Record, look: display.Look) -> str:
+    """A line a tensor."""
+    return "\n".join(f"{name}: {sentence}" for name, sentence in record.formulas.items())

@@ -1,0 +1,93 @@
+"""attnkit ffn: the position-wise feed-forward network."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import numpy as np
+
+from attnkit import model, options
+from attnkit.errors import DataError, UsageError
+from attnkit.tensors.record import Array, Record
+from attnkit.tool import tool
+
+WEIGHTS = {"w1", "b1", "w2", "b2", "w3"}
+
+
+@tool(
+    explicit=lambda given: ("seed",) if given["hidden"] is not None else (),
+    aside=lambda given: bool(given["steps"]),
+)
+def ffn(
+    record: Record,
+    *,
+    params: Annotated[
+        Mapping[str, Array] | None,
+        options.tensors("weights: w1 (D, F), b1, w2 (F, D), b2, and w3 (D, F) when gated"),
+    ] = None,
+    hidden: Annotated[int | None, options.integer("random weights of this hidden width", 1, "F")] = None,
+    seed: Annotated[int, options.integer("seed of the random weights", 0)] = 0,
+    activation: Annotated[str, options.choice("what bends the hidden values", tuple(model.ACTIVATIONS))] = "relu",
+    gated: Annotated[bool, options.switch("activation(x w1) · (x w3), as in GLU networks")] = False,
+    residual: Annotated[bool, options.switch("add the input to the result")] = False,
+    add: Annotated[Record | None, options.tensor("add FILE to the result: :residual in the pre-norm order")] = None,
+    steps: Annotated[bool, options.switch("add every intermediate to the record and show a table of each")] = False,
+) -> Record:
+    """The feed-forward network of a layer: the same two linear maps at every position.
+
+    FFN(x) = activation(x w1 + b1) w2 + b2. Weights from a file, or random ones from a seed: w1, w2 (and w3)
+    drawn in this order from N(0, 1/rows), no biases.
+
+    \b
+    Example:
+      attnkit embed "The cat sat" --dim 8 | attnkit layernorm | attnkit ffn --hidden 32 --residual
+    """
+    x = record["x"]
+    if (params is None) == (hidden is None):
+        raise UsageError("which weights? one of --params FILE and --hidden F")
+    if hidden is not None:
+        weights: Mapping[str, Array] = random_weights(x, hidden, gated, seed)
+    else:
+        weights = checked(params or {}, gated)
+    found = model.feed_forward(x, **weights, activation=activation)
+    output, formula = found.pop("output"), FORMULAS["gated output" if gated else "output"]
+    for extra, name in (
+        (x if residual else None, "input"),
+        (add["x"] if add is not None else None, "residual"),
+    ):
+        if extra is not None:
+            output, formula = model.add(output, extra), f"{formula} + {name}"
+    axes = record.axes_of("x")
+    kept = found if steps else {}
+    return record.put(
+        kept | {"x": output},
+        dict.fromkeys(kept, (*axes[:-1], "hidden")) | {"x": record.fitting("x", output.shape)},
+        formulas={name: FORMULAS[name].format(activation=activation) for name in kept} | {"x": formula},
+    )
+
+
+FORMULAS = {
+    "hidden": "x W₁ + b₁",
+    "activated": "{activation}(hidden)",
+    "linear": "x W₃",
+    "output": "activated W₂ + b₂",
+    "gated output": "(activated · linear) W₂ + b₂",
+}
+
+
+def random_weights(x: Array, hidden: int, gated: bool, seed: int) -> dict[str, Array]:
+    """Weights from N(0, 1/rows), in the dtype of x."""
+    rng, width = np.random.default_rng(seed), x.shape[-1] if x.ndim else 0
+    shapes = {"w1": (width, hidden), "w2": (hidden, width)} | ({"w3": (width, hidden)} if gated else {})
+    return {name: model.random_weight(rng, *shape).astype(model.output_dtype(x)) for name, shape in shapes.items()}
+
+
+def checked(params: Mapping[str, Array], gated: bool) -> Mapping[str, Array]:
+    """The weights of a file; DataError names what is missing or not of this network."""
+    needed = {"w1", "w2"} | ({"w3"} if gated else set())
+    if missing := sorted(needed - set(params)):
+        raise DataError(f"no {', '.join(missing)} (there is {', '.join(params) or 'nothing'})", "--params")
+    if unknown := sorted(set(params) - WEIGHTS):
+        raise DataError(f"{', '.join(unknown)} is none of {', '.join(sorted(WEIGHTS))}", "--params")
+    if "w3" in params and not gated:
+        raise UsageError("it has a w3: --gated uses it", "--params")
+    return params

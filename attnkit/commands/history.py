@@ -1,0 +1,96 @@
+"""attnkit history: the commands that made a record; run them again."""
+
+import shlex
+from typing import Annotated, Any
+
+import numpy as np
+
+from attnkit import __version__, options, pipelines, tensors
+from attnkit.errors import DataError
+from attnkit.tensors.record import Record
+from attnkit.tool import tool
+
+
+@tool(numeric=False)
+def history(
+    record: Record,
+    *,
+    replay: Annotated[bool, options.switch("run the commands and say whether the result is equal bit for bit")] = False,
+) -> str:
+    """The commands that made a record, as a shell script; --replay runs them again.
+
+    Where the first command read standard input, --replay reads it from standard input too.
+
+    \b
+    Example:
+      attnkit embed "The cat sat" --dim 8 | attnkit posenc > out.json && attnkit history out.json --replay
+    """
+    if not record.history:
+        raise DataError("it carries no history (npy and bare JSON lists have none)")
+    commands = [quoted(entry["command"]) for entry in record.history]
+    if not replay:
+        return script(record, commands)
+    calls = pipelines.stages(" | ".join(commands))
+    if written := [call.common["output"] for call in calls if "output" in call.common]:
+        raise DataError(f"its history writes {written[0]}: not one that attnkit made")
+    calls[0].common["format"] = "json"  # an input in npy would be followed in npy, which carries no history
+    for found in pipelines.chained(calls).items:
+        problem = difference(record, found)
+        if not problem:
+            return f"{len(record.history)} command{'s' if len(record.history) > 1 else ''} run again: equal bit for bit"
+    raise DataError(f"run again, {problem}")
+
+
+def quoted(command: str) -> str:
+    """A command of the history with every word quoted, so that a shell reads it as nothing more.
+
+    >>> quoted("attnkit embed $(date) --dim 2")
+    "attnkit embed '$(date)' --dim 2"
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise DataError(f"its history has a command that cannot be read ({error}): {command}") from None
+    if words[:1] != ["attnkit"]:
+        raise DataError(f"its history has a command that is not attnkit's: {command}")
+    return shlex.join(words)
+
+
+def script(record: Record, commands: list[str]) -> str:
+    """The history as a shell script: the pipeline, and the SHA-256 of every file it read."""
+    lines = ["#!/bin/sh"]
+    versions = list(dict.fromkeys(entry["version"] for entry in record.history))
+    lines.append(f"# made by attnkit {', '.join(versions)}")
+    files = {file: digest for entry in record.history for file, digest in entry.get("files", {}).items()}
+    lines += [f"# {digest}  {file}" for file, digest in files.items()]
+    if record.history[0].get("files") and not commands[0].startswith("attnkit embed "):
+        commands[0] += " -f json"
+    return "\n".join([*lines, " \\\n  | ".join(commands)])
+
+
+def difference(before: Record, after: Any) -> str:
+    """What differs between a record and the one its commands give now; "" when nothing does."""
+    if not isinstance(after, Record):
+        return "they print text"
+    for then, now in zip(before.history, after.history, strict=False):
+        for file, digest in then.get("files", {}).items():
+            if now.get("files", {}).get(file) != digest:
+                return f"{file} is another file than it was (SHA-256 {digest[:12]}… then)"
+    a, b = (tensors.survive(one, "json") for one in (before, after))
+    if list(a.tensors) != list(b.tensors):
+        return f"there are other tensors: {', '.join(b.tensors)} (expected {', '.join(a.tensors)})"
+    for name in a.tensors:
+        x, y = a[name], b[name]
+        if (x.shape, x.dtype) != (y.shape, y.dtype):
+            return f"{name} is {y.dtype} {y.shape} (expected {x.dtype} {x.shape})"
+        if x.tobytes() != y.tobytes():
+            at = (
+                int(np.argmax(np.frombuffer(x.tobytes(), np.uint8) != np.frombuffer(y.tobytes(), np.uint8)))
+                // x.itemsize
+            )
+            index = "".join(f"[{i}]" for i in np.unravel_index(at, x.shape))
+            versions = {entry["version"] for entry in before.history} - {__version__}
+            return f"{name} differs first at {index}" + (
+                f" (it was made by attnkit {', '.join(versions)})" if versions else ""
+            )
+    return "" if a.labels == b.labels else "the labels differ"

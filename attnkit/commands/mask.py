@@ -1,0 +1,226 @@
+"""attnkit mask: who may attend to whom."""
+
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from attnkit import model, options, tokenizers
+from attnkit.errors import DataError, UsageError
+from attnkit.tensors.record import Array, Labels, Record
+from attnkit.tool import Unless, tool
+
+FILLS = ("-inf", "lowest", "-1e9")
+
+
+class Rule(NamedTuple):
+    """One rule of a mask: its name as on the command line, what it allows, its cells (True = may attend)."""
+
+    name: str
+    formula: str
+    cells: Array
+
+
+@tool(feed=Unless(lambda given: given["size"] is not None), numeric=False)
+def mask(
+    record: Record | None,
+    *,
+    size: Annotated[
+        tuple[int, ...] | None,
+        options.integers("no input: a mask of T queries and S keys, as x", "T[,S]", least=0),
+    ] = None,
+    causal: Annotated[bool, options.switch("keys up to the query's own position")] = False,
+    align: Annotated[
+        str, options.choice("which corner the diagonal starts from when T ≠ S", ("top-left", "bottom-right"))
+    ] = "top-left",
+    offset: Annotated[
+        int | None, options.integer("position of the first query among the keys; overrides --align")
+    ] = None,
+    padding: Annotated[bool, options.switch("keys that are no padding, by the record's lengths or ids")] = False,
+    pad_id: Annotated[
+        int | None, options.integer("the id that is padding [default: that of [PAD] or <pad>]", 0)
+    ] = None,
+    lengths: Annotated[Record | None, options.tensor("keys before the length of their batch row, (B)")] = None,
+    window: Annotated[
+        tuple[int, int] | None,
+        options.integers("keys from L before the query to R after it; -1: no bound", "L,R", 2, -1),
+    ] = None,
+    prefix: Annotated[int | None, options.integer("causal, but the first N keys are open to all", 0)] = None,
+    chunk: Annotated[int | None, options.integer("keys of the query's own chunk of N", 1)] = None,
+    segments: Annotated[Record | None, options.tensor("keys of the query's own segment, by ids (T) or (B, T)")] = None,
+    with_: Annotated[Record | None, options.tensor("a mask of your own, bool or 0 and 1")] = None,
+    cross: Annotated[bool, options.switch("keys are the record's memory, not its tokens")] = False,
+    any_: Annotated[bool, options.switch("what one of the rules allows, not what all of them allow")] = False,
+    invert: Annotated[bool, options.switch("exchange allowed and blocked at the end")] = False,
+    polarity: Annotated[str, options.choice("what True means in the mask of --with", ("attend", "ignore"))] = "attend",
+    as_: Annotated[
+        str,
+        options.choice(
+            "true and false, 1 and 0, numbers to add to scores, or lengths",
+            ("bool", "01", "additive", "lengths"),
+        ),
+    ] = "bool",
+    fill: Annotated[str, options.choice("what an additive mask adds to blocked scores", FILLS)] = "-inf",
+    explain: Annotated[
+        tuple[int, ...] | None,
+        options.integers("no mask: say which rule blocks query I from key J", "[B,]I,J", least=0),
+    ] = None,
+) -> Record | str:
+    """Who may attend to whom: True where a query (row) may see a key (column).
+
+    Rules combine by intersection, with --any by union; a mask that the record already carries is one of them.
+    The result goes into the record as `mask`, which attend uses; with --size there is no input and it is x.
+
+    \b
+    Example:
+      attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2
+    """
+    queries, keys = extent(record, size, cross)
+    start = model.causal_offset(queries, keys, align=align) if offset is None else offset
+    rules: list[Rule] = []
+    if causal and prefix is None:
+        rules.append(
+            Rule(
+                "causal",
+                f"key ≤ query{start:+d}" if start else "key ≤ query",
+                model.causal(queries, keys, start),
+            )
+        )
+    if prefix is not None:
+        cells = model.prefix(queries, keys, prefix, start)
+        rules.append(Rule("prefix", f"key ≤ query or key < {prefix}", cells))
+    if padding:
+        rules.append(Rule("padding", "key is no padding", unpadded(record, keys, pad_id)))
+    if lengths is not None:
+        rules.append(Rule("lengths", "key < length", model.padding(lengths["x"], keys)))
+    if window is not None:
+        cells = model.window(queries, keys, *window, start)
+        rules.append(
+            Rule(
+                "window",
+                f"query − {window[0]} ≤ key ≤ query + {window[1]}".replace("− -1 ≤", "− ∞ ≤").replace("+ -1", "+ ∞"),
+                cells,
+            )
+        )
+    if chunk is not None:
+        rules.append(Rule("chunk", f"key // {chunk} = query // {chunk}", model.chunked(queries, keys, chunk, start)))
+    if segments is not None:
+        ids = segments["x"]
+        rules.append(Rule("segments", "segment(key) = segment(query)", model.segments(ids, ids)))
+    if with_ is not None:
+        own = model.boolean(with_["x"])
+        rules.append(Rule("with", "--with FILE", own if polarity == "attend" else ~own))
+    if record is not None and "mask" in record and not cross:
+        rules.append(Rule("record", "the record's mask", model.boolean(record["mask"])))
+    if not rules:
+        raise UsageError(
+            "which rule? --causal, --padding, --lengths, --window, --prefix, --chunk, --segments or --with"
+        )
+    cells = combined(rules, (queries, keys), any_)
+    if explain is not None:
+        return explained(rules, cells, explain, any_, invert)
+    formula = (" or " if any_ else " and ").join(rule.formula for rule in rules)
+    if invert:
+        cells, formula = ~cells, f"not ({formula})"
+    dtype = np.dtype(np.float32) if record is None else model.output_dtype(record["x"])
+    return placed(record, formed(cells, as_, fill, dtype), formula, cross)
+
+
+def extent(record: Record | None, size: tuple[int, ...] | None, cross: bool) -> tuple[int, int]:
+    """Number of queries and of keys: of --size, of x, of x and the memory."""
+    if record is None:
+        if size is None or len(size) > 2:
+            raise UsageError("T or T,S", "--size")
+        return size[0], size[-1]
+    x = record["x"]
+    if x.ndim < 1:
+        raise DataError("x is a single number: it has no axis of tokens")
+    axes = record.axes_of("x")
+    tokens = x.shape[axes.index("token")] if "token" in axes else x.shape[max(x.ndim - 2, 0)]
+    return tokens, record["memory"].shape[-2] if cross else tokens
+
+
+def unpadded(record: Record | None, keys: int, pad_id: int | None) -> Array:
+    """The keys that are no padding: before the record's lengths, or whose id is not that of padding."""
+    if record is None:
+        raise UsageError("needs a record with ids or lengths; --lengths FILE gives them", "--padding")
+    if "lengths" in record and pad_id is None:
+        return model.padding(record["lengths"], keys)
+    ids = record["ids"] if "ids" in record else record["x"]
+    if pad_id is None:
+        words = record.labels.get("vocab", [])
+        word = tokenizers.padding([one for one in words if isinstance(one, str)])
+        if word is None:
+            raise UsageError("which id is padding? its vocabulary names none; --pad-id N", "--padding")
+        pad_id = [str(one) for one in words].index(word)
+    return np.asarray(ids != pad_id)[..., None, :]  # (..., 1, S)
+
+
+def combined(rules: list[Rule], shape: tuple[int, int], union: bool) -> Array:
+    """All rules as one mask (..., T, S): their intersection, or their union."""
+    whole = np.broadcast_shapes(shape)
+    for rule in rules:
+        try:
+            whole = np.broadcast_shapes(whole, rule.cells.shape)
+        except ValueError:
+            raise DataError(f"{rule.name} {rule.cells.shape} does not fit the mask {whole}") from None
+        if whole[-2:] != shape:
+            raise DataError(f"{rule.name} {rule.cells.shape} is larger than {shape[0]} queries × {shape[1]} keys")
+    cells = np.full(whole, not union)
+    for rule in rules:
+        cells = cells | rule.cells if union else cells & rule.cells
+    return cells
+
+
+def explained(rules: list[Rule], cells: Array, cell: tuple[int, ...], union: bool, invert: bool) -> str:
+    """Which rules block a cell, in a line each."""
+    if len(cell) != cells.ndim:
+        raise UsageError(f"{len(cell)} indices for a mask of shape {cells.shape}", "--explain")
+    if any(at >= size for at, size in zip(cell, cells.shape, strict=True)):
+        raise UsageError(f"{','.join(map(str, cell))} is outside the mask of shape {cells.shape}", "--explain")
+    verdict = bool(cells[cell]) != invert
+    batch = f" of row {','.join(map(str, cell[:-2]))}" if cell[:-2] else ""
+    lines = [f"query {cell[-2]}{batch} {'may' if verdict else 'may not'} attend to key {cell[-1]}"]
+    for rule in rules:
+        allows = bool(np.broadcast_to(rule.cells, cells.shape)[cell])
+        lines.append(f"  {rule.name} {'allows' if allows else 'blocks'} it: {rule.formula}")
+    if len(rules) > 1:
+        lines.append(f"  {'one rule that allows it is enough' if union else 'one rule that blocks it is enough'}")
+    if invert:
+        lines.append("  inverted at the end")
+    return "\n".join(lines)
+
+
+def formed(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Array:
+    """The mask as booleans, as 0 and 1, as numbers to add to scores, or as lengths."""
+    if form == "01":
+        return cells.astype(np.uint8)
+    if form == "lengths":
+        return model.lengths_of(cells)
+    if form == "additive":
+        return model.additive(cells, dtype, lowest(dtype) if fill == "lowest" else float(fill))
+    return cells
+
+
+def lowest(dtype: np.dtype[Any]) -> float:
+    """The most negative finite number of a float dtype.
+
+    >>> lowest(np.dtype(np.float16))
+    -65504.0
+    """
+    return float(np.finfo(dtype).min) if dtype.kind == "f" else -(2.0**128 - 2.0**120)  # bfloat16
+
+
+def placed(record: Record | None, mask: Array, formula: str, cross: bool) -> Record:
+    """The mask in its record as `mask`, as `memory_mask` with --cross, as x without a record."""
+    axes = (
+        ("batch",)
+        if mask.dtype == np.int64
+        else ("batch", "head", "query", "key")[4 - mask.ndim :]
+        if mask.ndim != 3
+        else ("batch", "query", "key")
+    )
+    name = "x" if record is None else "memory_mask" if cross else "mask"
+    labels: dict[str, Labels] = {}
+    if record is not None and (words := record.labels.get("token")):
+        labels = {"query": words} if cross else {"query": words, "key": words}
+    return (record or Record({})).put({name: mask}, {name: axes[: mask.ndim]}, labels, {name: formula})

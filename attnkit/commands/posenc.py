@@ -1,0 +1,171 @@
+"""attnkit posenc: positions."""
+
+from functools import partial
+from typing import Annotated, Literal
+
+import numpy as np
+
+from attnkit import model, options
+from attnkit.errors import DataError, UsageError
+from attnkit.tensors.record import Array, Record
+from attnkit.tool import Unless, tool
+
+BIASES = ("alibi", "t5")
+KINDS = ("sinusoidal", "learned", "rotary", *BIASES)
+
+
+@tool(feed=Unless(lambda given: given["size"] is not None))
+def posenc(
+    record: Record | None,
+    *,
+    kind: Annotated[str, options.choice("which positions", KINDS)] = "sinusoidal",
+    alone: Annotated[bool, options.switch("x is the encoding itself, not x with it")] = False,
+    size: Annotated[
+        tuple[int, ...] | None,
+        options.integers("no input: the encoding of T positions, or of T queries and S keys", "T[,S]", least=0),
+    ] = None,
+    dim: Annotated[int | None, options.integer("width of the encoding, with --size", 1, "D")] = None,
+    layout: Annotated[
+        Literal["paper", "halves"],
+        options.choice("sine and cosine in turn, or all sines before all cosines", ("paper", "halves")),
+    ] = "paper",
+    base: Annotated[float, options.number("base of the wavelengths", above=0)] = 10000.0,
+    offset: Annotated[int, options.integer("position of the first token", 0)] = 0,
+    positions: Annotated[Record | None, options.tensor("the positions themselves, (T) or (B, T)")] = None,
+    table: Annotated[Record | None, options.tensor("learned: positions × model; t5: buckets × heads")] = None,
+    heads: Annotated[
+        int, options.integer("rotary: x is this many heads side by side; alibi: heads of the bias", 1, "H")
+    ] = 1,
+    rotary_dim: Annotated[
+        int | None, options.integer("rotate only the first R of a head [default: all]", 2, "R")
+    ] = None,
+    interleaved: Annotated[bool, options.switch("rotary: rotate pairs (0,1), (2,3) …, not the two halves")] = False,
+    cos: Annotated[
+        Record | None, options.tensor("rotary: cosines, (P, R/2) looked up by position, or (B, T, R/2)")
+    ] = None,
+    sin: Annotated[Record | None, options.tensor("rotary: sines, shaped like the cosines")] = None,
+    max_distance: Annotated[int, options.integer("t5: distance from which all keys share a bucket", 1)] = 128,
+    one_way: Annotated[bool, options.switch("t5: buckets of a decoder, for keys before the query alone")] = False,
+) -> Record:
+    """Positions: sinusoidal and learned ones are added to x, rotary ones rotate it.
+
+    PE(pos, 2i) = sin(pos / base^(2i/D)), PE(pos, 2i+1) = cos(pos / base^(2i/D)).
+    ALiBi and T5 positions are a bias on the scores: it goes into the record as `bias`, which
+    `attend --bias :bias` adds; --alone makes it x.
+
+    \b
+    Example:
+      attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
+    """
+    if record is None:
+        record, alone = made(kind, size or (0,), dim), True
+    elif dim is not None:
+        raise UsageError("goes with --size T: the input has its own width", "--dim")
+    x = record["x"]
+    if x.ndim < 2:
+        raise DataError(f"x of shape {x.shape} has no axis of tokens (expected (T, D), (B, T, D) or (B, H, T, D))")
+    where = offset + np.arange(x.shape[-2]) if positions is None else model.check_ids(positions["x"], 2**53, "position")
+    if kind in BIASES:
+        keys = np.arange(size[-1] if size else offset + x.shape[-2]) if positions is None else where
+        if where.ndim != 1:
+            raise DataError(f"shape {where.shape}: {kind} takes positions of one row (T)", "--positions")
+        if kind == "alibi":
+            return biased(record, model.alibi(where, keys, heads), "−slope(head) · |key − query|", alone)
+        buckets = model.t5_buckets(
+            where,
+            keys,
+            buckets=needed(table, kind).shape[0],
+            max_distance=max_distance,
+            bidirectional=not one_way,
+        )
+        return biased(record, model.t5_bias(buckets, needed(table, kind)), "table[bucket(key − query), head]", alone)
+    if kind == "rotary":
+        width = x.shape[-1] if x.ndim == 4 else model.split_heads(x, heads).shape[-1]
+        angles = (
+            model.rotary_angles(where, rotary_dim or width, base)
+            if cos is None and sin is None
+            else looked_up(cos, sin, where)
+        )
+        if alone:
+            return record.put(
+                {"x": angles[0], "sin": angles[1]},
+                formulas={"x": "cos(pos / base^(2i/R))", "sin": "sin(pos / base^(2i/R))"},
+            )
+        return record.put(
+            {"x": rotated(x, *angles, heads, interleaved)},
+            {"x": record.axes_of("x")},
+            formulas={"x": ROTATION[interleaved]},
+        )
+    if kind == "learned":
+        formula, width = "table[pos]", needed(table, kind).shape[1]
+        encoding = partial(model.learned, table=needed(table, kind))
+    else:
+        formula, width = SINUSOIDS[layout].format(base=f"{base:g}"), x.shape[-1]
+        encoding = partial(model.sinusoidal, dim=width, layout=layout, base=base)
+    if width != x.shape[-1]:
+        raise DataError(f"x {x.shape} and table {needed(table, kind).shape}: width {x.shape[-1]} != {width}")
+    if alone:
+        axes = record.axes_of("x")
+        axes = (axes[-2], axes[-1]) if where.ndim == 1 else ("batch", axes[-2], axes[-1])
+        return record.put({"x": encoding(where).astype(model.output_dtype(x))}, {"x": axes}, formulas={"x": formula})
+    added = model.add_positions(x, where, encoding)
+    return record.put({"x": added}, {"x": record.axes_of("x")}, formulas={"x": "x + " + formula})
+
+
+SINUSOIDS = {
+    "paper": "PE, PE(pos, 2i) = sin(pos / {base}^(2i/D)), PE(pos, 2i+1) = cos(same)",
+    "halves": "PE, PE(pos, i) = sin(pos / {base}^(2i/D)), PE(pos, i + D/2) = cos(same)",
+}
+ROTATION = {
+    False: "[x₁ cos − x₂ sin | x₁ sin + x₂ cos], x₁ and x₂ the halves of a head",
+    True: "(x₁ cos − x₂ sin, x₁ sin + x₂ cos), x₁ and x₂ its even and odd columns",
+}
+
+
+def made(kind: str, size: tuple[int, ...], dim: int | None) -> Record:
+    """The empty record of --size T[,S]: its x has the rows and the width of the encoding."""
+    if len(size) > 2 or (len(size) == 2 and kind not in BIASES):
+        raise UsageError("T, or T,S with alibi and t5", "--size")
+    if dim is None and kind in ("sinusoidal", "rotary"):
+        raise UsageError("--dim D says how wide the encoding is", "--size")
+    return Record({"x": np.zeros((size[0], dim or 0))})
+
+
+def needed(table: Record | None, kind: str) -> Array:
+    """The table of learned positions or of T5 biases."""
+    if table is None:
+        raise UsageError(f"--kind {kind} needs --table FILE")
+    if table["x"].ndim != 2:
+        raise DataError(f"shape {table['x'].shape} (expected rank 2)", "--table")
+    return table["x"]
+
+
+def looked_up(cos: Record | None, sin: Record | None, positions: Array) -> tuple[Array, Array]:
+    """Cosines and sines from files: rows (P, R/2) looked up by position, or given for each token (B, T, R/2)."""
+    if cos is None or sin is None:
+        raise UsageError("--cos FILE and --sin FILE go together")
+    if cos["x"].shape != sin["x"].shape:
+        raise DataError(f"cos {cos['x'].shape} and sin {sin['x'].shape} differ in shape")
+    if cos["x"].ndim == 2:
+        return model.learned(positions, cos["x"]), model.learned(positions, sin["x"])
+    return cos["x"], sin["x"]
+
+
+def rotated(x: Array, cos: Array, sin: Array, heads: int, interleaved: bool) -> Array:
+    """Every head of x rotated by the angles of its tokens; (T, D), (B, T, D) or (B, H, T, D)."""
+    if cos.ndim == 3:
+        cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
+    if x.ndim == 4:
+        return model.rotate(x, cos, sin, interleaved=interleaved)
+    return model.merge_heads(model.rotate(model.split_heads(x, heads), cos, sin, interleaved=interleaved))
+
+
+def biased(record: Record, bias: Array, formula: str, alone: bool) -> Record:
+    """The record with a bias on the scores, (H, T, S): as `bias`, or as x."""
+    bias = bias.astype(model.output_dtype(record["x"]), copy=False)
+    axes = ("head", "query", "key")
+    if alone:
+        return Record({"x": bias}, {"x": axes}, history=record.history, formulas={"x": formula})
+    tokens = record.labels_of("x", record["x"].ndim - 2)
+    labels = {"query": tokens, "key": tokens} if tokens and bias.shape[-1] == bias.shape[-2] else {}
+    return record.put({"bias": bias}, {"bias": axes}, labels, {"bias": formula})

@@ -1,0 +1,96 @@
+"""attnkit run: a whole pipeline in one process."""
+
+from pathlib import Path
+from typing import Any
+
+from attnkit import operands, options, output, pipelines, tensors
+from attnkit.errors import FileError, UsageError
+from attnkit.tensors.record import Record
+from attnkit.tool import Call, Flow, Result, tool
+
+
+def script(call: Call) -> str:
+    """The pipeline of a run: its argument, or the file of -f."""
+    file = call.extra.get("file")
+    if file is None:
+        if len(call.operands) != 1:
+            raise UsageError("one pipeline in quotes, or -f FILE: attnkit run 'embed \"The cat\" --dim 4 | posenc'")
+        return call.operands[0]
+    with tensors.open_source(file) as source:
+        return operands.text_of(source)
+
+
+def pipeline(call: Call, upstream: Flow | None) -> Flow:
+    """Feed: what comes out of the last stage; its own flags for output hold where run has none."""
+    calls = pipelines.stages(script(call))
+    if call.extra.get("file") and call.operands:
+        calls[0].operands = call.operands
+    call.extra["last"] = last = calls[-1]
+    last.common |= call.common
+    save = call.extra.get("save")
+    if save:
+        make_folder(save)
+    counts = [0] * len(calls)
+
+    def after(at: int, done: Call, result: Result) -> None:
+        counts[at] += 1
+        if save:
+            keep(save, at, counts[at], done, result)
+        if done is not last or call.common["format"] not in output.EYES:
+            output.aside(done, result, asked=bool(call.extra.get("steps")))
+
+    flow = pipelines.chained(calls, after)
+    call.common = last.common | {"format": output.format_of(last, flow.format)}
+    for name in ("only", "dtype"):
+        call.common.pop(name, None)  # the last stage has done it
+    return flow
+
+
+def make_folder(name: str) -> None:
+    """Create the folder of --save."""
+    try:
+        Path(name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot write {name}: {error.strerror}") from None
+
+
+def keep(folder: str, at: int, count: int, call: Call, result: Result) -> None:
+    """One result of one stage in a file of --save: 1-embed.npz, and 1-embed-2.npz for the second record."""
+    name = f"{at + 1}-{call.tool.name}" + (f"-{count}" if count > 1 else "")
+    if isinstance(result, Record):
+        path, data = Path(folder, f"{name}.npz"), tensors.encode(result, "npz")
+    else:
+        path, data = Path(folder, f"{name}.txt"), [(result + "\n").encode()]
+    with tensors.open_sink(str(path)) as sink:
+        sink.write(data)
+
+
+@tool(
+    operand="PIPELINE",
+    feed=pipeline,
+    view=lambda record, call, look: call.extra["last"].tool.view(record, call.extra["last"], look),
+    status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
+    extra={
+        "file": options.Flag(
+            "read the pipeline from a file; `#!/usr/bin/env -S attnkit run -f` makes it a command",
+            "FILE",
+            str,
+            short="-f",
+        ),
+        "steps": options.switch("show a table after every stage on standard error"),
+        "save": options.Flag("write every stage's record to a folder, as 1-embed.npz, 2-posenc.npz …", "DIR", str),
+    },
+    numeric=False,
+)
+def run(result: Any) -> Any:
+    """A whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.
+
+    Stages are parted by |, with quotes and # comments as in a shell, and hand tensors on in memory. The
+    result is, byte for byte, that of the same stages joined by a shell. With -f FILE an argument is the
+    INPUT of the first stage.
+
+    \b
+    Example:
+      attnkit run 'embed "The cat sat" --dim 8 | posenc | mask --causal | attend --heads 2' --steps -o out.npz
+    """
+    return result

@@ -1,0 +1,109 @@
+"""The Transformer as pure functions on arrays, in the order of a forward pass.
+
+B  batch                     N  vocabulary
+T  queries                   D  model width
+S  keys                      K  width of a query or key head
+H  query heads               V  width of a value head
+G  key and value heads       R  rotated width
+P  past keys                 F  hidden width of the feed-forward network
+
+Masks are boolean, True = may attend. Results have the dtype of the input where it is a float; float16 and
+bfloat16 compute in float32, whole numbers in float64. Inputs are never written to.
+"""
+
+# ruff: noqa: I001, RUF022 (in the order of a forward pass, not of the alphabet)
+from attnkit.model.precision import Array, output_dtype, working
+from attnkit.model.embedding import check_ids, embed, one_hot, random_table, scale_embedding
+from attnkit.model.positions import (
+    LAYOUTS,
+    add_positions,
+    alibi,
+    alibi_slopes,
+    learned,
+    rotary_angles,
+    rotate,
+    sinusoidal,
+    t5_bias,
+    t5_buckets,
+)
+from attnkit.model.linear import add, linear, random_weight
+from attnkit.model.masks import (
+    additive,
+    boolean,
+    causal,
+    causal_offset,
+    chunked,
+    lengths_of,
+    padding,
+    prefix,
+    segments,
+    window,
+)
+from attnkit.model.norms import Normalized, batch_norm, layer_norm, rms_norm
+from attnkit.model.attention import (
+    SCORES,
+    attention,
+    merge_heads,
+    multi_head_attention,
+    softmax,
+    split_heads,
+)
+from attnkit.model.feedforward import ACTIVATIONS, feed_forward
+from attnkit.model.stacks import decoder_layer, encoder_layer
+from attnkit.model.decoding import candidates, greedy, logits, min_p, probabilities, sample, top_k, top_p
+
+__all__ = [
+    "Array",
+    "output_dtype",
+    "working",
+    "check_ids",
+    "embed",
+    "one_hot",
+    "random_table",
+    "scale_embedding",
+    "LAYOUTS",
+    "add_positions",
+    "alibi",
+    "alibi_slopes",
+    "learned",
+    "rotary_angles",
+    "rotate",
+    "sinusoidal",
+    "t5_bias",
+    "t5_buckets",
+    "add",
+    "linear",
+    "random_weight",
+    "additive",
+    "boolean",
+    "causal",
+    "causal_offset",
+    "chunked",
+    "lengths_of",
+    "padding",
+    "prefix",
+    "segments",
+    "window",
+    "Normalized",
+    "batch_norm",
+    "layer_norm",
+    "rms_norm",
+    "SCORES",
+    "attention",
+    "merge_heads",
+    "multi_head_attention",
+    "softmax",
+    "split_heads",
+    "ACTIVATIONS",
+    "feed_forward",
+    "decoder_layer",
+    "encoder_layer",
+    "candidates",
+    "greedy",
+    "logits",
+    "min_p",
+    "probabilities",
+    "sample",
+    "top_k",
+    "top_p",
+]

@@ -1,0 +1,444 @@
+"""Scaled dot-product and multi-head attention, with every intermediate by name."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model import masks
+from attnkit.model.embedding import check_ids
+from attnkit.model.linear import check_inner, linear
+from attnkit.model.precision import (
+    ROUNDINGS,
+    Array,
+    DType,
+    cast,
+    is_float,
+    output_dtype,
+    quiet,
+    rounded,
+    working,
+)
+from attnkit.model.shapes import fit, shown
+
+PARAMETERS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
+
+
+def split_heads(x: Array, heads: int) -> Array:
+    """The width of x cut into heads.
+
+    x (..., T, H*K) -> (..., H, T, K)
+
+    DataError where the width is not divisible, UsageError for heads < 1.
+
+    >>> split_heads(np.array([[1, 2, 3, 4]]), 2).tolist()
+    [[[1, 2]], [[3, 4]]]
+    """
+    if heads < 1:
+        raise UsageError(f"heads {heads} (expected 1 or more)")
+    if x.shape[-1] % heads:
+        raise DataError(f"d_model {x.shape[-1]} is not divisible by heads {heads}")
+    cut = x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads)  # (..., T, H, K)
+    return np.ascontiguousarray(np.swapaxes(cut, -2, -3))
+
+
+def merge_heads(x: Array) -> Array:
+    """The heads of x side by side; the inverse of split_heads.
+
+    x (..., H, T, K) -> (..., T, H*K)
+
+    >>> merge_heads(np.array([[[1, 2]], [[3, 4]]])).tolist()
+    [[1, 2, 3, 4]]
+    """
+    heads, _, width = x.shape[-3:]
+    side = np.swapaxes(x, -2, -3)  # (..., T, H, K)
+    return side.reshape(*side.shape[:-2], heads * width)
+
+
+def shifted(scores: Array, axis: int = -1) -> Array:
+    """The scores less the largest of their row, so that the largest becomes 0; a row of -inf stays as it is.
+
+    scores (..., S) -> (..., S)
+
+    >>> shifted(np.array([1.0, 3.0]))
+    array([-2.,  0.])
+    """
+    top = np.max(scores, axis=axis, keepdims=True, initial=-np.inf)
+    less: Array = scores - np.where(np.isneginf(top), 0, top).astype(scores.dtype)
+    return less
+
+
+@quiet
+def softmax(scores: Array, axis: int = -1) -> Array:
+    """exp(score) as a share of its row; a row of nothing but -inf has weights of zero.
+
+    scores (..., S) -> (..., S)
+
+    A row that holds NaN or +inf is NaN, and no other row is touched.
+
+    >>> softmax(np.array([[0.0, 1.0, 1.0], [-np.inf, -np.inf, -np.inf]])).round(4)
+    array([[0.1554, 0.4223, 0.4223],
+           [0.    , 0.    , 0.    ]])
+    """
+    exponentials = shifted(cast(scores, working(scores)), axis)
+    np.exp(exponentials, out=exponentials)
+    total = exponentials.sum(axis=axis, keepdims=True)
+    exponentials /= np.where(total == 0, 1, total).astype(total.dtype)
+    return exponentials.astype(output_dtype(scores), copy=False)
+
+
+def _grouped(x: Array, groups: int) -> Array:
+    """Query heads of one key head stacked into one matrix: (..., H, T, K) -> (..., G, H/G*T, K)."""
+    heads, queries, width = x.shape[-3:]
+    return x.reshape(*x.shape[:-3], groups, heads // groups * queries, width)
+
+
+def _product(x: Array, y: Array) -> Array:
+    """x (..., H, T, M) @ y (..., G, M, N) -> (..., H, T, N): head h of x meets head h // (H/G) of y."""
+    return (_grouped(x, y.shape[-3]) @ y).reshape(*x.shape[:-1], y.shape[-1])
+
+
+def dot(q: Array, k: Array, params: Mapping[str, Array] | None = None) -> Array:
+    """The dot product of each query and key: Q K^T.
+
+    q (..., H, T, K), k (..., G, S, K) -> (..., H, T, S)
+
+    >>> dot(np.array([[[2.0, 3.0]]]), np.array([[[1.0, 0.0], [1.0, 1.0]]])).tolist()
+    [[[2.0, 5.0]]]
+    """
+    return _product(q, np.swapaxes(k, -1, -2))
+
+
+def general(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
+    """A bilinear score, q W k^T (Luong et al. 2015, section 3.1).
+
+    q (..., H, T, K), k (..., G, S, L), w (K, L) or (H, K, L) -> (..., H, T, S)
+
+    >>> x = np.array([[[1.0, 2.0]]])
+    >>> general(x, x, {"w": np.array([[0.0, 1.0], [0.0, 0.0]])}).tolist()
+    [[[2.0]]]
+    """
+    w = params["w"]
+    expected = {(q.shape[-1], k.shape[-1]), (q.shape[-3], q.shape[-1], k.shape[-1])}
+    if w.shape not in expected:
+        pair = f"Q {shown(q.shape)} and K {shown(k.shape)}"
+        raise DataError(f"w {shown(w.shape)} for {pair}: expected {shown((q.shape[-1], k.shape[-1]))}")
+    return dot(q @ w, k)
+
+
+def concatenated(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
+    """A score from a small network, tanh(q U + k W) . v (Bahdanau et al. 2015, appendix A.1.2).
+
+    q (..., H, T, K), k (..., G, S, L), wa (K, A), ua (L, A), va (A,) -> (..., H, T, S)
+
+    >>> x, one = np.array([[[0.5]]]), np.ones((1, 1))
+    >>> concatenated(x, x, {"wa": one, "ua": one, "va": np.array([2.0])}).round(4).tolist()
+    [[[1.5232]]]
+    """
+    wa, ua, va = params["wa"], params["ua"], params["va"]
+    check_inner(q, wa, ("Q", "wa"))
+    check_inner(k, ua, ("K", "ua"))
+    if not wa.shape[1:] == ua.shape[1:] == va.shape:
+        names = f"wa {shown(wa.shape)}, ua {shown(ua.shape)} and va {shown(va.shape)}"
+        raise DataError(f"{names}: last dimensions differ")
+    rows = _grouped(q @ wa, k.shape[-3])[..., :, None, :]  # (..., G, H/G*T, 1, A)
+    scores: Array = np.tanh(rows + (k @ ua)[..., None, :, :]) @ va
+    return scores.reshape(*q.shape[:-1], k.shape[-2])
+
+
+ScoreFunction = Callable[[Array, Array, Mapping[str, Array]], Array]
+
+# name -> (function, the parameters it needs)
+SCORES: dict[str, tuple[ScoreFunction, tuple[str, ...]]] = {
+    "scaled-dot": (dot, ()),
+    "dot": (dot, ()),
+    "additive": (concatenated, ("wa", "ua", "va")),
+    "general": (general, ("w",)),
+}
+
+
+@quiet
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    causal: bool = False,
+    align: str = "top-left",
+    window: tuple[int, int] = (-1, -1),
+    lengths: ArrayLike | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    score: str = "scaled-dot",
+    score_params: Mapping[str, Array] | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+    softmax_dtype: str | None = None,
+) -> dict[str, Array]:
+    """Each query's average of the values, weighted by the softmax of its scores against the keys.
+
+    q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> {"heads": (..., H, T, V), ...}
+
+    The result holds, in this order: q, k, v, scores (raw), scaled, capped, masked (bias and mask added, -inf
+    where blocked), weights, heads, present_key, present_value. Query head h uses key head h // (H/G).
+
+    mask      boolean or 0/1: True = may attend; float: added. It broadcasts to (..., H, T, S) as in NumPy;
+              one whose last axis is shorter than the keys (and not 1) blocks the rest of them
+    bias      added to the scores before the mask; broadcasts likewise
+    causal    key j is seen iff j <= i + offset, see masks.causal_offset; window (left, right) likewise
+    lengths   (B,) valid keys of each row of the batch
+    scale     1/sqrt(K) for scaled-dot, else 1
+    softcap   c: scores become c tanh(s/c); 0 is off
+    past_*    (..., G, P, K) and (..., G, P, V): keys and values put before k and v
+    softmax_dtype  rounds the scores before softmax and the weights after it
+
+    A query that may attend to nothing has weights and heads of zero, and a key of weight zero adds nothing,
+    NaN and infinity included. Source: Attention Is All You Need, section 3.2.1; ONNX Attention-25.
+    DataError where shapes do not meet, UsageError for options that exclude each other.
+
+    >>> x = np.array([[[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]]])
+    >>> attention(x, x, x)["heads"].round(4)
+    array([[[0.8446, 0.5777, 0.8446, 0.5777],
+            [0.5777, 0.8446, 0.5777, 0.8446],
+            [0.7881, 0.7881, 0.7881, 0.7881]]])
+    """
+    result, dtype = output_dtype(q), working(q, k, v)
+    function, params = _score_function(score, score_params, dtype)
+    _check_operands(q, k, v, trailing=3, same_width=function is dot)
+    q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
+    keys, values = _extended(k, past_key, "K", "past_key"), _extended(v, past_value, "V", "past_value")
+    _check_options(past_key, past_value, lengths, softcap, softmax_dtype)
+    past = keys.shape[-2] - k.shape[-2]
+    allowed = _allowed(q, keys, past, causal, align, window, lengths)
+
+    scores = function(q, keys, params)  # (..., H, T, S)
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.shape[-1], 1)) if score == "scaled-dot" else 1.0
+    scaled = scores * float(scale)
+    capped = float(softcap) * np.tanh(scaled / float(softcap)) if softcap else scaled
+    masked = _masked(capped, bias, mask, allowed)
+    if softmax_dtype is None:
+        weights = softmax(masked)
+    else:
+        weights = rounded(softmax(rounded(masked, softmax_dtype)), softmax_dtype).astype(dtype)
+    heads = _average(weights, values)  # (..., H, T, V)
+
+    steps = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "scores": scores,
+        "scaled": scaled,
+        "capped": capped,
+        "masked": masked,
+        "weights": weights,
+        "heads": heads,
+        "present_key": keys,
+        "present_value": values,
+    }
+    return {name: step.astype(result, copy=False) for name, step in steps.items()}
+
+
+def _score_function(
+    score: str, given: Mapping[str, Array] | None, dtype: DType
+) -> tuple[ScoreFunction, dict[str, Array]]:
+    if score not in SCORES:
+        raise UsageError(f"score {score!r} (expected one of {', '.join(SCORES)})")
+    function, names = SCORES[score]
+    missing = [name for name in names if name not in (given or {})]
+    if missing:
+        raise UsageError(f"score {score} needs {', '.join(missing)}")
+    return function, {name: cast((given or {})[name], dtype) for name in names}
+
+
+def _check_operands(q: Array, k: Array, v: Array, *, trailing: int, same_width: bool) -> None:
+    """DataError unless batch, heads, lengths and widths meet; the last `trailing` axes are not batch axes."""
+    for name, x in (("Q", q), ("K", k), ("V", v)):
+        if x.ndim not in (trailing, trailing + 1):
+            raise DataError(f"{name} {shown(x.shape)}: rank {x.ndim} (expected {trailing} or {trailing + 1})")
+    for name, x, other, y in (("Q", q, "K", k), ("K", k, "V", v)):
+        pair = f"{name} {shown(x.shape)} and {other} {shown(y.shape)}"
+        if x.ndim != y.ndim:
+            raise DataError(f"{pair}: rank {x.ndim} != {y.ndim}")
+        if x.shape[:-trailing] != y.shape[:-trailing]:
+            raise DataError(f"{pair}: batch {x.shape[0]} != {y.shape[0]}")
+    if same_width and q.shape[-1] != k.shape[-1]:
+        pair = f"Q {shown(q.shape)} and K {shown(k.shape)}"
+        raise DataError(f"{pair}: last dimension {q.shape[-1]} != {k.shape[-1]}")
+    if k.shape[-2] != v.shape[-2]:
+        pair = f"K {shown(k.shape)} and V {shown(v.shape)}"
+        raise DataError(f"{pair}: {k.shape[-2]} keys but {v.shape[-2]} values")
+    if trailing == 3:
+        _check_head_counts(q, k, v)
+
+
+def _check_head_counts(q: Array, k: Array, v: Array) -> None:
+    heads, groups = q.shape[-3], k.shape[-3]
+    if v.shape[-3] != groups:
+        raise DataError(f"K {shown(k.shape)} and V {shown(v.shape)}: heads {groups} != {v.shape[-3]}")
+    if heads < 1 or groups < 1 or heads % groups:
+        pair = f"Q {shown(q.shape)} and K {shown(k.shape)}"
+        raise DataError(f"{pair}: {heads} heads are not a multiple of {groups}")
+
+
+def _extended(x: Array, past: Array | None, name: str, past_name: str) -> Array:
+    if past is None:
+        return x
+    if past.ndim != x.ndim or past.shape[:-2] != x.shape[:-2] or past.shape[-1] != x.shape[-1]:
+        pair = f"{past_name} {shown(past.shape)} and {name} {shown(x.shape)}"
+        raise DataError(f"{pair}: they differ in more than length")
+    return np.concatenate([cast(past, x.dtype), x], axis=-2)
+
+
+def _check_options(
+    past_key: Array | None,
+    past_value: Array | None,
+    lengths: ArrayLike | None,
+    softcap: float,
+    softmax_dtype: str | None,
+) -> None:
+    if (past_key is None) != (past_value is None):
+        raise UsageError("past key and past value go together: only one was given")
+    if past_key is not None and past_value is not None and past_key.shape[-2] != past_value.shape[-2]:
+        pair = f"past_key {shown(past_key.shape)} and past_value {shown(past_value.shape)}"
+        raise DataError(f"{pair}: {past_key.shape[-2]} keys but {past_value.shape[-2]} values")
+    if past_key is not None and lengths is not None:
+        raise UsageError("lengths and past keys exclude each other")
+    if not 0 <= softcap < math.inf:
+        raise UsageError(f"softcap {softcap} (expected a positive number, or 0 for none)")
+    if softmax_dtype not in (None, *ROUNDINGS):
+        raise UsageError(f"softmax dtype {softmax_dtype!r} (expected one of {', '.join(ROUNDINGS)})")
+
+
+def _allowed(
+    q: Array,
+    k: Array,
+    past: int,
+    causal: bool,
+    align: str,
+    window: tuple[int, int],
+    lengths: ArrayLike | None,
+) -> Array | None:
+    """What lengths, causality and window let each query see, (..., 1, T, S); None when that is all."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    if lengths is not None:
+        lengths = _batch_lengths(lengths, q, keys)
+    offset = masks.causal_offset(queries, keys, align=align, past=past, lengths=lengths)
+    rules = []
+    if lengths is not None:
+        rules.append(masks.padding(lengths, keys))
+    if causal:
+        rules.append(masks.causal(queries, keys, offset))
+    if window != (-1, -1):
+        rules.append(masks.window(queries, keys, *window, offset))
+    return np.expand_dims(reduce(np.logical_and, rules), -3) if rules else None
+
+
+def _batch_lengths(lengths: ArrayLike, q: Array, keys: int) -> Array:
+    valid, batch = check_ids(lengths, keys + 1, "length"), q.shape[:-3]
+    if valid.size != math.prod(batch):
+        raise DataError(f"lengths {shown(valid.shape)} for Q {shown(q.shape)}: expected {shown(batch)}")
+    return valid.reshape(batch)
+
+
+def _masked(scores: Array, bias: Array | None, mask: Array | None, allowed: Array | None) -> Array:
+    """The scores with bias and float mask added, blocked where `mask` or `allowed` say so."""
+    target = f"scores {shown(scores.shape)}"
+    if bias is not None:
+        scores = scores + fit(cast(bias, scores.dtype), scores.shape, f"bias {shown(bias.shape)}", target)
+    if mask is not None:
+        added = cast(mask, scores.dtype) if is_float(mask.dtype) else None
+        seen = masks.boolean(mask) if added is None else ~np.isneginf(added)
+        seen = fit(_lengthened(seen, scores.shape[-1]), scores.shape, f"mask {shown(mask.shape)}", target)
+        allowed = seen if allowed is None else seen & allowed
+        scores = scores if added is None else scores + _lengthened(added, scores.shape[-1])
+    return scores if allowed is None else masks.block(scores, allowed)
+
+
+def _lengthened(mask: Array, keys: int) -> Array:
+    """A mask shorter than the keys, with zeros (False) for the rest; one of length 1 broadcasts instead."""
+    if mask.ndim == 0 or mask.shape[-1] == 1 or mask.shape[-1] >= keys:
+        return mask
+    rest = np.zeros((*mask.shape[:-1], keys - mask.shape[-1]), mask.dtype)
+    return np.concatenate([mask, rest], axis=-1)
+
+
+def _average(weights: Array, v: Array) -> Array:
+    """The weighted sum of values, where 0 x NaN is 0: what a query may not see cannot reach it."""
+    finite = np.isfinite(v)
+    if finite.all():
+        return _product(weights, v)
+    touched = _product((weights != 0).astype(v.dtype), (~finite).astype(v.dtype)) > 0
+    return np.where(touched, _product(weights, v), _product(weights, np.where(finite, v, 0)))
+
+
+@quiet
+def multi_head_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    params: Mapping[str, Array] | None = None,
+    *,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    **options: Any,
+) -> dict[str, Array]:
+    """Attention of several heads, each with its own projection of queries, keys and values.
+
+    query (..., T, D), key (..., S, D), value (..., S, D) -> {"output": (..., T, D), ...}
+
+    `params` may hold wq, wk, wv, wo (in, out) and bq, bk, bv, bo; a missing projection is the identity. A
+    query of rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank.
+    `options` are those of `attention`; the result has its entries, then the output. Source: Attention Is All
+    You Need, section 3.2.2. DataError where shapes do not meet, UsageError for impossible head counts.
+
+    >>> x = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> multi_head_attention(x, x, x, {"wo": 2 * np.eye(2)}, heads=2)["output"].round(4)
+    array([[1.4621, 1.    ],
+           [1.    , 1.4621]])
+    """
+    params = params or {}
+    unknown = [name for name in params if name not in PARAMETERS]
+    if unknown:
+        raise DataError(f"parameter {unknown[0]!r} is not one of {', '.join(PARAMETERS)}")
+    if query.ndim == 4:
+        if params:
+            raise UsageError(f"x {shown(query.shape)} is already split into heads: no projection applies")
+        steps = attention(query, key, value, **options)
+        return steps | {"output": steps["heads"]}
+    return _projected(query, key, value, params, heads, heads if kv_heads is None else kv_heads, options)
+
+
+def _projected(
+    query: Array,
+    key: Array,
+    value: Array,
+    params: Mapping[str, Array],
+    heads: int,
+    kv_heads: int,
+    options: Mapping[str, Any],
+) -> dict[str, Array]:
+    if heads < 1 or kv_heads < 1 or heads % kv_heads:
+        raise UsageError(f"heads {heads}, kv_heads {kv_heads} (expected kv_heads to divide heads)")
+    result, dtype = output_dtype(query), working(query, key, value, *params.values())
+    inputs = {
+        "q": ("x", query),
+        "k": ("x" if key is query else "key", key),
+        "v": ("x" if value is query else "value", value),
+    }
+    q, k, v = (
+        linear(cast(x, dtype), params.get(f"w{c}"), params.get(f"b{c}"), names=(name, f"w{c}", f"b{c}"))
+        for c, (name, x) in inputs.items()
+    )
+    same_width = heads == kv_heads and options.get("score", "scaled-dot") in ("scaled-dot", "dot")
+    _check_operands(q, k, v, trailing=2, same_width=same_width)
+    steps = attention(split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads), **options)
+    merged = merge_heads(steps["heads"])
+    steps["output"] = linear(merged, params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
+    return {name: step.astype(result, copy=False) for name, step in steps.items()}

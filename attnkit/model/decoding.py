@@ -1,0 +1,193 @@
+"""Hidden states to words: logits, probabilities, and the choice of the next token.
+
+The generator's type is quoted in annotations: numpy.random costs ten milliseconds, for those who sample.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model.attention import shifted, softmax
+from attnkit.model.linear import linear
+from attnkit.model.masks import block
+from attnkit.model.precision import Array, DType, cast, output_dtype, quiet, working
+from attnkit.model.shapes import shown
+
+
+def logits(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """A score for every word of the vocabulary; with tied embeddings the weight is the table transposed.
+
+    x (..., D), weight (D, N), bias (N,) -> (..., N)
+
+    DataError where shapes do not meet.
+
+    >>> logits(np.array([1.0, 2.0]), np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]))
+    array([1., 2., 3.])
+    """
+    return linear(x, weight, bias, names=("x", "output weight", "output bias"))
+
+
+@quiet
+def probabilities(logits: Array, temperature: float = 1.0) -> Array:
+    """softmax(logits / temperature).
+
+    logits (..., N) -> (..., N)
+
+    UsageError unless the temperature is positive.
+
+    >>> probabilities(np.array([0.0, np.log(4)]), temperature=2.0).round(4)
+    array([0.3333, 0.6667])
+    """
+    if not 0 < temperature < math.inf:
+        raise UsageError(f"temperature {temperature} (expected a positive number)")
+    # shifted first, so that a tiny temperature cannot turn the largest score into infinity
+    scores = shifted(_rows(logits, working(logits)))
+    return softmax(scores / float(temperature)).astype(output_dtype(logits), copy=False)
+
+
+def _rows(scores: Array, dtype: DType) -> Array:
+    if scores.ndim == 0:
+        raise DataError("x (): a single number, expected one for each word of the vocabulary")
+    return cast(scores, dtype)
+
+
+def _filter(logits: Array, keep: Callable[[Array], Array]) -> Array:
+    """The logits that `keep` lets through, -inf for the rest; NaN stays, so that sampling can report it."""
+    given = logits.astype(output_dtype(logits), copy=False)
+    wide = _rows(logits, np.dtype(np.float64))
+    return block(given, keep(wide) | np.isnan(wide))
+
+
+def _order(scores: Array) -> Array:
+    """Indices from the largest score to the smallest; ties by the lower index, NaN last."""
+    return np.argsort(-scores, axis=-1, kind="stable")
+
+
+def _unordered(sorted_values: Array, order: Array) -> Array:
+    values = np.empty_like(sorted_values)
+    np.put_along_axis(values, order, sorted_values, axis=-1)
+    return values
+
+
+@quiet
+def top_k(logits: Array, k: int) -> Array:
+    """Only the k largest logits, -inf for the rest; ties go to the lower index.
+
+    logits (..., N) -> (..., N)
+
+    UsageError for k < 1.
+
+    >>> top_k(np.array([1.0, 3.0, 3.0, 2.0]), 1)
+    array([-inf,   3., -inf, -inf])
+    """
+    if k < 1:
+        raise UsageError(f"top-k {k} (expected 1 or more)")
+
+    def keep(scores: Array) -> Array:
+        ranks = np.broadcast_to(np.arange(scores.shape[-1]), scores.shape)
+        return _unordered(ranks, _order(scores)) < k
+
+    return _filter(logits, keep)
+
+
+@quiet
+def top_p(logits: Array, p: float) -> Array:
+    """Only the fewest most probable words whose probabilities reach p together, -inf for the rest.
+
+    logits (..., N) -> (..., N)
+
+    At least one is kept, and p = 1 keeps all. Source: Holtzman et al. 2020, section 3.1. UsageError unless
+    0 < p <= 1.
+
+    >>> top_p(np.log(np.array([0.125, 0.5, 0.375])), 0.75).round(4)
+    array([   -inf, -0.6931, -0.9808])
+    """
+    if not 0 < p <= 1:
+        raise UsageError(f"top-p {p} (expected more than 0, at most 1)")
+
+    def keep(scores: Array) -> Array:
+        order = _order(scores)
+        sums = np.cumsum(np.take_along_axis(softmax(scores), order, axis=-1), axis=-1)
+        before = np.concatenate([np.zeros_like(sums[..., :1]), sums[..., :-1]], axis=-1)
+        return _unordered((before < p) | (p == 1), order)
+
+    return _filter(logits, keep)
+
+
+@quiet
+def min_p(logits: Array, p: float) -> Array:
+    """Only words at least p times as probable as the most probable one, -inf for the rest.
+
+    logits (..., N) -> (..., N)
+
+    UsageError unless 0 <= p <= 1.
+
+    >>> min_p(np.log(np.array([0.125, 0.5, 0.375])), 0.5).round(4)
+    array([   -inf, -0.6931, -0.9808])
+    """
+    if not 0 <= p <= 1:
+        raise UsageError(f"min-p {p} (expected 0 to 1)")
+    return _filter(logits, lambda scores: np.exp(shifted(scores)) >= p)
+
+
+def _check_finite(logits: Array) -> Array:
+    """The logits in float64; DataError names the first row with no finite one, or with NaN or infinity."""
+    scores = _rows(logits, np.dtype(np.float64))
+    rows = scores.reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
+    if scores.shape[-1] == 0:
+        raise DataError(f"logits {shown(scores.shape)}: the vocabulary is empty")
+    for step in np.flatnonzero(~np.isfinite(rows).any(axis=-1)):
+        raise DataError(f"no finite logit at step {step}")
+    for step, word in np.argwhere(np.isnan(rows) | np.isposinf(rows)):
+        raise DataError(f"logit {rows[step, word]} at step {step}")
+    return scores
+
+
+@quiet
+def sample(logits: Array, rng: "np.random.Generator", temperature: float = 1.0) -> Array:
+    """A word drawn with the probability that its logit gives it, one number of `rng` a row.
+
+    logits (..., N) -> (...) int64
+
+    DataError for a row without a finite logit, or with NaN; UsageError unless the temperature is positive.
+
+    >>> sample(np.array([[0.0, 9.0], [9.0, 0.0]]), np.random.default_rng(0))
+    array([1, 0])
+    """
+    shares = probabilities(_check_finite(logits), temperature)
+    sums = np.cumsum(shares, axis=-1)
+    draws = rng.random(logits.shape[:-1])[..., None]
+    # the last sum is divided to exactly 1, which no draw reaches
+    return np.asarray((sums / sums[..., -1:] <= draws).sum(axis=-1), dtype=np.int64)
+
+
+def greedy(logits: Array) -> Array:
+    """The word of the largest logit, the lower index where several are largest.
+
+    logits (..., N) -> (...) int64
+
+    DataError for a row without a finite logit, or with NaN.
+
+    >>> greedy(np.array([[1.0, 3.0, 3.0]]))
+    array([1])
+    """
+    return np.asarray(np.argmax(_check_finite(logits), axis=-1), dtype=np.int64)
+
+
+@quiet
+def candidates(probabilities: Array, top: int) -> tuple[Array, Array]:
+    """The most probable words and their probabilities, best first; ties by the lower index, NaN last.
+
+    probabilities (..., N) -> ids (..., M) int64, probabilities (..., M), where M is the lesser of `top` and N
+
+    UsageError for top < 1.
+
+    >>> candidates(np.array([0.25, 0.5, 0.25]), 2)
+    (array([1, 0]), array([0.5 , 0.25]))
+    """
+    if top < 1:
+        raise UsageError(f"top {top} (expected 1 or more)")
+    ids = _order(_rows(probabilities, working(probabilities)))[..., :top]
+    return ids, np.take_along_axis(probabilities, ids, axis=-1)

@@ -1,0 +1,110 @@
+"""The position-wise feed-forward network and its activations."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model.erf import erf
+from attnkit.model.linear import linear
+from attnkit.model.precision import Array, cast, output_dtype, quiet, working
+from attnkit.model.shapes import shown
+
+
+@quiet
+def relu(x: Array) -> Array:
+    """x where it is positive, else 0.
+
+    x (...) -> (...)
+
+    >>> relu(np.array([-2.0, 3.0]))
+    array([0., 3.])
+    """
+    positive: Array = np.maximum(x, 0)
+    return positive
+
+
+@quiet
+def gelu(x: Array) -> Array:
+    """x times the share of a standard normal below x, by the error function (Hendrycks and Gimpel 2016).
+
+    x (...) -> (...)
+
+    >>> gelu(np.array([-1.0, 1.0])).round(4)
+    array([-0.1587,  0.8413])
+    """
+    y: Array = 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+    return y
+
+
+@quiet
+def gelu_tanh(x: Array) -> Array:
+    """GELU by its tanh approximation, as GPT-2 uses it.
+
+    x (...) -> (...)
+
+    >>> gelu_tanh(np.array([-1.0, 1.0])).round(4)
+    array([-0.1588,  0.8412])
+    """
+    y: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return y
+
+
+@quiet
+def silu(x: Array) -> Array:
+    """x times its logistic sigmoid, also called swish.
+
+    x (...) -> (...)
+
+    >>> silu(np.array([0.0, 1.0])).round(4)
+    array([0.    , 0.7311])
+    """
+    y: Array = x / (1 + np.exp(-x))
+    return y
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu-tanh": gelu_tanh,
+    "silu": silu,
+}
+
+
+@quiet
+def feed_forward(
+    x: Array,
+    w1: Array,
+    w2: Array,
+    b1: Array | None = None,
+    b2: Array | None = None,
+    w3: Array | None = None,
+    *,
+    activation: str = "relu",
+) -> dict[str, Array]:
+    """activation(x W1 + b1) W2 + b2, the same for every position; gated by x W3 where w3 is given.
+
+    x (..., D), w1 (D, F), w2 (F, D), w3 (D, F) -> {"output": (..., D), ...}
+
+    The result holds hidden and activated, then linear (x W3) and gated (activated times linear) where w3 is
+    given, then output. Source: Attention Is All You Need, section 3.3; Shazeer 2020 for the gate. DataError
+    where shapes do not meet, UsageError for an unknown activation.
+
+    >>> one = np.array([[1.0]])
+    >>> feed_forward(np.array([[-2.0], [3.0]]), one, 2 * one, b2=np.array([1.0]))["output"].tolist()
+    [[1.0], [7.0]]
+    """
+    if activation not in ACTIVATIONS:
+        raise UsageError(f"activation {activation!r} (expected one of {', '.join(ACTIVATIONS)})")
+    if w3 is not None and w3.shape != w1.shape:
+        raise DataError(f"w3 {shown(w3.shape)} and w1 {shown(w1.shape)}: shapes differ")
+    given = [array for array in (x, w1, w2, b1, b2, w3) if array is not None]
+    result, x = output_dtype(x), cast(x, working(*given))
+    steps = {"hidden": linear(x, w1, b1, names=("x", "w1", "b1"))}
+    inner = steps["activated"] = ACTIVATIONS[activation](steps["hidden"])
+    if w3 is not None:
+        steps["linear"] = linear(x, w3, names=("x", "w3", "b3"))
+        inner = steps["gated"] = inner * steps["linear"]
+    steps["output"] = linear(inner, w2, b2, names=("hidden", "w2", "b2"))
+    return {name: step.astype(result, copy=False) for name, step in steps.items()}

@@ -1,0 +1,75 @@
+"""The linear map x W + b, which every projection is."""
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.model.precision import Array, cast, output_dtype, quiet, working
+from attnkit.model.shapes import fit, shown
+
+
+@quiet
+def linear(
+    x: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    names: tuple[str, str, str] = ("x", "w", "b"),
+) -> Array:
+    """x W + b, where a missing weight is the identity and a missing bias zero.
+
+    x (..., D), weight (D, E), bias (E,) -> (..., E)
+
+    DataError where the shapes do not meet; `names` are what it calls x, weight and bias.
+
+    >>> linear(np.array([[1.0, 2.0]]), np.eye(2), np.array([10.0, 20.0]))
+    array([[11., 22.]])
+    """
+    given = [array for array in (x, weight, bias) if array is not None]
+    dtype = working(*given)
+    y = cast(x, dtype)
+    if weight is not None:
+        check_inner(x, weight, names)
+        y = y @ np.asarray(weight, dtype)  # as it lies: a tied table is a transposed view, too big to copy
+    if bias is not None:
+        if bias.shape != y.shape[-1:]:
+            raise DataError(f"{names[2]} {shown(bias.shape)}: expected {shown(y.shape[-1:])}")
+        y = y + cast(bias, dtype)
+    return y.astype(output_dtype(x), copy=False)
+
+
+def check_inner(x: Array, weight: Array, names: tuple[str, ...]) -> None:
+    """DataError unless x (..., D) can be multiplied by weight (D, E)."""
+    pair = f"{names[1]} {shown(weight.shape)} for {names[0]} {shown(x.shape)}"
+    if weight.ndim != 2:
+        raise DataError(f"{pair}: rank {weight.ndim}, expected 2 (in, out)")
+    if x.ndim == 0:
+        raise DataError(f"{pair}: a single number has no axis to multiply")
+    if weight.shape[0] != x.shape[-1]:
+        raise DataError(f"{pair}: first dimension {weight.shape[0]} != {x.shape[-1]}")
+
+
+def add(x: Array, y: Array) -> Array:
+    """The residual connection x + y, in the dtype of x.
+
+    x (..., D), y broadcast to it -> (..., D)
+
+    DataError where the shapes do not meet. Source: Attention Is All You Need, section 3.1.
+
+    >>> add(np.array([[1.0, 2.0]], np.float32), np.array([10.0, 20.0])).tolist()
+    [[11.0, 22.0]]
+    """
+    dtype = working(x, y)
+    other = fit(y, x.shape, f"residual {shown(y.shape)}", f"x {shown(x.shape)}")
+    return (cast(x, dtype) + cast(other, dtype)).astype(output_dtype(x), copy=False)
+
+
+def random_weight(rng: "np.random.Generator", rows: int, columns: int) -> Array:
+    """A weight matrix from N(0, 1/rows), which keeps the size of what it maps.
+
+    -> (rows, columns) float64
+
+    >>> random_weight(np.random.default_rng(0), 4, 2).shape
+    (4, 2)
+    """
+    weight: Array = rng.standard_normal((rows, columns)) / max(rows, 1) ** 0.5
+    return weight

@@ -1,0 +1,197 @@
+"""Who may attend to whom: boolean masks, True = may attend, joined with &.
+
+In every rule query i stands at position i + offset and key j at position j.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model.embedding import check_ids
+from attnkit.model.precision import Array
+from attnkit.model.shapes import index, shown
+
+ALIGNMENTS = ("top-left", "bottom-right")
+
+
+def causal_offset(
+    queries: int, keys: int, *, align: str = "top-left", past: int = 0, lengths: ArrayLike | None = None
+) -> int | Array:
+    """The key position of query 0: past length, else valid keys - T, else 0, or S - T when bottom-right.
+
+    lengths (B,) -> (B,), without lengths -> one number
+
+    Source: ONNX Attention-23 to 25. UsageError for an unknown alignment.
+
+    >>> causal_offset(2, 5), causal_offset(2, 5, align="bottom-right"), causal_offset(2, 5, past=3)
+    (0, 3, 3)
+    """
+    if align not in ALIGNMENTS:
+        raise UsageError(f"align {align!r} (expected {' or '.join(ALIGNMENTS)})")
+    if past:
+        return past
+    if lengths is not None:
+        offsets: Array = np.asarray(lengths) - queries
+        return offsets
+    return keys - queries if align == "bottom-right" else 0
+
+
+def _grid(queries: int, keys: int, offset: ArrayLike) -> tuple[Array, Array]:
+    return np.arange(queries)[:, None] + np.asarray(offset)[..., None, None], np.arange(keys)
+
+
+def causal(queries: int, keys: int, offset: ArrayLike = 0) -> Array:
+    """No query sees a key after itself: j <= i + offset.
+
+    offset () or (B,) -> (T, S) or (B, T, S)
+
+    >>> causal(2, 3).astype(int)
+    array([[1, 0, 0],
+           [1, 1, 0]])
+    """
+    i, j = _grid(queries, keys, offset)
+    allowed: Array = j <= i
+    return allowed
+
+
+def window(queries: int, keys: int, left: int, right: int, offset: ArrayLike = 0) -> Array:
+    """A query sees `left` keys before itself and `right` after it; -1 is unbounded.
+
+    offset () or (B,) -> (T, S) or (B, T, S)
+
+    UsageError for a bound below -1.
+
+    >>> window(3, 3, 1, 0).astype(int)
+    array([[1, 0, 0],
+           [1, 1, 0],
+           [0, 1, 1]])
+    """
+    if min(left, right) < -1:
+        raise UsageError(f"window {left},{right} (expected -1 or more on each side)")
+    i, j = _grid(queries, keys, offset)
+    allowed: Array = ((left < 0) | (j >= i - left)) & ((right < 0) | (j <= i + right))
+    return allowed
+
+
+def prefix(queries: int, keys: int, length: int, offset: ArrayLike = 0) -> Array:
+    """Causal, but the first `length` keys are seen by every query (a prefix language model).
+
+    offset () or (B,) -> (T, S) or (B, T, S)
+
+    >>> prefix(3, 3, 2).astype(int)
+    array([[1, 1, 0],
+           [1, 1, 0],
+           [1, 1, 1]])
+    """
+    if length < 0:
+        raise UsageError(f"prefix {length} (expected 0 or more)")
+    return causal(queries, keys, offset) | (np.arange(keys) < length)
+
+
+def padding(lengths: ArrayLike, keys: int) -> Array:
+    """Only the first `length` keys of each row of the batch are real.
+
+    lengths (B,) -> (B, 1, S), or () -> (1, S)
+
+    DataError for a length outside 0..S.
+
+    >>> padding([1, 2], 3).astype(int)
+    array([[[1, 0, 0]],
+    <BLANKLINE>
+           [[1, 1, 0]]])
+    """
+    allowed: Array = np.arange(keys) < check_ids(lengths, keys + 1, "length")[..., None, None]
+    return allowed
+
+
+def segments(query_ids: ArrayLike, key_ids: ArrayLike) -> Array:
+    """A query sees the keys of its own segment: documents packed into one row stay apart.
+
+    query_ids (..., T), key_ids (..., S) -> (..., T, S)
+
+    >>> segments([0, 0, 1], [0, 0, 1]).astype(int)
+    array([[1, 1, 0],
+           [1, 1, 0],
+           [0, 0, 1]])
+    """
+    same: Array = np.asarray(query_ids)[..., :, None] == np.asarray(key_ids)[..., None, :]
+    return same
+
+
+def chunked(queries: int, keys: int, size: int, offset: ArrayLike = 0) -> Array:
+    """A query sees the keys of its own chunk of `size` positions.
+
+    offset () or (B,) -> (T, S) or (B, T, S)
+
+    >>> chunked(3, 3, 2).astype(int)
+    array([[1, 1, 0],
+           [1, 1, 0],
+           [0, 0, 1]])
+    """
+    if size < 1:
+        raise UsageError(f"chunk size {size} (expected 1 or more)")
+    i, j = _grid(queries, keys, offset)
+    allowed: Array = i // size == j // size
+    return allowed
+
+
+def boolean(mask: Array) -> Array:
+    """A mask of booleans, or of the whole numbers 0 and 1, as booleans.
+
+    mask (...) -> (...)
+
+    DataError names the first value that is neither.
+
+    >>> boolean(np.array([1, 0]))
+    array([ True, False])
+    """
+    if mask.dtype.kind not in "iub":
+        raise DataError(f"mask is {mask.dtype} (expected booleans, or whole numbers 0 and 1)")
+    bad = (mask != 0) & (mask != 1)
+    if bad.any():
+        place = index(bad)
+        where = f" at {place}" if place else ""
+        raise DataError(f"mask value {mask[bad][0]}{where} (expected 0 or 1, or a float mask to add)")
+    return mask.astype(bool)
+
+
+def block(scores: Array, allowed: Array, fill: float = -np.inf) -> Array:
+    """The scores where attention is allowed, -inf (or `fill`) elsewhere.
+
+    scores (...), allowed (...) -> (...)
+
+    >>> block(np.array([1.5, 2.5]), np.array([True, False]))
+    array([ 1.5, -inf])
+    """
+    return np.where(allowed, scores, np.asarray(fill).astype(scores.dtype))
+
+
+def additive(mask: Array, dtype: DTypeLike = np.float32, fill: float = -np.inf) -> Array:
+    """A mask to add to scores: 0 where attention is allowed, `fill` where it is not.
+
+    mask (...) -> (...)
+
+    >>> additive(np.array([True, False]))
+    array([  0., -inf], dtype=float32)
+    """
+    return block(np.zeros((), dtype), boolean(mask), fill)
+
+
+def lengths_of(mask: Array) -> Array:
+    """The number of leading keys that every query may attend to, when the mask says nothing else.
+
+    mask (..., T, S) -> (...) int64
+
+    DataError unless the mask is exactly such a padding mask.
+
+    >>> lengths_of(padding([1, 2], 3))
+    array([1, 2])
+    """
+    if mask.ndim < 2:
+        raise DataError(f"mask {shown(mask.shape)}: rank {mask.ndim}, expected 2 or more (query, key)")
+    allowed = boolean(mask)
+    lengths: Array = np.asarray(allowed.all(axis=-2).sum(axis=-1))
+    different = allowed != padding(lengths, mask.shape[-1])
+    if different.any():
+        raise DataError(f"mask is not a padding mask: {index(different)} breaks a run of leading keys")
+    return lengths.astype(np.int64)

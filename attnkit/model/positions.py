@@ -1,0 +1,224 @@
+"""Where a token stands: absolute encodings, rotations, and biases on the scores."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model.embedding import check_ids
+from attnkit.model.linear import add
+from attnkit.model.precision import Array, cast, output_dtype, quiet, working
+from attnkit.model.shapes import shown
+
+BLOCK = 1 << 18  # numbers in a block of tokens
+
+LAYOUTS = {
+    "paper": lambda sin, cos: np.stack([sin, cos], axis=-1).reshape(*sin.shape[:-1], 2 * sin.shape[-1]),
+    "halves": lambda sin, cos: np.concatenate([sin, cos], axis=-1),
+}
+
+
+def sinusoidal(positions: ArrayLike, dim: int, *, layout: str = "paper", base: float = 10000.0) -> Array:
+    """Sines and cosines of the position at geometric frequencies: sin and cos of p / base^(2i/D).
+
+    positions (..., T) -> (..., T, D) float64
+
+    Layout "paper" alternates sine and cosine (Attention Is All You Need, section 3.5); "halves" puts all
+    sines first, as Marian and tensor2tensor do. DataError for an odd width, UsageError for an unknown layout.
+
+    >>> sinusoidal([0, 1], 4).round(4)
+    array([[0.    , 1.    , 0.    , 1.    ],
+           [0.8415, 0.5403, 0.01  , 1.    ]])
+    """
+    if layout not in LAYOUTS:
+        raise UsageError(f"layout {layout!r} (expected {' or '.join(LAYOUTS)})")
+    angles = _angles(positions, dim, base, "sinusoidal")
+    table: Array = LAYOUTS[layout](np.sin(angles), np.cos(angles))
+    return table
+
+
+def add_positions(x: Array, positions: ArrayLike, encoding: Callable[[Array], Array]) -> Array:
+    """x plus the encoding of every token's position, by blocks of tokens: next to nothing is held beside the result.
+
+    x (..., T, D), positions (..., T), encoding (..., T) -> (..., T, D) -> (..., T, D)
+
+    Source: Attention Is All You Need, section 3.5. DataError where the widths do not meet.
+
+    >>> add_positions(np.ones((2, 2), np.float32), [0, 1], lambda p: sinusoidal(p, 2)).round(4)
+    array([[1.    , 2.    ],
+           [1.8415, 1.5403]], dtype=float32)
+    """
+    where, result = np.asarray(positions), np.empty(x.shape, output_dtype(x))
+    step = max(BLOCK // max(x.shape[-1], 1), 1)
+    for start in range(0, x.shape[-2], step):
+        part = slice(start, start + step)
+        code = encoding(where[..., part])
+        if x.ndim == 4 and code.ndim == 3:
+            code = code[:, None]  # (B, 1, T, D)
+        result[..., part, :] = add(x[..., part, :], code)
+    return result
+
+
+def _angles(positions: ArrayLike, dim: int, base: float, kind: str) -> Array:
+    if dim < 0 or dim % 2:
+        raise DataError(f"{kind} width {dim} is not even (sines and cosines come in pairs)")
+    if not 0 < base < math.inf:
+        raise UsageError(f"base {base} (expected a positive number)")
+    wavelengths = base ** (np.arange(0, dim, 2) / max(dim, 1))
+    angles: Array = np.asarray(positions, dtype=np.float64)[..., None] / wavelengths
+    return angles
+
+
+def learned(positions: ArrayLike, table: Array) -> Array:
+    """The table's row of each position.
+
+    positions (..., T), table (P, D) -> (..., T, D)
+
+    DataError names a position outside 0..P-1.
+
+    >>> learned([1, 0], np.array([[0.5], [0.25]]))
+    array([[0.25],
+           [0.5 ]])
+    """
+    if table.ndim != 2:
+        raise DataError(f"position table {shown(table.shape)}: expected rank 2 (position, model)")
+    return np.ascontiguousarray(table[check_ids(positions, len(table), "position")])
+
+
+def rotary_angles(positions: ArrayLike, rotary_dim: int, base: float = 10000.0) -> tuple[Array, Array]:
+    """Cosine and sine of each position's rotation of each pair: angle p / base^(2i/R).
+
+    positions (..., T) -> cos (..., T, R/2), sin (..., T, R/2), float64
+
+    DataError for an odd rotary width. Source: RoFormer (Su et al. 2021), section 3.2.
+
+    >>> [part.round(4).tolist() for part in rotary_angles([1], 4)]
+    [[[0.5403, 1.0]], [[0.8415, 0.01]]]
+    """
+    angles = _angles(positions, rotary_dim, base, "rotary")
+    return np.cos(angles), np.sin(angles)
+
+
+@quiet
+def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
+    """Each pair of the first R features turned by its angle; the rest of the head passes through.
+
+    x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
+
+    Pair i is (i, i + R/2), or (2i, 2i + 1) when interleaved (ONNX RotaryEmbedding-23). cos and sin broadcast
+    over the leading axes of x; DataError where they do not, or where R > D.
+
+    >>> rotate(np.array([[1.0, 2.0, 7.0]]), np.array([[0.0]]), np.array([[1.0]]))
+    array([[-2.,  1.,  7.]])
+    """
+    _check_rotation(x, cos, sin)
+    width = 2 * cos.shape[-1]
+    first = slice(0, width, 2) if interleaved else slice(0, width // 2)
+    second = slice(1, width, 2) if interleaved else slice(width // 2, width)
+    turned = np.array(x, dtype=working(x), order="C")
+    cos, sin = cast(cos, turned.dtype), cast(sin, turned.dtype)
+    left, right = turned[..., first].copy(), turned[..., second].copy()
+    turned[..., first] = cos * left - sin * right
+    turned[..., second] = sin * left + cos * right
+    return turned.astype(output_dtype(x), copy=False)
+
+
+def _check_rotation(x: Array, cos: Array, sin: Array) -> None:
+    if cos.shape != sin.shape:
+        raise DataError(f"cos {shown(cos.shape)} and sin {shown(sin.shape)}: shapes differ")
+    if x.ndim == 0 or cos.ndim == 0:
+        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: a single number cannot be rotated")
+    if 2 * cos.shape[-1] > x.shape[-1]:
+        width = 2 * cos.shape[-1]
+        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: rotary width {width} is too large")
+    lead, rows = x.shape[:-1], cos.shape[:-1]
+    same = all(size in (1, full) for size, full in zip(reversed(rows), reversed(lead), strict=False))
+    if len(rows) > len(lead) or not same:
+        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: leading axes do not broadcast")
+
+
+def alibi_slopes(heads: int) -> Array:
+    """The slope of each head: a geometric sequence that starts at 2^(-8/H) and ends at 2^-8.
+
+    heads H -> (H,) float64
+
+    Where H is no power of two, the slopes of the power below it, then every other one of the power above
+    (Press et al. 2021 and their published code). UsageError for heads < 1.
+
+    >>> alibi_slopes(3)
+    array([0.0625    , 0.00390625, 0.25      ])
+    """
+    if heads < 1:
+        raise UsageError(f"heads {heads} (expected 1 or more)")
+    power = 1 << heads.bit_length() - 1
+    return np.concatenate([_geometric(power), _geometric(2 * power)[::2][: heads - power]])
+
+
+def _geometric(count: int) -> Array:
+    slopes: Array = 2.0 ** (-8.0 * np.arange(1, count + 1) / count)
+    return slopes
+
+
+def alibi(query_positions: ArrayLike, key_positions: ArrayLike, heads: int) -> Array:
+    """A bias that falls with distance: -slope |i - j|.
+
+    query_positions (T,), key_positions (S,) -> (H, T, S) float64
+
+    >>> alibi([0, 1], [0, 1], 1)
+    array([[[ 0.        , -0.00390625],
+            [-0.00390625,  0.        ]]])
+    """
+    distance = np.abs(np.asarray(query_positions)[:, None] - np.asarray(key_positions))
+    bias: Array = alibi_slopes(heads)[:, None, None] * (0.0 - distance)
+    return bias
+
+
+def t5_buckets(
+    query_positions: ArrayLike,
+    key_positions: ArrayLike,
+    *,
+    buckets: int = 32,
+    max_distance: int = 128,
+    bidirectional: bool = True,
+) -> Array:
+    """The bucket of each relative position: exact when near, logarithmic when far.
+
+    query_positions (T,), key_positions (S,) -> (T, S) int64
+
+    Bidirectional: half of the buckets for keys before the query, half for keys after it; else every key after
+    the query shares bucket 0. Source: T5 (Raffel et al. 2020), section 2.1 and its published code.
+
+    >>> t5_buckets([2], [0, 1, 2, 3, 4])
+    array([[ 2,  1,  0, 17, 18]])
+    """
+    relative = np.asarray(key_positions)[None, :] - np.asarray(query_positions)[:, None]
+    side = buckets // 2 if bidirectional else buckets
+    exact = side // 2
+    if exact < 1 or max_distance <= exact:
+        raise UsageError(f"{buckets} buckets up to distance {max_distance} (expected a distance beyond {exact})")
+    distance = np.abs(relative) if bidirectional else np.maximum(-relative, 0)
+    growth = np.log(np.maximum(distance, exact) / exact) / math.log(max_distance / exact)
+    far = np.minimum(exact + (growth * (side - exact)).astype(np.int64), side - 1)
+    after: Any = side * (relative > 0) if bidirectional else 0
+    buckets_of: Array = np.where(distance < exact, distance, far).astype(np.int64) + after
+    return buckets_of
+
+
+def t5_bias(buckets: ArrayLike, table: Array) -> Array:
+    """The learned bias of each bucket and head.
+
+    buckets (T, S), table (N, H) -> (H, T, S)
+
+    DataError for a bucket outside 0..N-1.
+
+    >>> t5_bias([[0, 1]], np.array([[0.5, 5.0], [0.25, 2.5]]))
+    array([[[0.5 , 0.25]],
+    <BLANKLINE>
+           [[5.  , 2.5 ]]])
+    """
+    if table.ndim != 2:
+        raise DataError(f"bias table {shown(table.shape)}: rank {table.ndim}, expected 2 (bucket, head)")
+    return np.ascontiguousarray(np.moveaxis(table[check_ids(buckets, len(table), "bucket")], -1, 0))

@@ -1,0 +1,77 @@
+"""Which dtype an operator computes in, and which one it hands back."""
+
+from typing import Any
+
+import numpy as np
+
+from attnkit.errors import DataError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+DType = np.dtype[Any]
+
+# NaN and infinity are ordinary values here: they flow through formulas without a warning.
+quiet = np.errstate(all="ignore")
+
+
+def is_float(dtype: DType) -> bool:
+    """Whether a dtype is a floating one; bfloat16 is known by its name, so its package need not be imported.
+
+    >>> is_float(np.dtype("float16")), is_float(np.dtype("int8"))
+    (True, False)
+    """
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def working(*arrays: Array) -> DType:
+    """The dtype to compute in: at least float32, and float64 for whole numbers.
+
+    DataError for a dtype that is neither a float, a whole number nor a boolean.
+
+    >>> working(np.zeros(2, np.float16)), working(np.zeros(2, np.float16), np.zeros(2, int))
+    (dtype('float32'), dtype('float64'))
+    """
+    return np.result_type(*(_wide(array.dtype) for array in arrays))
+
+
+def _wide(dtype: DType) -> DType:
+    if dtype.kind in "iub":
+        return np.dtype(np.float64)
+    if not is_float(dtype):
+        raise DataError(f"dtype {dtype} not supported (use float16/32/64, bfloat16, ints, bool)")
+    return np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
+
+
+def output_dtype(x: Array) -> DType:
+    """The dtype of a result: that of x where it is a float, else float64.
+
+    >>> output_dtype(np.zeros(2, np.float16)), output_dtype(np.zeros(2, bool))
+    (dtype('float16'), dtype('float64'))
+    """
+    return x.dtype if is_float(x.dtype) else np.dtype(np.float64)
+
+
+def cast(x: Array, dtype: DType) -> Array:
+    """x in that dtype and in C order, so that no result depends on how its input lies in memory.
+
+    >>> cast(np.arange(4).reshape(2, 2).T, np.dtype(float)).flags.c_contiguous
+    True
+    """
+    return np.asarray(x, dtype=dtype, order="C")
+
+
+ROUNDINGS = ("float16", "bfloat16", "float32", "float64")
+
+
+@quiet
+def rounded(x: Array, name: str) -> Array:
+    """x rounded to the precision of a named dtype; bfloat16 values are held in float32.
+
+    >>> rounded(np.array([1.005859375]), "bfloat16")
+    array([1.0078125], dtype=float32)
+    """
+    if name != "bfloat16":
+        return x.astype(name)
+    single = x.astype(np.float32)
+    bits = single.view(np.uint32)
+    even = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000  # bfloat16 is the upper half of float32
+    return np.where(np.isnan(single), single, even.view(np.float32))

@@ -1,0 +1,110 @@
+"""The files behind flags and arguments: FILE, FILE:NAME, `-`, and :NAME for a tensor of the record at hand."""
+
+from dataclasses import replace
+from typing import Any
+
+from attnkit.errors import DataError, FileError
+from attnkit.options import Load
+from attnkit.tensors import Source, open_source, read
+from attnkit.tensors.record import Record, listed
+from attnkit.tokenizers import BUILT_IN, from_json
+
+
+def opened(path: str, hash: bool = False) -> tuple[Source, str]:
+    """The byte source of FILE or FILE:NAME, and NAME ("" where there is none).
+
+    A file whose own name has the colon in it comes first.
+    """
+    try:
+        return open_source(path, hash), ""
+    except FileError:
+        file, colon, name = path.rpartition(":")
+        if not (colon and file and name):
+            raise
+        try:
+            return open_source(file, hash), name
+        except FileError:
+            pass
+        raise
+
+
+def load(path: str, what: Load) -> tuple[Any, dict[str, str]]:
+    """The content of a file operand, read once to its end, and {file: SHA-256} for the history.
+
+    what   tensor -> a record with only x; tensors -> the dict of its tensors;
+           words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name
+    """
+    if what == "tokenizer" and path in BUILT_IN:
+        return BUILT_IN[path], {}
+    source, name = opened(path, hash=True)
+    with source:
+        content: Any
+        if what in ("words", "tokenizer"):
+            text = text_of(source)
+            content = (words if what == "words" else from_json)(text, source.name)
+        else:
+            records = list(read(source, lone_is_x=False))
+            if len(records) != 1:
+                raise DataError(f"{len(records)} records (expected 1)", source.name)
+            content = chosen(records[0], name, source.name) if what == "tensor" else records[0].tensors
+        return content, {source.name: source.digest()}
+
+
+def chosen(record: Record, name: str = "", source: str = "") -> Record:
+    """A record with only the tensor of that name, called x; without a name, x itself.
+
+    >>> import numpy as np
+    >>> list(chosen(Record({"x": np.zeros(2), "mask": np.ones(2)}), "mask").tensors)
+    ['x']
+    """
+    if name and name not in record:
+        raise DataError(f"no tensor {name!r} (there is {listed(record.tensors)})", source)
+    if not name and len(record.tensors) == 1:
+        name = next(iter(record.tensors))
+    if not name and "x" not in record:
+        raise DataError(f"which tensor? it has {listed(record.tensors)}; name one as FILE:NAME", source)
+    key = name or "x"
+    return replace(
+        record,
+        tensors={"x": record[key]},
+        axes={"x": record.axes[key]} if key in record.axes else {},
+        formulas={},
+    )
+
+
+def text_of(source: Source) -> str:
+    """All of a source as UTF-8 text."""
+    return decoded(bytes(source.read_all()), source.name)
+
+
+def decoded(data: bytes, name: str) -> str:
+    """Bytes as UTF-8 text; DataError names the first byte that is not."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text (byte {error.start})", name) from None
+
+
+def words(text: str, name: str) -> list[str]:
+    """The vocabulary of a file: one word a line, or a JSON object of word: id.
+
+    >>> words("a\\nam\\n", "vocab.txt"), words('{"am": 1, "a": 0}', "vocab.json")
+    (['a', 'am'], ['a', 'am'])
+    """
+    if text.lstrip("\ufeff \t\r\n").startswith('{"'):
+        import orjson
+
+        try:
+            ids = orjson.loads(text.lstrip("\ufeff"))
+        except orjson.JSONDecodeError as error:
+            raise DataError(f"not a vocabulary: {error}", name) from None
+        if sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
+            raise DataError(f"not a vocabulary: its ids are not 0 to {len(ids) - 1}, each once", name)
+        return sorted(ids, key=ids.__getitem__)
+    found = [line for line in text.removeprefix("\ufeff").splitlines() if line]
+    if not found:
+        raise DataError("no words", name)
+    if len(set(found)) != len(found):
+        twice = next(word for at, word in enumerate(found) if word in found[:at])
+        raise DataError(f"word {twice!r} stands twice", name)
+    return found

@@ -1,0 +1,182 @@
+"""The flags: what may stand behind each, how it is read, and the ones that several tools share."""
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from attnkit.errors import UsageError
+
+Parse = Callable[[str], Any]
+Load = Literal["tensor", "tensors", "words", "tokenizer"]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What the command line needs to know of one parameter of a tool.
+
+    parse     the text behind the flag -> its value; ValueError says what was expected; None: a switch
+    load      what kind of file the value names; the tool is handed its content
+    short     a second spelling, of one letter
+    """
+
+    help: str
+    metavar: str = ""
+    parse: Parse | None = None
+    load: Load | None = None
+    short: str = ""
+
+
+def switch(help: str) -> Flag:
+    """A flag without a value."""
+    return Flag(help)
+
+
+def text(help: str, metavar: str = "TEXT") -> Flag:
+    """A flag with any text behind it."""
+    return Flag(help, metavar, str)
+
+
+def integer(help: str, least: int | None = None, metavar: str = "N") -> Flag:
+    """A flag with a whole number behind it, in ASCII digits alone."""
+
+    def parse(value: str) -> int:
+        limit = "" if least is None else f" of at least {least}"
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value, re.ASCII):
+            raise ValueError(f"a whole number{limit}")
+        if least is not None and int(value) < least:
+            raise ValueError(f"a whole number{limit}")
+        return int(value)
+
+    return Flag(help, metavar, parse)
+
+
+def number(
+    help: str,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    metavar: str = "X",
+) -> Flag:
+    """A flag with a finite decimal number behind it, within the bounds given."""
+    bounds = [
+        f"above {above:g}" if above is not None else "",
+        f"of at least {least:g}" if least is not None else "",
+    ]
+    bounds.append(f"of at most {most:g}" if most is not None else "")
+    expected = " ".join(["a finite number", *filter(None, bounds)])
+
+    def parse(value: str) -> float:
+        if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value, re.ASCII):
+            raise ValueError(expected)
+        found = float(value)
+        low = (above is None or found > above) and (least is None or found >= least)
+        if not (math.isfinite(found) and low and (most is None or found <= most)):
+            raise ValueError(expected)
+        return found
+
+    return Flag(help, metavar, parse)
+
+
+def integers(help: str, metavar: str, count: int | None = None, least: int | None = None) -> Flag:
+    """A flag with whole numbers behind it, parted by commas."""
+    one = integer(help, least).parse
+
+    def parse(value: str) -> tuple[int, ...]:
+        parts = value.split(",")
+        wanted = f"{count} whole numbers" if count else "whole numbers"
+        if one is None or (count and len(parts) != count):
+            raise ValueError(f"{wanted} parted by commas")
+        return tuple(one(part) for part in parts)
+
+    return Flag(help, metavar, parse)
+
+
+def choice(help: str, values: Sequence[str]) -> Flag:
+    """A flag with one of a few words behind it."""
+
+    def parse(value: str) -> str:
+        if value not in values:
+            raise ValueError(" or ".join(values), nearest(value, values))
+        return value
+
+    return Flag(help, "|".join(values), parse)
+
+
+def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Flag:
+    """A flag with names behind it, parted by commas."""
+
+    def parse(value: str) -> tuple[str, ...]:
+        parts = tuple(part.strip() for part in value.split(","))
+        for part in parts:
+            if not part or (values and part not in values):
+                allowed = f" of {' '.join(values)}" if values else ""
+                raise ValueError(f"names{allowed}, parted by commas", nearest(part, values))
+        return parts
+
+    return Flag(help, metavar, parse)
+
+
+def tensor(help: str) -> Flag:
+    """A flag naming a tensor: FILE, FILE:NAME, or :NAME for one of the record at hand."""
+    return Flag(help, "FILE", str, "tensor")
+
+
+def tensors(help: str) -> Flag:
+    """A flag naming a file of several tensors (npz or safetensors)."""
+    return Flag(help, "FILE", str, "tensors")
+
+
+def spelling(name: str) -> str:
+    """A parameter's flag; Python's own words carry a trailing underscore.
+
+    >>> spelling("kv_heads"), spelling("with_")
+    ('--kv-heads', '--with')
+    """
+    return "--" + name.rstrip("_").replace("_", "-")
+
+
+def nearest(word: str, words: Sequence[str] | Mapping[str, Any]) -> str:
+    """A hint at the word that was probably meant, or nothing.
+
+    >>> nearest("atend", ["attend", "mask"])
+    '; did you mean attend?'
+    """
+    close = difflib.get_close_matches(word, list(words), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def parsed(name: str, flag: Flag, value: Any) -> Any:
+    """The value of a flag as the tool takes it; UsageError names the flag and what was expected.
+
+    >>> parsed("--heads", integer("number of heads", least=1), "2")
+    2
+    """
+    if flag.parse is None or not isinstance(value, str):
+        return value
+    try:
+        return flag.parse(value)
+    except ValueError as error:
+        expected, *hint = error.args
+        raise UsageError(f"expected {expected}, got {value!r}{''.join(hint)}", name) from None
+
+
+FORMATS = ("json", "npy", "npz", "safetensors", "table", "svg", "html")
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
+          "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip
+
+COMMON: dict[str, Flag] = {
+    "output": Flag("write to FILE, replaced in one step; its suffix chooses the format", "FILE", str, short="-o"),
+    "format": replace(
+        choice("format of the output [default: a table on a terminal, else as the input]", FORMATS),
+        short="-f",
+    ),
+    "only": names("keep just these tensors"),
+    "dtype": choice("convert x to this dtype first", DTYPES),
+    "precision": integer("decimals in tables [default: 4]", least=0),
+    "indent": switch("JSON with one matrix row a line"),
+    "check_finite": switch("refuse NaN and infinity instead of warning"),
+    "quiet": replace(switch("no warnings, no tables on standard error"), short="-q"),
+}

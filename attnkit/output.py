@@ -1,0 +1,106 @@
+"""Where results go: the format they take, the tables that stand for them on a terminal, the bytes on a pipe."""
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from attnkit import display, options, tensors
+from attnkit.errors import DataError, FileError, UsageError
+from attnkit.tensors.record import Record
+
+if TYPE_CHECKING:
+    from attnkit.tool import Call, Flow
+
+EYES = ("table", "svg", "html")
+SUFFIXES = {".txt": "table", ".svg": "svg", ".html": "html"}
+STDOUT, STDERR = 1, 2
+
+
+def format_of(call: "Call", arriving: str | None) -> str:
+    """The format of what a call writes: flag, suffix, terminal, input, environment, JSON, in this order."""
+    asked, path = call.common.get("format"), call.common.get("output") or "-"
+    suffix = os.path.splitext(path)[1]
+    if asked:
+        return str(asked)
+    if path == "-":
+        if call.tool.eyes or os.isatty(STDOUT):
+            return "table"
+    elif by_suffix := tensors.suffix_format(path) or SUFFIXES.get(suffix):
+        return by_suffix
+    elif suffix and not path.startswith("/dev/"):
+        raise UsageError(f"no format has the suffix {suffix!r}; -f FORMAT chooses one", path)
+    return arriving or default_format()
+
+
+def default_format() -> str:
+    """The format where nothing else chooses one: ATTNKIT_FORMAT, else JSON."""
+    asked = os.environ.get("ATTNKIT_FORMAT") or "json"
+    if asked not in options.FORMATS:
+        raise UsageError(f"no format {asked!r} (expected {' '.join(options.FORMATS)})", "ATTNKIT_FORMAT")
+    return asked
+
+
+def write(call: "Call", flow: "Flow") -> int:
+    """Write every result of a flow as soon as it is there; the exit code is the last one's."""
+    chosen, path, status, count = format_of(call, flow.format), call.common.get("output"), 0, 0
+    if chosen not in ("json", *EYES) and path in (None, "-") and os.isatty(STDOUT):
+        raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
+    with tensors.open_sink(path) as sink:
+        for result in flow.items:
+            count += 1
+            if count > 1 and chosen not in (*tensors.STREAMS, "table"):
+                raise DataError(f"{chosen} holds one record and the stream has more; -f json or -f npy holds a stream")
+            untouched = call.tool.verbatim and chosen == flow.format and call.source is not None
+            data = call.source.captured() if untouched and call.source else encoded(call, result, chosen, count == 1)
+            if chosen not in EYES:
+                aside(call, result)
+            sink.write(data)
+            if isinstance(result, Record):
+                status = call.tool.status(result, call)
+    return status
+
+
+def encoded(call: "Call", result: Record | str, chosen: str, first: bool) -> list[Any]:
+    """The bytes of one result in a format; text is text in every format."""
+    if isinstance(result, str):
+        return [(result + "\n").encode("utf-8", "surrogateescape")]
+    if chosen == "table":
+        return [
+            ("" if first else "\n").encode(),
+            shown(call, result, look(call, STDOUT)).encode(encoding(), "replace"),
+        ]
+    if chosen in EYES:
+        drawn = shown(call, result, look(call, None)._replace(color=True, unicode=True))
+        return [display.picture(drawn, f"attnkit {call.tool.name}", "svg" if chosen == "svg" else "html").encode()]
+    return tensors.encode(result, chosen, indent=bool(call.common.get("indent")))
+
+
+def aside(call: "Call", result: Record | str, asked: bool = False) -> None:
+    """Show on standard error what the flags ask to see of a result that goes elsewhere."""
+    if isinstance(result, Record) and (asked or call.tool.aside(call.parameters)) and not call.common.get("quiet"):
+        tell(shown(call, result, look(call, STDERR)) + "\n")
+
+
+def shown(call: "Call", record: Record, how: display.Look) -> str:
+    """What a terminal shows of a result, ending in a newline."""
+    return call.tool.view(record, call, how).rstrip("\n") + "\n"
+
+
+def look(call: "Call", fd: int | None) -> display.Look:
+    """How tables look where they go: a terminal has colour and a width."""
+    precision = call.common.get("precision")
+    to_file = fd == STDOUT and call.common.get("output") not in (None, "-")
+    terminal = fd is not None and os.isatty(fd) and not to_file
+    return display.look(terminal, os.environ, encoding(), 4 if precision is None else precision)
+
+
+def encoding() -> str:
+    """The encoding of standard output, as the locale has it."""
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def tell(text: str) -> None:
+    """Write lines for the user to standard error; a closed one is no reason to fail."""
+    with contextlib.suppress(FileError):
+        tensors.write_all(STDERR, [text.encode(encoding(), "backslashreplace")], "<stderr>")

@@ -1,0 +1,84 @@
+"""Pipelines in one process: a line of text to stages, and stages to one flow."""
+
+import shlex
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from attnkit import commandline, commands, output, tensors
+from attnkit.errors import UsageError
+from attnkit.tensors.record import Record
+from attnkit.tool import Call, Flow, Result
+
+
+def stages(text: str) -> list[Call]:
+    """The stages of a pipeline: quoted as in a shell, parted by |, with # comments; line ends are spaces.
+
+    >>> [call.tool.name for call in stages("embed 'a b' --dim 2 | attnkit layernorm  # normalize")]
+    ['embed', 'layernorm']
+    """
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="|<>&;")
+    lexer.whitespace_split, lexer.commenters = True, "#"
+    try:
+        words = list(lexer)
+    except ValueError as error:
+        raise UsageError(f"cannot read the pipeline: {str(error).lower()}") from None
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word == "|":
+            parts.append([])
+        elif word and set(word) <= set("|<>&;"):
+            raise UsageError(f"{word!r} is the shell's: a pipeline here has | alone (-o FILE writes, INPUT reads)")
+        else:
+            parts[-1].append(word)
+    calls = [stage(part[1:] if part[:1] == ["attnkit"] else part) for part in parts]
+    for call in calls[:-1]:
+        if call.common.get("output"):
+            raise UsageError(f"{call.tool.name} -o {call.common['output']}: only the last stage writes a file")
+        if call.common.get("format") in output.EYES or (call.tool.eyes and "format" not in call.common):
+            raise UsageError(f"{call.tool.name} prints for eyes: the next stage cannot read that (-f FORMAT)")
+    return calls
+
+
+def stage(arguments: list[str]) -> Call:
+    """One stage of a pipeline from its words."""
+    if not arguments:
+        raise UsageError("an empty stage: nothing on one side of a |")
+    chosen = commands.find(arguments[0])
+    if chosen.name in ("run", "history"):
+        raise UsageError(f"{chosen.name} is no stage of a pipeline")
+    call = commandline.parse(chosen, arguments[1:])
+    if call is None:
+        raise UsageError("--help is no stage of a pipeline")
+    return call
+
+
+def chained(
+    calls: list[Call],
+    after: Callable[[int, Call, Result], None] = lambda at, call, result: None,
+    at: int = 0,
+    upstream: Flow | None = None,
+) -> Flow:
+    """The flow out of the last stage; every record is handed on as it would be read back from a pipe.
+
+    after   (index, stage, result), called with every result of every stage
+    """
+    here = calls[at].flow(upstream)
+    results = watched(here.items, partial(after, at, calls[at]))
+    if at == len(calls) - 1:
+        return Flow(here.format, results)
+    format = here.format or output.default_format()
+    takes_bfloat16 = calls[at + 1].common.get("dtype") == "bfloat16"
+    return chained(calls, after, at + 1, Flow(format, piped(results, format, takes_bfloat16)))
+
+
+def watched(results: Iterator[Result], after: Callable[[Result], None]) -> Iterator[Result]:
+    """The results, each shown to `after` on its way."""
+    for result in results:
+        after(result)
+        yield result
+
+
+def piped(results: Iterator[Result], format: str, bfloat16: bool) -> Iterator[Result]:
+    """The results as they would arrive through a pipe in this format, at a stage that takes bfloat16 or not."""
+    for result in results:
+        yield tensors.survive(result, format, bfloat16) if isinstance(result, Record) else result

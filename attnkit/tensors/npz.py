@@ -1,0 +1,68 @@
+"""NPZ: a ZIP archive with one NPY member a tensor; axes, labels and history in a last member `meta.json`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from attnkit.errors import DataError
+from attnkit.tensors import npy
+from attnkit.tensors.archive import Member, archive, contents, members
+from attnkit.tensors.files import Buffer, Source, blamed, within
+from attnkit.tensors.meta import described, dumps, loads, parts
+from attnkit.tensors.record import Array, Record
+
+META = "meta.json"
+
+
+def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
+    """The one record of an NPZ file, the data of uncompressed members used where they lie.
+
+    bfloat16  take 2-byte void elements for it also where `meta.json` does not say so
+
+    >>> import numpy as np
+    >>> r = Record({"x": np.eye(2), "ids": np.arange(2)}, labels={"token": ["a", "b"]})
+    >>> [list(again.tensors) for again in read(Source.of(b"".join(encode(r))))]
+    [['x', 'ids']]
+    """
+    with blamed(source.name):
+        found = {member.name: member for member in members(source.read_all())}
+        about = _about(found.pop(META)) if META in found else {}
+        if not found:
+            raise DataError("no tensors in this NPZ file")
+        halves = about.pop("bfloat16", [])  # NPY has no name for this dtype
+        if not isinstance(halves, list) or not all(f"{name}.npy" in found for name in halves):
+            raise DataError(f'member {META!r}: key "bfloat16" does not list tensors')
+        names = {name: name.removesuffix(".npy") for name in found}
+        tensors = {names[name]: _tensor(found[name], bfloat16 or names[name] in halves) for name in found}
+        yield described(Record(tensors), about)
+
+
+def encode(record: Record) -> list[Buffer]:
+    """A record as NPZ that `numpy.load` reads without pickle; equal records are equal bytes.
+
+    >>> import numpy as np
+    >>> b"".join(encode(Record({"x": np.eye(2)})))[:4]
+    b'PK\\x03\\x04'
+    """
+    about = parts(record)
+    if halves := [name for name, array in record.tensors.items() if array.dtype.name == "bfloat16"]:
+        about["bfloat16"] = halves
+    files = [(f"{name}.npy", npy.encode_array(array)) for name, array in record.tensors.items()]
+    return archive([*files, (META, [dumps(about)])])
+
+
+def _about(member: Member) -> dict[str, Any]:
+    with within(f"member {member.name!r}"):
+        return loads(bytes(contents(member)))
+
+
+def _tensor(member: Member, bfloat16: bool) -> Array:
+    with within(f"member {member.name!r}"):
+        if member.name.endswith((".pkl", ".pickle")):
+            raise DataError("object arrays (pickle) are never loaded")
+        if not member.name.endswith(".npy"):
+            raise DataError("not an NPY array")
+        source = Source.of(contents(member))
+        array = npy.read_array(source, bfloat16)
+        if source.peek(1):
+            raise npy.trailing(source)
+        return array

@@ -1,0 +1,323 @@
+"""What surrounds the one function of every tool: its command line, its place in a pipe, its line of history.
+
+A tool is a function of a record and some parameters. Declared with `@tool`, it can be called from Python,
+run as a command, or chained with others in one process, and gives the same record each way.
+"""
+
+import contextlib
+import inspect
+import shlex
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, get_type_hints
+
+import numpy as np
+
+from attnkit import __version__, display, operands, options, output, tensors, views
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError
+from attnkit.options import Flag
+from attnkit.tensors.record import Record
+
+Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
+Result = Record | str
+
+
+class Flow(NamedTuple):
+    """A stream between two stages: its items, and the format it has on a pipe (None: not yet chosen)."""
+
+    format: str | None
+    items: Iterator[Any]
+
+
+class Tool:
+    """A function of a record, and what the command line and the pipe need to know of it.
+
+    operand   how the arguments are called in the help
+    feed      (call, upstream) -> the flow of what the function is called with
+    view      (record, call, look) -> text for a terminal
+    status    (record, call) -> exit code
+    extra     flags for feed and view alone: they are not parameters of the function
+    explicit  (parameters) -> names of the defaults that the history must show: the seed in use
+    numeric   whether it computes with x, so that NaN and infinity there are worth a warning
+    aside     (parameters) -> whether its view goes to standard error where its output is not for eyes
+    eyes      whether its output is a table unless a format is asked for
+    verbatim  whether it hands its input on byte for byte
+    names     whether a tensor that is alone keeps its own name, and is not called x
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Result],
+        *,
+        operand: str = "[INPUT]",
+        feed: "Feed | None" = None,
+        view: "View | None" = None,
+        status: "Callable[[Record, Call], int]" = lambda record, call: 0,
+        extra: dict[str, Flag] | None = None,
+        explicit: Callable[[dict[str, Any]], tuple[str, ...]] = lambda parameters: (),
+        numeric: bool = True,
+        aside: Callable[[dict[str, Any]], bool] = lambda parameters: False,
+        eyes: bool = False,
+        verbatim: bool = False,
+        names: bool = False,
+    ) -> None:
+        self.function, self.name, self.operand = function, function.__name__, operand
+        self.feed, self.view, self.status = feed or arriving, view or views.tables, status
+        self.explicit, self.numeric = explicit, numeric
+        self.aside, self.eyes, self.verbatim, self.names = aside, eyes, verbatim, names
+        hints = get_type_hints(function, include_extras=True)
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        self.defaults = {one.name: one.default for one in parameters}
+        self.extra = extra or {}
+        self.flags: dict[str, Flag] = {one.name: hints[one.name].__metadata__[0] for one in parameters}
+        self.__doc__, self.__name__, self.__module__ = function.__doc__, self.name, function.__module__
+        self.__wrapped__ = function
+
+    def __call__(self, item: Item = None, **given: Any) -> Any:
+        """The tool called from Python: one record in, one record out, its history included."""
+        known = self.flags | {name: options.COMMON[name] for name in ("only", "dtype", "check_finite")}
+        for name in given:
+            if name not in known:
+                raise UsageError(f"{self.name} takes no {name!r}{options.nearest(name, known)}")
+        values = {name: options.parsed(name, known[name], value) for name, value in given.items()}
+        parameters = {name: values.get(name, default) for name, default in self.defaults.items()}
+        common = {name: value for name, value in values.items() if name not in self.flags}
+        if isinstance(item, Record):
+            item = replace(item, formulas={})
+        elif isinstance(item, str):
+            item = (item,)
+        return Call(self, parameters, common).apply(item)
+
+
+def tool(**traits: Any) -> Callable[[Callable[..., Result]], Tool]:
+    """Declare a function of a record as a tool; the traits are those of Tool."""
+    return lambda function: Tool(function, **traits)
+
+
+@dataclass
+class Call:
+    """One tool with its parameters: a stage of a pipeline."""
+
+    tool: Tool
+    parameters: dict[str, Any]
+    common: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    operands: tuple[str, ...] = ()
+    current: "ClassVar[Call | None]" = None  # the stage at work: a warning is its
+    source: tensors.Source | None = None
+    loaded: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    def flow(self, upstream: Flow | None) -> Flow:
+        """This stage behind another one; behind None it reads its operand or standard input."""
+        with placed(self):
+            self._check_stdin(upstream)
+            fed = self.tool.feed(self, upstream)
+        return Flow(self.common.get("format") or fed.format, self._results(fed.items))
+
+    def _results(self, items: Iterator[Item]) -> Iterator[Result]:
+        with placed(self):
+            for item in items:
+                yield self.apply(item)
+
+    def apply(self, item: Item) -> Result:
+        """The tool's result for one item, converted, narrowed and stamped as the flags say."""
+        Call.current = self
+        dtype, only = self.common.get("dtype"), self.common.get("only")
+        if isinstance(item, Record) and dtype and "x" in item:
+            item = converted(item, dtype)
+        result = self.tool.function(item, **self._given(item))
+        if not isinstance(result, Record):
+            return result
+        if dtype and not isinstance(item, Record):
+            result = converted(result, dtype)
+        if self.tool.numeric:
+            self._check_range(item, result)
+        if only:
+            result = result.only(only)
+        return result if result is item and not dtype else self._stamped(item, result)
+
+    def read(self, path: str) -> Flow:
+        """The stream of records in a file, and its format."""
+        source, name = operands.opened(path, hash=path != "-")
+        if self.tool.verbatim:
+            source.capture()
+        bfloat16 = self.common.get("dtype") == "bfloat16"
+        stream = tensors.read(source, bfloat16, lone_is_x=not (name or self.tool.names))
+        if stream.format == "npy" and output.format_of(self, stream.format) in ("npy", *output.EYES):
+            source.stop_hash()  # neither carries a history
+        self.source = source
+        return Flow(stream.format, (self._named(record, name, path) for record in stream))
+
+    def line(self, item: Item) -> str:
+        """The command line that does this again: all that is not a default, and the seed in use."""
+        if isinstance(item, tuple):
+            arguments = list(item)
+        else:
+            arguments = [] if isinstance(item, Record) and item.history else list(self.operands)
+        shown = self.tool.explicit(self.parameters)
+        flags: list[str] = []
+        for name, value in {
+            **self.parameters,
+            "only": self.common.get("only"),
+            "dtype": self.common.get("dtype"),
+        }.items():
+            default = self.tool.defaults.get(name)
+            if name in shown or type(value) is not type(default) or value != default:
+                flags += spelled(name, value)
+        if any(argument.startswith("-") for argument in arguments):
+            return shlex.join(["attnkit", self.tool.name, *flags, "--", *arguments])
+        return shlex.join(["attnkit", self.tool.name, *arguments, *flags])
+
+    def _named(self, record: Record, name: str, path: str) -> Record:
+        """The record of FILE, or of FILE:NAME."""
+        if not name:
+            return record
+        return record.only([name]) if self.tool.names else operands.chosen(record, name, path)
+
+    def _given(self, item: Item) -> dict[str, Any]:
+        given = {}
+        for name, value in self.parameters.items():
+            load = self.tool.flags[name].load
+            given[name] = self._operand(name, value, item) if load and value is not None else value
+        return given
+
+    def _operand(self, name: str, value: Any, item: Item) -> Any:
+        if isinstance(value, np.ndarray):
+            return Record({"x": value})
+        if not isinstance(value, str):
+            return value
+        if value.startswith(":"):
+            if not isinstance(item, Record):
+                raise UsageError(f"there is no record here to take {value[1:]!r} from", spelled(name, value)[0])
+            return operands.chosen(item, value[1:], value)
+        if name not in self.loaded:
+            content, digests = operands.load(value, self.tool.flags[name].load or "tensor")
+            self.loaded[name] = content
+            self.files |= digests
+        return self.loaded[name]
+
+    def _stamped(self, item: Item, result: Record) -> Record:
+        before = item.history if isinstance(item, Record) else []
+        files = dict(self.files)
+        if not before and self.operands and isinstance(item, Record) and self.source is not None:
+            files[self.source.name] = self.source.digest()
+        entry: dict[str, Any] = {"command": spoken(self.line(item)), "version": __version__}
+        if files:
+            entry["files"] = {spoken(name): digest for name, digest in files.items()}
+        return replace(result, history=[*before, entry])
+
+    def _check_stdin(self, upstream: Flow | None) -> None:
+        taken = [name for name, value in self.parameters.items() if value == "-" and self.tool.flags[name].load]
+        readers = len(taken) + self.operands.count("-")
+        implied = not self.operands and self.tool.operand == "[INPUT]" and not self._makes_its_own()
+        if readers + implied > 1 or (readers and upstream is not None):
+            raise UsageError("only one operand can be '-' (standard input)")
+
+    def _makes_its_own(self) -> bool:
+        return isinstance(self.tool.feed, Unless) and self.tool.feed.alone(self.parameters)
+
+    def _check_range(self, item: Item, result: Record) -> None:
+        before = non_finite(item["x"]) if isinstance(item, Record) and "x" in item else ""
+        after = "" if before or "x" not in result else non_finite(result["x"])
+        if before:
+            problem = f"x is {before}"
+        elif after:
+            problem = f"the result is {after}: outside the range of {result['x'].dtype}"
+        else:
+            return
+        if self.common.get("check_finite"):
+            raise DataError(problem)
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+
+
+@contextlib.contextmanager
+def placed(call: Call) -> Iterator[None]:
+    """Errors from within are the call's tool's, unless a stage before it has claimed them.
+
+    Bad data without a name are those of the file at work, where there is only one.
+    """
+    try:
+        yield
+    except AttnkitError as error:
+        if error.place:
+            raise
+        files = [*call.files] if call.source is None else [call.source.name, *call.files]
+        blamed = files[0] if len(files) == 1 and isinstance(error, DataError) else ""
+        found = type(error)(error.problem, error.name or blamed)
+        found.place = f"attnkit {call.tool.name}"
+        raise found from error
+
+
+Feed = Callable[[Call, Flow | None], Flow]
+View = Callable[[Record, Call, display.Look], str]
+
+
+def arriving(call: Call, upstream: Flow | None) -> Flow:
+    """Feed of a tool that transforms records: those of the stage before, of its operand, of standard input."""
+    if upstream is None:
+        return call.read(call.operands[0] if call.operands else "-")
+    if call.operands:
+        raise UsageError(f"{call.operands[0]}: a stage behind another one reads from it")
+    return upstream
+
+
+class Unless:
+    """Feed of a tool that makes its own tensor when its parameters say so, and transforms records otherwise."""
+
+    def __init__(self, alone: Callable[[dict[str, Any]], bool]) -> None:
+        self.alone = alone
+
+    def __call__(self, call: Call, upstream: Flow | None) -> Flow:
+        if not self.alone(call.parameters):
+            return arriving(call, upstream)
+        if call.operands:
+            raise UsageError(f"{call.operands[0]}: nothing is read with these flags")
+        return Flow(upstream.format if upstream else None, iter([None]))
+
+
+def converted(record: Record, dtype: str) -> Record:
+    """The record with x in another dtype."""
+    return record.put({"x": tensors.convert(record["x"], dtype)}, axes={"x": record.axes_of("x")})
+
+
+def spoken(text: str) -> str:
+    r"""Text of the command line as Unicode: bytes of a file name that are not are spelled out.
+
+    >>> spoken("caf\udce9")
+    'caf\\xe9'
+    """
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def spelled(name: str, value: Any) -> list[str]:
+    """A parameter as it stands on a command line.
+
+    >>> spelled("kv_heads", 2), spelled("causal", True), spelled("window", (-1, 0))
+    (['--kv-heads', '2'], ['--causal'], ['--window', '-1,0'])
+    """
+    flag = options.spelling(name)
+    if value is True:
+        return [flag]
+    if isinstance(value, tuple):
+        return [flag, ",".join(map(str, value))]
+    return [flag, str(value) if isinstance(value, str | int | float) else f"<{type(value).__name__}>"]
+
+
+def non_finite(x: np.ndarray[Any, Any]) -> str:
+    """The first NaN or infinity of a float tensor and its index, "" where there is none.
+
+    >>> non_finite(np.array([[0.0, np.nan]]))
+    'nan at [0][1]'
+    """
+    if x.dtype.kind not in "fV":
+        return ""
+    with np.errstate(all="ignore"):
+        if np.isfinite(x.sum(dtype=np.float32 if x.itemsize == 2 else None)):
+            return ""
+        at = np.argwhere(~np.isfinite(x))
+    if not len(at):
+        return ""
+    index = tuple(int(i) for i in at[0])
+    return f"{float(x[index])} at " + "".join(f"[{i}]" for i in index)

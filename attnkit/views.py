@@ -1,0 +1,141 @@
+"""Ways to look at a record: a table a tensor, heat maps, statistics, a list."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnkit import display, options
+from attnkit.errors import DataError, UsageError
+from attnkit.tensors.record import Labels, Record
+
+if TYPE_CHECKING:
+    from attnkit.tool import Call
+
+LOOKS = {
+    "heatmap": options.switch("a heat map, one map for each leading index"),
+    "heads": options.switch("heat maps of all heads side by side"),
+    "stats": options.switch("minimum, maximum, mean, spread, zeros and non-finite numbers of every tensor"),
+    "list": options.switch("the names, shapes and dtypes of all tensors"),
+}
+ALL = slice(None)
+
+
+def tables(record: Record, call: "Call", how: display.Look) -> str:
+    """A table for each tensor that the tool made, or for x where it made none."""
+    made = [name for name in record.formulas if name in record] or [name for name in ["x"] if name in record]
+    return "\n\n".join(drawn(record, name, how) for name in made or record.tensors)
+
+
+def drawn(record: Record, name: str, how: display.Look, draw: Callable[..., str] = display.tensor) -> str:
+    """One tensor of a record as a table or a heat map, masked cells drawn as masked."""
+    array, axes = record[name], record.axes_of(name)
+    labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
+    cells = record.cells[name] if name in record.cells else open_cells(record, name)
+    return draw(name, array, axes, labels, how, formula=record.formulas.get(name, ""), mask=cells)
+
+
+def open_cells(record: Record, name: str) -> Any:
+    """Which cells of a tensor over queries and keys may attend; None where nothing says so.
+
+    The masked scores say it, else the record's mask, of which a weight that is not zero took no notice; scores
+    before the mask took none, and a zero among them is a number.
+    """
+    if name in ("mask", "scores", "scaled", "capped", "bias"):
+        return None
+    tensor, axes = record[name], record.axes_of(name)
+    if "masked" in record and name in ("masked", "weights") and record["masked"].shape == tensor.shape:
+        return record["masked"] != -np.inf
+    if "mask" not in record or record["mask"].dtype != bool or not set(record.axes.get("mask", ("",))) <= set(axes):
+        return None
+    mask, sizes = record["mask"], dict(zip(record.axes["mask"], record["mask"].shape, strict=True))
+    whole = mask.reshape([sizes.get(axis, 1) for axis in axes])
+    fits = all(one in (1, size) for one, size in zip(whole.shape, tensor.shape, strict=True))
+    return whole | (tensor != 0) if fits else None
+
+
+def seen(record: Record, call: "Call", look: display.Look) -> str:
+    """The record as the flags ask: one way of looking at its tensors, x first."""
+    asked = [name for name in LOOKS if call.extra.get(name)]
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(options.spelling(name) for name in asked)}: one or the other")
+    if "stats" in asked:
+        return display.statistics(record.tensors, look)
+    if "list" in asked:
+        return listing(record, look)
+    names = ("x",) if "x" in record else tuple(record.tensors)
+    if asked:
+        draw = display.heatmap if "heatmap" in asked else display.heads
+        return "\n\n".join(drawn(record, name, look, draw) for name in names)
+    tables = [drawn(record, name, look) for name in names]
+    if len(record.tensors) > len(names):
+        tables.append(listing(record, look))
+    return "\n\n".join(tables)
+
+
+def listing(record: Record, look: display.Look) -> str:
+    """Every tensor of a record in a line."""
+    return display.listing({name: (record[name], record.axes_of(name)) for name in record.tensors}, look)
+
+
+def slices(text: str) -> tuple[slice | int, ...]:
+    """A slice as NumPy writes it.
+
+    >>> slices("0,:,2:5")
+    (0, slice(None, None, None), slice(2, 5, None))
+    """
+    found: list[slice | int] = []
+    for part in text.split(","):
+        if re.fullmatch(r"\s*-?[0-9]+\s*", part, re.ASCII):
+            found.append(int(part))
+        elif re.fullmatch(r"\s*(-?[0-9]+)?\s*:\s*(-?[0-9]+)?\s*(:\s*(-?[1-9][0-9]*)?\s*)?", part, re.ASCII):
+            found.append(slice(*(int(bound) if bound.strip() else None for bound in part.split(":"))))
+        else:
+            raise ValueError("a slice such as 0,:,2:5")
+    return tuple(found)
+
+
+NAME = options.names("just these tensors")
+SLICE = options.Flag("a part of x, or of the one tensor named, as in NumPy: 0,:,2:5", "SLICE", slices)
+
+
+def selected(record: Record, names: tuple[str, ...], index: tuple[Any, ...]) -> Record:
+    """A record of just these tensors, or of just a part of one."""
+    if index:
+        if len(names) > 1:
+            raise UsageError("one tensor is sliced at a time", "--slice")
+        return sliced(record, names[0] if names else "x", index)
+    cells = {name: cells for name in names if name in record and (cells := open_cells(record, name)) is not None}
+    return replace(record.only(names), cells=cells) if names else record
+
+
+def sliced(record: Record, name: str, index: tuple[Any, ...]) -> Record:
+    """A record of just this part of one tensor, with the axes and labels that are left."""
+    tensor, axes = record[name], record.axes_of(name)
+    if len(index) > tensor.ndim:
+        raise DataError(f"{len(index)} indices for {name} of shape {tensor.shape}", "--slice")
+    for dimension, at in enumerate(index):
+        if isinstance(at, int) and not -tensor.shape[dimension] <= at < tensor.shape[dimension]:
+            raise DataError(
+                f"index {at} is outside axis {axes[dimension]} of size {tensor.shape[dimension]}", "--slice"
+            )
+    whole = index + (ALL,) * (tensor.ndim - len(index))
+    labels: dict[str, Labels] = {}
+    for dimension, at in enumerate(whole):
+        found = record.labels_of(name, dimension)
+        if found is not None and not isinstance(at, int):
+            labels[axes[dimension]] = part(found, axes, whole, at)
+    kept = tuple(axis for axis, at in zip(axes, whole, strict=True) if not isinstance(at, int))
+    cells = open_cells(record, name)
+    cut = {} if cells is None else {name: np.broadcast_to(cells, tensor.shape)[whole]}
+    return Record({name: tensor[whole]}, {name: kept}, labels, record.history, cells=cut)
+
+
+def part(labels: Labels, axes: tuple[str, ...], index: tuple[Any, ...], at: Any) -> Labels:
+    """The labels of a sliced axis; those of a batch follow the slice of the batch."""
+    if not labels or isinstance(labels[0], str):
+        return labels[at]
+    rows: Any = labels[index[axes.index("batch")]] if "batch" in axes else labels
+    return rows[at] if rows and isinstance(rows[0], str) else [row[at] for row in rows]

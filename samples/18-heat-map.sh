@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Attention to look at: a heat map of the weights as text, all heads side by side, and the
+# same picture saved as SVG.
+set -euo pipefail
+cd "$(dirname "$0")"
+export COLUMNS=80
+dir=$(mktemp -d)
+trap 'rm -r "$dir"' EXIT
+
+attnkit embed "The cat sat on the mat" --dim 8 --dtype float64 | attnkit posenc | attnkit mask --causal \
+  | attnkit attend --heads 2 --seed 1 --keep weights --only weights -o "$dir/weights.npz"
+
+attnkit show "$dir/weights.npz" --heatmap
+echo
+attnkit show "$dir/weights.npz" --heads
+echo
+attnkit show "$dir/weights.npz" --heatmap -o "$dir/weights.svg"
+python3 - "$dir/weights.svg" <<'END'
+import sys
+import xml.etree.ElementTree as tree
+
+picture = tree.parse(sys.argv[1]).getroot()
+text = "".join(picture.itertext())
+words = [word for word in ("cat", "sat", "mat") if word in text]
+print("saved as", picture.tag.split("}")[1], "with the words", *words)
+END

@@ -1,0 +1,61 @@
+"""Pictures are documents of their own: well-formed, complete, nothing fetched."""
+
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from attnkit.display import Look, heatmap, picture, tensor
+
+LABELS = ["<a&b>", "日本", "{x}", "[/s]"]
+LOOK = Look(width=60, color=True)
+TITLE = "attend <x> & {y}\x1b\n"
+
+
+@pytest.fixture
+def shown() -> str:
+    labels = (LABELS, LABELS)
+    parts = [draw("w", np.eye(4), ("query", "key"), labels, LOOK) for draw in (tensor, heatmap)]
+    return "\n\n".join(parts)
+
+
+def test_svg(shown: str) -> None:
+    svg = picture(shown, TITLE, "svg")
+    root = ElementTree.fromstring(svg)
+    texts = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "attend\xa0<x>\xa0&\xa0{y}\\x1b\\n"
+    for label in LABELS:
+        assert any(label in text for text in texts)
+    fills = {node.get("fill") for node in root.iter("{http://www.w3.org/2000/svg}rect")}
+    assert {"#fde725", "#440154"} <= fills
+
+
+def test_svg_gives_wide_characters_their_two_columns() -> None:
+    one = re.findall(r'textLength="([\d.]+)"', picture("日本", "", "svg"))
+    assert one == re.findall(r'textLength="([\d.]+)"', picture("abcd", "", "svg"))
+
+
+def test_html(shown: str) -> None:
+    page = picture(shown, TITLE, "html")
+    texts: list[str] = []
+    parser = HTMLParser()
+    parser.handle_data = texts.append  # type: ignore[method-assign]
+    parser.feed(page)
+    whole = "".join(texts)
+    assert "attend <x> & {y}\\x1b\\n" in whole
+    assert all(label in whole for label in LABELS)
+    assert "#fde725" in page
+
+
+@pytest.mark.parametrize("kind", ["svg", "html"])
+def test_nothing_is_fetched(shown: str, kind: str) -> None:
+    page = picture(shown, TITLE, kind)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|url\((?!#)|@import|src=|<script|href", page)
+
+
+@pytest.mark.parametrize("kind", ["svg", "html"])
+def test_the_same_text_gives_the_same_bytes(shown: str, kind: str) -> None:
+    assert picture(shown, TITLE, kind) == picture(shown, TITLE, kind)
+    assert picture("", "", kind)

@@ -1,0 +1,112 @@
+"""What holds for every tensor, label and look."""
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
+from rich.cells import cell_len
+
+from attnkit.display import Look, candidates, heads, heatmap, listing, statistics, tensor
+
+AXES = ("batch", "head", "query", "key")
+ODD = [
+    "[pad]",
+    "[/s]",
+    "",
+    " ",
+    "\n",
+    "\x1b[2J",
+    "\u202e",
+    "\ud800",
+    "日本語" * 9,
+    "👩\u200d💻",
+    "e\u0301",
+    "\u0301",
+]
+DTYPES = [np.float64, np.float32, np.float16, np.int64, np.uint64, np.int8, np.bool_, ml_dtypes.bfloat16]
+
+looks = st.builds(Look, st.integers(40, 160), st.booleans(), st.booleans(), st.integers(0, 8))
+words = st.one_of(st.sampled_from(ODD), st.text(max_size=20))
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> np.ndarray:
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    shape = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 12, 90]), max_size=4)))
+    while np.prod(shape, dtype=int) > 5000:
+        shape = shape[1:]
+    drawn_as = np.dtype(np.float32) if dtype == ml_dtypes.bfloat16 else dtype
+    with np.errstate(over="ignore"):
+        return draw(nps.arrays(drawn_as, shape)).astype(dtype)
+
+
+@st.composite
+def labelled(draw: st.DrawFn) -> tuple:
+    array = draw(arrays())
+    axes = AXES[4 - array.ndim :]
+    row = draw(st.lists(words, min_size=1, max_size=8))
+    labels = [None if draw(st.booleans()) else [row[i % len(row)] for i in range(n)] for n in array.shape]
+    if array.ndim == 4 and array.shape[0] and draw(st.booleans()):
+        labels[-1] = [[row[i % len(row)] for i in range(array.shape[-1])]] * array.shape[0]
+    mask = draw(st.none() | nps.arrays(bool, array.shape[-2:]))
+    return array, axes, labels, mask
+
+
+def check(text: str, look: Look) -> None:
+    """Fits the width, and holds only what the look allows."""
+    seen = re.sub(r"\x1b\[[\d;]*m", "", text) if look.color else text
+    for line in seen.split("\n"):
+        assert cell_len(line) <= look.width, line
+        assert all(c.isprintable() for c in line)
+    assert look.unicode or seen.isascii()
+    text.encode()
+
+
+@pytest.mark.parametrize("draw", [tensor, heatmap, heads])
+@settings(deadline=None, max_examples=120)
+@given(given_=labelled(), look=looks, name=words, formula=words)
+def test_every_tensor_fits(draw, given_, look, name, formula) -> None:
+    array, axes, labels, mask = given_
+    shown = draw(name, array, axes, labels, look, formula=formula, mask=mask)
+    check(shown, look)
+    assert array.size or shown.endswith("empty")
+
+
+@settings(deadline=None)
+@given(named=st.dictionaries(words, arrays(), max_size=5), look=looks)
+def test_every_summary_fits(named, look) -> None:
+    check(statistics(named, look), look)
+    check(listing({name: (array, AXES[4 - array.ndim :]) for name, array in named.items()}, look), look)
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(words, max_size=40),
+    top=st.integers(1, 9),
+    vocabulary=st.none() | st.lists(words),
+    look=looks,
+)
+def test_every_candidate_fits(rows, top, vocabulary, look) -> None:
+    ids = np.arange(len(rows) * top).reshape(-1, top)
+    check(candidates(rows, ids, ids / 1000, vocabulary, look), look)
+
+
+@settings(deadline=None)
+@given(
+    array=nps.arrays(np.float32, st.tuples(st.integers(1, 90), st.integers(1, 90))),
+    label=st.text("abcdefgh[]/", min_size=1, max_size=20),
+    width=st.integers(40, 160),
+    keep=st.booleans(),
+)
+def test_no_cell_of_a_table_is_empty(array, label, width, keep) -> None:
+    labels = ([label] * array.shape[0], [label] * array.shape[1])
+    mask = np.full(array.shape, keep)
+    shown = tensor("x", array, ("query", "key"), labels, Look(width), mask=mask).splitlines()
+    rule = next(i for i, line in enumerate(shown) if set(line) == {"─"})
+    counts = {len(line.split()) for line in shown[rule + 1 :] if not line.startswith(("… ", "· masked"))}
+    headings = re.split(r"  +", shown[rule - 1])
+    assert counts == {len(headings)}

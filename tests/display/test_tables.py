@@ -1,0 +1,195 @@
+"""Tables of tensors, read line by line."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from attnkit.display import Look, tensor
+from attnkit.errors import DataError
+
+WORDS = ["The", "cat", "sat"]
+SCORES = np.array([[2, 0, 2], [0, 2, 2], [2, 2, 4]], np.float32)
+CAUSAL = np.tril(np.ones((3, 3), bool))
+NARROW = Look(width=40)
+
+
+def drawn(text: str) -> str:
+    """A golden text as written below: without its first and last line break."""
+    return text.strip("\n")
+
+
+def test_one_matrix() -> None:
+    shown = tensor("scores", SCORES, ("query", "key"), (WORDS, WORDS), Look(), formula="Q Kᵀ")
+    assert shown == drawn("""
+scores (query 3, key 3) float32   = Q Kᵀ
+query\\key     The     cat     sat
+─────────────────────────────────
+The        2.0000  0.0000  2.0000
+cat        0.0000  2.0000  2.0000
+sat        2.0000  2.0000  4.0000
+""")
+
+
+def test_ascii() -> None:
+    shown = tensor(
+        "scores", SCORES, ("query", "key"), (WORDS, ["é", "…", "ok"]), Look(unicode=False), formula="Q Kᵀ/√2"
+    )
+    assert shown == drawn("""
+scores (query 3, key 3) float32   = Q K^T/sqrt 2
+query\\key    \\xe9  \\u2026      ok
+---------------------------------
+The        2.0000  0.0000  2.0000
+cat        0.0000  2.0000  2.0000
+sat        2.0000  2.0000  4.0000
+""")
+
+
+def test_heads_stand_side_by_side_and_masked_is_not_zero() -> None:
+    both = np.stack([SCORES, SCORES / -3])
+    shown = tensor("s", both, ("head", "query", "key"), (None, WORDS, WORDS), Look(precision=1), mask=CAUSAL)
+    assert shown == drawn("""
+s (head 2, query 3, key 3) float32
+head 0                        head 1
+query\\key   The   cat   sat   query\\key   The   cat   sat
+───────────────────────────   ───────────────────────────
+The         2.0     ·     ·   The        -0.7     ·     ·
+cat         0.0   2.0     ·   cat         0.0  -0.7     ·
+sat         2.0   2.0   4.0   sat        -0.7  -0.7  -1.3
+· masked
+""")
+
+
+def test_rows_and_columns_that_do_not_fit_are_counted() -> None:
+    shown = tensor("x", np.arange(4000).reshape(100, 40), ("token", "model"), (None, None), NARROW).splitlines()
+    assert (
+        shown[:4]
+        == drawn("""
+x (token 100, model 40) int64
+token\\mod…     0     1     2  +36    39
+───────────────────────────────────────
+0              0     1     2    …    39
+""").splitlines()
+    )
+    assert (
+        shown[22:25]
+        == drawn("""
+19           760   761   762    …   799
+… 70 more      …     …     …    …     …
+90          3600  3601  3602    …  3639
+""").splitlines()
+    )
+    assert len(shown) == 3 + 20 + 1 + 10
+
+
+def test_matrices_beyond_the_eighth_are_counted() -> None:
+    one = tensor("w", np.ones((12, 1, 1), int), ("head", "query", "key"), (None, None, None), NARROW)
+    assert one.splitlines()[-1] == "… 4 more heads"
+    two = tensor("w", np.ones((2, 12, 1, 1), int), ("batch", "head", "query", "key"), [None] * 4, NARROW)
+    assert two.splitlines()[-1] == "… 16 more matrices"
+    assert "batch 0 · head 7" in two
+
+
+def test_rank_0_and_1() -> None:
+    assert tensor("loss", np.array(0.25), (), (), Look()) == "loss scalar float64\n0.2500"
+    assert tensor("ids", np.array([464, 3797]), ("token",), (["The", "cat"],), Look()) == drawn("""
+ids (token 2) int64
+The   cat
+─────────
+464  3797
+""")
+
+
+def test_labels_of_each_batch_row() -> None:
+    labels = [["a", "b"], ["c", "[pad]"]]
+    ids = tensor("ids", np.array([[1, 2], [3, 0]]), ("batch", "token"), (None, labels), Look())
+    assert ids == drawn("""
+ids (batch 2, token 2) int64
+batch 0    batch 1
+a      b   c  [pad]
+────────   ────────
+1      2   3      0
+""")
+    x = tensor("x", np.zeros((2, 2, 1), int), ("batch", "token", "model"), (None, labels, None), Look())
+    assert [line.split() for line in x.splitlines()[4:]] == [["a", "0", "c", "0"], ["b", "0", "[pad]", "0"]]
+
+
+def test_labels_are_literal() -> None:
+    labels = [
+        "[pad]",
+        "[/s]",
+        "[bold]",
+        ":smile:",
+        "a\nb",
+        "\x1b[31m",
+        "",
+        " ",
+        "\u0301",
+        "x" * 17,
+        "日本語" * 4,
+    ]
+    shown = tensor("x", np.zeros((11, 1), int), ("token", "model"), (labels, None), Look())
+    assert [line.rsplit(maxsplit=1)[0].strip() for line in shown.splitlines()[3:]] == [
+        *["[pad]", "[/s]", "[bold]", ":smile:", "a\\nb", "\\x1b[31m", "''", "' '", "\\u0301"],
+        *["xxxxxxxxxxxxxxx…", "日本語日本語日…"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("array", "cells"),
+    [
+        (np.array([True, False]), "1 0"),
+        (np.array([-(2**63), 5]), "-9223372036854775808 5"),
+        (np.array([1e9, 0.5]), "1.00e+09 5.00e-01"),
+        (np.array([3e-5, -1e-9]), "3.00e-05 -1.00e-09"),
+        (np.array([0.5, -1e-9]), "0.50 0.00"),
+        (np.array([np.nan, np.inf, -np.inf, 1]), "nan inf -inf 1.00"),
+        (np.array([np.nan, np.inf]), "nan inf"),
+        (np.array([1.5, 0.1], ml_dtypes.bfloat16), "1.50 0.10"),
+        (np.array([65504, 1], np.float16), "65504.00 1.00"),
+        (np.array([1.7e308, -1.7e308]), "1.70e+308 -1.70e+308"),
+    ],
+)
+def test_one_style_of_numbers_a_table(array: np.ndarray, cells: str) -> None:
+    shown = tensor("x", array, ("model",), (None,), Look(precision=2))
+    assert shown.splitlines()[-1].split() == cells.split()
+
+
+def test_the_style_is_that_of_the_numbers_not_masked() -> None:
+    shown = tensor("s", np.array([0.5, -1e9]), ("key",), (None,), Look(), mask=np.array([True, False]))
+    assert shown.splitlines()[-2:] == ["0.5000  ·", "· masked"]
+
+
+def test_empty() -> None:
+    shown = tensor("x", np.zeros((0, 5), np.float32), ("token", "model"), (None, None), Look())
+    assert shown == "x (token 0, model 5) float32\nempty"
+
+
+def test_labels_that_do_not_fit_the_shape_give_way_to_indices() -> None:
+    shown = tensor("x", np.zeros((2, 1), int), ("token", "model"), (["only"], None), Look())
+    assert [line.split()[0] for line in shown.splitlines()[3:]] == ["0", "1"]
+
+
+def test_a_long_heading_is_wrapped_not_cut() -> None:
+    axes = ("batch", "head", "query", "key")
+    formula = "softmax(Q Kᵀ / √d_k + mask) V W_o + b_o"
+    shown = tensor("weights", np.ones((1, 1, 1, 1)), axes, [None] * 4, NARROW, formula=formula)
+    assert (
+        shown.splitlines()[:4]
+        == drawn("""
+weights (batch 1, head 1, query 1, key
+    1) float64
+  = softmax(Q Kᵀ / √d_k + mask) V W_o +
+    b_o
+""").splitlines()
+    )
+
+
+def test_color_marks_name_headings_and_masked() -> None:
+    shown = tensor("s", SCORES, ("query", "key"), (WORDS, WORDS), Look(color=True), mask=CAUSAL)
+    assert shown.startswith("\x1b[1ms\x1b[0m\x1b[2m (query 3, key 3) float32\x1b[0m")
+    assert "\x1b[2m" in shown.splitlines()[3]
+
+
+def test_a_mask_that_does_not_broadcast() -> None:
+    with pytest.raises(DataError, match=r"mask \(2, 2\) does not broadcast to the tensor \(3, 3\)"):
+        tensor("s", SCORES, ("query", "key"), (None, None), Look(), mask=np.ones((2, 2), bool))

@@ -1,0 +1,162 @@
+"""The command line as a real process, and what every one of its failures has in common."""
+
+import itertools
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+OLD = b"what was there before\n"
+GOOD = b"[[1,2],[3,4]]"  # as good.json, in every test's folder
+
+# Every tool that reads a record, its input standing where it says INPUT.
+READERS = (
+    "posenc INPUT",
+    "mask INPUT --causal",
+    "attend INPUT",
+    "layernorm INPUT",
+    "ffn INPUT --hidden 2",
+    "decode INPUT --table good.json",
+    "show INPUT",
+    "peek INPUT",
+    "history INPUT",
+    "diff INPUT good.json",
+)
+
+FLAT = {resource.RLIMIT_DATA: 100 << 20}  # twice the memory that the libraries take
+
+# Only what the process needs, so that no test depends on the terminal or the shell that starts it.
+ENVIRONMENT = {
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+    "HOME": tempfile.gettempdir(),
+    "LC_ALL": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class Run(NamedTuple):
+    """How a process ended: its exit code (-N: killed by signal N), and what it wrote."""
+
+    code: int
+    out: bytes
+    err: str
+
+
+class Process:
+    """The command line in a folder of its own."""
+
+    environment = ENVIRONMENT
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "good.json").write_bytes(GOOD)
+
+    def __call__(self, *arguments, stdin=b"", **options) -> Run:
+        """Run `attnkit` to its end; stdin is bytes, which go through a pipe, or anything that subprocess takes."""
+        return self.run(["attnkit", *arguments], stdin, **options)
+
+    def shell(self, script, **options) -> Run:
+        """Run a Bash script to its end."""
+        return self.run(["bash", "-c", script], **options)
+
+    def run(self, command, stdin=subprocess.DEVNULL, **options) -> Run:
+        """Run a command to its end."""
+        given = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        done = subprocess.run(command, timeout=60, check=False, **given, **pipes | self.prepared(**options))
+        return Run(done.returncode, done.stdout or b"", (done.stderr or b"").decode("utf-8", "surrogateescape"))
+
+    def start(self, *command, **options) -> subprocess.Popen:
+        """Start a command and let it run."""
+        return subprocess.Popen(command, **self.prepared(**options))
+
+    def prepared(self, env=None, limits=None, **options) -> dict:
+        """Options of subprocess: our folder, none of this process's environment, limits of resources."""
+
+        def limit():
+            for kind, most in limits.items():
+                resource.setrlimit(kind, (most, most))
+
+        before = {"preexec_fn": limit} if limits else {}
+        return {"cwd": self.folder, "env": self.environment | (env or {})} | before | options
+
+    def temporaries(self) -> list[str]:
+        """The temporary files that attnkit has left."""
+        return [path.name for path in self.folder.rglob(".*.attnkit-*")]
+
+    def file(self, name, content=b"") -> str:
+        """A new file in the folder; its name."""
+        (self.folder / name).write_bytes(content)
+        return name
+
+
+@pytest.fixture
+def attnkit(tmp_path):
+    return Process(tmp_path)
+
+
+@pytest.fixture
+def refused(attnkit):
+    """Checks a failure: its exit code, one line on stderr that begins `attnkit PLACE`, and nothing else anywhere."""
+
+    def check(run: Run, code: int, place: str, *parts: str) -> None:
+        assert (run.code, run.out) == (code, b""), run.err
+        assert re.fullmatch(r"[^\n]+\n", run.err), run.err
+        assert run.err[:-1].isprintable(), run.err
+        assert run.err.startswith(f"attnkit {place}"), run.err
+        for part in parts:
+            assert part in run.err
+        assert attnkit.temporaries() == []
+
+    return check
+
+
+@pytest.fixture
+def flat():
+    """Limits that leave no room for what a bad input declares."""
+    return FLAT
+
+
+@pytest.fixture
+def reject(attnkit, refused, request):
+    """Checks that an input is bad data, for one reader in one way.
+
+    The name of the test decides which tool, whether from standard input or a file, and whether to standard
+    output or onto an old file, so that the cases of a table go through all of them.
+    """
+
+    def check(content: bytes, *parts: str) -> None:
+        number = zlib.crc32(request.node.name.encode())
+        reader, by_name, onto_old = list(itertools.product(READERS, (False, True), (False, True)))[number % 40]
+        name = attnkit.file("in.put", content) if by_name else "-"
+        arguments = reader.replace("INPUT", name).split()
+        if onto_old:
+            arguments += ["-o", attnkit.file("old.json", OLD)]
+        before = set(os.listdir(attnkit.folder))
+        run = attnkit(*arguments, stdin=b"" if by_name else content, limits=FLAT)
+        refused(run, 3, f"{arguments[0]}: {name if by_name else '<stdin>'}: ", *parts)
+        assert set(os.listdir(attnkit.folder)) == before
+        assert not onto_old or (attnkit.folder / "old.json").read_bytes() == OLD
+
+    return check
+
+
+@pytest.fixture
+def main(attnkit, capfdbinary, monkeypatch):
+    """Run a command line within this process, in the folder: what takes hundreds of them."""
+    from attnkit import cli
+
+    def run(*arguments) -> Run:
+        monkeypatch.chdir(attnkit.folder)
+        code = cli.main(list(arguments))
+        out, err = capfdbinary.readouterr()
+        return Run(code, out, err.decode())
+
+    return run

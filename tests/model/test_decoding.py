@@ -1,0 +1,168 @@
+"""From hidden states to words: the lecture's sentence, filters with ties, draws that follow the odds."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnkit import model
+from attnkit.errors import DataError, UsageError
+
+VOCABULARY = ["a", "am", "I", "thanks", "student", "<eos>"]
+ODDS = np.log(np.array([0.1, 0.4, 0.2, 0.3]))
+BLOCKED = -np.inf
+
+
+def kept(logits):
+    return np.flatnonzero(~np.isneginf(logits)).tolist()
+
+
+def test_a_tied_table_turns_vectors_back_to_words():
+    table = model.one_hot(np.arange(6), 6, np.float64)
+    sentence = [VOCABULARY.index(word) for word in ["I", "am", "a", "student", "<eos>"]]
+    scores = model.logits(model.embed(sentence, table), table.T)
+    assert [VOCABULARY[word] for word in model.greedy(scores)] == ["I", "am", "a", "student", "<eos>"]
+    np.testing.assert_allclose(model.probabilities(scores).sum(axis=-1), 1)
+
+
+def test_logits_name_both_shapes():
+    with pytest.raises(DataError) as error:
+        model.logits(np.zeros((3, 8)), np.zeros((4, 9)))
+    assert str(error.value) == "output weight (4,9) for x (3,8): first dimension 4 != 8"
+    with pytest.raises(DataError, match=r"output bias \(2,\): expected \(9,\)"):
+        model.logits(np.zeros((3, 4)), np.zeros((4, 9)), np.zeros(2))
+
+
+def test_temperature():
+    np.testing.assert_allclose(model.probabilities(ODDS), np.exp(ODDS))
+    np.testing.assert_allclose(model.probabilities(ODDS, 0.5), np.exp(ODDS) ** 2 / (np.exp(ODDS) ** 2).sum())
+    np.testing.assert_array_equal(model.probabilities(ODDS, 1e-310), [0, 1, 0, 0])
+    assert model.probabilities(ODDS.astype(np.float16)).dtype == np.float16
+    for temperature in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(UsageError, match="temperature"):
+            model.probabilities(ODDS, temperature)
+
+
+def test_filters_by_hand():
+    assert kept(model.top_k(ODDS, 2)) == [1, 3]
+    assert kept(model.top_k(ODDS, 9)) == [0, 1, 2, 3]
+    assert kept(model.top_p(ODDS, 0.01)) == [1]
+    assert kept(model.top_p(ODDS, 0.5)) == [1, 3]
+    assert kept(model.top_p(ODDS, 0.75)) == [1, 2, 3]
+    assert kept(model.top_p(ODDS, 1.0)) == [0, 1, 2, 3]
+    assert kept(model.min_p(ODDS, 0.6)) == [1, 3]
+    assert kept(model.min_p(ODDS, 0.0)) == [0, 1, 2, 3]
+    assert kept(model.min_p(ODDS, 1.0)) == [1]
+
+
+def test_ties_go_to_the_lower_index():
+    flat = np.zeros((2, 4))
+    assert [kept(row) for row in model.top_k(flat, 2)] == [[0, 1], [0, 1]]
+    assert [kept(row) for row in model.top_p(flat, 0.5)] == [[0, 1], [0, 1]]
+    assert kept(model.min_p(flat[0], 1.0)) == [0, 1, 2, 3]
+    assert model.greedy(flat).tolist() == [0, 0]
+    assert model.candidates(flat, 3)[0].tolist() == [[0, 1, 2], [0, 1, 2]]
+
+
+@given(st.lists(st.floats(-20, 20), min_size=1, max_size=8), st.floats(0.01, 1))
+def test_top_p_reaches_p_with_as_few_as_can(logits, p):
+    scores = np.array(logits)
+    shares = model.probabilities(scores)
+    chosen = np.sort(shares[kept(model.top_p(scores, p))])[::-1]
+    assert chosen.sum() >= p - 1e-12
+    assert p == 1 or chosen[:-1].sum() < p + 1e-12
+
+
+@given(st.lists(st.floats(-20, 20), min_size=2, max_size=8), st.integers(1, 8))
+def test_top_k_of_all_is_all_and_values_are_untouched(logits, k):
+    scores = np.array(logits, np.float32)
+    filtered = model.top_k(scores, k)
+    assert filtered.dtype == np.float32 and len(kept(filtered)) == min(k, len(scores))
+    np.testing.assert_array_equal(filtered[kept(filtered)], scores[kept(filtered)])
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [(model.top_k, 0), (model.top_p, 0.0), (model.top_p, 1.5), (model.min_p, -0.1), (model.min_p, 2.0)],
+)
+def test_filter_ranges(function, value):
+    with pytest.raises(UsageError):
+        function(ODDS, value)
+    with pytest.raises(UsageError):
+        model.candidates(ODDS, 0)
+
+
+def test_draws_follow_the_odds_and_the_seed():
+    many = np.broadcast_to(ODDS, (20000, 4))
+    words = model.sample(many, np.random.default_rng(0))
+    np.testing.assert_allclose(np.bincount(words) / len(words), np.exp(ODDS), atol=0.01)
+    np.testing.assert_array_equal(words, model.sample(many, np.random.default_rng(0)))
+
+
+def test_what_was_filtered_out_is_never_drawn():
+    filtered = model.top_k(np.broadcast_to(ODDS, (500, 4)), 2)
+    assert set(model.sample(filtered, np.random.default_rng(1)).tolist()) == {1, 3}
+    cold = model.sample(np.broadcast_to(ODDS, (500, 4)), np.random.default_rng(1), temperature=1e-3)
+    assert set(cold.tolist()) == {1}
+
+
+class Ends:
+    """A generator at the ends of its range."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def random(self, shape):
+        return np.full(shape, self.value)
+
+
+@pytest.mark.parametrize(("draw", "word"), [(0.0, 1), (1 - 2**-53, 2)])
+def test_the_ends_of_the_range_are_words_too(draw, word):
+    assert model.sample(np.array([BLOCKED, 0.0, 0.3, BLOCKED]), Ends(draw)) == word
+
+
+@pytest.mark.parametrize("choose", [model.greedy, lambda logits: model.sample(logits, np.random.default_rng(0))])
+def test_rows_that_allow_no_choice(choose):
+    rows = np.zeros((5, 3))
+    rows[3] = BLOCKED
+    with pytest.raises(DataError, match=r"^no finite logit at step 3$"):
+        choose(rows)
+    rows[3] = np.nan
+    with pytest.raises(DataError, match=r"^no finite logit at step 3$"):
+        choose(rows)
+    rows[3] = [0, np.nan, 0]
+    with pytest.raises(DataError, match=r"^logit nan at step 3$"):
+        choose(rows)
+    rows[3] = [0, np.inf, 0]
+    with pytest.raises(DataError, match=r"^logit inf at step 3$"):
+        choose(rows)
+
+
+def test_filters_do_not_hide_nan():
+    bad = np.array([np.nan, 1.0, 2.0])
+    for filtered in (model.top_k(bad, 1), model.top_p(bad, 0.5), model.min_p(bad, 0.5)):
+        with pytest.raises(DataError):
+            model.greedy(filtered)
+
+
+def test_an_empty_vocabulary_has_no_word():
+    with pytest.raises(DataError, match=r"logits \(0,0\): the vocabulary is empty"):
+        model.greedy(np.zeros((0, 0)))
+    assert model.greedy(np.zeros((0, 3))).shape == (0,)
+
+
+def test_a_single_number_is_no_row():
+    for function in (
+        model.probabilities,
+        model.greedy,
+        lambda x: model.top_k(x, 1),
+        lambda x: model.candidates(x, 1),
+    ):
+        with pytest.raises(DataError, match="a single number"):
+            function(np.zeros(()))
+
+
+def test_candidates_best_first_nan_last():
+    ids, shares = model.candidates(np.array([0.25, np.nan, 0.5]), 5)
+    assert ids.tolist() == [2, 0, 1] and ids.dtype == np.int64
+    np.testing.assert_array_equal(shares, [0.5, 0.25, np.nan])

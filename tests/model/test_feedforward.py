@@ -1,0 +1,88 @@
+"""The feed-forward network, its activations, and the error function against the standard library's."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model import ACTIVATIONS, feed_forward
+from attnkit.model.erf import erf
+
+
+def test_erf_is_that_of_the_standard_library():
+    x = np.concatenate([np.linspace(-7, 7, 20001), np.logspace(-300, 1, 500), [0.84375, 1.25, 1 / 0.35, 6.0]])
+    np.testing.assert_allclose(erf(x), [math.erf(value) for value in x], rtol=4e-16)
+
+
+def test_erf_at_the_edges():
+    np.testing.assert_array_equal(erf(np.array([np.inf, -np.inf, np.nan, -0.0])), [1, -1, np.nan, -0.0])
+    assert erf(np.zeros((2, 0))).shape == (2, 0)
+    assert erf(np.float32(1) * np.ones(2, np.float32)).dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@given(x=st.floats(0, 1e4))
+def test_activations_of_opposite_numbers(name, x):
+    """Every one of them is x times an odd function about a half: f(x) + f(-x) relates to |x|."""
+    y = ACTIVATIONS[name](np.array([x, -x]))
+    assert y[0] - y[1] == pytest.approx(x)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_huge_and_bad_values_are_silent(name):
+    y = ACTIVATIONS[name](np.array([1e300, -1e300, np.inf, np.nan]))
+    assert y[0] == 1e300 and y[1] == 0 and y[2] == np.inf and np.isnan(y[3])
+
+
+def test_the_papers_formula():
+    rng = np.random.default_rng(0)
+    x, w1, w2, b1, b2 = (rng.standard_normal(shape) for shape in [(2, 3, 4), (4, 6), (6, 4), 6, 4])
+    steps = feed_forward(x, w1, w2, b1, b2)
+    np.testing.assert_allclose(steps["output"], np.maximum(0, x @ w1 + b1) @ w2 + b2)
+    assert list(steps) == ["hidden", "activated", "output"]
+
+
+def test_a_gate_multiplies():
+    rng = np.random.default_rng(1)
+    x, w1, w2, w3 = (rng.standard_normal(shape) for shape in [(3, 4), (4, 6), (6, 4), (4, 6)])
+    steps = feed_forward(x, w1, w2, w3=w3, activation="silu")
+    np.testing.assert_allclose(steps["output"], (ACTIVATIONS["silu"](x @ w1) * (x @ w3)) @ w2)
+    assert list(steps) == ["hidden", "activated", "linear", "gated", "output"]
+
+
+def test_every_position_alone():
+    rng = np.random.default_rng(2)
+    x, w1, w2 = (rng.standard_normal(shape) for shape in [(3, 4), (4, 6), (6, 4)])
+    rows = [feed_forward(row, w1, w2)["output"] for row in x]
+    np.testing.assert_allclose(feed_forward(x, w1, w2)["output"], rows)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int64"])
+def test_dtypes(dtype):
+    steps = feed_forward(np.ones((2, 3), dtype), np.eye(3), np.eye(3))
+    assert {step.dtype for step in steps.values()} == {np.dtype("float64" if dtype == "int64" else dtype)}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"w1": (8, 6)}, "w1 (8,6) for x (3,10): first dimension 8 != 10"),
+        ({"w2": (5, 10)}, "w2 (5,10) for hidden (3,6): first dimension 5 != 6"),
+        ({"b1": (5,)}, "b1 (5,): expected (6,)"),
+        ({"b2": (6,)}, "b2 (6,): expected (10,)"),
+        ({"w3": (10, 5)}, "w3 (10,5) and w1 (10,6): shapes differ"),
+    ],
+)
+def test_shapes(shapes, message):
+    params = {name: np.zeros(shape) for name, shape in ({"w1": (10, 6), "w2": (6, 10)} | shapes).items()}
+    with pytest.raises(DataError) as error:
+        feed_forward(np.zeros((3, 10)), **params)
+    assert str(error.value) == message
+
+
+def test_unknown_activation():
+    with pytest.raises(UsageError, match="activation 'tanh'"):
+        feed_forward(np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 1)), activation="tanh")

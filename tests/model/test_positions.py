@@ -1,0 +1,145 @@
+"""Positions: the lecture's numbers, rotations that turn back, biases by the published rules."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model import (
+    alibi,
+    alibi_slopes,
+    learned,
+    rotary_angles,
+    rotate,
+    sinusoidal,
+    t5_bias,
+    t5_buckets,
+)
+
+
+def test_sinusoidal_by_hand():
+    expected = [[0, 1, 0, 1], [0.8415, 0.5403, 0.0100, 0.99995], [0.9093, -0.4161, 0.0200, 0.9998]]
+    np.testing.assert_allclose(sinusoidal(np.arange(3), 4), expected, atol=5e-5)
+
+
+def test_sinusoidal_added_to_the_cat_sat():
+    x = np.arange(1, 13).reshape(3, 4) / 10
+    expected = [[0.1, 1.2, 0.3, 1.4], [1.3415, 1.1403, 0.71, 1.8], [1.8093, 0.5839, 1.12, 2.1998]]
+    np.testing.assert_allclose(x + sinusoidal(np.arange(3), 4), expected, atol=5.1e-5)
+
+
+def test_halves_are_the_paper_layout_reordered():
+    paper, halves = sinusoidal(np.arange(9), 6), sinusoidal(np.arange(9), 6, layout="halves")
+    np.testing.assert_array_equal(halves, np.concatenate([paper[:, ::2], paper[:, 1::2]], axis=1))
+
+
+def test_a_shift_is_one_rotation_of_every_encoding():
+    near, far = sinusoidal(np.arange(5), 8), sinusoidal(np.arange(5) + 3, 8)
+    np.testing.assert_allclose(near @ near.T, far @ far.T, atol=1e-12)
+
+
+def test_sinusoidal_ranges():
+    assert sinusoidal(np.zeros((2, 3)), 0).shape == (2, 3, 0)
+    with pytest.raises(DataError, match="sinusoidal width 5 is not even"):
+        sinusoidal([0], 5)
+    with pytest.raises(UsageError, match="layout 'thirds'"):
+        sinusoidal([0], 4, layout="thirds")
+    with pytest.raises(UsageError, match="base 0"):
+        sinusoidal([0], 4, base=0.0)
+
+
+def test_learned_positions_are_rows():
+    table = np.arange(6.0).reshape(3, 2)
+    np.testing.assert_array_equal(learned([[2, 0]], table), table[[[2, 0]]])
+    for position in (3, -1):
+        with pytest.raises(DataError, match=rf"position {position} at \[1\] outside 0..2"):
+            learned([0, position], table)
+    with pytest.raises(DataError, match="expected rank 2"):
+        learned([0], np.zeros(3))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("width", [8, 4, 0])
+def test_rotation_keeps_length_and_turns_back(interleaved, width):
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 8))
+    cos, sin = rotary_angles(np.arange(5), width)
+    turned = rotate(x, cos, sin, interleaved=interleaved)
+    np.testing.assert_allclose(np.linalg.norm(turned, axis=-1), np.linalg.norm(x, axis=-1))
+    np.testing.assert_array_equal(turned[..., width:], x[..., width:])
+    np.testing.assert_allclose(rotate(turned, cos, -sin, interleaved=interleaved), x, atol=1e-14)
+
+
+@given(st.integers(0, 500))
+def test_rotated_scores_depend_on_distance_alone(shift):
+    rng = np.random.default_rng(1)
+    q, k = rng.standard_normal((4, 8)), rng.standard_normal((4, 8))
+    here, there = rotary_angles(np.arange(4), 8), rotary_angles(np.arange(4) + shift, 8)
+    np.testing.assert_allclose(
+        rotate(q, *there) @ rotate(k, *there).T, rotate(q, *here) @ rotate(k, *here).T, atol=1e-11
+    )
+
+
+def test_interleaved_is_halves_in_another_order():
+    x = np.random.default_rng(2).standard_normal((3, 6))
+    order = [0, 2, 4, 1, 3, 5]
+    angles = rotary_angles(np.arange(3), 6)
+    np.testing.assert_array_equal(rotate(x, *angles, interleaved=True)[:, order], rotate(x[:, order], *angles))
+
+
+def test_angles_of_each_row_of_the_batch():
+    x = np.random.default_rng(3).standard_normal((2, 4, 3, 6)).astype(np.float32)
+    positions = np.array([[0, 1, 2], [5, 6, 7]])
+    cos, sin = rotary_angles(positions, 6)
+    both = rotate(x, cos[:, None], sin[:, None])
+    assert both.dtype == np.float32
+    np.testing.assert_array_equal(both[1], rotate(x[1], cos[1], sin[1]))
+
+
+def test_rotation_shapes():
+    x = np.zeros((2, 3, 4))
+    with pytest.raises(DataError, match="rotary width 3 is not even"):
+        rotary_angles([0], 3)
+    with pytest.raises(DataError, match=r"cos \(3,3\) for x \(2,3,4\): rotary width 6 is too large"):
+        rotate(x, *rotary_angles(np.arange(3), 6))
+    with pytest.raises(DataError, match=r"cos \(5,2\) for x \(2,3,4\): leading axes do not broadcast"):
+        rotate(x, *rotary_angles(np.arange(5), 4))
+    with pytest.raises(DataError, match="a single number cannot be rotated"):
+        rotate(x, np.zeros(()), np.zeros(()))
+    with pytest.raises(DataError, match=r"cos \(3,2\) and sin \(3,1\)"):
+        rotate(x, np.zeros((3, 2)), np.zeros((3, 1)))
+
+
+def test_alibi_slopes_as_published():
+    np.testing.assert_array_equal(alibi_slopes(8), 2.0 ** -np.arange(1, 9))
+    twelve = [*2.0 ** -np.arange(1, 9), *2.0 ** -np.array([0.5, 1.5, 2.5, 3.5])]
+    np.testing.assert_allclose(alibi_slopes(12), twelve)
+    with pytest.raises(UsageError, match="heads 0"):
+        alibi_slopes(0)
+
+
+def test_alibi_falls_with_distance():
+    bias = alibi(np.array([2]), np.arange(4), 8)
+    np.testing.assert_array_equal(bias[0], [[-1.0, -0.5, 0.0, -0.5]])
+    assert not np.signbit(bias[0, 0, 2])
+
+
+def test_t5_buckets_by_hand():
+    relative = np.array([-200, -128, -16, -8, -7, -1, 0, 1, 8, 16, 127, 200])
+    both = [15, 15, 10, 8, 7, 1, 0, 17, 24, 26, 31, 31]
+    before = [31, 31, 16, 8, 7, 1, 0, 0, 0, 0, 0, 0]
+    assert t5_buckets([0], relative)[0].tolist() == both
+    assert t5_buckets([0], relative, bidirectional=False)[0].tolist() == before
+    with pytest.raises(UsageError, match="32 buckets up to distance 8"):
+        t5_buckets([0], relative, max_distance=8)
+    with pytest.raises(UsageError):
+        t5_buckets([0], relative, buckets=1)
+
+
+def test_t5_bias_takes_the_row_of_each_bucket():
+    table = np.arange(64.0).reshape(32, 2)
+    buckets = t5_buckets(np.arange(3), np.arange(4))
+    bias = t5_bias(buckets, table)
+    assert bias.shape == (2, 3, 4) and bias[1, 2, 0] == table[buckets[2, 0], 1]
+    with pytest.raises(DataError, match="bucket 17 at"):
+        t5_bias(buckets, table[:17])

@@ -1,0 +1,206 @@
+"""NPZ: the fault list, section Z, and the archives of numpy and zipfile."""
+
+import io
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+
+from attnkit.errors import DataError
+from attnkit.tensors import Record, Source, archive, encode, read
+
+
+def record_of(data: bytes, **options) -> Record:
+    [record] = read(Source.of(data, "file"), **options)
+    return record
+
+
+def saved(save=np.savez, **arrays) -> bytes:
+    written = io.BytesIO()
+    save(written, **arrays)
+    return written.getvalue()
+
+
+def npy(array) -> bytes:
+    written = io.BytesIO()
+    np.save(written, array)
+    return written.getvalue()
+
+
+def zipped(*files, method=zipfile.ZIP_STORED) -> bytes:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", method) as made:
+        for name, data in files:
+            made.writestr(zipfile.ZipInfo(name), data, compress_type=method)
+    return written.getvalue()
+
+
+ONE = npy(np.arange(6.0).reshape(2, 3))
+RECORD = Record(
+    {"x": np.eye(3), "mask": np.eye(3) > 0, "é": np.arange(2)},
+    {"x": ("token", "model")},
+    {"token": list("abc")},
+)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_numpy_archives(save):
+    again = record_of(saved(save, a=np.arange(4), b=np.zeros((1024, 256), np.float32)))
+    assert list(again.tensors) == ["a", "b"] and again["a"].tolist() == [0, 1, 2, 3] and not again["b"].any()
+
+
+def test_numpy_reads_ours_without_pickle():
+    data = b"".join(encode(RECORD, "npz"))
+    with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
+        assert loaded.files == ["x", "mask", "é", "meta.json"]
+        assert np.array_equal(loaded["mask"], np.eye(3, dtype=bool))
+    with zipfile.ZipFile(io.BytesIO(data)) as made:
+        assert made.testzip() is None
+        assert {info.date_time for info in made.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert {info.compress_type for info in made.infolist()} == {zipfile.ZIP_STORED}
+
+
+def test_equal_records_are_equal_bytes_and_data_is_not_copied():
+    assert b"".join(encode(RECORD, "npz")) == b"".join(encode(RECORD, "npz"))
+    big = np.zeros(1000)
+    buffers = encode(Record({"x": big}), "npz")
+    assert any(np.shares_memory(np.frombuffer(buffer, np.uint8), big) for buffer in buffers)
+    data = bytearray(b"".join(buffers))
+    assert record_of(data)["x"].flags.aligned
+
+
+def test_zip64(monkeypatch):
+    """Large sizes and far offsets, with the limit brought down to where a test can reach it."""
+    monkeypatch.setattr(archive, "WIDE", 300)
+    big = [("a", [b"a" * 200]), ("b", [b"b" * 400]), ("c", [b"c" * 10])]
+    monkeypatch.setattr(archive, "LOCAL", Clipped(archive.LOCAL, 300))
+    monkeypatch.setattr(archive, "CENTRAL", Clipped(archive.CENTRAL, 300))
+    monkeypatch.setattr(archive, "END", Clipped(archive.END, 300))
+    data = b"".join(archive.archive(big))
+    with zipfile.ZipFile(io.BytesIO(data)) as made:
+        assert made.testzip() is None
+        assert [made.read(info) for info in made.infolist()] == [content[0] for _, content in big]
+    monkeypatch.undo()
+    found = archive.members(bytearray(data))
+    assert [bytes(archive.contents(member)) for member in found] == [content[0] for _, content in big]
+
+
+class Clipped:
+    """A struct that writes what stands for "see the ZIP64 field" in place of a lowered limit."""
+
+    def __init__(self, layout: struct.Struct, limit: int) -> None:
+        self.layout, self.limit, self.size = layout, limit, layout.size
+
+    def pack(self, *values):
+        return self.layout.pack(*(0xFFFFFFFF if value == self.limit else value for value in values))
+
+
+def test_many_members_need_zip64():
+    files = [(f"{i}.txt", [b""]) for i in range(66_000)]
+    data = bytearray(b"".join(archive.archive(files)))
+    assert len(archive.members(data)) == 66_000
+    with zipfile.ZipFile(io.BytesIO(data)) as made:
+        assert len(made.infolist()) == 66_000
+
+
+@pytest.mark.parametrize("name", ["../../etc/x", "/abs", "C:\\x", "a/b", "tab\t", "x.npy", ""])
+def test_names_are_only_keys(name):
+    again = record_of(zipped((f"{name}.npy", ONE), ("y.npy", ONE)))
+    assert list(again.tensors) == [name, "y"]
+
+
+def bomb(size: int) -> bytes:
+    return saved(np.savez_compressed, x=np.zeros(size, np.uint8))
+
+
+def test_bombs_are_refused_from_the_directory():
+    data = bomb(200_000_000)
+    assert len(data) < 200_000
+    with pytest.raises(DataError, match=r"195\.\d KB|194\.\d KB compressed would become 200\.0 MB"):
+        record_of(data)
+
+
+def test_sizes_that_lie_are_found_while_inflating():
+    data = bytearray(bomb(10_000_000))
+    where = data.rindex(b"PK\x01\x02") + 24
+    assert struct.unpack_from("<I", data, where) == (10_000_128,)
+    struct.pack_into("<I", data, where, 1000)
+    with pytest.raises(DataError, match=r"member 'x\.npy': damaged"):
+        record_of(bytes(data))
+
+
+def encrypted() -> bytes:
+    data = bytearray(zipped(("x.npy", ONE)))
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(data)
+
+
+def twice() -> bytes:
+    data = zipped(("x.npy", ONE), ("y.npy", ONE))
+    return data.replace(b"y.npy", b"x.npy")
+
+
+def overlapping() -> bytes:
+    """Two entries of the directory that share one member's bytes."""
+    data = bytearray(zipped(("x.npy", ONE), ("x.npz", ONE)).replace(b"x.npz", b"x.npy"))
+    second = data.rindex(b"PK\x01\x02")
+    struct.pack_into("<I", data, second + 42, 0)
+    return bytes(data)
+
+
+def flipped() -> bytes:
+    data = bytearray(zipped(("x.npy", ONE)))
+    data[data.index(b"\x93NUMPY") + 140] ^= 1
+    return bytes(data)
+
+
+GOOD = zipped(("x.npy", ONE))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (zipped(), "no tensors in this NPZ file"),
+        (zipped(("meta.json", b"{}")), "no tensors in this NPZ file"),
+        (zipped(("x.npy", ONE), ("readme.txt", b"hello")), "member 'readme.txt': not an NPY array"),
+        (zipped(("x.npy", b"hello, world")), "member 'x.npy': not an NPY array"),
+        (
+            zipped(("model/data.pkl", b"x")),
+            "member 'model/data.pkl': object arrays (pickle) are never loaded",
+        ),
+        (saved(x=np.array([1, None], object)), "member 'x.npy': object arrays (pickle) are never loaded"),
+        (zipped(("x.npy", ONE + b"junk")), "member 'x.npy': 4 bytes after the array are not a tensor"),
+        (zipped(("x.npy", ONE[:-4])), "member 'x.npy': truncated data"),
+        (zipped(("x.npy", ONE), method=zipfile.ZIP_BZIP2), "member 'x.npy' is compressed with bzip2"),
+        (zipped(("x.npy", ONE), method=zipfile.ZIP_LZMA), "member 'x.npy' is compressed with lzma"),
+        (encrypted(), "member 'x.npy' is encrypted"),
+        (twice(), "duplicate member 'x.npy'"),
+        (overlapping(), "overlap"),
+        (flipped(), "member 'x.npy': damaged"),
+        (GOOD[:-30], "truncated ZIP archive: no end of its directory"),
+        (GOOD + b"junk", "4 bytes after the ZIP archive"),
+        (GOOD[:4] + b"junk" + GOOD[4:], "bytes before the archive"),
+        (
+            zipped(("x.npy", ONE), ("meta.json", b"{")),
+            "member 'meta.json': line 1 column 2: unexpected end of input",
+        ),
+        (zipped(("x.npy", ONE), ("meta.json", b"[]")), "not a JSON object"),
+        (
+            zipped(("x.npy", ONE), ("meta.json", b'{"a":1}')),
+            'unknown key "a" (expected axes, labels, history)',
+        ),
+        (zipped(("x.npy", ONE), ("meta.json", b'{"bfloat16":["y"]}')), 'key "bfloat16" does not list tensors'),
+        (zipped(("x.npy", ONE), ("meta.json", b'{"axes":{"y":["a"]}}')), "no tensor 'y'"),
+        (zipped(("x.npy", ONE), ("meta.json", b'{"axes":{"x":["a"]}}')), "1 axis names for shape (2, 3)"),
+        (
+            zipped(("x.npy", ONE), ("meta.json", b'{"labels":{"a":[1]}}')),
+            'labels of axis "a" are not a list of',
+        ),
+    ],
+)
+def test_bad_input(data, message):
+    with pytest.raises(DataError) as caught:
+        record_of(data)
+    assert str(caught.value).startswith("file: ") and message in str(caught.value)

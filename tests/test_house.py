@@ -1,0 +1,114 @@
+"""The house: which room may import which, and that every tool is at home everywhere it should be."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnkit import commands
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "attnkit"
+
+# room -> the rooms it may import; everything may import errors
+ARROWS = {
+    "errors": set(),
+    "model": set(),
+    "tensors": set(),
+    "display": set(),
+    "tokenizers": set(),
+    "options": set(),
+    "operands": {"options", "tensors", "tokenizers"},
+    "views": {"display", "options", "tensors", "tool"},  # tool: as a type alone
+    "output": {"display", "options", "tensors", "tool"},  # tool: as a type alone
+    "tool": {"__init__", "display", "operands", "options", "output", "tensors", "views"},
+    "commandline": {"options", "tool"},
+    "pipelines": {"commandline", "commands", "output", "tensors", "tool"},
+    "commands": {
+        "__init__", "display", "model", "operands", "options", "output", "pipelines", "tensors", "tokenizers", "tool", "views",
+    },
+    "cli": {"__init__", "commands", "commandline", "options", "output", "tool"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}  # fmt: skip
+
+# what the core may import besides numpy: no input, no output, no process
+MODEL_IMPORTS = {"collections", "functools", "hashlib", "math", "numpy", "typing"}
+
+
+def imports(path):
+    """The modules a file imports, `attnkit.x` for its own."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "attnkit":
+                yield from (f"attnkit.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+def room(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_arrows_point_one_way(path):
+    for name in imports(path):
+        if not name.startswith("attnkit"):
+            continue
+        target = name.split(".")[1] if "." in name else "__init__"
+        if target.startswith("__version__"):
+            target = "__init__"
+        assert target in ARROWS[room(path)] | {room(path), "errors"}, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "commands").glob("[a-z]*.py")), ids=lambda path: path.name)
+def test_no_command_imports_a_command(path):
+    assert not [name for name in imports(path) if name.startswith("attnkit.commands")]
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "model").glob("*.py")), ids=lambda path: path.name)
+def test_the_core_is_pure(path):
+    outside = {name.split(".")[0] for name in imports(path)} - {"attnkit"}
+    assert outside <= MODEL_IMPORTS
+    own = {name for name in imports(path) if name.startswith("attnkit")}
+    assert all(name.startswith(("attnkit.model", "attnkit.errors")) for name in own)
+
+
+def test_the_command_line_starts_without_numpy_rich_and_typer():
+    code = "import sys, attnkit.cli; print(*sorted({'numpy', 'rich', 'typer'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == ""
+
+
+def test_a_stage_imports_no_rich_no_zipfile_no_rng_it_does_not_need():
+    code = (
+        "import sys, io; from attnkit import cli; cli.main(['layernorm', '-f', 'json', sys.argv[1]]);"
+        "print(*sorted({'rich', 'zipfile', 'hashlib', 'ml_dtypes', 'numpy.random'} & set(sys.modules)), file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code, "-"], input=b"[[1,2]]", capture_output=True, check=True)
+    assert run.stderr.strip() == b""
+
+
+def test_every_tool_has_its_file_its_row_in_the_readme_and_an_example():
+    readme = (ROOT / "README.md").read_text()
+    files = {path.stem for path in (PACKAGE / "commands").glob("[a-z]*.py")}
+    assert files == set(commands.TOOLS)
+    for name in commands.TOOLS:
+        assert re.search(rf"^\| `{name}", readme, re.MULTILINE), f"no row for {name} in the README"
+        assert f"attnkit {name}" in commands.find(name).__doc__
+
+
+def test_every_flag_is_in_the_readme_or_the_help_of_its_tool():
+    for name in commands.TOOLS:
+        found = commands.find(name)
+        for flag in (*found.flags.values(), *found.extra.values()):
+            assert flag.help

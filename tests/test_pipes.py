@@ -1,0 +1,365 @@
+"""The law of the pipe: stages joined by a shell, by `run`, and called from Python give the same bytes."""
+
+import os
+import shlex
+import subprocess
+import sys
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import attnkit
+from attnkit import tensors, tool
+from attnkit.tensors import Record
+
+ENV = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
+
+
+def shell(line, stdin=b"", check=True, **env):
+    """What a line of bash writes to standard output."""
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], input=stdin, capture_output=True, env=ENV | env)
+    assert not check or done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+def words(stage):
+    """A stage (name, argument, parameters) as a command line."""
+    name, argument, parameters = stage
+    flags = [word for key, value in parameters.items() for word in tool.spelled(key, value)]
+    return shlex.join([name, *([] if argument is None else [argument]), *flags])
+
+
+def by_shell(stages, format):
+    first, *rest = [f"attnkit {words(stage)}" for stage in stages]
+    return shell(" | ".join([f"{first} -f {format}", *rest]))
+
+
+def by_run(stages, format):
+    first, *rest = [words(stage) for stage in stages]
+    return shell(f"attnkit run {shlex.quote(' | '.join([f'{first} -f {format}', *rest]))}")
+
+
+def by_calls(stages, format):
+    """The same calls in Python, each record handed on as the format would bring it."""
+
+    def call(record, stage):
+        name, argument, parameters = stage
+        made = getattr(attnkit, name)(record if argument is None else argument, **parameters)
+        return tensors.survive(made, format)
+
+    return b"".join(bytes(part) for part in tensors.encode(reduce(call, stages, None), format))
+
+
+EMBED = ("embed", "The cat sat on the mat", {"dim": 8})
+LAYER = [
+    ("posenc", None, {}),
+    ("mask", None, {"causal": True}),
+    ("attend", None, {"heads": 2, "seed": 3, "keep": ("weights", "scores"), "residual": True}),
+    ("layernorm", None, {"keep": ("mean", "inverse_std")}),
+    ("ffn", None, {"hidden": 16, "activation": "gelu", "residual": True}),
+    ("decode", None, {"top_k": 3, "seed": 7}),
+]
+
+
+@pytest.mark.parametrize("format", ["json", "npz", "safetensors"])
+def test_the_law_of_the_pipe(format):
+    stages = [EMBED, *LAYER]
+    expected = by_calls(stages, format)
+    assert by_shell(stages, format) == expected
+    assert by_run(stages, format) == expected
+
+
+def test_the_law_of_the_pipe_in_npy():
+    stages = [
+        ("posenc", None, {"size": (5,), "dim": 8}),
+        ("attend", None, {"heads": 4, "causal": True, "residual": True}),
+        ("layernorm", None, {"kind": "rms"}),
+        ("ffn", None, {"hidden": 4, "seed": 1}),
+    ]
+    expected = by_calls(stages, "npy")
+    assert expected.startswith(b"\x93NUMPY")
+    assert by_shell(stages, "npy") == expected
+    assert by_run(stages, "npy") == expected
+
+
+STAGES = st.one_of(
+    st.builds(
+        lambda kind, offset: ("posenc", None, {"kind": kind, "offset": offset}),
+        st.sampled_from(["sinusoidal", "rotary"]), st.integers(0, 9),
+    ),
+    st.builds(
+        lambda causal, window, prefix: ("mask", None, {"window": window} | ({"causal": True} if causal else {"prefix": prefix})),
+        st.booleans(), st.tuples(st.integers(-1, 2), st.integers(-1, 2)), st.integers(0, 3),
+    ),
+    st.builds(
+        lambda heads, seed, softcap, keep: ("attend", None, {"heads": heads, "seed": seed, "softcap": softcap, "keep": keep}),
+        st.sampled_from([1, 2, 4]), st.integers(0, 3), st.sampled_from([1.0, 30.0]), st.sampled_from([("weights",), ("q", "masked")]),
+    ),
+    st.builds(lambda kind, eps: ("layernorm", None, {"kind": kind, "eps": eps}), st.sampled_from(["layer", "rms", "batch"]), st.floats(1e-9, 1)),
+    st.builds(lambda act, gated, dtype: ("ffn", None, {"hidden": 3, "activation": act, "dtype": dtype} | ({"gated": True} if gated else {})),
+              st.sampled_from(["relu", "silu", "gelu-tanh"]), st.booleans(), st.sampled_from(["float64", "float32", "float16", "bfloat16"])),
+)  # fmt: skip
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(STAGES, min_size=1, max_size=3),
+    st.sampled_from(["json", "npz", "safetensors"]),
+    st.sampled_from(["a b c d", "one", "x y x"]),
+)
+def test_the_law_of_the_pipe_holds_for_any_pipeline(stages, format, text):
+    stages = [("embed", text, {"dim": 4}), *stages]
+    expected = by_calls(stages, format)
+    assert by_shell(stages, format) == expected
+    assert by_run(stages, format) == expected
+
+
+def test_nan_keeps_the_law():
+    bits = np.array([[0x7FC00001, 0xFFC00000, 0x3F800000]], np.uint32).view(np.float32)
+    record = tensors.encode(Record({"x": bits}), "npz")
+    data = b"".join(bytes(part) for part in record)
+    piped = shell("attnkit attend -q -f json | attnkit layernorm -q", data)
+    assert piped == shell("attnkit run -q 'attend -f json | layernorm'", data)
+
+
+def test_the_same_seed_gives_the_same_bytes_on_any_number_of_threads():
+    line = "attnkit run 'embed \"a b c d e\" --dim 64 | attend --heads 8 --seed 5 | ffn --hidden 256 --seed 6'"
+    assert shell(line, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1") == shell(line, OPENBLAS_NUM_THREADS="8")
+
+
+def test_a_word_has_the_same_vector_in_every_text():
+    a, b = attnkit.embed("the cat", dim=4), attnkit.embed("a cat", dim=4)
+    assert np.array_equal(a["x"][1], b["x"][1])
+    assert not np.array_equal(a["x"][0], b["x"][0])
+    assert not np.array_equal(a["x"], attnkit.embed("the cat", dim=4, seed=1)["x"])
+
+
+@pytest.mark.parametrize("way", ["< r", "r", "<(cat r)", "- < r", "< <(cat r)"])
+def test_input_from_a_file_standard_input_and_a_substitution_is_the_same(tmp_path, way, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("r").write_bytes(shell("attnkit embed 'a b' --dim 4"))
+    assert shell(f"attnkit layernorm {way}") == shell("attnkit layernorm < r")
+
+
+def test_operands_from_a_fifo_a_member_and_the_record_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("w.npz", wq=np.eye(4), wk=np.eye(4), bias=np.ones((2, 2)))
+    Path("x.json").write_text("[[1,2,3,4],[5,6,7,8]]")
+    plain = shell("attnkit attend x.json --bias w.npz:bias --only x")
+    fed = shell("mkfifo f; cat w.npz > f & attnkit attend x.json --bias f:bias --only x")
+    assert tensors_of(plain) == tensors_of(fed)
+    kept = shell("attnkit layernorm x.json --keep residual | attnkit attend --bias w.npz:bias --add :residual --only x")
+    x = np.array([[1.0, 2, 3, 4], [5, 6, 7, 8]])
+    normed = attnkit.layernorm(Record({"x": x}))["x"]
+    expected = attnkit.attend(Record({"x": normed}), bias=np.ones((2, 2)))["x"] + x
+    assert np.array_equal(np.array(tensors_of(kept)[0]["x"]["data"]), expected)
+
+
+def tensors_of(output):
+    """The tensors of every JSON record of an output."""
+    import json
+
+    return [json.loads(line)["tensors"] for line in output.splitlines()]
+
+
+def test_a_stream_is_handled_record_by_record():
+    lines = b"the cat\n\nsat\n"
+    out = tensors_of(shell("attnkit embed --lines --dim 2 | attnkit posenc | attnkit attend -q", lines))
+    assert [one["x"]["shape"] for one in out] == [[2, 2], [0, 2], [1, 2]]
+    alone = tensors_of(shell("attnkit embed sat --dim 2 | attnkit posenc | attnkit attend"))
+    assert out[2]["x"] == alone[0]["x"]
+
+
+def test_a_stream_is_written_as_soon_as_each_record_is_done():
+    line = "attnkit embed --lines --dim 2 | attnkit posenc"
+    with subprocess.Popen(["bash", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENV) as process:
+        for word in (b"one\n", b"two\n"):
+            process.stdin.write(word)
+            process.stdin.flush()
+            assert word.strip() in process.stdout.readline()  # while standard input is still open
+        process.stdin.close()
+        assert process.wait(10) == 0
+
+
+def test_a_long_stream_takes_no_more_memory_than_a_short_one():
+    code = (
+        "import resource, subprocess, sys; subprocess.run(['attnkit', 'embed', '--lines', '--dim', '16'], stdout=subprocess.DEVNULL, check=True);"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+
+    def peak(lines):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            input=b"the cat sat on the mat\n" * lines,
+            capture_output=True,
+            env=ENV,
+        )
+        return int(done.stdout)
+
+    assert peak(20_000) < peak(200) + 5_000  # KiB
+
+
+def test_peek_passes_every_byte_and_shows_the_record():
+    for data in (b"[[1,  2],\n [3, 4]]\n\n[5]\n", shell("attnkit embed 'a b' --dim 2 -f npz")):
+        done = subprocess.run(["attnkit", "peek"], input=data, capture_output=True, env=ENV)
+        assert done.stdout == data
+        assert b"token" in done.stderr or b"model" in done.stderr
+        assert subprocess.run(["attnkit", "peek", "-q"], input=data, capture_output=True, env=ENV).stderr == b""
+
+
+def test_jq_and_numpy_read_what_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert shell("attnkit posenc --size 2 --dim 2 | jq -c .tensors.x.data[0]") == b"[0,1]\n"
+    shell("attnkit embed 'a b' --dim 2 -o r.npz && attnkit show r.npz:x -o x.npy")
+    with np.load("r.npz", allow_pickle=False) as stored:
+        assert np.array_equal(stored["x"], np.load("x.npy", allow_pickle=False))
+    np.savez("plain.npz", only=np.arange(6.0).reshape(2, 3))
+    assert tensors_of(shell("attnkit layernorm plain.npz -f json"))[0]["x"]["shape"] == [2, 3]
+    assert shell("jq -c . <<< '[[1, 2]]' | attnkit show --only x -f json | jq -c .tensors.x.dtype") == b'"int64"\n'
+
+
+def test_run_takes_files_folders_and_steps(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pipe = Path("layer")
+    pipe.write_text("#!/usr/bin/env -S attnkit run -f\n# a layer\nposenc |  # where\n  attend --heads 2\n")
+    pipe.chmod(0o755)
+    record = shell("attnkit embed 'a b' --dim 4 -f npz")
+    expected = shell("attnkit posenc | attnkit attend --heads 2", record)
+    assert shell("./layer", record) == expected
+    Path("r.npz").write_bytes(record)
+    named = shell("./layer r.npz --save kept --only x --format npy")
+    assert sorted(path.name for path in Path("kept").iterdir()) == ["1-posenc.npz", "2-attend.npz"]
+    assert named == shell("attnkit show kept/2-attend.npz:x -f npy")
+    done = subprocess.run(["attnkit", "run", "-f", "layer", "--steps"], input=record, capture_output=True, env=ENV)
+    assert done.stderr.count(b"x (token 2, model 4)") == 2
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        "embed a --dim 2 | ",
+        "| posenc",
+        "embed a --dim 2 > x",
+        "embed a --dim 2 -o x | posenc",
+        "show | posenc",
+        "run 'a'",
+        "embed 'a",
+        "nope",
+    ],
+)
+def test_a_bad_pipeline_is_a_usage_error(pipeline):
+    done = subprocess.run(["attnkit", "run", pipeline], capture_output=True, env=ENV)
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1), done.stderr
+
+
+def test_history_is_a_script_that_makes_the_record_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.arange(8.0).reshape(2, 4))
+    np.savez("w.npz", wq=np.eye(4) / 2)
+    shell("attnkit layernorm x.npy -f json | attnkit attend --params w.npz --heads 2 -o out.npz")
+    script = shell("attnkit history out.npz")
+    assert b"attnkit layernorm x.npy -f json \\\n  | attnkit attend --heads 2 --params w.npz" in script
+    digest = shell("sha256sum x.npy").split()[0]
+    assert digest + b"  x.npy" in script
+    assert tensors_of(shell("sh -", script)) == tensors_of(shell("attnkit show out.npz -f json"))
+    assert b"equal bit for bit" in shell("attnkit history out.npz --replay")
+    np.save("x.npy", np.ones((2, 4)))
+    done = subprocess.run(["attnkit", "history", "out.npz", "--replay"], capture_output=True, env=ENV)
+    assert done.returncode == 3 and b"x.npy is another file than it was" in done.stderr
+
+
+def test_replay_reads_standard_input_where_the_first_command_did(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shell("echo '[[1,2],[3,4]]' | attnkit layernorm > out.json")
+    assert b"equal" in shell("echo '[[1,2],[3,4]]' | attnkit history out.json --replay")
+    done = subprocess.run(
+        ["attnkit", "history", "out.json", "--replay"], input=b"[[1,2],[3,5]]", capture_output=True, env=ENV
+    )
+    assert done.returncode == 3 and b"x differs first at [1][0]" in done.stderr
+
+
+def test_every_line_of_a_stream_has_a_history_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shell("printf 'a b\\n--c\\n' | attnkit embed --lines --dim 2 | tail -1 > last.json")
+    assert b"attnkit embed --dim 2 --seed 0 -- --c" in shell("attnkit history last.json")
+    assert b"equal" in shell("attnkit history last.json --replay")
+
+
+def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record = attnkit.embed("The cat sat", dim=4)
+    other = record.put(
+        {
+            "x": record["x"]
+            + np.float32(
+                [
+                    [0],
+                    [0],
+                    [
+                        0,
+                    ],
+                ]
+            )
+        },
+        {"x": ("token", "model")},
+    )
+    changed = np.array(record["x"])
+    changed[1, 2] += 0.5
+    changed[2, 3] += 0.25
+    other = record.put({"x": changed}, {"x": ("token", "model")})
+    for name, one in (("a", record), ("b", other)):
+        Path(f"{name}.npz").write_bytes(b"".join(bytes(part) for part in tensors.encode(one, "npz")))
+    done = subprocess.run(["attnkit", "diff", "a.npz", "b.npz"], capture_output=True, env=ENV)
+    assert done.returncode == 1
+    line = done.stdout.decode().splitlines()[0]
+    assert line.startswith("x: 2 of 12 differ (shape (3, 4), float32), first at [token 1 'cat', model 2]")
+    assert "worst at [token 1 'cat', model 2]" in line and "0.5 absolute" in line
+    assert (
+        subprocess.run(["attnkit", "diff", "a.npz", "b.npz", "--atol", "0.5"], capture_output=True, env=ENV).returncode
+        == 0
+    )
+    assert subprocess.run(["attnkit", "diff", "a.npz", "a.npz", "-q"], capture_output=True, env=ENV).returncode == 0
+    figures = tensors_of(shell("attnkit diff a.npz b.npz -f json", check=False))[0]
+    assert figures["max_abs"]["data"][0] == pytest.approx(0.5) and figures["differing"]["data"] == [2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "start"),
+    [
+        ("", {}, b'{"tensors"'),
+        ("", {"ATTNKIT_FORMAT": "npz"}, b"PK"),
+        ("-f npz", {"ATTNKIT_FORMAT": "json"}, b"PK"),
+        ("-f table", {}, b"x (token 1, model 2)"),
+        ("-o /dev/stdout", {}, b'{"tensors"'),
+        ("-o - -f npz", {}, b"PK"),
+    ],
+)
+def test_the_format_of_the_output(arguments, environment, start):
+    assert shell(f"attnkit embed a --dim 2 {arguments}", **environment).startswith(start)
+
+
+def test_a_pipeline_stays_in_the_format_it_started_in():
+    assert shell("attnkit posenc --size 2 --dim 2 -f npy | attnkit layernorm | attnkit attend").startswith(b"\x93NUMPY")
+    done = subprocess.run(
+        ["bash", "-c", "attnkit posenc --size 2 --dim 2 -f npy | attnkit mask --causal"],
+        capture_output=True,
+        env=ENV,
+    )
+    assert done.returncode == 3 and b"mask" in done.stderr and b"--only x" in done.stderr
+
+
+def test_pictures_are_files_of_their_own(tmp_path, monkeypatch):
+    import xml.dom.minidom
+
+    monkeypatch.chdir(tmp_path)
+    shell(
+        "attnkit embed 'The cat sat' --dim 4 | attnkit attend --keep weights | attnkit show --name weights --heatmap -o w.svg"
+    )
+    assert xml.dom.minidom.parse("w.svg").documentElement.tagName == "svg"
+    assert "http" not in Path("w.svg").read_text().replace("http://www.w3.org", "")
+    shell("attnkit posenc --size 3 --dim 4 -o p.html")
+    assert Path("p.html").read_text().lstrip().lower().startswith("<!doctype html")

@@ -1,0 +1,81 @@
+"""Every block of the README is run, on a terminal of 100 columns, and prints what the README says it prints.
+
+ATTNKIT_REMAKE=1 writes what they print into the README instead, to be read as a difference.
+"""
+
+import doctest
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+BLOCKS = re.compile(r"```console\n(.*?)```", re.DOTALL)
+
+
+def on_a_terminal(command, folder):
+    """What a line of bash shows on a terminal without colour."""
+    leader, follower = pty.openpty()
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TERM": "dumb", "COLUMNS": "100"}
+    env.pop("FORCE_COLOR", None)
+    process = subprocess.Popen(
+        ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=follower, stderr=follower, cwd=folder, env=env
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:  # how Linux says that the other side is closed
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(leader)
+    assert process.wait() == 0, shown.decode()
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_console_blocks(tmp_path):
+    def run(block):
+        commands = re.findall(r"^\$ (.*)$", block[1], re.MULTILINE)
+        shown = "".join(f"$ {command}\n{on_a_terminal(command, tmp_path)}" for command in commands)
+        return f"```console\n{shown}```"
+
+    text = README.read_text()
+    made = BLOCKS.sub(run, text)
+    if os.environ.get("ATTNKIT_REMAKE"):
+        README.write_text(made)
+    assert made == text
+
+
+def test_python_blocks():
+    (block,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    test = doctest.DocTestParser().get_doctest(block, {}, "README", None, None)
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_the_pipeline_of_the_first_command_shows_every_step(tmp_path):
+    (line,) = [line for line in README.read_text().splitlines() if "pip install -q . &&" in line]
+    shown = on_a_terminal(line.split("pip install -q . && ")[1], tmp_path)
+    for step in ("q", "k", "v", "scores", "scaled", "masked", "weights", "heads"):
+        assert re.search(
+            rf"^{step} \(head 2, .*\) float32   = |^{step} \(head 2, .*\) float32$", shown, re.MULTILINE
+        ), step
+    assert "query\\key      The      cat      sat       on      the      mat" in shown
+    assert re.search(r"^mat +\w+ 0\.\d{4} +\w+ 0\.\d{4} +\w+ 0\.\d{4}$", shown, re.MULTILINE)
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    (line,) = [line for line in README.read_text().splitlines() if line.endswith("-m pytest")]
+    assert (ROOT / ".ci/run").read_text().splitlines()[-1] == line
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)]+)\)", README.read_text()))
+def test_links_lead_somewhere(link):
+    assert (ROOT / link).exists()
