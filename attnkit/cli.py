@@ -1,5 +1,6 @@
 """The process from its arguments to its exit code: the single place where errors become a line."""
 
+import errno
 import gc
 import os
 import sys
@@ -26,12 +27,16 @@ def main(arguments: list[str]) -> int:
         place = f"attnkit {chosen.name}"
         from attnkit.commandline import parse
 
+        if sys.stdout:
+            sys.stdout.reconfigure(errors="replace")  # the signs of the help in an encoding without them
         call = parse(chosen, arguments[1:])
         gc.freeze()  # the modules will be needed to the end
         gc.enable()
         status = 0 if call is None else execute(call)
         if sys.stdout:  # what Typer's help left in it
             sys.stdout.flush()
+        elif call is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return status
     except Exception as error:
         return failed(error, place)

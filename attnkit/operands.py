@@ -1,9 +1,10 @@
 """The files behind flags and arguments: FILE, FILE:NAME, `-`, and :NAME for a tensor of the record at hand."""
 
+import os
 from dataclasses import replace
 from typing import Any
 
-from attnkit.errors import DataError, FileError
+from attnkit.errors import DataError, FileError, UsageError
 from attnkit.options import Load
 from attnkit.tensors import Source, open_source, read
 from attnkit.tensors.record import Record, listed
@@ -26,6 +27,13 @@ def opened(path: str, hash: bool = False) -> tuple[Source, str]:
         except FileError:
             pass
         raise
+
+
+def piped() -> str:
+    """Standard input where no operand is given; UsageError rather than to wait for someone to type a tensor."""
+    if os.isatty(0):
+        raise UsageError("no input, and standard input is a terminal: name a file, or pipe into it ('-' reads it)")
+    return "-"
 
 
 def load(path: str, what: Load) -> tuple[Any, dict[str, str]]:

@@ -19,22 +19,25 @@ class Tokens(NamedTuple):
 
 
 class Tokenizer(NamedTuple):
-    """A way to cut a text, and the vocabulary its ids index (none: the tokens are numbered by their spelling)."""
+    """A way to cut a text, given the words that are known, and the vocabulary that its own ids index, if it has one."""
 
-    encode: Callable[[str], Tokens]
+    encode: Callable[[str, Sequence[str]], Tokens]
     vocabulary: list[str]
 
 
-def words(text: str) -> Tokens:
-    """Words and single punctuation marks, after Unicode NFC.
+def words(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
+    """Words and single punctuation marks, after Unicode NFC; `<eos>` and `[PAD]` are whole where they are known.
 
     >>> words("The cat's mat.").spellings
     ['The', 'cat', "'", 's', 'mat', '.']
+    >>> words("a student <eos>", ["<eos>"]).spellings
+    ['a', 'student', '<eos>']
     """
-    return Tokens(re.findall(r"\w+|[^\w\s]", unicodedata.normalize("NFC", text)))
+    special = [re.escape(word) for word in vocabulary if word[:1] in "<[" and word[-1:] in ">]" and len(word) > 2]
+    return Tokens(re.findall("|".join([*special, r"\w+|[^\w\s]"]), unicodedata.normalize("NFC", text)))
 
 
-def chars(text: str) -> Tokens:
+def chars(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
     """Code points, after Unicode NFC; spaces count, line ends too.
 
     >>> chars("a b").spellings
@@ -63,7 +66,7 @@ def from_json(content: str, name: str) -> Tokenizer:
     if not ids:
         raise DataError("the tokenizer has no vocabulary", name)
 
-    def encode(text: str) -> Tokens:
+    def encode(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
         found = library.encode(text)
         return Tokens(found.tokens, found.ids)
 

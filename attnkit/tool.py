@@ -257,7 +257,7 @@ View = Callable[[Record, Call, display.Look], str]
 def arriving(call: Call, upstream: Flow | None) -> Flow:
     """Feed of a tool that transforms records: those of the stage before, of its operand, of standard input."""
     if upstream is None:
-        return call.read(call.operands[0] if call.operands else "-")
+        return call.read(call.operands[0] if call.operands else operands.piped())
     if call.operands:
         raise UsageError(f"{call.operands[0]}: a stage behind another one reads from it")
     return upstream

@@ -109,11 +109,10 @@ def attend(
     )  # fmt: skip
     warn_of_empty(found["weights"], strict)
 
-    output, formula = (
-        found.pop("output"),
-        ("heads W_O + b_O" if "wo" in weights else "the heads side by side"),
-    )
-    if not (steps or keep):
+    output = found.pop("output")
+    if steps or keep:
+        formula = "heads W_O" + (" + b_O" if "bo" in weights else "") if "wo" in weights else "heads side by side"
+    else:
         formula = f"softmax({'Q Kᵀ / √d_k' if score == 'scaled-dot' else 'score(Q, K)'}) V"
     if residual:
         output, formula = model.add(output, inputs["x"]), formula + " + input"
@@ -121,10 +120,8 @@ def attend(
         output, formula = model.add(output, add["x"]), formula + " + residual"
     if past_key is not None:
         over = "present"
-    axes, said = (
-        step_axes(found, over),
-        step_formulas(found, weights, score, scale, softcap, mask is not None or causal),
-    )
+    axes = step_axes(found, over)
+    said = step_formulas(found, weights, score, scale, softcap, mask is not None or causal)
     names = set(keep) | set(STEPS if steps else ())
     kept = {
         name: step
@@ -205,13 +202,13 @@ def step_formulas(
 ) -> dict[str, str]:
     """The formula of every intermediate that is more than a copy of the one before it."""
     width = found["q"].shape[-1]
-    said = {
-        name: f"{name.upper()} = input"
-        + (f" W_{name.upper()}" if f"w{name}" in weights else "")
-        + (f" + b_{name.upper()}" if f"b{name}" in weights else "")
-        for name in "qkv"
-    }
-    said = {name: text.split(" = ")[1] for name, text in said.items()}
+    said = {}
+    for name in "qkv":
+        weight, bias = (
+            f" W_{name.upper()}" * (f"w{name}" in weights),
+            f" + b_{name.upper()}" * (f"b{name}" in weights),
+        )
+        said[name] = f"input{weight}{bias}"
     said["scores"] = {"additive": "vₐ · tanh(Q Wₐ + K Uₐ)", "general": "Q W Kᵀ"}.get(score, "Q Kᵀ")
     if scale is not None:
         said["scaled"] = f"scores · {scale:g}"

@@ -7,7 +7,7 @@ import numpy as np
 
 from attnkit import model, options, tokenizers
 from attnkit.errors import DataError, UsageError
-from attnkit.operands import decoded
+from attnkit.operands import decoded, piped
 from attnkit.tensors import open_source
 from attnkit.tensors.record import Array, Labels, Record
 from attnkit.tokenizers import Tokenizer
@@ -33,7 +33,7 @@ def texts_of(call: Call, upstream: Flow | None) -> Flow:
 
 def standard_input() -> Iterator[str]:
     """The lines of standard input, each as soon as it is there."""
-    source, rest, empty = open_source("-"), b"", True
+    source, rest, empty = open_source(piped()), b"", True
     while chunk := source.available():
         empty = False
         *whole, rest = (rest + chunk).split(b"\n")
@@ -151,7 +151,7 @@ def read(texts: Sequence[str] | str | None, tokenizer: Tokenizer, known: list[st
     several = [texts] if isinstance(texts, str) else list(texts or [])
     for text in several:
         decoded(text.encode("utf-8", "surrogateescape"), "TEXT")
-    cut = [tokenizer.encode(text) for text in several]
+    cut = [tokenizer.encode(text, known) for text in several]
     tokens = [one.spellings for one in cut]
     vocabulary = tokenizer.vocabulary or known or (tokenizers.distinct(tokens) if own else [])
     if not vocabulary and not own:

@@ -69,8 +69,9 @@ FORMULAS = {
     "hidden": "x W₁ + b₁",
     "activated": "{activation}(hidden)",
     "linear": "x W₃",
+    "gated": "activated · linear",
     "output": "activated W₂ + b₂",
-    "gated output": "(activated · linear) W₂ + b₂",
+    "gated output": "gated W₂ + b₂",
 }
 
 

@@ -71,6 +71,8 @@ def posenc(
             raise DataError(f"shape {where.shape}: {kind} takes positions of one row (T)", "--positions")
         if kind == "alibi":
             return biased(record, model.alibi(where, keys, heads), "−slope(head) · |key − query|", alone)
+        if heads not in (1, needed(table, kind).shape[1]):
+            raise UsageError(f"--table has biases of {needed(table, kind).shape[1]} heads, not of {heads}", "--heads")
         buckets = model.t5_buckets(
             where,
             keys,

@@ -13,6 +13,7 @@ from attnkit.display.text import Block, beside, block, columns, glyphs, heading,
 MOST_ROWS = 30
 MOST_PANELS = 8
 BETWEEN = 2  # spaces between two columns
+TIGHT = 1  # where that is what it takes to show them all
 
 
 def tensor(
@@ -60,11 +61,14 @@ def _blocks(parts: Sequence[Panel], corner: str, look: Look) -> list[Block]:
     tables = [_texts(part, corner, rows, wanted, form, look) for part in parts]
     wide = widths([row for table in tables for row in table])
     stub = 1 if parts[0].rows else 0
-    kept = _fitting(wide[stub:], wanted, look.width - sum(wide[:stub]) - stub * BETWEEN, look)
+    whole = [spaces for spaces in (BETWEEN, TIGHT) if sum(wide) + spaces * (len(wide) - 1) <= look.width]
+    between = whole[0] if whole and not wanted.hidden else BETWEEN
+    kept = _fitting(wide[stub:], wanted, look.width - sum(wide[:stub]) - stub * between, between, look)
     tables = [_opened(table, kept, stub, look) for table in tables]
     wide = widths([row for table in tables for row in table])
     return [
-        grid(table, wide, look, left=range(stub), title=part.title) for part, table in zip(parts, tables, strict=True)
+        grid(table, wide, look, left=range(stub), title=part.title, between=between)
+        for part, table in zip(parts, tables, strict=True)
     ]
 
 
@@ -102,15 +106,15 @@ def _gap(hidden: int, look: Look) -> str:
     return f"{glyphs(look).ellipsis} {hidden} more" if look.width >= 60 else f"+{hidden}"
 
 
-def _fitting(wide: Sequence[int], wanted: Cut, room: int, look: Look) -> Cut:
+def _fitting(wide: Sequence[int], wanted: Cut, room: int, between: int, look: Look) -> Cut:
     """The most columns of these widths that fit the room, at least one; `wanted` tells how many there are."""
-    if not wanted.hidden and sum(wide) + BETWEEN * (len(wide) - 1) <= room:
+    if not wanted.hidden and sum(wide) + between * (len(wide) - 1) <= room:
         return wanted
     gap = columns(_gap(wanted.size, look))
     for most in range(len(wide) - 1, 1, -1):
         kept = cut(wanted.size, most)
         taken = sum(wide[: kept.head]) + sum(wide[len(wide) - kept.tail :]) + gap
-        if taken + BETWEEN * most <= room:
+        if taken + between * most <= room:
             return kept
     return cut(wanted.size, 1)
 
@@ -122,6 +126,7 @@ def grid(
     *,
     left: Sequence[int] = (0,),
     title: str = "",
+    between: int = BETWEEN,
 ) -> Block:
     """A table of texts, its headings first; the columns in `left` start at their left edge."""
     from rich.box import SIMPLE_HEAD, Box
@@ -130,13 +135,13 @@ def grid(
     from rich.text import Text
 
     ruled = SIMPLE_HEAD if look.unicode else Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True)
-    table = Table(box=ruled, show_edge=False, pad_edge=False, padding=(0, BETWEEN - 1, 0, 0))
+    table = Table(box=ruled, show_edge=False, pad_edge=False, padding=(0, between - 1, 0, 0))
     for i, (text, width) in enumerate(zip(rows[0], wide, strict=True)):
         justify = "left" if i in left else "right"
         table.add_column(Text(text, "cyan"), justify=justify, width=width, no_wrap=True)  # type: ignore[arg-type]
     for row in rows[1:]:
         table.add_row(*[Text(text, _ink(text, i in left, look)) for i, text in enumerate(row)])
-    total = sum(wide) + BETWEEN * (len(wide) - 1)
+    total = sum(wide) + between * (len(wide) - 1)
     file = io.StringIO()
     Console(
         file=file,

@@ -198,7 +198,7 @@ def t5_buckets(
     side = buckets // 2 if bidirectional else buckets
     exact = side // 2
     if exact < 1 or max_distance <= exact:
-        raise UsageError(f"{buckets} buckets up to distance {max_distance} (expected a distance beyond {exact})")
+        raise UsageError(f"{buckets} buckets up to distance {max_distance}: too few buckets, or too short a distance")
     distance = np.abs(relative) if bidirectional else np.maximum(-relative, 0)
     growth = np.log(np.maximum(distance, exact) / exact) / math.log(max_distance / exact)
     far = np.minimum(exact + (growth * (side - exact)).astype(np.int64), side - 1)

@@ -1,5 +1,6 @@
 """Which dtype an operator computes in, and which one it hands back."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ DType = np.dtype[Any]
 quiet = np.errstate(all="ignore")
 
 
+@cache
 def is_float(dtype: DType) -> bool:
     """Whether a dtype is a floating one; bfloat16 is known by its name, so its package need not be imported.
 
@@ -33,6 +35,7 @@ def working(*arrays: Array) -> DType:
     return np.result_type(*(_wide(array.dtype) for array in arrays))
 
 
+@cache
 def _wide(dtype: DType) -> DType:
     if dtype.kind in "iub":
         return np.dtype(np.float64)

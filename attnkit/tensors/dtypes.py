@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
+@cache
 def name_of(dtype: np.dtype[Any]) -> str:
     """The name of a dtype, whatever its byte order; DataError where attnkit does not support it.
 
@@ -61,6 +63,7 @@ def unsupported(name: str, hint: str = "") -> DataError:
     return DataError(f"dtype {name} not supported (use float16/32/64, bfloat16, ints, bool){hint}")
 
 
+@cache
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether a dtype is one of the four float dtypes (bfloat16 is no `np.floating`).
 

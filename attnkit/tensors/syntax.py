@@ -67,6 +67,8 @@ class Parser:
     def next(self) -> str:
         """The first character that is not a space, without consuming it; empty at the end."""
         while True:
+            if self.at < len(self.text) and self.text[self.at] > 0x20:
+                return chr(self.text[self.at])
             found = SPACE.match(self.text, self.at)
             self.at = found.end() if found else self.at
             if self.at < len(self.text):
