@@ -17,11 +17,19 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+TOOLS = ("embed", "posenc", "mask", "attend", "layernorm", "ffn", "decode")
+
 
 def __getattr__(name: str) -> Any:
-    """The tools by name, imported when they are first asked for."""
-    if name in ("embed", "posenc", "mask", "attend", "layernorm", "ffn", "decode"):
-        import importlib
+    """The tools, the core and the formats, imported when they are first asked for."""
+    import importlib
 
+    if name in TOOLS:
         return getattr(importlib.import_module(f"attnkit.commands.{name}"), name)
+    if name in ("model", "tensors"):
+        return importlib.import_module(f"attnkit.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*TOOLS, "model", "tensors", "__version__"]

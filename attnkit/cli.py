@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ def main(arguments: list[str]) -> int:
         place = f"attnkit {chosen.name}"
         from attnkit.commandline import parse
 
-        if sys.stdout:
+        if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # the signs of the help in an encoding without them
         call = parse(chosen, arguments[1:])
         gc.freeze()  # the modules will be needed to the end

@@ -1,6 +1,7 @@
 """The files behind flags and arguments: FILE, FILE:NAME, `-`, and :NAME for a tensor of the record at hand."""
 
 import os
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -99,20 +100,24 @@ def words(text: str, name: str) -> list[str]:
     >>> words("a\\nam\\n", "vocab.txt"), words('{"am": 1, "a": 0}', "vocab.json")
     (['a', 'am'], ['a', 'am'])
     """
-    if text.lstrip("\ufeff \t\r\n").startswith('{"'):
+    text = text.removeprefix("\ufeff")
+    if re.match(r'\s*\{\s*"[^"\n]*"\s*:', text):
         import orjson
 
         try:
-            ids = orjson.loads(text.lstrip("\ufeff"))
+            ids = orjson.loads(text)
         except orjson.JSONDecodeError as error:
             raise DataError(f"not a vocabulary: {error}", name) from None
-        if sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
+        whole = all(type(number) is int for number in ids.values())
+        if not whole or sorted(ids.values()) != list(range(len(ids))):
             raise DataError(f"not a vocabulary: its ids are not 0 to {len(ids) - 1}, each once", name)
         return sorted(ids, key=ids.__getitem__)
-    found = [line for line in text.removeprefix("\ufeff").splitlines() if line]
+    found = [word for line in text.split("\n") if (word := line.removesuffix("\r"))]
     if not found:
         raise DataError("no words", name)
-    if len(set(found)) != len(found):
-        twice = next(word for at, word in enumerate(found) if word in found[:at])
-        raise DataError(f"word {twice!r} stands twice", name)
+    before: set[str] = set()
+    for word in found:
+        if word in before:
+            raise DataError(f"word {word!r} stands twice", name)
+        before.add(word)
     return found

@@ -1,6 +1,5 @@
 """The flags: what may stand behind each, how it is read, and the ones that several tools share."""
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -144,18 +143,24 @@ def nearest(word: str, words: Sequence[str] | Mapping[str, Any]) -> str:
     >>> nearest("atend", ["attend", "mask"])
     '; did you mean attend?'
     """
+    import difflib
+
     close = difflib.get_close_matches(word, list(words), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def parsed(name: str, flag: Flag, value: Any) -> Any:
-    """The value of a flag as the tool takes it; UsageError names the flag and what was expected.
+    """The value of a flag as the tool takes it, from text or from Python; UsageError says what was expected.
 
     >>> parsed("--heads", integer("number of heads", least=1), "2")
     2
+    >>> parsed("--window", integers("left and right", "L,R", 2), (1, 0))
+    (1, 0)
     """
-    if flag.parse is None or not isinstance(value, str):
+    if flag.parse is None or flag.load or value is None:
         return value
+    if not isinstance(value, str):
+        value = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     try:
         return flag.parse(value)
     except ValueError as error:

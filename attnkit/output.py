@@ -79,7 +79,8 @@ def encoded(call: "Call", result: Record | str, chosen: str, first: bool) -> lis
 def aside(call: "Call", result: Record | str, asked: bool = False) -> None:
     """Show on standard error what the flags ask to see of a result that goes elsewhere."""
     if isinstance(result, Record) and (asked or call.tool.aside(call.parameters)) and not call.common.get("quiet"):
-        tell(shown(call, result, look(call, STDERR)) + "\n")
+        heading = f"{result.history[-1]['command']}\n" if asked and result.history else ""
+        tell(heading + shown(call, result, look(call, STDERR)) + "\n")
 
 
 def shown(call: "Call", record: Record, how: display.Look) -> str:

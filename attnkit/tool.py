@@ -39,7 +39,7 @@ class Tool:
     status    (record, call) -> exit code
     extra     flags for feed and view alone: they are not parameters of the function
     explicit  (parameters) -> names of the defaults that the history must show: the seed in use
-    numeric   whether it computes with x, so that NaN and infinity there are worth a warning
+    numeric   (parameters) -> whether it computes with x, so that NaN and infinity there are worth a warning
     aside     (parameters) -> whether its view goes to standard error where its output is not for eyes
     eyes      whether its output is a table unless a format is asked for
     verbatim  whether it hands its input on byte for byte
@@ -56,7 +56,7 @@ class Tool:
         status: "Callable[[Record, Call], int]" = lambda record, call: 0,
         extra: dict[str, Flag] | None = None,
         explicit: Callable[[dict[str, Any]], tuple[str, ...]] = lambda parameters: (),
-        numeric: bool = True,
+        numeric: Callable[[dict[str, Any]], bool] = lambda parameters: True,
         aside: Callable[[dict[str, Any]], bool] = lambda parameters: False,
         eyes: bool = False,
         verbatim: bool = False,
@@ -72,7 +72,7 @@ class Tool:
         self.extra = extra or {}
         self.flags: dict[str, Flag] = {one.name: hints[one.name].__metadata__[0] for one in parameters}
         self.__doc__, self.__name__, self.__module__ = function.__doc__, self.name, function.__module__
-        self.__wrapped__ = function
+        self.__signature__ = inspect.signature(function)
 
     def __call__(self, item: Item = None, **given: Any) -> Any:
         """The tool called from Python: one record in, one record out, its history included."""
@@ -87,6 +87,8 @@ class Tool:
             item = replace(item, formulas={})
         elif isinstance(item, str):
             item = (item,)
+        elif isinstance(item, np.ndarray | list) and self.operand == "[INPUT]":
+            item = Record({"x": np.asarray(item)})
         return Call(self, parameters, common).apply(item)
 
 
@@ -132,7 +134,7 @@ class Call:
             return result
         if dtype and not isinstance(item, Record):
             result = converted(result, dtype)
-        if self.tool.numeric:
+        if self.tool.numeric(self.parameters):
             self._check_range(item, result)
         if only:
             result = result.only(only)
@@ -169,6 +171,15 @@ class Call:
         if any(argument.startswith("-") for argument in arguments):
             return shlex.join(["attnkit", self.tool.name, *flags, "--", *arguments])
         return shlex.join(["attnkit", self.tool.name, *arguments, *flags])
+
+    def blamed(self, error: DataError) -> str:
+        """The file of an error: that of the flag or weight it begins with, else the only one read, else ""."""
+        first = error.problem.split(" ")[0]
+        for flag, content in self.loaded.items():
+            if first == flag or (isinstance(content, dict) and first in content):
+                return str(self.parameters[flag])
+        files = [*self.files] if self.source is None else [self.source.name, *self.files]
+        return files[0] if len(files) == 1 else ""
 
     def _named(self, record: Record, name: str, path: str) -> Record:
         """The record of FILE, or of FILE:NAME."""
@@ -209,14 +220,15 @@ class Call:
         return replace(result, history=[*before, entry])
 
     def _check_stdin(self, upstream: Flow | None) -> None:
-        taken = [name for name, value in self.parameters.items() if value == "-" and self.tool.flags[name].load]
-        readers = len(taken) + self.operands.count("-")
-        implied = not self.operands and self.tool.operand == "[INPUT]" and not self._makes_its_own()
+        files = [value for name, value in self.parameters.items() if self.tool.flags[name].load]
+        readers = sum(isinstance(one, str) and (one == "-" or one.startswith("-:")) for one in (*files, *self.operands))
+        implied = not self.operands and self.tool.operand.startswith("[") and not self._makes_its_own()
         if readers + implied > 1 or (readers and upstream is not None):
             raise UsageError("only one operand can be '-' (standard input)")
 
     def _makes_its_own(self) -> bool:
-        return isinstance(self.tool.feed, Unless) and self.tool.feed.alone(self.parameters)
+        alone = isinstance(self.tool.feed, Unless) and self.tool.feed.alone(self.parameters)
+        return alone or self.parameters.get("ids") is not None
 
     def _check_range(self, item: Item, result: Record) -> None:
         before = non_finite(item["x"]) if isinstance(item, Record) and "x" in item else ""
@@ -236,16 +248,14 @@ class Call:
 def placed(call: Call) -> Iterator[None]:
     """Errors from within are the call's tool's, unless a stage before it has claimed them.
 
-    Bad data without a name are those of the file at work, where there is only one.
+    Bad data without a name are those of the file whose tensor they begin with, or of the only file at work.
     """
     try:
         yield
     except AttnkitError as error:
         if error.place:
             raise
-        files = [*call.files] if call.source is None else [call.source.name, *call.files]
-        blamed = files[0] if len(files) == 1 and isinstance(error, DataError) else ""
-        found = type(error)(error.problem, error.name or blamed)
+        found = type(error)(error.problem, error.name or (call.blamed(error) if isinstance(error, DataError) else ""))
         found.place = f"attnkit {call.tool.name}"
         raise found from error
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,27 +32,14 @@ def drawn(record: Record, name: str, how: display.Look, draw: Callable[..., str]
     """One tensor of a record as a table or a heat map, masked cells drawn as masked."""
     array, axes = record[name], record.axes_of(name)
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
-    cells = record.cells[name] if name in record.cells else open_cells(record, name)
-    return draw(name, array, axes, labels, how, formula=record.formulas.get(name, ""), mask=cells)
+    return draw(name, array, axes, labels, how, formula=record.formulas.get(name, ""), mask=open_cells(record, name))
 
 
 def open_cells(record: Record, name: str) -> Any:
-    """Which cells of a tensor over queries and keys may attend; None where nothing says so.
-
-    The masked scores say it, else the record's mask, of which a weight that is not zero took no notice; scores
-    before the mask took none, and a zero among them is a number.
-    """
-    if name in ("mask", "scores", "scaled", "capped", "bias"):
-        return None
-    tensor, axes = record[name], record.axes_of(name)
-    if "masked" in record and name in ("masked", "weights") and record["masked"].shape == tensor.shape:
-        return record["masked"] != -np.inf
-    if "mask" not in record or record["mask"].dtype != bool or not set(record.axes.get("mask", ("",))) <= set(axes):
-        return None
-    mask, sizes = record["mask"], dict(zip(record.axes["mask"], record["mask"].shape, strict=True))
-    whole = mask.reshape([sizes.get(axis, 1) for axis in axes])
-    fits = all(one in (1, size) for one, size in zip(whole.shape, tensor.shape, strict=True))
-    return whole | (tensor != 0) if fits else None
+    """Which scores and weights over queries are not masked: a masked score is -inf, and its weight nothing at all."""
+    if name in ("masked", "weights") and "query" in record.axes_of(name):
+        return record[name] != (-np.inf if name == "masked" else 0)
+    return None
 
 
 def seen(record: Record, call: "Call", look: display.Look) -> str:
@@ -98,7 +84,7 @@ def slices(text: str) -> tuple[slice | int, ...]:
 
 
 NAME = options.names("just these tensors")
-SLICE = options.Flag("a part of x, or of the one tensor named, as in NumPy: 0,:,2:5", "SLICE", slices)
+SLICE = options.Flag("nothing but a part of x, or of the one tensor named, as in NumPy: 0,:,2:5", "SLICE", slices)
 
 
 def selected(record: Record, names: tuple[str, ...], index: tuple[Any, ...]) -> Record:
@@ -107,8 +93,7 @@ def selected(record: Record, names: tuple[str, ...], index: tuple[Any, ...]) -> 
         if len(names) > 1:
             raise UsageError("one tensor is sliced at a time", "--slice")
         return sliced(record, names[0] if names else "x", index)
-    cells = {name: cells for name in names if name in record and (cells := open_cells(record, name)) is not None}
-    return replace(record.only(names), cells=cells) if names else record
+    return record.only(names) if names else record
 
 
 def sliced(record: Record, name: str, index: tuple[Any, ...]) -> Record:
@@ -128,9 +113,7 @@ def sliced(record: Record, name: str, index: tuple[Any, ...]) -> Record:
         if found is not None and not isinstance(at, int):
             labels[axes[dimension]] = part(found, axes, whole, at)
     kept = tuple(axis for axis, at in zip(axes, whole, strict=True) if not isinstance(at, int))
-    cells = open_cells(record, name)
-    cut = {} if cells is None else {name: np.broadcast_to(cells, tensor.shape)[whole]}
-    return Record({name: tensor[whole]}, {name: kept}, labels, record.history, cells=cut)
+    return Record({name: tensor[whole]}, {name: kept}, labels, record.history)
 
 
 def part(labels: Labels, axes: tuple[str, ...], index: tuple[Any, ...], at: Any) -> Labels:

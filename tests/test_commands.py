@@ -190,7 +190,7 @@ class TestMask:
         assert said.splitlines()[:3] == [
             "query 3 may not attend to key 1",
             "  causal allows it: key ≤ query",
-            "  window blocks it: query − 1 ≤ key ≤ query + 0",
+            "  window blocks it: query − 1 ≤ key ≤ query",
         ]
         with pytest.raises(UsageError, match="outside the mask"):
             attnkit.mask(size="4", causal=True, explain="4,0")

@@ -21,7 +21,8 @@ BLOCKS = re.compile(r"```console\n(.*?)```", re.DOTALL)
 def on_a_terminal(command, folder):
     """What a line of bash shows on a terminal without colour."""
     leader, follower = pty.openpty()
-    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TERM": "dumb", "COLUMNS": "100"}
+    terminal = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
+    env = os.environ | terminal | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     env.pop("FORCE_COLOR", None)
     process = subprocess.Popen(
         ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=follower, stderr=follower, cwd=folder, env=env
@@ -54,7 +55,8 @@ def test_console_blocks(tmp_path):
     assert made == text
 
 
-def test_python_blocks():
+def test_python_blocks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     test = doctest.DocTestParser().get_doctest(block, {}, "README", None, None)
     assert doctest.DocTestRunner().run(test).failed == 0

@@ -30,6 +30,7 @@ def find(name: str) -> "Tool":
         from attnkit.options import nearest
 
         what = "flag" if name.startswith("-") else "tool"
-        raise UsageError(f"no {what} {name!r}{nearest(name, [*TOOLS, '--help', '--version']) or '; attnkit --help lists the tools'}")
+        meant = nearest(name, [*TOOLS, "--help", "--version"])
+        raise UsageError(f"no {what} {name!r}{meant or '; attnkit --help lists the tools'}")
     found: Tool = getattr(importlib.import_module(f"{__name__}.{name}"), name)
     return found

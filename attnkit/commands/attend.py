@@ -25,6 +25,7 @@ def stands_alone(given: Mapping[str, Any]) -> bool:
 @tool(
     feed=Unless(stands_alone),
     aside=lambda given: bool(given["steps"]),
+    numeric=lambda given: given["emit"] != "masked",  # where -inf is no accident
 )
 def attend(
     record: Record | None,
@@ -46,7 +47,7 @@ def attend(
     value: Annotated[Record | None, options.tensor("values in place of the keys")] = None,
     mask: Annotated[
         Record | None,
-        options.tensor("bool or 0/1: 1 = may attend; float: added [default: the record's, unless there is memory]"),
+        options.tensor("bool or 0/1: 1 = may attend; float: added [default: the record's own]"),
     ] = None,
     causal: Annotated[bool, options.switch("a query sees keys up to its own position")] = False,
     align: Annotated[
@@ -81,7 +82,8 @@ def attend(
     """Attention: every query's average of the values, weighted by how well its key fits.
 
     Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V. Without weights Q = K = V = x. x is (T, D), (B, T, D) or,
-    already split into heads, (B, H, T, D). A record's own mask is used, but not over a memory. A query that
+    already split into heads, (B, H, T, D). A record's own mask is used, unless the
+    queries or keys come from elsewhere. A query that
     may attend to nothing gets zeros, and a warning.
 
     \b
@@ -99,6 +101,7 @@ def attend(
     over = "source" if key or memory else "key"
     if mask is None and not (query or key or memory) and "mask" in inputs:
         mask = operands.chosen(inputs, "mask")
+    warn_of_floats(mask)
     weights = dict(params or {}) if seed is None else random_weights(q, k, v, heads, kv_heads or heads, seed)
     compared = {name: weights.pop(name) for name in model.SCORES[score][1] if name in weights}
     found = model.multi_head_attention(
@@ -109,34 +112,27 @@ def attend(
     )  # fmt: skip
     warn_of_empty(found["weights"], strict)
 
-    output = found.pop("output")
-    if steps or keep:
-        formula = "heads W_O" + (" + b_O" if "bo" in weights else "") if "wo" in weights else "heads side by side"
-    else:
-        formula = f"softmax({'Q Kᵀ / √d_k' if score == 'scaled-dot' else 'score(Q, K)'}) V"
+    restricted = mask is not None or causal or window != (-1, -1) or lengths is not None
+    said = step_formulas(found, weights, score, scale, softcap, bias is not None, restricted)
+    output, formula = found.pop("output"), said["output"] if steps or keep else said["attention"]
     if residual:
         output, formula = model.add(output, inputs["x"]), formula + " + input"
     if add is not None:
         output, formula = model.add(output, add["x"]), formula + " + residual"
-    if past_key is not None:
-        over = "present"
-    axes = step_axes(found, over)
-    said = step_formulas(found, weights, score, scale, softcap, mask is not None or causal)
-    names = set(keep) | set(STEPS if steps else ())
-    kept = {
-        name: step
-        for name, step in found.items()
-        if name in names or (name.startswith("present") and "present" in names)
-    }
+    axes = step_axes(found, "present" if past_key is not None else over, over)
+    idle = {name for name in ("capped", "masked") if said[name] == "as before" and name not in keep}
+    kept = {name: found[name] for name in found if name in (*keep, *(STEPS if steps else ()))}
+    if "present" in keep:
+        kept |= {name: found[name] for name in ("present_key", "present_value")}
     if emit:
-        output, formula, axes["x"] = found[emit], said.get(emit, emit), axes[emit]
+        output, formula, axes["x"] = found[emit], said[emit], axes[emit]
     else:
         axes["x"] = asking.fitting("x", output.shape)
     return inputs.put(
         kept | {"x": output},
         {name: axes[name] for name in (*kept, "x")},
         token_labels(asking, keys, over) if kept or emit else {},
-        {name: said[name] for name in kept if name in said} | {"x": formula},
+        {name: said[name] for name in kept if name not in idle} | {"x": formula},
     )
 
 
@@ -168,6 +164,13 @@ def random_weights(q: Array, k: Array, v: Array, heads: int, groups: int, seed: 
     return {name: model.random_weight(rng, *shape).astype(model.output_dtype(q)) for name, shape in shapes.items()}
 
 
+def warn_of_floats(mask: Record | None) -> None:
+    """Say that a float mask is added, where it looks like one of 0 and 1."""
+    if mask is not None and mask["x"].dtype.kind == "f" and np.isin(mask["x"], (0, 1)).all() and mask["x"].any():
+        problem = "the mask is float, so its 0 and 1 are added to the scores; with --dtype bool, 1 = may attend: "
+        warnings.warn(problem + "attnkit show FILE --dtype bool -o MASK.npy", AttnkitWarning, stacklevel=2)
+
+
 def warn_of_empty(weights: Array, strict: bool) -> None:
     """Say how many queries may attend to nothing, and which is the first."""
     empty = np.argwhere(~(weights != 0).any(axis=-1))
@@ -180,16 +183,11 @@ def warn_of_empty(weights: Array, strict: bool) -> None:
     warnings.warn(problem, AttnkitWarning, stacklevel=2)
 
 
-def step_axes(found: Mapping[str, Array], over: str) -> dict[str, tuple[str, ...]]:
-    """Axis names of every intermediate, keys along the axis `over`."""
+def step_axes(found: Mapping[str, Array], seen: str, over: str) -> dict[str, tuple[str, ...]]:
+    """Axis names of every intermediate: scores over the keys `seen`, past ones included, k and v over new ones."""
     lead = ("batch", "head")[4 - found["q"].ndim :]
-    rows = {"q": "query", "heads": "query"}
-    return {
-        name: (*lead, "query", over)
-        if name in ("scores", "scaled", "capped", "masked", "weights")
-        else (*lead, rows.get(name, over), "model")
-        for name in found
-    }
+    rows = {"q": "query", "k": over, "v": over, "heads": "query", "present_key": seen, "present_value": seen}
+    return {name: (*lead, rows[name], "head_dim") if name in rows else (*lead, "query", seen) for name in found}
 
 
 def step_formulas(
@@ -198,10 +196,10 @@ def step_formulas(
     score: str,
     scale: float | None,
     softcap: float,
-    masked: bool,
+    biased: bool,
+    restricted: bool,
 ) -> dict[str, str]:
-    """The formula of every intermediate that is more than a copy of the one before it."""
-    width = found["q"].shape[-1]
+    """The formula of every intermediate, of the output, and of attention as a whole."""
     said = {}
     for name in "qkv":
         weight, bias = (
@@ -210,17 +208,20 @@ def step_formulas(
         )
         said[name] = f"input{weight}{bias}"
     said["scores"] = {"additive": "vₐ · tanh(Q Wₐ + K Uₐ)", "general": "Q W Kᵀ"}.get(score, "Q Kᵀ")
-    if scale is not None:
-        said["scaled"] = f"scores · {scale:g}"
-    elif score == "scaled-dot":
-        said["scaled"] = f"scores / √{width}"
-    if softcap:
-        said["capped"] = f"{softcap:g} tanh(scaled / {softcap:g})"
-    if masked or np.isneginf(found["masked"]).any():
-        said["masked"] = "scores where the query may attend, else −∞"
+    by = f" · {scale:g}" if scale is not None else f" / √{found['q'].shape[-1]}" if score == "scaled-dot" else ""
+    said["scaled"] = f"scores{by}"
+    said["capped"] = f"{softcap:g} tanh(scaled / {softcap:g})" if softcap else "as before"
+    changes = " + bias" * biased + ", −∞ where the query may not attend, or the float mask added" * restricted
+    said["masked"] = ("capped" if softcap else "scaled") + changes if changes else "as before"
     said["weights"] = "softmax over the keys"
     said["heads"] = "weights V"
-    return said | {"present_key": "past and new keys", "present_value": "past and new values"}
+    said |= {"present_key": "past and new keys", "present_value": "past and new values"}
+    projection = " W_O" * ("wo" in weights) + " + b_O" * ("bo" in weights)
+    said["output"] = ("heads" if projection or found["output"].ndim == 4 else "heads side by side") + projection
+    logits = said["scores"] + by.replace(f"√{found['q'].shape[-1]}", "√d_k")
+    logits = f"{softcap:g} tanh({logits} / {softcap:g})" if softcap else logits
+    said["attention"] = f"softmax({logits}{' + bias' * biased}{', masked' * restricted}) V{projection}"
+    return said
 
 
 def token_labels(asking: Record, keys: Record, over: str) -> dict[str, Labels]:
@@ -228,6 +229,6 @@ def token_labels(asking: Record, keys: Record, over: str) -> dict[str, Labels]:
     found: dict[str, Labels] = {}
     if tokens := asking.labels.get("token"):
         found["query"] = tokens
-    if (tokens := keys.labels.get("token") or keys.labels.get("source")) and over != "present":
+    if tokens := keys.labels.get("token") or keys.labels.get("source"):
         found[over] = tokens
     return found

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnkit import display, model, options, views
+from attnkit import display, model, options, tokenizers, views
 from attnkit.errors import DataError, UsageError
 from attnkit.tensors.record import Array, Labels, Record
 from attnkit.tool import Call, tool
@@ -25,9 +25,11 @@ def best(record: Record, call: Call, look: display.Look) -> str:
     drawn = []
     for row in range(len(probs)):
         here: Any = tokens[row] if tokens and isinstance(tokens[0], list) else tokens
+        here = [str(one) for one in here or range(probs.shape[1])]
+        real = [at for at, token in enumerate(here) if token not in tokenizers.PADDING]
         drawn.append(
             display.candidates(
-                [str(one) for one in here or range(probs.shape[1])], ids[row], shares[row], words, look,
+                [here[at] for at in real], ids[row][real], shares[row][real], words, look,
                 title=f"batch {row}" if len(probs) > 1 else "next word", formula=record.formulas["x"],
             )
         )  # fmt: skip
@@ -104,12 +106,12 @@ def decode(
     if emit not in made:  # nothing is chosen where only the numbers are asked for, finite or not
         made["ids"] = model.sample(scaled, np.random.default_rng(seed or 0)) if drawn else model.greedy(scaled)
     if emit == "text":
-        return spoken(made["ids"], words)
+        return spoken(made["ids"], words, record.labels.get("token"))
     axes = record.axes_of("x")[: logits.ndim - 1]
     named = {"logits": (*axes, "vocab"), "probs": (*axes, "vocab"), "ids": axes}
     said = {
         "logits": formula,
-        "probs": "softmax(logits" + (f" / {tau:g})" if tau != 1 else ")"),
+        "probs": "softmax(logits" + (f" / {tau:g})" if tau != 1 else ")") + kept_words(top_k, top_p, min_p),
         "ids": "drawn" if drawn else "argmax(logits)",
     }
     labels: dict[str, Labels] = {"vocab": words} if words else {}
@@ -121,6 +123,16 @@ def decode(
         labels,
         {"x": said[main] + (f", logits = {formula}" if main == "probs" else "")},
     )
+
+
+def kept_words(top_k: int | None, top_p: float | None, min_p: float | None) -> str:
+    """How the probabilities say which words the filters have kept.
+
+    >>> kept_words(2, None, 0.1)
+    ' over the words of top-k 2, min-p 0.1'
+    """
+    filters = [f"{name} {value:g}" for name, value in (("top-k", top_k), ("top-p", top_p), ("min-p", min_p)) if value]
+    return f" over the words of {', '.join(filters)}" if filters else ""
 
 
 def sampling(given: Mapping[str, Any]) -> bool:
@@ -152,9 +164,15 @@ def output_matrix(
     return matrix.T, None, words if len(words) == len(matrix) else [], "x tableᵀ"
 
 
-def spoken(ids: Array, words: list[str]) -> str:
-    """The chosen words of each row as a line of text."""
+def spoken(ids: Array, words: list[str], tokens: Labels | None) -> str:
+    """The chosen words of each row as a line of text; nothing is chosen after padding."""
     if not words:
         raise UsageError("--emit text needs words: --vocab FILE")
     rows = ids.reshape(-1, ids.shape[-1]) if ids.ndim else ids.reshape(1, 1)
-    return "\n".join(" ".join(words[at] for at in row) for row in rows)
+    lines = []
+    for at, row in enumerate(rows):
+        here: Any = tokens[at] if tokens and isinstance(tokens[0], list) and at < len(tokens) else [""] * len(row)
+        lines.append(
+            " ".join(words[one] for one, token in zip(row, here, strict=False) if token not in tokenizers.PADDING)
+        )
+    return "\n".join(lines)

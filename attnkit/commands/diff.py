@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnkit import display, options
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import UsageError
 from attnkit.tensors.record import Array, Record
 from attnkit.tool import Call, Flow, tool
 
@@ -34,7 +34,7 @@ def pairs(call: Call, upstream: Flow | None) -> Flow:
 
 
 def together(call: Call) -> Iterator[Pair]:
-    """Record by record; DataError where one stream ends before the other."""
+    """Record by record; a stream that ends before the other goes on with records of nothing."""
     name_a, name_b = call.operands
     only = call.common.pop("only", None)  # which to compare, not which figures to keep
     ours, theirs = call.read(name_a).items, call.read(name_b).items
@@ -42,8 +42,7 @@ def together(call: Call) -> Iterator[Pair]:
         a, b = next(ours, None), next(theirs, None)
         if a is None and b is None:
             return
-        if a is None or b is None:
-            raise DataError("has fewer records than the other", name_a if a is None else name_b)
+        a, b = a or Record({}), b or Record({})
         yield Pair(a.only(only), b.only(only)) if only else Pair(a, b)
 
 
@@ -52,7 +51,7 @@ def together(call: Call) -> Iterator[Pair]:
     feed=pairs,
     view=lambda record, call, look: told(record, look),
     status=lambda record, call: int(record["differing"].any()),
-    numeric=False,
+    numeric=lambda given: False,
     eyes=True,
 )
 def diff(
@@ -64,8 +63,8 @@ def diff(
     """Compare two tensors or records: exit code 0 when they are the same, 1 when they differ.
 
     Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. For every tensor:
-    how many numbers differ, the largest absolute and relative difference, the cosine of the angle between
-    the two, and where the largest difference is, by its labels. -f json gives the figures to a script.
+    how many numbers differ, where the largest absolute and relative differences are, by their labels, and the
+    cosine of the angle between the two. -f json gives the figures to a script.
 
     \b
     Example:
@@ -107,7 +106,7 @@ def compared(a: Record, b: Record, name: str, rtol: float, atol: float) -> dict[
         "max_rel": float(relative.max(initial=0)),
         "cosine": cosine,
     }
-    return figures | {"verdict": verdict(a, name, y, apart, differing, figures)}
+    return figures | {"verdict": verdict(a, b, name, apart, relative, differing, figures)}
 
 
 def incomparable(size: int, why: str) -> dict[str, Any]:
@@ -115,9 +114,11 @@ def incomparable(size: int, why: str) -> dict[str, Any]:
     return {"differing": max(size, 1), "max_abs": np.nan, "max_rel": np.nan, "cosine": np.nan, "verdict": why}
 
 
-def verdict(a: Record, name: str, y: Array, apart: Array, differing: Array, figures: dict[str, Any]) -> str:
+def verdict(
+    a: Record, b: Record, name: str, apart: Array, relative: Array, differing: Array, figures: dict[str, Any]
+) -> str:
     """What there is to say of one tensor, in a line."""
-    x = a[name]
+    x, y = a[name], b[name]
     kinds = f"shape {x.shape}" + (f", {x.dtype} and {y.dtype}" if x.dtype != y.dtype else f", {x.dtype}")
     if not figures["differing"]:
         within = f", largest difference {figures['max_abs']:.3g}" if figures["max_abs"] else ""
@@ -125,14 +126,32 @@ def verdict(a: Record, name: str, y: Array, apart: Array, differing: Array, figu
 
     def at(index: int) -> str:
         where = tuple(int(i) for i in np.unravel_index(index, x.shape))
-        return f"{place(a, name, where)} {x[where]!s} and {y[where]!s}"
+        return f"{place(a, name, where)} {told_apart(x[where], y[where])}"
 
-    first = int(np.argmax(differing))
-    worst = int(np.argmax(np.where(differing, np.where(np.isnan(apart), np.inf, apart), -1)))
-    return (
-        f"{figures['differing']} of {x.size} differ ({kinds}), first at {at(first)}; worst at {at(worst)}: "
-        f"{figures['max_abs']:.3g} absolute, {figures['max_rel']:.3g} relative; cosine {figures['cosine']:.9g}"
+    first, worst, odd = (
+        int(np.argmax(one)) for one in (differing, ranked(apart, differing), ranked(relative, differing))
     )
+    elsewhere = "" if odd == worst else f"; worst relative at {at(odd)}: {relative[odd]:.3g}"
+    return (
+        f"{figures['differing']} of {x.size} differ ({kinds}), first at {at(first)}; "
+        f"worst at {at(worst)}: {apart[worst]:.3g} absolute, {relative[worst]:.3g} relative{elsewhere}; "
+        f"cosine {figures['cosine']:.9g}"
+    )
+
+
+def ranked(differences: Array, differing: Array) -> Array:
+    """The differences that count, so that argmax finds the worst; NaN beside a number is the worst of all."""
+    return np.where(differing, np.where(np.isnan(differences), np.inf, differences), -1)
+
+
+def told_apart(x: Any, y: Any) -> str:
+    """Two numbers that differ, in as few digits as show it.
+
+    >>> told_apart(np.float16(0.1), np.float64(0.1))
+    '0.0999755859375 and 0.1'
+    """
+    short, full = f"{x!s} and {y!s}", f"{float(x)!r} and {float(y)!r}"
+    return full if str(x) == str(y) else short
 
 
 def place(record: Record, name: str, index: tuple[int, ...]) -> str:

@@ -112,9 +112,8 @@ def embed(
         formulas={"x": ("√D · " if scale else "") + ("one-hot(ids)" if one_hot else "table[ids]")},
     )
     if found.mask is not None:
-        record = record.put(
-            {"mask": found.mask}, {"mask": ("batch", "query", "key")}, formulas={"mask": "token ≠ padding"}
-        )
+        axes, labels = ("batch", "query", "key"), {"key": found.tokens} if found.tokens else {}
+        record = record.put({"mask": found.mask}, {"mask": axes}, labels, {"mask": "token ≠ padding"})
     return record if matrix is None else record.put({"table": matrix}, {"table": ("vocab", "model")})
 
 
@@ -148,9 +147,8 @@ def spelled(ids: Array, vocabulary: list[str], rows: int) -> Found:
 
 def read(texts: Sequence[str] | str | None, tokenizer: Tokenizer, known: list[str], own: bool, batch: bool) -> Found:
     """Texts cut into tokens and numbered; several of them padded to one length."""
-    several = [texts] if isinstance(texts, str) else list(texts or [])
-    for text in several:
-        decoded(text.encode("utf-8", "surrogateescape"), "TEXT")
+    given = [texts] if isinstance(texts, str) else texts or []
+    several = [decoded(text.encode("utf-8", "surrogateescape"), "TEXT") for text in given]
     cut = [tokenizer.encode(text, known) for text in several]
     tokens = [one.spellings for one in cut]
     vocabulary = tokenizer.vocabulary or known or (tokenizers.distinct(tokens) if own else [])

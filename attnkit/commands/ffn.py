@@ -49,7 +49,8 @@ def ffn(
     else:
         weights = checked(params or {}, gated)
     found = model.feed_forward(x, **weights, activation=activation)
-    output, formula = found.pop("output"), FORMULAS["gated output" if gated else "output"]
+    said = formulas(weights, activation)
+    output, formula = found.pop("output"), said["output"]
     for extra, name in (
         (x if residual else None, "input"),
         (add["x"] if add is not None else None, "residual"),
@@ -61,18 +62,20 @@ def ffn(
     return record.put(
         kept | {"x": output},
         dict.fromkeys(kept, (*axes[:-1], "hidden")) | {"x": record.fitting("x", output.shape)},
-        formulas={name: FORMULAS[name].format(activation=activation) for name in kept} | {"x": formula},
+        formulas={name: said[name] for name in kept} | {"x": formula},
     )
 
 
-FORMULAS = {
-    "hidden": "x W₁ + b₁",
-    "activated": "{activation}(hidden)",
-    "linear": "x W₃",
-    "gated": "activated · linear",
-    "output": "activated W₂ + b₂",
-    "gated output": "gated W₂ + b₂",
-}
+def formulas(weights: Mapping[str, Array], activation: str) -> dict[str, str]:
+    """The formula of every intermediate and of the output."""
+    first, second = (f" + b{digit}" * (name in weights) for name, digit in (("b1", "₁"), ("b2", "₂")))
+    return {
+        "hidden": "x W₁" + first,
+        "activated": f"{activation}(hidden)",
+        "linear": "x W₃",
+        "gated": "activated · linear",
+        "output": ("gated" if "w3" in weights else "activated") + " W₂" + second,
+    }
 
 
 def random_weights(x: Array, hidden: int, gated: bool, seed: int) -> dict[str, Array]:

@@ -11,7 +11,7 @@ from attnkit.tensors.record import Record
 from attnkit.tool import tool
 
 
-@tool(numeric=False)
+@tool(numeric=lambda given: False)
 def history(
     record: Record,
     *,
@@ -62,7 +62,8 @@ def script(record: Record, commands: list[str]) -> str:
     versions = list(dict.fromkeys(entry["version"] for entry in record.history))
     lines.append(f"# made by attnkit {', '.join(versions)}")
     files = {file: digest for entry in record.history for file, digest in entry.get("files", {}).items()}
-    lines += [f"# {digest}  {file}" for file, digest in files.items()]
+    gone = " (a stream: it cannot be read again)"
+    lines += [f"# {digest}  {file}{gone * file.startswith(('/dev/', '/proc/'))}" for file, digest in files.items()]
     if record.history[0].get("files") and not commands[0].startswith("attnkit embed "):
         commands[0] += " -f json"
     return "\n".join([*lines, " \\\n  | ".join(commands)])

@@ -61,13 +61,13 @@ def layernorm(
         found = model.batch_norm(x, scale, shift, eps=eps, mean=given[0], variance=given[1])
     else:
         found = model.layer_norm(x, scale, shift, eps=eps, axis=axis)
-    added = " of x + residual" if residual is not None else ""
+    what = "x + FILE" if residual is not None else "x"
     tensors: dict[str, Array] = {"x": found.y}
-    formulas = {"x": FORMULAS[kind] + added}
+    formulas = {"x": FORMULAS[kind] + (", of x + FILE" if residual is not None else "")}
     kept: dict[str, tuple[Array | None, str]] = {
-        "mean": (found.mean, "mean(x)"),
+        "mean": (found.mean, f"mean({what})"),
         "inverse_std": (found.inverse_std, "1/√(mean(x²) + ε)" if kind == "rms" else "1/√(var + ε)"),
-        "residual": (x, "x + residual" if residual is not None else "x"),
+        "residual": (x, what),
     }
     for name in keep:
         tensor, formula = kept[name]
@@ -88,9 +88,7 @@ def statistic_axes(
     """Axis names of a statistic: a normalized axis, now of size 1, has a name of its own and so no labels.
 
     >>> statistic_axes(("token", "model"), (3, 1), (3, 4), ["mean"])
-    {'mean': ('token', 'model statistic')}
+    {'mean': ('token', 'over model')}
     """
-    kept = tuple(
-        axis if now == then else f"{axis} statistic" for axis, now, then in zip(axes, shape, whole, strict=True)
-    )
+    kept = tuple(axis if now == then else f"over {axis}" for axis, now, then in zip(axes, shape, whole, strict=True))
     return dict.fromkeys(names, kept)

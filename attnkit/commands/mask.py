@@ -20,7 +20,7 @@ class Rule(NamedTuple):
     cells: Array
 
 
-@tool(feed=Unless(lambda given: given["size"] is not None), numeric=False)
+@tool(feed=Unless(lambda given: given["size"] is not None), numeric=lambda given: False)
 def mask(
     record: Record | None,
     *,
@@ -76,53 +76,67 @@ def mask(
     """
     queries, keys = extent(record, size, cross)
     start = model.causal_offset(queries, keys, align=align) if offset is None else offset
-    rules: list[Rule] = []
-    if causal and prefix is None:
-        rules.append(
-            Rule(
-                "causal",
-                f"key ≤ query{start:+d}" if start else "key ≤ query",
-                model.causal(queries, keys, start),
-            )
-        )
-    if prefix is not None:
-        cells = model.prefix(queries, keys, prefix, start)
-        rules.append(Rule("prefix", f"key ≤ query or key < {prefix}", cells))
+    rules = by_position(queries, keys, start, causal, prefix, window, chunk)
     if padding:
         rules.append(Rule("padding", "key is no padding", unpadded(record, keys, pad_id)))
     if lengths is not None:
         rules.append(Rule("lengths", "key < length", model.padding(lengths["x"], keys)))
-    if window is not None:
-        cells = model.window(queries, keys, *window, start)
-        rules.append(
-            Rule(
-                "window",
-                f"query − {window[0]} ≤ key ≤ query + {window[1]}".replace("− -1 ≤", "− ∞ ≤").replace("+ -1", "+ ∞"),
-                cells,
-            )
-        )
-    if chunk is not None:
-        rules.append(Rule("chunk", f"key // {chunk} = query // {chunk}", model.chunked(queries, keys, chunk, start)))
     if segments is not None:
         ids = segments["x"]
         rules.append(Rule("segments", "segment(key) = segment(query)", model.segments(ids, ids)))
     if with_ is not None:
         own = model.boolean(with_["x"])
-        rules.append(Rule("with", "--with FILE", own if polarity == "attend" else ~own))
+        rules.append(Rule("with", "the mask of --with", own if polarity == "attend" else ~own))
     if record is not None and "mask" in record and not cross:
         rules.append(Rule("record", "the record's mask", model.boolean(record["mask"])))
     if not rules:
-        raise UsageError(
-            "which rule? --causal, --padding, --lengths, --window, --prefix, --chunk, --segments or --with"
-        )
+        flags = "--causal, --padding, --lengths, --window, --prefix, --chunk, --segments or --with"
+        raise UsageError(f"which rule? {flags}")
     cells = combined(rules, (queries, keys), any_)
     if explain is not None:
-        return explained(rules, cells, explain, any_, invert)
-    formula = (" or " if any_ else " and ").join(rule.formula for rule in rules)
+        return explained(record, rules, cells, explain, any_, invert)
+    formula = (" or " if any_ else " and ").join(f"({rule.formula})" if rules[1:] else rule.formula for rule in rules)
     if invert:
         cells, formula = ~cells, f"not ({formula})"
     dtype = np.dtype(np.float32) if record is None else model.output_dtype(record["x"])
     return placed(record, formed(cells, as_, fill, dtype), formula, cross)
+
+
+def by_position(
+    queries: int,
+    keys: int,
+    start: int | Array,
+    causal: bool,
+    prefix: int | None,
+    window: tuple[int, int] | None,
+    chunk: int | None,
+) -> list[Rule]:
+    """The rules that know a query and a key by their positions alone."""
+    rules = []
+    if prefix is not None:
+        formula = f"key ≤ {shifted(start)} or key < {prefix}"
+        rules.append(Rule("prefix", formula, model.prefix(queries, keys, prefix, start)))
+    elif causal:
+        rules.append(Rule("causal", f"key ≤ {shifted(start)}", model.causal(queries, keys, start)))
+    if window is not None:
+        left, right = window
+        before = f"{shifted(start, -left)} ≤ " if left >= 0 else ""
+        after = f" ≤ {shifted(start, right)}" if right >= 0 else ""
+        rules.append(Rule("window", f"{before}key{after}", model.window(queries, keys, left, right, start)))
+    if chunk is not None:
+        formula = f"key // {chunk} = ({shifted(start)}) // {chunk}"
+        rules.append(Rule("chunk", formula, model.chunked(queries, keys, chunk, start)))
+    return rules
+
+
+def shifted(start: int | Array, by: int = 0) -> str:
+    """The position of a query among the keys, moved by some.
+
+    >>> shifted(0), shifted(2, -5)
+    ('query', 'query − 3')
+    """
+    move = int(start) + by
+    return f"query {'+' if move > 0 else '−'} {abs(move)}" if move else "query"
 
 
 def extent(record: Record | None, size: tuple[int, ...] | None, cross: bool) -> tuple[int, int]:
@@ -171,23 +185,33 @@ def combined(rules: list[Rule], shape: tuple[int, int], union: bool) -> Array:
     return cells
 
 
-def explained(rules: list[Rule], cells: Array, cell: tuple[int, ...], union: bool, invert: bool) -> str:
+def explained(
+    record: Record | None, rules: list[Rule], cells: Array, cell: tuple[int, ...], union: bool, invert: bool
+) -> str:
     """Which rules block a cell, in a line each."""
     if len(cell) != cells.ndim:
         raise UsageError(f"{len(cell)} indices for a mask of shape {cells.shape}", "--explain")
     if any(at >= size for at, size in zip(cell, cells.shape, strict=True)):
         raise UsageError(f"{','.join(map(str, cell))} is outside the mask of shape {cells.shape}", "--explain")
-    verdict = bool(cells[cell]) != invert
-    batch = f" of row {','.join(map(str, cell[:-2]))}" if cell[:-2] else ""
-    lines = [f"query {cell[-2]}{batch} {'may' if verdict else 'may not'} attend to key {cell[-1]}"]
+    may = bool(cells[cell]) != invert
+    query, key = (f"{at}{word(record, axis, at, cell)}" for axis, at in zip(("token", "key"), cell[-2:], strict=True))
+    batch = f" of batch row {cell[0]}" if cell[2:] else ""
+    lines = [f"query {query}{batch} {'may' if may else 'may not'} attend to key {key}"]
     for rule in rules:
         allows = bool(np.broadcast_to(rule.cells, cells.shape)[cell])
         lines.append(f"  {rule.name} {'allows' if allows else 'blocks'} it: {rule.formula}")
-    if len(rules) > 1:
-        lines.append(f"  {'one rule that allows it is enough' if union else 'one rule that blocks it is enough'}")
-    if invert:
-        lines.append("  inverted at the end")
+    if rules[1:]:
+        lines.append(f"  one rule that {'allows' if union else 'blocks'} it is enough" + ", then inverted" * invert)
+    elif invert:
+        lines.append("  inverted")
     return "\n".join(lines)
+
+
+def word(record: Record | None, axis: str, at: int, cell: tuple[int, ...]) -> str:
+    """The token at an index, quoted, where the record names it."""
+    labels: Any = record and (record.labels.get(axis) or record.labels.get("token"))
+    row = labels[cell[0]] if labels and isinstance(labels[0], list) and cell[2:] else labels
+    return f" {row[at]!r}" if row and at < len(row) and isinstance(row[at], str) else ""
 
 
 def formed(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Array:

@@ -15,7 +15,7 @@ def seen(record: Record, call: Call, look: display.Look) -> str:
     view=seen,
     extra=views.LOOKS | {"name": views.NAME, "slice": views.SLICE},
     aside=lambda given: True,
-    numeric=False,
+    numeric=lambda given: False,
     verbatim=True,
     names=True,
 )

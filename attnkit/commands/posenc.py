@@ -120,7 +120,7 @@ SINUSOIDS = {
 }
 ROTATION = {
     False: "[x₁ cos − x₂ sin | x₁ sin + x₂ cos], x₁ and x₂ the halves of a head",
-    True: "(x₁ cos − x₂ sin, x₁ sin + x₂ cos), x₁ and x₂ its even and odd columns",
+    True: "(x₁ cos − x₂ sin, x₁ sin + x₂ cos), x₁ and x₂ the even and odd columns of a head",
 }
 
 

@@ -80,7 +80,7 @@ def keep(folder: str, at: int, count: int, call: Call, result: Result) -> None:
         "steps": options.switch("show a table after every stage on standard error"),
         "save": options.Flag("write every stage's record to a folder, as 1-embed.npz, 2-posenc.npz …", "DIR", str),
     },
-    numeric=False,
+    numeric=lambda given: False,
 )
 def run(result: Any) -> Any:
     """A whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.

@@ -7,7 +7,7 @@ from attnkit.tensors.record import Record
 from attnkit.tool import tool
 
 
-@tool(view=views.seen, extra=views.LOOKS, eyes=True, names=True, numeric=False)
+@tool(view=views.seen, extra=views.LOOKS, eyes=True, names=True, numeric=lambda given: False)
 def show(
     record: Record,
     *,

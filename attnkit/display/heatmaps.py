@@ -32,6 +32,7 @@ from attnkit.display.text import (
 MOST_ROWS = 64
 MOST_MAPS = 16
 MOST_HEADS = 256
+FEW = 24  # columns up to which the maps of all heads have their labels
 SHORT_LABEL = 8  # of columns, and of the rows of small multiples
 LEVELS = 64  # steps of colour
 LEGEND_DIGITS = 4
@@ -56,7 +57,7 @@ class Scale(NamedTuple):
         low, high = self.low / peak, self.high / peak  # of the order of 1: no overflow in high - low
         finite = np.isfinite(values)
         share = (np.where(finite, values, self.low) / peak - low) / (high - low) if high > low else 0.5
-        level = np.clip(np.floor(share * np.ones(values.shape) * most), 0, most - 1)
+        level = np.rint(share * np.ones(values.shape) * (most - 1))
         level = np.where(finite, level, most + 1)
         masked = part.masked[at] | (values == -np.inf)
         levels: list[list[int]] = np.where(masked, most, level).astype(int).tolist()
@@ -87,7 +88,7 @@ def heatmap(
     cat     ████
     0  ░▒▓█ 1
     """
-    return _maps(name, array, axes, labels, look, formula, mask, grid, compact=False)
+    return _maps(name, array, axes, labels, look, formula, mask, grid, most=MOST_MAPS, compact=False)
 
 
 def heads(
@@ -101,21 +102,22 @@ def heads(
     mask: Array | None = None,
     grid: bool = True,
 ) -> str:
-    """All heads of a tensor at a glance: maps of one column a cell, with every tenth index at their edges.
+    """All heads of a tensor at a glance: maps of one column a cell, every tenth index at their edges, once they
+    have more columns than a label for each would suit.
 
     array (..., head, rows, columns), mask broadcastable to it, True = may attend -> text
     Raises DataError where the mask does not broadcast.
 
-    >>> print(heads("weights", np.eye(3).reshape(1, 3, 3), ("head", "query", "key"), [None] * 3, Look()))
-    weights (head 1, query 3, key 3) float64
+    >>> print(heads("weights", np.eye(2)[None], ("head", "query", "key"), [None, ["a", "b"], ["a", "b"]], Look()))
+    weights (head 1, query 2, key 2) float64
     head 0
-      0 2
-    0 █
-       █
-    2   █
+      a b
+    a ██
+    b   ██
     0  ░▒▓█ 1
     """
-    return _maps(name, array, axes, labels, look, formula, mask, grid, compact=True)
+    compact = array.ndim > 0 and array.shape[-1] > FEW
+    return _maps(name, array, axes, labels, look, formula, mask, grid, most=MOST_HEADS, compact=compact)
 
 
 class Layout(NamedTuple):
@@ -139,14 +141,15 @@ def _maps(
     mask: Array | None,
     grid: bool,
     *,
+    most: int,
     compact: bool,
 ) -> str:
     lines = heading(name, about(array, axes, look), formula, look)
     if array.size == 0:
         return page([*lines, "empty"])
-    parts = panels(array, axes, labels, look, mask, MOST_HEADS if compact else MOST_MAPS)
+    parts = panels(array, axes, labels, look, mask, most)
     scale = _scale(parts.shown, look)
-    layout = _layout(parts.shown, len(parts.shown) == 1 or not grid, compact, look)
+    layout = _layout(parts.shown, most == MOST_MAPS and (len(parts.shown) == 1 or not grid), compact, look)
     levels = [scale.levels(part, layout.rows, layout.columns) for part in parts.shown]
     blocks = [_map(part, level, scale, layout, look) for part, level in zip(parts.shown, levels, strict=True)]
     lines += beside(blocks, look, grid)

@@ -12,6 +12,7 @@ Formats are imported when a file needs them: a stage of a pipe pays only for its
 """
 
 import importlib
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -29,10 +30,12 @@ __all__ = [
     "Stream",
     "convert",
     "encode",
+    "load",
     "open_sink",
     "open_source",
     "physical_memory",
     "read",
+    "save",
     "suffix_format",
     "survive",
     "write_all",
@@ -106,12 +109,27 @@ def encode(record: Record, format: str, indent: bool = False) -> list[Buffer]:
     return buffers
 
 
+def load(path: str) -> Record:
+    """The one record of a file; DataError where it holds several."""
+    with open_source(path) as source:
+        records = list(read(source))
+    if len(records) != 1:
+        raise DataError(f"{len(records)} records (expected 1)", path)
+    return records[0]
+
+
+def save(record: Record, path: str) -> None:
+    """A record to a file, replaced in one step, in the format of its suffix (JSON where it has none)."""
+    with open_sink(path) as sink:
+        sink.write(encode(record, suffix_format(path) or "json"))
+
+
 def survive(record: Record, format: str, bfloat16: bool = False) -> Record:
     """The record as `read` gives it back after `encode`, without encoding; DataError where that would fail.
 
     >>> import numpy as np
     >>> survive(Record({"mask": np.ones(2)}, labels={"model": ["a", "b"]}), "npy")
-    Record(tensors={'x': array([1., 1.])}, axes={}, labels={}, history=[], formulas={})
+    <Record: x (2,) float64>
     """
     if format == "npy":
         array = plain(_module("npy").lone(record))
@@ -161,10 +179,11 @@ def _sniff(source: Source) -> str:
     head = source.peek(512)
     length = int.from_bytes(head[:8], "little")
     looks = next((name for signature, name in SIGNATURES.items() if head.startswith(signature)), None)
-    is_header = head[8:9] == b"{" or (length <= SAFETENSORS_HEADER and not looks)
+    pickled = re.match(rb"\x80[\x02-\x05][^\x00]", head)  # its version, and the first of its instructions
+    is_header = head[8:9] == b"{" or (length <= SAFETENSORS_HEADER and not looks and not pickled)
     if is_header and not _is_text(head[:8]):
         return "safetensors"
-    if head[0] == 0x80 and 2 <= head[1] <= 5:
+    if pickled:
         raise DataError("object arrays (pickle) are never loaded")
     looks = looks or ("text" if _is_text(head) else None)
     raise DataError("not a tensor file" + (f" (looks like {looks})" if looks else ""))

@@ -1,6 +1,6 @@
 """The record: the ordered set of named tensors that flows through a pipe."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ DEFAULT_AXES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Record:
     """Named tensors with axis names, labels per axis and the command lines that made them.
 
@@ -29,7 +29,6 @@ class Record:
     labels    axis name -> one string an index, or one such list a batch row
     history   one entry a command line, oldest first: {"command", "version", "files"}
     formulas  tensor name -> the formula that made it, for tables; never written
-    cells     tensor name -> which of its cells may attend, for tables; never written
 
     >>> r = Record({"x": np.zeros((3, 2))}, labels={"token": ["The", "cat", "sat"]})
     >>> r.axes_of("x"), r.labels_of("x", 0)
@@ -41,7 +40,6 @@ class Record:
     labels: dict[str, Labels] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     formulas: dict[str, str] = field(default_factory=dict, compare=False)
-    cells: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
 
     def __getitem__(self, name: str) -> Array:
         """The tensor of that name; DataError lists the names there are."""
@@ -51,6 +49,19 @@ class Record:
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        tensors = ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in self.tensors.items())
+        return f"<Record: {tensors}>"
 
     def axes_of(self, name: str) -> tuple[str, ...]:
         """The axis names of a tensor; the usual ones of its rank where it carries none."""
@@ -101,13 +112,13 @@ class Record:
                 raise DataError(f"tensor {name!r}: {len(names)} axis names for shape {shape} (expected {len(shape)})")
             if len(set(names)) != len(names):
                 raise DataError(f"tensor {name!r}: axis names {', '.join(names)} are not all different")
-        for name in self.axes:
+        for name in (name for name in self.tensors if name in self.axes or name == "x"):
             for dimension, size in enumerate(self[name].shape):
                 self._check_labels(name, dimension, size)
         return self
 
     def _check_labels(self, name: str, dimension: int, size: int) -> None:
-        axis, labels = self.axes[name][dimension], self.labels_of(name, dimension)
+        axis, labels = self.axes_of(name)[dimension], self.labels_of(name, dimension)
         rows = labels if labels and isinstance(labels[0], list) else [labels] if labels is not None else []
         for row in rows:
             if row is not None and len(row) != size:

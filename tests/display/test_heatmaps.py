@@ -39,7 +39,7 @@ w (query 3, key 3) float64
     \\xe9   b    c
 The @@@@@  x    x
 cat :::::#####  x
-sat      ++++++++++
+sat      ==========
 0  .:-=+*#%@ 1   x masked
 """)
 
@@ -66,7 +66,7 @@ head 0       head 1
     h a a        h a a
     e t t        e t t
 The ██▒▒▒▒   The   ▒▒▒▒
-cat ▓▓██▒▒   cat ░░  ▒▒
+cat ▒▒██▒▒   cat ▒▒  ▒▒
 sat ▒▒▓▓▓▓   sat ▒▒░░░░
 -1  ░▒▓█ 1
 """)
@@ -78,15 +78,30 @@ def test_without_grid_maps_stand_below_each_other() -> None:
     assert [line for line in shown.splitlines() if line.startswith("head")] == ["head 0", "head 1"]
 
 
-def test_heads_are_compact() -> None:
-    shown = heads("w", np.stack([WEIGHTS] * 3), ("head", *AXES), (None, WORDS, WORDS), Look(width=40))
+def test_heads_of_a_few_tokens_have_their_labels() -> None:
+    shown = heads("w", np.stack([WEIGHTS] * 2), ("head", *AXES), (None, WORDS, WORDS), Look(width=40))
     assert shown == drawn("""
-w (head 3, query 3, key 3) float64
-head 0   head 1   head 2
-  0 2      0 2      0 2
-0 █      0 █      0 █
-  ░▓       ░▓       ░▓
-2  ▒▒    2  ▒▒    2  ▒▒
+w (head 2, query 3, key 3) float64
+head 0       head 1
+    T c s        T c s
+    h a a        h a a
+    e t t        e t t
+The ██       The ██
+cat ░░▓▓     cat ░░▓▓
+sat   ▒▒▒▒   sat   ▒▒▒▒
+0  ░▒▓█ 1
+""")
+
+
+def test_heads_of_many_tokens_are_compact() -> None:
+    shown = heads("w", np.stack([np.eye(28)[:3]] * 2), ("head", *AXES), (None, WORDS, None), Look(width=64))
+    assert shown == drawn("""
+w (head 2, query 3, key 28) float64
+head 0                           head 1
+  0         10        20    27     0         10        20    27
+0 █                              0 █
+   █                                █
+2   █                            2   █
 0  ░▒▓█ 1
 """)
 
@@ -94,11 +109,11 @@ head 0   head 1   head 2
 def test_what_does_not_fit_is_left_out_and_counted() -> None:
     shown = heatmap("w", np.tile(np.arange(100), (100, 1)), AXES, (None, None), Look(width=40)).splitlines()
     assert shown[1] == "   0         10        20     90      99"
-    assert shown[2] == "0                      ░░░░…████████████"
+    assert shown[2] == "0               ░░░░░░░░░░░…████████████"
     assert shown[44:47] == [
-        "42                     ░░░░…████████████",
+        "42              ░░░░░░░░░░░…████████████",
         "… 36 more",
-        "79                     ░░░░…████████████",
+        "79              ░░░░░░░░░░░…████████████",
     ]
     assert shown[-3:-1] == ["not shown: 36 of 100 rows, 64 of 100", "    columns"]
 

@@ -71,7 +71,7 @@ class Process:
         given = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         done = subprocess.run(command, timeout=60, check=False, **given, **pipes | self.prepared(**options))
-        return Run(done.returncode, done.stdout or b"", (done.stderr or b"").decode("utf-8", "surrogateescape"))
+        return Run(done.returncode, done.stdout or b"", (done.stderr or b"").decode("utf-8", "backslashreplace"))
 
     def start(self, *command, **options) -> subprocess.Popen:
         """Start a command and let it run."""
@@ -97,20 +97,25 @@ class Process:
         return name
 
 
+@pytest.fixture(scope="session")
+def process():
+    return Process
+
+
 @pytest.fixture
-def attnkit(tmp_path):
-    return Process(tmp_path)
+def attnkit(process, tmp_path):
+    return process(tmp_path)
 
 
 @pytest.fixture
 def refused(attnkit):
-    """Checks a failure: its exit code, one line on stderr that begins `attnkit PLACE`, and nothing else anywhere."""
+    """Checks a failure: its exit code, one line on stderr that begins with the place, and nothing else anywhere."""
 
     def check(run: Run, code: int, place: str, *parts: str) -> None:
         assert (run.code, run.out) == (code, b""), run.err
         assert re.fullmatch(r"[^\n]+\n", run.err), run.err
         assert run.err[:-1].isprintable(), run.err
-        assert run.err.startswith(f"attnkit {place}"), run.err
+        assert run.err.startswith(("attnkit: " if place[:1] in ("", "<") else "attnkit ") + place), run.err
         for part in parts:
             assert part in run.err
         assert attnkit.temporaries() == []
@@ -157,6 +162,6 @@ def main(attnkit, capfdbinary, monkeypatch):
         monkeypatch.chdir(attnkit.folder)
         code = cli.main(list(arguments))
         out, err = capfdbinary.readouterr()
-        return Run(code, out, err.decode())
+        return Run(code, out, err.decode("utf-8", "backslashreplace"))
 
     return run

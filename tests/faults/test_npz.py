@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a case of a table is a line
 """Bad NPZ input: an archive is read from memory, its names are only keys, and it never grows unasked."""
 
 import io

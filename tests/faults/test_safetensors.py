@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a case of a table is a line
 """Bad safetensors input: the header is checked as a whole before a byte of data is believed."""
 
 import json

@@ -1,0 +1,108 @@
+"""The same few bad inputs in every place that takes a file: operands, flags, stages of a pipeline."""
+
+import pytest
+
+from attnkit import commands
+
+TOOLS = {name: commands.find(name) for name in commands.TOOLS}
+TENSORS = {
+    "empty": (b"", "empty input"),
+    "cut": (b"\x93NUMPY\x01\x00v\x00{'descr", "truncated header"),
+    "array cut": (b"PK\x03\x04abc", "truncated ZIP archive"),
+    "header cut": (b"\x08\0\0\0\0\0\0\0{", "truncated header"),
+    "JSON cut": (b"[[1,2", "line 1 column 6"),
+    "ragged": (b"[[1,2],[3]]", "row 1 has 1 element"),
+    "pickle": (b"\x80\x04\x95\x05\0\0\0\0\0\0\0]\x94.", "object arrays (pickle) are never loaded"),
+    "text": (b"hello", "not a tensor file (looks like text)"),
+    "noise": (bytes(range(255, 127, -1)), "not a tensor file"),
+}
+WORDS = {
+    "not UTF-8": (b"a\n\xff", "not UTF-8 text (byte 2)"),
+    "empty": (b"", "no words"),
+    "no words": (b"\n\n", "no words"),
+    "twice": (b"a\na\n", "word 'a' stands twice"),
+    "JSON cut": (b'{"a": 0', "not a vocabulary"),
+    "hole": (b'{"a": 0, "b": 2}', "its ids are not 0 to 1"),
+    "no number": (b'{"a": "0"}', "its ids are not 0 to 0"),
+    "half": (b'{"a": 0.5}', "its ids are not 0 to 0"),
+    "null": (b'{"a": null}', "its ids are not 0 to 0"),
+}
+TOKENIZERS = {
+    "empty": (b"", "not a tokenizer.json"),
+    "cut": (b'{"model": {', "not a tokenizer.json"),
+    "not UTF-8": (b"\xff", "not UTF-8 text (byte 0)"),
+    "text": (b"hello", "not a tokenizer.json"),
+}
+BAD = {"tensor": TENSORS, "tensors": TENSORS, "words": WORDS, "tokenizer": TOKENIZERS}
+FLAGS = [
+    (name, flag.replace("_", "-").strip("-"), found.load)
+    for name, tool in TOOLS.items()
+    for flag, found in tool.flags.items()
+    if found.load
+]
+BESIDE = {
+    "embed --vocab": ["a", "--dim", "2"],
+    "embed --tokenizer": ["a", "--dim", "2"],
+    "embed --table": ["a"],
+    "embed --ids": [],
+    "decode --vocab": ["good.json", "--table", "good.json"],
+}
+READING = {"mask": ["--causal"], "ffn": ["--hidden", "2"], "decode": ["--table", "good.json"]}
+
+
+@pytest.mark.parametrize(("tool", "flag", "load"), FLAGS, ids=[f"{tool} --{flag}" for tool, flag, _ in FLAGS])
+def test_files_of_flags(attnkit, main, refused, tool, flag, load):
+    line = [tool, *BESIDE.get(f"{tool} --{flag}", ["good.json"]), f"--{flag}"]
+    for content, problem in BAD[load].values():
+        run = main(*line, attnkit.file("bad", content), "-o", attnkit.file("old.json", b"old"))
+        refused(run, 3, f"{tool}: bad: ", problem)
+        assert (attnkit.folder / "old.json").read_bytes() == b"old"
+    refused(main(*line, "missing"), 4, f"{tool}: missing: No such file or directory")
+    refused(main(*line, "."), 4, f"{tool}: .: Is a directory")
+    if load == "tensor":
+        refused(main(*line, "good.json:y"), 3, f"{tool}: good.json: no tensor 'y' (there is x)")
+
+
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "run"}))
+def test_operands(attnkit, main, refused, tool):
+    for content, problem in TENSORS.values():
+        name = attnkit.file("bad", content)
+        for operands in [["bad"], ["bad:x"]] if tool != "diff" else [["bad", "good.json"], ["good.json", "bad"]]:
+            run = main(tool, *operands, *READING.get(tool, []), "-o", attnkit.file("old.json", b"old"))
+            refused(run, 3, f"{tool}: {name}: ", problem)
+            assert (attnkit.folder / "old.json").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "run", "history", "diff"}))
+def test_stages_of_a_pipeline(attnkit, main, refused, tool):
+    flags = " ".join(READING.get(tool, []))
+    for content, problem in TENSORS.values():
+        attnkit.file("bad", content)
+        run = main("run", f"{tool} bad {flags} -f json | layernorm | show", "-o", attnkit.file("old.json", b"old"))
+        refused(run, 3, f"{tool}: bad: ", problem)
+        run = main("run", f"layernorm good.json | {tool} {flags} -f json | attend --mask bad")
+        refused(run._replace(err=last_line(run.err)), 3, "attend: bad: ", problem)
+        assert (attnkit.folder / "old.json").read_bytes() == b"old"
+
+
+def last_line(text):
+    """The last line: peek shows on standard error what goes through it."""
+    return text.splitlines(keepends=True)[-1]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    {
+        "not UTF-8": (b"layernorm \xff", "not UTF-8 text (byte 10)"),
+        "empty": (b"", "an empty stage"),
+        "tensor": (b"[[1,2]]", "no tool '[[1,2]]'"),
+    }.values(),
+)
+def test_files_of_pipelines(attnkit, main, refused, content, problem):
+    attnkit.file("bad", content)
+    run = main("run", "-f", "bad")
+    refused(run, run.code if run.code in (2, 3) else 0, "run: ", problem)
+
+
+def test_no_flag_is_left_out():
+    assert {load for _, _, load in FLAGS} == set(BAD)
