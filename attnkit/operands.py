@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,14 +38,17 @@ def piped() -> str:
     return "-"
 
 
-def load(path: str, what: Load) -> tuple[Any, dict[str, str]]:
+def load(path: str, what: Load, piped: list[Record | str] | None = None) -> tuple[Any, dict[str, str]]:
     """The content of a file operand, read once to its end, and {file: SHA-256} for the history.
 
+    piped  what the stage before gives, where that is the operand
     what   tensor -> a record with only x; tensors -> the dict of its tensors;
            words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name
     """
     if what == "tokenizer" and path in BUILT_IN:
         return BUILT_IN[path], {}
+    if piped is not None:
+        return taken(piped, path, what), {}
     source, name = opened(path, hash=True)
     with source:
         content: Any
@@ -52,11 +56,25 @@ def load(path: str, what: Load) -> tuple[Any, dict[str, str]]:
             text = text_of(source)
             content = (words if what == "words" else from_json)(text, source.name)
         else:
-            records = list(read(source, lone_is_x=False))
-            if len(records) != 1:
-                raise DataError(f"{len(records)} records (expected 1)", source.name)
-            content = chosen(records[0], name, source.name) if what == "tensor" else records[0].tensors
+            content = tensor_of(list(read(source, lone_is_x=False)), name, source.name, what)
         return content, {source.name: source.digest()}
+
+
+def tensor_of(records: Sequence[Record], name: str, file: str, what: Load) -> Any:
+    """The tensor, or all the tensors, of the one record of an operand."""
+    if len(records) != 1:
+        raise DataError(f"{len(records)} records (expected 1)", file)
+    if name and what == "tensors":
+        raise UsageError(f"takes the whole file, not its tensor {name!r} alone", file)
+    return chosen(records[0], name, file) if what == "tensor" else records[0].tensors
+
+
+def taken(piped: list[Record | str], path: str, what: Load) -> Any:
+    """The operand that the stage before gives: its record, or the text it prints."""
+    if what in ("words", "tokenizer"):
+        text = "".join(f"{item}\n" for item in piped if isinstance(item, str))
+        return (words if what == "words" else from_json)(text, "<stdin>")
+    return tensor_of([item for item in piped if isinstance(item, Record)], path.partition(":")[2], "<stdin>", what)
 
 
 def chosen(record: Record, name: str = "", source: str = "") -> Record:

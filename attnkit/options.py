@@ -178,7 +178,7 @@ COMMON: dict[str, Flag] = {
         choice("format of the output [default: a table on a terminal, else as the input]", FORMATS),
         short="-f",
     ),
-    "only": names("keep just these tensors"),
+    "only": names("keep just these tensors, parted by commas"),
     "dtype": choice("convert x to this dtype first", DTYPES),
     "precision": integer("decimals in tables [default: 4]", least=0),
     "indent": switch("JSON with one matrix row a line"),

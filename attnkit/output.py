@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attnkit import display, options, tensors
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 EYES = ("table", "svg", "html")
 SUFFIXES = {".txt": "table", ".svg": "svg", ".html": "html"}
 STDOUT, STDERR = 1, 2
+TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 
 
 def format_of(call: "Call", arriving: str | None) -> str:
@@ -42,23 +44,29 @@ def default_format() -> str:
 
 
 def write(call: "Call", flow: "Flow") -> int:
-    """Write every result of a flow as soon as it is there; the exit code is the last one's."""
+    """Write every result of a flow as soon as it is there; the exit code is the worst of theirs."""
     chosen, path, status, count = format_of(call, flow.format), call.common.get("output"), 0, 0
-    if chosen not in ("json", *EYES) and path in (None, "-") and os.isatty(STDOUT):
+    if chosen not in ("json", *EYES) and path in TERMINAL and os.isatty(STDOUT):
         raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
     with tensors.open_sink(path) as sink:
-        for result in flow.items:
+        for result in flow.items if chosen in (*tensors.STREAMS, "table") else only_one(flow.items, chosen):
             count += 1
-            if count > 1 and chosen not in (*tensors.STREAMS, "table"):
-                raise DataError(f"{chosen} holds one record and the stream has more; -f json or -f npy holds a stream")
             untouched = call.tool.verbatim and chosen == flow.format and call.source is not None
             data = call.source.captured() if untouched and call.source else encoded(call, result, chosen, count == 1)
             if chosen not in EYES:
                 aside(call, result)
             sink.write(data)
             if isinstance(result, Record):
-                status = call.tool.status(result, call)
+                status = max(status, call.tool.status(result, call))
     return status
+
+
+def only_one(items: Iterator[Record | str], chosen: str) -> Iterator[Record | str]:
+    """The one result of a flow; DataError, before it is written, where there are more."""
+    for result in items:
+        if isinstance(result, Record) and next(items, None) is not None:
+            raise DataError(f"{chosen} holds one record and the stream has more; -f json holds a stream")
+        yield result
 
 
 def encoded(call: "Call", result: Record | str, chosen: str, first: bool) -> list[Any]:

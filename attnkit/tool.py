@@ -108,13 +108,15 @@ class Call:
     operands: tuple[str, ...] = ()
     current: "ClassVar[Call | None]" = None  # the stage at work: a warning is its
     source: tensors.Source | None = None
+    upstream: Flow | None = None
     loaded: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
     def flow(self, upstream: Flow | None) -> Flow:
         """This stage behind another one; behind None it reads its operand or standard input."""
         with placed(self):
-            self._check_stdin(upstream)
+            self._check_stdin()
+            self.upstream = upstream
             fed = self.tool.feed(self, upstream)
         return Flow(self.common.get("format") or fed.format, self._results(fed.items))
 
@@ -141,7 +143,9 @@ class Call:
         return result if result is item and not dtype else self._stamped(item, result)
 
     def read(self, path: str) -> Flow:
-        """The stream of records in a file, and its format."""
+        """The stream of records in a file, and its format; `-` behind another stage is what that one gives."""
+        if path == "-" and self.upstream is not None:
+            return self.upstream
         source, name = operands.opened(path, hash=path != "-")
         if self.tool.verbatim:
             source.capture()
@@ -157,7 +161,9 @@ class Call:
         if isinstance(item, tuple):
             arguments = list(item)
         else:
-            arguments = [] if isinstance(item, Record) and item.history else list(self.operands)
+            arguments = (
+                [] if isinstance(item, Record) and item.history else [one for one in self.operands if one != "-"]
+            )
         shown = self.tool.explicit(self.parameters)
         flags: list[str] = []
         for name, value in {
@@ -176,8 +182,11 @@ class Call:
         """The file of an error: that of the flag or weight it begins with, else the only one read, else ""."""
         first = error.problem.split(" ")[0]
         for flag, content in self.loaded.items():
-            if first == flag or (isinstance(content, dict) and first in content):
+            meant = first == flag or flag in MEANT.get(first, ())
+            if meant or (isinstance(content, dict) and first in content):
                 return str(self.parameters[flag])
+        if str(self.parameters.get(first, "")).startswith(":"):
+            return str(self.parameters[first])
         files = [*self.files] if self.source is None else [self.source.name, *self.files]
         return files[0] if len(files) == 1 else ""
 
@@ -204,7 +213,9 @@ class Call:
                 raise UsageError(f"there is no record here to take {value[1:]!r} from", spelled(name, value)[0])
             return operands.chosen(item, value[1:], value)
         if name not in self.loaded:
-            content, digests = operands.load(value, self.tool.flags[name].load or "tensor")
+            load = self.tool.flags[name].load or "tensor"
+            piped = None if self.upstream is None or not is_stdin(value) else list(self.upstream.items)
+            content, digests = operands.load(value, load, piped)
             self.loaded[name] = content
             self.files |= digests
         return self.loaded[name]
@@ -212,18 +223,18 @@ class Call:
     def _stamped(self, item: Item, result: Record) -> Record:
         before = item.history if isinstance(item, Record) else []
         files = dict(self.files)
-        if not before and self.operands and isinstance(item, Record) and self.source is not None:
+        if not before and self.source is not None and self.source.digest():
             files[self.source.name] = self.source.digest()
         entry: dict[str, Any] = {"command": spoken(self.line(item)), "version": __version__}
         if files:
             entry["files"] = {spoken(name): digest for name, digest in files.items()}
-        return replace(result, history=[*before, entry])
+        return replace(result, history=[*before, entry]).checked()
 
-    def _check_stdin(self, upstream: Flow | None) -> None:
+    def _check_stdin(self) -> None:
         files = [value for name, value in self.parameters.items() if self.tool.flags[name].load]
-        readers = sum(isinstance(one, str) and (one == "-" or one.startswith("-:")) for one in (*files, *self.operands))
+        readers = sum(map(is_stdin, (*files, *self.operands)))
         implied = not self.operands and self.tool.operand.startswith("[") and not self._makes_its_own()
-        if readers + implied > 1 or (readers and upstream is not None):
+        if readers + implied > 1:
             raise UsageError("only one operand can be '-' (standard input)")
 
     def _makes_its_own(self) -> bool:
@@ -244,6 +255,18 @@ class Call:
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
 
 
+# how an error of the arithmetic begins -> the flags whose file it may be
+MEANT = {
+    "length": ("lengths",),
+    "parameter": ("params",),
+    "Q": ("query",),
+    "K": ("key", "memory"),
+    "V": ("value", "key", "memory"),
+    "token": ("ids", "vocab"),
+    "position": ("positions", "table"),
+}
+
+
 @contextlib.contextmanager
 def placed(call: Call) -> Iterator[None]:
     """Errors from within are the call's tool's, unless a stage before it has claimed them.
@@ -255,7 +278,11 @@ def placed(call: Call) -> Iterator[None]:
     except AttnkitError as error:
         if error.place:
             raise
-        found = type(error)(error.problem, error.name or (call.blamed(error) if isinstance(error, DataError) else ""))
+        name = error.name or (call.blamed(error) if isinstance(error, DataError) else "")
+        flag = name[2:].replace("-", "_")
+        if name.startswith("--") and flag in call.loaded:
+            name = str(call.parameters[flag])
+        found = type(error)(error.problem, name)
         found.place = f"attnkit {call.tool.name}"
         raise found from error
 
@@ -265,12 +292,15 @@ View = Callable[[Record, Call, display.Look], str]
 
 
 def arriving(call: Call, upstream: Flow | None) -> Flow:
-    """Feed of a tool that transforms records: those of the stage before, of its operand, of standard input."""
-    if upstream is None:
-        return call.read(call.operands[0] if call.operands else operands.piped())
-    if call.operands:
-        raise UsageError(f"{call.operands[0]}: a stage behind another one reads from it")
-    return upstream
+    """Feed of a tool that transforms records: those of its operand, of the stage before, of standard input."""
+    if not call.operands:
+        return call.read("-" if upstream is not None else operands.piped())
+    return call.read(call.operands[0])
+
+
+def is_stdin(operand: Any) -> bool:
+    """Whether an operand is standard input, or a tensor of the record there."""
+    return isinstance(operand, str) and (operand == "-" or operand.startswith("-:"))
 
 
 class Unless:

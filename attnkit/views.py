@@ -37,9 +37,12 @@ def drawn(record: Record, name: str, how: display.Look, draw: Callable[..., str]
 
 def open_cells(record: Record, name: str) -> Any:
     """Which scores and weights over queries are not masked: a masked score is -inf, and its weight nothing at all."""
-    if name in ("masked", "weights") and "query" in record.axes_of(name):
-        return record[name] != (-np.inf if name == "masked" else 0)
-    return None
+    if name not in ("masked", "weights") or "query" not in record.axes_of(name):
+        return None
+    if name == "weights" and record[name].dtype == np.float16:  # where a small weight is zero too
+        masked = record.tensors.get("masked")
+        return None if masked is None or masked.shape != record[name].shape else masked != -np.inf
+    return record[name] != (-np.inf if name == "masked" else 0)
 
 
 def seen(record: Record, call: "Call", look: display.Look) -> str:
@@ -51,7 +54,8 @@ def seen(record: Record, call: "Call", look: display.Look) -> str:
         return display.statistics(record.tensors, look)
     if "list" in asked:
         return listing(record, look)
-    names = ("x",) if "x" in record else tuple(record.tensors)
+    chosen = call.parameters.get("name") or call.extra.get("name")
+    names = ("x",) if "x" in record and not chosen else tuple(record.tensors)
     if asked:
         draw = display.heatmap if "heatmap" in asked else display.heads
         return "\n\n".join(drawn(record, name, look, draw) for name in names)
@@ -64,6 +68,12 @@ def seen(record: Record, call: "Call", look: display.Look) -> str:
 def listing(record: Record, look: display.Look) -> str:
     """Every tensor of a record in a line."""
     return display.listing({name: (record[name], record.axes_of(name)) for name in record.tensors}, look)
+
+
+def sliceable(text: str) -> str:
+    """A slice as it was written, once it is known to be one."""
+    slices(text)
+    return text
 
 
 def slices(text: str) -> tuple[slice | int, ...]:
@@ -84,15 +94,15 @@ def slices(text: str) -> tuple[slice | int, ...]:
 
 
 NAME = options.names("just these tensors")
-SLICE = options.Flag("nothing but a part of x, or of the one tensor named, as in NumPy: 0,:,2:5", "SLICE", slices)
+SLICE = options.Flag("nothing but a part of x, or of the one tensor named, as in NumPy: 0,:,2:5", "SLICE", sliceable)
 
 
-def selected(record: Record, names: tuple[str, ...], index: tuple[Any, ...]) -> Record:
+def selected(record: Record, names: tuple[str, ...], part: str) -> Record:
     """A record of just these tensors, or of just a part of one."""
-    if index:
+    if part:
         if len(names) > 1:
             raise UsageError("one tensor is sliced at a time", "--slice")
-        return sliced(record, names[0] if names else "x", index)
+        return sliced(record, names[0] if names else "x", slices(part))
     return record.only(names) if names else record
 
 
@@ -111,12 +121,12 @@ def sliced(record: Record, name: str, index: tuple[Any, ...]) -> Record:
     for dimension, at in enumerate(whole):
         found = record.labels_of(name, dimension)
         if found is not None and not isinstance(at, int):
-            labels[axes[dimension]] = part(found, axes, whole, at)
+            labels[axes[dimension]] = part_of(found, axes, whole, at)
     kept = tuple(axis for axis, at in zip(axes, whole, strict=True) if not isinstance(at, int))
     return Record({name: tensor[whole]}, {name: kept}, labels, record.history)
 
 
-def part(labels: Labels, axes: tuple[str, ...], index: tuple[Any, ...], at: Any) -> Labels:
+def part_of(labels: Labels, axes: tuple[str, ...], index: tuple[Any, ...], at: Any) -> Labels:
     """The labels of a sliced axis; those of a batch follow the slice of the batch."""
     if not labels or isinstance(labels[0], str):
         return labels[at]

@@ -265,7 +265,7 @@ def test_history_is_a_script_that_makes_the_record_again(tmp_path, monkeypatch):
     np.savez("w.npz", wq=np.eye(4) / 2)
     shell("attnkit layernorm x.npy -f json | attnkit attend --params w.npz --heads 2 -o out.npz")
     script = shell("attnkit history out.npz")
-    assert b"attnkit layernorm x.npy -f json \\\n  | attnkit attend --heads 2 --params w.npz" in script
+    assert b"attnkit layernorm -f json x.npy \\\n  | attnkit attend --heads 2 --params w.npz" in script
     digest = shell("sha256sum x.npy").split()[0]
     assert digest + b"  x.npy" in script
     assert tensors_of(shell("sh -", script)) == tensors_of(shell("attnkit show out.npz -f json"))

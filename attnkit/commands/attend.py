@@ -12,6 +12,7 @@ from attnkit.tensors.record import Array, Labels, Record
 from attnkit.tool import Unless, tool
 
 STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
+FFN = ("w1", "b1", "w2", "b2", "w3")  # one file may hold the weights of a whole layer
 KEEP = (*STEPS, "present")
 EMIT = (*STEPS, "present_key", "present_value")
 
@@ -51,8 +52,12 @@ def attend(
     ] = None,
     causal: Annotated[bool, options.switch("a query sees keys up to its own position")] = False,
     align: Annotated[
-        str, options.choice("which corner the diagonal starts from when T ≠ S", ("top-left", "bottom-right"))
-    ] = "top-left",
+        str | None,
+        options.choice(
+            "corner that --causal starts from [default: top-left; with --lengths, where the valid keys end]",
+            ("top-left", "bottom-right"),
+        ),
+    ] = None,
     window: Annotated[
         tuple[int, int],
         options.integers("keys from L before the query to R after it; -1: no bound", "L,R", 2, -1),
@@ -102,7 +107,12 @@ def attend(
     if mask is None and not (query or key or memory) and "mask" in inputs:
         mask = operands.chosen(inputs, "mask")
     warn_of_floats(mask)
-    weights = dict(params or {}) if seed is None else random_weights(q, k, v, heads, kv_heads or heads, seed)
+    check_heads(q, k, heads, kv_heads)
+    weights = (
+        {name: one for name, one in (params or {}).items() if name not in FFN}
+        if seed is None
+        else random_weights(q, k, v, heads, kv_heads or heads, seed)
+    )
     compared = {name: weights.pop(name) for name in model.SCORES[score][1] if name in weights}
     found = model.multi_head_attention(
         q, k, v, weights, heads=heads, kv_heads=kv_heads,
@@ -128,10 +138,12 @@ def attend(
         output, formula, axes["x"] = found[emit], said[emit], axes[emit]
     else:
         axes["x"] = asking.fitting("x", output.shape)
+    if query is not None:  # its tokens are not those of the record
+        axes["x"] = tuple("query" if axis == "token" else axis for axis in axes["x"])
     return inputs.put(
         kept | {"x": output},
         {name: axes[name] for name in (*kept, "x")},
-        token_labels(asking, keys, over) if kept or emit else {},
+        token_labels(asking, keys, over) if kept or emit or query else {},
         {name: said[name] for name in kept if name not in idle} | {"x": formula},
     )
 
@@ -162,6 +174,13 @@ def random_weights(q: Array, k: Array, v: Array, heads: int, groups: int, seed: 
         "wo": (heads * width, q.shape[-1]),
     }
     return {name: model.random_weight(rng, *shape).astype(model.output_dtype(q)) for name, shape in shapes.items()}
+
+
+def check_heads(q: Array, k: Array, heads: int, groups: int | None) -> None:
+    """DataError where the flags speak against tensors that are split into heads already."""
+    for name, x, count, flag in (("x", q, None if heads == 1 else heads, "--heads"), ("K", k, groups, "--kv-heads")):
+        if x.ndim == 4 and count not in (None, x.shape[1]):
+            raise DataError(f"{name} {x.shape} has {x.shape[1]} heads, {flag} says {count}")
 
 
 def warn_of_floats(mask: Record | None) -> None:

@@ -26,10 +26,6 @@ def pairs(call: Call, upstream: Flow | None) -> Flow:
     """Feed: the records of A and of B, side by side."""
     if len(call.operands) != 2:
         raise UsageError(f"two files to compare, not {len(call.operands)}: attnkit diff A B")
-    if upstream is not None or call.operands.count("-") > 1:
-        raise UsageError(
-            "only one operand can be '-' (standard input)" if upstream is None else "diff reads files, not a stage"
-        )
     return Flow(None, together(call))
 
 
@@ -64,7 +60,8 @@ def diff(
 
     Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. For every tensor:
     how many numbers differ, where the largest absolute and relative differences are, by their labels, and the
-    cosine of the angle between the two. -f json gives the figures to a script.
+    cosine of the angle between the two. Dtypes, labels and histories are not compared. -f json gives the
+    figures to a script.
 
     \b
     Example:
@@ -91,7 +88,9 @@ def compared(a: Record, b: Record, name: str, rtol: float, atol: float) -> dict[
     x, y = a[name], b[name]
     if x.shape != y.shape:
         return incomparable(max(x.size, y.size), f"shape {x.shape} in A, {y.shape} in B")
-    left, right = (one.astype(np.float64).ravel() for one in (x, y))
+    whole = x.dtype.kind in "iu" and y.dtype.kind in "iu"  # a long double holds every 64-bit integer
+    wide: Any = np.longdouble if whole else np.float64
+    left, right = (one.astype(wide).ravel() for one in (x, y))
     with np.errstate(all="ignore"):
         equal = (x == y).ravel() | (np.isnan(left) & np.isnan(right))
         apart = np.where(equal, 0.0, np.abs(left - right))

@@ -112,7 +112,7 @@ def embed(
         formulas={"x": ("√D · " if scale else "") + ("one-hot(ids)" if one_hot else "table[ids]")},
     )
     if found.mask is not None:
-        axes, labels = ("batch", "query", "key"), {"key": found.tokens} if found.tokens else {}
+        axes, labels = ("batch", "all queries", "key"), {"key": found.tokens} if found.tokens else {}
         record = record.put({"mask": found.mask}, {"mask": axes}, labels, {"mask": "token ≠ padding"})
     return record if matrix is None else record.put({"table": matrix}, {"table": ("vocab", "model")})
 

@@ -11,6 +11,7 @@ from attnkit.tensors.record import Array, Record
 from attnkit.tool import tool
 
 WEIGHTS = {"w1", "b1", "w2", "b2", "w3"}
+ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hold the weights of a whole layer
 
 
 @tool(
@@ -87,6 +88,7 @@ def random_weights(x: Array, hidden: int, gated: bool, seed: int) -> dict[str, A
 
 def checked(params: Mapping[str, Array], gated: bool) -> Mapping[str, Array]:
     """The weights of a file; DataError names what is missing or not of this network."""
+    params = {name: one for name, one in params.items() if name not in ATTENTION}
     needed = {"w1", "w2"} | ({"w3"} if gated else set())
     if missing := sorted(needed - set(params)):
         raise DataError(f"no {', '.join(missing)} (there is {', '.join(params) or 'nothing'})", "--params")

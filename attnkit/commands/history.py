@@ -10,6 +10,8 @@ from attnkit.errors import DataError
 from attnkit.tensors.record import Record
 from attnkit.tool import tool
 
+STREAMS = ("/dev/", "/proc/")  # where `<(…)` and descriptors are
+
 
 @tool(numeric=lambda given: False)
 def history(
@@ -33,6 +35,9 @@ def history(
     calls = pipelines.stages(" | ".join(commands))
     if written := [call.common["output"] for call in calls if "output" in call.common]:
         raise DataError(f"its history writes {written[0]}: not one that attnkit made")
+    streams = [file for entry in record.history for file in entry.get("files", {}) if file.startswith(STREAMS)]
+    if streams:
+        raise DataError(f"it was made from {streams[0]}, a stream that cannot be read again")
     calls[0].common["format"] = "json"  # an input in npy would be followed in npy, which carries no history
     for found in pipelines.chained(calls).items:
         problem = difference(record, found)
@@ -63,9 +68,10 @@ def script(record: Record, commands: list[str]) -> str:
     lines.append(f"# made by attnkit {', '.join(versions)}")
     files = {file: digest for entry in record.history for file, digest in entry.get("files", {}).items()}
     gone = " (a stream: it cannot be read again)"
-    lines += [f"# {digest}  {file}{gone * file.startswith(('/dev/', '/proc/'))}" for file, digest in files.items()]
+    lines += [f"# {digest}  {file}{gone * file.startswith(STREAMS)}" for file, digest in files.items()]
     if record.history[0].get("files") and not commands[0].startswith("attnkit embed "):
-        commands[0] += " -f json"
+        program, tool_name, *rest = commands[0].split(" ", 2)
+        commands[0] = " ".join([program, tool_name, "-f json", *rest])
     return "\n".join([*lines, " \\\n  | ".join(commands)])
 
 

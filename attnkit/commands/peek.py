@@ -7,7 +7,7 @@ from attnkit.tool import Call, tool
 
 def seen(record: Record, call: Call, look: display.Look) -> str:
     """The part of the record that the flags name."""
-    part = views.selected(record, call.extra.get("name") or (), call.extra.get("slice") or ())
+    part = views.selected(record, call.extra.get("name") or (), call.extra.get("slice") or "")
     return views.seen(part, call, look)
 
 

@@ -65,6 +65,8 @@ def posenc(
     if x.ndim < 2:
         raise DataError(f"x of shape {x.shape} has no axis of tokens (expected (T, D), (B, T, D) or (B, H, T, D))")
     where = offset + np.arange(x.shape[-2]) if positions is None else model.check_ids(positions["x"], 2**53, "position")
+    if where.ndim == 0 or where.shape[-1] != x.shape[-2]:
+        raise DataError(f"{where.shape[-1] if where.ndim else 'one'} of them for {x.shape[-2]} tokens", "--positions")
     if kind in BIASES:
         keys = np.arange(size[-1] if size else offset + x.shape[-2]) if positions is None else where
         if where.ndim != 1:

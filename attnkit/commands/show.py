@@ -1,6 +1,6 @@
 """attnkit show: a tensor, a record or a file as tables and heat maps."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from attnkit import views
 from attnkit.tensors.record import Record
@@ -12,7 +12,7 @@ def show(
     record: Record,
     *,
     name: Annotated[tuple[str, ...], views.NAME] = (),
-    slice: Annotated[tuple[Any, ...], views.SLICE] = (),
+    slice: Annotated[str, views.SLICE] = "",
 ) -> Record:
     """A tensor, a record or a file as tables and heat maps; with -f or -o it converts.
 

@@ -140,6 +140,8 @@ def concatenated(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
     [[[1.5232]]]
     """
     wa, ua, va = params["wa"], params["ua"], params["va"]
+    if va.ndim == 2 and 1 in va.shape:
+        va = va.reshape(-1)  # a linear layer with one output
     check_inner(q, wa, ("Q", "wa"))
     check_inner(k, ua, ("K", "ua"))
     if not wa.shape[1:] == ua.shape[1:] == va.shape:
@@ -170,7 +172,7 @@ def attention(
     mask: Array | None = None,
     bias: Array | None = None,
     causal: bool = False,
-    align: str = "top-left",
+    align: str | None = None,
     window: tuple[int, int] = (-1, -1),
     lengths: ArrayLike | None = None,
     scale: float | None = None,
@@ -261,7 +263,9 @@ def _check_operands(q: Array, k: Array, v: Array, *, trailing: int, same_width: 
     """DataError unless batch, heads, lengths and widths meet; the last `trailing` axes are not batch axes."""
     for name, x in (("Q", q), ("K", k), ("V", v)):
         if x.ndim not in (trailing, trailing + 1):
-            raise DataError(f"{name} {shown(x.shape)}: rank {x.ndim} (expected {trailing} or {trailing + 1})")
+            raise DataError(
+                f"{name} {shown(x.shape)}: rank {x.ndim} (expected {' or '.join(map(str, range(trailing, 5)))})"
+            )
     for name, x, other, y in (("Q", q, "K", k), ("K", k, "V", v)):
         pair = f"{name} {shown(x.shape)} and {other} {shown(y.shape)}"
         if x.ndim != y.ndim:
@@ -321,7 +325,7 @@ def _allowed(
     k: Array,
     past: int,
     causal: bool,
-    align: str,
+    align: str | None,
     window: tuple[int, int],
     lengths: ArrayLike | None,
 ) -> Array | None:

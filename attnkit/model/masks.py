@@ -15,25 +15,24 @@ ALIGNMENTS = ("top-left", "bottom-right")
 
 
 def causal_offset(
-    queries: int, keys: int, *, align: str = "top-left", past: int = 0, lengths: ArrayLike | None = None
+    queries: int, keys: int, *, align: str | None = None, past: int = 0, lengths: ArrayLike | None = None
 ) -> int | Array:
-    """The key position of query 0: past length, else valid keys - T, else 0, or S - T when bottom-right.
+    """The key position of query 0: past length, else valid keys - T, else 0; an alignment overrides all of it.
 
     lengths (B,) -> (B,), without lengths -> one number
 
-    Source: ONNX Attention-23 to 25. UsageError for an unknown alignment.
+    top-left is 0, bottom-right is S - T, both after the past. Source: ONNX Attention-23 to 25. UsageError for
+    an unknown alignment.
 
     >>> causal_offset(2, 5), causal_offset(2, 5, align="bottom-right"), causal_offset(2, 5, past=3)
     (0, 3, 3)
     """
-    if align not in ALIGNMENTS:
+    if align not in (None, *ALIGNMENTS):
         raise UsageError(f"align {align!r} (expected {' or '.join(ALIGNMENTS)})")
-    if past:
-        return past
-    if lengths is not None:
+    if align is None and lengths is not None:
         offsets: Array = np.asarray(lengths) - queries
         return offsets
-    return keys - queries if align == "bottom-right" else 0
+    return keys - queries if align == "bottom-right" else past
 
 
 def _grid(queries: int, keys: int, offset: ArrayLike) -> tuple[Array, Array]:
