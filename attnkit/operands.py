@@ -57,7 +57,8 @@ def load(path: str, what: Load, piped: list[Record | str] | None = None) -> tupl
             content = (words if what == "words" else from_json)(text, source.name)
         else:
             content = tensor_of(list(read(source, lone_is_x=False)), name, source.name, what)
-        return content, {source.name: source.digest()}
+        named = source.name != "<stdin>"  # what comes down a pipe is no file to read again
+        return content, {source.name: source.digest()} if named else {}
 
 
 def tensor_of(records: Sequence[Record], name: str, file: str, what: Load) -> Any:

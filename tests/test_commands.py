@@ -27,6 +27,12 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+def read_back(record):
+    """The record after a trip through JSON, where axes and labels are checked."""
+    data = b"".join(bytes(part) for part in tensors.encode(record, "json"))
+    return next(iter(tensors.read(tensors.Source.of(data))))
+
+
 class TestEmbed:
     def test_one_hot_is_the_identity_of_its_words(self):
         record = attnkit.embed("The cat sat", one_hot=True)
@@ -142,6 +148,11 @@ class TestPosenc:
     def test_what_is_missing_is_a_usage_error(self, given):
         with pytest.raises(UsageError):
             attnkit.posenc(None if "size" in given else of(X), **given)
+
+    @pytest.mark.parametrize("kind", ["sinusoidal", "rotary"])
+    def test_positions_are_as_many_as_tokens(self, kind):
+        with pytest.raises(DataError, match="1 of them for 5 tokens"):
+            attnkit.posenc(of(X), kind=kind, positions=np.array([5]))
 
     def test_odd_widths_and_short_tables(self):
         with pytest.raises(DataError, match="width 3 is not even"):
@@ -288,6 +299,59 @@ class TestAttend:
         record = attnkit.attend(of(X), heads=2, mask=mask, keep="weights")
         assert not record["weights"][0, :, :, 2:].any() and record["weights"][1, :, :, :4].all()
 
+    def test_every_intermediate_of_a_padded_batch_is_read_back(self):
+        batch = attnkit.embed(("a b c", "d e"), dim=8)
+        record = read_back(
+            attnkit.attend(attnkit.posenc(batch, kind="alibi", heads=2), heads=2, bias=":bias", steps=True)
+        )
+        assert record.labels["query"] == [["a", "b", "c"], ["d", "e", "[pad]"]]
+        assert not record["weights"][1, :, :, 2].any()
+
+    def test_queries_from_elsewhere_bring_their_labels(self):
+        record = attnkit.attend(attnkit.embed("The cat sat", dim=8), query=attnkit.embed("x y", dim=8))
+        assert record.axes["x"] == ("query", "model") and record.labels["query"] == ["x", "y"]
+        assert read_back(record).labels["token"] == ["The", "cat", "sat"]  # of ids
+
+    @pytest.mark.filterwarnings("ignore:2 rows")
+    def test_an_alignment_overrides_the_rule_of_lengths(self):
+        lengths = np.array([5, 3])
+        by_rule = attnkit.attend(of(X), causal=True, lengths=lengths, keep="weights")
+        assert (by_rule["weights"][1, 0] > 0).sum(axis=-1).tolist() == [0, 0, 1, 2, 3]  # ONNX: key <= query + 3 - 5
+        top = attnkit.attend(of(X), causal=True, align="top-left", lengths=lengths, keep="weights")
+        assert (top["weights"][1, 0] > 0).sum(axis=-1).tolist() == [1, 2, 3, 3, 3]
+
+    def test_a_float_mask_of_0_and_1_is_worth_a_warning(self):
+        with pytest.warns(AttnkitWarning, match="the mask is float, so its 0 and 1 are added"):
+            attnkit.attend(of(CAT), mask=np.tri(3))
+
+    @pytest.mark.parametrize(
+        ("given", "formula"),
+        [
+            ({}, "softmax(Q Kᵀ / √d_k) V"),
+            ({"scale": 2}, "softmax(Q Kᵀ · 2) V"),
+            ({"causal": True, "seed": 0}, "softmax(Q Kᵀ / √d_k, masked) V W_O"),
+            ({"softcap": 3, "bias": np.ones((5, 5))}, "softmax(3 tanh(Q Kᵀ / √d_k / 3) + bias) V"),
+            ({"score": "dot", "residual": True}, "softmax(Q Kᵀ) V + input"),
+            ({"steps": True, "params": {"wo": np.eye(8), "bo": np.ones(8)}}, "heads W_O + b_O"),
+        ],
+    )
+    def test_the_formula_says_what_was_computed(self, given, formula):
+        assert attnkit.attend(of(X), **given).formulas["x"] == formula
+
+    def test_only_steps_that_did_something_have_a_formula(self):
+        assert "masked" not in attnkit.attend(of(X), steps=True).formulas
+        biased = attnkit.attend(of(X), steps=True, bias=np.ones((5, 5)), softcap=2)
+        assert biased.formulas["masked"] == "capped + bias" and biased.formulas["capped"] == "2 tanh(scaled / 2)"
+
+    def test_tensors_split_into_heads_already(self):
+        q, k = RNG.standard_normal((2, 4, 5, 8)), RNG.standard_normal((2, 2, 5, 8))
+        record = attnkit.attend(of(q), key=k)
+        assert np.array_equal(record["x"], model.attention(q, k, k)["heads"])
+        with pytest.raises(DataError, match="has 4 heads, --heads says 3"):
+            attnkit.attend(of(q), heads=3)
+        with pytest.raises(DataError, match="has 2 heads, --kv-heads says 4"):
+            attnkit.attend(of(q), key=k, kv_heads=4)
+
     def test_half_precision_computes_in_float32(self):
         for dtype in (np.float16, ml_dtypes.bfloat16):
             half = X.astype(dtype)
@@ -395,6 +459,10 @@ class TestDecode:
         assert (attnkit.decode(logits, top_p=0.8, **tied)["x"] > 0).tolist() == [[True, True, True, False]]
         assert (attnkit.decode(logits, min_p=0.3, **tied)["x"] > 0).tolist() == [[True, True, False, False]]
 
+    def test_nothing_is_said_after_padding(self):
+        batch = attnkit.embed(("The cat sat", "A dog"), dim=64)
+        assert attnkit.decode(batch, emit="text") == "The cat sat\nA dog"
+
     def test_a_seed_draws_the_same_words_again(self):
         record, tied = of(np.zeros((200, 4))), {"table": np.eye(4)}
         one, same, other = (attnkit.decode(record, seed=seed, **tied)["next"] for seed in (1, 1, 2))
@@ -426,6 +494,16 @@ class TestCommon:
     def test_dtype_converts_before(self, dtype):
         record = attnkit.layernorm(attnkit.embed("a b", dim=4), dtype=dtype)
         assert record["x"].dtype.name == dtype
+
+    def test_arrays_lists_and_numbers_of_python_are_taken_as_they_are(self):
+        assert np.array_equal(attnkit.attend(CAT)["x"], attnkit.attend(of(CAT))["x"])
+        assert attnkit.layernorm([[2, 4, 6, 8]])["x"].shape == (1, 4)
+        assert np.array_equal(attnkit.mask(size=3, causal=True)["x"], attnkit.mask(size="3", causal=True)["x"])
+        assert attnkit.posenc(size=4, dim=6)["x"].shape == (4, 6)
+        with pytest.raises(UsageError, match="heads: expected a whole number of at least 1, got '0'"):
+            attnkit.attend(CAT, heads=0)
+        assert list(of(CAT, mask=[1])) == ["x", "mask"] and len(of(CAT)) == 1
+        assert repr(of(CAT)) == "<Record: x (3, 4) float64>"
 
     def test_integers_compute_in_float64(self):
         assert attnkit.layernorm(of([[1, 2]]))["x"].dtype == np.float64

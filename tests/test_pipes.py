@@ -242,6 +242,43 @@ def test_run_takes_files_folders_and_steps(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("layernorm x.npy", "attend x.npy --memory - -f npy"),
+        ("layernorm x.npy", "attend - --seed 1"),
+        ("embed --lines --dim 2 -f npz 'a b'", "attend --query x.npy:x --key -:x --value x.npy --keep weights -f npz"),
+        ("embed a --dim 4", "decode --emit text"),
+        ("posenc x.npy", "diff - x.npy"),
+    ],
+)
+def test_the_operand_that_is_the_stage_before(tmp_path, monkeypatch, first, second):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.arange(4.0).reshape(2, 2))
+    expected = shell(f"attnkit {first} | attnkit {second}", check=False)
+    assert expected and shell(f"attnkit run {shlex.quote(f'{first} | {second}')}", check=False) == expected
+
+
+def test_a_format_of_one_record_refuses_a_stream_before_it_writes():
+    done = subprocess.run(
+        ["attnkit", "embed", "--lines", "--dim", "2", "-f", "npz"], input=b"a\nb\n", capture_output=True, env=ENV
+    )
+    assert (done.returncode, done.stdout) == (3, b"") and b"npz holds one record" in done.stderr
+
+
+def test_masked_cells_are_drawn_as_masked_however_they_were_masked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shell("attnkit mask --size 3 --causal -o m.npy; attnkit mask --size 3 --causal --as additive -o a.npy")
+    for way in ("attend --causal", "attend --mask m.npy", "attend --mask a.npy", "mask --causal | attnkit attend"):
+        shown = shell(
+            f"attnkit embed 'a b c' --dim 4 | attnkit {way} --keep weights | attnkit show --name weights"
+        ).decode()
+        assert shown.count("·") == 3 + 1, way  # and the legend
+    earlier = "attnkit embed 'a b c' --dim 4 | attnkit attend --causal --keep masked | attnkit attend --keep weights"
+    assert "·" not in shell(f"{earlier} | attnkit show --name weights").decode()
+    assert "·" not in shell("echo '[[30,0],[0,30]]' | attnkit attend --dtype float16 --keep weights -f table").decode()
+
+
+@pytest.mark.parametrize(
     "pipeline",
     [
         "embed a --dim 2 | ",
@@ -285,6 +322,35 @@ def test_replay_reads_standard_input_where_the_first_command_did(tmp_path, monke
     assert done.returncode == 3 and b"x differs first at [1][0]" in done.stderr
 
 
+def test_a_slice_and_a_dash_are_replayed_a_stream_cannot_be(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shell("attnkit embed 'a b c' --dim 4 -f npz | attnkit show --slice 0:2,::2 -f npz > s.npz")
+    assert b"attnkit show --slice 0:2,::2" in shell("attnkit history s.npz")
+    assert b"equal" in shell("attnkit history s.npz --replay")
+    shell("echo '[[1,2]]' | attnkit layernorm - -o d.npz")
+    assert shell("attnkit history d.npz").endswith(b"\nattnkit layernorm\n")
+    shell("echo '[[1,2]]' | attnkit attend --memory <(echo '[[1,2]]') -o m.npz")
+    assert b"cannot be read again" in shell("attnkit history m.npz")
+    done = subprocess.run(["attnkit", "history", "m.npz", "--replay"], input=b"[[1,2]]", capture_output=True, env=ENV)
+    assert done.returncode == 3 and b"a stream that cannot be read again" in done.stderr
+
+
+def test_a_history_that_is_not_attnkits_is_not_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record = '{"tensors":{"x":{"data":[1]}},"history":[{"command":%s,"version":"0.1.0"}]}'
+    for command, message in (
+        ('"touch canary"', b"not attnkit's"),
+        ('"attnkit layernorm x.json -o canary"', b"writes canary"),
+        ('"attnkit attend \'"', b"cannot be read"),
+    ):
+        Path("h.json").write_text(record % command)
+        done = subprocess.run(["attnkit", "history", "h.json", "--replay"], capture_output=True, env=ENV)
+        assert done.returncode == 3 and message in done.stderr, done.stderr
+    Path("h.json").write_text(record % '"attnkit embed $(touch canary) --dim 2"')
+    shell("attnkit history h.json | sh -")
+    assert not Path("canary").exists()
+
+
 def test_every_line_of_a_stream_has_a_history_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shell("printf 'a b\\n--c\\n' | attnkit embed --lines --dim 2 | tail -1 > last.json")
@@ -326,6 +392,13 @@ def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
         == 0
     )
     assert subprocess.run(["attnkit", "diff", "a.npz", "a.npz", "-q"], capture_output=True, env=ENV).returncode == 0
+    longer = shell("attnkit diff <(echo '[1]') <(echo '[1] [2]'); echo $?")
+    assert longer == b"x: the same (shape (1,), int64)\n\nx: only in B\n1\n"
+    apart = shell("attnkit diff <(echo '[1,100]') <(echo '[2,103]')", check=False)
+    assert (
+        b"worst at [model 1] 100 and 103: 3 absolute, 0.0291 relative; worst relative at [model 0] 1 and 2: 0.5"
+        in apart
+    )
     figures = tensors_of(shell("attnkit diff a.npz b.npz -f json", check=False))[0]
     assert figures["max_abs"]["data"][0] == pytest.approx(0.5) and figures["differing"]["data"] == [2, 0, 0]
 
