@@ -6,7 +6,7 @@ tokenizers    text to ids and back
 display/      arrays as tables and heat maps
 commands/     the tools, one file each; every one is a function of a record
 tool          what surrounds that function: its place in a pipe, its line of history
-options, commandline, operands, views, output   flags, arguments, files, ways to look, results
+options, commandline, operands, formats, views, output   flags, arguments, files, formats, looks, results
 pipelines     tools chained in one process
 cli           the process: arguments in, exit code out
 

@@ -1,57 +1,30 @@
-"""Where results go: the format they take, the tables that stand for them on a terminal, the bytes on a pipe."""
+"""Where results go: bytes on a pipe or in a file, tables on a terminal, lines on standard error."""
 
 import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attnkit import display, options, tensors
+from attnkit import display, tensors, views
 from attnkit.errors import DataError, FileError, UsageError
+from attnkit.formats import EYES, STDOUT, format_of
 from attnkit.tensors.record import Record
+from attnkit.tool import Call, Flow
 
-if TYPE_CHECKING:
-    from attnkit.tool import Call, Flow
-
-EYES = ("table", "svg", "html")
-SUFFIXES = {".txt": "table", ".svg": "svg", ".html": "html"}
-STDOUT, STDERR = 1, 2
+STDERR = 2
 TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 
 
-def format_of(call: "Call", arriving: str | None) -> str:
-    """The format of what a call writes: flag, suffix, terminal, input, environment, JSON, in this order."""
-    asked, path = call.common.get("format"), call.common.get("output") or "-"
-    suffix = os.path.splitext(path)[1]
-    if asked:
-        return str(asked)
-    if path == "-":
-        if call.tool.eyes or os.isatty(STDOUT):
-            return "table"
-    elif by_suffix := tensors.suffix_format(path) or SUFFIXES.get(suffix):
-        return by_suffix
-    elif suffix and not path.startswith("/dev/"):
-        raise UsageError(f"no format has the suffix {suffix!r}; -f FORMAT chooses one", path)
-    return arriving or default_format()
-
-
-def default_format() -> str:
-    """The format where nothing else chooses one: ATTNKIT_FORMAT, else JSON."""
-    asked = os.environ.get("ATTNKIT_FORMAT") or "json"
-    if asked not in options.FORMATS:
-        raise UsageError(f"no format {asked!r} (expected {' '.join(options.FORMATS)})", "ATTNKIT_FORMAT")
-    return asked
-
-
-def write(call: "Call", flow: "Flow") -> int:
+def write(call: Call, flow: Flow) -> int:
     """Write every result of a flow as soon as it is there; the exit code is the worst of theirs."""
-    chosen, path, status, count = format_of(call, flow.format), call.common.get("output"), 0, 0
+    chosen, path, status, count = format_of(call.common, call.tool.eyes, flow.format), call.common.get("output"), 0, 0
     if chosen not in ("json", *EYES) and path in TERMINAL and os.isatty(STDOUT):
         raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
     with tensors.open_sink(path) as sink:
         for result in flow.items if chosen in (*tensors.STREAMS, "table") else only_one(flow.items, chosen):
             count += 1
-            untouched = call.tool.verbatim and chosen == flow.format and call.source is not None
+            untouched = call.tool.verbatim and chosen == flow.format and not {"only", "dtype"} & set(call.common)
             data = call.source.captured() if untouched and call.source else encoded(call, result, chosen, count == 1)
             if chosen not in EYES:
                 aside(call, result)
@@ -69,7 +42,7 @@ def only_one(items: Iterator[Record | str], chosen: str) -> Iterator[Record | st
         yield result
 
 
-def encoded(call: "Call", result: Record | str, chosen: str, first: bool) -> list[Any]:
+def encoded(call: Call, result: Record | str, chosen: str, first: bool) -> list[Any]:
     """The bytes of one result in a format; text is text in every format."""
     if isinstance(result, str):
         return [(result + "\n").encode("utf-8", "surrogateescape")]
@@ -84,19 +57,19 @@ def encoded(call: "Call", result: Record | str, chosen: str, first: bool) -> lis
     return tensors.encode(result, chosen, indent=bool(call.common.get("indent")))
 
 
-def aside(call: "Call", result: Record | str, asked: bool = False) -> None:
+def aside(call: Call, result: Record | str, asked: bool = False) -> None:
     """Show on standard error what the flags ask to see of a result that goes elsewhere."""
     if isinstance(result, Record) and (asked or call.tool.aside(call.parameters)) and not call.common.get("quiet"):
         heading = f"{result.history[-1]['command']}\n" if asked and result.history else ""
         tell(heading + shown(call, result, look(call, STDERR)) + "\n")
 
 
-def shown(call: "Call", record: Record, how: display.Look) -> str:
+def shown(call: Call, record: Record, how: display.Look) -> str:
     """What a terminal shows of a result, ending in a newline."""
-    return call.tool.view(record, call, how).rstrip("\n") + "\n"
+    return (call.tool.view or views.tables)(record, call, how).rstrip("\n") + "\n"
 
 
-def look(call: "Call", fd: int | None) -> display.Look:
+def look(call: Call, fd: int | None) -> display.Look:
     """How tables look where they go: a terminal has colour and a width."""
     precision = call.common.get("precision")
     to_file = fd == STDOUT and call.common.get("output") not in (None, "-")

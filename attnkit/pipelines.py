@@ -4,8 +4,9 @@ import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from attnkit import commandline, commands, output, tensors
+from attnkit import commandline, commands, tensors
 from attnkit.errors import UsageError
+from attnkit.formats import EYES, default_format
 from attnkit.tensors.record import Record
 from attnkit.tool import Call, Flow, Result
 
@@ -34,7 +35,7 @@ def stages(text: str) -> list[Call]:
     for call in calls[:-1]:
         if call.common.get("output"):
             raise UsageError(f"{call.tool.name} -o {call.common['output']}: only the last stage writes a file")
-        if call.common.get("format") in output.EYES or (call.tool.eyes and "format" not in call.common):
+        if call.common.get("format") in EYES or (call.tool.eyes and "format" not in call.common):
             raise UsageError(f"{call.tool.name} prints for eyes: the next stage cannot read that (-f FORMAT)")
     return calls
 
@@ -66,7 +67,7 @@ def chained(
     results = watched(here.items, partial(after, at, calls[at]))
     if at == len(calls) - 1:
         return Flow(here.format, results)
-    format = here.format or output.default_format()
+    format = here.format or default_format()
     takes_bfloat16 = calls[at + 1].common.get("dtype") == "bfloat16"
     return chained(calls, after, at + 1, Flow(format, piped(results, format, takes_bfloat16)))
 

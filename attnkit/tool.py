@@ -14,8 +14,9 @@ from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 import numpy as np
 
-from attnkit import __version__, display, operands, options, output, tensors, views
+from attnkit import __version__, display, operands, options, tensors
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError
+from attnkit.formats import EYES, format_of
 from attnkit.options import Flag
 from attnkit.tensors.record import Record
 
@@ -63,7 +64,7 @@ class Tool:
         names: bool = False,
     ) -> None:
         self.function, self.name, self.operand = function, function.__name__, operand
-        self.feed, self.view, self.status = feed or arriving, view or views.tables, status
+        self.feed, self.view, self.status = feed or arriving, view, status
         self.explicit, self.numeric = explicit, numeric
         self.aside, self.eyes, self.verbatim, self.names = aside, eyes, verbatim, names
         hints = get_type_hints(function, include_extras=True)
@@ -151,7 +152,7 @@ class Call:
             source.capture()
         bfloat16 = self.common.get("dtype") == "bfloat16"
         stream = tensors.read(source, bfloat16, lone_is_x=not (name or self.tool.names))
-        if stream.format == "npy" and output.format_of(self, stream.format) in ("npy", *output.EYES):
+        if stream.format == "npy" and format_of(self.common, self.tool.eyes, stream.format) in ("npy", *EYES):
             source.stop_hash()  # neither carries a history
         self.source = source
         return Flow(stream.format, (self._named(record, name, path) for record in stream))

@@ -2,16 +2,14 @@
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attnkit import display, options
 from attnkit.errors import DataError, UsageError
 from attnkit.tensors.record import Labels, Record
-
-if TYPE_CHECKING:
-    from attnkit.tool import Call
+from attnkit.tool import Call
 
 LOOKS = {
     "heatmap": options.switch("a heat map, one map for each leading index"),
@@ -22,7 +20,7 @@ LOOKS = {
 ALL = slice(None)
 
 
-def tables(record: Record, call: "Call", how: display.Look) -> str:
+def tables(record: Record, call: Call, how: display.Look) -> str:
     """A table for each tensor that the tool made, or for x where it made none."""
     made = [name for name in record.formulas if name in record] or [name for name in ["x"] if name in record]
     return "\n\n".join(drawn(record, name, how) for name in made or record.tensors)
@@ -45,7 +43,7 @@ def open_cells(record: Record, name: str) -> Any:
     return record[name] != (-np.inf if name == "masked" else 0)
 
 
-def seen(record: Record, call: "Call", look: display.Look) -> str:
+def seen(record: Record, call: Call, look: display.Look) -> str:
     """The record as the flags ask: one way of looking at its tensors, x first."""
     asked = [name for name in LOOKS if call.extra.get(name)]
     if len(asked) > 1:

@@ -22,13 +22,14 @@ ARROWS = {
     "tokenizers": set(),
     "options": set(),
     "operands": {"options", "tensors", "tokenizers"},
-    "views": {"display", "options", "tensors", "tool"},  # tool: as a type alone
-    "output": {"display", "options", "tensors", "tool"},  # tool: as a type alone
-    "tool": {"__init__", "display", "operands", "options", "output", "tensors", "views"},
+    "formats": {"options", "tensors"},
+    "tool": {"__init__", "display", "formats", "operands", "options", "tensors"},
+    "views": {"display", "options", "tensors", "tool"},
+    "output": {"display", "formats", "tensors", "tool", "views"},
     "commandline": {"options", "tool"},
-    "pipelines": {"commandline", "commands", "output", "tensors", "tool"},
+    "pipelines": {"commandline", "commands", "formats", "tensors", "tool"},
     "commands": {
-        "__init__", "display", "model", "operands", "options", "output", "pipelines", "tensors", "tokenizers",
+        "__init__", "display", "formats", "model", "operands", "options", "output", "pipelines", "tensors", "tokenizers",
         "tool", "views",
     },
     "cli": {"__init__", "commands", "commandline", "options", "output", "tool"},

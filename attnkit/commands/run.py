@@ -5,6 +5,7 @@ from typing import Any
 
 from attnkit import operands, options, output, pipelines, tensors
 from attnkit.errors import FileError, UsageError
+from attnkit.formats import EYES, format_of
 from attnkit.tensors.record import Record
 from attnkit.tool import Call, Flow, Result, tool
 
@@ -36,11 +37,11 @@ def pipeline(call: Call, upstream: Flow | None) -> Flow:
         counts[at] += 1
         if save:
             keep(save, at, counts[at], done, result)
-        if done is not last or call.common["format"] not in output.EYES:
+        if done is not last or call.common["format"] not in EYES:
             output.aside(done, result, asked=bool(call.extra.get("steps")))
 
     flow = pipelines.chained(calls, after)
-    call.common = last.common | {"format": output.format_of(last, flow.format)}
+    call.common = last.common | {"format": format_of(last.common, last.tool.eyes, flow.format)}
     for name in ("only", "dtype"):
         call.common.pop(name, None)  # the last stage has done it
     return flow
@@ -68,7 +69,7 @@ def keep(folder: str, at: int, count: int, call: Call, result: Result) -> None:
 @tool(
     operand="PIPELINE",
     feed=pipeline,
-    view=lambda record, call, look: call.extra["last"].tool.view(record, call.extra["last"], look),
+    view=lambda record, call, look: output.shown(call.extra["last"], record, look),
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
     extra={
         "file": options.Flag(

@@ -40,12 +40,11 @@ from attnkit.model.masks import (
     window,
 )
 from attnkit.model.norms import Normalized, batch_norm, layer_norm, rms_norm
+from attnkit.model.scores import SCORES, softmax
 from attnkit.model.attention import (
-    SCORES,
     attention,
     merge_heads,
     multi_head_attention,
-    softmax,
     split_heads,
 )
 from attnkit.model.feedforward import ACTIVATIONS, feed_forward

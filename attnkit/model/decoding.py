@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.attention import shifted, softmax
 from attnkit.model.linear import linear
 from attnkit.model.masks import block
 from attnkit.model.precision import Array, DType, cast, output_dtype, quiet, working
+from attnkit.model.scores import shifted, softmax
 from attnkit.model.shapes import shown
 
 

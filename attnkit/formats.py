@@ -1,0 +1,44 @@
+"""Which format a result takes."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from attnkit import options, tensors
+from attnkit.errors import UsageError
+
+EYES = ("table", "svg", "html")
+SUFFIXES = {".txt": "table", ".svg": "svg", ".html": "html"}
+STDOUT = 1
+
+
+def format_of(common: Mapping[str, Any], eyes: bool, arriving: str | None) -> str:
+    """The format of what a tool writes: flag, suffix, terminal, input, environment, JSON, in this order.
+
+    common    the flags all tools share
+    eyes      whether the tool writes a table unless asked for something else
+    arriving  the format of the input
+
+    >>> format_of({"format": "npz", "output": "a.json"}, False, "npy"), format_of({"output": "a.json"}, False, "npy")
+    ('npz', 'json')
+    """
+    path = common.get("output") or "-"
+    suffix = os.path.splitext(path)[1]
+    if common.get("format"):
+        return str(common["format"])
+    if path == "-":
+        if eyes or os.isatty(STDOUT):
+            return "table"
+    elif by_suffix := tensors.suffix_format(path) or SUFFIXES.get(suffix):
+        return by_suffix
+    elif suffix and not path.startswith("/dev/"):
+        raise UsageError(f"no format has the suffix {suffix!r}; -f FORMAT chooses one", path)
+    return arriving or default_format()
+
+
+def default_format() -> str:
+    """The format where nothing else chooses one: ATTNKIT_FORMAT, else JSON."""
+    asked = os.environ.get("ATTNKIT_FORMAT") or "json"
+    if asked not in options.FORMATS:
+        raise UsageError(f"no format {asked!r} (expected {' '.join(options.FORMATS)})", "ATTNKIT_FORMAT")
+    return asked

@@ -1,0 +1,114 @@
+"""How well a query and a key fit, and what share of its attention a query gives to each key."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.model.linear import check_inner
+from attnkit.model.precision import Array, cast, output_dtype, quiet, working
+from attnkit.model.shapes import shown
+
+
+def shifted(scores: Array, axis: int = -1) -> Array:
+    """The scores less the largest of their row, so that the largest becomes 0; a row of -inf stays as it is.
+
+    scores (..., S) -> (..., S)
+
+    >>> shifted(np.array([1.0, 3.0]))
+    array([-2.,  0.])
+    """
+    top = np.max(scores, axis=axis, keepdims=True, initial=-np.inf)
+    less: Array = scores - np.where(np.isneginf(top), 0, top).astype(scores.dtype)
+    return less
+
+
+@quiet
+def softmax(scores: Array, axis: int = -1) -> Array:
+    """exp(score) as a share of its row; a row of nothing but -inf has weights of zero.
+
+    scores (..., S) -> (..., S)
+
+    A row that holds NaN or +inf is NaN, and no other row is touched.
+
+    >>> softmax(np.array([[0.0, 1.0, 1.0], [-np.inf, -np.inf, -np.inf]])).round(4)
+    array([[0.1554, 0.4223, 0.4223],
+           [0.    , 0.    , 0.    ]])
+    """
+    exponentials = shifted(cast(scores, working(scores)), axis)
+    np.exp(exponentials, out=exponentials)
+    total = exponentials.sum(axis=axis, keepdims=True)
+    exponentials /= np.where(total == 0, 1, total).astype(total.dtype)
+    return exponentials.astype(output_dtype(scores), copy=False)
+
+
+def grouped(x: Array, groups: int) -> Array:
+    """Query heads of one key head stacked into one matrix: (..., H, T, K) -> (..., G, H/G*T, K)."""
+    heads, queries, width = x.shape[-3:]
+    return x.reshape(*x.shape[:-3], groups, heads // groups * queries, width)
+
+
+def product(x: Array, y: Array) -> Array:
+    """x (..., H, T, M) @ y (..., G, M, N) -> (..., H, T, N): head h of x meets head h // (H/G) of y."""
+    return (grouped(x, y.shape[-3]) @ y).reshape(*x.shape[:-1], y.shape[-1])
+
+
+def dot(q: Array, k: Array, params: Mapping[str, Array] | None = None) -> Array:
+    """The dot product of each query and key: Q K^T.
+
+    q (..., H, T, K), k (..., G, S, K) -> (..., H, T, S)
+
+    >>> dot(np.array([[[2.0, 3.0]]]), np.array([[[1.0, 0.0], [1.0, 1.0]]])).tolist()
+    [[[2.0, 5.0]]]
+    """
+    return product(q, np.swapaxes(k, -1, -2))
+
+
+def general(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
+    """A bilinear score, q W k^T (Luong et al. 2015, section 3.1).
+
+    q (..., H, T, K), k (..., G, S, L), w (K, L) or (H, K, L) -> (..., H, T, S)
+
+    >>> x = np.array([[[1.0, 2.0]]])
+    >>> general(x, x, {"w": np.array([[0.0, 1.0], [0.0, 0.0]])}).tolist()
+    [[[2.0]]]
+    """
+    w = params["w"]
+    expected = {(q.shape[-1], k.shape[-1]), (q.shape[-3], q.shape[-1], k.shape[-1])}
+    if w.shape not in expected:
+        pair = f"Q {shown(q.shape)} and K {shown(k.shape)}"
+        raise DataError(f"w {shown(w.shape)} for {pair}: expected {shown((q.shape[-1], k.shape[-1]))}")
+    return dot(q @ w, k)
+
+
+def concatenated(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
+    """A score from a small network, tanh(q U + k W) . v (Bahdanau et al. 2015, appendix A.1.2).
+
+    q (..., H, T, K), k (..., G, S, L), wa (K, A), ua (L, A), va (A,) -> (..., H, T, S)
+
+    >>> x, one = np.array([[[0.5]]]), np.ones((1, 1))
+    >>> concatenated(x, x, {"wa": one, "ua": one, "va": np.array([2.0])}).round(4).tolist()
+    [[[1.5232]]]
+    """
+    wa, ua, va = params["wa"], params["ua"], params["va"]
+    if va.ndim == 2 and 1 in va.shape:
+        va = va.reshape(-1)  # a linear layer with one output
+    check_inner(q, wa, ("Q", "wa"))
+    check_inner(k, ua, ("K", "ua"))
+    if not wa.shape[1:] == ua.shape[1:] == va.shape:
+        names = f"wa {shown(wa.shape)}, ua {shown(ua.shape)} and va {shown(va.shape)}"
+        raise DataError(f"{names}: last dimensions differ")
+    rows = grouped(q @ wa, k.shape[-3])[..., :, None, :]  # (..., G, H/G*T, 1, A)
+    scores: Array = np.tanh(rows + (k @ ua)[..., None, :, :]) @ va
+    return scores.reshape(*q.shape[:-1], k.shape[-2])
+
+
+ScoreFunction = Callable[[Array, Array, Mapping[str, Array]], Array]
+
+# name -> (function, the parameters it needs)
+SCORES: dict[str, tuple[ScoreFunction, tuple[str, ...]]] = {
+    "scaled-dot": (dot, ()),
+    "dot": (dot, ()),
+    "additive": (concatenated, ("wa", "ua", "va")),
+    "general": (general, ("w",)),
+}
