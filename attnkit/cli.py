@@ -91,7 +91,10 @@ def failed(error: Exception, place: str) -> int:
     if isinstance(error, AttnkitError):
         code, line = error.exit_code, str(error)
     elif isinstance(error, typer.BadParameter.__mro__[1]):
-        message = error.format_message()  # type: ignore[attr-defined]
+        from attnkit.options import nearest
+
+        wrong, close = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
+        message = error.message + nearest(wrong, close) if wrong and close else error.format_message()  # type: ignore[attr-defined]
         code, line = UsageError.exit_code, message[:1].lower() + message[1:].rstrip(".")
     elif isinstance(error, OSError):
         code, line = 4, f"<stdout>: write error: {error.strerror}"

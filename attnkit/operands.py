@@ -131,9 +131,11 @@ def words(text: str, name: str) -> list[str]:
         if not whole or sorted(ids.values()) != list(range(len(ids))):
             raise DataError(f"not a vocabulary: its ids are not 0 to {len(ids) - 1}, each once", name)
         return sorted(ids, key=ids.__getitem__)
-    found = [word for line in text.split("\n") if (word := line.removesuffix("\r"))]
-    if not found:
+    found = [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
+    if not any(found):
         raise DataError("no words", name)
+    if "" in found:
+        raise DataError(f"line {found.index('') + 1} is empty: every line is the word of an id", name)
     before: set[str] = set()
     for word in found:
         if word in before:

@@ -286,7 +286,7 @@ class TestAttend:
 
     def test_a_query_without_keys(self):
         nothing = np.array([[True, True, True], [False, False, False], [True, True, True]])
-        with pytest.warns(AttnkitWarning, match=r"1 rows of weights are zeros.*first \[0\]\[1\]"):
+        with pytest.warns(AttnkitWarning, match=r"1 row of weights is zeros.*first \[0\]\[1\]"):
             record = attnkit.attend(of(CAT), mask=nothing)
         assert not record["x"][1].any()
         with pytest.raises(DataError, match="may attend to nothing"):

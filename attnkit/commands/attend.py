@@ -196,7 +196,10 @@ def warn_of_empty(weights: Array, strict: bool) -> None:
     if not len(empty):
         return
     first = "".join(f"[{at}]" for at in empty[0])
-    problem = f"{len(empty)} rows of weights are zeros: their queries may attend to nothing (first {first})"
+    rows, of = (
+        ("1 row of weights is", "its query") if len(empty) == 1 else (f"{len(empty)} rows of weights are", "queries")
+    )
+    problem = f"{rows} zeros: {of} may attend to nothing (first {first})"
     if strict:
         raise DataError(problem)
     warnings.warn(problem, AttnkitWarning, stacklevel=2)

@@ -6,6 +6,7 @@
     npy.py npz.py safetensors.py json.py   the formats, each with `read` and `encode`
     archive.py      the ZIP container of npz
     syntax.py       the strict JSON parser
+    numbers.py      tensors as nested lists of numbers
     meta.py         axes, labels and history as JSON
 
 Formats are imported when a file needs them: a stage of a pipe pays only for its own.
