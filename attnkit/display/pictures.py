@@ -1,6 +1,5 @@
 """Pictures: what a terminal shows, as a document of its own."""
 
-import html
 import io
 import re
 from typing import Literal
@@ -77,6 +76,8 @@ def picture(ansi_text: str, title: str, kind: Literal["svg", "html"]) -> str:
         code_format = SVG.replace("FONTS", FONTS)
         drawn = console.export_svg(title=title, theme=SVG_EXPORT_THEME, code_format=code_format)
         return re.sub(r'textLength="([^"]*)"([^>]*)>([^<]*)', _measured, drawn)
+    import html
+
     braces = html.escape(title).replace("{", "{{").replace("}", "}}")
     code_format = HTML.replace("FONTS", FONTS).replace("TITLE", braces)
     return console.export_html(theme=SVG_EXPORT_THEME, code_format=code_format, inline_styles=True)
@@ -84,6 +85,8 @@ def picture(ansi_text: str, title: str, kind: Literal["svg", "html"]) -> str:
 
 def _measured(text: re.Match[str]) -> str:
     """The same SVG text with its length in columns; rich counts characters, and squeezes wide ones."""
+    import html
+
     shown = html.unescape(text[3])
     length = float(text[1]) * columns(shown) / len(shown)
     return f'textLength="{length:g}"{text[2]}>{text[3]}'
