@@ -29,8 +29,8 @@ ARROWS = {
     "commandline": {"options", "tool"},
     "pipelines": {"commandline", "commands", "formats", "tensors", "tool"},
     "commands": {
-        "__init__", "display", "formats", "model", "operands", "options", "output", "pipelines", "tensors", "tokenizers",
-        "tool", "views",
+        "__init__", "display", "formats", "model", "operands", "options", "output", "pipelines", "tensors",
+        "tokenizers", "tool", "views",
     },
     "cli": {"__init__", "commands", "commandline", "options", "output", "tool"},
     "__main__": {"cli"},
