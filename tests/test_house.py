@@ -115,3 +115,9 @@ def test_every_flag_is_in_the_readme_or_the_help_of_its_tool():
         found = commands.find(name)
         for flag in (*found.flags.values(), *found.extra.values()):
             assert flag.help
+
+
+@pytest.mark.parametrize("check", [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]], ids=" ".join)
+def test_the_linters_find_nothing(check):
+    done = subprocess.run([sys.executable, "-m", *check], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
