@@ -78,8 +78,10 @@ def option(name: str, flag: Flag, defaults: dict[str, Any]) -> Any:
 
 
 def single(name: str, flag: Flag, given: Any) -> Any:
-    """The one value of a flag, parsed; None where it was not given."""
+    """The one value of a flag, parsed; None where it was not given. Names may also come one by one."""
     spelling = options.spelling(name)
+    if flag.metavar == "NAMES" and given:
+        given = [",".join(given)]
     times = given if isinstance(given, int) else len(given or [])
     if times > 1:
         raise UsageError(f"given {times} times", spelling)

@@ -161,17 +161,13 @@ class Call:
         """The command line that does this again: all that is not a default, and the seed in use."""
         if isinstance(item, tuple):
             arguments = list(item)
+        elif isinstance(item, Record) and item.history:
+            arguments = []
         else:
-            arguments = (
-                [] if isinstance(item, Record) and item.history else [one for one in self.operands if one != "-"]
-            )
+            arguments = [operand for operand in self.operands if operand != "-"]
         shown = self.tool.explicit(self.parameters)
         flags: list[str] = []
-        for name, value in {
-            **self.parameters,
-            "only": self.common.get("only"),
-            "dtype": self.common.get("dtype"),
-        }.items():
+        for name, value in (self.parameters | {name: self.common.get(name) for name in ("only", "dtype")}).items():
             default = self.tool.defaults.get(name)
             if name in shown or type(value) is not type(default) or value != default:
                 flags += spelled(name, value)

@@ -412,6 +412,7 @@ def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
         ("-f table", {}, b"x (token 1, model 2)"),
         ("-o /dev/stdout", {}, b'{"tensors"'),
         ("-o - -f npz", {}, b"PK"),
+        ("--only ids --only x", {}, b'{"tensors":{"ids"'),
     ],
 )
 def test_the_format_of_the_output(arguments, environment, start):

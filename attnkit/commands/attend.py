@@ -87,9 +87,8 @@ def attend(
     """Attention: every query's average of the values, weighted by how well its key fits.
 
     Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V. Without weights Q = K = V = x. x is (T, D), (B, T, D) or,
-    already split into heads, (B, H, T, D). A record's own mask is used, unless the
-    queries or keys come from elsewhere. A query that
-    may attend to nothing gets zeros, and a warning.
+    already split into heads, (B, H, T, D). A record's own mask is used, unless queries or keys come from
+    elsewhere. A query that may attend to nothing gets zeros, and a warning.
 
     \b
     Example:
@@ -108,11 +107,9 @@ def attend(
         mask = operands.chosen(inputs, "mask")
     warn_of_floats(mask)
     check_heads(q, k, heads, kv_heads)
-    weights = (
-        {name: one for name, one in (params or {}).items() if name not in FFN}
-        if seed is None
-        else random_weights(q, k, v, heads, kv_heads or heads, seed)
-    )
+    weights = {name: one for name, one in (params or {}).items() if name not in FFN}
+    if seed is not None:
+        weights = random_weights(q, k, v, heads, kv_heads or heads, seed)
     compared = {name: weights.pop(name) for name in model.SCORES[score][1] if name in weights}
     found = model.multi_head_attention(
         q, k, v, weights, heads=heads, kv_heads=kv_heads,
