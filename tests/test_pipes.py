@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from functools import reduce
@@ -214,6 +215,7 @@ def test_peek_passes_every_byte_and_shows_the_record():
         assert subprocess.run(["attnkit", "peek", "-q"], input=data, capture_output=True, env=ENV).stderr == b""
 
 
+@pytest.mark.skipif(shutil.which("jq") is None, reason="it pipes into jq")
 def test_jq_and_numpy_read_what_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert shell("attnkit posenc --size 2 --dim 2 | jq -c .tensors.x.data[0]") == b"[0,1]\n"
