@@ -38,12 +38,15 @@ def piped() -> str:
     return "-"
 
 
-def load(path: str, what: Load, piped: list[Record | str] | None = None) -> tuple[Any, dict[str, str]]:
+def load(
+    path: str, what: Load, piped: list[Record | str] | None = None, bfloat16: bool = False
+) -> tuple[Any, dict[str, str]]:
     """The content of a file operand, read once to its end, and {file: SHA-256} for the history.
 
-    piped  what the stage before gives, where that is the operand
-    what   tensor -> a record with only x; tensors -> the dict of its tensors;
-           words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name
+    piped     what the stage before gives, where that is the operand
+    bfloat16  take 2-byte void elements of NPY for it
+    what      tensor -> a record with only x; tensors -> the dict of its tensors;
+              words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name
     """
     if what == "tokenizer" and path in BUILT_IN:
         return BUILT_IN[path], {}
@@ -56,7 +59,7 @@ def load(path: str, what: Load, piped: list[Record | str] | None = None) -> tupl
             text = text_of(source)
             content = (words if what == "words" else from_json)(text, source.name)
         else:
-            content = tensor_of(list(read(source, lone_is_x=False)), name, source.name, what)
+            content = tensor_of(list(read(source, bfloat16, lone_is_x=False)), name, source.name, what)
         named = source.name != "<stdin>"  # what comes down a pipe is no file to read again
         return content, {source.name: source.digest()} if named else {}
 

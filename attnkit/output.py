@@ -13,18 +13,20 @@ from attnkit.tensors.record import Record
 from attnkit.tool import Call, Flow
 
 STDERR = 2
+TEXT = "text"  # what a tool that prints writes, whatever its file is called
+BINARY = ("npy", "npz", "safetensors")
 TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 
 
 def write(call: Call, flow: Flow) -> int:
     """Write every result of a flow as soon as it is there; the exit code is the worst of theirs."""
-    chosen, path, status, count = format_of(call.common, call.tool.eyes, flow.format), call.common.get("output"), 0, 0
-    if chosen not in ("json", *EYES) and path in TERMINAL and os.isatty(STDOUT):
+    chosen, path, status, count = format_for(call, flow.format), call.common.get("output"), 0, 0
+    if chosen in BINARY and path in TERMINAL and os.isatty(STDOUT):
         raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
     with tensors.open_sink(path) as sink:
-        for result in flow.items if chosen in (*tensors.STREAMS, "table") else only_one(flow.items, chosen):
+        for result in flow.items if chosen in (*tensors.STREAMS, "table", TEXT) else only_one(flow.items, chosen):
             count += 1
-            untouched = call.tool.verbatim and chosen == flow.format and not {"only", "dtype"} & set(call.common)
+            untouched = call.tool.verbatim and chosen == call.arrived and not {"only", "dtype"} & set(call.common)
             data = call.source.captured() if untouched and call.source else encoded(call, result, chosen, count == 1)
             if chosen not in EYES:
                 aside(call, result)
@@ -32,6 +34,11 @@ def write(call: Call, flow: Flow) -> int:
             if isinstance(result, Record):
                 status = max(status, call.tool.status(result, call))
     return status
+
+
+def format_for(call: Call, arriving: str | None) -> str:
+    """The format of what a call writes."""
+    return TEXT if call.tool.prints(call.parameters) else format_of(call.common, call.tool.eyes, arriving)
 
 
 def only_one(items: Iterator[Record | str], chosen: str) -> Iterator[Record | str]:

@@ -39,7 +39,8 @@ class Tool:
     view      (record, call, look) -> text for a terminal
     status    (record, call) -> exit code
     extra     flags for feed and view alone: they are not parameters of the function
-    explicit  (parameters) -> names of the defaults that the history must show: the seed in use
+    explicit  (parameters) -> the defaults that the history must show: the seed in use
+    prints    (parameters) -> whether its result is text, not a record
     numeric   (parameters) -> whether it computes with x, so that NaN and infinity there are worth a warning
     aside     (parameters) -> whether its view goes to standard error where its output is not for eyes
     eyes      whether its output is a table unless a format is asked for
@@ -56,7 +57,8 @@ class Tool:
         view: "View | None" = None,
         status: "Callable[[Record, Call], int]" = lambda record, call: 0,
         extra: dict[str, Flag] | None = None,
-        explicit: Callable[[dict[str, Any]], tuple[str, ...]] = lambda parameters: (),
+        explicit: Callable[[dict[str, Any]], dict[str, Any]] = lambda parameters: {},
+        prints: Callable[[dict[str, Any]], bool] = lambda parameters: False,
         numeric: Callable[[dict[str, Any]], bool] = lambda parameters: True,
         aside: Callable[[dict[str, Any]], bool] = lambda parameters: False,
         eyes: bool = False,
@@ -65,7 +67,7 @@ class Tool:
     ) -> None:
         self.function, self.name, self.operand = function, function.__name__, operand
         self.feed, self.view, self.status = feed or arriving, view, status
-        self.explicit, self.numeric = explicit, numeric
+        self.explicit, self.numeric, self.prints = explicit, numeric, prints
         self.aside, self.eyes, self.verbatim, self.names = aside, eyes, verbatim, names
         hints = get_type_hints(function, include_extras=True)
         parameters = list(inspect.signature(function).parameters.values())[1:]
@@ -86,9 +88,11 @@ class Tool:
         common = {name: value for name, value in values.items() if name not in self.flags}
         if isinstance(item, Record):
             item = replace(item, formulas={})
+        elif isinstance(item, str | list) and self.operand != "[INPUT]":
+            item = (item,) if isinstance(item, str) else tuple(item)
         elif isinstance(item, str):
-            item = (item,)
-        elif isinstance(item, np.ndarray | list) and self.operand == "[INPUT]":
+            raise UsageError(f"{self.name} takes a record, not text")
+        elif isinstance(item, np.ndarray | list):
             item = Record({"x": np.asarray(item)})
         return Call(self, parameters, common).apply(item)
 
@@ -109,6 +113,7 @@ class Call:
     operands: tuple[str, ...] = ()
     current: "ClassVar[Call | None]" = None  # the stage at work: a warning is its
     source: tensors.Source | None = None
+    arrived: str | None = None  # the format of the source
     upstream: Flow | None = None
     loaded: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -146,7 +151,7 @@ class Call:
     def read(self, path: str) -> Flow:
         """The stream of records in a file, and its format; `-` behind another stage is what that one gives."""
         if path == "-" and self.upstream is not None:
-            return self.upstream
+            return Flow(self.upstream.format, map(tensors_alone, self.upstream.items))
         source, name = operands.opened(path, hash=path != "-")
         if self.tool.verbatim:
             source.capture()
@@ -154,7 +159,7 @@ class Call:
         stream = tensors.read(source, bfloat16, lone_is_x=not (name or self.tool.names))
         if stream.format == "npy" and format_of(self.common, self.tool.eyes, stream.format) in ("npy", *EYES):
             source.stop_hash()  # neither carries a history
-        self.source = source
+        self.source, self.arrived = source, stream.format
         return Flow(stream.format, (self._named(record, name, path) for record in stream))
 
     def line(self, item: Item) -> str:
@@ -166,8 +171,9 @@ class Call:
         else:
             arguments = [operand for operand in self.operands if operand != "-"]
         shown = self.tool.explicit(self.parameters)
+        common = {name: self.common.get(name) for name in ("only", "dtype")}
         flags: list[str] = []
-        for name, value in (self.parameters | {name: self.common.get(name) for name in ("only", "dtype")}).items():
+        for name, value in (self.parameters | shown | common).items():
             default = self.tool.defaults.get(name)
             if name in shown or type(value) is not type(default) or value != default:
                 flags += spelled(name, value)
@@ -212,7 +218,7 @@ class Call:
         if name not in self.loaded:
             load = self.tool.flags[name].load or "tensor"
             piped = None if self.upstream is None or not is_stdin(value) else list(self.upstream.items)
-            content, digests = operands.load(value, load, piped)
+            content, digests = operands.load(value, load, piped, self.common.get("dtype") == "bfloat16")
             self.loaded[name] = content
             self.files |= digests
         return self.loaded[name]
@@ -293,6 +299,13 @@ def arriving(call: Call, upstream: Flow | None) -> Flow:
     if not call.operands:
         return call.read("-" if upstream is not None else operands.piped())
     return call.read(call.operands[0])
+
+
+def tensors_alone(item: Result) -> Record:
+    """A record, as a stage that reads tensors needs it."""
+    if not isinstance(item, Record):
+        raise DataError("not a tensor file (looks like text)", "<stdin>")
+    return item
 
 
 def is_stdin(operand: Any) -> bool:

@@ -194,7 +194,7 @@ class TestMask:
         assert attnkit.mask(size="2", causal=True, as_="additive")["x"].tolist() == [[0, -np.inf], [0, 0]]
         lowest = attnkit.mask(size="2", causal=True, as_="additive", fill="lowest", dtype="float32")["x"]
         assert lowest[0, 1] == np.finfo(np.float32).min
-        assert attnkit.mask(of(X), lengths=np.array([2, 5]), as_="lengths")["mask"].tolist() == [2, 5]
+        assert attnkit.mask(of(X), lengths=np.array([2, 5]), as_="lengths")["lengths"].tolist() == [2, 5]
 
     def test_explain_names_the_rule(self):
         said = attnkit.mask(size="4", causal=True, window="1,0", explain="3,1")

@@ -251,6 +251,9 @@ def test_run_takes_files_folders_and_steps(tmp_path, monkeypatch):
         ("embed --lines --dim 2 -f npz 'a b'", "attend --query x.npy:x --key -:x --value x.npy --keep weights -f npz"),
         ("embed a --dim 4", "decode --emit text"),
         ("posenc x.npy", "diff - x.npy"),
+        ("embed 'a b c' 'd e' --dim 4 -f npz", "attend --keep weights,masked"),
+        ("embed 'a b c' 'd e' --dim 4 -f npz", "mask --causal --window 2,0"),
+        ("embed a --dim 4 -f safetensors", "peek -q -f npz"),
     ],
 )
 def test_the_operand_that_is_the_stage_before(tmp_path, monkeypatch, first, second):
@@ -258,6 +261,26 @@ def test_the_operand_that_is_the_stage_before(tmp_path, monkeypatch, first, seco
     np.save("x.npy", np.arange(4.0).reshape(2, 2))
     expected = shell(f"attnkit {first} | attnkit {second}", check=False)
     assert expected and shell(f"attnkit run {shlex.quote(f'{first} | {second}')}", check=False) == expected
+
+
+@pytest.mark.parametrize("second", ["posenc", "attend -", "peek -q", "show -f json", "diff - x.npy"])
+def test_text_is_no_tensor_for_the_next_stage(tmp_path, monkeypatch, second):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.zeros(2))
+    first = "embed a --dim 2 | decode --emit text"
+    for line in (f"{first} | {second}".replace("| ", "| attnkit "), f"run {shlex.quote(f'{first} | {second}')}"):
+        done = subprocess.run(["bash", "-c", f"attnkit {line}"], capture_output=True, env=ENV)
+        message = f"attnkit {second.split()[0]}: <stdin>: not a tensor file (looks like text)\n"
+        assert (done.returncode, done.stdout, done.stderr.decode()) == (3, b"", message)
+
+
+def test_text_goes_to_a_file_of_any_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shell("attnkit embed 'a b' --dim 16 -o e.npz && attnkit history e.npz -o e.sh")
+    shell("attnkit decode e.npz --emit text -o e.words")
+    assert Path("e.words").read_text() == "a b\n" and Path("e.sh").read_text().startswith("#!/bin/sh\n")
+    shell("attnkit run 'embed a --dim 2 | decode --emit text' -o r.words")
+    assert Path("r.words").read_text() == "a\n"
 
 
 def test_a_format_of_one_record_refuses_a_stream_before_it_writes():
@@ -322,6 +345,14 @@ def test_replay_reads_standard_input_where_the_first_command_did(tmp_path, monke
         ["attnkit", "history", "out.json", "--replay"], input=b"[[1,2],[3,5]]", capture_output=True, env=ENV
     )
     assert done.returncode == 3 and b"x differs first at [1][0]" in done.stderr
+
+
+def test_a_seed_that_was_not_given_is_in_the_history_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shell("attnkit embed 'a b c' --dim 4 | attnkit decode --top-k 2 -o d.npz")
+    assert b"attnkit decode --top-k 2 --seed 0" in shell("attnkit history d.npz")
+    assert b"equal" in shell("attnkit history d.npz --replay")
+    assert attnkit.embed(["a b", "c"], dim=2).history[0]["command"] == "attnkit embed 'a b' c --dim 2 --seed 0"
 
 
 def test_a_slice_and_a_dash_are_replayed_a_stream_cannot_be(tmp_path, monkeypatch):
@@ -394,6 +425,7 @@ def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
         == 0
     )
     assert subprocess.run(["attnkit", "diff", "a.npz", "a.npz", "-q"], capture_output=True, env=ENV).returncode == 0
+    assert shell("attnkit diff <(echo '[1.0]') <(echo '[1.0001]') --dtype float16").startswith(b"x: the same")
     longer = shell("attnkit diff <(echo '[1]') <(echo '[1] [2]'); echo $?")
     assert longer == b"x: the same (shape (1,), int64)\n\nx: only in B\n1\n"
     apart = shell("attnkit diff <(echo '[1,100]') <(echo '[2,103]')", check=False)

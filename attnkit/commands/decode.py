@@ -39,7 +39,8 @@ def best(record: Record, call: Call, look: display.Look) -> str:
 @tool(
     view=best,
     extra={"top": options.integer("candidates in the table [default: 5]", 1)},
-    explicit=lambda given: ("seed",) if sampling(given) else (),
+    explicit=lambda given: {"seed": given["seed"] or 0} if sampling(given) else {},
+    prints=lambda given: given["emit"] == "text",
 )
 def decode(
     record: Record,

@@ -9,7 +9,7 @@ import numpy as np
 from attnkit import display, options
 from attnkit.errors import UsageError
 from attnkit.tensors.record import Array, Record
-from attnkit.tool import Call, Flow, tool
+from attnkit.tool import Call, Flow, converted, tool
 
 FIGURES = ("differing", "max_abs", "max_rel", "cosine")
 
@@ -32,13 +32,15 @@ def pairs(call: Call, upstream: Flow | None) -> Flow:
 def together(call: Call) -> Iterator[Pair]:
     """Record by record; a stream that ends before the other goes on with records of nothing."""
     name_a, name_b = call.operands
-    only = call.common.pop("only", None)  # which to compare, not which figures to keep
     ours, theirs = call.read(name_a).items, call.read(name_b).items
+    only, dtype = call.common.pop("only", None), call.common.pop("dtype", None)  # of what is compared
     while True:
         a, b = next(ours, None), next(theirs, None)
         if a is None and b is None:
             return
         a, b = a or Record({}), b or Record({})
+        if dtype:
+            a, b = (converted(one, dtype) if "x" in one else one for one in (a, b))
         yield Pair(a.only(only), b.only(only)) if only else Pair(a, b)
 
 

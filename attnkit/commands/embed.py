@@ -56,7 +56,7 @@ def spoken(upstream: Flow) -> Iterator[str]:
     operand="[TEXT]...",
     feed=texts_of,
     extra={"lines": options.switch("a stream: one record for each line")},
-    explicit=lambda given: ("seed",) if given["dim"] is not None else (),
+    explicit=lambda given: {"seed": given["seed"]} if given["dim"] is not None else {},
 )
 def embed(
     texts: Sequence[str] | str | None,

@@ -15,7 +15,7 @@ ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hol
 
 
 @tool(
-    explicit=lambda given: ("seed",) if given["hidden"] is not None else (),
+    explicit=lambda given: {"seed": given["seed"]} if given["hidden"] is not None else {},
     aside=lambda given: bool(given["steps"]),
 )
 def ffn(

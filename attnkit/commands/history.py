@@ -13,7 +13,7 @@ from attnkit.tool import tool
 STREAMS = ("/dev/", "/proc/")  # where `<(…)` and descriptors are
 
 
-@tool(numeric=lambda given: False)
+@tool(numeric=lambda given: False, prints=lambda given: True)
 def history(
     record: Record,
     *,

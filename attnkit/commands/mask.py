@@ -20,7 +20,11 @@ class Rule(NamedTuple):
     cells: Array
 
 
-@tool(feed=Unless(lambda given: given["size"] is not None), numeric=lambda given: False)
+@tool(
+    feed=Unless(lambda given: given["size"] is not None),
+    numeric=lambda given: False,
+    prints=lambda given: given["explain"] is not None,
+)
 def mask(
     record: Record | None,
     *,
@@ -235,16 +239,11 @@ def lowest(dtype: np.dtype[Any]) -> float:
 
 
 def placed(record: Record | None, mask: Array, formula: str, cross: bool) -> Record:
-    """The mask in its record as `mask`, as `memory_mask` with --cross, as x without a record."""
-    axes = (
-        ("batch",)
-        if mask.dtype == np.int64
-        else ("batch", "head", "query", "key")[4 - mask.ndim :]
-        if mask.ndim != 3
-        else ("batch", "query", "key")
-    )
-    name = "x" if record is None else "memory_mask" if cross else "mask"
+    """The mask in its record as `mask`, `memory_mask` or `lengths`; as x where there was no record."""
+    over, lengths = "source" if cross else "key", mask.dtype == np.int64
+    axes = ("batch",) if lengths else (*("batch", "head")[: mask.ndim - 2], "query", over)
+    name = "x" if record is None else "lengths" if lengths else "memory_mask" if cross else "mask"
     labels: dict[str, Labels] = {}
-    if record is not None and (words := record.labels.get("token")):
+    if record is not None and not lengths and (words := record.labels.get("token")):
         labels = {"query": words} if cross else {"query": words, "key": words}
     return (record or Record({})).put({name: mask}, {name: axes[: mask.ndim]}, labels, {name: formula})

@@ -5,7 +5,7 @@ from typing import Any
 
 from attnkit import operands, options, output, pipelines, tensors
 from attnkit.errors import FileError, UsageError
-from attnkit.formats import EYES, format_of
+from attnkit.formats import EYES
 from attnkit.tensors.record import Record
 from attnkit.tool import Call, Flow, Result, tool
 
@@ -41,7 +41,7 @@ def pipeline(call: Call, upstream: Flow | None) -> Flow:
             output.aside(done, result, asked=bool(call.extra.get("steps")))
 
     flow = pipelines.chained(calls, after)
-    call.common = last.common | {"format": format_of(last.common, last.tool.eyes, flow.format)}
+    call.common = last.common | {"format": output.format_for(last, flow.format)}
     for name in ("only", "dtype"):
         call.common.pop(name, None)  # the last stage has done it
     return flow

@@ -26,7 +26,7 @@ def dumps(value: object) -> bytes:
 
 def parts(record: Record) -> dict[str, Any]:
     """Axes, labels and history as JSON holds them."""
-    axes = {name: list(names) for name, names in record.axes.items() if name in record}
+    axes = {name: list(record.axes[name]) for name in record.tensors if name in record.axes}
     return {"axes": axes, "labels": record.labels, "history": record.history}
 
 
