@@ -39,6 +39,7 @@ class Tool:
     view      (record, call, look) -> text for a terminal
     status    (record, call) -> exit code
     extra     flags for feed and view alone: they are not parameters of the function
+    alone     (parameters) -> whether it reads no input: its parameters say all
     explicit  (parameters) -> the defaults that the history must show: the seed in use
     prints    (parameters) -> whether its result is text, not a record
     numeric   (parameters) -> whether it computes with x, so that NaN and infinity there are worth a warning
@@ -57,6 +58,7 @@ class Tool:
         view: "View | None" = None,
         status: "Callable[[Record, Call], int]" = lambda record, call: 0,
         extra: dict[str, Flag] | None = None,
+        alone: Callable[[dict[str, Any]], bool] = lambda parameters: False,
         explicit: Callable[[dict[str, Any]], dict[str, Any]] = lambda parameters: {},
         prints: Callable[[dict[str, Any]], bool] = lambda parameters: False,
         numeric: Callable[[dict[str, Any]], bool] = lambda parameters: True,
@@ -67,7 +69,7 @@ class Tool:
     ) -> None:
         self.function, self.name, self.operand = function, function.__name__, operand
         self.feed, self.view, self.status = feed or arriving, view, status
-        self.explicit, self.numeric, self.prints = explicit, numeric, prints
+        self.alone, self.explicit, self.numeric, self.prints = alone, explicit, numeric, prints
         self.aside, self.eyes, self.verbatim, self.names = aside, eyes, verbatim, names
         hints = get_type_hints(function, include_extras=True)
         parameters = list(inspect.signature(function).parameters.values())[1:]
@@ -236,13 +238,9 @@ class Call:
     def _check_stdin(self) -> None:
         files = [value for name, value in self.parameters.items() if self.tool.flags[name].load]
         readers = sum(map(is_stdin, (*files, *self.operands)))
-        implied = not self.operands and self.tool.operand.startswith("[") and not self._makes_its_own()
+        implied = not self.operands and self.tool.operand.startswith("[") and not self.tool.alone(self.parameters)
         if readers + implied > 1:
             raise UsageError("only one operand can be '-' (standard input)")
-
-    def _makes_its_own(self) -> bool:
-        alone = isinstance(self.tool.feed, Unless) and self.tool.feed.alone(self.parameters)
-        return alone or self.parameters.get("ids") is not None
 
     def _check_range(self, item: Item, result: Record) -> None:
         before = non_finite(item["x"]) if isinstance(item, Record) and "x" in item else ""
@@ -295,7 +293,14 @@ View = Callable[[Record, Call, display.Look], str]
 
 
 def arriving(call: Call, upstream: Flow | None) -> Flow:
-    """Feed of a tool that transforms records: those of its operand, of the stage before, of standard input."""
+    """Feed of a tool that transforms records: those of its operand, of the stage before, of standard input.
+
+    A tool that stands alone is called once, without a record.
+    """
+    if call.tool.alone(call.parameters):
+        if call.operands:
+            raise UsageError(f"{call.operands[0]}: nothing is read with these flags")
+        return Flow(upstream.format if upstream else None, iter([None]))
     if not call.operands:
         return call.read("-" if upstream is not None else operands.piped())
     return call.read(call.operands[0])
@@ -311,20 +316,6 @@ def tensors_alone(item: Result) -> Record:
 def is_stdin(operand: Any) -> bool:
     """Whether an operand is standard input, or a tensor of the record there."""
     return isinstance(operand, str) and (operand == "-" or operand.startswith("-:"))
-
-
-class Unless:
-    """Feed of a tool that makes its own tensor when its parameters say so, and transforms records otherwise."""
-
-    def __init__(self, alone: Callable[[dict[str, Any]], bool]) -> None:
-        self.alone = alone
-
-    def __call__(self, call: Call, upstream: Flow | None) -> Flow:
-        if not self.alone(call.parameters):
-            return arriving(call, upstream)
-        if call.operands:
-            raise UsageError(f"{call.operands[0]}: nothing is read with these flags")
-        return Flow(upstream.format if upstream else None, iter([None]))
 
 
 def converted(record: Record, dtype: str) -> Record:

@@ -9,7 +9,7 @@ import numpy as np
 from attnkit import model, operands, options
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.tensors.record import Array, Labels, Record
-from attnkit.tool import Unless, tool
+from attnkit.tool import tool
 
 STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
 FFN = ("w1", "b1", "w2", "b2", "w3")  # one file may hold the weights of a whole layer
@@ -24,7 +24,7 @@ def stands_alone(given: Mapping[str, Any]) -> bool:
 
 
 @tool(
-    feed=Unless(stands_alone),
+    alone=stands_alone,
     aside=lambda given: bool(given["steps"]),
     numeric=lambda given: given["emit"] != "masked",  # where -inf is no accident
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 from attnkit import display, model, options, tokenizers, views
 from attnkit.errors import DataError, UsageError
-from attnkit.tensors.record import Array, Labels, Record
+from attnkit.tensors.record import Array, Labels, Record, flat, in_row
 from attnkit.tool import Call, tool
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
@@ -20,12 +20,11 @@ def best(record: Record, call: Call, look: display.Look) -> str:
     x = record["x"]
     probs = x.reshape(-1, *x.shape[-2:]) if x.ndim > 1 else x[None, None]
     ids, shares = model.candidates(probs, call.extra.get("top") or 5)
-    words = [str(word) for word in record.labels.get("vocab", [])] or None
+    words = flat(record.labels.get("vocab")) or None
     tokens = record.labels_of("x", x.ndim - 2) if x.ndim > 1 else None
     drawn = []
     for row in range(len(probs)):
-        here: Any = tokens[row] if tokens and isinstance(tokens[0], list) else tokens
-        here = [str(one) for one in here or range(probs.shape[1])]
+        here = in_row(tokens, row) or [str(at) for at in range(probs.shape[1])]
         real = [at for at, token in enumerate(here) if token not in tokenizers.PADDING]
         drawn.append(
             display.candidates(
@@ -145,7 +144,7 @@ def output_matrix(
     record: Record, table: Record | None, params: Mapping[str, Array] | None
 ) -> tuple[Array, Array | None, list[str], str]:
     """The output matrix (D, N), its bias, the words of its columns, and its formula."""
-    words = [word for word in record.labels.get("vocab", []) if isinstance(word, str)]
+    words = flat(record.labels.get("vocab"))
     if params is not None:
         if "w" not in params or set(params) - {"w", "b"}:
             raise DataError(
@@ -153,8 +152,7 @@ def output_matrix(
             )
         return params["w"], params.get("b"), words, "x W + b" if "b" in params else "x W"
     if table is not None:
-        labels = table.labels_of("x", 0) if table["x"].ndim == 2 else None
-        words = [word for word in labels or [] if isinstance(word, str)] or words
+        words = (flat(table.labels_of("x", 0)) if table["x"].ndim == 2 else []) or words
         matrix = table["x"]
     elif "table" in record:
         matrix = record["table"]
@@ -172,7 +170,7 @@ def spoken(ids: Array, words: list[str], tokens: Labels | None) -> str:
     rows = ids.reshape(-1, ids.shape[-1]) if ids.ndim else ids.reshape(1, 1)
     lines = []
     for at, row in enumerate(rows):
-        here: Any = tokens[at] if tokens and isinstance(tokens[0], list) and at < len(tokens) else [""] * len(row)
+        here = [""] * len(row) if not tokens or flat(tokens) else in_row(tokens, at)
         lines.append(
             " ".join(words[one] for one, token in zip(row, here, strict=False) if token not in tokenizers.PADDING)
         )

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnkit import display, options
 from attnkit.errors import UsageError
-from attnkit.tensors.record import Array, Record
+from attnkit.tensors.record import Array, Record, flat, in_row
 from attnkit.tool import Call, Flow, converted, tool
 
 FIGURES = ("differing", "max_abs", "max_rel", "cosine")
@@ -163,11 +163,9 @@ def place(record: Record, name: str, index: tuple[int, ...]) -> str:
     """
     parts = []
     for dimension, at in enumerate(index):
-        labels: Any = record.labels_of(name, dimension)
-        axes = record.axes_of(name)
-        if labels and isinstance(labels[0], list):
-            labels = labels[index[axes.index("batch")]] if "batch" in axes else None
-        parts.append(f"{axes[dimension]} {at}" + (f" {labels[at]!r}" if labels and at < len(labels) else ""))
+        labels, axes = record.labels_of(name, dimension), record.axes_of(name)
+        row = in_row(labels, index[axes.index("batch")]) if "batch" in axes else flat(labels)
+        parts.append(f"{axes[dimension]} {at}" + (f" {row[at]!r}" if at < len(row) else ""))
     return f"[{', '.join(parts)}]"
 
 

@@ -9,7 +9,7 @@ from attnkit import model, options, tokenizers
 from attnkit.errors import DataError, UsageError
 from attnkit.operands import decoded, piped
 from attnkit.tensors import open_source
-from attnkit.tensors.record import Array, Labels, Record
+from attnkit.tensors.record import Array, Labels, Record, flat
 from attnkit.tokenizers import Tokenizer
 from attnkit.tool import Call, Flow, tool
 
@@ -17,7 +17,7 @@ from attnkit.tool import Call, Flow, tool
 def texts_of(call: Call, upstream: Flow | None) -> Flow:
     """Feed: the TEXT arguments, else standard input: one text, or one a line with --lines and --batch."""
     lines, batch = call.extra.get("lines"), call.parameters["batch"]
-    if call.parameters["ids"] is not None:
+    if call.tool.alone(call.parameters):
         if call.operands or lines or batch:
             raise UsageError("--ids FILE stands in place of text: no TEXT, --lines or --batch with it")
         return Flow(None, iter([()]))
@@ -55,6 +55,7 @@ def spoken(upstream: Flow) -> Iterator[str]:
 @tool(
     operand="[TEXT]...",
     feed=texts_of,
+    alone=lambda given: given["ids"] is not None,
     extra={"lines": options.switch("a stream: one record for each line")},
     explicit=lambda given: {"seed": given["seed"]} if given["dim"] is not None else {},
 )
@@ -129,8 +130,7 @@ class Found(NamedTuple):
 
 def known_words(table: Record | None) -> list[str]:
     """The words a table's rows are labelled with, none where they are not."""
-    labels = table.labels_of("x", 0) if table is not None and table["x"].ndim else None
-    return [word for word in labels or [] if isinstance(word, str)]
+    return flat(table.labels_of("x", 0)) if table is not None and table["x"].ndim else []
 
 
 def spelled(ids: Array, vocabulary: list[str], rows: int) -> Found:

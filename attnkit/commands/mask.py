@@ -6,8 +6,8 @@ import numpy as np
 
 from attnkit import model, options, tokenizers
 from attnkit.errors import DataError, UsageError
-from attnkit.tensors.record import Array, Labels, Record
-from attnkit.tool import Unless, tool
+from attnkit.tensors.record import Array, Labels, Record, flat, in_row
+from attnkit.tool import tool
 
 FILLS = ("-inf", "lowest", "-1e9")
 
@@ -21,7 +21,7 @@ class Rule(NamedTuple):
 
 
 @tool(
-    feed=Unless(lambda given: given["size"] is not None),
+    alone=lambda given: given["size"] is not None,
     numeric=lambda given: False,
     prints=lambda given: given["explain"] is not None,
 )
@@ -165,11 +165,11 @@ def unpadded(record: Record | None, keys: int, pad_id: int | None) -> Array:
         return model.padding(record["lengths"], keys)
     ids = record["ids"] if "ids" in record else record["x"]
     if pad_id is None:
-        words = record.labels.get("vocab", [])
-        word = tokenizers.padding([one for one in words if isinstance(one, str)])
+        words = flat(record.labels.get("vocab"))
+        word = tokenizers.padding(words)
         if word is None:
             raise UsageError("which id is padding? its vocabulary names none; --pad-id N", "--padding")
-        pad_id = [str(one) for one in words].index(word)
+        pad_id = words.index(word)
     return np.asarray(ids != pad_id)[..., None, :]  # (..., 1, S)
 
 
@@ -213,9 +213,9 @@ def explained(
 
 def word(record: Record | None, axis: str, at: int, cell: tuple[int, ...]) -> str:
     """The token at an index, quoted, where the record names it."""
-    labels: Any = record and (record.labels.get(axis) or record.labels.get("token"))
-    row = labels[cell[0]] if labels and isinstance(labels[0], list) and cell[2:] else labels
-    return f" {row[at]!r}" if row and at < len(row) and isinstance(row[at], str) else ""
+    labels = record.labels.get(axis) or record.labels.get("token") if record else None
+    row = in_row(labels, cell[0]) if cell[2:] else flat(labels)
+    return f" {row[at]!r}" if at < len(row) else ""
 
 
 def formed(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Array:

@@ -8,13 +8,13 @@ import numpy as np
 from attnkit import model, options
 from attnkit.errors import DataError, UsageError
 from attnkit.tensors.record import Array, Record
-from attnkit.tool import Unless, tool
+from attnkit.tool import tool
 
 BIASES = ("alibi", "t5")
 KINDS = ("sinusoidal", "learned", "rotary", *BIASES)
 
 
-@tool(feed=Unless(lambda given: given["size"] is not None))
+@tool(alone=lambda given: given["size"] is not None)
 def posenc(
     record: Record | None,
     *,

@@ -125,6 +125,26 @@ class Record:
                 raise DataError(f"labels of axis {axis!r}: {len(row)} for the {size} indices of tensor {name!r}")
 
 
+def flat(labels: Labels | None) -> list[str]:
+    """Labels that hold for every row of a batch; none where there are none, or each row has its own.
+
+    >>> flat(["a", "b"]), flat([["a"], ["b"]])
+    (['a', 'b'], [])
+    """
+    return [label for label in labels or [] if isinstance(label, str)]
+
+
+def in_row(labels: Labels | None, row: int) -> list[str]:
+    """The labels of one row of a batch, which may be those of all; none where there are none.
+
+    >>> in_row([["a"], ["b"]], 1), in_row(["a", "b"], 1), in_row([["a"]], 7)
+    (['b'], ['a', 'b'], [])
+    """
+    if not labels or isinstance(labels[0], str):
+        return flat(labels)
+    return list(labels[row]) if row < len(labels) else []
+
+
 def listed(names: Mapping[str, Any] | Sequence[str], most: int = 10) -> str:
     """Names for an error message, the first ten of them.
 
