@@ -2,10 +2,14 @@
 
 model/        the arithmetic: pure functions on arrays, in the order of a forward pass
 tensors/      records and the formats they are read from and written to
-tokenizers    text to ids and back
+checkpoints/  published folders to a configuration and parameters, one file a family
+tokenizers/   text to ids and back
 display/      arrays as tables and heat maps
 commands/     the tools, one file each; every one is a function of a record
 tool          what surrounds that function: its place in a pipe, its line of history
+texts images  what a model is given; layers: one layer of it as a tool's parameters
+tracing       intermediates of a run kept, replaced, switched off; recipes: a model as a shell pipeline
+generating/   text token by token: prompts, caches, what is shown on the way
 options, commandline, operands, formats, views, output   flags, arguments, files, formats, looks, results
 pipelines     tools chained in one process
 cli           the process: arguments in, exit code out
@@ -17,7 +21,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-TOOLS = ("embed", "posenc", "mask", "attend", "layernorm", "ffn", "decode")
+TOOLS = ("embed", "posenc", "mask", "attend", "layernorm", "ffn", "encode", "decode")
 
 
 def __getattr__(name: str) -> Any:

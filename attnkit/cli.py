@@ -59,6 +59,9 @@ def execute(call: "Call") -> int:
         if not call.common.get("quiet"):
             warnings.simplefilter("default", AttnkitWarning)
         warnings.showwarning = show
+        if os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not call.common.get("quiet"):
+            type(call).report = output.PROGRESS.report
+        type(call).remark = output.remark
         return output.write(call, call.flow(None))
 
 

@@ -11,6 +11,8 @@ from attnkit.errors import UsageError
 from attnkit.options import Flag
 from attnkit.tool import Call, Tool
 
+SEVERAL = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER:HEAD")  # what may also come one by one
+
 
 def parse(chosen: Tool, arguments: list[str]) -> Call | None:
     """A tool's command line as a call; None once its help has been printed."""
@@ -63,7 +65,7 @@ def option(name: str, flag: Flag, defaults: dict[str, Any]) -> Any:
     spellings = [options.spelling(name)]
     spellings += [flag.short] if flag.short else []
     default = defaults.get(name)
-    plain = default is None or default is False or default == ()
+    plain = default is None or default is False or default in ((), "")
     shown = "" if plain else f" [default: {','.join(map(str, default)) if isinstance(default, tuple) else default}]"
     if flag.parse is None:
         declared, kind, start = (
@@ -78,13 +80,15 @@ def option(name: str, flag: Flag, defaults: dict[str, Any]) -> Any:
 
 
 def single(name: str, flag: Flag, given: Any) -> Any:
-    """The one value of a flag, parsed; None where it was not given. Names may also come one by one."""
+    """The one value of a flag, parsed; None where it was not given."""
     spelling = options.spelling(name)
-    if flag.metavar == "NAMES" and given:
+    if flag.metavar in SEVERAL and given:
         given = [",".join(given)]
     times = given if isinstance(given, int) else len(given or [])
-    if times > 1:
+    if times > 1 and not flag.several:
         raise UsageError(f"given {times} times", spelling)
     if flag.parse is None:
         return True if times else None
-    return options.parsed(spelling, flag, given[0]) if given else None
+    if not given:
+        return None
+    return options.parsed(spelling, flag, given if flag.several else given[0])

@@ -31,10 +31,10 @@ def opened(path: str, hash: bool = False) -> tuple[Source, str]:
         raise
 
 
-def piped() -> str:
-    """Standard input where no operand is given; UsageError rather than to wait for someone to type a tensor."""
+def piped(due: str = "name a file, or pipe into it ('-' reads it)") -> str:
+    """Standard input where no operand is given; UsageError, what is due, rather than to wait for someone to type."""
     if os.isatty(0):
-        raise UsageError("no input, and standard input is a terminal: name a file, or pipe into it ('-' reads it)")
+        raise UsageError(f"no input, and standard input is a terminal: {due}")
     return "-"
 
 
@@ -46,8 +46,17 @@ def load(
     piped     what the stage before gives, where that is the operand
     bfloat16  take 2-byte void elements of NPY for it
     what      tensor -> a record with only x; tensors -> the dict of its tensors;
-              words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name
+              memory -> that dict, or of FILE:NAME one of x alone;
+              words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name;
+              image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
+              model -> a Checkpoint, whose files are hashed when their history is written
     """
+    if what == "patches":
+        return patched(path)
+    if what == "model":
+        from attnkit.checkpoints import open_checkpoint
+
+        return open_checkpoint(path), {}
     if what == "tokenizer" and path in BUILT_IN:
         return BUILT_IN[path], {}
     if piped is not None:
@@ -55,7 +64,11 @@ def load(
     source, name = opened(path, hash=True)
     with source:
         content: Any
-        if what in ("words", "tokenizer"):
+        if what == "image" and not name:
+            from attnkit import images
+
+            content = images.decoded(source)
+        elif what in ("words", "tokenizer"):
             text = text_of(source)
             content = (words if what == "words" else from_json)(text, source.name)
         else:
@@ -64,13 +77,36 @@ def load(
         return content, {source.name: source.digest()} if named else {}
 
 
+def patched(text: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The arrays of NAME=FILE, parted by commas, and the digests of their files.
+
+    Of a file with several tensors the one of that very name, unless FILE:NAME names another.
+    """
+    arrays: dict[str, Any] = {}
+    digests: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, path = part.partition("=")
+        if not (name and equals and path):
+            raise UsageError(f"{part!r} is not NAME=FILE", "--patch")
+        source, inner = opened(path, hash=True)
+        with source:
+            records = list(read(source, lone_is_x=False))
+            same = name if len(records) == 1 and name in records[0] else ""
+            arrays[name] = tensor_of(records, inner or same, source.name, "tensor")["x"]
+            digests |= {source.name: source.digest()} if source.name != "<stdin>" else {}
+    return arrays, digests
+
+
 def tensor_of(records: Sequence[Record], name: str, file: str, what: Load) -> Any:
     """The tensor, or all the tensors, of the one record of an operand."""
     if len(records) != 1:
         raise DataError(f"{len(records)} records (expected 1)", file)
     if name and what == "tensors":
         raise UsageError(f"takes the whole file, not its tensor {name!r} alone", file)
-    return chosen(records[0], name, file) if what == "tensor" else records[0].tensors
+    if what == "tensors" or (what == "memory" and not name):
+        return records[0].tensors
+    found = chosen(records[0], name, file)
+    return found if what == "tensor" else found.tensors if what == "memory" else found["x"]
 
 
 def taken(piped: list[Record | str], path: str, what: Load) -> Any:

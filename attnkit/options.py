@@ -9,7 +9,7 @@ from typing import Any, Literal
 from attnkit.errors import UsageError
 
 Parse = Callable[[str], Any]
-Load = Literal["tensor", "tensors", "words", "tokenizer"]
+Load = Literal["tensor", "tensors", "memory", "words", "tokenizer", "model", "image", "patches"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Flag:
     parse     the text behind the flag -> its value; ValueError says what was expected; None: a switch
     load      what kind of file the value names; the tool is handed its content
     short     a second spelling, of one letter
+    several   it may come several times; its value is a tuple
     """
 
     help: str
@@ -26,6 +27,7 @@ class Flag:
     parse: Parse | None = None
     load: Load | None = None
     short: str = ""
+    several: bool = False
 
 
 def switch(help: str) -> Flag:
@@ -104,6 +106,17 @@ def choice(help: str, values: Sequence[str]) -> Flag:
     return Flag(help, "|".join(values), parse)
 
 
+def span(help: str) -> Flag:
+    """A flag with A:B behind it, either of which may be left out; its value stays text."""
+
+    def parse(value: str) -> str:
+        if not re.fullmatch(r"[0-9]{0,9}:[0-9]{0,9}", value, re.ASCII):
+            raise ValueError("A:B, whole numbers")
+        return value
+
+    return Flag(help, "A:B", parse)
+
+
 def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Flag:
     """A flag with names behind it, parted by commas."""
 
@@ -126,6 +139,20 @@ def tensor(help: str) -> Flag:
 def tensors(help: str) -> Flag:
     """A flag naming a file of several tensors (npz or safetensors)."""
     return Flag(help, "FILE", str, "tensors")
+
+
+MODEL = Flag("folder of a published model: config.json, its weights, its tokenizer", "DIR", str, "model")
+TRACE = text("write every intermediate, under its name, to FILE", "FILE")
+TRACE_ONLY = names("of the trace just the names that fit, as in a shell: *.weights", metavar="PATTERNS")
+PATCH = Flag(
+    "replace the intermediate of that name by a tensor: of several, the one of that name",
+    "NAME=FILE",
+    str,
+    "patches",
+)
+ABLATE = names("switch heads off: encoder.3.self:5 sets head 5 there to 0", metavar="LAYER:HEAD")
+IMAGE = Flag("an image: PNG, JPEG, or a tensor (C, height, width)", "FILE", str, "image")
+LAYER = text("the layer of the model; attnkit show DIR lists them", "NAME")
 
 
 def spelling(name: str) -> str:
@@ -159,6 +186,9 @@ def parsed(name: str, flag: Flag, value: Any) -> Any:
     """
     if flag.parse is None or flag.load or value is None:
         return value
+    if flag.several:
+        given = value if isinstance(value, tuple | list) else (value,)
+        return tuple(parsed(name, replace(flag, several=False), one) for one in given)
     if not isinstance(value, str):
         value = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     try:

@@ -3,7 +3,8 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from attnkit import display, tensors, views
@@ -15,21 +16,28 @@ from attnkit.tool import Call, Flow
 STDERR = 2
 TEXT = "text"  # what a tool that prints writes, whatever its file is called
 BINARY = ("npy", "npz", "safetensors")
+PATIENCE, PACE = 1.0, 0.1  # seconds before work is long, and between two reports of it
 TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 
 
 def write(call: Call, flow: Flow) -> int:
     """Write every result of a flow as soon as it is there; the exit code is the worst of theirs."""
     chosen, path, status, count = format_for(call, flow.format), call.common.get("output"), 0, 0
+    call.dated = chosen not in ("npy", TEXT, *EYES)
+    along = chosen in ("table", TEXT) and path in TERMINAL and os.isatty(STDOUT)
+    call.typed = typed = Typing(look(call, STDOUT)) if along else None
     if chosen in BINARY and path in TERMINAL and os.isatty(STDOUT):
         raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
     with tensors.open_sink(path) as sink:
         for result in flow.items if chosen in (*tensors.STREAMS, "table", TEXT) else only_one(flow.items, chosen):
             count += 1
             untouched = call.tool.verbatim and chosen == call.arrived and not {"only", "dtype"} & set(call.common)
+            if typed and typed.ended():
+                continue
             data = call.source.captured() if untouched and call.source else encoded(call, result, chosen, count == 1)
             if chosen not in EYES:
                 aside(call, result)
+            PROGRESS.clear()
             sink.write(data)
             if isinstance(result, Record):
                 status = max(status, call.tool.status(result, call))
@@ -89,7 +97,65 @@ def encoding() -> str:
     return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
+class Typing:
+    """Standard output where somebody reads along: text appears there as it is made."""
+
+    def __init__(self, how: display.Look) -> None:
+        self._how, self._begun = how, False
+
+    def __call__(self, text: str, dim: bool) -> None:
+        """Write more of the text."""
+        self._begun = True
+        PROGRESS.clear()
+        shown = display.said(text if dim else "", "" if dim else text, self._how)
+        tensors.write_all(STDOUT, [shown.encode(encoding(), "replace")], "<stdout>")
+
+    def ended(self) -> bool:
+        """Whether a text has been written, which ends its last line."""
+        if self._begun:
+            tensors.write_all(STDOUT, [b"\n"], "<stdout>")
+        begun, self._begun = self._begun, False
+        return begun
+
+
+def remark(shown: Callable[[display.Look], str]) -> None:
+    """Show on standard error what the stage at work has to say beside its result."""
+    call = Call.current
+    if call is not None and not call.common.get("quiet"):
+        PROGRESS.clear()
+        tell(shown(look(call, STDERR)) + "\n\n")
+
+
+class Progress:
+    """A line on a terminal that says how far long work has come, and is gone once there is something else to say."""
+
+    def __init__(self) -> None:
+        self._started = self._told = time.monotonic()
+        self._open = False
+
+    def report(self, what: str) -> None:
+        """Say what is being done, not before a while, and not too often."""
+        now = time.monotonic()
+        if now - self._started > PATIENCE and now - self._told > PACE:
+            self._told, self._open = now, True
+            place = f"attnkit {Call.current.tool.name}" if Call.current else "attnkit"
+            line = f"\r\x1b[K{place}: {what} ({now - self._started:.0f} s)"
+            with contextlib.suppress(FileError):
+                tensors.write_all(STDERR, [line.encode(encoding(), "backslashreplace")], "<stderr>")
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._open:
+            self._open = False
+            with contextlib.suppress(FileError):
+                tensors.write_all(STDERR, [b"\r\x1b[K"], "<stderr>")
+
+
+PROGRESS = Progress()
+
+
 def tell(text: str) -> None:
     """Write lines for the user to standard error; a closed one is no reason to fail."""
+    PROGRESS.clear()
     with contextlib.suppress(FileError):
         tensors.write_all(STDERR, [text.encode(encoding(), "backslashreplace")], "<stderr>")

@@ -68,7 +68,7 @@ def chained(
     if at == len(calls) - 1:
         return Flow(here.format, results)
     format = here.format or default_format()
-    takes_bfloat16 = calls[at + 1].common.get("dtype") == "bfloat16"
+    takes_bfloat16 = calls[at + 1].dtype == "bfloat16"
     return chained(calls, after, at + 1, Flow(format, piped(results, format, takes_bfloat16)))
 
 

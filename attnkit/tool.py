@@ -82,6 +82,7 @@ class Tool:
     def __call__(self, item: Item = None, **given: Any) -> Any:
         """The tool called from Python: one record in, one record out, its history included."""
         known = self.flags | {name: options.COMMON[name] for name in ("only", "dtype", "check_finite")}
+        given = {name if name in known or f"{name}_" not in known else f"{name}_": given[name] for name in given}
         for name in given:
             if name not in known:
                 raise UsageError(f"{self.name} takes no {name!r}{options.nearest(name, known)}")
@@ -90,7 +91,7 @@ class Tool:
         common = {name: value for name, value in values.items() if name not in self.flags}
         if isinstance(item, Record):
             item = replace(item, formulas={})
-        elif isinstance(item, str | list) and self.operand != "[INPUT]":
+        elif isinstance(item, str | list) and self.operand != "[INPUT]" and all(isinstance(one, str) for one in item):
             item = (item,) if isinstance(item, str) else tuple(item)
         elif isinstance(item, str):
             raise UsageError(f"{self.name} takes a record, not text")
@@ -102,6 +103,10 @@ class Tool:
 def tool(**traits: Any) -> Callable[[Callable[..., Result]], Tool]:
     """Declare a function of a record as a tool; the traits are those of Tool."""
     return lambda function: Tool(function, **traits)
+
+
+def unheard(what: Any) -> None:
+    """Nobody listens to what is said beside the result."""
 
 
 @dataclass
@@ -119,6 +124,17 @@ class Call:
     upstream: Flow | None = None
     loaded: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    dated: bool = True  # whether what it makes goes where its history is kept
+    written: list[str] = field(default_factory=list)  # files written beside the result
+    report: "ClassVar[Callable[[str], None]]" = unheard  # told of long work as it goes on
+    remark: "ClassVar[Callable[[Callable[[display.Look], str]], None]]" = unheard  # told what to show beside the result
+    typed: Callable[[str, bool], None] | None = None  # told of text as it is made, or dim, what it begins with
+
+    @property
+    def dtype(self) -> str | None:
+        """What --dtype says, whether it is the tool's own or that of all tools."""
+        found: str | None = self.parameters.get("dtype", self.common.get("dtype"))
+        return found
 
     def flow(self, upstream: Flow | None) -> Flow:
         """This stage behind another one; behind None it reads its operand or standard input."""
@@ -157,8 +173,12 @@ class Call:
         source, name = operands.opened(path, hash=path != "-")
         if self.tool.verbatim:
             source.capture()
-        bfloat16 = self.common.get("dtype") == "bfloat16"
+        bfloat16 = self.dtype == "bfloat16"
         stream = tensors.read(source, bfloat16, lone_is_x=not (name or self.tool.names))
+        return self.reading(source, stream, path, name)
+
+    def reading(self, source: tensors.Source, stream: tensors.Stream, path: str, name: str) -> Flow:
+        """The flow of a stream that has been opened."""
         if stream.format == "npy" and format_of(self.common, self.tool.eyes, stream.format) in ("npy", *EYES):
             source.stop_hash()  # neither carries a history
         self.source, self.arrived = source, stream.format
@@ -177,8 +197,9 @@ class Call:
         flags: list[str] = []
         for name, value in (self.parameters | shown | common).items():
             default = self.tool.defaults.get(name)
+            several = value if name in self.tool.flags and self.tool.flags[name].several else (value,)
             if name in shown or type(value) is not type(default) or value != default:
-                flags += spelled(name, value)
+                flags += [word for one in several for word in spelled(name, one)]
         if any(argument.startswith("-") for argument in arguments):
             return shlex.join(["attnkit", self.tool.name, *flags, "--", *arguments])
         return shlex.join(["attnkit", self.tool.name, *arguments, *flags])
@@ -195,6 +216,22 @@ class Call:
         files = [*self.files] if self.source is None else [self.source.name, *self.files]
         return files[0] if len(files) == 1 else ""
 
+    @classmethod
+    def beside(cls, path: str, item: Item, record: Record) -> None:
+        """Write a record to a file beside the result of the stage at work, with the same history."""
+        call = cls.current
+        if call is None or path == "-":
+            raise UsageError(f"{path}: a file is due here, not standard output")
+        if path in call.written:
+            raise DataError("it holds one record, and the stream has more", path)
+        call.written.append(path)
+        call.dated = True
+        tensors.save(call._stamped(item, record), path)
+
+    def content(self, name: str) -> Any:
+        """What the file behind a flag holds, before the first item is there."""
+        return self._operand(name, self.parameters[name], None)
+
     def _named(self, record: Record, name: str, path: str) -> Record:
         """The record of FILE, or of FILE:NAME."""
         if not name:
@@ -210,7 +247,7 @@ class Call:
 
     def _operand(self, name: str, value: Any, item: Item) -> Any:
         if isinstance(value, np.ndarray):
-            return Record({"x": value})
+            return value if self.tool.flags[name].load == "image" else Record({"x": value})
         if not isinstance(value, str):
             return value
         if value.startswith(":"):
@@ -220,7 +257,7 @@ class Call:
         if name not in self.loaded:
             load = self.tool.flags[name].load or "tensor"
             piped = None if self.upstream is None or not is_stdin(value) else list(self.upstream.items)
-            content, digests = operands.load(value, load, piped, self.common.get("dtype") == "bfloat16")
+            content, digests = operands.load(value, load, piped, self.dtype == "bfloat16")
             self.loaded[name] = content
             self.files |= digests
         return self.loaded[name]
@@ -231,6 +268,9 @@ class Call:
         if not before and self.source is not None and self.source.digest():
             files[self.source.name] = self.source.digest()
         entry: dict[str, Any] = {"command": spoken(self.line(item)), "version": __version__}
+        for content in self.loaded.values() if self.dated else ():
+            if hasattr(content, "digests"):  # a model, whose files are large
+                files |= content.digests()
         if files:
             entry["files"] = {spoken(name): digest for name, digest in files.items()}
         return replace(result, history=[*before, entry]).checked()
@@ -281,7 +321,7 @@ def placed(call: Call) -> Iterator[None]:
             raise
         name = error.name or (call.blamed(error) if isinstance(error, DataError) else "")
         flag = name[2:].replace("-", "_")
-        if name.startswith("--") and flag in call.loaded:
+        if name.startswith("--") and flag in call.loaded and call.tool.flags[flag].load != "patches":
             name = str(call.parameters[flag])
         found = type(error)(error.problem, name)
         found.place = f"attnkit {call.tool.name}"

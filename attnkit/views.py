@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,28 @@ LOOKS = {
 ALL = slice(None)
 
 
+@dataclass(frozen=True, repr=False)
+class Published(Record):
+    """Tensors of a folder, and the model they belong to; whole: all that are stored, under their published names."""
+
+    checkpoint: Any = field(kw_only=True, compare=False)
+    whole: bool = field(kw_only=True, compare=False)
+
+
 def tables(record: Record, call: Call, how: display.Look) -> str:
     """A table for each tensor that the tool made, or for x where it made none."""
     made = [name for name in record.formulas if name in record] or [name for name in ["x"] if name in record]
     return "\n\n".join(drawn(record, name, how) for name in made or record.tensors)
 
 
-def drawn(record: Record, name: str, how: display.Look, draw: Callable[..., str] = display.tensor) -> str:
-    """One tensor of a record as a table or a heat map, masked cells drawn as masked."""
+def drawn(
+    record: Record, name: str, how: display.Look, draw: Callable[..., str] = display.tensor, part: str = ""
+) -> str:
+    """One tensor of a record, or what is left of it after a slice, as a table or a heat map, masked cells as masked."""
     array, axes = record[name], record.axes_of(name)
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
-    return draw(name, array, axes, labels, how, formula=record.formulas.get(name, ""), mask=open_cells(record, name))
+    title = f"{name}[{part}]" if part else name
+    return draw(title, array, axes, labels, how, formula=record.formulas.get(name, ""), mask=open_cells(record, name))
 
 
 def open_cells(record: Record, name: str) -> Any:
@@ -54,10 +66,11 @@ def seen(record: Record, call: Call, look: display.Look) -> str:
         return listing(record, look)
     chosen = call.parameters.get("name") or call.extra.get("name")
     names = ("x",) if "x" in record and not chosen else tuple(record.tensors)
+    cut = (call.parameters.get("slice") or call.extra.get("slice") or "").replace(" ", "")
     if asked:
         draw = display.heatmap if "heatmap" in asked else display.heads
-        return "\n\n".join(drawn(record, name, look, draw) for name in names)
-    tables = [drawn(record, name, look) for name in names]
+        return "\n\n".join(drawn(record, name, look, draw, cut) for name in names)
+    tables = [drawn(record, name, look, part=cut) for name in names]
     if len(record.tensors) > len(names):
         tables.append(listing(record, look))
     return "\n\n".join(tables)
@@ -96,11 +109,12 @@ SLICE = options.Flag("nothing but a part of x, or of the one tensor named, as in
 
 
 def selected(record: Record, names: tuple[str, ...], part: str) -> Record:
-    """A record of just these tensors, or of just a part of one."""
+    """A record of just these tensors, or of just a part of one: of x, where several are there and none is named."""
     if part:
         if len(names) > 1:
             raise UsageError("one tensor is sliced at a time", "--slice")
-        return sliced(record, names[0] if names else "x", slices(part))
+        [name] = names or (["x"] if len(record) > 1 else record.tensors) or ["x"]
+        return sliced(record, name, slices(part))
     return record.only(names) if names else record
 
 

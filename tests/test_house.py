@@ -20,17 +20,28 @@ ARROWS = {
     "tensors": set(),
     "display": set(),
     "tokenizers": set(),
+    "checkpoints": {"model", "tensors"},
     "options": set(),
-    "operands": {"options", "tensors", "tokenizers"},
+    "operands": {"checkpoints", "images", "options", "tensors", "tokenizers"},
+    "images": {"checkpoints", "model", "tensors"},
     "formats": {"options", "tensors"},
     "tool": {"__init__", "display", "formats", "operands", "options", "tensors"},
+    "layers": {"checkpoints", "model", "options", "tensors"},
+    "texts": {"checkpoints", "images", "layers", "model", "operands", "tensors", "tokenizers", "tool"},
+    "tracing": {"options", "tensors"},
+    "generating": {
+        "checkpoints", "display", "layers", "model", "options", "tensors", "texts", "tokenizers", "tool", "tracing",
+        "views",
+    },
+    "recipes": {"model", "options"},
+    "overviews": {"checkpoints", "display", "layers", "model", "tensors", "views"},
     "views": {"display", "options", "tensors", "tool"},
     "output": {"display", "formats", "tensors", "tool", "views"},
     "commandline": {"options", "tool"},
     "pipelines": {"commandline", "commands", "formats", "tensors", "tool"},
     "commands": {
-        "__init__", "display", "formats", "model", "operands", "options", "output", "pipelines", "tensors",
-        "tokenizers", "tool", "views",
+        "__init__", "checkpoints", "display", "formats", "generating", "layers", "model", "operands", "options",
+        "output", "overviews", "pipelines", "recipes", "tensors", "texts", "tokenizers", "tool", "tracing", "views",
     },
     "cli": {"__init__", "commands", "commandline", "options", "output", "tool"},
     "__main__": {"cli"},
@@ -38,7 +49,7 @@ ARROWS = {
 }  # fmt: skip
 
 # what the core may import besides numpy: no input, no output, no process
-MODEL_IMPORTS = {"collections", "functools", "hashlib", "math", "numpy", "typing"}
+MODEL_IMPORTS = {"collections", "dataclasses", "functools", "hashlib", "math", "numpy", "re", "typing"}
 
 
 def imports(path):

@@ -45,6 +45,8 @@ def on_a_terminal(command, folder):
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="a block pipes into jq")
 def test_console_blocks(tmp_path):
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+
     def run(block):
         commands = re.findall(r"^\$ (.*)$", block[1], re.MULTILINE)
         shown = "".join(f"$ {command}\n{on_a_terminal(command, tmp_path)}" for command in commands)

@@ -15,6 +15,7 @@ TOOLS = {
     "attend": "scaled dot-product and multi-head attention",
     "layernorm": "layer, RMS and batch normalization",
     "ffn": "the position-wise feed-forward network",
+    "encode": "text to the hidden states of a published model, in one go",
     "decode": "hidden states to logits, probabilities and words",
     "show": "a tensor, record or file as tables and heat maps",
     "peek": "look into the middle of a pipe",

@@ -2,17 +2,20 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from attnkit import model, operands, options
+from attnkit import layers, model, operands, options
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.tensors.record import Array, Labels, Record
 from attnkit.tool import tool
 
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
 STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
-FFN = ("w1", "b1", "w2", "b2", "w3")  # one file may hold the weights of a whole layer
+FFN = ("w1", "b1", "w2", "b2", "w3", "b3")  # one file may hold the weights of a whole layer
 KEEP = (*STEPS, "present")
 EMIT = (*STEPS, "present_key", "present_value")
 
@@ -39,6 +42,8 @@ def attend(
         Mapping[str, Array] | None,
         options.tensors("weights: wq wk wv wo (in, out), bq bk bv bo; wa ua va; w"),
     ] = None,
+    model_: Annotated[Any, options.MODEL] = None,
+    layer: Annotated[str | None, options.LAYER] = None,
     seed: Annotated[int | None, options.integer("random weights from this seed", 0)] = None,
     memory: Annotated[
         Record | None, options.tensor("keys and values come from here, not from x; :memory is the record's")
@@ -88,17 +93,25 @@ def attend(
 
     Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V. Without weights Q = K = V = x. x is (T, D), (B, T, D) or,
     already split into heads, (B, H, T, D). A record's own mask is used, unless queries or keys come from
-    elsewhere. A query that may attend to nothing gets zeros, and a warning.
+    elsewhere. A query that may attend to nothing gets zeros, and a warning. With --model and --layer the
+    weights, heads, scale, positions and the order of time are the model's.
 
     \b
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2 --steps
     """
-    if params is not None and seed is not None:
-        raise UsageError("--params FILE and --seed N: one or the other")
+    if (params is not None) + (seed is not None) + (model_ is not None) > 1:
+        raise UsageError("--params FILE, --model DIR and --seed N: one or another")
+    if layer is not None and model_ is None:
+        raise UsageError("goes with --model DIR", "--layer")
     if record is None and residual:
         raise UsageError("--residual adds the input, and with these flags none is read")
     inputs = record or Record({})
+    if model_ is not None:
+        layer = layers.chosen(model_, layer, "attend")
+        if layer.endswith(".cross") and memory is None and key is None:
+            memory = operands.chosen(inputs, "memory")
+            mask = operands.chosen(inputs, "memory_mask") if mask is None and "memory_mask" in inputs else mask
     asking = query or operands.chosen(inputs)
     keys = key or memory or operands.chosen(inputs)
     q, k, v = asking["x"], keys["x"], (value or keys)["x"]
@@ -106,6 +119,13 @@ def attend(
     if mask is None and not (query or key or memory) and "mask" in inputs:
         mask = operands.chosen(inputs, "mask")
     warn_of_floats(mask)
+    said_by_model: dict[str, Any] = {}
+    if model_ is not None and layer is not None:
+        params = model_.params.get(layer, {})
+        said_by_model = options_of(model_, layer, q, inputs, array(past_key))
+        heads, kv_heads, scale, causal, window, bias = merged(
+            said_by_model, heads, kv_heads, scale, causal, window, bias
+        )
     check_heads(q, k, heads, kv_heads)
     weights = {name: one for name, one in (params or {}).items() if name not in FFN}
     if seed is not None:
@@ -116,6 +136,7 @@ def attend(
         mask=aligned(mask), bias=aligned(bias), causal=causal, align=align, window=window, lengths=array(lengths),
         scale=scale, softcap=softcap, score=score, score_params=compared,
         past_key=array(past_key), past_value=array(past_value), softmax_dtype=softmax_dtype,
+        rotary=said_by_model.get("rotary"),
     )  # fmt: skip
     warn_of_empty(found["weights"], strict)
 
@@ -142,6 +163,43 @@ def attend(
         {name: axes[name] for name in (*kept, "x")},
         token_labels(asking, keys, over) if kept or emit or query else {},
         {name: said[name] for name in kept if name not in idle} | {"x": formula},
+    )
+
+
+def options_of(
+    checkpoint: "Checkpoint", layer: str, q: Array, inputs: Record, past_key: Array | None
+) -> dict[str, Any]:
+    """What a model says of attention in one of its layers, for the tokens of a record."""
+    if q.ndim not in (2, 3):
+        raise DataError(f"x {q.shape}: --model takes (T, D) or (B, T, D)")
+    context = layers.context_of(inputs)
+    context.past = 0 if past_key is None else past_key.shape[-2]
+    return model.attention_options(layers.of(checkpoint), layer, q.shape[-2], context)
+
+
+def merged(
+    said: Mapping[str, Any],
+    heads: int,
+    kv_heads: int | None,
+    scale: float | None,
+    causal: bool,
+    window: tuple[int, int],
+    bias: Record | None,
+) -> tuple[int, int, float | None, bool, tuple[int, int], Record | None]:
+    """The options of a model where the flags leave them open; what both say must agree, and biases add up."""
+    for flag, given, own in (("--heads", heads if heads > 1 else None, "heads"), ("--kv-heads", kv_heads, "kv_heads")):
+        if given not in (None, said[own]):
+            raise UsageError(f"the model has {said[own]}, not {given}", flag)
+    relative = said.get("bias")
+    if relative is not None:
+        bias = Record({"x": relative if bias is None else relative + bias["x"]})
+    return (
+        said["heads"],
+        said["kv_heads"],
+        said["scale"] if scale is None else scale,
+        causal or said.get("causal", False),
+        said.get("window", window) if window == (-1, -1) else window,
+        bias,
     )
 
 
@@ -246,8 +304,8 @@ def step_formulas(
 def token_labels(asking: Record, keys: Record, over: str) -> dict[str, Labels]:
     """Labels of queries and keys: the tokens they were made of."""
     found: dict[str, Labels] = {}
-    if tokens := asking.labels.get("token"):
+    if tokens := asking.labels_of("x", -2):
         found["query"] = tokens
-    if tokens := keys.labels.get("token") or keys.labels.get("source"):
+    if tokens := keys.labels_of("x", -2):
         found[over] = tokens
     return found

@@ -1,21 +1,25 @@
-"""attnkit decode: hidden states to logits, probabilities and words."""
+"""attnkit decode: hidden states to logits, probabilities and words; with a whole model, words after words."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Annotated, Any
 
 import numpy as np
 
-from attnkit import display, model, options, tokenizers, views
+from attnkit import display, generating, layers, model, options, tokenizers, views
 from attnkit.errors import DataError, UsageError
+from attnkit.generating import LOOKING, READING, SAMPLING, SPEAKING, Asked
 from attnkit.tensors.record import Array, Labels, Record, flat, in_row
-from attnkit.tool import Call, tool
+from attnkit.tokenizers import Tokenizer
+from attnkit.tool import Call, converted, tool
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
-
-def best(record: Record, call: Call, look: display.Look) -> str:
-    """The most probable words at every position, one table a batch row."""
-    if call.parameters["emit"]:
+def shown(record: Record, call: Call, look: display.Look) -> str:
+    """A text as text; of hidden states the most probable words at every position, one table a batch row."""
+    checkpoint = call.loaded.get("model_")
+    if checkpoint is not None and generating.speaks(checkpoint.config, call.parameters["layer"]):
+        return generating.looked(record, call, look)
+    if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
         return views.drawn(record, "x", look)
     x = record["x"]
     probs = x.reshape(-1, *x.shape[-2:]) if x.ndim > 1 else x[None, None]
@@ -36,14 +40,74 @@ def best(record: Record, call: Call, look: display.Look) -> str:
 
 
 @tool(
-    view=best,
-    extra={"top": options.integer("candidates in the table [default: 5]", 1)},
+    operand="[INPUT | TEXT...]",
+    feed=generating.beginning,
+    view=shown,
+    alone=generating.stands_alone,
+    extra={
+        "top": options.integer("candidates in the table, or at each of the --steps [default: 5]", 1),
+        "lines": options.switch("a stream: one record for each line of text"),
+    },
     explicit=lambda given: {"seed": given["seed"] or 0} if sampling(given) else {},
     prints=lambda given: given["emit"] == "text",
 )
 def decode(
-    record: Record,
+    record: Sequence[str] | Record | None,
     *,
+    model_: Annotated[Any, options.MODEL] = None,
+    layer: Annotated[
+        str | None,
+        options.text("head: just the last step, hidden states to words", "NAME"),
+    ] = None,
+    ids: Annotated[
+        Record | None,
+        options.tensor("token ids, (T) or (B, T), in place of text; what the target of a translation begins with"),
+    ] = None,
+    image: Annotated[Array | None, options.IMAGE] = None,
+    memory: Annotated[
+        Any,
+        options.Flag(
+            "what the decoder of a translation looks at: a file from encode, or :memory", "FILE", str, "memory"
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        options.integer("tokens at most; 0: score the prompt [default: 40; of an encoder-decoder model 256]", 0),
+    ] = None,
+    score: Annotated[str | None, options.text("the log-probability of each token of TEXT, after the prompt")] = None,
+    beam: Annotated[int | None, options.integer("search with N texts at once", 1)] = None,
+    best: Annotated[int | None, options.integer("the N best texts of the search, best first", 1)] = None,
+    length_penalty: Annotated[
+        str | None,
+        options.Flag(
+            "sum of log-probabilities over ((5 + length) / 6)^A, or over length^A [default: average:1]",
+            "gnmt:A|average:A",
+            generating.penalty_text,
+        ),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None,
+        options.number(
+            "logits of tokens that were there before: divided by P, multiplied where negative", 0, metavar="P"
+        ),
+    ] = None,
+    stop: Annotated[
+        tuple[str, ...], replace(options.text("end before TEXT; may come several times"), several=True)
+    ] = (),
+    steps: Annotated[bool, options.switch("show every choice and what it was made among, on standard error")] = False,
+    batch: Annotated[bool, options.switch("one batch of the texts, or of the lines of standard input")] = False,
+    cache_in: Annotated[
+        Mapping[str, Array] | None, options.tensors("go on from the keys and values of --cache-out")
+    ] = None,
+    cache_out: Annotated[str | None, options.text("write the keys and values of all tokens to FILE", "FILE")] = None,
+    tokenizer: Annotated[
+        Tokenizer | None,
+        options.Flag("in place of the model's own: a tokenizer.json", "FILE", str, "tokenizer"),
+    ] = None,
+    trace: Annotated[str | None, options.TRACE] = None,
+    trace_only: Annotated[tuple[str, ...], options.TRACE_ONLY] = (),
+    patch: Annotated[dict[str, Array] | None, options.PATCH] = None,
+    ablate: Annotated[tuple[str, ...], options.ABLATE] = (),
     table: Annotated[
         Record | None, options.tensor("tied embedding, vocab × model [default: the record's table]")
     ] = None,
@@ -66,27 +130,61 @@ def decode(
     seed: Annotated[int | None, options.integer("seed of the choice [default: 0]", 0)] = None,
     emit: Annotated[
         str | None,
-        options.choice(
-            "text: just the chosen words; ids, logits, probs: make that x", ("text", "ids", "logits", "probs")
-        ),
+        options.choice("text: just the words; ids, logits, probs: make that x", ("text", "ids", "logits", "probs")),
+    ] = None,
+    dtype: Annotated[
+        str | None, options.choice("convert x to this dtype first; with --model, compute in it", options.DTYPES)
     ] = None,
 ) -> Record | str:
-    """Hidden states to logits, probabilities and words.
+    """Hidden states to logits, probabilities and words; with --model, text from a whole model.
 
     logits = x Wᵀ with the embedding table as W, unless --params brings its own matrix; probabilities =
     softmax(logits / τ). The record gets `logits`, `next` (the id chosen at each position), and the
     probabilities as x. The most probable word is chosen, the first of equals; any of --temperature, --top-k,
     --top-p, --min-p and --seed draws one instead.
 
+    With --model, INPUT is TEXT, lines on standard input, --ids, or a record with ids; for a translation it is
+    the source, or a record that encode has made of it. The text goes on until the model ends it, --stop is
+    reached, or --max-tokens. x is the log-probability of each new token, `ids` are the tokens; --emit text
+    prints the whole text, of a translation the target. The ids that a target begins with stand behind its
+    start token. --cache-in needs no TEXT; what TEXT there is comes behind what the cache holds. Of a model
+    without a decoder, decode is its head: of TEXT, --ids, --image, or hidden states in a record.
+
     \b
-    Example:
+    Examples:
       attnkit embed "The cat sat" --dim 8 | attnkit attend | attnkit decode --top 3
+      attnkit decode --model DIR "Once upon a time" --max-tokens 40 --top-p 0.9
+      attnkit encode --model DIR "je suis étudiant" | attnkit decode --model DIR --beam 4
+      attnkit decode --model DIR "the [MASK] sat"
     """
+    given = dict(locals())  # before any other name is bound
+    if model_ is not None:
+        asked = asked_of(given)
+        if generating.speaks(model_.config, layer):
+            return generating.answered(record, asked)
+    else:
+        generating.refused(given, (*READING, *SPEAKING, *LOOKING, "tokenizer", "layer"), "--model DIR")
+    if model_ is None or layer is not None or model_.config.decoder is not None:
+        record = states_in(record)
+        if model_ is not None and layer is None:
+            return generating.transformed(record, asked)
     if params is not None and table is not None:
         raise UsageError("--params and --table: one or the other")
-    weight, bias, words, formula = output_matrix(record, table, params)
+    if model_ is not None:
+        generating.refused(given, SPEAKING, "a model that writes text, not with its head alone")
+        if layer is not None:
+            layers.chosen(model_, layer, "decode")
+        if isinstance(record, Record):
+            generating.refused(given, READING, "text, not with hidden states")
+            record = record if dtype is None else converted(record, dtype)
+        record, logits, words, join = generating.head_of(record, asked)
+        formula = "head(x)"
+    else:
+        record, join = states_in(record), None
+        record = record if dtype is None else converted(record, dtype)
+        weight, bias, words, formula = output_matrix(record, table, params)
+        logits = model.logits(record["x"], weight, bias)
     words = vocab or words
-    logits = model.logits(record["x"], weight, bias)
     if words and len(words) != logits.shape[-1]:
         raise DataError(
             f"{len(words)} words for {logits.shape[-1]} logits",
@@ -106,7 +204,8 @@ def decode(
     if emit not in made:  # nothing is chosen where only the numbers are asked for, finite or not
         made["ids"] = model.sample(scaled, np.random.default_rng(seed or 0)) if drawn else model.greedy(scaled)
     if emit == "text":
-        return spoken(made["ids"], words, record.labels.get("token"))
+        join = None if vocab else join
+        return spoken(made["ids"], words, record.labels_of("x", -2) if record["x"].ndim > 1 else None, join)
     axes = record.axes_of("x")[: logits.ndim - 1]
     named = {"logits": (*axes, "vocab"), "probs": (*axes, "vocab"), "ids": axes}
     said = {
@@ -123,6 +222,27 @@ def decode(
         labels,
         {"x": said[main] + (f", logits = {formula}" if main == "probs" else "")},
     )
+
+
+def states_in(given: Sequence[str] | Record | None) -> Record:
+    """The record of hidden states that is due; UsageError for anything else."""
+    if isinstance(given, Record):
+        return given
+    raise UsageError("hidden states are due, in a record, and this is text" if given else "no record to decode")
+
+
+def asked_of(given: Mapping[str, Any]) -> Asked:
+    """The flags as what is asked of a model; UsageError for one that goes with none."""
+    for name in ("params", "table"):
+        if given[name] is not None:
+            raise UsageError(f"--model and {options.spelling(name)}: one or the other")
+    if given["vocab"] is not None and generating.speaks(given["model_"].config, given["layer"]):
+        raise UsageError("--model and --vocab: one or the other, where the model writes text")
+    if given["image"] is not None and not given["model_"].config.patches:
+        raise UsageError(f"a {given['model_'].config.family} model takes no image", "--image")
+    if given["dtype"] not in (None, "float32", "float64"):
+        raise UsageError(f"{given['dtype']}: a model computes in float32 or float64", "--dtype")
+    return Asked(**{field.name: given[field.name] for field in fields(Asked)})
 
 
 def kept_words(top_k: int | None, top_p: float | None, min_p: float | None) -> str:
@@ -163,15 +283,17 @@ def output_matrix(
     return matrix.T, None, words if len(words) == len(matrix) else [], "x tableᵀ"
 
 
-def spoken(ids: Array, words: list[str], tokens: Labels | None) -> str:
-    """The chosen words of each row as a line of text; nothing is chosen after padding."""
+def spoken(ids: Array, words: list[str], tokens: Labels | None, join: Callable[[Sequence[int]], str] | None) -> str:
+    """The chosen words of each row as a line of text; nothing is chosen after padding.
+
+    join   how ids become text; None: their words with spaces between
+    """
     if not words:
         raise UsageError("--emit text needs words: --vocab FILE")
     rows = ids.reshape(-1, ids.shape[-1]) if ids.ndim else ids.reshape(1, 1)
     lines = []
     for at, row in enumerate(rows):
         here = [""] * len(row) if not tokens or flat(tokens) else in_row(tokens, at)
-        lines.append(
-            " ".join(words[one] for one, token in zip(row, here, strict=False) if token not in tokenizers.PADDING)
-        )
+        real = [int(one) for one, token in zip(row, here, strict=False) if token not in tokenizers.PADDING]
+        lines.append(join(real) if join else " ".join(words[one] for one in real))
     return "\n".join(lines)

@@ -1,5 +1,6 @@
-"""attnkit diff: compare two tensors or records."""
+"""attnkit diff: compare two tensors, records or traces."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -8,18 +9,23 @@ import numpy as np
 
 from attnkit import display, options
 from attnkit.errors import UsageError
-from attnkit.tensors.record import Array, Record, flat, in_row
+from attnkit.tensors.record import Array, Record, flat, in_row, listed
 from attnkit.tool import Call, Flow, converted, tool
 
 FIGURES = ("differing", "max_abs", "max_rel", "cosine")
+STAGE = re.compile(
+    r"(encoder|decoder)\.([0-9]+\.(self|cross|ffn|norm[0-9])(\.\w+)?|embed|positions|embed_norm|norm)"
+    r"|head\.(dense|norm)|pooler|logits"
+)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two records to compare."""
+    """Two records to compare; traces of a model, as far as they are the same."""
 
     a: Record
     b: Record
+    traces: bool = False
 
 
 def pairs(call: Call, upstream: Flow | None) -> Flow:
@@ -41,7 +47,12 @@ def together(call: Call) -> Iterator[Pair]:
         a, b = a or Record({}), b or Record({})
         if dtype:
             a, b = (converted(one, dtype) if "x" in one else one for one in (a, b))
-        yield Pair(a.only(only), b.only(only)) if only else Pair(a, b)
+        yield Pair(a.only(only), b.only(only)) if only else Pair(a, b, are_traces(a, b))
+
+
+def are_traces(a: Record, b: Record) -> bool:
+    """Whether all the names of two records are stages of a model, and some of them stages of both."""
+    return all(STAGE.fullmatch(name) for one in (a, b) for name in one) and any(name in b for name in a)
 
 
 @tool(
@@ -58,28 +69,64 @@ def diff(
     rtol: Annotated[float, options.number("relative difference that counts as none", least=0)] = 0.0,
     atol: Annotated[float, options.number("absolute difference that counts as none", least=0)] = 0.0,
 ) -> Record:
-    """Compare two tensors or records: exit code 0 when they are the same, 1 when they differ.
+    """Compare two tensors, records or traces: exit code 0 when they are the same, 1 when they differ.
 
     Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. For every tensor:
     how many numbers differ, where the largest absolute and relative differences are, by their labels, and the
     cosine of the angle between the two. Dtypes, labels and histories are not compared. -f json gives the
-    figures to a script.
+    figures to a script. Of two traces, as encode --trace writes them, the stages that both have are compared in
+    their order, up to the first that differs.
 
     \b
     Example:
       attnkit embed "a b" --dim 4 -o a.npy --only x && attnkit layernorm a.npy -o b.npy && attnkit diff a.npy b.npy
     """
     a, b = pair.a, pair.b
+    if pair.traces:
+        return compared_traces(a, b, rtol, atol)
     names = [*a.tensors, *(name for name in b.tensors if name not in a.tensors)]
-    rows = [compared(a, b, name, rtol, atol) for name in names]
-    figures = {figure: np.array([row[figure] for row in rows], dtype=np.float64) for figure in FIGURES}
+    rows = {name: compared(a, b, name, rtol, atol) for name in names}
+    return figured(rows, {name: row["verdict"] for name, row in rows.items()})
+
+
+def compared_traces(a: Record, b: Record, rtol: float, atol: float) -> Record:
+    """The stages of both traces up to the first that differs, and what there is to say of the others."""
+    shared = [name for name in a if name in b]
+    rows: dict[str, dict[str, Any]] = {}
+    for name in shared:
+        rows[name] = compared(a, b, name, rtol, atol)
+        if rows[name]["differing"]:
+            break
+    same = [name for name, row in rows.items() if not row["differing"]]
+    told = {}
+    if same:
+        largest = max(rows[name]["max_abs"] for name in same)
+        within = f", largest difference {largest:.3g}" if largest else ""
+        what = "all the same" if len(same) == len(shared) else f"the same up to {same[-1]}"
+        told[f"{what} ({counted(len(same))}{within})"] = ""
+    told |= {name: row["verdict"] for name, row in rows.items() if row["differing"]}
+    if later := len(shared) - len(rows):
+        told[f"{counted(later, 'later ')} not compared; --only NAME compares one"] = ""
+    for which, ours, other in (("A", a, b), ("B", b, a)):
+        if alone := [name for name in ours if name not in other]:
+            told[f"only in {which}"] = listed(alone)
+    return figured(rows, told)
+
+
+def counted(number: int, kind: str = "") -> str:
+    """A number of stages.
+
+    >>> counted(1), counted(2, "later ")
+    ('1 stage', '2 later stages')
+    """
+    return f"{number} {kind}stage{'s' * (number != 1)}"
+
+
+def figured(rows: dict[str, dict[str, Any]], told: dict[str, str]) -> Record:
+    """The record of the figures of every tensor compared; what there is to tell goes with it as formulas."""
+    figures = {figure: np.array([row[figure] for row in rows.values()], dtype=np.float64) for figure in FIGURES}
     figures["differing"] = figures["differing"].astype(np.int64)
-    return Record(
-        figures,
-        dict.fromkeys(FIGURES, ("tensor",)),
-        {"tensor": names},
-        formulas={name: row["verdict"] for name, row in zip(names, rows, strict=True)},
-    )
+    return Record(figures, dict.fromkeys(FIGURES, ("tensor",)), {"tensor": list(rows)}, formulas=told)
 
 
 def compared(a: Record, b: Record, name: str, rtol: float, atol: float) -> dict[str, Any]:
@@ -170,5 +217,5 @@ def place(record: Record, name: str, index: tuple[int, ...]) -> str:
 
 
 def told(record: Record, look: display.Look) -> str:
-    """A line a tensor."""
-    return "\n".join(f"{name}: {sentence}" for name, sentence in record.formulas.items())
+    """A line a tensor, or what else there is to tell."""
+    return "\n".join(f"{name}: {sentence}" if sentence else name for name, sentence in record.formulas.items())

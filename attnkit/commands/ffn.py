@@ -1,16 +1,16 @@
 """attnkit ffn: the position-wise feed-forward network."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
-from attnkit import model, options
+from attnkit import layers, model, options
 from attnkit.errors import DataError, UsageError
 from attnkit.tensors.record import Array, Record
 from attnkit.tool import tool
 
-WEIGHTS = {"w1", "b1", "w2", "b2", "w3"}
+WEIGHTS = {"w1", "b1", "w2", "b2", "w3", "b3"}
 ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hold the weights of a whole layer
 
 
@@ -23,8 +23,10 @@ def ffn(
     *,
     params: Annotated[
         Mapping[str, Array] | None,
-        options.tensors("weights: w1 (D, F), b1, w2 (F, D), b2, and w3 (D, F) when gated"),
+        options.tensors("weights: w1 (D, F), b1, w2 (F, D), b2, and w3 (D, F), b3 when gated"),
     ] = None,
+    model_: Annotated[Any, options.MODEL] = None,
+    layer: Annotated[str | None, options.LAYER] = None,
     hidden: Annotated[int | None, options.integer("random weights of this hidden width", 1, "F")] = None,
     seed: Annotated[int, options.integer("seed of the random weights", 0)] = 0,
     activation: Annotated[str, options.choice("what bends the hidden values", tuple(model.ACTIVATIONS))] = "relu",
@@ -36,17 +38,25 @@ def ffn(
     """The feed-forward network of a layer: the same two linear maps at every position.
 
     FFN(x) = activation(x w1 + b1) w2 + b2. Weights from a file, or random ones from a seed: w1, w2 (and w3)
-    drawn in this order from N(0, 1/rows), no biases.
+    drawn in this order from N(0, 1/rows), no biases; or, with --model and --layer, those of a model.
 
     \b
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit layernorm | attnkit ffn --hidden 32 --residual
     """
     x = record["x"]
-    if (params is None) == (hidden is None):
-        raise UsageError("which weights? one of --params FILE and --hidden F")
-    if hidden is not None:
-        weights: Mapping[str, Array] = random_weights(x, hidden, gated, seed)
+    if (params is not None) + (hidden is not None) + (model_ is not None) != 1:
+        raise UsageError("which weights? one of --params FILE, --model DIR and --hidden F")
+    if layer is not None and model_ is None:
+        raise UsageError("goes with --model DIR", "--layer")
+    weights: Mapping[str, Any]
+    if model_ is not None:
+        if gated or activation != "relu":
+            raise UsageError("--model says which network: no --activation or --gated with it")
+        weights = model_.params[layers.chosen(model_, layer, "ffn")]
+        activation = model_.config.activation
+    elif hidden is not None:
+        weights = random_weights(x, hidden, gated, seed)
     else:
         weights = checked(params or {}, gated)
     found = model.feed_forward(x, **weights, activation=activation)
@@ -73,7 +83,7 @@ def formulas(weights: Mapping[str, Array], activation: str) -> dict[str, str]:
     return {
         "hidden": "x W₁" + first,
         "activated": f"{activation}(hidden)",
-        "linear": "x W₃",
+        "linear": "x W₃" + " + b₃" * ("b3" in weights),
         "gated": "activated · linear",
         "output": ("gated" if "w3" in weights else "activated") + " W₂" + second,
     }

@@ -1,19 +1,27 @@
 """attnkit history: the commands that made a record; run them again."""
 
+import os
 import shlex
 from typing import Annotated, Any
 
 import numpy as np
 
 from attnkit import __version__, options, pipelines, tensors
-from attnkit.errors import DataError
+from attnkit.errors import DataError, FileError
 from attnkit.tensors.record import Record
-from attnkit.tool import tool
+from attnkit.tool import Call, Flow, arriving, tool
 
 STREAMS = ("/dev/", "/proc/")  # where `<(…)` and descriptors are
 
 
-@tool(numeric=lambda given: False, prints=lambda given: True)
+def recorded(call: Call, upstream: Flow | None) -> Flow:
+    """Feed: the record of a file or of the stage before; a folder is none, and has no history."""
+    for name in filter(os.path.isdir, call.operands):
+        raise FileError("Is a directory; a history is that of a record: attnkit history FILE", name)
+    return arriving(call, upstream)
+
+
+@tool(feed=recorded, numeric=lambda given: False, prints=lambda given: True)
 def history(
     record: Record,
     *,

@@ -1,8 +1,8 @@
 """attnkit layernorm: normalization."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from attnkit import model, options
+from attnkit import layers, model, options
 from attnkit.errors import UsageError
 from attnkit.tensors.record import Array, Record
 from attnkit.tool import tool
@@ -25,6 +25,8 @@ def layernorm(
     axis: Annotated[int, options.integer("first normalized axis; it and all after it")] = -1,
     mean: Annotated[Record | None, options.tensor("batch: a running mean, in place of the batch's")] = None,
     variance: Annotated[Record | None, options.tensor("batch: a running variance, in place of the batch's")] = None,
+    model_: Annotated[Any, options.MODEL] = None,
+    layer: Annotated[str | None, options.LAYER] = None,
     residual: Annotated[Record | None, options.tensor("x + FILE is normalized")] = None,
     keep: Annotated[
         tuple[str, ...],
@@ -38,7 +40,8 @@ def layernorm(
 
     y = (x − mean) / √(var + ε) · γ + β with the population variance. --kind rms leaves out the mean,
     --kind batch takes both down the columns, over all other axes. `--keep residual` keeps what was normalized:
-    the pre-norm order adds it again with `attend --add :residual`.
+    the pre-norm order adds it again with `attend --add :residual`. With --model and --layer the kind, ε, γ and β
+    are the model's.
 
     \b
     Example:
@@ -48,6 +51,13 @@ def layernorm(
     if residual is not None:
         x = model.add(x, residual["x"])
     scale, shift = (None if one is None else one["x"] for one in (gamma, beta))
+    if model_ is not None:
+        if gamma is not None or beta is not None or kind != "layer" or axis != -1:
+            raise UsageError("--model says which norm: no --kind, --gamma, --beta or --axis with it")
+        params = model_.params[layers.chosen(model_, layer, "layernorm")]
+        scale, shift, eps, kind = params.get("gamma"), params.get("beta"), model_.config.eps, model_.config.norm
+    elif layer is not None:
+        raise UsageError("goes with --model DIR", "--layer")
     if kind != "batch" and (mean is not None or variance is not None):
         raise UsageError("--mean and --variance go with --kind batch")
     if kind == "rms":

@@ -1,14 +1,17 @@
 """attnkit posenc: positions."""
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from attnkit import model, options
+from attnkit import layers, model, options
 from attnkit.errors import DataError, UsageError
 from attnkit.tensors.record import Array, Record
 from attnkit.tool import tool
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
 
 BIASES = ("alibi", "t5")
 KINDS = ("sinusoidal", "learned", "rotary", *BIASES)
@@ -19,6 +22,8 @@ def posenc(
     record: Record | None,
     *,
     kind: Annotated[str, options.choice("which positions", KINDS)] = "sinusoidal",
+    model_: Annotated[Any, options.MODEL] = None,
+    layer: Annotated[str | None, options.LAYER] = None,
     alone: Annotated[bool, options.switch("x is the encoding itself, not x with it")] = False,
     size: Annotated[
         tuple[int, ...] | None,
@@ -51,12 +56,17 @@ def posenc(
 
     PE(pos, 2i) = sin(pos / base^(2i/D)), PE(pos, 2i+1) = cos(pos / base^(2i/D)).
     ALiBi and T5 positions are a bias on the scores: it goes into the record as `bias`, which
-    `attend --bias :bias` adds; --alone makes it x.
+    `attend --bias :bias` adds; --alone makes it x. With --model the positions are the model's; where those act
+    inside attention, x stays as it is, and `attend --model` sees to them.
 
     \b
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
+    if model_ is not None:
+        return of_model(record, model_, layer, positions, offset)
+    if layer is not None:
+        raise UsageError("goes with --model DIR", "--layer")
     if record is None:
         record, alone = made(kind, size or (0,), dim), True
     elif dim is not None:
@@ -114,6 +124,24 @@ def posenc(
         return record.put({"x": encoding(where).astype(model.output_dtype(x))}, {"x": axes}, formulas={"x": formula})
     added = model.add_positions(x, where, encoding)
     return record.put({"x": added}, {"x": record.axes_of("x")}, formulas={"x": "x + " + formula})
+
+
+def of_model(
+    record: Record | None, checkpoint: "Checkpoint", layer: str | None, given: Record | None, offset: int
+) -> Record:
+    """x with the positions of a model: added, or, where they act inside attention, x as it is."""
+    if record is None:
+        raise UsageError("--model takes an input: no --size with it")
+    layer, x = layers.chosen(checkpoint, layer, "posenc"), record["x"]
+    context = layers.context_of(record)
+    if given is not None:
+        context.positions = model.check_ids(given["x"], 2**53, "position")
+    elif offset:
+        context.positions = offset + (np.arange(x.shape[-2]) if context.positions is None else context.positions)
+    inner = checkpoint.config.positions.kind in ("rotary", "t5")
+    formula = "x: these positions act inside attention" if inner else "x + positions of the model"
+    added = model.positioned(layers.of(checkpoint), layer, x, context)
+    return record.put({"x": added}, {"x": record.axes_of("x")}, formulas={"x": formula})
 
 
 SINUSOIDS = {

@@ -1,26 +1,104 @@
-"""attnkit show: a tensor, a record or a file as tables and heat maps."""
+"""attnkit show: a tensor, a record, a file or a published model as tables and heat maps."""
 
+import os
+import re
+from dataclasses import replace
 from typing import Annotated
 
-from attnkit import views
+from attnkit import display, operands, options, views
+from attnkit.errors import UsageError
 from attnkit.tensors.record import Record
-from attnkit.tool import tool
+from attnkit.tool import Call, Flow, arriving, tool
+from attnkit.views import Published
+
+NO_FOLDER = "goes with the folder of a model: attnkit show DIR --pipeline NAME"
 
 
-@tool(view=views.seen, extra=views.LOOKS, eyes=True, names=True, numeric=lambda given: False)
+def found(call: Call, upstream: Flow | None) -> Flow:
+    """Feed: the tensors of a folder, of a part of it, or what any other input holds."""
+    folder, name = folder_of(call.operands[0]) if call.operands else ("", "")
+    pipeline, names = call.parameters["pipeline"], call.parameters["name"]
+    if not folder:
+        if pipeline is not None:
+            raise UsageError(NO_FOLDER, "--pipeline")
+        return arriving(call, upstream)
+    asked = [options.spelling(flag) for flag in (*views.LOOKS, "name", "slice") if given(call, flag)]
+    if pipeline is not None and (name or asked):
+        raise UsageError(f"--pipeline goes with a folder alone, without {name or asked[0]}")
+    if not (name or names) and {"--heatmap", "--heads", "--slice"} & {*asked}:
+        raise UsageError(f"which tensor? --name NAME, or {folder}:NAME", asked[-1])
+    from attnkit import overviews
+
+    checkpoint, _ = operands.load(folder, "model")
+    call.loaded["folder"] = checkpoint
+    return Flow(None, iter([overviews.published(checkpoint, name, names)]))
+
+
+def folder_of(operand: str) -> tuple[str, str]:
+    """DIR and NAME of DIR:NAME, "" and "" where the operand names no folder.
+
+    >>> folder_of("/:encoder.0"), folder_of("/"), folder_of("no such file")
+    (('/', 'encoder.0'), ('/', ''), ('', ''))
+    """
+    if operand == "-" or os.path.lexists(operand):
+        return (operand, "") if operand != "-" and os.path.isdir(operand) else ("", "")
+    ends = [found.start() for found in re.finditer(":.", operand)]
+    return next(((operand[:at], operand[at + 1 :]) for at in ends if os.path.isdir(operand[:at])), ("", ""))
+
+
+def given(call: Call, flag: str) -> bool:
+    """Whether a flag of show was given."""
+    return bool(call.parameters.get(flag) or call.extra.get(flag))
+
+
+def seen(record: Record, call: Call, look: display.Look) -> str:
+    """A folder as its model, its tensors and its layers; anything else as the flags ask."""
+    if not isinstance(record, Published) or not record.whole or "only" in call.common or given(call, "stats"):
+        return views.seen(record, call, look)
+    from attnkit import overviews
+
+    if given(call, "list"):
+        return overviews.tensors(record.checkpoint, look, fold=False)
+    return overviews.overview(record.checkpoint, look)
+
+
+@tool(
+    feed=found,
+    view=seen,
+    extra=views.LOOKS,
+    eyes=True,
+    names=True,
+    numeric=lambda given: False,
+    prints=lambda given: given["pipeline"] is not None,
+)
 def show(
     record: Record,
     *,
     name: Annotated[tuple[str, ...], views.NAME] = (),
     slice: Annotated[str, views.SLICE] = "",
-) -> Record:
-    """A tensor, a record or a file as tables and heat maps; with -f or -o it converts.
+    pipeline: Annotated[
+        str | None,
+        options.text(
+            "the shell pipeline that equals this part of a model: encoder.3, encoder.3.self, encoder, all", "LAYER"
+        ),
+    ] = None,
+) -> Record | str:
+    """A tensor, a record, a file or a published model as tables and heat maps; with -f or -o it converts.
 
     INPUT may be FILE:NAME. The output is for eyes, on a pipe too, unless -f or -o chooses a format.
-    `-o picture.svg` and `-o picture.html` save what is shown.
+    `-o picture.svg` and `-o picture.html` save what is shown. INPUT may also be the folder of a model: its
+    sizes, tensors and layers. DIR:NAME is one tensor by its published name, one parameter of a layer
+    (encoder.0.self.wq), or all of them (encoder.0.self), named and shaped as --params takes them.
 
     \b
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit attend --keep weights | attnkit show --name weights --heatmap
     """
-    return views.selected(record, name, slice)
+    if pipeline is not None:
+        if not isinstance(record, Published):
+            raise UsageError(NO_FOLDER, "--pipeline")
+        from attnkit import recipes
+
+        return recipes.recipe(record.checkpoint.config, record.checkpoint.folder, pipeline)
+    chosen = views.selected(record, name, slice)
+    return replace(chosen) if isinstance(record, Published) else chosen  # a record just made, which has its history

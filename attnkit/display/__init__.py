@@ -2,8 +2,27 @@
 
 from attnkit.display.heatmaps import heads, heatmap
 from attnkit.display.pictures import picture
-from attnkit.display.summaries import candidates, listing, statistics
+from attnkit.display.sheets import facts, table
+from attnkit.display.steps import beams, choice, said, scores
+from attnkit.display.summaries import candidates, listing, sized, statistics
 from attnkit.display.tables import tensor
 from attnkit.display.terminal import Look, look
 
-__all__ = ["Look", "candidates", "heads", "heatmap", "listing", "look", "picture", "statistics", "tensor"]
+__all__ = [
+    "Look",
+    "beams",
+    "candidates",
+    "choice",
+    "facts",
+    "heads",
+    "heatmap",
+    "listing",
+    "look",
+    "picture",
+    "said",
+    "scores",
+    "sized",
+    "statistics",
+    "table",
+    "tensor",
+]

@@ -64,21 +64,21 @@ def listing(named: Mapping[str, tuple[Array, Sequence[str]]], look: Look, title:
     """
     top = heading(title, "", "", look) if title else []
     total = sum(array.nbytes for array, _ in named.values())
-    last = f"{len(named)} tensor{'' if len(named) == 1 else 's'}, {_size(total)}"
+    last = f"{len(named)} tensor{'' if len(named) == 1 else 's'}, {sized(total)}"
     if not named:
         return page([*top, last])
     rows = [
-        [_name(name, look), shape_text(array, axes, look), array.dtype.name, _size(array.nbytes)]
+        [_name(name, look), shape_text(array, axes, look), array.dtype.name, sized(array.nbytes)]
         for name, (array, axes) in named.items()
     ]
     table = _folded(["name", "shape", "dtype", "bytes"], rows, look, left=3)
     return page([*top, *table, styled(last, "2", look)])
 
 
-def _size(count: int) -> str:
+def sized(count: int) -> str:
     """Bytes in decimal units.
 
-    >>> _size(96), _size(1_500_000)
+    >>> sized(96), sized(1_500_000)
     ('96 B', '1.5 MB')
     """
     if count < 1000:
@@ -143,7 +143,12 @@ def _ordinal(number: int) -> str:
 
 
 def _name(name: str, look: Look) -> str:
-    return clip(literal(name, look), min(LONGEST_NAME, look.width // 2), look)
+    """A name at most half the width, its middle left out where it is longer: the end tells most names apart."""
+    shown, room = literal(name, look), min(LONGEST_NAME, look.width // 2)
+    ending = shown[len(shown) - room // 2 :]
+    if columns(shown) <= room or columns(ending) > room // 2:
+        return clip(shown, room, look)
+    return clip(shown, room - room // 2, look) + ending
 
 
 def _folded(heads: list[str], rows: list[list[str]], look: Look, left: int) -> list[str]:

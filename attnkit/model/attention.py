@@ -1,9 +1,9 @@
 """Scaled dot-product and multi-head attention, with every intermediate by name."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,9 +23,12 @@ from attnkit.model.precision import (
     rounded,
     working,
 )
+from attnkit.model.rotary import rotate
 from attnkit.model.scores import SCORES, ScoreFunction, dot, product, softmax
 from attnkit.model.shapes import fit, shown
+from attnkit.model.visits import Visit, nobody, seen
 
+SQUARE = ("scores", "scaled", "capped", "masked", "weights")  # intermediates of every query with every key
 PARAMETERS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 
 
@@ -78,7 +81,10 @@ def attention(
     score_params: Mapping[str, Array] | None = None,
     past_key: Array | None = None,
     past_value: Array | None = None,
+    past: int = 0,
     softmax_dtype: str | None = None,
+    keep: Collection[str] | None = None,
+    visit: Visit = nobody,
 ) -> dict[str, Array]:
     """Each query's average of the values, weighted by the softmax of its scores against the keys.
 
@@ -95,7 +101,10 @@ def attention(
     scale     1/sqrt(K) for scaled-dot, else 1
     softcap   c: scores become c tanh(s/c); 0 is off
     past_*    (..., G, P, K) and (..., G, P, V): keys and values put before k and v
+    past      how many of k and v belong to tokens before the first query
     softmax_dtype  rounds the scores before softmax and the weights after it
+    keep      the intermediates to hand back beside the heads [all]; what nobody keeps or visits is not held
+    visit     may look at any of them, and replace it
 
     A query that may attend to nothing has weights and heads of zero, and a key of weight zero adds nothing,
     NaN and infinity included. Source: Attention Is All You Need, section 3.2.1; ONNX Attention-25.
@@ -110,38 +119,45 @@ def attention(
     result, dtype = output_dtype(q), working(q, k, v)
     function, params = _score_function(score, score_params, dtype)
     _check_operands(q, k, v, trailing=3, same_width=function is dot)
-    q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
+    lie: Literal["K", "C"] = "K" if past else "C"  # the buffers of a cache stay as they lie
+    q = seen(visit, "q", cast(q, dtype))
+    k, v = (seen(visit, name, np.asarray(x, dtype, order=lie)) for name, x in (("k", k), ("v", v)))
     keys, values = _extended(k, past_key, "K", "past_key"), _extended(v, past_value, "V", "past_value")
     _check_options(past_key, past_value, lengths, softcap, softmax_dtype)
-    past = keys.shape[-2] - k.shape[-2]
+    past += keys.shape[-2] - k.shape[-2]
     allowed = _allowed(q, keys, past, causal, align, window, lengths)
-
-    scores = function(q, keys, params)  # (..., H, T, S)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if score == "scaled-dot" else 1.0
-    scaled = scores * float(scale)
-    capped = float(softcap) * np.tanh(scaled / float(softcap)) if softcap else scaled
-    masked = _masked(capped, bias, mask, allowed)
-    if softmax_dtype is None:
-        weights = softmax(masked)
-    else:
-        weights = rounded(softmax(rounded(masked, softmax_dtype)), softmax_dtype).astype(dtype)
-    heads = _average(weights, values)  # (..., H, T, V)
+    steps = {"q": q, "k": k, "v": v, "present_key": keys, "present_value": values}
+    watched = keep is None or any(name in keep or visit(name) for name in SQUARE)
 
-    steps = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "scores": scores,
-        "scaled": scaled,
-        "capped": capped,
-        "masked": masked,
-        "weights": weights,
-        "heads": heads,
-        "present_key": keys,
-        "present_value": values,
-    }
-    return {name: step.astype(result, copy=False) for name, step in steps.items()}
+    scores = function(q, keys, params)  # (..., H, T, S)
+    if watched:
+        steps["scores"] = scores = seen(visit, "scores", scores)
+        steps["scaled"] = scaled = seen(visit, "scaled", scores * float(scale))
+        capped = float(softcap) * np.tanh(scaled / float(softcap)) if softcap else scaled
+        steps["capped"] = capped = seen(visit, "capped", capped)
+        steps["masked"] = masked = seen(visit, "masked", _masked(capped, bias, mask, allowed))
+        steps["weights"] = weights = seen(visit, "weights", _shares(masked, softmax_dtype))
+    else:
+        scores *= float(scale)
+        if softcap:
+            np.tanh(np.divide(scores, float(softcap), out=scores), out=scores)
+            scores *= float(softcap)
+        weights = _shares(_masked(scores, bias, mask, allowed), softmax_dtype)
+    steps["heads"] = seen(visit, "heads", _average(weights, values))  # (..., H, T, V)
+    order = [name for name in ORDER if name in steps and (keep is None or name in keep or name == "heads")]
+    return {name: steps[name].astype(result, copy=False) for name in order}
+
+
+ORDER = ("q", "k", "v", *SQUARE, "heads", "present_key", "present_value")
+
+
+def _shares(masked: Array, softmax_dtype: str | None) -> Array:
+    """The softmax of the scores, both rounded to a dtype where one is asked for."""
+    if softmax_dtype is None:
+        return softmax(masked)
+    return rounded(softmax(rounded(masked, softmax_dtype)), softmax_dtype).astype(masked.dtype)
 
 
 def _score_function(
@@ -234,7 +250,7 @@ def _allowed(
     rules = []
     if lengths is not None:
         rules.append(masks.padding(lengths, keys))
-    if causal:
+    if causal and not (queries == 1 and isinstance(offset, int) and offset >= keys - 1):  # a last query sees all
         rules.append(masks.causal(queries, keys, offset))
     if window != (-1, -1):
         rules.append(masks.window(queries, keys, *window, offset))
@@ -288,6 +304,9 @@ def multi_head_attention(
     *,
     heads: int = 1,
     kv_heads: int | None = None,
+    rotary: tuple[Array, Array] | None = None,
+    remember: Callable[[Callable[[], tuple[Array, Array]]], tuple[Array, Array, int]] | None = None,
+    visit: Visit = nobody,
     **options: Any,
 ) -> dict[str, Array]:
     """Attention of several heads, each with its own projection of queries, keys and values.
@@ -296,8 +315,11 @@ def multi_head_attention(
 
     `params` may hold wq, wk, wv, wo (in, out) and bq, bk, bv, bo; a missing projection is the identity. A
     query of rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank.
-    `options` are those of `attention`; the result has its entries, then the output. Source: Attention Is All
-    You Need, section 3.2.2. DataError where shapes do not meet, UsageError for impossible head counts.
+    `rotary` is the cosines and sines (..., T, R/2) that queries and keys are rotated by. `remember` is called
+    with what makes keys and values of this call, and gives all that there are and how many came before, as a
+    Cache does. `options` are those of `attention`; the result has its entries, then the output. Source:
+    Attention Is All You Need, section 3.2.2. DataError where shapes do not meet, UsageError for impossible
+    head counts.
 
     >>> x = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> multi_head_attention(x, x, x, {"wo": 2 * np.eye(2)}, heads=2)["output"].round(4)
@@ -311,35 +333,31 @@ def multi_head_attention(
     if query.ndim == 4:
         if params:
             raise UsageError(f"x {shown(query.shape)} is already split into heads: no projection applies")
-        steps = attention(query, key, value, **options)
+        steps = attention(query, key, value, visit=visit, **options)
         return steps | {"output": steps["heads"]}
-    return _projected(query, key, value, params, heads, heads if kv_heads is None else kv_heads, options)
-
-
-def _projected(
-    query: Array,
-    key: Array,
-    value: Array,
-    params: Mapping[str, Array],
-    heads: int,
-    kv_heads: int,
-    options: Mapping[str, Any],
-) -> dict[str, Array]:
-    if heads < 1 or kv_heads < 1 or heads % kv_heads:
-        raise UsageError(f"heads {heads}, kv_heads {kv_heads} (expected kv_heads to divide heads)")
+    groups = heads if kv_heads is None else kv_heads
+    if heads < 1 or groups < 1 or heads % groups:
+        raise UsageError(f"heads {heads}, kv_heads {groups} (expected kv_heads to divide heads)")
     result, dtype = output_dtype(query), working(query, key, value, *params.values())
-    inputs = {
-        "q": ("x", query),
-        "k": ("x" if key is query else "key", key),
-        "v": ("x" if value is query else "value", value),
-    }
-    q, k, v = (
-        linear(cast(x, dtype), params.get(f"w{c}"), params.get(f"b{c}"), names=(name, f"w{c}", f"b{c}"))
-        for c, (name, x) in inputs.items()
-    )
-    same_width = heads == kv_heads and options.get("score", "scaled-dot") in ("scaled-dot", "dot")
-    _check_operands(q, k, v, trailing=2, same_width=same_width)
-    steps = attention(split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads), **options)
+    same_width = heads == groups and options.get("score", "scaled-dot") in ("scaled-dot", "dot")
+
+    def projected(x: Array, letter: str, name: str) -> Array:
+        names = (name, f"w{letter}", f"b{letter}")
+        return linear(cast(x, dtype), params.get(names[1]), params.get(names[2]), names=names)
+
+    def turned(x: Array) -> Array:
+        return x if rotary is None else rotate(x, *rotary)
+
+    def pair() -> tuple[Array, Array]:
+        k = projected(key, "k", "x" if key is query else "key")
+        v = projected(value, "v", "x" if value is query else "value")
+        _check_operands(q, k, v, trailing=2, same_width=same_width)
+        return turned(split_heads(k, groups)), split_heads(v, groups)
+
+    q = projected(query, "q", "x")
+    k, v, past = remember(pair) if remember else (*pair(), 0)
+    steps = attention(turned(split_heads(q, heads)), k, v, past=past, visit=visit, **options)
     merged = merge_heads(steps["heads"])
-    steps["output"] = linear(merged, params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
+    output = linear(merged, params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
+    steps["output"] = seen(visit, "output", output)
     return {name: step.astype(result, copy=False) for name, step in steps.items()}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
+from attnkit.model.embedding import check_ids
 from attnkit.model.linear import linear
 from attnkit.model.masks import block
 from attnkit.model.precision import Array, DType, cast, output_dtype, quiet, working
@@ -30,6 +31,24 @@ def logits(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 
 @quiet
+def tempered(logits: Array, temperature: float) -> Array:
+    """The logits less the largest of their row, divided by the temperature: below 1 sharper, above 1 flatter.
+
+    logits (..., N) -> (..., N)
+
+    UsageError unless the temperature is positive.
+
+    >>> tempered(np.array([1.0, 3.0]), 2.0)
+    array([-1.,  0.])
+    """
+    if not 0 < temperature < math.inf:
+        raise UsageError(f"temperature {temperature} (expected a positive number)")
+    # shifted first, so that a tiny temperature cannot turn the largest score into infinity
+    scores: Array = shifted(_rows(logits, working(logits))) / float(temperature)
+    return scores
+
+
+@quiet
 def probabilities(logits: Array, temperature: float = 1.0) -> Array:
     """softmax(logits / temperature).
 
@@ -40,11 +59,42 @@ def probabilities(logits: Array, temperature: float = 1.0) -> Array:
     >>> probabilities(np.array([0.0, np.log(4)]), temperature=2.0).round(4)
     array([0.3333, 0.6667])
     """
-    if not 0 < temperature < math.inf:
-        raise UsageError(f"temperature {temperature} (expected a positive number)")
-    # shifted first, so that a tiny temperature cannot turn the largest score into infinity
+    return softmax(tempered(logits, temperature)).astype(output_dtype(logits), copy=False)
+
+
+@quiet
+def log_probabilities(logits: Array) -> Array:
+    """The logarithm of softmax(logits), exact where a probability is too small to write down.
+
+    logits (..., N) -> (..., N)
+
+    >>> log_probabilities(np.array([0.0, 2000.0]))
+    array([-2000.,     0.])
+    """
     scores = shifted(_rows(logits, working(logits)))
-    return softmax(scores / float(temperature)).astype(output_dtype(logits), copy=False)
+    logs: Array = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+    return logs.astype(output_dtype(logits), copy=False)
+
+
+@quiet
+def repetition_penalty(logits: Array, ids: Array, penalty: float) -> Array:
+    """The logits of the words that were said before made less likely: divided where positive, else multiplied.
+
+    logits (..., N), ids (..., T) -> (..., N)
+
+    A word said twice is penalized once. Source: CTRL (Keskar et al. 2019), section 4.1, and the multiplication that
+    became the custom. UsageError unless the penalty is positive; DataError for an id outside 0..N-1.
+
+    >>> repetition_penalty(np.array([3.0, -3.0, 3.0]), np.array([0, 1, 1]), 1.5)
+    array([ 2. , -4.5,  3. ])
+    """
+    if not 0 < penalty < math.inf:
+        raise UsageError(f"repetition penalty {penalty} (expected a positive number)")
+    scores = _rows(logits, working(logits)).astype(output_dtype(logits))
+    words = np.broadcast_to(check_ids(ids, logits.shape[-1]), (*logits.shape[:-1], np.shape(ids)[-1]))
+    said = np.take_along_axis(scores, words, axis=-1)
+    np.put_along_axis(scores, words, np.where(said < 0, said * penalty, said / penalty), axis=-1)
+    return scores
 
 
 def _rows(scores: Array, dtype: DType) -> Array:
@@ -65,10 +115,33 @@ def _order(scores: Array) -> Array:
     return np.argsort(-scores, axis=-1, kind="stable")
 
 
-def _unordered(sorted_values: Array, order: Array) -> Array:
-    values = np.empty_like(sorted_values)
-    np.put_along_axis(values, order, sorted_values, axis=-1)
-    return values
+def largest(scores: Array, count: int) -> Array:
+    """The indices of the `count` largest scores, or of all, best first; ties by the lower index, NaN last.
+
+    scores (..., N) -> (..., M) int64, where M is the lesser of `count` and N
+
+    Only these are sorted, not the whole row.
+
+    >>> largest(np.array([1.0, 3.0, 2.0, 3.0]), 2)
+    array([1, 3])
+    """
+    if count >= scores.shape[-1] or np.isnan(scores).any():
+        return _order(scores)[..., :count]
+    chosen = np.nonzero(_among_largest(scores, count))[-1].reshape(*scores.shape[:-1], count)
+    return np.take_along_axis(chosen, _order(np.take_along_axis(scores, chosen, axis=-1)), axis=-1)
+
+
+def _among_largest(scores: Array, count: int) -> Array:
+    """Whether a score is one of the `count` largest of its row: less than all of them, none NaN."""
+    last = scores.shape[-1] - count
+    least = np.partition(scores, last, axis=-1)[..., last : last + 1]
+    among: Array = scores >= least
+    if (among.sum(axis=-1) == count).all():
+        return among
+    above, equal = scores > least, scores == least
+    room = count - above.sum(axis=-1, keepdims=True)
+    among = above | (equal & (np.cumsum(equal, axis=-1) <= room))
+    return among
 
 
 @quiet
@@ -86,8 +159,9 @@ def top_k(logits: Array, k: int) -> Array:
         raise UsageError(f"top-k {k} (expected 1 or more)")
 
     def keep(scores: Array) -> Array:
-        ranks = np.broadcast_to(np.arange(scores.shape[-1]), scores.shape)
-        return _unordered(ranks, _order(scores)) < k
+        if k >= scores.shape[-1]:
+            return np.ones(scores.shape, dtype=bool)
+        return _among_largest(np.where(np.isnan(scores), -np.inf, scores), k)
 
     return _filter(logits, keep)
 
@@ -108,12 +182,26 @@ def top_p(logits: Array, p: float) -> Array:
         raise UsageError(f"top-p {p} (expected more than 0, at most 1)")
 
     def keep(scores: Array) -> Array:
-        order = _order(scores)
-        sums = np.cumsum(np.take_along_axis(softmax(scores), order, axis=-1), axis=-1)
+        if p == 1:
+            return np.ones(scores.shape, dtype=bool)
+        order, sums = _until(scores, p)
         before = np.concatenate([np.zeros_like(sums[..., :1]), sums[..., :-1]], axis=-1)
-        return _unordered((before < p) | (p == 1), order)
+        kept = np.zeros(scores.shape, dtype=bool)
+        np.put_along_axis(kept, order, before < p, axis=-1)
+        return kept
 
     return _filter(logits, keep)
+
+
+def _until(scores: Array, p: float) -> tuple[Array, Array]:
+    """Enough indices, the largest score first, for their probabilities to reach p, and the running sums of these."""
+    shares, count = softmax(scores), 64
+    while True:
+        order = largest(scores, count)
+        sums = np.cumsum(np.take_along_axis(shares, order, axis=-1), axis=-1)
+        if count >= scores.shape[-1] or (sums[..., -1] >= p).all():
+            return order, sums
+        count *= 8
 
 
 @quiet
@@ -132,16 +220,25 @@ def min_p(logits: Array, p: float) -> Array:
     return _filter(logits, lambda scores: np.exp(shifted(scores)) >= p)
 
 
-def _check_finite(logits: Array) -> Array:
-    """The logits in float64; DataError names the first row with no finite one, or with NaN or infinity."""
+@quiet
+def check_finite(logits: Array, start: int = 0) -> Array:
+    """The logits in float64; DataError names the first row with no finite one, or with NaN or infinity.
+
+    logits (..., N) -> (..., N)
+
+    Rows are steps, counted from `start`.
+
+    >>> check_finite(np.array([0.0, -np.inf]))
+    array([  0., -inf])
+    """
     scores = _rows(logits, np.dtype(np.float64))
     rows = scores.reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
     if scores.shape[-1] == 0:
         raise DataError(f"logits {shown(scores.shape)}: the vocabulary is empty")
     for step in np.flatnonzero(~np.isfinite(rows).any(axis=-1)):
-        raise DataError(f"no finite logit at step {step}")
+        raise DataError(f"no finite logit at step {start + step}")
     for step, word in np.argwhere(np.isnan(rows) | np.isposinf(rows)):
-        raise DataError(f"logit {rows[step, word]} at step {step}")
+        raise DataError(f"logit {rows[step, word]} at step {start + step}")
     return scores
 
 
@@ -156,7 +253,7 @@ def sample(logits: Array, rng: "np.random.Generator", temperature: float = 1.0) 
     >>> sample(np.array([[0.0, 9.0], [9.0, 0.0]]), np.random.default_rng(0))
     array([1, 0])
     """
-    shares = probabilities(_check_finite(logits), temperature)
+    shares = probabilities(check_finite(logits), temperature)
     sums = np.cumsum(shares, axis=-1)
     draws = rng.random(logits.shape[:-1])[..., None]
     # the last sum is divided to exactly 1, which no draw reaches
@@ -173,7 +270,7 @@ def greedy(logits: Array) -> Array:
     >>> greedy(np.array([[1.0, 3.0, 3.0]]))
     array([1])
     """
-    return np.asarray(np.argmax(_check_finite(logits), axis=-1), dtype=np.int64)
+    return np.asarray(np.argmax(check_finite(logits), axis=-1), dtype=np.int64)
 
 
 @quiet
@@ -189,5 +286,5 @@ def candidates(probabilities: Array, top: int) -> tuple[Array, Array]:
     """
     if top < 1:
         raise UsageError(f"top {top} (expected 1 or more)")
-    ids = _order(_rows(probabilities, working(probabilities)))[..., :top]
+    ids = largest(_rows(probabilities, working(probabilities)), top)
     return ids, np.take_along_axis(probabilities, ids, axis=-1)

@@ -10,6 +10,7 @@ from attnkit.model.erf import erf
 from attnkit.model.linear import linear
 from attnkit.model.precision import Array, cast, output_dtype, quiet, working
 from attnkit.model.shapes import shown
+from attnkit.model.visits import Visit, nobody, seen
 
 
 @quiet
@@ -47,7 +48,7 @@ def gelu_tanh(x: Array) -> Array:
     >>> gelu_tanh(np.array([-1.0, 1.0])).round(4)
     array([-0.1588,  0.8412])
     """
-    y: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    y: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
     return y
 
 
@@ -80,16 +81,19 @@ def feed_forward(
     b1: Array | None = None,
     b2: Array | None = None,
     w3: Array | None = None,
+    b3: Array | None = None,
     *,
     activation: str = "relu",
+    visit: Visit = nobody,
 ) -> dict[str, Array]:
-    """activation(x W1 + b1) W2 + b2, the same for every position; gated by x W3 where w3 is given.
+    """activation(x W1 + b1) W2 + b2, the same for every position; gated by x W3 + b3 where w3 is given.
 
     x (..., D), w1 (D, F), w2 (F, D), w3 (D, F) -> {"output": (..., D), ...}
 
-    The result holds hidden and activated, then linear (x W3) and gated (activated times linear) where w3 is
+    The result holds hidden and activated, then linear (x W3 + b3) and gated (activated times linear) where w3 is
     given, then output. Source: Attention Is All You Need, section 3.3; Shazeer 2020 for the gate. DataError
-    where shapes do not meet, UsageError for an unknown activation.
+    where shapes do not meet, UsageError for an unknown activation. `visit` may look at each of them, and
+    replace it.
 
     >>> one = np.array([[1.0]])
     >>> feed_forward(np.array([[-2.0], [3.0]]), one, 2 * one, b2=np.array([1.0]))["output"].tolist()
@@ -99,12 +103,12 @@ def feed_forward(
         raise UsageError(f"activation {activation!r} (expected one of {', '.join(ACTIVATIONS)})")
     if w3 is not None and w3.shape != w1.shape:
         raise DataError(f"w3 {shown(w3.shape)} and w1 {shown(w1.shape)}: shapes differ")
-    given = [array for array in (x, w1, w2, b1, b2, w3) if array is not None]
+    given = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
     result, x = output_dtype(x), cast(x, working(*given))
-    steps = {"hidden": linear(x, w1, b1, names=("x", "w1", "b1"))}
-    inner = steps["activated"] = ACTIVATIONS[activation](steps["hidden"])
+    steps = {"hidden": seen(visit, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}
+    inner = steps["activated"] = seen(visit, "activated", ACTIVATIONS[activation](steps["hidden"]))
     if w3 is not None:
-        steps["linear"] = linear(x, w3, names=("x", "w3", "b3"))
-        inner = steps["gated"] = inner * steps["linear"]
-    steps["output"] = linear(inner, w2, b2, names=("hidden", "w2", "b2"))
+        steps["linear"] = seen(visit, "linear", linear(x, w3, b3, names=("x", "w3", "b3")))
+        inner = steps["gated"] = seen(visit, "gated", inner * steps["linear"])
+    steps["output"] = seen(visit, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2")))
     return {name: step.astype(result, copy=False) for name, step in steps.items()}

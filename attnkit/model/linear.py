@@ -39,13 +39,14 @@ def linear(
 
 def check_inner(x: Array, weight: Array, names: tuple[str, ...]) -> None:
     """DataError unless x (..., D) can be multiplied by weight (D, E)."""
+    if weight.ndim == 2 and x.ndim and weight.shape[0] == x.shape[-1]:
+        return
     pair = f"{names[1]} {shown(weight.shape)} for {names[0]} {shown(x.shape)}"
     if weight.ndim != 2:
         raise DataError(f"{pair}: rank {weight.ndim}, expected 2 (in, out)")
     if x.ndim == 0:
         raise DataError(f"{pair}: a single number has no axis to multiply")
-    if weight.shape[0] != x.shape[-1]:
-        raise DataError(f"{pair}: first dimension {weight.shape[0]} != {x.shape[-1]}")
+    raise DataError(f"{pair}: first dimension {weight.shape[0]} != {x.shape[-1]}")
 
 
 def add(x: Array, y: Array) -> Array:
@@ -59,7 +60,7 @@ def add(x: Array, y: Array) -> Array:
     [[11.0, 22.0]]
     """
     dtype = working(x, y)
-    other = fit(y, x.shape, f"residual {shown(y.shape)}", f"x {shown(x.shape)}")
+    other = y if y.shape == x.shape else fit(y, x.shape, f"residual {shown(y.shape)}", f"x {shown(x.shape)}")
     return (cast(x, dtype) + cast(other, dtype)).astype(output_dtype(x), copy=False)
 
 

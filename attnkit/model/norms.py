@@ -69,7 +69,7 @@ def _normalize_rows(
     gamma, beta = _flat(gamma, shape, "gamma", x), _flat(beta, shape, "beta", x)
     rows = x.reshape(math.prod(x.shape[:first]), math.prod(shape))
     y = np.empty(rows.shape, output_dtype(x))
-    mean, inverse_std = (np.empty((len(rows), 1), working(x)) for _ in range(2))
+    mean, inverse_std = np.empty((len(rows), 1), working(x)), np.empty((len(rows), 1), working(x))
     for part in _blocks(rows):
         block = rows[part].astype(np.float64, order="C")
         if centred:
@@ -78,7 +78,7 @@ def _normalize_rows(
         block *= (spread := 1 / np.sqrt(_mean(block * block) + eps))
         inverse_std[part] = spread
         y[part] = _scaled(block, gamma, beta)
-    kept = (*x.shape[:first], *(1 for _ in shape))
+    kept = (*x.shape[:first], *[1] * len(shape))
     return Normalized(y.reshape(x.shape), mean.reshape(kept) if centred else None, inverse_std.reshape(kept))
 
 
@@ -131,9 +131,10 @@ def _check_eps(eps: float) -> None:
 def _flat(parameter: Array | None, shape: tuple[int, ...], name: str, x: Array) -> Array | None:
     if parameter is None:
         return None
-    target = f"the normalized axes {shown(shape)} of x {shown(x.shape)}"
-    fitted = fit(parameter, shape, f"{name} {shown(parameter.shape)}", target)
-    return cast(fitted, np.dtype(np.float64)).ravel()
+    if parameter.shape != shape:
+        target = f"the normalized axes {shown(shape)} of x {shown(x.shape)}"
+        parameter = fit(parameter, shape, f"{name} {shown(parameter.shape)}", target)
+    return cast(parameter, np.dtype(np.float64)).ravel()
 
 
 def _blocks(rows: Array) -> Iterator[slice]:

@@ -1,4 +1,4 @@
-"""Where a token stands: absolute encodings, rotations, and biases on the scores."""
+"""Where a token stands: absolute encodings, and biases on the scores."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 from attnkit.errors import DataError, UsageError
 from attnkit.model.embedding import check_ids
 from attnkit.model.linear import add
-from attnkit.model.precision import Array, cast, output_dtype, quiet, working
+from attnkit.model.precision import Array, output_dtype
+from attnkit.model.rotary import angles
 from attnkit.model.shapes import shown
 
 BLOCK = 1 << 18  # numbers in a block of tokens
@@ -35,8 +36,8 @@ def sinusoidal(positions: ArrayLike, dim: int, *, layout: str = "paper", base: f
     """
     if layout not in LAYOUTS:
         raise UsageError(f"layout {layout!r} (expected {' or '.join(LAYOUTS)})")
-    angles = _angles(positions, dim, base, "sinusoidal")
-    table: Array = LAYOUTS[layout](np.sin(angles), np.cos(angles))
+    phases = angles(positions, dim, base, "sinusoidal")
+    table: Array = LAYOUTS[layout](np.sin(phases), np.cos(phases))
     return table
 
 
@@ -62,16 +63,6 @@ def add_positions(x: Array, positions: ArrayLike, encoding: Callable[[Array], Ar
     return result
 
 
-def _angles(positions: ArrayLike, dim: int, base: float, kind: str) -> Array:
-    if dim < 0 or dim % 2:
-        raise DataError(f"{kind} width {dim} is not even (sines and cosines come in pairs)")
-    if not 0 < base < math.inf:
-        raise UsageError(f"base {base} (expected a positive number)")
-    wavelengths = base ** (np.arange(0, dim, 2) / max(dim, 1))
-    angles: Array = np.asarray(positions, dtype=np.float64)[..., None] / wavelengths
-    return angles
-
-
 def learned(positions: ArrayLike, table: Array) -> Array:
     """The table's row of each position.
 
@@ -86,58 +77,6 @@ def learned(positions: ArrayLike, table: Array) -> Array:
     if table.ndim != 2:
         raise DataError(f"position table {shown(table.shape)}: expected rank 2 (position, model)")
     return np.ascontiguousarray(table[check_ids(positions, len(table), "position")])
-
-
-def rotary_angles(positions: ArrayLike, rotary_dim: int, base: float = 10000.0) -> tuple[Array, Array]:
-    """Cosine and sine of each position's rotation of each pair: angle p / base^(2i/R).
-
-    positions (..., T) -> cos (..., T, R/2), sin (..., T, R/2), float64
-
-    DataError for an odd rotary width. Source: RoFormer (Su et al. 2021), section 3.2.
-
-    >>> [part.round(4).tolist() for part in rotary_angles([1], 4)]
-    [[[0.5403, 1.0]], [[0.8415, 0.01]]]
-    """
-    angles = _angles(positions, rotary_dim, base, "rotary")
-    return np.cos(angles), np.sin(angles)
-
-
-@quiet
-def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
-    """Each pair of the first R features turned by its angle; the rest of the head passes through.
-
-    x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
-
-    Pair i is (i, i + R/2), or (2i, 2i + 1) when interleaved (ONNX RotaryEmbedding-23). cos and sin broadcast
-    over the leading axes of x; DataError where they do not, or where R > D.
-
-    >>> rotate(np.array([[1.0, 2.0, 7.0]]), np.array([[0.0]]), np.array([[1.0]]))
-    array([[-2.,  1.,  7.]])
-    """
-    _check_rotation(x, cos, sin)
-    width = 2 * cos.shape[-1]
-    first = slice(0, width, 2) if interleaved else slice(0, width // 2)
-    second = slice(1, width, 2) if interleaved else slice(width // 2, width)
-    turned = np.array(x, dtype=working(x), order="C")
-    cos, sin = cast(cos, turned.dtype), cast(sin, turned.dtype)
-    left, right = turned[..., first].copy(), turned[..., second].copy()
-    turned[..., first] = cos * left - sin * right
-    turned[..., second] = sin * left + cos * right
-    return turned.astype(output_dtype(x), copy=False)
-
-
-def _check_rotation(x: Array, cos: Array, sin: Array) -> None:
-    if cos.shape != sin.shape:
-        raise DataError(f"cos {shown(cos.shape)} and sin {shown(sin.shape)}: shapes differ")
-    if x.ndim == 0 or cos.ndim == 0:
-        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: a single number cannot be rotated")
-    if 2 * cos.shape[-1] > x.shape[-1]:
-        width = 2 * cos.shape[-1]
-        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: rotary width {width} is too large")
-    lead, rows = x.shape[:-1], cos.shape[:-1]
-    same = all(size in (1, full) for size, full in zip(reversed(rows), reversed(lead), strict=False))
-    if len(rows) > len(lead) or not same:
-        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: leading axes do not broadcast")
 
 
 def alibi_slopes(heads: int) -> Array:

@@ -32,7 +32,12 @@ def working(*arrays: Array) -> DType:
     >>> working(np.zeros(2, np.float16)), working(np.zeros(2, np.float16), np.zeros(2, int))
     (dtype('float32'), dtype('float64'))
     """
-    return np.result_type(*(_wide(array.dtype) for array in arrays))
+    return _common(*[array.dtype for array in arrays])
+
+
+@cache
+def _common(*dtypes: DType) -> DType:
+    return np.result_type(*map(_wide, dtypes))
 
 
 @cache

@@ -18,8 +18,9 @@ def shifted(scores: Array, axis: int = -1) -> Array:
     >>> shifted(np.array([1.0, 3.0]))
     array([-2.,  0.])
     """
-    top = np.max(scores, axis=axis, keepdims=True, initial=-np.inf)
-    less: Array = scores - np.where(np.isneginf(top), 0, top).astype(scores.dtype)
+    top = scores.max(axis=axis, keepdims=True, initial=-np.inf)
+    top[top == -np.inf] = 0
+    less: Array = scores - top
     return less
 
 
@@ -38,7 +39,8 @@ def softmax(scores: Array, axis: int = -1) -> Array:
     exponentials = shifted(cast(scores, working(scores)), axis)
     np.exp(exponentials, out=exponentials)
     total = exponentials.sum(axis=axis, keepdims=True)
-    exponentials /= np.where(total == 0, 1, total).astype(total.dtype)
+    total[total == 0] = 1
+    exponentials /= total
     return exponentials.astype(output_dtype(scores), copy=False)
 
 

@@ -4,11 +4,16 @@ import itertools
 import struct
 import zlib
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from attnkit.errors import DataError
 from attnkit.tensors.dtypes import readable
 from attnkit.tensors.files import Buffer
+
+if TYPE_CHECKING:
+    import mmap
+
+Bytes: TypeAlias = "bytearray | mmap.mmap"
 
 LOCAL = struct.Struct("<4s5H3L2H")
 CENTRAL = struct.Struct("<4s6H3L5H2L")
@@ -36,7 +41,7 @@ class Member(NamedTuple):
     packed: memoryview
 
 
-def members(data: bytearray) -> list[Member]:
+def members(data: Bytes) -> list[Member]:
     """The files of an archive, in the order of its directory; DataError for contradictions and bombs."""
     try:
         start, size, count = _directory(data)
@@ -84,7 +89,7 @@ def archive(files: Iterable[tuple[str, list[Buffer]]]) -> list[Buffer]:
     return [*written, *directory, _end(len(directory), sum(map(len, directory)), offset)]
 
 
-def _directory(data: bytearray) -> tuple[int, int, int]:
+def _directory(data: Bytes) -> tuple[int, int, int]:
     """Where the directory starts, its size and its number of entries."""
     end = data.rfind(b"PK\x05\x06", -END.size - 0xFFFF if len(data) > END.size + 0xFFFF else 0)
     if end < 0:
@@ -106,7 +111,7 @@ def _directory(data: bytearray) -> tuple[int, int, int]:
     return start, size, count
 
 
-def _entries(data: bytearray, start: int, size: int, count: int) -> list[Member]:
+def _entries(data: Bytes, start: int, size: int, count: int) -> list[Member]:
     found, spans, at = [], [], start
     for _ in range(count):
         member, span, at = _entry(data, at, start)
@@ -120,7 +125,7 @@ def _entries(data: bytearray, start: int, size: int, count: int) -> list[Member]
     return found
 
 
-def _entry(data: bytearray, at: int, limit: int) -> tuple[Member, tuple[int, int], int]:
+def _entry(data: Bytes, at: int, limit: int) -> tuple[Member, tuple[int, int], int]:
     """One entry of the directory: the member, the span it takes of the archive, where the next entry is."""
     fields = CENTRAL.unpack_from(data, at)
     signature, _, _, flags, method, _, _, checksum, packed, size, name_size, extra_size, comment = fields[:13]

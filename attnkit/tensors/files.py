@@ -9,13 +9,16 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from attnkit.errors import AttnkitError, DataError, FileError
 from attnkit.tensors.dtypes import physical_memory, readable
 from attnkit.tensors.record import Array
+
+if TYPE_CHECKING:
+    import mmap
 
 Buffer = bytes | bytearray | memoryview
 Operand = TypeVar("Operand")
@@ -77,6 +80,11 @@ class Source:
     def peek(self, count: int) -> bytes:
         """The next bytes without consuming them; fewer only where the source ends."""
         self._fetch(count)
+        return bytes(self._ahead[:count])
+
+    def glance(self, count: int) -> bytes:
+        """Up to that many of the next bytes without consuming them, waiting only while there are none."""
+        self._fetch(1)
         return bytes(self._ahead[:count])
 
     def read(self, count: int) -> bytes:
@@ -204,6 +212,46 @@ def open_source(path: str, hash: bool = False) -> Source:
         raise FileError(_reason(error), path) from error
     _widen_pipe(descriptor)
     return Source(descriptor, path, hash)
+
+
+class Mapped(NamedTuple):
+    """The tensors of a file, left where they lie until one is asked for.
+
+    entries  the dtype and the shape of each by name, in the order of the file
+    tensor   reads one, in place where the file allows
+    """
+
+    name: str
+    entries: dict[str, tuple[str, tuple[int, ...]]]
+    tensor: Callable[[str], Array]
+
+
+def map_file(path: str) -> "mmap.mmap":
+    """A regular file as memory of which only what is looked at is read; FileError or DataError says why not."""
+    import mmap
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        raise FileError(_reason(error), path) from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FileError("not a regular file", path)
+        if os.fstat(descriptor).st_size == 0:
+            raise DataError("empty file", path)
+        data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise FileError(_reason(error), path) from error
+    finally:
+        os.close(descriptor)
+    refuse_pointer(data[:64], path)
+    return data
+
+
+def refuse_pointer(start: bytes, path: str) -> None:
+    """DataError where a file begins as the text that Git LFS leaves in its place."""
+    if start.startswith(b"version https://git-lfs"):
+        raise DataError("a Git LFS pointer, not the file itself; git lfs pull", path)
 
 
 def write_all(descriptor: int, buffers: Sequence[Buffer], name: str) -> None:

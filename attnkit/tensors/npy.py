@@ -80,7 +80,7 @@ def encode_array(array: Array) -> list[Buffer]:
 
 def read_array(source: Source, bfloat16: bool = False) -> Array:
     """The next array of a source; DataError says what is wrong with it."""
-    dtype, shape, fortran = _read_header(source, bfloat16)
+    dtype, shape, fortran = read_header(source, bfloat16)
     count = byte_count(shape, dtype.itemsize)
     data = source.take(count)
     if data.size < count:
@@ -95,7 +95,8 @@ def trailing(source: Source) -> DataError:
     return DataError(f"{many} after the array {'is' if count == 1 else 'are'} not a tensor")
 
 
-def _read_header(source: Source, bfloat16: bool) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+def read_header(source: Source, bfloat16: bool) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    """The dtype, the shape and whether the order is Fortran's, of the array that a source begins with."""
     start = _exactly(source, 8, 0, 10)
     if start[:6] != MAGIC:
         raise DataError("not an NPY array")

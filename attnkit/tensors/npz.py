@@ -5,8 +5,9 @@ from typing import Any
 
 from attnkit.errors import DataError
 from attnkit.tensors import npy
-from attnkit.tensors.archive import Member, archive, contents, members
-from attnkit.tensors.files import Buffer, Source, blamed, within
+from attnkit.tensors.archive import STORED, Member, archive, contents, members
+from attnkit.tensors.dtypes import name_of
+from attnkit.tensors.files import Buffer, Mapped, Source, blamed, map_file, within
 from attnkit.tensors.meta import described, dumps, loads, parts
 from attnkit.tensors.record import Array, Record
 
@@ -36,6 +37,19 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
         yield described(Record(tensors), about)
 
 
+def mapped(path: str) -> Mapped:
+    """The tensors of an NPZ file without their data, each read, and its checksum compared, when it is asked for."""
+    with blamed(path):
+        found = {member.name: member for member in members(map_file(path)) if member.name != META}
+        names = {name.removesuffix(".npy"): name for name in found}
+
+        def tensor(name: str) -> Array:
+            with blamed(path):
+                return _tensor(found[names[name]], False)
+
+        return Mapped(path, {name: _entry(found[names[name]]) for name in names}, tensor)
+
+
 def encode(record: Record) -> list[Buffer]:
     """A record as NPZ that `numpy.load` reads without pickle; equal records are equal bytes.
 
@@ -55,12 +69,25 @@ def _about(member: Member) -> dict[str, Any]:
         return loads(bytes(contents(member)))
 
 
+def _entry(member: Member) -> tuple[str, tuple[int, ...]]:
+    """The dtype and the shape of a member."""
+    with within(f"member {member.name!r}"):
+        _check_name(member)
+        packed = member.packed if member.method == STORED else contents(member)
+        dtype, shape, _ = npy.read_header(Source.of(packed), False)
+        return name_of(dtype), shape
+
+
+def _check_name(member: Member) -> None:
+    if member.name.endswith((".pkl", ".pickle")):
+        raise DataError("object arrays (pickle) are never loaded")
+    if not member.name.endswith(".npy"):
+        raise DataError("not an NPY array")
+
+
 def _tensor(member: Member, bfloat16: bool) -> Array:
     with within(f"member {member.name!r}"):
-        if member.name.endswith((".pkl", ".pickle")):
-            raise DataError("object arrays (pickle) are never loaded")
-        if not member.name.endswith(".npy"):
-            raise DataError("not an NPY array")
+        _check_name(member)
         source = Source.of(contents(member))
         array = npy.read_array(source, bfloat16)
         if source.peek(1):

@@ -96,6 +96,10 @@ class Record:
             formulas={**self.formulas, **(formulas or {})},
         )
 
+    def joined(self, other: "Record") -> "Record":
+        """This record with the tensors, labels and formulas of another one behind its own."""
+        return self.put(other.tensors, other.axes, other.labels, other.formulas)
+
     def only(self, names: Sequence[str]) -> "Record":
         """A new record of just these tensors, in this order, with the labels their axes use."""
         tensors = {name: self[name] for name in names}

@@ -1,12 +1,15 @@
 """safetensors: a JSON header, then the bytes of each tensor; all else of a record is in `__metadata__`."""
 
 import math
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.tensors.dtypes import byte_count, byte_view, checked_shape, dtype_of, from_bytes, name_of, plain
-from attnkit.tensors.files import Buffer, Source, blamed, within
+from attnkit.tensors.files import Buffer, Mapped, Source, blamed, map_file, within
 from attnkit.tensors.meta import described, dumps, loads, parts
 from attnkit.tensors.record import Array, Record
 from attnkit.tensors.syntax import Parser
@@ -29,6 +32,16 @@ DTYPES = {
 CODES = {name: code for code, name in DTYPES.items()}
 METADATA = "__metadata__"
 LONGEST_HEADER = 100_000_000  # the limit of the safetensors library
+KEYS = re.compile(rb'"(?:[^"\\]++|\\.)*+"(\s*+:)?', re.DOTALL)  # every string, and whether it is a key
+
+
+class Entry(NamedTuple):
+    """One tensor as the header tells of it, and the span of its bytes after the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
 
 
 def read(source: Source) -> Iterator[Record]:
@@ -39,16 +52,31 @@ def read(source: Source) -> Iterator[Record]:
     [[0, 1, 2]]
     """
     with blamed(source.name):
-        header = _read_header(source)
-        metadata = _checked_metadata(header.pop(METADATA, {}))
-        if not header:
-            raise DataError("no tensors in this safetensors file")
-        order = _laid_out({name: _checked_entry(name, entry) for name, entry in header.items()})
-        arrays = {name: _read_tensor(source, name, header[name]) for name in order}
+        entries, metadata = _header(_header_text(source))
+        arrays = {name: _read_tensor(source, name, entries[name]) for name in _laid_out(entries)}
         if rest := len(source.peek(1 << 16)):
             raise DataError(f"{rest if rest < 1 << 16 else 'more than 65535'} bytes after the last tensor")
-        record = Record({name: arrays[name] for name in header})
+        record = Record({name: arrays[name] for name in entries})
         yield described(record, loads(metadata["attnkit"].encode()) if "attnkit" in metadata else {})
+
+
+def mapped(path: str) -> Mapped:
+    """The tensors of a safetensors file without their data, each used where it lies when it is asked for."""
+    with blamed(path):
+        source = Source.of(memoryview(map_file(path)), path)
+        entries, _ = _header(_header_text(source))
+        last = entries[_laid_out(entries)[-1]]
+        data = np.frombuffer(source.available(), np.uint8)
+        if data.size != last.end:
+            fault = "truncated" if data.size < last.end else "too long"
+            raise DataError(f"{fault}: the tensors need {last.end} bytes, the file has {data.size}")
+
+        def tensor(name: str) -> Array:
+            with blamed(path), within(f"tensor {name!r}"):
+                entry = entries[name]
+                return from_bytes(data[entry.begin : entry.end], dtype_of(entry.dtype), entry.shape)
+
+        return Mapped(path, {name: (entry.dtype, entry.shape) for name, entry in entries.items()}, tensor)
 
 
 def encode(record: Record) -> list[Buffer]:
@@ -79,7 +107,7 @@ class _Header(Parser):
         return f"bad safetensors header at byte {at + 8}"
 
 
-def _read_header(source: Source) -> dict[str, Any]:
+def _header_text(source: Source) -> bytes:
     start = source.read(8)
     if len(start) < 8:
         raise DataError(f"truncated header: expected 8 bytes, got {len(start)}")
@@ -89,6 +117,38 @@ def _read_header(source: Source) -> dict[str, Any]:
     text = source.read(length)
     if len(text) < length:
         raise DataError(f"truncated header: expected {8 + length} bytes, got {8 + len(text)}")
+    return text
+
+
+def _header(text: bytes) -> tuple[dict[str, Entry], dict[str, str]]:
+    """The entries and the metadata of a header; the strict parser is asked only for what is wrong."""
+    try:
+        return _checked(_at_the_speed_of_c(text))
+    except DataError:
+        return _checked(_strictly(text))
+
+
+def _at_the_speed_of_c(text: bytes) -> dict[str, Any]:
+    """The object in a text; DataError where the strict parser may not agree, as for keys that occur twice."""
+    import orjson
+
+    try:
+        header = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise DataError("not JSON") from error
+    if text[:1] != b"{" or sum(map(bool, KEYS.findall(text))) != _keys(header):
+        raise DataError("not an object, or a key occurs twice")
+    return dict(header)
+
+
+def _keys(value: object) -> int:
+    """How many keys the objects two levels deep have: what lies deeper belongs to no header."""
+    if not isinstance(value, dict):
+        return 0
+    return len(value) + sum(len(entry) for entry in value.values() if isinstance(entry, dict))
+
+
+def _strictly(text: bytes) -> dict[str, Any]:
     parser = _Header(text=text)
     if text[:1] != b"{":
         raise parser.unexpected("'{'")
@@ -97,14 +157,22 @@ def _read_header(source: Source) -> dict[str, Any]:
     return header
 
 
+def _checked(header: dict[str, Any]) -> tuple[dict[str, Entry], dict[str, str]]:
+    metadata = _checked_metadata(header.pop(METADATA, {}))
+    if not header:
+        raise DataError("no tensors in this safetensors file")
+    entries = {name: _checked_entry(name, entry) for name, entry in header.items()}
+    return entries, metadata
+
+
 def _checked_metadata(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise DataError(f"{METADATA} does not map names to strings")
     return value
 
 
-def _checked_entry(name: str, entry: object) -> tuple[int, int]:
-    """The span of a tensor, once the entry is known to be one."""
+def _checked_entry(name: str, entry: object) -> Entry:
+    """An entry of the header, once it is known to be one."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise DataError(f"tensor {name!r}: expected the keys dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -125,14 +193,14 @@ def _checked_entry(name: str, entry: object) -> tuple[int, int]:
         raise DataError(f"tensor {name!r}: shape {list(sizes)} {code} needs {need} bytes, has {end - begin}")
     with within(f"tensor {name!r}"):
         byte_count(sizes, dtype_of(DTYPES[code]).itemsize)
-    return begin, end
+    return Entry(DTYPES[code], sizes, begin, end)
 
 
-def _laid_out(spans: dict[str, tuple[int, int]]) -> list[str]:
+def _laid_out(entries: dict[str, Entry]) -> list[str]:
     """The tensors in the order of their bytes; DataError for holes and overlaps."""
-    order, reached = sorted(spans, key=lambda name: spans[name]), 0
+    order, reached = sorted(entries, key=lambda name: entries[name][2:]), 0
     for name in order:
-        begin, end = spans[name]
+        begin, end = entries[name][2:]
         if begin != reached:
             fault = f"leave a hole at {reached}" if begin > reached else "overlap another tensor"
             raise DataError(f"tensor {name!r}: offsets ({begin},{end}) {fault}")
@@ -140,9 +208,9 @@ def _laid_out(spans: dict[str, tuple[int, int]]) -> list[str]:
     return order
 
 
-def _read_tensor(source: Source, name: str, entry: dict[str, Any]) -> Array:
-    begin, end = entry["data_offsets"]
-    data = source.take(end - begin)
-    if data.size < end - begin:
-        raise DataError(f"truncated data: tensor {name!r} needs {end - begin} bytes, got {data.size}")
-    return from_bytes(data, dtype_of(DTYPES[entry["dtype"]]), checked_shape(entry["shape"]))
+def _read_tensor(source: Source, name: str, entry: Entry) -> Array:
+    size = entry.end - entry.begin
+    data = source.take(size)
+    if data.size < size:
+        raise DataError(f"truncated data: tensor {name!r} needs {size} bytes, got {data.size}")
+    return from_bytes(data, dtype_of(entry.dtype), entry.shape)

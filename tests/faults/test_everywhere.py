@@ -1,5 +1,7 @@
 """The same few bad inputs in every place that takes a file: operands, flags, stages of a pipeline."""
 
+from pathlib import Path
+
 import pytest
 
 from attnkit import commands
@@ -28,23 +30,33 @@ WORDS = {
     "null": (b'{"a": null}', "its ids are not 0 to 0"),
 }
 TOKENIZERS = {
-    "empty": (b"", "not a tokenizer.json"),
+    "empty": (b"", "empty file"),
     "cut": (b'{"model": {', "not a tokenizer.json"),
     "not UTF-8": (b"\xff", "not UTF-8 text (byte 0)"),
     "text": (b"hello", "not a tokenizer.json"),
 }
-BAD = {"tensor": TENSORS, "tensors": TENSORS, "words": WORDS, "tokenizer": TOKENIZERS}
+IMAGES = {"cut": (b"\x89PNG\r\n\x1a\n", "not a PNG or JPEG that can be read"), "text": TENSORS["text"]}
+BAD = {"tensor": TENSORS, "tensors": TENSORS, "words": WORDS, "tokenizer": TOKENIZERS, "image": IMAGES}
+BAD |= {"memory": TENSORS, "patches": TENSORS, "model": {"a file": (b"", "not a folder")}}
 FLAGS = [
     (name, flag.replace("_", "-").strip("-"), found.load)
     for name, tool in TOOLS.items()
     for flag, found in tool.flags.items()
     if found.load
 ]
+GPT2, VIT = (str(Path(__file__).parents[1] / "references" / "models" / name) for name in ("gpt2", "vit"))
 BESIDE = {
     "embed --vocab": ["a", "--dim", "2"],
     "embed --tokenizer": ["a", "--dim", "2"],
     "embed --table": ["a"],
     "embed --ids": [],
+    "embed --model": ["a"],
+    "embed --image": ["--model", VIT],
+    "encode --model": ["a"],
+    "encode --ids": ["--model", GPT2],
+    "encode --image": ["--model", VIT],
+    "encode --tokenizer": ["a", "--model", GPT2],
+    "encode --patch": ["a", "--model", GPT2],
     "decode --vocab": ["good.json", "--table", "good.json"],
 }
 READING = {"mask": ["--causal"], "ffn": ["--hidden", "2"], "decode": ["--table", "good.json"]}
@@ -53,17 +65,20 @@ READING = {"mask": ["--causal"], "ffn": ["--hidden", "2"], "decode": ["--table",
 @pytest.mark.parametrize(("tool", "flag", "load"), FLAGS, ids=[f"{tool} --{flag}" for tool, flag, _ in FLAGS])
 def test_files_of_flags(attnkit, main, refused, tool, flag, load):
     line = [tool, *BESIDE.get(f"{tool} --{flag}", ["good.json"]), f"--{flag}"]
+    named = "encoder.0.norm1={}" if load == "patches" else "{}"
     for content, problem in BAD[load].values():
-        run = main(*line, attnkit.file("bad", content), "-o", attnkit.file("old.json", b"old"))
-        refused(run, 3, f"{tool}: bad: ", problem)
+        run = main(*line, named.format(attnkit.file("bad", content)), "-o", attnkit.file("old.json", b"old"))
+        refused(run, 4 if load == "model" else 3, f"{tool}: bad: ", problem)
         assert (attnkit.folder / "old.json").read_bytes() == b"old"
-    refused(main(*line, "missing"), 4, f"{tool}: missing: No such file or directory")
-    refused(main(*line, "."), 4, f"{tool}: .: Is a directory")
+    refused(main(*line, named.format("missing")), 4, f"{tool}: missing: ", "o such f")
+    refused(
+        main(*line, named.format(".")), 4, f"{tool}: .: ", "no config.json" if load == "model" else "Is a directory"
+    )
     if load == "tensor":
         refused(main(*line, "good.json:y"), 3, f"{tool}: good.json: no tensor 'y' (there is x)")
 
 
-@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "run"}))
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "run"}))
 def test_operands(attnkit, main, refused, tool):
     for content, problem in TENSORS.values():
         name = attnkit.file("bad", content)
@@ -73,7 +88,7 @@ def test_operands(attnkit, main, refused, tool):
             assert (attnkit.folder / "old.json").read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "run", "history", "diff"}))
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "run", "history", "diff"}))
 def test_stages_of_a_pipeline(attnkit, main, refused, tool):
     flags = " ".join(READING.get(tool, []))
     for content, problem in TENSORS.values():

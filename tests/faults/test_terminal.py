@@ -13,6 +13,8 @@ from fcntl import ioctl
 import numpy as np
 import pytest
 
+from attnkit import commands
+
 ESCAPE = b"\x1b"
 
 
@@ -45,6 +47,13 @@ def test_help_wraps_and_keeps_every_word(attnkit, columns):
     flags = {word.strip(",") for word in wide.out.decode().split() if word.startswith("--")}
     assert "--kv-heads" in flags
     assert flags <= {word.strip(",") for word in narrow.out.decode().split()}
+
+
+@pytest.mark.parametrize("tool", commands.TOOLS)
+def test_help_has_no_marks_and_no_empty_defaults(attnkit, tool):
+    run = attnkit(tool, "--help")
+    assert run.code == 0 and "Example" in run.out.decode()
+    assert "\\b" not in run.out.decode() and "[default: ]" not in run.out.decode()
 
 
 @pytest.mark.parametrize("columns", ["20", "0", "abc", "9" * 30, "٣"])
@@ -185,7 +194,7 @@ USAGE = {
     "mask --causal --size 3,4,5": "--size: T or T,S",
     "mask --window 1": "--window: expected 2 whole numbers parted by commas, got '1'",
     "mask good.json": "which rule?",
-    "ffn good.json": "which weights? one of --params FILE and --hidden F",
+    "ffn good.json": "which weights? one of --params FILE, --model DIR and --hidden F",
     "show good.json --slice 1:2:0": "--slice: expected a slice such as 0,:,2:5, got '1:2:0'",
     "show good.json --heatmap --stats": "one or the other",
     "diff good.json": "two files to compare, not 1",

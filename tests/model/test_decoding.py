@@ -166,3 +166,33 @@ def test_candidates_best_first_nan_last():
     ids, shares = model.candidates(np.array([0.25, np.nan, 0.5]), 5)
     assert ids.tolist() == [2, 0, 1] and ids.dtype == np.int64
     np.testing.assert_array_equal(shares, [0.5, 0.25, np.nan])
+
+
+def test_words_said_before_become_less_likely():
+    scores = np.array([[2.0, -2.0, 0.0, BLOCKED], [2.0, -2.0, 0.0, 1.0]], np.float32)
+    less = model.repetition_penalty(scores, np.array([[0, 1, 1], [2, 3, 3]]), 2.0)
+    assert less.dtype == np.float32
+    np.testing.assert_array_equal(less, [[1, -4, 0, BLOCKED], [2, -2, 0, 0.5]])
+    np.testing.assert_array_equal(scores[0], [2, -2, 0, BLOCKED])
+    np.testing.assert_array_equal(model.repetition_penalty(ODDS, np.array([], int), 2.0), ODDS)
+    with pytest.raises(UsageError, match="repetition penalty 0"):
+        model.repetition_penalty(ODDS, np.array([1]), 0.0)
+    with pytest.raises(DataError, match="token id 4"):
+        model.repetition_penalty(ODDS, np.array([4]), 2.0)
+
+
+def test_log_probabilities():
+    np.testing.assert_allclose(model.log_probabilities(ODDS + 5), ODDS)
+    far = model.log_probabilities(np.array([0.0, 1000.0, BLOCKED]))
+    np.testing.assert_array_equal(far, [-1000, 0, BLOCKED])
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=200), st.integers(1, 220), st.floats(0.01, 1))
+def test_filters_take_the_largest_in_the_order_of_a_sort(numbers, k, p):
+    scores = np.array(numbers, float)
+    order = np.argsort(-scores, kind="stable")
+    assert kept(model.top_k(scores, k)) == sorted(order[:k].tolist())
+    assert model.candidates(scores, k)[0].tolist() == order[:k].tolist()
+    shares = model.probabilities(scores)[order]
+    before = np.concatenate([[0], np.cumsum(shares)[:-1]])
+    assert kept(model.top_p(scores, p)) == sorted(order[(before < p) | (p == 1)].tolist())

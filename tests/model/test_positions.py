@@ -1,17 +1,13 @@
-"""Positions: the lecture's numbers, rotations that turn back, biases by the published rules."""
+"""Positions: the lecture's numbers, biases by the published rules."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import (
     alibi,
     alibi_slopes,
     learned,
-    rotary_angles,
-    rotate,
     sinusoidal,
     t5_bias,
     t5_buckets,
@@ -57,57 +53,6 @@ def test_learned_positions_are_rows():
             learned([0, position], table)
     with pytest.raises(DataError, match="expected rank 2"):
         learned([0], np.zeros(3))
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("width", [8, 4, 0])
-def test_rotation_keeps_length_and_turns_back(interleaved, width):
-    x = np.random.default_rng(0).standard_normal((2, 3, 5, 8))
-    cos, sin = rotary_angles(np.arange(5), width)
-    turned = rotate(x, cos, sin, interleaved=interleaved)
-    np.testing.assert_allclose(np.linalg.norm(turned, axis=-1), np.linalg.norm(x, axis=-1))
-    np.testing.assert_array_equal(turned[..., width:], x[..., width:])
-    np.testing.assert_allclose(rotate(turned, cos, -sin, interleaved=interleaved), x, atol=1e-14)
-
-
-@given(st.integers(0, 500))
-def test_rotated_scores_depend_on_distance_alone(shift):
-    rng = np.random.default_rng(1)
-    q, k = rng.standard_normal((4, 8)), rng.standard_normal((4, 8))
-    here, there = rotary_angles(np.arange(4), 8), rotary_angles(np.arange(4) + shift, 8)
-    np.testing.assert_allclose(
-        rotate(q, *there) @ rotate(k, *there).T, rotate(q, *here) @ rotate(k, *here).T, atol=1e-11
-    )
-
-
-def test_interleaved_is_halves_in_another_order():
-    x = np.random.default_rng(2).standard_normal((3, 6))
-    order = [0, 2, 4, 1, 3, 5]
-    angles = rotary_angles(np.arange(3), 6)
-    np.testing.assert_array_equal(rotate(x, *angles, interleaved=True)[:, order], rotate(x[:, order], *angles))
-
-
-def test_angles_of_each_row_of_the_batch():
-    x = np.random.default_rng(3).standard_normal((2, 4, 3, 6)).astype(np.float32)
-    positions = np.array([[0, 1, 2], [5, 6, 7]])
-    cos, sin = rotary_angles(positions, 6)
-    both = rotate(x, cos[:, None], sin[:, None])
-    assert both.dtype == np.float32
-    np.testing.assert_array_equal(both[1], rotate(x[1], cos[1], sin[1]))
-
-
-def test_rotation_shapes():
-    x = np.zeros((2, 3, 4))
-    with pytest.raises(DataError, match="rotary width 3 is not even"):
-        rotary_angles([0], 3)
-    with pytest.raises(DataError, match=r"cos \(3,3\) for x \(2,3,4\): rotary width 6 is too large"):
-        rotate(x, *rotary_angles(np.arange(3), 6))
-    with pytest.raises(DataError, match=r"cos \(5,2\) for x \(2,3,4\): leading axes do not broadcast"):
-        rotate(x, *rotary_angles(np.arange(5), 4))
-    with pytest.raises(DataError, match="a single number cannot be rotated"):
-        rotate(x, np.zeros(()), np.zeros(()))
-    with pytest.raises(DataError, match=r"cos \(3,2\) and sin \(3,1\)"):
-        rotate(x, np.zeros((3, 2)), np.zeros((3, 1)))
 
 
 def test_alibi_slopes_as_published():

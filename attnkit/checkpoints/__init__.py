@@ -1,0 +1,228 @@
+"""Published folders as models: a configuration, and parameters by the name of a layer.
+
+bert.py gpt2.py …   one file per published `model_type`: its choices, and its mapping of names
+marian_native.py    the NumPy file that Marian itself writes
+names.py            the words of those mappings
+settings.py         config.json, each value checked when it is asked for
+weights.py          stored tensors, in one file or in shards
+documents.py        JSON files
+"""
+
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from attnkit.checkpoints.documents import document
+from attnkit.checkpoints.names import Published, entries
+from attnkit.checkpoints.settings import Settings
+from attnkit.checkpoints.weights import Weights, open_weights
+from attnkit.errors import DataError, FileError
+from attnkit.model.config import Config, parameter_shape
+from attnkit.model.precision import Array
+
+__all__ = ["FAMILIES", "Checkpoint", "open_checkpoint"]
+
+FAMILIES = ("bert", "gpt2", "llama", "marian", "mistral", "openai-gpt", "qwen2", "t5", "transformer", "vit")
+CONFIG, GENERATION, NATIVE = "config.json", "generation_config.json", "model.npz"
+TOKEN = re.compile(r"_token_id$|^bad_words_ids$")  # what the generation's own file may say anew
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+class Checkpoint:
+    """A folder as published.
+
+    config  the model; raw: its config.json as it stands; params: layer -> {parameter: array}
+    """
+
+    def __init__(
+        self, folder: str, config: Config, raw: Mapping[str, Any], params: "Parameters", files: list[str]
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.raw = raw
+        self.params = params
+        self._files = files
+        self._beside: dict[str, Any] = {}
+
+    def beside(self, name: str, read: Callable[[str, str], Any]) -> Any:
+        """What `read` makes of (folder, name), read once; its `files` are then those of the model too."""
+        if name not in self._beside:
+            self._beside[name] = read(self.folder, name)
+            self._files = [*dict.fromkeys([*self._files, *self._beside[name].files])]
+        return self._beside[name]
+
+    def layers(self) -> list[str]:
+        """The names of all layers, in the order of a forward pass."""
+        return list(self.params)
+
+    def tensors(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+        """The dtype and the shape of every tensor by its published name, as stored."""
+        return self.params.weights.entries
+
+    def tensor(self, name: str) -> Array:
+        """A tensor as stored by its published name, or a parameter by ours, as encoder.0.self.wq."""
+        weights = self.params.weights
+        if found := weights.find([name]):
+            return weights.tensor(found)
+        layer, _, parameter = name.rpartition(".")
+        if parameter in self.params.entries.get(layer, {}):
+            return self.params[layer][parameter]
+        raise DataError(f"no tensor {name!r}{self._near(name)}", self.folder)
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """How many numbers the model has learned: each tensor that a layer uses, counted once."""
+        return self.params.count()
+
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of every file that the model was read from, by path."""
+        return {path: digest(path, *marks(path)) for path in self._files}
+
+    def _near(self, name: str) -> str:
+        """What the user may have meant."""
+        import difflib
+
+        ours = [f"{layer}.{key}" for layer, keys in self.params.entries.items() for key in keys]
+        layer = self.params.entries.get(name, {})
+        near = [f"{name}.{key}" for key in layer] or difflib.get_close_matches(name, [*self.tensors(), *ours], 4)
+        return f" (near: {', '.join(near)})" if near else ""
+
+
+def marks(path: str) -> tuple[int, int, int]:
+    """What tells whether a file is still the same: its number, its size and when it was written."""
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@cache
+def digest(path: str, *marks: int) -> str:
+    """The SHA-256 of a file, computed once while its marks stay."""
+    import hashlib
+
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Parameters(Mapping[str, Mapping[str, Array]]):
+    """Parameters by layer, each layer brought into shape when it is first asked for.
+
+    Arrays are (in, out), and views of the file where it holds float32 or float64.
+    """
+
+    def __init__(self, config: Config, weights: Weights, entries: Mapping[str, Mapping[str, Published]]) -> None:
+        self.config = config
+        self.weights = weights
+        self.entries = entries
+        self._ready: dict[str, dict[str, Array]] = {}
+        self._whole: dict[tuple[str, float | None], Array] = {}  # of several parameters perhaps
+        self._check()
+
+    def __getitem__(self, layer: str) -> Mapping[str, Array]:
+        if layer not in self._ready:
+            self._ready[layer] = {name: self._parameter(layer, name) for name in self.entries[layer]}
+        return self._ready[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def count(self) -> int:
+        """The elements of all tensors in use."""
+        stored = {self._stored(layer, name) for layer, names in self.entries.items() for name in names}
+        return sum(int(np.prod(self.weights.entries[name][1], dtype=np.int64)) for name in stored)
+
+    def _parameter(self, layer: str, name: str) -> Array:
+        entry, stored = self.entries[layer][name], self._stored(layer, name)
+        key = stored, entry.fill
+        if key not in self._whole:
+            self._whole[key] = entry.grown(computable(self.weights.tensor(stored)))
+        return entry.parameter(self._whole[key], parameter_shape(self.config, layer, name))
+
+    def _stored(self, layer: str, name: str) -> str:
+        names = self.entries[layer][name].names
+        found = self.weights.find(names)
+        if found is None:
+            raise DataError(f"no tensor {names[0]!r} ({name} of {layer})", self.weights.name)
+        return found
+
+    def _check(self) -> None:
+        """DataError where a tensor is missing, no float, or of another shape than the configuration says."""
+        for layer, names in self.entries.items():
+            for name, entry in names.items():
+                stored = self._stored(layer, name)
+                dtype, shape = self.weights.entries[stored]
+                expected = entry.shape(parameter_shape(self.config, layer, name))
+                where = f"tensor {stored!r} ({name} of {layer})"
+                if shape != expected:
+                    raise DataError(f"{where} has shape {shape} (expected {expected})", self.weights.file(stored))
+                if dtype not in FLOATS:
+                    raise DataError(f"{where} has dtype {dtype} (expected a float)", self.weights.file(stored))
+
+
+def computable(array: Array) -> Array:
+    """The array itself if it is float64 or float32, else as float32, exactly.
+
+    >>> computable(np.array([1.5], np.float16))
+    array([1.5], dtype=float32)
+    """
+    return array if array.dtype in (np.float64, np.float32) else array.astype(np.float32)
+
+
+def open_checkpoint(folder: str) -> Checkpoint:
+    """The model in a folder, every tensor known to be there and of the right shape, none of them read yet.
+
+    FileError where something is missing; DataError names the file and what is wrong in it.
+    """
+    if not os.path.isdir(folder):
+        raise FileError("not a folder" if os.path.lexists(folder) else "no such folder", folder)
+    path = os.path.join(folder, CONFIG)
+    if not os.path.lexists(path):
+        return _open_native(folder)
+    raw = document(path)
+    settings, files = Settings(raw, path), [path]
+    family = _family(settings)
+    generation = os.path.join(folder, GENERATION)
+    if os.path.lexists(generation):
+        said = {key: value for key, value in document(generation).items() if value is not None and TOKEN.search(key)}
+        settings, files = Settings({**raw, **said}, path), [path, generation]
+    weights = open_weights(folder)
+    weights.prefixes = family.PREFIXES
+    config: Config = family.config(settings, weights)
+    _check_tokens(settings, config)
+    params = Parameters(config, weights, entries(config, family.layers(settings, config)))
+    return Checkpoint(folder, config, raw, params, [*files, *weights.files])
+
+
+def _family(settings: Settings) -> Any:
+    """The module of the family that a configuration names."""
+    name = settings.text("model_type")
+    if name not in FAMILIES:
+        raise settings.wrong(f"model_type {name!r} is not known (expected {', '.join(FAMILIES)})")
+    return importlib.import_module(f"attnkit.checkpoints.{name.replace('-', '_')}")
+
+
+def _open_native(folder: str) -> Checkpoint:
+    """A folder with the NumPy file of Marian."""
+    from attnkit.checkpoints import marian_native
+
+    path = os.path.join(folder, NATIVE)
+    if not os.path.lexists(path):
+        raise FileError(f"no {CONFIG} in this folder, nor a {NATIVE} of Marian", folder)
+    weights, settings = marian_native.opened(path)
+    config = marian_native.config(settings, weights)
+    params = Parameters(config, weights, entries(config, marian_native.layers(settings, config)))
+    return Checkpoint(folder, config, settings.values, params, [path])
+
+
+def _check_tokens(settings: Settings, config: Config) -> None:
+    """DataError where the token that a decoder starts with is not in its vocabulary."""
+    start, vocab = config.special.start, config.decoder.vocab if config.decoder else 0
+    if start is not None and vocab and start >= vocab:
+        raise settings.wrong(f"decoder_start_token_id {start} is outside the vocabulary of {vocab}")

@@ -1,0 +1,119 @@
+"""The flags of decode --model: what is asked, and which of them go together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnkit import model, options
+from attnkit.errors import UsageError
+from attnkit.tensors.record import Array, Record
+from attnkit.tokenizers import Tokenizer
+from attnkit.tracing import Tracer
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
+SEARCH = ("beam", "best", "length_penalty")
+LOOKING = ("trace", "trace_only", "patch", "ablate")
+SPEAKING = (
+    "memory", "score", "max_tokens", "repetition_penalty", *SEARCH, "stop", "steps", "cache_in", "cache_out",
+)  # fmt: skip
+READING = ("ids", "image", "batch")
+ONE_OR_OTHER = (
+    *(("beam", name) for name in (*SAMPLING, "cache_out")),
+    *(("score", name) for name in ("max_tokens", "repetition_penalty", *SEARCH, *SAMPLING, "stop", "steps")),
+)
+TOGETHER = (("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace"))
+LIMIT, LONGEST = 40, 256  # tokens unless --max-tokens says so: of a text that goes on, of one that has an end
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The flags of decode --model, by their names; None, False or () where one is not given."""
+
+    model_: "Checkpoint"
+    ids: Record | None = None
+    image: Array | None = None
+    memory: Record | Mapping[str, Array] | None = None
+    tokenizer: Tokenizer | None = None
+    batch: bool = False
+    max_tokens: int | None = None
+    score: str | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    repetition_penalty: float | None = None
+    beam: int | None = None
+    best: int | None = None
+    length_penalty: str | None = None
+    stop: tuple[str, ...] = ()
+    emit: str | None = None
+    steps: bool = False
+    cache_in: Mapping[str, Array] | None = None
+    cache_out: str | None = None
+    trace: str | None = None
+    trace_only: tuple[str, ...] = ()
+    patch: dict[str, Array] | None = None
+    ablate: tuple[str, ...] = ()
+    dtype: str | None = None
+
+    def said(self, name: str) -> bool:
+        """Whether a flag was given."""
+        return getattr(self, name) not in (None, False, ())
+
+    @property
+    def scores(self) -> bool:
+        """Whether given tokens are scored, and none chosen."""
+        return self.score is not None or self.max_tokens == 0
+
+    @property
+    def sampled(self) -> bool:
+        """Whether tokens are drawn."""
+        return any(map(self.said, SAMPLING))
+
+    def tracer(self) -> Tracer:
+        """The visitor that the flags ask for."""
+        return Tracer(self.trace_only or ("*",) if self.trace else (), self.patch, self.ablate)
+
+
+def checked(asked: Asked) -> None:
+    """UsageError for flags that do not go together, and for one without the other it needs."""
+    for one, other in ONE_OR_OTHER:
+        if asked.said(one) and asked.said(other):
+            raise UsageError(f"{options.spelling(one)} and {options.spelling(other)}: one or the other")
+    for one, other in TOGETHER:
+        if asked.said(one) and not asked.said(other):
+            raise UsageError(f"goes with {options.spelling(other)}", options.spelling(one))
+    for name in ("trace", "patch"):
+        if asked.said(name) and not asked.scores:
+            raise UsageError("is of one forward pass: --max-tokens 0, or --score TEXT", options.spelling(name))
+    if asked.beam and asked.emit in ("logits", "probs"):
+        raise UsageError(f"--beam and --emit {asked.emit}: one or the other")
+    if (asked.best or 1) > (asked.beam or 1):
+        raise UsageError(f"{asked.best} of --beam {asked.beam} (expected 1 to {asked.beam})", "--best")
+    if asked.cache_out and not model.cacheable(asked.model_.config):
+        raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-out")
+    if asked.score == "":
+        raise UsageError("an empty text has no score", "--score")
+
+
+def refused(asked: Mapping[str, Any], names: Sequence[str], place: str) -> None:
+    """UsageError for a flag that has no meaning here."""
+    for name in names:
+        if asked.get(name) not in (None, False, ()):
+            raise UsageError(f"goes with {place}", options.spelling(name))
+
+
+def limit_of(asked: Asked) -> int:
+    """How many tokens are generated at most."""
+    if asked.max_tokens is not None:
+        return asked.max_tokens
+    return LONGEST if asked.model_.config.encoder else LIMIT
+
+
+def dtype_of(asked: Asked) -> str:
+    """The dtype that the model computes in."""
+    return asked.dtype or str(asked.model_.params["decoder.embed"]["table"].dtype.name)

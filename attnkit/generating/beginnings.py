@@ -1,0 +1,230 @@
+"""What a text goes on from: tokens of text, of ids or of a record, a memory for them to look at, or a cache."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit import layers, model, options, texts
+from attnkit.errors import AttnkitError, DataError, UsageError
+from attnkit.generating import caches
+from attnkit.generating.asked import Asked, dtype_of
+from attnkit.generating.voices import Voice
+from attnkit.tensors.record import Array, Labels, Record, flat, in_row
+from attnkit.tool import Call, Flow, arriving, is_stdin
+
+Source = tuple[Array | None, list[str] | None]
+
+
+class Beginning(NamedTuple):
+    """What a text goes on from.
+
+    ids     all tokens so far, never none; `given`: how many of these were there before the prompt
+    memory  (S, D) what an encoder has made of the source; source: its tokens
+    cache   keys and values of the first tokens
+    text    the prompt as it was written
+    """
+
+    ids: list[int]
+    given: int = 0
+    memory: Array | None = None
+    source: list[str] | None = None
+    cache: model.Cache | None = None
+    text: str | None = None
+
+
+def speaks(config: model.Config, layer: str | None) -> bool:
+    """Whether decode writes texts with this model: it has a decoder of words, and no layer of it is asked for."""
+    return layer is None and config.decoder is not None and config.decoder.vocab > 0
+
+
+def reads(config: model.Config, layer: str | None) -> bool:
+    """Whether decode takes text for this model, though it writes none: it has an encoder of words alone."""
+    return layer is None and config.decoder is None and config.encoder is not None and config.encoder.vocab > 0
+
+
+def stands_alone(given: Mapping[str, Any]) -> bool:
+    """Whether flags alone say what a text begins with, so that nothing else is read."""
+    files = [given[name] for name in ("ids", "image", "memory")]
+    return given["model_"] is not None and (
+        given["cache_in"] is not None or any(one is not None and not str(one).startswith(":") for one in files)
+    )
+
+
+def beginning(call: Call, upstream: Flow | None) -> Flow:
+    """Feed of decode: records, or with a model of words also text, unless flags say what a text begins with."""
+    given = call.parameters
+    config = None if given["model_"] is None else call.content("model_").config
+    if config is not None and reads(config, given["layer"]) and not any(map(texts.tensor_file, call.operands[:1])):
+        return texts.given_to_model(call, upstream)
+    if config is None or not speaks(config, given["layer"]):
+        if len(call.operands) > 1:
+            raise UsageError(f"one INPUT, not {len(call.operands)}: {' '.join(call.operands)}")
+        return arriving(call, upstream)
+    if call.extra.get("top") and not given["steps"]:
+        raise UsageError("goes with --steps, where a model writes text", "--top")
+    several = bool(call.operands or call.extra.get("lines") or given["batch"])
+    alone = stands_alone(given)
+    if given["cache_in"] is not None and given["ids"] is None:
+        alone = not several  # text goes on from the cache
+    elif config.encoder and given["memory"] is None and given["cache_in"] is None:
+        alone = False  # ids are what the target begins with
+    if not alone and any(map(is_stdin, (given["ids"], given["cache_in"]))) and not call.operands:
+        raise UsageError("only one operand can be '-' (standard input)")
+    if alone and several:
+        flag = next(name for name in ("ids", "image", "memory", "cache_in") if given[name] is not None)
+        raise UsageError("stands in place of text: no TEXT, --lines or --batch with it", options.spelling(flag))
+    return texts.given_to_model(call, upstream, alone)
+
+
+def beginnings(given: Sequence[str] | Record | None, asked: Asked, voice: Voice) -> tuple[list[Beginning], bool]:
+    """What each text begins with, and whether there is a batch of them."""
+    config = asked.model_.config
+    if config.encoder:
+        sources, batch = sources_of(given, asked)
+        prompts = [[]] if asked.ids is None else rows(asked.ids["x"], None, "--ids")
+        if len(prompts) not in (1, len(sources)):
+            raise DataError(f"{len(prompts)} rows for {len(sources)} sources", "--ids")
+        prompts = prompts * len(sources) if len(prompts) == 1 else prompts
+        return [begun(prompt, *source, None, asked) for prompt, source in zip(prompts, sources, strict=True)], batch
+    if asked.memory is not None:
+        raise UsageError(f"a {config.family} model looks at no memory", "--memory")
+    if asked.ids is not None or isinstance(given, Record):
+        prompts, batch = prompts_of(given, asked)
+        return [begun(prompt, None, None, None, asked) for prompt in prompts], batch
+    if not given:
+        return [begun([], None, None, None, asked)], False
+    written = list(given)
+    prompts = [tokens_of(text, asked, voice) for text in written]
+    made = [begun(prompt, None, None, text, asked) for prompt, text in zip(prompts, written, strict=True)]
+    return made, asked.batch or len(written) > 1
+
+
+def prompts_of(given: Sequence[str] | Record | None, asked: Asked) -> tuple[list[list[int]], bool]:
+    """The ids of --ids or of a record, and whether they are a batch."""
+    if asked.ids is not None:
+        return rows(asked.ids["x"], None, "--ids"), asked.ids["x"].ndim == 2
+    if not isinstance(given, Record) or "ids" not in given:
+        raise DataError("the record has no ids (decode --model --layer head takes its x)")
+    return rows(given["ids"], given.tensors.get("mask"), "ids"), given["ids"].ndim == 2
+
+
+def checked_ids(ids: Sequence[int], size: int) -> list[int]:
+    """The ids, once each is known to be a word."""
+    found: list[int] = model.check_ids(np.array(ids) if ids else np.zeros(0, np.int64), size).tolist()
+    return found
+
+
+def begun(
+    prompt: list[int], memory: Array | None, source: list[str] | None, text: str | None, asked: Asked
+) -> Beginning:
+    """One beginning: the prompt behind what a cache has, or behind the token that every text starts with."""
+    config = asked.model_.config
+    prompt = checked_ids(prompt, config.stack("decoder").vocab)
+    if asked.cache_in is not None:
+        more = 0 if asked.max_tokens == 0 else len(prompt)
+        cache, before = caches.read(asked.cache_in, config, dtype_of(asked), more)
+        if config.encoder:  # nobody looks at a memory whose keys are known, but there has to be one
+            memory = np.broadcast_to(np.zeros(1, dtype_of(asked)), (1, config.width))
+        return Beginning([*before, *prompt], len(before), memory, source, cache, text)
+    first = config.special.start if config.special.start is not None else config.special.bos
+    if first is None and (config.encoder or not prompt):
+        name = "decoder_start_token_id" if config.encoder else "bos_token_id"
+        raise DataError(f"nothing to begin with: an empty prompt, and no {name}", asked.model_.folder)
+    if first is not None and prompt[:1] != [first] and (config.encoder or not prompt):
+        prompt = [first, *prompt]
+    return Beginning(prompt, 1, memory, source, None, text)
+
+
+def tokens_of(text: str, asked: Asked, voice: Voice) -> list[int]:
+    """The ids of a text; without the token that begins a text where a cache has the beginning."""
+    try:
+        chosen = voice.tokenizer or texts.tokenizer_of(asked.model_)
+    except AttnkitError as error:
+        raise type(error)(f"{error.problem}; --ids FILE takes ids in place of text", error.name) from None
+    ids: list[int] = texts.for_model(asked.model_, "decoder", (text,), chosen, None).ids.tolist()
+    first = asked.model_.config.special.bos
+    return ids[1:] if asked.cache_in is not None and ids[:1] == [first] else ids
+
+
+def rows(ids: Array, mask: Array | None, name: str) -> list[list[int]]:
+    """The rows of ids (T) or (B, T), without their padding."""
+    if ids.ndim not in (1, 2):
+        raise DataError(f"shape {ids.shape} is not (T) or (B, T)", name)
+    table = np.atleast_2d(ids)
+    return [row[real].tolist() for row, real in zip(table, real_of(mask, table.shape), strict=True)]
+
+
+def real_of(mask: Array | None, shape: tuple[int, ...]) -> Array:
+    """Which tokens of a batch (B, T) are no padding, by a mask (B, 1, T) or (B, T) of it."""
+    if mask is None:
+        return np.ones(shape, bool)
+    if mask.dtype != bool or mask.shape not in (shape, (shape[0], 1, shape[1])):
+        raise DataError(
+            f"mask {mask.shape} for tokens {shape}: expected that of a padded batch, {(shape[0], 1, shape[1])}"
+        )
+    return mask.reshape(shape)
+
+
+def sources_of(given: Sequence[str] | Record | None, asked: Asked) -> tuple[list[Source], bool]:
+    """The memory (S, D) and the tokens of every source: given, or made of text by the encoder; is it a batch."""
+    if asked.cache_in is not None:
+        if given or asked.memory is not None:
+            raise UsageError("the cache has its source, and another one is given", "--cache-in")
+        return [(None, None)], False
+    memory, mask, tokens = memory_of(given, asked)
+    if memory is None:
+        return encoded_sources(given, asked)
+    width = asked.model_.config.width
+    if memory.ndim not in (2, 3) or memory.shape[-1] != width:
+        raise DataError(f"memory {memory.shape}: expected (S, {width}) or (B, S, {width})")
+    batch = memory if memory.ndim == 3 else memory[None]
+    real = real_of(mask, batch.shape[:2])
+    return [
+        (np.ascontiguousarray(states[seen], dtype_of(asked)), kept_of(in_row(tokens, at), seen))
+        for at, (states, seen) in enumerate(zip(batch, real, strict=True))
+    ], memory.ndim == 3
+
+
+def encoded_sources(given: Sequence[str] | Record | None, asked: Asked) -> tuple[list[Source], bool]:
+    """What the encoder makes of each text, or of each row of a record's ids; are there several."""
+    if isinstance(given, Record):
+        if "ids" not in given:
+            raise DataError("the record has no memory (encode --model makes one), and no ids")
+        mask, ids = given.tensors.get("mask"), given["ids"]
+        found, real, tokens = rows(ids, mask, "ids"), real_of(mask, np.atleast_2d(ids).shape), given.labels.get("token")
+        names = [kept_of(in_row(tokens, at), seen) for at, seen in enumerate(real)]
+        return [(encoded(row, asked), named) for row, named in zip(found, names, strict=True)], ids.ndim == 2
+    if not given:
+        family = asked.model_.config.family
+        raise UsageError(f"what does it look at? a {family} model takes TEXT, a record, or --memory FILE")
+    chosen = asked.tokenizer or texts.tokenizer_of(asked.model_)
+    cut = [texts.for_model(asked.model_, "encoder", (text,), chosen, None) for text in given]
+    made: list[Source] = [(encoded(one.ids.tolist(), asked), flat(one.tokens)) for one in cut]
+    return made, asked.batch or len(given) > 1
+
+
+def kept_of(names: Sequence[str], real: Array) -> list[str] | None:
+    """The names of real tokens; None where there are none for all."""
+    return [name for name, kept in zip(names, real, strict=True) if kept] if len(names) == len(real) else None
+
+
+def memory_of(given: Any, asked: Asked) -> tuple[Array | None, Array | None, Labels | None]:
+    """The memory that is given, its mask and its tokens: of --memory, else of the record."""
+    record = given if isinstance(given, Record) else Record({})
+    own = record.tensors.get("memory")
+    if asked.memory is None:
+        return own, record.tensors.get("memory_mask"), record.labels.get("source")
+    named = asked.memory.tensors if isinstance(asked.memory, Record) else asked.memory
+    memory = named["memory"] if "memory" in named else named.get("x", next(iter(named.values())))
+    if memory is own:  # :memory
+        return own, record.tensors.get("memory_mask"), record.labels.get("source")
+    return memory, named.get("memory_mask"), None
+
+
+def encoded(ids: Sequence[int], asked: Asked) -> Array:
+    """What the encoder makes of one source: ids (S,) -> (S, D)."""
+    core = layers.of(asked.model_)
+    context = model.Context(watch=lambda step: Call.report(step.layer), dtype=dtype_of(asked))
+    size = core.config.stack("encoder").vocab
+    return model.run(core, model.program(core.config, "encoder"), np.array(checked_ids(ids, size)), context)

@@ -1,0 +1,108 @@
+"""Texts that are given: how likely a model finds each of their tokens."""
+
+from typing import Any
+
+import numpy as np
+
+from attnkit import model
+from attnkit.errors import DataError
+from attnkit.generating import caches
+from attnkit.generating.asked import Asked
+from attnkit.generating.beginnings import Beginning, tokens_of
+from attnkit.generating.continuing import padded, room
+from attnkit.generating.voices import Voice, shared
+from attnkit.model import Array
+from attnkit.tensors.record import Labels, Record, flat
+from attnkit.tool import Call
+from attnkit.tracing import Tracer
+
+
+def scored(core: model.Model, start: Beginning, asked: Asked, voice: Voice, tracer: Tracer, given: Any) -> Record:
+    """How likely the model finds each token after a beginning: x (T,), their ids, the rank of each among all words."""
+    ids, first = to_score(start, asked, voice)
+    room(core.config, len(ids))
+    cache = model.Cache() if start.cache is None and asked.cache_out else start.cache
+    read = 0 if cache is None else cache.length
+    context = model.Context(
+        memory=start.memory if cache is None or start.memory is None else start.memory[None],
+        cache=cache,
+        visit=tracer.visit,
+        watch=lambda step: Call.report(step.layer),
+        dtype=asked.dtype,
+    )
+    tokens = np.array(ids[read:])
+    x = model.run(core, model.program(core.config, "decoder"), tokens if cache is None else tokens[None], context)
+    x = x if cache is None else x[0]
+    unasked = 0 if asked.trace or asked.patch else first - 1 - read  # the head is the most of the work
+    logits = model.head_logits(core, np.ascontiguousarray(x[unasked:]), tracer.visit)[first - 1 - read - unasked :]
+    if asked.trace:
+        Call.beside(asked.trace, given, tracer.record(voice.spelled(ids[read:]), start.source))
+    if asked.cache_out and cache is not None:
+        words = voice.spelled(ids) if voice.tokenizer else None
+        Call.beside(asked.cache_out, given, caches.record_of(cache, ids, words, start.source))
+    return likelihoods(logits, ids, first, asked, voice)
+
+
+def to_score(start: Beginning, asked: Asked, voice: Voice) -> tuple[list[int], int]:
+    """All tokens of a text to score, and how many at its start are given."""
+    if asked.score is None:
+        return start.ids, start.given
+    whole = (start.text or "") + asked.score
+    if start.text is None or asked.cache_in is not None:
+        more = tokens_of(asked.score, asked, voice)
+        special = asked.model_.config.special
+        more = more[1:] if more[:1] == [special.bos] else more
+        if asked.model_.config.encoder and special.eos and more[-1:] not in [[one] for one in special.eos]:
+            more.append(special.eos[0])
+        ids, first = [*start.ids, *more], len(start.ids)
+    else:  # cut as one text, for a token may reach over the end of the prompt
+        ids = tokens_of(whole, asked, voice)
+        first = shared(ids, tokens_of(start.text, asked, voice))
+        if first == 0:
+            ids, first = [*start.ids[:1], *ids] if not start.text else ids, 1
+    if len(ids) <= first:
+        raise DataError("no token to score", "--score")
+    return ids, first
+
+
+def likelihoods(logits: Array, ids: list[int], first: int, asked: Asked, voice: Voice) -> Record:
+    """The record of the scores of tokens: logits (T + 1, N) from the token before the first one on."""
+    words = np.array(ids[first:], dtype=np.int64)
+    rows = logits[: len(words)]
+    if asked.emit in ("logits", "probs"):
+        rows, words = (logits, np.array(ids[first - 1 :], dtype=np.int64)) if asked.score is None else (rows, words)
+        made = rows if asked.emit == "logits" else model.probabilities(rows)
+        arrays, said = {"x": made, "ids": words}, asked.emit
+    elif asked.emit == "ids":
+        arrays, said = {"x": words}, "tokens"
+    else:
+        logprobs = model.score(rows, words)
+        rank = (rows > np.take_along_axis(rows, words[:, None], axis=-1)).sum(axis=-1) + 1
+        arrays, said = {"x": logprobs, "ids": words, "rank": rank}, "log-probability of each token"
+    axes = {name: ("token", "vocab")[: array.ndim] for name, array in arrays.items()}
+    labels: dict[str, Labels] = {}
+    if voice.tokenizer:
+        labels["token"] = voice.spelled([int(word) for word in words])
+        if arrays["x"].ndim == 2 and (names := voice.words()):
+            labels["vocab"] = names
+        if voice.joins:
+            labels["text"] = [voice.text(ids)]
+    return Record({}).put(arrays, axes, labels, {"x": said})
+
+
+def packed(made: list[Record], several: bool, padding: str) -> Record:
+    """The records of several texts as one batch, shorter ones filled with zeros; the one record where there is one."""
+    if not several:
+        return made[0]
+    arrays = {name: padded([one[name] for one in made], 0) for name in made[0]}
+    labels: dict[str, Labels] = {}
+    longest = arrays["x"].shape[1]
+    if all("token" in one.labels for one in made):
+        names = [flat(one.labels["token"]) for one in made]
+        labels["token"] = [row + [padding] * (longest - len(row)) for row in names]
+    for name in ("vocab", "text"):
+        if name in made[0].labels:
+            every = [word for one in made for word in flat(one.labels[name])]
+            labels[name] = every if name == "text" else made[0].labels[name]
+    axes = {name: ("batch", *made[0].axes_of(name)) for name in arrays}
+    return Record({}).put(arrays, axes, labels, made[0].formulas)

@@ -1,0 +1,79 @@
+"""Vectors through the last steps of a model: its head, or a decoder without words."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from attnkit import layers, model, texts
+from attnkit.errors import AttnkitError, DataError, UsageError
+from attnkit.generating.asked import Asked
+from attnkit.generating.beginnings import memory_of
+from attnkit.generating.voices import Voice
+from attnkit.tensors.record import Array, Record, flat
+from attnkit.tool import Call
+from attnkit.tracing import Tracer
+
+
+class Headed(NamedTuple):
+    """Hidden states as a record, the logits (..., N) of the head, what each stands for, and how words make a text."""
+
+    record: Record
+    logits: Array
+    words: list[str]
+    join: Callable[[Sequence[int]], str] | None
+
+
+def head_of(given: Sequence[str] | Record | None, asked: Asked) -> Headed:
+    """What a model's head makes of hidden states: those of a record, or those that its encoder makes of text."""
+    core, config = layers.of(asked.model_), asked.model_.config
+    if not config.head:
+        raise UsageError(f"this {config.family} model has no head: it maps tokens to vectors", "--model")
+    tracer = asked.tracer()
+    record = given if isinstance(given, Record) else states_of(given, asked, tracer)
+    x = record["x"]
+    if x.ndim not in (2, 3) or x.shape[-1] != config.width:
+        raise DataError(f"x {x.shape}: expected hidden states (T, {config.width}) or (B, T, {config.width})")
+    logits = model.head_logits(core, x, tracer.visit)
+    tracer.check()
+    if asked.trace:
+        Call.beside(asked.trace, given, tracer.record(record.labels.get("token")))
+    if config.classes:
+        return Headed(record, logits, list(config.classes), None)
+    side = "target" if config.encoder and config.decoder else "source"
+    try:
+        found = asked.tokenizer or texts.tokenizer_of(asked.model_, side)
+    except AttnkitError:
+        return Headed(record, logits, [], None)
+    return Headed(record, logits, Voice(found, logits.shape[-1]).words() or [], found.decode)
+
+
+def states_of(given: Sequence[str] | None, asked: Asked, tracer: Tracer) -> Record:
+    """The hidden states that an encoder makes of texts, ids or an image, as encode makes them."""
+    inputs, base = texts.inputs_of(
+        asked.model_, "encoder", given, asked.tokenizer, asked.ids, None, asked.image, asked.batch
+    )
+    core = layers.of(asked.model_)
+    context = layers.context_of(base, visit=tracer.visit, watch=lambda step: Call.report(step.layer), dtype=asked.dtype)
+    x = model.run(core, model.program(core.config, "encoder"), inputs, context)
+    axes = ("batch", "token", "model")[3 - x.ndim :]
+    return Record({"x": x}, {"x": axes}).joined(base)
+
+
+def transformed(record: Record, asked: Asked) -> Record:
+    """Vectors through a decoder that has no words: x (..., T, D), with the memory it looks at -> (..., T, D)."""
+    core, config = layers.of(asked.model_), asked.model_.config
+    x = record["x"]
+    if x.ndim not in (2, 3) or x.shape[-1] != config.width:
+        raise DataError(f"x {x.shape}: expected (T, {config.width}) or (B, T, {config.width})")
+    memory, mask, source = memory_of(record, asked)
+    if memory is not None and (memory.ndim != x.ndim or memory.shape[-1] != config.width):
+        raise DataError(f"memory {memory.shape} for x {x.shape}: expected the same batch, and width {config.width}")
+    tracer = asked.tracer()
+    context = layers.context_of(
+        record, memory=memory, memory_mask=mask, visit=tracer.visit, watch=lambda step: Call.report(step.layer)
+    )
+    y = model.run(core, model.program(config, "decoder"), x.astype(asked.dtype or x.dtype, copy=False), context)
+    tracer.check()
+    if asked.trace:
+        names = None if source is None else flat(source)
+        Call.beside(asked.trace, record, tracer.record(record.labels.get("token"), names))
+    return record.put({"x": y}, {"x": record.axes_of("x")}, formulas={"x": "hidden states of the decoder"})

@@ -1,0 +1,64 @@
+"""The words of a model: tokens spelled, texts put together and cut."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from attnkit import texts, tokenizers
+from attnkit.errors import AttnkitError
+from attnkit.generating.asked import Asked
+from attnkit.tokenizers import Tokenizer
+
+
+class Voice(NamedTuple):
+    """The words of a model, as far as it has a tokenizer; `skipped` tokens at the start of a text say nothing."""
+
+    tokenizer: Tokenizer | None
+    size: int
+    skipped: int = 0
+
+    def words(self) -> list[str] | None:
+        """The spelling of every id."""
+        found = self.tokenizer.vocabulary[: self.size] if self.tokenizer else []
+        return found + [""] * (self.size - len(found)) if found else None
+
+    def spelled(self, ids: Sequence[int]) -> list[str]:
+        """The spelling of each id; where that is not known, its number."""
+        words = self.tokenizer.vocabulary if self.tokenizer else []
+        return [words[word] if word < len(words) else str(word) for word in ids]
+
+    @property
+    def padding(self) -> str:
+        """How padding is labelled: by the vocabulary's own padding token where it has one."""
+        return (self.tokenizer and tokenizers.padding(self.tokenizer.vocabulary)) or tokenizers.PADDING[0]
+
+    @property
+    def joins(self) -> bool:
+        """Whether it makes text of tokens."""
+        return self.tokenizer is not None and self.tokenizer.decode is not None
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of all the tokens so far, "" where it makes none."""
+        return self.tokenizer.decode(ids[self.skipped :]) if self.tokenizer and self.tokenizer.decode else ""
+
+
+def voice_of(asked: Asked) -> Voice:
+    """The words of the model; AttnkitError where they are needed and there is no tokenizer."""
+    checkpoint, config = asked.model_, asked.model_.config
+    size, skipped = config.stack("decoder").vocab, 1 if config.encoder else 0
+    try:
+        side = "target" if config.encoder else "source"
+        return Voice(asked.tokenizer or texts.tokenizer_of(checkpoint, side), size, skipped)
+    except AttnkitError as error:
+        if asked.score is not None or asked.stop or asked.emit == "text":
+            raise type(error)(f"{error.problem}; --ids FILE and --emit ids do without", error.name) from None
+        return Voice(None, size, skipped)
+
+
+def shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many items two sequences begin with alike.
+
+    >>> shared("there", "then"), shared([1], [2])
+    (3, 0)
+    """
+    return next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
+                min(len(one), len(other)))  # fmt: skip

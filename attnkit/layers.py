@@ -1,0 +1,68 @@
+"""One layer of a published model, as the parameters of the tool that takes it."""
+
+from typing import TYPE_CHECKING, Any
+
+from attnkit import model, options
+from attnkit.errors import UsageError
+from attnkit.model import Array, Context, Model
+from attnkit.tensors.record import Record
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+PARTS = {
+    "embed": ("embed",),
+    "posenc": ("positions",),
+    "attend": ("self", "cross"),
+    "ffn": ("ffn",),
+    "layernorm": ("norm", "embed_norm", "norm1", "norm2", "norm3"),
+    "decode": ("head",),
+}
+
+
+def chosen(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
+    """The layer of that name, once it is known to be one of the model and of this tool.
+
+    Without a name, the first layer of the model that only one stack begins with: its embedding or positions.
+    UsageError names the layers that come near.
+    """
+    mine = [name for name in checkpoint.layers() if model.place_of(name)[2] in PARTS[tool]]
+    if layer is None and tool in ("embed", "posenc"):
+        return f"{checkpoint.config.stacks[0]}.{PARTS[tool][0]}"
+    if layer is None:
+        raise UsageError(f"--model needs --layer NAME{f', such as {mine[0]}' if mine else ''}")
+    if layer not in mine and not (tool == "posenc" and layer in positions_of(checkpoint)):
+        if layer in checkpoint.layers():
+            raise UsageError(f"{layer} is no layer for {tool}{options.nearest(layer, mine)}", "--layer")
+        raise UsageError(f"the model has no layer {layer!r}{options.nearest(layer, mine)}", "--layer")
+    return layer
+
+
+def positions_of(checkpoint: "Checkpoint") -> tuple[str, ...]:
+    """The names of what adds positions, whether or not it has parameters."""
+    return tuple(f"{stack}.positions" for stack in checkpoint.config.stacks)
+
+
+def of(checkpoint: "Checkpoint") -> Model:
+    """The configuration and the parameters of a checkpoint, as the core takes them."""
+    return Model(checkpoint.config, checkpoint.params)
+
+
+def context_of(record: Record, **known: Any) -> Context:
+    """What a record knows of a run: its mask, the positions that follow from it, segments, grid and memory."""
+    mask = record.tensors.get("mask")
+    grid = record.tensors.get("grid")
+    return Context(
+        mask=mask,
+        positions=padded_positions(mask),
+        types=record.tensors.get("types"),
+        grid=None if grid is None else (int(grid[0]), int(grid[1])),
+        **known,
+    )
+
+
+def padded_positions(mask: Array | None) -> Array | None:
+    """The positions of the tokens of a padded batch, by the mask of its keys; None where it is no such mask."""
+    if mask is None or mask.ndim != 3 or mask.shape[-2] != 1 or mask.dtype != bool or mask.shape[-1] == 1:
+        return None
+    return model.token_positions(mask)

@@ -1,0 +1,231 @@
+"""The choices that make one Transformer out of these formulas: its sizes, its order of sub-layers, its special tokens.
+
+A model is a configuration and parameters by the name of a layer. The names of layers, STACK being encoder or decoder:
+
+STACK.embed        table (N, D), types (M, D); of images w (C*P*P, D), b (D,), cls (D,)
+STACK.positions    table (P, D), learned positions
+STACK.embed_norm   gamma, beta (D,): a norm of the embeddings
+STACK.bias         table (buckets, H), relative positions as a bias on the scores, shared by the layers
+STACK.N.self       wq (D, H*K), wk, wv (D, G*K), wo (H*K, D), bq, bk, bv, bo
+STACK.N.cross      the same, over the memory
+STACK.N.ffn        w1 (D, F), b1, w2 (F, D), b2, w3 (D, F), b3
+STACK.N.norm1 …    gamma, beta (D,), in the order of the sub-layers they belong to
+STACK.norm         gamma, beta (D,): a norm after the last layer
+pooler             w (D, D), b: tanh(x w + b) of the first token
+head.dense, head.norm, head   w (D, D), b; gamma, beta; w (D, N), b: hidden states to logits
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from attnkit.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Positions:
+    """How a model knows where a token stands.
+
+    kind     none, learned, sinusoidal, rotary or t5
+    size     how many positions there are; 0: no limit
+    base     of the wavelengths of sinusoidal ones; layout: paper or halves
+    rope     of rotary ones: rope_type, rope_theta and what the type needs, as published
+    buckets, max_distance, of t5
+    """
+
+    kind: str = "none"
+    size: int = 0
+    base: float = 10000.0
+    layout: str = "paper"
+    rope: Mapping[str, Any] = field(default_factory=dict)
+    buckets: int = 32
+    max_distance: int = 128
+
+
+@dataclass(frozen=True)
+class Patches:
+    """How an image is cut: its usual height and width, the height and width of a patch, and its channels."""
+
+    height: int
+    width: int
+    patch_height: int
+    patch_width: int
+    channels: int = 3
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One stack of layers.
+
+    windows   for each layer how many keys before a query it sees, -1 all of them; () where no layer is limited
+    """
+
+    layers: int
+    heads: int
+    hidden: int
+    kv_heads: int
+    head_dim: int
+    vocab: int = 0
+    causal: bool = False
+    cross: bool = False
+    final_norm: bool = False
+    windows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Special:
+    """The tokens that mean something to generation, by id.
+
+    start   what a decoder begins with; None: with the prompt itself
+    eos     those that end a text
+    banned  those that are never generated
+    """
+
+    start: int | None = None
+    eos: tuple[int, ...] = ()
+    pad: int | None = None
+    bos: int | None = None
+    forced_bos: int | None = None
+    forced_eos: int | None = None
+    banned: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Config:
+    """One Transformer.
+
+    norm          layer or rms, with eps; before each sub-layer (norm_first) or after its residual
+    scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
+    embed_scale   what embeddings are multiplied by; logit_scale: what hidden states are, before the head
+    types         kinds of segments that have an embedding of their own
+    pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
+    classes       what the logits stand for where they are not words
+    """
+
+    family: str
+    width: int
+    encoder: Stack | None = None
+    decoder: Stack | None = None
+    norm: str = "layer"
+    eps: float = 1e-5
+    norm_first: bool = False
+    activation: str = "relu"
+    positions: Positions = field(default_factory=Positions)
+    scale: float | None = None
+    scale_by_layer: bool = False
+    embed_scale: float = 1.0
+    embed_norm: bool = False
+    logit_scale: float = 1.0
+    types: int = 0
+    patches: Patches | None = None
+    pooler: bool = False
+    head: bool = True
+    transform: bool = False
+    classes: tuple[str, ...] = ()
+    special: Special = field(default_factory=Special)
+
+    def stack(self, name: str) -> Stack:
+        """The encoder or the decoder; UsageError where the model has none."""
+        found = {"encoder": self.encoder, "decoder": self.decoder}.get(name)
+        if found is None:
+            raise UsageError(f"a {self.family} model has no {name}")
+        return found
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The names of its stacks, in the order they run."""
+        return tuple(name for name in ("encoder", "decoder") if getattr(self, name) is not None)
+
+
+class Step(NamedTuple):
+    """One tool at work on one layer of a model.
+
+    residual   "input": its input is added to its result; "kept": what the norm before it kept; "": nothing
+    keep       a norm that keeps its input for the residual after it
+    """
+
+    tool: str
+    layer: str
+    residual: str = ""
+    keep: bool = False
+
+
+SUBLAYERS = (("self", "attend"), ("cross", "attend"), ("ffn", "ffn"))
+
+
+def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
+    """The steps of one layer: every sub-layer with its residual, and its norm after it or before it.
+
+    >>> small = Stack(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2)
+    >>> [step.layer for step in layer_steps(Config("bert", 2, encoder=small), "encoder", 0)]
+    ['encoder.0.self', 'encoder.0.norm1', 'encoder.0.ffn', 'encoder.0.norm2']
+    """
+    parts = [part for part in SUBLAYERS if part[0] != "cross" or config.stack(stack).cross]
+    steps = []
+    for order, (name, tool) in enumerate(parts, start=1):
+        norm = Step("layernorm", f"{stack}.{number}.norm{order}", keep=config.norm_first)
+        work = Step(tool, f"{stack}.{number}.{name}", "kept" if config.norm_first else "input")
+        steps += [norm, work] if config.norm_first else [work, norm]
+    return steps
+
+
+def program(config: Config, stack: str) -> list[Step]:
+    """All the steps of a stack, from ids (or patches) to its last hidden states.
+
+    >>> small = Stack(layers=0, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
+    >>> [step.tool for step in program(Config("gpt2", 2, decoder=small, positions=Positions("learned")), "decoder")]
+    ['embed', 'posenc', 'layernorm']
+    """
+    chosen = config.stack(stack)
+    steps = [Step("embed", f"{stack}.embed")] if chosen.vocab or config.patches else []
+    if config.positions.kind in ("learned", "sinusoidal"):
+        steps.append(Step("posenc", f"{stack}.positions"))
+    if config.embed_norm:
+        steps.append(Step("layernorm", f"{stack}.embed_norm"))
+    for number in range(chosen.layers):
+        steps += layer_steps(config, stack, number)
+    return [*steps, Step("layernorm", f"{stack}.norm")] if chosen.final_norm else steps
+
+
+def place_of(layer: str) -> tuple[str, int | None, str]:
+    """The stack, the number and the part of a layer's name; "" and None where it has none.
+
+    >>> place_of("decoder.3.cross"), place_of("encoder.norm"), place_of("head.dense")
+    (('decoder', 3, 'cross'), ('encoder', None, 'norm'), ('', None, 'head.dense'))
+    """
+    found = re.fullmatch(r"(encoder|decoder)\.(?:([0-9]+)\.)?(\w+)", layer)
+    if not found:
+        return "", None, layer
+    return found[1], None if found[2] is None else int(found[2]), found[3]
+
+
+def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
+    """The shape that a parameter of a layer has.
+
+    >>> small = Stack(layers=1, heads=2, hidden=8, kv_heads=1, head_dim=3, vocab=9)
+    >>> parameter_shape(Config("llama", 4, decoder=small), "decoder.0.self", "wk")
+    (4, 3)
+    """
+    stack_name, _, part = place_of(layer)
+    width, patches, positions = config.width, config.patches, config.positions
+    if not stack_name:
+        last = config.stack(config.stacks[-1])
+        out = len(config.classes) or last.vocab if part == "head" else width
+        return {"w": (width, out), "b": (out,), "gamma": (width,), "beta": (width,)}[name]
+    stack = config.stack(stack_name)
+    queries, keys = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
+    pixels = patches.channels * patches.patch_height * patches.patch_width if patches else 0
+    shapes: dict[str, tuple[int, ...]] = {
+        "wq": (width, queries), "wk": (width, keys), "wv": (width, keys), "wo": (queries, width),
+        "bq": (queries,), "bk": (keys,), "bv": (keys,), "bo": (width,),
+        "w1": (width, stack.hidden), "w2": (stack.hidden, width), "w3": (width, stack.hidden),
+        "b1": (stack.hidden,), "b3": (stack.hidden,), "b2": (width,), "gamma": (width,), "beta": (width,),
+        "types": (config.types, width), "w": (pixels, width), "b": (width,), "cls": (width,),
+    }  # fmt: skip
+    tables = {
+        "embed": (stack.vocab, width),
+        "positions": (positions.size, width),
+        "bias": (positions.buckets, stack.heads),
+    }
+    return tables[part] if name == "table" else shapes[name]

@@ -1,0 +1,212 @@
+"""Rotary positions: the frequencies they turn with, as published or scaled for longer texts, and the rotation."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model.precision import Array, cast, output_dtype, quiet, working
+from attnkit.model.shapes import shown
+
+Rope = Mapping[str, Any]
+Scaled = tuple[Array, float]
+
+
+def angles(positions: ArrayLike, dim: int, base: float, kind: str) -> Array:
+    """Each position over each period: p / base^(2i/D).
+
+    positions (..., T) -> (..., T, D/2) float64
+
+    DataError for an odd width, UsageError for a base that is not positive; `kind` is what they call the width.
+
+    >>> angles([0, 1], 4, 10000.0, "rotary").tolist()
+    [[0.0, 0.0], [1.0, 0.01]]
+    """
+    phases: Array = np.asarray(positions, dtype=np.float64)[..., None] / _periods(dim, base, kind)
+    return phases
+
+
+def _periods(dim: int, base: float, kind: str) -> Array:
+    if dim < 0 or dim % 2:
+        raise DataError(f"{kind} width {dim} is not even (sines and cosines come in pairs)")
+    if not 0 < base < math.inf:
+        raise UsageError(f"base {base} (expected a positive number)")
+    periods: Array = base ** (np.arange(0, dim, 2) / max(dim, 1))
+    return periods
+
+
+def rotary_angles(
+    positions: ArrayLike,
+    rotary_dim: int,
+    base: float = 10000.0,
+    frequencies: Array | None = None,
+    factor: float = 1.0,
+) -> tuple[Array, Array]:
+    """Cosine and sine of each position's rotation of each pair: angle p / base^(2i/R), or p times its frequency.
+
+    positions (..., T), frequencies (R/2,) -> cos (..., T, R/2), sin (..., T, R/2), float64
+
+    Both are multiplied by `factor`, the second result of `rope_frequencies`. DataError for an odd rotary width, or
+    for frequencies of another one. Source: RoFormer (Su et al. 2021), section 3.2.
+
+    >>> [part.round(4).tolist() for part in rotary_angles([1], 4)]
+    [[[0.5403, 1.0]], [[0.8415, 0.01]]]
+    """
+    if frequencies is None:
+        phases = angles(positions, rotary_dim, base, "rotary")
+    elif 2 * frequencies.shape[-1] != rotary_dim:
+        raise DataError(f"frequencies {shown(frequencies.shape)} for rotary width {rotary_dim}: expected half as many")
+    else:
+        phases = np.asarray(positions, dtype=np.float64)[..., None] * frequencies
+    return factor * np.cos(phases), factor * np.sin(phases)
+
+
+def rope_frequencies(dim: int, rope: Rope, length: int) -> Scaled:
+    """The frequency of each pair, and the factor of its cosines and sines, as a published configuration asks for.
+
+    dim R, length of the text -> (R/2,) float64, one number
+
+    `rope` holds `rope_type` and what that type needs, under the names they are published with; `rope_theta` is
+    10000 unless given. UsageError for a type that is not in ROPE_TYPES; DataError names what it lacks.
+
+    >>> rope_frequencies(4, {"rope_type": "linear", "factor": 4.0}, 100)
+    (array([0.25  , 0.0025]), 1.0)
+    """
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ROPE_TYPES:
+        raise UsageError(f"rope_type {kind!r} (expected {', '.join(ROPE_TYPES)})")
+    return ROPE_TYPES[kind](dim, rope, length)
+
+
+def _number(rope: Rope, name: str, default: float | None = None) -> float:
+    value = rope.get(name)
+    if value is None:
+        value = default
+    if value is None:
+        raise DataError(f"rope_type {rope.get('rope_type', rope.get('type'))!r} needs {name!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise DataError(f"{name} {value!r} (expected a positive number)")
+    return float(value)
+
+
+def _published(dim: int, rope: Rope, stretch: float = 1.0) -> Array:
+    frequencies: Array = 1 / _periods(dim, stretch * _number(rope, "rope_theta", 10000.0), "rotary")
+    return frequencies
+
+
+def _original(rope: Rope) -> float:
+    return _number(rope, "original_max_position_embeddings", rope.get("max_position_embeddings"))
+
+
+def _blend(frequencies: Array, factor: float, kept: Array) -> Array:
+    """Frequencies divided by the factor, but for the share of each that is kept as it was."""
+    return frequencies * (kept + (1 - kept) / factor)
+
+
+def _default(dim: int, rope: Rope, length: int) -> Scaled:
+    """The frequencies of the paper."""
+    return _published(dim, rope), 1.0
+
+
+def _linear(dim: int, rope: Rope, length: int) -> Scaled:
+    """All positions pressed together by the factor (Chen et al. 2023)."""
+    return _published(dim, rope) / _number(rope, "factor"), 1.0
+
+
+def _dynamic(dim: int, rope: Rope, length: int) -> Scaled:
+    """A base that grows with the text, once that is longer than the model was made for ("NTK-aware" scaling)."""
+    if dim < 4:
+        raise DataError(f"rotary width {dim} (dynamic scaling needs 4 or more)")
+    factor, limit = _number(rope, "factor"), _number(rope, "max_position_embeddings")
+    grown = factor * max(length, limit) / limit - (factor - 1)
+    return _published(dim, rope, grown ** (dim / (dim - 2))), 1.0
+
+
+def _llama3(dim: int, rope: Rope, length: int) -> Scaled:
+    """Fast pairs as they were, slow ones pressed together, a ramp by wavelength between them (Llama 3.1)."""
+    frequencies, factor = _published(dim, rope), _number(rope, "factor")
+    low, high = _number(rope, "low_freq_factor"), _number(rope, "high_freq_factor")
+    if high <= low:
+        raise DataError(f"high_freq_factor {high} (expected more than low_freq_factor {low})")
+    turns = _original(rope) * frequencies / (2 * math.pi)
+    return _blend(frequencies, factor, np.clip((turns - low) / (high - low), 0, 1)), 1.0
+
+
+def _yarn(dim: int, rope: Rope, length: int) -> Scaled:
+    """Fast pairs as they were, slow ones pressed together, a ramp by index between them (YaRN, Peng et al. 2023)."""
+    original = _original(rope)
+    longest = rope.get("max_position_embeddings")
+    factor = _number(rope, "factor", longest and longest / original)
+    start = _pair_that_turns(_number(rope, "beta_fast", 32.0), dim, rope, original)
+    end = _pair_that_turns(_number(rope, "beta_slow", 1.0), dim, rope, original)
+    if rope.get("truncate", True):
+        start, end = math.floor(start), math.ceil(end)
+    start, end = max(start, 0), min(end, dim - 1)
+    width = end - start or 0.001  # a step where there is no room for a ramp
+    ramp = np.clip((np.arange(dim // 2) - start) / width, 0, 1)
+    return _blend(_published(dim, rope), factor, 1 - ramp), _yarn_factor(rope, factor)
+
+
+def _pair_that_turns(times: float, dim: int, rope: Rope, length: float) -> float:
+    """Which pair turns so many times within a length, between two of them as a rule."""
+    return dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(_number(rope, "rope_theta", 10000.0)))
+
+
+def _yarn_factor(rope: Rope, factor: float) -> float:
+    """What cosines and sines are multiplied by: given, or 0.1 m ln(factor) + 1 with the given weights m, or 1."""
+    if rope.get("attention_factor") is not None:
+        return _number(rope, "attention_factor")
+    growth = 0.1 * math.log(max(factor, 1.0))
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        return (growth * _number(rope, "mscale") + 1) / (growth * _number(rope, "mscale_all_dim") + 1)
+    return growth + 1
+
+
+ROPE_TYPES: dict[str, Callable[[int, Rope, int], Scaled]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}
+
+
+@quiet
+def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
+    """Each pair of the first R features turned by its angle; the rest of the head passes through.
+
+    x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
+
+    Pair i is (i, i + R/2), or (2i, 2i + 1) when interleaved (ONNX RotaryEmbedding-23). cos and sin broadcast
+    over the leading axes of x; DataError where they do not, or where R > D.
+
+    >>> rotate(np.array([[1.0, 2.0, 7.0]]), np.array([[0.0]]), np.array([[1.0]]))
+    array([[-2.,  1.,  7.]])
+    """
+    _check_rotation(x, cos, sin)
+    width = 2 * cos.shape[-1]
+    first = slice(0, width, 2) if interleaved else slice(0, width // 2)
+    second = slice(1, width, 2) if interleaved else slice(width // 2, width)
+    turned = np.array(x, dtype=working(x), order="C")
+    cos, sin = cast(cos, turned.dtype), cast(sin, turned.dtype)
+    left, right = turned[..., first].copy(), turned[..., second].copy()
+    turned[..., first] = cos * left - sin * right
+    turned[..., second] = sin * left + cos * right
+    return turned.astype(output_dtype(x), copy=False)
+
+
+def _check_rotation(x: Array, cos: Array, sin: Array) -> None:
+    if cos.shape != sin.shape:
+        raise DataError(f"cos {shown(cos.shape)} and sin {shown(sin.shape)}: shapes differ")
+    if x.ndim == 0 or cos.ndim == 0:
+        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: a single number cannot be rotated")
+    if 2 * cos.shape[-1] > x.shape[-1]:
+        width = 2 * cos.shape[-1]
+        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: rotary width {width} is too large")
+    lead, rows = x.shape[:-1], cos.shape[:-1]
+    same = all(size in (1, full) for size, full in zip(reversed(rows), reversed(lead), strict=False))
+    if len(rows) > len(lead) or not same:
+        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: leading axes do not broadcast")

@@ -1,0 +1,75 @@
+"""The shell pipelines that equal a model, or a part of it."""
+
+import shlex
+from collections.abc import Sequence
+
+from attnkit import model, options
+from attnkit.errors import UsageError
+from attnkit.model import Config, Step
+
+HEAD = Step("decode", "head")
+MEMORY = "memory.npz"
+INPUTS = {"encoder": "source.npz", "decoder": "target.npz"}  # of a model that has no embeddings
+
+
+def recipe(config: Config, folder: str, name: str) -> str:
+    """The pipeline of a layer, a sub-layer, a stack, the head, or all, ready for a shell.
+
+    UsageError names the parts that come near.
+
+    >>> small = model.Stack(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2)
+    >>> print(recipe(Config("bert", 2, encoder=small), "DIR", "encoder.0.ffn"))
+    attnkit ffn --model DIR --layer encoder.0.ffn --residual
+    """
+    if name == "all":
+        return "\n".join(whole(config, folder, stack) for stack in config.stacks)
+    known = parts(config)
+    if name not in known:
+        some = ", ".join(["all", *config.stacks, *["head"] * config.head, f"{config.stacks[0]}.0"])
+        hint = options.nearest(name, [*known, "all"])
+        raise UsageError(f"the model has no stages {name!r} (there is {some} …){hint}", "--pipeline")
+    return piped([stage(config, folder, step) for step in known[name]])
+
+
+def parts(config: Config) -> dict[str, list[Step]]:
+    """The steps of everything that has a pipeline, by name."""
+    found: dict[str, list[Step]] = {}
+    for stack in config.stacks:
+        steps = model.program(config, stack)
+        found[stack] = steps
+        found |= {f"{stack}.{n}": model.layer_steps(config, stack, n) for n in range(config.stack(stack).layers)}
+        found |= {step.layer: [step] for step in steps}
+    return found | ({"head": [HEAD]} if config.head else {})
+
+
+def whole(config: Config, folder: str, stack: str) -> str:
+    """The pipeline of a stack from its input to what the model makes of it: its memory, or its logits."""
+    steps = model.program(config, stack)
+    stages = [stage(config, folder, step) for step in [*steps, *[HEAD] * (stack == "decoder" and config.head)]]
+    if steps and steps[0].tool != "embed":
+        stages[0] += f" {INPUTS[stack]}"
+    if stack != config.stacks[-1]:
+        stages[-1] += f" -o {MEMORY}"
+    return piped(stages)
+
+
+def stage(config: Config, folder: str, step: Step) -> str:
+    """One stage on a command line.
+
+    >>> stage(Config("gpt2", 2, decoder=model.Stack(1, 1, 4, 1, 2)), "my model", Step("layernorm", "decoder.norm"))
+    "attnkit layernorm --model 'my model' --layer decoder.norm"
+    """
+    stack, _, part = model.place_of(step.layer)
+    words = ["attnkit", step.tool, "--model", folder]
+    if step.tool not in ("embed", "posenc") or stack != config.stacks[0]:
+        words += ["--layer", step.layer]
+    words += ["--memory", MEMORY] if part == "cross" else []
+    words += {"input": ["--residual"], "kept": ["--add", ":residual"]}.get(step.residual, [])
+    words += ["--keep", "residual"] if step.keep else []
+    given = "" if step.tool != "embed" else " --image IMAGE" if config.patches else ' "TEXT"'
+    return shlex.join(words) + given
+
+
+def piped(stages: Sequence[str]) -> str:
+    """Stages as one pipeline, a line each."""
+    return " \\\n  | ".join(stages)

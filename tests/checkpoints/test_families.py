@@ -1,0 +1,351 @@
+"""Every family: its choices, and its parameters out of folders as the reference implementations publish them."""
+
+import json
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from attnkit.checkpoints import FAMILIES, open_checkpoint
+from attnkit.model.config import Patches, Special, parameter_shape
+
+MODELS = Path(__file__).parent.parent / "references" / "models"
+FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
+
+
+def opened(name):
+    return open_checkpoint(str(MODELS / name))
+
+
+def raw_tensors(name):
+    found = {}
+    for path in sorted((MODELS / name).glob("*.safetensors")):
+        found |= safetensors.numpy.load_file(path)
+    return found
+
+
+def same(model, layer, name, expected):
+    found = model.params[layer][name]
+    assert found.dtype == expected.dtype and np.array_equal(found, expected), f"{layer}.{name}"
+
+
+def copied(name, folder, tensors=None, **settings):
+    """The folder again with other settings, None removing one, and other tensors."""
+    source = MODELS / name
+    config = json.loads((source / "config.json").read_text()) | settings
+    config = {key: value for key, value in config.items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(config))
+    safetensors.numpy.save_file(raw_tensors(name) if tensors is None else tensors, folder / "model.safetensors")
+    return open_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_all_layers_of_every_folder_are_there_in_their_shapes(name):
+    model = opened(name)
+    assert list(model.params) == model.layers() and len(set(model.layers())) == len(model.layers())
+    for layer in model.layers():
+        for parameter, array in model.params[layer].items():
+            assert array.shape == parameter_shape(model.config, layer, parameter)
+            assert array.dtype in (np.float32, np.float64)
+            assert model.tensor(f"{layer}.{parameter}") is array
+        places = layer.endswith(".positions") and model.config.positions.kind == "sinusoidal"
+        assert model.params[layer] or places, f"{layer} has no parameters"
+
+
+def test_a_folder_for_every_family():
+    published = {json.loads((MODELS / name / "config.json").read_text())["model_type"] for name in FOLDERS
+                 if (MODELS / name / "config.json").exists()}  # fmt: skip
+    assert published == set(FAMILIES)
+
+
+def test_the_layers_come_in_the_order_of_a_forward_pass():
+    assert opened("gpt2").layers()[:6] == [
+        "decoder.embed", "decoder.positions", "decoder.0.norm1", "decoder.0.self", "decoder.0.norm2", "decoder.0.ffn",
+    ]  # fmt: skip
+    assert opened("bert-mlm").layers()[-3:] == ["head.dense", "head.norm", "head"]
+    assert opened("t5").layers()[:3] == ["encoder.embed", "encoder.bias", "encoder.0.norm1"]
+    marian = opened("marian").layers()
+    assert marian[marian.index("decoder.embed") :][:9] == [
+        "decoder.embed", "decoder.positions", "decoder.0.self", "decoder.0.norm1", "decoder.0.cross",
+        "decoder.0.norm2", "decoder.0.ffn", "decoder.0.norm3", "decoder.1.self",
+    ]  # fmt: skip
+
+
+def test_gpt2():
+    model, stored = opened("gpt2"), raw_tensors("gpt2")
+    fused, bias = stored["transformer.h.1.attn.c_attn.weight"], stored["transformer.h.1.attn.c_attn.bias"]
+    width = model.config.width
+    for number, letter in enumerate("qkv"):
+        part = slice(number * width, (number + 1) * width)
+        same(model, "decoder.1.self", f"w{letter}", fused[:, part])
+        same(model, "decoder.1.self", f"b{letter}", bias[part])
+    same(model, "decoder.1.self", "wo", stored["transformer.h.1.attn.c_proj.weight"])
+    same(model, "decoder.1.ffn", "w1", stored["transformer.h.1.mlp.c_fc.weight"])
+    same(model, "decoder.1.norm2", "gamma", stored["transformer.h.1.ln_2.weight"])
+    same(model, "head", "w", stored["transformer.wte.weight"].T)
+    config = model.config
+    assert (config.activation, config.norm_first, config.scale, config.decoder.causal) == (
+        "gelu-tanh",
+        True,
+        None,
+        True,
+    )
+    assert config.decoder.hidden == 4 * width and config.decoder.final_norm
+
+
+def test_gpt2_says_otherwise(tmp_path):
+    config = opened("gpt2-scaled").config
+    assert config.scale_by_layer and config.decoder.hidden == 40
+    again = copied("gpt2", tmp_path, scale_attn_weights=False, activation_function="gelu", n_inner=None)
+    assert (again.config.scale, again.config.activation) == (1.0, "gelu")
+
+
+def test_tensors_that_no_layer_has_are_ignored(tmp_path):
+    tensors = raw_tensors("gpt2")
+    at = "transformer.h.0.attn"
+    buffers = {f"{at}.bias": np.tri(8, dtype=np.bool_)[None, None], f"{at}.masked_bias": np.array(-1e4, np.float32)}
+    model = copied("gpt2", tmp_path, tensors | buffers)
+    assert model.parameter_count == opened("gpt2").parameter_count
+    assert model.tensors()["transformer.h.0.attn.bias"] == ("bool", (1, 1, 8, 8))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "bert-mlm", "vit", "llama", "marian", "transformer", "openai-gpt"])
+def test_prefixes_may_be_there_or_not(name, tmp_path):
+    prefixes = {"gpt2": "transformer.", "openai-gpt": "transformer.", "vit": "vit.", "transformer": "model."}
+    prefix = prefixes.get(name, "bert." if "bert" in name else "model.")
+    tensors = raw_tensors(name)
+    if any(key.startswith(prefix) for key in tensors):
+        other = {key.removeprefix(prefix): array for key, array in tensors.items()}
+    else:
+        other = {prefix + key: array for key, array in tensors.items()}
+    model, again = opened(name), copied(name, tmp_path, other)
+    assert again.config == model.config and again.parameter_count == model.parameter_count
+    for layer in model.layers():
+        for parameter, array in model.params[layer].items():
+            same(again, layer, parameter, array)
+
+
+def test_openai_gpt():
+    model, stored = opened("openai-gpt"), raw_tensors("openai-gpt")
+    same(model, "decoder.embed", "table", stored["transformer.tokens_embed.weight"])
+    same(model, "decoder.positions", "table", stored["transformer.positions_embed.weight"])
+    config = model.config
+    assert (config.activation, config.norm_first, config.decoder.final_norm) == ("gelu-tanh", False, False)
+
+
+def test_bert():
+    model, stored = opened("bert-mlm"), raw_tensors("bert-mlm")
+    at = "bert.encoder.layer.1"
+    same(model, "encoder.embed", "types", stored["bert.embeddings.token_type_embeddings.weight"])
+    same(model, "encoder.1.self", "wk", stored[f"{at}.attention.self.key.weight"].T)
+    same(model, "encoder.1.norm1", "beta", stored[f"{at}.attention.output.LayerNorm.bias"])
+    same(model, "encoder.1.ffn", "w2", stored[f"{at}.output.dense.weight"].T)
+    same(model, "head.dense", "w", stored["cls.predictions.transform.dense.weight"].T)
+    same(model, "head", "w", stored["bert.embeddings.word_embeddings.weight"].T)
+    same(model, "head", "b", stored["cls.predictions.bias"])
+    config = model.config
+    assert (config.eps, config.activation, config.types, config.embed_norm) == (1e-12, "gelu", 2, True)
+    assert (config.pooler, config.head, config.transform) == (False, True, True)
+    plain = opened("bert").config
+    assert (plain.pooler, plain.head, plain.transform) == (True, False, False)
+
+
+def test_bert_under_its_older_names():
+    old, new = opened("bert-old"), opened("bert-mlm")
+    assert "bert.embeddings.LayerNorm.gamma" in old.tensors()
+    for layer in new.layers():
+        for parameter, array in new.params[layer].items():
+            same(old, layer, parameter, array)
+
+
+def test_vit(tmp_path):
+    model, stored = opened("vit"), raw_tensors("vit")
+    kernel = stored["vit.embeddings.patch_embeddings.projection.weight"]
+    same(model, "encoder.embed", "w", kernel.reshape(len(kernel), -1).T)
+    same(model, "encoder.embed", "cls", stored["vit.embeddings.cls_token"][0, 0])
+    same(model, "encoder.positions", "table", stored["vit.embeddings.position_embeddings"][0])
+    same(model, "encoder.0.norm2", "gamma", stored["vit.encoder.layer.0.layernorm_after.weight"])
+    same(model, "head", "w", stored["classifier.weight"].T)
+    config = model.config
+    assert config.patches == Patches(32, 32, 8, 8, 3) and config.positions.size == 17
+    assert config.classes == ("cat", "dog", "river", "machine", "book") and config.norm_first
+    again = copied("vit", tmp_path, image_size=[16, 64], patch_size=[8, 8], qkv_bias=False)
+    assert again.config.patches == Patches(16, 64, 8, 8, 3)
+    assert set(again.params["encoder.0.self"]) == {"wq", "wk", "wv", "wo", "bo"}
+
+
+def test_t5():
+    model, stored = opened("t5"), raw_tensors("t5")
+    same(model, "encoder.1.self", "wq", stored["encoder.block.1.layer.0.SelfAttention.q.weight"].T)
+    same(model, "decoder.1.cross", "wo", stored["decoder.block.1.layer.1.EncDecAttention.o.weight"].T)
+    same(model, "decoder.1.ffn", "w1", stored["decoder.block.1.layer.2.DenseReluDense.wi.weight"].T)
+    same(model, "decoder.1.norm3", "gamma", stored["decoder.block.1.layer.2.layer_norm.weight"])
+    bias = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    same(model, "decoder.bias", "table", stored[bias])
+    same(model, "head", "w", stored["shared.weight"].T)
+    config = model.config
+    assert (config.scale, config.norm, config.activation, config.logit_scale) == (1.0, "rms", "relu", 16**-0.5)
+    assert config.special == Special(start=0, eos=(1,), pad=0) and config.decoder.head_dim == 6
+
+
+def test_t5_gated(tmp_path):
+    model, stored = opened("t5-gated"), raw_tensors("t5-gated")
+    same(model, "encoder.0.ffn", "w1", stored["encoder.block.0.layer.1.DenseReluDense.wi_0.weight"].T)
+    same(model, "encoder.0.ffn", "w3", stored["encoder.block.0.layer.1.DenseReluDense.wi_1.weight"].T)
+    same(model, "head", "w", stored["lm_head.weight"].T)
+    assert (model.config.activation, model.config.logit_scale) == ("gelu-tanh", 1.0)
+    assert (model.config.encoder.layers, model.config.decoder.layers) == (3, 2)
+    rewritten = {"tie_word_embeddings": True, "scale_decoder_outputs": False}
+    again = copied("t5-gated", tmp_path, **rewritten)
+    same(again, "head", "w", stored["lm_head.weight"].T)
+    without = {name: array for name, array in stored.items() if name != "lm_head.weight"}
+    tied = copied("t5-gated", tmp_path, without, **rewritten)
+    same(tied, "head", "w", stored["shared.weight"].T)
+    assert tied.config.logit_scale == 1.0
+
+
+def test_a_t5_encoder_alone(tmp_path):
+    tensors = {name: array for name, array in raw_tensors("t5").items() if not name.startswith("decoder.")}
+    model = copied("t5", tmp_path, tensors, is_encoder_decoder=False)
+    assert model.config.decoder is None and model.layers()[-1] == "encoder.norm"
+
+
+def test_marian():
+    model, stored = opened("marian"), raw_tensors("marian")
+    same(model, "decoder.1.cross", "wv", stored["model.decoder.layers.1.encoder_attn.v_proj.weight"].T)
+    same(model, "decoder.1.norm2", "gamma", stored["model.decoder.layers.1.encoder_attn_layer_norm.weight"])
+    same(model, "decoder.1.norm3", "gamma", stored["model.decoder.layers.1.final_layer_norm.weight"])
+    same(model, "encoder.1.ffn", "w1", stored["model.encoder.layers.1.fc1.weight"].T)
+    same(model, "head", "b", stored["final_logits_bias"][0])
+    assert np.shares_memory(model.params["head"]["w"], model.params["encoder.embed"]["table"])
+    config = model.config
+    assert config.embed_scale == 4.0 and config.activation == "silu" and config.positions.layout == "halves"
+    assert config.special == Special(start=92, eos=(0,), pad=92, bos=0, forced_eos=0, banned=(92,))
+
+
+def test_marian_with_two_vocabularies(tmp_path):
+    tensors = raw_tensors("marian")
+    shared = tensors.pop("model.shared.weight")
+    tensors |= {"model.encoder.embed_tokens.weight": shared[:-3].copy(), "model.decoder.embed_tokens.weight": shared}
+    model = copied("marian", tmp_path, tensors, vocab_size=90, share_encoder_decoder_embeddings=False)
+    assert (model.config.encoder.vocab, model.config.decoder.vocab) == (90, 93)
+    same(model, "encoder.embed", "table", shared[:-3])
+    same(model, "head", "w", shared.T)
+
+
+def test_marian_in_half_precision_is_widened_once():
+    model, stored = opened("marian-half"), raw_tensors("marian-half")
+    assert model.tensor("final_logits_bias").dtype == np.float16
+    same(model, "encoder.embed", "table", stored["model.shared.weight"].astype(np.float32))
+    tables = [model.params["encoder.embed"]["table"], model.params["decoder.embed"]["table"], model.params["head"]["w"]]
+    assert all(np.shares_memory(tables[0], table) for table in tables)
+
+
+def test_marian_native():
+    model, stored = opened("marian-native"), np.load(MODELS / "marian-native" / "model.npz")
+    same(model, "encoder.1.self", "wq", stored["encoder_l2_self_Wq"])
+    same(model, "decoder.0.cross", "bo", stored["decoder_l1_context_bo"][0])
+    same(model, "decoder.0.norm2", "gamma", stored["decoder_l1_context_Wo_ln_scale"][0])
+    same(model, "decoder.1.ffn", "w2", stored["decoder_l2_ffn_W2"])
+    same(model, "decoder.1.norm3", "beta", stored["decoder_l2_ffn_ffn_ln_bias"][0])
+    words = stored["Wemb"]
+    same(model, "encoder.embed", "table", words)
+    same(model, "decoder.embed", "table", np.concatenate([words, np.zeros_like(words[:1])]))
+    assert np.array_equal(model.params["head"]["w"], model.params["decoder.embed"]["table"].T)
+    assert model.params["head"]["b"][-1] == -np.inf
+    assert np.array_equal(model.params["head"]["b"][:-1], stored["decoder_ff_logit_out_b"][0])
+    config = model.config
+    assert config.eps == 1e-9 and config.embed_scale == sqrt(16) and config.special.start == len(words)
+    angles = config.positions.base ** (-2 * np.arange(8) / 16)
+    assert np.allclose(angles, np.exp(-np.arange(8) * np.log(10000) / 7), rtol=1e-12)
+
+
+def test_llama():
+    model, stored = opened("llama"), raw_tensors("llama")
+    same(model, "decoder.1.self", "wk", stored["model.layers.1.self_attn.k_proj.weight"].T)
+    same(model, "decoder.1.ffn", "w1", stored["model.layers.1.mlp.gate_proj.weight"].T)
+    same(model, "decoder.1.ffn", "w3", stored["model.layers.1.mlp.up_proj.weight"].T)
+    same(model, "decoder.1.norm2", "gamma", stored["model.layers.1.post_attention_layernorm.weight"])
+    config = model.config
+    assert config.positions.kind == "rotary" and config.norm == "rms" and config.decoder.kv_heads < config.decoder.heads
+
+
+def test_rotations_are_said_in_two_ways(tmp_path):
+    old = opened("llama3").config.positions.rope
+    assert old["rope_type"] == "llama3" and old["rope_theta"] == 500000.0 and old["factor"] == 8.0
+    assert old["max_position_embeddings"] == 512
+    said = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "high_freq_factor": 4.0}
+    said |= {"low_freq_factor": 1.0, "original_max_position_embeddings": 64}
+    new = copied("llama3", tmp_path, rope_theta=..., rope_scaling=..., rope_parameters=said)
+    assert new.config.positions.rope == old
+    typed = copied("llama", tmp_path, rope_parameters=..., rope_theta=5.0, rope_scaling={"type": "linear", "factor": 2})
+    rope = {"rope_type": "linear", "rope_theta": 5.0, "factor": 2}
+    assert typed.config.positions.rope == rope | {"max_position_embeddings": typed.config.positions.size}
+    plain = copied("llama", tmp_path, rope_parameters=..., rope_theta=..., rope_scaling=None)
+    assert plain.config.positions.rope["rope_type"] == "default"
+    assert plain.config.positions.rope["rope_theta"] == 10000.0
+
+
+def test_llama_with_biases(tmp_path):
+    tensors = raw_tensors("llama3")
+    widths = {"q": 32, "k": 16, "v": 16, "o": 32, "gate": 40, "up": 40, "down": 32}
+    for number in range(2):
+        for letter, width in widths.items():
+            part = "self_attn" if len(letter) == 1 else "mlp"
+            tensors[f"model.layers.{number}.{part}.{letter}_proj.bias"] = np.full(width, number, np.float32)
+    model = copied("llama3", tmp_path, tensors, attention_bias=True, mlp_bias=True)
+    assert set(model.params["decoder.1.self"]) == {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}
+    assert set(model.params["decoder.1.ffn"]) == {"w1", "w2", "w3", "b1", "b2", "b3"}
+
+
+def test_bfloat16_is_read_exactly():
+    model = opened("llama-linear")
+    stored = model.tensor("model.layers.0.self_attn.q_proj.weight")
+    assert stored.dtype.name == "bfloat16"
+    same(model, "decoder.0.self", "wq", stored.astype(np.float32).T)
+
+
+def test_mistral_and_qwen2_windows(tmp_path):
+    assert opened("mistral").config.decoder.windows == (5, 5)
+    assert copied("mistral", tmp_path, sliding_window=None).config.decoder.windows == ()
+    assert copied("mistral", tmp_path, sliding_window=...).config.decoder.windows == (4095, 4095)
+    assert opened("qwen2").config.decoder.windows == (-1, 5)
+    assert copied("qwen2", tmp_path, use_sliding_window=False).config.decoder.windows == ()
+    listed = copied("qwen2", tmp_path, layer_types=["sliding_attention", "full_attention"])
+    assert listed.config.decoder.windows == (5, -1)
+    assert {"bq", "bk", "bv"} <= set(opened("qwen2").params["decoder.0.self"])
+    assert "bo" not in opened("qwen2").params["decoder.0.self"]
+
+
+def test_transformer(tmp_path):
+    model, stored = opened("transformer"), raw_tensors("transformer")
+    prefix = next(name for name in stored if name.endswith("encoder.layers.0.linear1.weight"))
+    prefix = prefix.removesuffix("encoder.layers.0.linear1.weight")
+    fused = stored[f"{prefix}decoder.layers.2.multihead_attn.in_proj_weight"]
+    same(model, "decoder.2.cross", "wk", fused[16:32].T)
+    same(model, "decoder.2.cross", "bv", stored[f"{prefix}decoder.layers.2.multihead_attn.in_proj_bias"][32:])
+    same(model, "decoder.2.norm3", "gamma", stored[f"{prefix}decoder.layers.2.norm3.weight"])
+    same(model, "encoder.norm", "beta", stored[f"{prefix}encoder.norm.bias"])
+    config = model.config
+    assert not config.head and config.encoder.vocab == 0 and "encoder.embed" not in model.layers()
+    assert opened("transformer-prenorm").config.norm_first
+    words = {"embed.weight": np.ones((7, 16), np.float32)}
+    full = copied("transformer", tmp_path, stored | words, vocab_size=7, bos_token_id=1, eos_token_id=2)
+    assert full.config.embed_scale == 4.0 and full.config.special.start == 1 and full.layers()[-1] == "head"
+
+
+def test_a_generation_of_its_own_says_more(tmp_path):
+    said = {"eos_token_id": [3, 5], "bos_token_id": None, "pad_token_id": 7, "temperature": 0.6}
+    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    special = copied("llama", tmp_path, eos_token_id=2, bos_token_id=1).config.special
+    assert special == Special(eos=(3, 5), bos=1, pad=7)
+
+
+def test_shards_are_one_model(tmp_path):
+    model = opened("gpt2-scaled")
+    assert len(list((MODELS / "gpt2-scaled").glob("*.safetensors"))) == 3
+    again = copied("gpt2-scaled", tmp_path)
+    assert again.parameter_count == model.parameter_count and dict(again.tensors()) == dict(model.tensors())
+    assert len(model.digests()) == 5

@@ -1,0 +1,162 @@
+"""Bad folders of models, through the real process: one line, the right exit code, nothing on standard output."""
+
+import json
+import os
+import pty
+import shutil
+from pathlib import Path
+
+import pytest
+
+MODELS = Path(__file__).parents[1] / "references" / "models"
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+
+
+def without(file):
+    return lambda folder: (folder / file).unlink()
+
+
+def holding(file, content):
+    return lambda folder: (folder / file).write_text(content)
+
+
+def saying(**changes):
+    def change(folder):
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+# what is done to a copy of a good folder -> exit code, the file at fault, words of the message
+FOLDERS = {
+    "no folder": ("gpt2", shutil.rmtree, 4, "model", "o such f"),
+    "no config": ("gpt2", without("config.json"), 4, "model", "no config.json"),
+    "config cut": ("gpt2", holding("config.json", '{"model_type": '), 3, "model/config.json", "line 1 column 16"),
+    "config no object": ("gpt2", holding("config.json", "[]"), 3, "model/config.json", "not a JSON object"),
+    "config pointer": ("gpt2", holding("config.json", POINTER), 3, "model/config.json", "Git LFS pointer"),
+    "no model_type": ("gpt2", saying(model_type=None), 3, "model/config.json", "model_type"),
+    "unknown family": ("gpt2", saying(model_type="mamba"), 3, "model/config.json", "'mamba' is not known"),
+    "ill-typed size": ("gpt2", saying(n_embd="16"), 3, "model/config.json", "n_embd"),
+    "heads do not divide": ("gpt2", saying(n_head=3), 3, "model/config.json", "n_head"),
+    "another width": ("gpt2", saying(n_embd=32), 3, "model/model.safetensors", "(expected (300, 32))"),
+    "more layers": ("gpt2", saying(n_layer=3), 3, "model/model.safetensors", "h.2.ln_1.weight"),
+    "no weights": ("gpt2", without("model.safetensors"), 4, "model", "model.safetensors"),
+    "weights pointer": ("gpt2", holding("model.safetensors", POINTER), 3, "model/model.safetensors", "Git LFS pointer"),
+    "weights empty": ("gpt2", holding("model.safetensors", ""), 3, "model/model.safetensors", "empty"),
+    "shard missing": (
+        "gpt2-scaled",
+        lambda folder: sorted(folder.glob("model-*.safetensors"))[0].unlink(),
+        4,
+        "model/model-00001",
+        "o such f",
+    ),
+    "shard pointer": (
+        "gpt2-scaled",
+        lambda folder: sorted(folder.glob("model-*.safetensors"))[1].write_text(POINTER),
+        3,
+        "model/model-00002",
+        "Git LFS pointer",
+    ),
+}
+
+
+@pytest.fixture
+def broken(attnkit, request):
+    """A copy of a good folder with something done to it, as `model`."""
+    name, change, *rest = FOLDERS[request.param]
+    shutil.copytree(MODELS / name, attnkit.folder / "model")
+    change(attnkit.folder / "model")
+    return rest
+
+
+@pytest.mark.parametrize("broken", FOLDERS, indirect=True)
+@pytest.mark.parametrize(
+    "line",
+    ["encode --model model --ids ids.json", "decode --model model --ids ids.json", "show model"],
+    ids=lambda line: line.split()[0],
+)
+def test_a_bad_folder_is_said_in_a_line(attnkit, refused, broken, line):
+    code, file, *words = broken
+    attnkit.file("ids.json", b"[1, 2, 3]")
+    refused(attnkit(*line.split()), code, f"{line.split()[0]}: {file}", *words)
+
+
+@pytest.mark.parametrize("tool", ["embed", "encode", "decode"])
+def test_a_tokenizer_that_is_not_there_or_holds_nothing(attnkit, refused, tool):
+    folder = attnkit.folder / "model"
+    shutil.copytree(MODELS / "gpt2", folder)
+    for path in (*folder.glob("*.txt"), folder / "vocab.json"):
+        path.unlink()
+    (folder / "tokenizer.json").write_text(POINTER)
+    refused(attnkit(tool, "--model", "model", "a cat"), 3, f"{tool}: model/tokenizer.json", "Git LFS pointer")
+    (folder / "tokenizer.json").write_text('{"version":"1.0","model":{"type":"BPE","vocab":{},"merges":[]}}')
+    refused(attnkit(tool, "--model", "model", "a cat"), 3, f"{tool}: model/tokenizer.json", "vocabulary")
+    (folder / "tokenizer.json").unlink()
+    refused(attnkit(tool, "--model", "model", "a cat"), 3, f"{tool}: model", "tokenizer.json")
+
+
+@pytest.mark.parametrize("tool", ["embed", "encode", "decode"])
+def test_ids_outside_the_vocabulary(attnkit, refused, tool):
+    attnkit.file("ids.json", b"[1, 300]")
+    run = attnkit(tool, "--model", str(MODELS / "gpt2"), "--ids", "ids.json")
+    refused(run, 3, f"{tool}: ids.json", "token id 300 at [1] outside 0..299")
+
+
+@pytest.mark.parametrize("tool", ["encode", "decode"])
+def test_a_prompt_longer_than_the_positions(attnkit, refused, tool):
+    positions = json.loads((MODELS / "gpt2" / "config.json").read_text())["n_positions"]
+    attnkit.file("ids.json", json.dumps([1] * (positions + 1)).encode())
+    run = attnkit(tool, "--model", str(MODELS / "gpt2"), "--ids", "ids.json")
+    refused(run, 3, f"{tool}: ", f"{positions + 1} tokens, and this gpt2 model has {positions} positions")
+
+
+@pytest.mark.parametrize("tool", ["attend", "layernorm", "ffn"])
+def test_a_layer_that_is_not_there_or_is_another_tools(attnkit, refused, tool):
+    model = str(MODELS / "gpt2")
+    run = attnkit(tool, "--model", model, "--layer", "decoder.9.self", stdin=b"[[1, 2]]")
+    refused(run, 2, f"{tool}: --layer", "decoder.9.self")
+    run = attnkit(tool, "--model", model, "--layer", "decoder.embed", stdin=b"[[1, 2]]")
+    refused(run, 2, f"{tool}: --layer", "decoder.embed is no layer for")
+    refused(attnkit(tool, "--model", model, stdin=b"[[1, 2]]"), 2, f"{tool}: ", "--layer")
+    refused(attnkit(tool, "--layer", "decoder.0.ffn", stdin=b"[[1, 2]]"), 2, f"{tool}: ")
+
+
+@pytest.mark.parametrize("tool", ["embed", "encode", "decode"])
+def test_a_terminal_in_place_of_text(attnkit, refused, tool):
+    leader, terminal = pty.openpty()
+    try:
+        run = attnkit(tool, "--model", str(MODELS / "gpt2"), stdin=terminal)
+    finally:
+        os.close(leader)
+        os.close(terminal)
+    refused(run, 2, f"{tool}: no input, and standard input is a terminal: give TEXT, or pipe it in")
+
+
+def test_a_folder_has_no_history(attnkit, refused):
+    run = attnkit("history", str(MODELS / "gpt2"))
+    refused(run, 4, f"history: {MODELS / 'gpt2'}: Is a directory; a history is that of a record")
+
+
+def test_a_file_of_tensors_in_place_of_text(attnkit, refused):
+    attnkit.file("states.json", b'{"tensors":{"x":{"dtype":"float32","shape":[0],"data":[]}}}')
+    for tool in ("encode", "decode"):
+        run = attnkit(tool, "--model", str(MODELS / "t5"), "states.json")
+        refused(run, 2, f"{tool}: states.json: a file of tensors, and TEXT is due; attnkit {tool} … < states.json")
+    run = attnkit("embed", "--dim", "2", "--", "states.json")
+    refused(run, 2, "embed: states.json: a file of tensors, and TEXT is due")
+    assert attnkit("encode", "--model", str(MODELS / "t5"), "good.json").code == 0
+    run = attnkit.shell(f"attnkit decode --model {MODELS / 't5'} <(cat states.json)")
+    assert run.code == 2 and "a pipe, and TEXT is due; attnkit decode … < /dev/fd/" in run.err
+    encode = f"attnkit encode --model {MODELS / 'bert-mlm'} cat"
+    piped, named = (
+        attnkit.shell(f"{line} --only next -f json").out
+        for line in (f"{encode} | attnkit decode --model {MODELS / 'bert-mlm'}",
+                     f"attnkit decode --model {MODELS / 'bert-mlm'} <({encode})")
+    )  # fmt: skip
+    assert json.loads(piped)["tensors"] == json.loads(named)["tensors"]
+
+
+def test_one_vector_is_no_sequence(attnkit, refused):
+    pooled = attnkit("encode", "--model", str(MODELS / "gpt2"), "--pool", "mean", "a cat", "-f", "json").out
+    refused(attnkit("attend", stdin=pooled), 3, "attend: <stdin>: Q (16,): rank 1 (expected 2 or 3 or 4)")

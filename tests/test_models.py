@@ -1,0 +1,185 @@
+"""Whole models give the numbers of their reference implementations, frozen by tests/references/make_models.py."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnkit import layers, model
+from attnkit.checkpoints import open_checkpoint
+
+MODELS = Path(__file__).parent / "references" / "models"
+DTYPES = {"f32": "float32", "f64": "float64"}
+CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
+          "mistral", "qwen2")  # fmt: skip
+SEQ2SEQ = ("t5", "t5-gated", "marian", "marian-half", "marian-native")
+INSIDE_FLOAT32 = ("t5", "llama", "mistral", "qwen2", "vit")  # families whose reference computes parts in float32 always
+
+
+@cache
+def frozen(name):
+    with np.load(MODELS / f"{name}.npz") as members:
+        return dict(members)
+
+
+@cache
+def core(name):
+    return layers.of(open_checkpoint(str(MODELS / name)))
+
+
+def close(ours, given, key, name, dtype, real=...):
+    """Ours is what the reference computes in float64: to 1e-10 of its largest number in float64, in float32 to 1e-6.
+
+    Random weights amplify rounding: where the reference's own float32 is further from its float64 than half of
+    that, ours may be twice as far as it.
+    """
+    theirs = given[f"{key}.f64"]
+    assert ours.dtype == DTYPES[dtype] and ours.shape == theirs.shape
+    scale = max(1, np.abs(theirs[real]).max())
+    limit = 1e-5 if name.startswith(INSIDE_FLOAT32) else {"f32": 1e-6, "f64": 1e-10}[dtype]
+    if dtype == "f32":
+        limit = max(limit, 2 * np.abs(given[f"{key}.f32"] - theirs)[real].max() / scale)
+    np.testing.assert_allclose(ours[real], theirs[real], rtol=0, atol=limit * scale)
+
+
+def hidden(stack, count):
+    """The names of hidden states: the embeddings, and what leaves each layer."""
+
+    def name_of(config, number):
+        if number < 0:
+            steps = [step.layer for step in model.program(config, stack) if model.place_of(step.layer)[1] is None]
+            return [name for name in steps if name != f"{stack}.norm"][-1]
+        last = model.layer_steps(config, stack, number)[-1]
+        return f"{last.layer}.residual" if config.norm_first else last.layer
+
+    return lambda config: [name_of(config, number) for number in range(-1, count)]
+
+
+def ran(name, stack, inputs, dtype, **known):
+    """The last hidden states of a stack, and every intermediate by name."""
+    kept = {}
+
+    def visit(name):
+        return lambda array: kept.setdefault(name, array)
+
+    context = model.Context(visit=visit, dtype=DTYPES[dtype], **known)
+    return model.run(core(name), model.program(core(name).config, stack), inputs, context), kept
+
+
+def states(name, stack, kept, last):
+    """The hidden states as the reference lists them: its last is after the final norm, where there is one."""
+    config = core(name).config
+    names = hidden(stack, config.stack(stack).layers)(config)
+    found = [kept[one] for one in names]
+    return [*found[:-1], last] if config.stack(stack).final_norm and not config.patches else found
+
+
+def words(name, x):
+    """The logits of words; the start of a native Marian model, which has a row of its own, is not one."""
+    config, logits = core(name).config, model.head_logits(core(name), x)
+    return logits[..., :-1] if config.special.start == logits.shape[-1] - 1 and name == "marian-native" else logits
+
+
+def padding(mask):
+    return mask[:, None].astype(bool), model.token_positions(mask.astype(bool))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CAUSAL)
+def test_decoder_only_models(name, dtype):
+    given = frozen(name)
+    x, kept = ran(name, "decoder", given["ids"], dtype)
+    for number, state in enumerate(states(name, "decoder", kept, x)):
+        close(state, given, f"hidden.{number}", name, dtype)
+    close(model.head_logits(core(name), x), given, "logits", name, dtype)
+    if "long_ids" in given:
+        x, _ = ran(name, "decoder", given["long_ids"], dtype)
+        close(model.head_logits(core(name), x), given, "long.logits", name, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("side", ["batch", "left"])
+@pytest.mark.parametrize("name", CAUSAL)
+def test_padded_batches_of_decoder_only_models(name, side, dtype):
+    given = frozen(name)
+    mask, positions = padding(given[f"{side}_mask"])
+    x, _ = ran(name, "decoder", given[f"{side}_ids"], dtype, mask=mask, positions=positions)
+    close(model.head_logits(core(name), x), given, f"{side}.logits", name, dtype, mask[:, 0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["bert-mlm", "bert-old"])
+def test_masked_word_prediction(name, dtype):
+    given = frozen("bert-mlm")
+    x, kept = ran(name, "encoder", given["ids"], dtype)
+    for number, state in enumerate(states(name, "encoder", kept, x)):
+        close(state, given, f"hidden.{number}", name, dtype)
+    close(model.head_logits(core(name), x), given, "logits", name, dtype)
+    mask, positions = padding(given["batch_mask"])
+    x, _ = ran(name, "encoder", given["batch_ids"], dtype, mask=mask, positions=positions)
+    close(model.head_logits(core(name), x), given, "batch.logits", name, dtype, mask[:, 0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bert_with_segments_and_pooler(dtype):
+    given = frozen("bert")
+    x, kept = ran("bert", "encoder", given["ids"], dtype, types=given["types"])
+    for number, state in enumerate(states("bert", "encoder", kept, x)):
+        close(state, given, f"hidden.{number}", "bert", dtype)
+    for number in range(2):
+        close(kept[f"encoder.{number}.self.weights"], given, f"attentions.{number}", "bert", dtype)
+    close(model.pooled(core("bert"), x), given, "pooled", "bert", dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SEQ2SEQ)
+def test_encoder_decoder_models(name, dtype):
+    given = frozen(name)
+    config = core(name).config
+    memory, kept = ran(name, "encoder", given["ids"], dtype)
+    for number, state in enumerate(states(name, "encoder", kept, memory)):
+        close(state, given, f"encoder.hidden.{number}", name, dtype)
+    ids = given["decoder_ids"] if "decoder_ids" in given else given["start.decoder_ids"]
+    x, kept = ran(name, "decoder", np.where(ids < 0, config.special.start, ids), dtype, memory=memory)
+    for number, state in enumerate(states(name, "decoder", kept, x)):
+        close(state, given, f"decoder.hidden.{number}", name, dtype)
+    close(words(name, x), given, "logits", name, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SEQ2SEQ)
+def test_padded_batches_of_encoder_decoder_models(name, dtype):
+    given = frozen(name)
+    mask, positions = padding(given["batch_mask"])
+    memory, _ = ran(name, "encoder", given["batch_ids"], dtype, mask=mask, positions=positions)
+    close(memory, given, "batch.memory", name, dtype, mask[:, 0])
+    ids = np.where(given["batch_decoder_ids"] < 0, core(name).config.special.start, given["batch_decoder_ids"])
+    x, _ = ran(name, "decoder", ids, dtype, memory=memory, memory_mask=mask)
+    close(words(name, x), given, "batch.logits", name, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_vit(dtype):
+    given = frozen("vit")
+    for image, place in (("pixels", ""), ("wide.pixels", "wide.")):
+        x, kept = ran("vit", "encoder", given[image], dtype)
+        for number, state in enumerate(states("vit", "encoder", kept, x)):
+            if f"{place}hidden.{number}.{dtype}" in given:
+                close(state, given, f"{place}hidden.{number}", "vit", dtype)
+        close(model.head_logits(core("vit"), x), given, f"{place}logits", "vit", dtype)
+        if not place:
+            close(x, given, "normed", "vit", dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["transformer", "transformer-prenorm"])
+def test_the_original_transformer(name, dtype):
+    given = frozen(name)
+    real = given["padding"][:, None].astype(bool)
+    x, tgt = given["x"].astype(DTYPES[dtype]), given["tgt"].astype(DTYPES[dtype])
+    for place, known, cross in (("", {}, {}), ("padded.", {"mask": real}, {"memory_mask": real})):
+        memory, _ = ran(name, "encoder", x, dtype, **known)
+        close(memory, given, f"{place}memory", name, dtype, real[:, 0] if place else ...)
+        y, _ = ran(name, "decoder", tgt, dtype, memory=memory, **cross)
+        close(y, given, f"{place}y", name, dtype)

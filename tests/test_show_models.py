@@ -1,0 +1,266 @@
+"""`show` on the folder of a model: what it holds, one tensor of it, the pipeline that equals a part of it."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnkit import model, overviews, recipes
+from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.weights import open_weights
+from attnkit.display import Look
+from attnkit.model import Config, Special, Stack
+
+MODELS = Path(__file__).parent / "references" / "models"
+FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
+ENV = os.environ | {"NO_COLOR": "1", "COLUMNS": "80"}
+SAID = {
+    "bert": ["family      bert", "layer, after each residual (post-norm), eps 1e-12", "segments    2 kinds"],
+    "gpt2": ["decoder     2 layers, width 16, 4 heads of 4, hidden width 64, vocabulary 300", "end 299", "causal"],
+    "gpt2-scaled": ["in 3 files", "scores / number of the layer"],
+    "llama": ["4 heads of 8, 2 of keys and values", "RMS, before each sub-layer (pre-norm)", "silu, gated"],
+    "llama3": ["rope_type llama3", "factor 8", "at most 512"],
+    "mistral": ["a window of 5 keys before the query"],
+    "qwen2": ["before the query in layer"],
+    "marian-half": ["dtype       float16", "embeddings × 4", "never 92", "attends to the memory"],
+    "marian-native": ["in model.npz"],
+    "t5": ["scores × 1, hidden states × 0.25 before the head", "a bias on the scores: 32 buckets"],
+    "vit": ["3 channels of 32 × 32, patches of 8 × 8", "cat, dog, river, machine, book"],
+}
+
+
+def show(*arguments, check=0, **more):
+    done = subprocess.run(["attnkit", "show", *map(str, arguments)], capture_output=True, env=ENV, **more)
+    assert done.returncode == check, done.stderr
+    return (done.stderr if check else done.stdout).decode()
+
+
+def shell(script, folder, **more):
+    done = subprocess.run(["bash", "-c", f"set -eo pipefail; {script}"], capture_output=True, env=ENV, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_overview(name):
+    checkpoint = open_checkpoint(str(MODELS / name))
+    seen = overviews.overview(checkpoint, Look())
+    assert max(map(len, seen.splitlines())) <= 80 and len(seen.splitlines()) < 120
+    for said in [f"{checkpoint.parameter_count:,}", *SAID.get(name, [])]:
+        assert said in " ".join(seen.split()) or said in seen
+    for layer in checkpoint.layers():
+        _, number, part = model.place_of(layer)
+        assert part in seen and (number is None or f".0…{last_layer(checkpoint, layer)}.{part}" in seen)
+
+
+def last_layer(checkpoint, layer):
+    return checkpoint.config.stack(model.place_of(layer)[0]).layers - 1
+
+
+@pytest.mark.parametrize("look", [Look(20), Look(40, unicode=False), Look(200, color=True)])
+def test_the_overview_fits_every_terminal(look):
+    for name in FOLDERS:
+        seen = re.sub(r"\x1b\[[0-9]*m", "", overviews.overview(open_checkpoint(str(MODELS / name)), look))
+        assert max(map(len, seen.splitlines())) <= look.width
+        assert look.unicode or seen.isascii()
+
+
+def test_a_folder_on_the_command_line():
+    seen = show(MODELS / "bert")
+    assert seen.startswith(str(MODELS)[:20]) and "encoder.0…1.self" in seen
+    assert re.search(r"^encoder.layer.0…1.attention.self.query.weight  +2 × \(24, 24\)$", seen, re.MULTILINE)
+    assert "--list: one a line" in seen and "\x1b" not in seen
+    every = show(MODELS / "bert", "--list")
+    assert all(name in every for name in open_weights(str(MODELS / "bert")).entries)
+    assert "--stats" not in every and len(every.splitlines()) == len(open_weights(str(MODELS / "bert")).entries) + 3
+    assert "nan" in show(MODELS / "bert", "--stats")
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [("gpt2", "npz"), ("gpt2-scaled", "safetensors"), ("marian-half", "npz"), ("marian-native", "safetensors")],
+)
+def test_a_folder_as_one_file(name, suffix, tmp_path):
+    show(MODELS / name, "-o", tmp_path / f"all.{suffix}")
+    stored = open_weights(str(MODELS / name)) if name != "marian-native" else None
+    again = json.loads(show(tmp_path / f"all.{suffix}", "-f", "json"))
+    assert again["history"][-1]["files"]
+    if stored:
+        assert list(again["tensors"]) == list(stored.entries)
+        for tensor, (dtype, shape) in stored.entries.items():
+            found = again["tensors"][tensor]
+            assert (found["dtype"], tuple(found["shape"])) == (dtype, shape)
+            np.testing.assert_array_equal(np.array(found["data"], dtype), stored.tensor(tensor))
+    replayed = subprocess.run(["attnkit", "history", tmp_path / f"all.{suffix}", "--replay"], capture_output=True)
+    assert b"equal bit for bit" in replayed.stdout, replayed.stderr
+
+
+def test_one_tensor_by_either_name():
+    folder, stored = MODELS / "bert", "encoder.layer.1.attention.self.query.weight"
+    prefixed, bare, ours = (
+        json.loads(show(f"{folder}:{name}", "-f", "json"))["tensors"]
+        for name in (f"bert.{stored}", stored, "encoder.1.self.wq")
+    )
+    assert [*prefixed] == [f"bert.{stored}"] and [*ours] == ["encoder.1.self.wq"]
+    assert prefixed[f"bert.{stored}"] == bare[stored] | {"axes": ["all heads", "model"]}
+    assert ours["encoder.1.self.wq"]["axes"] == ["model", "all heads"]
+    assert np.array_equal(np.transpose(bare[stored]["data"]), ours["encoder.1.self.wq"]["data"])
+    assert "vocab 3" in show(f"{folder}:bert.embeddings.word_embeddings.weight", "--slice", "2:5")
+    both = show(folder, "--name", f"{stored},encoder.1.self.bq", "--list")
+    assert stored.split(".")[-2] in both and "encoder.1.self.bq" in both
+    assert "█" in show(folder, "--name", stored, "--heatmap")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_every_stored_tensor_has_an_axis_name_for_each_axis(name):
+    checkpoint = open_checkpoint(str(MODELS / name))
+    overviews.published(checkpoint).checked()
+    for layer in checkpoint.layers():
+        if checkpoint.params[layer]:
+            part = overviews.part(checkpoint, layer).checked()
+            assert {key: array.shape for key, array in part.tensors.items()} == {
+                key: model.parameter_shape(checkpoint.config, layer, key) for key in checkpoint.params[layer]
+            }
+
+
+def test_a_layer_is_what_params_takes(tmp_path):
+    folder = MODELS / "gpt2"
+    show(f"{folder}:decoder.1.self", "-o", tmp_path / "self.npz")
+    given = "attnkit embed 'a b' --dim 16 | attnkit attend --causal"
+    one = shell(f"{given} --heads 4 --params self.npz -f npz --only x | attnkit show -f npy", tmp_path)
+    other = shell(f"{given} --model {folder} --layer decoder.1.self -f npz --only x | attnkit show -f npy", tmp_path)
+    assert one == other
+    layer = json.loads(show(f"{folder}:decoder.1", "-f", "json"))["tensors"]
+    assert {"self.wq", "norm1.gamma", "ffn.w1"} < set(layer)
+
+
+PROBLEMS = {
+    "{}/bert:encoder.0.slf": (3, "no tensor 'encoder.0.slf' (near: encoder.0.self."),
+    "{}/bert --name encoder.0.self": (3, "no tensor 'encoder.0.self' (near: encoder.0.self.wq"),
+    "{}/marian-half:encoder.positions": (3, "encoder.positions has no parameters"),
+    "{}/bert --heatmap": (2, "--heatmap: which tensor? --name NAME, or "),
+    "{}/bert --slice 1": (2, "--slice: which tensor? --name NAME, or "),
+    "{}/bert --pipeline encoder.7": (2, "the model has no stages 'encoder.7'"),
+    "{}/bert --pipeline encoder.0.slf": (2, "did you mean encoder.0.self?"),
+    "{}/bert --pipeline all --list": (2, "--pipeline goes with a folder alone, without --list"),
+    "{}/bert:pooler --pipeline all": (2, "--pipeline goes with a folder alone, without pooler"),
+    "{}/bert.npz --pipeline all": (2, "--pipeline: goes with the folder of a model"),
+    "{}/none": (4, "none: No such file or directory"),
+    "{}": (4, "no config.json in this folder"),
+}
+
+
+@pytest.mark.parametrize(("line", "problem"), PROBLEMS.items())
+def test_what_is_not_there(line, problem):
+    error = show(*line.format(MODELS).split(), check=problem[0])
+    assert problem[1] in error and error.count("\n") == 1
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a:b").write_text("[1, 2]")
+    (tmp_path / "-").mkdir()
+    assert "1" in show("a:b", cwd=tmp_path)
+    assert "3" in show("-", cwd=tmp_path, input=b"[3]")
+    assert "4" in shell("attnkit show <(echo '[4]')", tmp_path).decode()
+
+
+TEXTS = [("bert-mlm", "encoder"), ("gpt2", "decoder"), ("llama", "decoder"), ("t5", "encoder")]
+IDS = [("openai-gpt", "decoder"), ("mistral", "decoder"), ("qwen2", "decoder"), ("gpt2-scaled", "decoder")]
+
+
+@pytest.mark.parametrize(("name", "stack"), [*TEXTS, *IDS])
+def test_the_pipeline_of_a_stack_equals_encode(name, stack, tmp_path):
+    folder = MODELS / name
+    given = '"the cat sat"' if (name, stack) in TEXTS else "--ids ids.json"
+    (tmp_path / "ids.json").write_text("[3, 4, 5]")
+    printed = show(folder, "--pipeline", stack)
+    assert printed.startswith(f'attnkit embed --model {folder} "TEXT" \\\n  | attnkit ')
+    (tmp_path / "pipeline.sh").write_text(printed.replace('"TEXT"', given))
+    shell("sh pipeline.sh > pieces.json", tmp_path)
+    shell(f"attnkit encode --model {folder} {given} -f json > whole.json", tmp_path)
+    pieces, whole = (json.loads((tmp_path / f"{which}.json").read_text()) for which in ("pieces", "whole"))
+    assert pieces["tensors"]["x"] == whole["tensors"]["x"]
+
+
+def test_the_pipeline_of_a_layer_goes_from_what_enters_it_to_what_leaves_it(tmp_path):
+    folder = MODELS / "bert-mlm"
+    shell(f"attnkit encode --model {folder} 'the cat' --trace t.npz > /dev/null", tmp_path)
+    (tmp_path / "layer.sh").write_text(show(folder, "--pipeline", "encoder.1"))
+    layer = shell("attnkit show t.npz:encoder.0.norm2 -f npy | sh layer.sh | attnkit show -f npy", tmp_path)
+    assert layer == shell("attnkit show t.npz:encoder.1.norm2 -f npy", tmp_path)
+
+
+def stages(name, part):
+    checkpoint = open_checkpoint(str(MODELS / name))
+    return recipes.recipe(checkpoint.config, "DIR", part).replace("attnkit ", "").replace(" \\\n", "").split("  | ")
+
+
+def test_the_pipelines_of_parts():
+    assert stages("bert", "encoder.1.self") == ["attend --model DIR --layer encoder.1.self --residual"]
+    assert stages("bert", "encoder.positions") == ["posenc --model DIR"]
+    assert stages("gpt2", "head") == ["decode --model DIR --layer head"]
+    assert stages("gpt2", "decoder.0") == [
+        "layernorm --model DIR --layer decoder.0.norm1 --keep residual",
+        "attend --model DIR --layer decoder.0.self --add :residual",
+        "layernorm --model DIR --layer decoder.0.norm2 --keep residual",
+        "ffn --model DIR --layer decoder.0.ffn --add :residual",
+    ]
+    assert stages("vit", "encoder.embed") == ["embed --model DIR --image IMAGE"]
+    assert stages("llama", "all")[0] == 'embed --model DIR "TEXT"'
+    assert stages("llama", "all")[-1] == "decode --model DIR --layer head"
+
+
+def test_all_of_an_encoder_and_a_decoder_is_two_pipelines():
+    checkpoint = open_checkpoint(str(MODELS / "marian-half"))
+    encoder, decoder = re.split(r"(?<!\\)\n", recipes.recipe(checkpoint.config, "my model", "all"))
+    assert encoder.endswith("--layer encoder.1.norm2 -o memory.npz")
+    assert decoder.startswith("attnkit embed --model 'my model' --layer decoder.embed \"TEXT\" \\\n")
+    assert "attend --model 'my model' --layer decoder.1.cross --memory memory.npz --residual" in decoder
+    assert decoder.endswith("decode --model 'my model' --layer head")
+    checkpoint = open_checkpoint(str(MODELS / "transformer"))
+    encoder, decoder = re.split(r"(?<!\\)\n", recipes.recipe(checkpoint.config, "DIR", "all"))
+    assert "--residual source.npz \\\n" in encoder and "--residual target.npz \\\n" in decoder
+
+
+def test_the_pipelines_of_an_encoder_and_a_decoder_run(tmp_path):
+    folder = MODELS / "transformer"
+    script = show(folder, "--pipeline", "all")
+    (tmp_path / "all.sh").write_text(script)
+    for name, size in (("source", 5), ("target", 3)):
+        shell(f"attnkit posenc --size {size} --dim 16 --dtype float32 -f npz -o {name}.npz", tmp_path)
+    x = json.loads(shell("sh all.sh | attnkit show -f json", tmp_path))["tensors"]["x"]
+    checkpoint = open_checkpoint(str(folder))
+    core = model.Model(checkpoint.config, checkpoint.params)
+    source, target = (np.load(tmp_path / f"{name}.npz")["x"] for name in ("source", "target"))
+    memory = model.run(core, model.program(core.config, "encoder"), source, model.Context())
+    whole = model.run(core, model.program(core.config, "decoder"), target, model.Context(memory=memory))
+    assert np.array_equal(np.array(x["data"], whole.dtype), whole)
+
+
+def test_alike_names_need_numbers_that_follow_each_other():
+    names = ["h.0.w", "h.2.w", "h.10.w", "h.1.w", "h.01.w", "wi_0", "wi_1", "w"]
+    found = [(name, count) for name, _, count in overviews.alike(dict.fromkeys(names, (2,)))]
+    assert found == [("h.0…2.w", 3), ("h.10.w", 1), ("h.01.w", 1), ("wi_0…1", 2), ("w", 1)]
+
+
+def test_windows_of_some_layers():
+    config = Config("qwen2", 4, decoder=Stack(4, 1, 4, 1, 2, windows=(-1, 5, 5, -1)), special=Special(banned=(1, 2)))
+    assert "a window of 5 keys before the query in layers 1…2" in overviews.stack_told(config, "decoder")
+    assert overviews.tokens_told(config.special) == "never 1 2"
+
+
+def test_the_title_of_a_slice_says_what_was_cut(tmp_path):
+    file = tmp_path / "cube.npz"
+    np.savez(file, weights=np.arange(24.0).reshape(2, 3, 4))
+    for part, title in (("1,2,:", "weights[1,2,:]"), ("1, 0:2", "weights[1,0:2]")):
+        for look in ([], ["--heatmap"]):
+            assert show(f"{file}:weights", "--slice", part, *look).startswith(f"{title} (")
+    seen = subprocess.run(["attnkit", "peek", "--name", "weights", "--slice", "0", file], capture_output=True, env=ENV)
+    assert seen.stderr.startswith(b"weights[0] (")
+    show(f"{file}:weights", "--slice", "1", "-o", tmp_path / "one.npz")
+    assert np.load(tmp_path / "one.npz")["weights"].shape == (3, 4)

@@ -1,0 +1,150 @@
+"""Bad folders: one line that names the file and says what is wrong."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnkit.errors import DataError, FileError, UsageError
+from attnkit.tokenizers import from_folder, from_json
+
+MODELS = Path(__file__).parent.parent / "references" / "models"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 466247\n"
+WORDS = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n"
+
+
+def fails(path, message, kind=DataError, text=None):
+    with pytest.raises(kind, match=message) as caught:
+        tokenizer = from_folder(str(path))
+        if text is not None:
+            tokenizer.encode(text)
+    assert "\n" not in str(caught.value)
+
+
+def write(path, **files):
+    for name, content in files.items():
+        stem, _, ending = name.rpartition("_")
+        (path / f"{stem}.{ending}").write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+
+
+def test_no_folder(tmp_path):
+    fails(tmp_path / "none", "none: No such file or directory", FileError)
+
+
+def test_no_tokenizer(tmp_path):
+    write(tmp_path, config_json={})
+    fails(tmp_path, r"no tokenizer in the folder \(looked for tokenizer.json, vocab.txt, vocab.json with merges.txt")
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt", "spiece.model", "tokenizer.model", "vocab.yml"])
+@pytest.mark.parametrize(("content", "message"), [(POINTER, "a Git LFS pointer"), (b"", "empty file")])
+def test_half_downloaded(tmp_path, file, content, message):
+    (tmp_path / file).write_bytes(content)
+    fails(tmp_path, f"{file}: {message}")
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt", "vocab.yml", "tokenizer_config.json"])
+def test_not_utf_8(tmp_path, file):
+    (tmp_path / "vocab.txt").write_bytes(WORDS) if file == "tokenizer_config.json" else None
+    (tmp_path / file).write_bytes(b"ab\xff")
+    fails(tmp_path, rf"{file}: not UTF-8 text \(byte 2\)")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "not a tokenizer.json: EOF"),
+        (b"{}", "not a tokenizer.json: Model missing"),
+        (b"[]", "not a tokenizer.json"),
+        (b'{"model": {"type": "BPE", "vocab": {}, "merges": []}}', "the tokenizer has no vocabulary"),
+    ],
+)
+def test_not_a_tokenizer_json(tmp_path, content, message):
+    write(tmp_path, tokenizer_json=content)
+    fails(tmp_path, f"tokenizer.json: {message}")
+
+
+def test_an_id_out_of_reason(tmp_path):
+    model = {"type": "WordLevel", "vocab": {"a": 4_000_000_000}, "unk_token": "a"}
+    write(tmp_path, tokenizer_json={"model": model})
+    with pytest.raises(DataError, match="id 4000000000"):
+        _ = from_folder(str(tmp_path)).vocabulary
+
+
+def test_a_text_without_an_unknown_token(tmp_path):
+    write(tmp_path, tokenizer_json={"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}})
+    fails(tmp_path, r"tokenizer.json: cannot cut the text: .*\[UNK\]", text="b")
+
+
+@pytest.mark.parametrize("missing", ["[UNK]", "[CLS]", "[SEP]"])
+def test_vocab_txt_without_special_tokens(tmp_path, missing):
+    write(tmp_path, vocab_txt=WORDS.replace(missing.encode() + b"\n", b""))
+    fails(tmp_path, rf"vocab.txt: the vocabulary has no \[{missing[1:-1]}\] \(3 words\)")
+
+
+def test_settings_of_another_kind(tmp_path):
+    write(tmp_path, vocab_txt=WORDS, tokenizer_config_json={"do_lower_case": "yes"})
+    fails(tmp_path, "tokenizer_config.json: do_lower_case is 'yes'")
+    write(tmp_path, tokenizer_config_json=b"[1]")
+    fails(tmp_path, "tokenizer_config.json: not a JSON object")
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "message"),
+    [
+        (b"{'a': 1}", "not JSON"),
+        (b"[]", "not a JSON object"),
+        ({"a": "0"}, "token 'a' has id '0'"),
+        ({"a": -1}, "token 'a' has id -1"),
+        ({"a": 1 << 40}, "token 'a' has id 1099511627776"),
+        ({"a": 0, "b": 0}, "tokens 'a' and 'b' have the same id 0"),
+    ],
+)
+def test_not_a_vocabulary(tmp_path, vocabulary, message):
+    write(tmp_path, vocab_json=vocabulary, merges_txt=b"#version: 0.2\n")
+    fails(tmp_path, f"vocab.json: {message}")
+
+
+@pytest.mark.parametrize(
+    ("merges", "message"), [(b"a b c\n", "not a merge of two tokens: 'a b c'"), (b"a x\n", "not the merges of vocab")]
+)
+def test_not_merges(tmp_path, merges, message):
+    write(tmp_path, vocab_json={"a": 0, "b": 1, "ab": 2}, merges_txt=merges)
+    fails(tmp_path, f"merges.txt: {message}")
+
+
+@pytest.mark.parametrize("file", ["source.spm", "spiece.model", "tokenizer.model"])
+def test_not_a_sentencepiece_model(tmp_path, file):
+    (tmp_path / file).write_bytes((MODELS / "llama" / "tokenizer.model").read_bytes()[:1000])
+    fails(tmp_path, f"{file}: not a sentencepiece model")
+
+
+def test_sentencepiece_models_without_their_vocabulary(tmp_path):
+    model = (MODELS / "t5" / "spiece.model").read_bytes()
+    (tmp_path / "source.spm").write_bytes(model)
+    fails(tmp_path, "no vocab.json or vocab.yml beside")
+    write(tmp_path, vocab_json={"</s>": 0})
+    fails(tmp_path, "vocab.json: the vocabulary of 1 tokens has no unk token")
+    with pytest.raises(FileError, match=r"target\.spm: No such file"):
+        from_folder(str(tmp_path), "target")
+
+
+def test_yaml_lines(tmp_path):
+    write(tmp_path, vocab_yml=b"a: 0\n- b\n")
+    fails(tmp_path, "vocab.yml: line 2 is not `token: id`: '- b'")
+    write(tmp_path, vocab_yml=b"a: 0\na: 1\n")
+    fails(tmp_path, "vocab.yml: line 2: token 'a' stands twice")
+    write(tmp_path, vocab_yml=b"a: 0\n")
+    fails(tmp_path, r"vocab.yml: token 'b' at \[1\] is not in the vocabulary", text="a b")
+
+
+@pytest.mark.parametrize(("library", "name"), [("tokenizers", "bert-mlm"), ("sentencepiece", "t5")])
+def test_without_the_library(monkeypatch, library, name):
+    monkeypatch.setitem(sys.modules, library, None)
+    fails(MODELS / name, rf"needs the {library} library: pip install 'attnkit\[text\]'", UsageError)
+
+
+def test_a_tokenizer_json_alone():
+    with pytest.raises(DataError, match=r"t\.json: a Git LFS pointer"):
+        from_json(POINTER.decode(), "t.json")
