@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from attnkit import model, options
-from attnkit.errors import UsageError
+from attnkit.errors import DataError, UsageError
 from attnkit.model import Array, Context, Model
 from attnkit.tensors.record import Record
 
@@ -59,6 +59,24 @@ def context_of(record: Record, **known: Any) -> Context:
         grid=None if grid is None else (int(grid[0]), int(grid[1])),
         **known,
     )
+
+
+def normal(record: Record) -> Record:
+    """The record, the mask of its padded batch as booleans (B, 1, T), in whichever of the usual forms it came.
+
+    mask (B, T), (B, 1, T) or (B, 1, 1, T), boolean or 0 and 1; one that names its axis `query` stays as it is.
+    DataError for a mask of another number of tokens.
+    """
+    mask, ids = record.tensors.get("mask"), record.tensors.get("ids", record.tensors.get("x"))
+    if mask is None or ids is None or ids.ndim < 2 or "query" in record.axes.get("mask", ()):
+        return record
+    batch, tokens = ids.shape[:2]
+    if mask.ndim and mask.shape[-1] != tokens:
+        raise DataError(f"mask {mask.shape} for {tokens} tokens: expected ({batch}, 1, {tokens})")
+    if mask.dtype.kind == "f" or mask.shape not in ((batch, tokens), (batch, 1, tokens), (batch, 1, 1, tokens)):
+        return record
+    kept = model.boolean(mask).reshape(batch, 1, tokens)
+    return record.put({"mask": kept}, {"mask": ("batch", "all queries", "key")})
 
 
 def padded_positions(mask: Array | None) -> Array | None:

@@ -63,7 +63,7 @@ def encoded(call: Call, result: Record | str, chosen: str, first: bool) -> list[
         return [(result + "\n").encode("utf-8", "surrogateescape")]
     if chosen == "table":
         return [
-            ("" if first else "\n").encode(),
+            ("" if first or call.tool.plain(result, call) else "\n").encode(),
             shown(call, result, look(call, STDOUT)).encode(encoding(), "replace"),
         ]
     if chosen in EYES:

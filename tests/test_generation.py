@@ -15,6 +15,7 @@ import pytest
 import attnkit
 from attnkit import layers, model, tensors, tokenizers
 from attnkit.checkpoints import open_checkpoint
+from attnkit.commands.decode import filled
 from attnkit.display import Look
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.generating.continuing import choice_shown
@@ -401,8 +402,9 @@ def test_the_head_of_text_is_that_of_its_hidden_states(tmp_path):
     tensors.save(attnkit.encode(text, model=name), file)
     attnkit.decode(text, model=name, trace=trace, trace_only=("encoder.embed", "logits"))
     assert list(tensors.load(trace).tensors) == ["encoder.embed", "logits"]
-    words = tokenizers.from_folder(name).decode(apart["next"].tolist())
-    assert words != " ".join(apart.labels["vocab"][id] for id in apart["next"])  # pieces are joined
+    where = apart.labels["token"].index("[MASK]")
+    guess = tokenizers.from_folder(name).decode([int(apart["next"][where])])
+    words = f"the {guess} sat" if guess else "the sat"
     for line in ([text], [file], ["--layer", "head", file]):
         assert run("decode", "--model", name, "--emit", "text", *line)[0].decode() == f"{words}\n"
 
@@ -439,8 +441,10 @@ def test_precision_acts_in_every_view():
     assert re.match(r"-\d\.\d\d  The cat", out.decode())
     out, _ = run(*line, "--score", " sat")
     assert re.search(r"sum -\d+\.\d\d, mean -\d+\.\d\d, perplexity \d+\.\d\d\n", out.decode())
-    _, err = run(*line, "--beam", "2", "--steps", "--max-tokens", "1")
-    assert re.search(r"ended +-\d\.\d\d  ", err)
+    _, err = run(*line, "--beam", "2", "--steps", "--max-tokens", "2")
+    assert re.search(r"^beam +sum +score +text$", err, re.MULTILINE)
+    assert re.search(r"^goes on +-\d\.\d\d +-  ", err, re.MULTILINE)
+    assert re.search(r"^ended +- +-\d\.\d\d  ", err, re.MULTILINE)
 
 
 def test_a_translation_has_no_prompt_unless_one_is_given():
@@ -469,3 +473,37 @@ def test_a_cache_needs_no_text(tmp_path):
     line = ("decode", "--model", folder("gpt2"), "--emit", "text", "--max-tokens", "3")
     run(*line, "The cat", "--cache-out", file)
     assert run(*line, "--cache-in", file) == run(*line, "--cache-in", file, "")
+
+
+def test_the_guess_stands_in_place_of_the_mask_alone():
+    name = folder("bert-mlm")
+    words = tokenizers.from_folder(name).vocabulary
+    wanted, mask = words.index("cat") if "cat" in words else 40, words.index("[MASK]")
+    ids, guesses = np.array([[2, mask, 7], [mask, 5, 6]]), np.full((2, 3), wanted)
+    assert filled(ids, guesses, words).tolist() == [[2, wanted, 7], [wanted, 5, 6]]
+    assert run("decode", "--model", name, "the cat sat", "--emit", "text")[0] == b"the cat sat\n"
+    pair = attnkit.encode(["the cat sat", "the"], model=name)
+    assert attnkit.decode(pair, model=name, emit="text") == "the cat sat\nthe"
+
+
+def test_a_table_of_guesses_says_of_what_they_are():
+    image = str(MODELS / "vit.png")
+    for line, heads in (
+        (["bert-mlm", "the cat"], ["word at each position", "position"]),
+        (["vit", "--image", image], ["class", "image"]),
+        (["gpt2", "--layer", "head"], ["next word", "position"]),
+    ):
+        name, *rest = line
+        given = run("embed", "--model", folder(name), "the cat")[0] if "--layer" in rest else b""
+        out, _ = run("decode", "--model", folder(name), *rest, "-f", "table", input=given)
+        title, head = out.decode().splitlines()[:2]
+        assert [re.split("  +", title)[0], head.split()[0]] == heads
+
+
+@pytest.mark.parametrize("flags", [(), ("--beam", "2"), ("--beam", "2", "--best", "2"), ("--score", "a")])
+def test_texts_of_a_stream_stand_in_lines_and_tables_apart(flags):
+    limit = () if "--score" in flags else ("--max-tokens", "3")
+    line = ("decode", "--model", folder("gpt2"), *limit, "--lines", "-f", "table", *flags)
+    out, _ = run(*line, input=b"the cat\nthe dog\n")
+    tables = "--best" in flags or "--score" in flags
+    assert ("\n\n" in out.decode()) == tables

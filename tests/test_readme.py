@@ -59,6 +59,11 @@ def test_console_blocks(tmp_path):
     assert made == text
 
 
+@pytest.mark.parametrize("file", [README, *sorted((ROOT / "samples").glob("*.out"))], ids=lambda file: file.name)
+def test_what_is_shown_has_no_control_characters(file):
+    assert not re.findall(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]", file.read_text())
+
+
 def test_python_blocks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)

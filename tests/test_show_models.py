@@ -264,3 +264,13 @@ def test_the_title_of_a_slice_says_what_was_cut(tmp_path):
     assert seen.stderr.startswith(b"weights[0] (")
     show(f"{file}:weights", "--slice", "1", "-o", tmp_path / "one.npz")
     assert np.load(tmp_path / "one.npz")["weights"].shape == (3, 4)
+
+
+def test_a_trace_remembers_what_was_masked(tmp_path):
+    shell(f"attnkit encode --model {MODELS / 'gpt2'} 'the cat sat' --trace run.npz > /dev/null", tmp_path)
+    for last in ("weights", "masked"):
+        seen = show(tmp_path / f"run.npz:decoder.0.self.{last}", "--slice", "0")
+        assert seen.endswith("· masked\n") and re.search(r"^\S+ +-?\d\.\d{4}( +·)+$", seen, re.MULTILINE)
+        assert "0.0000" not in seen and "-inf" not in seen
+        assert "· masked" in show(tmp_path / f"run.npz:decoder.0.self.{last}", "--heatmap")
+    assert "masked" not in show(tmp_path / "run.npz:decoder.0.self.scores", "--slice", "0")

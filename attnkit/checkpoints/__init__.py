@@ -29,6 +29,8 @@ __all__ = ["FAMILIES", "Checkpoint", "open_checkpoint"]
 
 FAMILIES = ("bert", "gpt2", "llama", "marian", "mistral", "openai-gpt", "qwen2", "t5", "transformer", "vit")
 CONFIG, GENERATION, NATIVE = "config.json", "generation_config.json", "model.npz"
+DEPTHS = ("n_layer", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
+          "encoder_layers", "decoder_layers")  # fmt: skip
 TOKEN = re.compile(r"_token_id$|^bad_words_ids$")  # what the generation's own file may say anew
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
@@ -194,6 +196,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
         settings, files = Settings({**raw, **said}, path), [path, generation]
     weights = open_weights(folder)
     weights.prefixes = family.PREFIXES
+    _check_depth(settings, len(weights.entries))
     config: Config = family.config(settings, weights)
     _check_tokens(settings, config)
     params = Parameters(config, weights, entries(config, family.layers(settings, config)))
@@ -219,6 +222,14 @@ def _open_native(folder: str) -> Checkpoint:
     config = marian_native.config(settings, weights)
     params = Parameters(config, weights, entries(config, marian_native.layers(settings, config)))
     return Checkpoint(folder, config, settings.values, params, [path])
+
+
+def _check_depth(settings: Settings, stored: int) -> None:
+    """DataError where there are more layers than tensors, before so many are looked for."""
+    for key in DEPTHS:
+        count = settings.values.get(key)
+        if isinstance(count, int) and count > stored:
+            raise settings.wrong(f"{key} {count}, and only {stored} tensors are stored")
 
 
 def _check_tokens(settings: Settings, config: Config) -> None:

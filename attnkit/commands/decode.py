@@ -26,6 +26,7 @@ def shown(record: Record, call: Call, look: display.Look) -> str:
     ids, shares = model.candidates(probs, call.extra.get("top") or 5)
     words = flat(record.labels.get("vocab")) or None
     tokens = record.labels_of("x", x.ndim - 2) if x.ndim > 1 else None
+    title, corner = ("next word", "position") if checkpoint is None else called(checkpoint.config)
     drawn = []
     for row in range(len(probs)):
         here = in_row(tokens, row) or [str(at) for at in range(probs.shape[1])]
@@ -33,16 +34,32 @@ def shown(record: Record, call: Call, look: display.Look) -> str:
         drawn.append(
             display.candidates(
                 [here[at] for at in real], ids[row][real], shares[row][real], words, look,
-                title=f"batch {row}" if len(probs) > 1 else "next word", formula=record.formulas["x"],
+                title=f"batch {row}" if len(probs) > 1 else title, formula=record.formulas["x"], corner=corner,
             )
         )  # fmt: skip
     return "\n\n".join(drawn)
+
+
+def lone(record: Record, call: Call) -> bool:
+    """Whether what is shown is one text and nothing beside it."""
+    checkpoint = call.loaded.get("model_")
+    speaks = checkpoint is not None and generating.speaks(checkpoint.config, call.parameters["layer"])
+    as_text = call.parameters["emit"] in (None, "text") and "rank" not in record
+    return speaks and as_text and len(flat(record.labels.get("text"))) == 1
+
+
+def called(config: model.Config) -> tuple[str, str]:
+    """What the head of a model tells, and of what."""
+    if config.classes:
+        return "class", "image"
+    return ("next word" if config.decoder else "word at each position"), "position"
 
 
 @tool(
     operand="[INPUT | TEXT...]",
     feed=generating.beginning,
     view=shown,
+    plain=lone,
     alone=generating.stands_alone,
     extra={
         "top": options.integer("candidates in the table, or at each of the --steps [default: 5]", 1),
@@ -72,7 +89,11 @@ def decode(
     ] = None,
     max_tokens: Annotated[
         int | None,
-        options.integer("tokens at most; 0: score the prompt [default: 40; of an encoder-decoder model 256]", 0),
+        options.integer(
+            "tokens at most, the last of them an end where the model forces one (not with --cache-out); "
+            "0: score the prompt [default: 40; of an encoder-decoder model 256]",
+            0,
+        ),
     ] = None,
     score: Annotated[str | None, options.text("the log-probability of each token of TEXT, after the prompt")] = None,
     beam: Annotated[int | None, options.integer("search with N texts at once", 1)] = None,
@@ -148,7 +169,9 @@ def decode(
     reached, or --max-tokens. x is the log-probability of each new token, `ids` are the tokens; --emit text
     prints the whole text, of a translation the target. The ids that a target begins with stand behind its
     start token. --cache-in needs no TEXT; what TEXT there is comes behind what the cache holds. Of a model
-    without a decoder, decode is its head: of TEXT, --ids, --image, or hidden states in a record.
+    without a decoder, decode is its head: of TEXT, --ids, --image, or hidden states in a record; --emit text is
+    then TEXT with a word in place of each [MASK], or the class of the image. A decoder without words maps the x
+    of INPUT, which looks at --memory FILE or at the record's own.
 
     \b
     Examples:
@@ -205,6 +228,9 @@ def decode(
         made["ids"] = model.sample(scaled, np.random.default_rng(seed or 0)) if drawn else model.greedy(scaled)
     if emit == "text":
         join = None if vocab else join
+        before = record.tensors.get("ids")
+        if join and not model_.config.decoder and before is not None and before.shape == made["ids"].shape:
+            made["ids"] = filled(before, made["ids"], words)
         return spoken(made["ids"], words, record.labels_of("x", -2) if record["x"].ndim > 1 else None, join)
     axes = record.axes_of("x")[: logits.ndim - 1]
     named = {"logits": (*axes, "vocab"), "probs": (*axes, "vocab"), "ids": axes}
@@ -281,6 +307,18 @@ def output_matrix(
     if matrix.ndim != 2:
         raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")
     return matrix.T, None, words if len(words) == len(matrix) else [], "x tableᵀ"
+
+
+def filled(ids: Array, guesses: Array, words: Sequence[str]) -> Array:
+    """The tokens of a text, and where one is masked the guess.
+
+    ids, guesses (..., T) -> (..., T)
+
+    >>> filled(np.array([0, 1]), np.array([2, 2]), ["the", "[MASK]", "cat"])
+    array([0, 2])
+    """
+    masked = [at for at, word in enumerate(words) if word in tokenizers.MASK]
+    return np.where(np.isin(ids, masked), guesses, ids)
 
 
 def spoken(ids: Array, words: list[str], tokens: Labels | None, join: Callable[[Sequence[int]], str] | None) -> str:

@@ -58,13 +58,22 @@ def embed(
     on the seed and the word alone, so that a word has the same vector in every text; that of the padding
     token is zero. The record carries the table along, and decode ties its output to it. Several texts make
     one padded batch with its mask. With --model the text is cut by the model's tokenizer and the table stays in
-    its folder.
+    its folder; `--layer decoder.embed` of a translator puts TEXT behind the token that its decoder starts with,
+    as decode --score does, and takes --ids as they are.
 
     \b
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
-    if (dim is not None) + one_hot + (table is not None) + (model_ is not None) != 1:
+    kinds = {
+        "--model": model_ is not None,
+        "--dim": dim is not None,
+        "--one-hot": one_hot,
+        "--table": table is not None,
+    }
+    if (asked := [flag for flag, there in kinds.items() if there])[1:]:
+        raise UsageError(f"{' and '.join(asked)}: one or the other")
+    if not asked:
         raise UsageError("which vectors? one of --dim D, --one-hot, --table FILE and --model DIR")
     if model_ is not None:
         if scale or vocab:

@@ -60,8 +60,8 @@ def encode(
     The encoder of a model, or the layers of a decoder-only one. Input is TEXT, lines on standard input, --ids,
     --image, or a record with ids, or with x where the model has no embeddings or --layers begins later. The
     result is x; for an encoder-decoder model also `memory`, which decode --model looks at. Every intermediate
-    has a name: --trace writes them, --patch replaces one, `attnkit show DIR --pipeline all` prints the same
-    computation stage by stage.
+    has a name: --trace writes them, --patch replaces one, `attnkit show DIR --pipeline encoder` (or decoder)
+    prints the same computation stage by stage.
 
     \b
     Example:
@@ -69,6 +69,8 @@ def encode(
     """
     if model_ is None:
         raise UsageError("which model? --model DIR")
+    if trace is not None and Call.writes(trace):
+        raise UsageError(f"{trace} is the file of --output too", "--trace")
     if trace_only and trace is None:
         raise UsageError("goes with --trace FILE", "--trace-only")
     if normalize and pool == "none":
@@ -133,6 +135,7 @@ def beginning(
     """What the first step takes, ids, an image or x, and the record it belongs to."""
     config = checkpoint.config
     embeds = bool(config.stack(stack).vocab or config.patches)
+    given = layers.normal(given) if isinstance(given, Record) else given
     if not isinstance(given, Record):
         if first or not embeds:
             raise UsageError(f"{'--layers from A > 0' if embeds else f'a {config.family} model'} takes x from a record")
@@ -140,6 +143,8 @@ def beginning(
     if first == 0 and embeds and not config.patches:
         if "ids" not in given:
             raise DataError("the record has no ids (layers from A > 0 take its x: --layers A:B)")
+        texts.same_words(given, checkpoint, "source", tokenizer)
+        texts.unheeded(given, "ids", "--layers A:B goes on from x")
         return model.check_ids(given["ids"], config.stack(stack).vocab), given
     x = given["x"]
     begins_with_image = config.patches and not first
@@ -165,9 +170,13 @@ def result(config: model.Config, base: Record, x: Array, stack: str, whole: bool
 
 def pooled(core: model.Model, base: Record, x: Array, pool: str, normalize: bool, tracer: Tracer) -> Record:
     """The record with one vector a text as x, and without the mask of the tokens, which x has no more."""
+    mask = base.tensors.get("mask")
+    padded = mask is not None and mask.shape == (*x.shape[:-2], 1, x.shape[-2])
+    real = mask[:, 0] if mask is not None and padded else np.ones(x.shape[:-1], bool)
+    if x.ndim == 3:  # the first token of a row that is padded on the left is not its first vector
+        x = np.take_along_axis(x, first_to_last(real)[..., None], axis=-2)
+        real = np.take_along_axis(real, first_to_last(real), axis=-1)
     if pool == "mean":
-        mask = base.tensors.get("mask")
-        real = np.ones(x.shape[:-1], bool) if mask is None else np.broadcast_to(mask[:, 0], x.shape[:-1])
         made, said = model.mean_over(x, real), "mean of the tokens"
     elif pool == "pooler":
         if not core.config.pooler:
@@ -180,3 +189,12 @@ def pooled(core: model.Model, base: Record, x: Array, pool: str, normalize: bool
     axes = ("batch", "model")[2 - made.ndim :]
     rest = base.only([name for name in base if name not in ("x", "mask")])
     return Record({"x": made}, {"x": axes}, formulas={"x": said}).joined(rest)
+
+
+def first_to_last(real: Array) -> Array:
+    """For each row the order that puts its tokens before its padding.
+
+    >>> first_to_last(np.array([[False, True, True]]))
+    array([[1, 2, 0]])
+    """
+    return np.argsort(~real, axis=-1, kind="stable")

@@ -133,6 +133,10 @@ def of_model(
     if record is None:
         raise UsageError("--model takes an input: no --size with it")
     layer, x = layers.chosen(checkpoint, layer, "posenc"), record["x"]
+    width = checkpoint.config.width
+    if x.ndim < 2 or x.shape[-1] != width:
+        family = checkpoint.config.family
+        raise DataError(f"x {x.shape}: the positions of this {family} model are for (T, {width}) or (B, T, {width})")
     context = layers.context_of(record)
     if given is not None:
         context.positions = model.check_ids(given["x"], 2**53, "position")

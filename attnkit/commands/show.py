@@ -79,7 +79,9 @@ def show(
     pipeline: Annotated[
         str | None,
         options.text(
-            "the shell pipeline that equals this part of a model: encoder.3, encoder.3.self, encoder, all", "LAYER"
+            "the shell pipeline that equals this part of a model: encoder.3, encoder.3.self, encoder, head; "
+            "all: its stacks and its head",
+            "LAYER",
         ),
     ] = None,
 ) -> Record | str:

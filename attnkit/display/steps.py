@@ -42,18 +42,23 @@ def choice(
     return table(*_righted(heads, cells, range(2, width)), look, title, last)
 
 
-def beams(title: str, rows: Sequence[tuple[str, float, str]], look: Look) -> str:
-    """One step of a beam search: each text, whether it goes on, and its score.
+def beams(title: str, rows: Sequence[tuple[str, float | None, float | None, str]], look: Look) -> str:
+    """One step of a beam search: each text, whether it goes on, its sum of log-probabilities, its penalised score.
 
-    >>> print(beams("step 1", [("runs", -0.25, "a cat"), ("ended", -0.5, "a")], Look()))
+    rows  None for a number that there is not: a text has its score once it ended
+
+    >>> print(beams("step 1", [("goes on", -0.5, None, "a cat"), ("ended", None, -0.75, "a")], Look()))
     step 1
-    beam     score  text
-    ─────────────────────
-    runs   -0.2500  a cat
-    ended  -0.5000  a
+    beam         sum    score  text
+    ────────────────────────────────
+    goes on  -0.5000        -  a cat
+    ended          -  -0.7500  a
     """
-    cells = [[state, *_decimals([score], look), text] for state, score, text in rows]
-    return table(*_righted(["beam", "score", "text"], cells, (1,)), look, title)
+    cells = [
+        [state, *("-" if number is None else _decimals([number], look)[0] for number in numbers), text]
+        for state, *numbers, text in rows
+    ]
+    return table(*_righted(["beam", "sum", "score", "text"], cells, (1, 2)), look, title)
 
 
 def _decimals(numbers: Sequence[float], look: Look) -> list[str]:

@@ -95,10 +95,11 @@ def candidates(
     look: Look,
     title: str = "",
     formula: str = "",
+    corner: str = "position",
 ) -> str:
     """A table of the likeliest words at each position, the likeliest first.
 
-    ids, probs (T, top), rows T labels, words the vocabulary -> text
+    ids, probs (T, top), rows T labels, words the vocabulary, corner what a row is -> text
 
     >>> ids, probs = np.array([[1, 0]]), np.array([[0.7, 0.3]])
     >>> print(candidates(["The"], ids, probs, ["a", "cat"], Look(precision=2)))
@@ -118,7 +119,7 @@ def candidates(
     body = [list(row) for row in zip(names, *ranked, strict=True)]
     marks = glyphs(look)
     gap = [f"{marks.ellipsis} {kept.hidden} more", *[marks.ellipsis] * len(ranked)]
-    heads = ["position", *(_ordinal(i + 1) for i in range(len(ranked)))]
+    heads = [corner, *(_ordinal(i + 1) for i in range(len(ranked)))]
     return page([*top, *_folded(heads, kept.gap(body, gap), look, left=len(heads))])
 
 

@@ -98,6 +98,8 @@ def checked(asked: Asked) -> None:
         raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-out")
     if asked.score == "":
         raise UsageError("an empty text has no score", "--score")
+    if "" in asked.stop:
+        raise UsageError("an empty text", "--stop")
 
 
 def refused(asked: Mapping[str, Any], names: Sequence[str], place: str) -> None:

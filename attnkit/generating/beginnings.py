@@ -60,7 +60,11 @@ def beginning(call: Call, upstream: Flow | None) -> Flow:
     if config is None or not speaks(config, given["layer"]):
         if len(call.operands) > 1:
             raise UsageError(f"one INPUT, not {len(call.operands)}: {' '.join(call.operands)}")
-        return arriving(call, upstream)
+        if given["memory"] is None or given["ids"] is not None or given["image"] is not None:
+            return arriving(call, upstream)
+        if not call.operands and is_stdin(given["memory"]):
+            raise UsageError("only one operand can be '-' (standard input)")
+        return arriving(call, upstream, alone=False)  # what a decoder without words maps comes beside its memory
     if call.extra.get("top") and not given["steps"]:
         raise UsageError("goes with --steps, where a model writes text", "--top")
     several = bool(call.operands or call.extra.get("lines") or given["batch"])
@@ -106,6 +110,10 @@ def prompts_of(given: Sequence[str] | Record | None, asked: Asked) -> tuple[list
         return rows(asked.ids["x"], None, "--ids"), asked.ids["x"].ndim == 2
     if not isinstance(given, Record) or "ids" not in given:
         raise DataError("the record has no ids (decode --model --layer head takes its x)")
+    if "memory" in given:
+        raise DataError(f"the record has a memory, and a {asked.model_.config.family} model looks at none")
+    texts.same_words(given, asked.model_, "source", asked.tokenizer)
+    texts.unheeded(given, "ids", "--layer head decodes x")
     return rows(given["ids"], given.tensors.get("mask"), "ids"), given["ids"].ndim == 2
 
 
@@ -169,12 +177,14 @@ def real_of(mask: Array | None, shape: tuple[int, ...]) -> Array:
 def sources_of(given: Sequence[str] | Record | None, asked: Asked) -> tuple[list[Source], bool]:
     """The memory (S, D) and the tokens of every source: given, or made of text by the encoder; is it a batch."""
     if asked.cache_in is not None:
-        if given or asked.memory is not None:
+        if asked.memory is not None or (any(given) if isinstance(given, tuple) else given):
             raise UsageError("the cache has its source, and another one is given", "--cache-in")
         return [(None, None)], False
     memory, mask, tokens = memory_of(given, asked)
     if memory is None:
         return encoded_sources(given, asked)
+    if isinstance(given, Record) and memory is given.tensors.get("memory"):
+        own_memory(given, asked)
     width = asked.model_.config.width
     if memory.ndim not in (2, 3) or memory.shape[-1] != width:
         raise DataError(f"memory {memory.shape}: expected (S, {width}) or (B, S, {width})")
@@ -186,11 +196,21 @@ def sources_of(given: Sequence[str] | Record | None, asked: Asked) -> tuple[list
     ], memory.ndim == 3
 
 
+def own_memory(record: Record, asked: Asked) -> None:
+    """Checks a record with a memory: that it is not of other words, and that no work on x is lost unsaid."""
+    if "ids" in record and record.labels.get("source") and record.labels.get("token") == record.labels["source"]:
+        texts.same_words(record, asked.model_, "source", asked.tokenizer)
+    if "x" in record and not np.array_equal(record["x"], record["memory"]):
+        texts.unheeded(record, "the memory", "--memory :x looks at x")
+
+
 def encoded_sources(given: Sequence[str] | Record | None, asked: Asked) -> tuple[list[Source], bool]:
     """What the encoder makes of each text, or of each row of a record's ids; are there several."""
     if isinstance(given, Record):
         if "ids" not in given:
             raise DataError("the record has no memory (encode --model makes one), and no ids")
+        texts.same_words(given, asked.model_, "source", asked.tokenizer)
+        texts.unheeded(given, "ids", "encode --model makes a memory")
         mask, ids = given.tensors.get("mask"), given["ids"]
         found, real, tokens = rows(ids, mask, "ids"), real_of(mask, np.atleast_2d(ids).shape), given.labels.get("token")
         names = [kept_of(in_row(tokens, at), seen) for at, seen in enumerate(real)]

@@ -85,7 +85,7 @@ def settings_of(special: model.Special, asked: Asked, limit: int) -> model.Setti
         eos=special.eos,
         banned=special.banned,
         forced_bos=special.forced_bos,
-        forced_eos=special.forced_eos,
+        forced_eos=None if asked.cache_out else special.forced_eos,  # the text is to go on
         repetition_penalty=asked.repetition_penalty or 1.0,
         sampled=asked.sampled,
         temperature=asked.temperature or 1.0,
@@ -202,13 +202,14 @@ def choice_shown(info: StepInfo, voice: Voice, look: display.Look) -> str:
 
 
 def beams_shown(info: BeamsInfo, start: Beginning, voice: Voice, look: display.Look) -> str:
-    """One step of a search as a table: the texts that go on, and those that ended."""
-    rows = [
-        (state, beam.score, voice.text([*start.ids, *beam.ids]) or " ".join(voice.spelled(beam.ids)))
-        for state, beams in (("goes on", info.running), ("ended", info.finished))
-        for beam in beams
-    ]
-    return display.beams(f"step {info.step}", rows, look)
+    """One step of a search as a table: the texts that go on, by their sums, and those that ended, by their scores."""
+
+    def text(beam: Generated) -> str:
+        return voice.text([*start.ids, *beam.ids]) or " ".join(voice.spelled(beam.ids))
+
+    going = [("goes on", beam.score, None, text(beam)) for beam in info.running]
+    ended = [("ended", None, beam.score, text(beam)) for beam in info.finished]
+    return display.beams(f"step {info.step}", [*going, *ended], look)
 
 
 def spoken(begun: list[Beginning], made: list[Continuation], asked: Asked, voice: Voice, several: bool) -> Record:

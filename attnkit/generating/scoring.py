@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from attnkit import model
-from attnkit.errors import DataError
+from attnkit import model, texts
+from attnkit.errors import DataError, UsageError
 from attnkit.generating import caches
 from attnkit.generating.asked import Asked
 from attnkit.generating.beginnings import Beginning, tokens_of
@@ -46,14 +46,18 @@ def scored(core: model.Model, start: Beginning, asked: Asked, voice: Voice, trac
 def to_score(start: Beginning, asked: Asked, voice: Voice) -> tuple[list[int], int]:
     """All tokens of a text to score, and how many at its start are given."""
     if asked.score is None:
+        silent = asked.emit in (None, "text", "ids") and not (asked.cache_out or asked.trace)
+        if silent and len(start.ids) <= start.given:
+            raise UsageError("nothing to score; --score TEXT", "--max-tokens 0")
         return start.ids, start.given
     whole = (start.text or "") + asked.score
     if start.text is None or asked.cache_in is not None:
         more = tokens_of(asked.score, asked, voice)
         special = asked.model_.config.special
-        more = more[1:] if more[:1] == [special.bos] else more
-        if asked.model_.config.encoder and special.eos and more[-1:] not in [[one] for one in special.eos]:
-            more.append(special.eos[0])
+        if asked.model_.config.encoder:
+            more = texts.ended(more, special)
+        elif more[:1] == [special.bos]:
+            more = more[1:]
         ids, first = [*start.ids, *more], len(start.ids)
     else:  # cut as one text, for a token may reach over the end of the prompt
         ids = tokens_of(whole, asked, voice)

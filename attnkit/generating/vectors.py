@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from attnkit import layers, model, texts
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.generating.asked import Asked
@@ -67,6 +69,8 @@ def transformed(record: Record, asked: Asked) -> Record:
     memory, mask, source = memory_of(record, asked)
     if memory is not None and (memory.ndim != x.ndim or memory.shape[-1] != config.width):
         raise DataError(f"memory {memory.shape} for x {x.shape}: expected the same batch, and width {config.width}")
+    if memory is not None and memory is record.tensors.get("memory") and np.array_equal(x, memory):
+        raise DataError("x is the memory itself: the target comes as x, as in decode --memory FILE < target.npz")
     tracer = asked.tracer()
     context = layers.context_of(
         record, memory=memory, memory_mask=mask, visit=tracer.visit, watch=lambda step: Call.report(step.layer)

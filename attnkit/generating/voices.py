@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from attnkit import texts, tokenizers
-from attnkit.errors import AttnkitError
+from attnkit.errors import AttnkitError, UsageError
 from attnkit.generating.asked import Asked
 from attnkit.tokenizers import Tokenizer
 
@@ -42,14 +42,16 @@ class Voice(NamedTuple):
 
 
 def voice_of(asked: Asked) -> Voice:
-    """The words of the model; AttnkitError where they are needed and there is no tokenizer."""
+    """The words of the model; AttnkitError where they are needed, or where its tokenizer is there and not whole."""
     checkpoint, config = asked.model_, asked.model_.config
     size, skipped = config.stack("decoder").vocab, 1 if config.encoder else 0
     try:
         side = "target" if config.encoder else "source"
         return Voice(asked.tokenizer or texts.tokenizer_of(checkpoint, side), size, skipped)
     except AttnkitError as error:
-        if asked.score is not None or asked.stop or asked.emit == "text":
+        needed = asked.score is not None or asked.stop or asked.emit == "text"
+        none = isinstance(error, tokenizers.NoTokenizer | UsageError)  # no such files, or no library to read them
+        if needed or not (none or asked.ids is not None or asked.emit):
             raise type(error)(f"{error.problem}; --ids FILE and --emit ids do without", error.name) from None
         return Voice(None, size, skipped)
 

@@ -9,16 +9,18 @@ pieces.py     sentencepiece models, and vocabularies of words between spaces
 streaming.py  text as it is generated
 """
 
-from attnkit.tokenizers.folder import from_folder
+from attnkit.tokenizers.folder import NoTokenizer, from_folder
 from attnkit.tokenizers.library import from_json
 from attnkit.tokenizers.split import BUILT_IN, chars, words
 from attnkit.tokenizers.streaming import incremental
-from attnkit.tokenizers.tokens import PADDING, UNKNOWN, Tokenizer, Tokens, distinct, numbered, padding
+from attnkit.tokenizers.tokens import MASK, PADDING, UNKNOWN, Tokenizer, Tokens, distinct, numbered, padding
 
 __all__ = [
     "BUILT_IN",
+    "MASK",
     "PADDING",
     "UNKNOWN",
+    "NoTokenizer",
     "Tokenizer",
     "Tokens",
     "chars",

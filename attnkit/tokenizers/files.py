@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from attnkit.errors import DataError, FileError, UsageError
+from attnkit.tokenizers.tokens import MASK
 
 POINTER = b"version https://git-lfs"
 LARGEST = (1 << 24) - 1  # no id is larger, so a vocabulary always fits into memory
@@ -20,7 +21,7 @@ SPECIAL = {
     "sep": ("[SEP]",),
     "pad": ("[PAD]", "<pad>"),
     "cls": ("[CLS]",),
-    "mask": ("[MASK]", "<mask>"),
+    "mask": MASK,
 }
 
 

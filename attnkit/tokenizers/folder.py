@@ -20,17 +20,25 @@ KINDS: dict[tuple[str, ...], Callable[[Folder], Tokenizer]] = {
 }
 
 
+class NoTokenizer(DataError):
+    """A folder that has no tokenizer at all."""
+
+
 def from_folder(path: str, side: str = "source") -> Tokenizer:
     """The tokenizer of a folder with tokenizer.json, vocab.txt, vocab.json and merges.txt, a sentencepiece model ….
 
     side  "source" or "target" of a translation: what `encode` takes and `decode` gives
 
-    DataError where the folder has none of these files, or where one is not what its name says.
+    NoTokenizer where the folder has none of these files; DataError where one is not what its name says, or where
+    the vocabulary of a Marian lies there without the pieces that its text is cut into.
     """
     folder = Folder(path, side)
     kinds = (read for files, read in KINDS.items() if folder.names.issuperset(files))
-    read = next(kinds, spaced if vocabulary_file(folder) is not None else None)
+    numbers = vocabulary_file(folder)
+    read = next(kinds, None if numbers is None else spaced)
+    if read is spaced and folder.json("config.json").get("model_type") == "marian":
+        raise DataError(f"no source.spm: {numbers} alone does not cut text", path)
     if read is not None:
         return replace(read(folder), files=tuple(folder.files))
     looked = ", ".join(" with ".join(files) for files in KINDS)
-    raise DataError(f"no tokenizer in the folder (looked for {looked}, vocab.json, vocab.yml)", path)
+    raise NoTokenizer(f"no tokenizer in the folder (looked for {looked}, vocab.json, vocab.yml)", path)

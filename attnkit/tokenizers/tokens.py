@@ -9,6 +9,7 @@ from attnkit.errors import DataError
 
 UNKNOWN = ("[UNK]", "<unk>", "<UNK>", "[unk]")
 PADDING = ("[PAD]", "<pad>", "<PAD>", "[pad]")
+MASK = ("[MASK]", "<mask>")
 
 
 class Tokens(NamedTuple):

@@ -40,6 +40,7 @@ FOLDERS = {
     "ill-typed size": ("gpt2", saying(n_embd="16"), 3, "model/config.json", "n_embd"),
     "heads do not divide": ("gpt2", saying(n_head=3), 3, "model/config.json", "n_head"),
     "another width": ("gpt2", saying(n_embd=32), 3, "model/model.safetensors", "(expected (300, 32))"),
+    "layers without end": ("gpt2", saying(n_layer=10**9), 3, "model/config.json", "n_layer 1000000000, and only 28"),
     "more layers": ("gpt2", saying(n_layer=3), 3, "model/model.safetensors", "h.2.ln_1.weight"),
     "no weights": ("gpt2", without("model.safetensors"), 4, "model", "model.safetensors"),
     "weights pointer": ("gpt2", holding("model.safetensors", POINTER), 3, "model/model.safetensors", "Git LFS pointer"),
