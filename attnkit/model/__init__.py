@@ -11,6 +11,9 @@ Masks are boolean, True = may attend. Results have the dtype of the input where 
 bfloat16 compute in float32, whole numbers in float64. Inputs are never written to.
 """
 
+import importlib
+from typing import Any
+
 # ruff: noqa: I001, RUF022 (in the order of a forward pass, not of the alphabet)
 from attnkit.model.precision import Array, output_dtype, working
 from attnkit.model.embedding import check_ids, embed, one_hot, random_table, scale_embedding
@@ -203,3 +206,14 @@ __all__ = [
     "generate",
     "score",
 ]
+
+# imported when they are first asked for: what only long texts need costs ten milliseconds
+LATER = {"blockwise_attention": "blockwise", "merge": "blockwise"}
+LATER |= dict.fromkeys(("weight_rows", "weight_stats", "weight_topk"), "inspection")
+
+
+def __getattr__(name: str) -> Any:
+    """Attention over blocks of queries and keys, and what it weighs, without the whole matrix."""
+    if name in LATER:
+        return getattr(importlib.import_module(f"attnkit.model.{LATER[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,453 @@
+"""Attention over blocks of queries and keys: exact, on every core, never holding every query with every key.
+
+A block of scores lies keys first, (n, m), so that what belongs to a query runs along the last axis; blocks of
+several heads at once are (h, n, m).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.introspect import opt_func_info
+from numpy.typing import ArrayLike
+
+from attnkit.errors import DataError
+from attnkit.model import masks
+from attnkit.model.embedding import check_ids
+from attnkit.model.parallel import on_all_cores
+from attnkit.model.precision import Array, DType, is_float, output_dtype, quiet, working
+from attnkit.model.shapes import fit, shown
+
+BLOCKS = (128, 2240)  # queries and keys: a megabyte of float32, which stays in a core's own cache
+PRODUCT = 10**6  # multiplications in one product: up to here OpenBLAS copies no operand, and is a fifth faster
+SMALL = 1 << 22  # scores up to which two threads would hinder each other more than help
+
+# scores up to this size are exact enough in their own dtype, and their exponentials need no maximum subtracted
+NEAR: dict[DType, float] = {np.dtype(np.float32): 40.0, np.dtype(np.float64): 300.0}
+# logarithms up to this size stay clear of overflow and underflow
+RANGE: dict[DType, float] = {np.dtype(np.float32): 80.0, np.dtype(np.float64): 690.0}
+
+Task = tuple[int, int | slice, slice]  # batch, head or heads, queries or keys
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What scores are made of, and what each query may see: keys from low to high, less what the mask blocks."""
+
+    q: Array  # (B, H, T, K)
+    k: Array  # (B, G, S, K)
+    bound: Array  # (B, H, T), no scaled product of a query with a key is larger: |q| max |k|
+    position: Array  # (B, T), where a query stands among the keys
+    low: Array  # (B, T), never falling
+    high: Array  # (B, T), never falling
+    mask: Array | None  # (B, H, T, S), boolean or added; it may end early, where `high` does
+    bias: Array | None  # (B, H, T, S)
+    scale: float
+    softcap: float
+
+    @property
+    def added(self) -> bool:
+        """Whether something is added to the scores, so that nothing is known of their size."""
+        return self.bias is not None or (self.mask is not None and self.mask.dtype != bool)
+
+    @property
+    def sharing(self) -> int:
+        """How many query heads look at one key head."""
+        return int(self.q.shape[1] // self.k.shape[1])
+
+    def group(self, head: int | slice) -> int | slice:
+        """The key head that a query head looks at; for several heads, which are of one group or alone in theirs."""
+        if isinstance(head, int):
+            return head // self.sharing
+        return slice(head.start // self.sharing, (head.stop - 1) // self.sharing + 1)
+
+    def only(self, queries: Array) -> "Operands":
+        """The same for some of the queries, in their order."""
+        return replace(
+            self,
+            q=self.q[:, :, queries],
+            bound=self.bound[:, :, queries],
+            position=self.position[:, queries],
+            low=self.low[:, queries],
+            high=self.high[:, queries],
+            mask=None if self.mask is None else self.mask[:, :, queries],
+            bias=None if self.bias is None else self.bias[:, :, queries],
+        )
+
+
+class Rows(NamedTuple):
+    """A block of queries of one head, or of several, and all that their scores depend on."""
+
+    columns: Array  # (..., K, m), the queries, scaled
+    k: Array  # (..., S, K)
+    position: Array  # (m,)
+    low: Array  # (m,)
+    high: Array  # (m,)
+    reach: tuple[int, int, int, int]  # some see keys from the first to the last of these, all what is between the rest
+    mask: Array | None  # (..., m, S)
+    bias: Array | None  # (..., m, S)
+    softcap: float
+
+    def key_blocks(self, size: int) -> Iterator[slice]:
+        """The blocks of keys that some of these queries may see."""
+        for keys in spans(self.reach[0], self.reach[3], size):
+            if self.mask is None or self.mask.dtype != bool or self.mask[..., keys].any():
+                yield keys
+
+    def scores(self, keys: slice, room: Array) -> Array:
+        """The scores of these queries with a block of keys, blocked ones included, in `room`: (..., n, m)."""
+        k = self.k[..., keys, :].astype(self.columns.dtype, copy=False)
+        s = multiplied(k, self.columns, part_of(room, *self.columns.shape[:-2], k.shape[-2], self.columns.shape[-1]))
+        if self.softcap:
+            np.multiply(np.tanh(s, out=s), self.softcap, out=s)
+        if self.bias is not None:
+            s += np.swapaxes(self.bias[..., keys], -1, -2)
+        if self.mask is not None and self.mask.dtype != bool:
+            mask = np.swapaxes(self.mask[..., keys], -1, -2)
+            s[..., : mask.shape[-2], :] += mask
+        return s
+
+    def block(self, scores: Array, keys: slice, fill: float = -np.inf) -> Array:
+        """The scores of a block of keys, or what was made of them, with `fill` where blocked: (..., n, m), in place."""
+        if self.mask is not None:
+            mask = np.swapaxes(self.mask[..., keys], -1, -2)
+            blocked = ~mask if mask.dtype == bool else mask == -np.inf
+            np.copyto(scores[..., : mask.shape[-2], :], fill, where=blocked)
+        _, first, last, _ = self.reach
+        if keys.start < first:
+            j = np.arange(keys.start, min(first, keys.stop))[:, None]
+            np.copyto(scores[..., : len(j), :], fill, where=j < self.low)
+        if keys.stop > last:
+            j = np.arange(max(last, keys.start), keys.stop)[:, None]
+            np.copyto(scores[..., -len(j) :, :], fill, where=j >= self.high)
+        return scores
+
+
+def score_dtype(given: Operands, task: Task) -> tuple[DType, float]:
+    """The dtype to compute the scores of a block in, and how large they can be; far ones are no good in float32."""
+    size = float(given.bound[task].max())
+    return given.q.dtype if size <= NEAR[given.q.dtype] else np.dtype(np.float64), size
+
+
+def rows(given: Operands, task: Task, dtype: DType, unit: float = 1.0) -> Rows:
+    """A block of queries, whose scores are to be of that dtype, in that unit."""
+    batch, head, queries = task
+    scale = given.scale / given.softcap if given.softcap else given.scale * unit
+    columns = np.multiply(np.swapaxes(given.q[batch, head, queries], -1, -2), scale, dtype=dtype, order="C")
+    low, high = given.low[batch, queries], given.high[batch, queries]
+    return Rows(
+        columns,
+        given.k[batch, given.group(head)],
+        given.position[batch, queries],
+        low,
+        high,
+        (int(low[0]), int(low[-1]), int(high[0]), int(high[-1])),
+        None if given.mask is None else given.mask[batch, head, queries],
+        None if given.bias is None else given.bias[batch, head, queries],
+        given.softcap * unit,
+    )
+
+
+def spans(start: int, stop: int, size: int) -> Iterator[slice]:
+    """A range cut into slices of one size, the last as short as need be.
+
+    >>> [(part.start, part.stop) for part in spans(2, 7, 3)]
+    [(2, 5), (5, 7)]
+    """
+    for i in range(start, stop, size):
+        yield slice(i, min(i + size, stop))
+
+
+def cut(count: int, columns: int, width: int) -> tuple[int, int, int]:
+    """How to multiply in small products: (products, rows of each, rows of all); none where they would be too small."""
+    each = PRODUCT // max(columns * width, 1) // 16 * 16
+    products = count // each if each >= 32 else 0
+    return products, each, products * each
+
+
+def multiplied(x: Array, y: Array, out: Array) -> Array:
+    """x (..., n, K) @ y (..., K, m) -> (..., n, m), in products of a few rows."""
+    (count, width), columns = x.shape[-2:], y.shape[-1]
+    products, each, done = cut(count, columns, width)
+    if products:
+        stacked = x[..., :done, :].reshape(*x.shape[:-2], products, each, width)
+        parts = out[..., :done, :].reshape(*out.shape[:-2], products, each, columns)  # a view: it cuts one axis
+        np.matmul(stacked, y[..., None, :, :], out=parts)
+    if done < count:
+        np.matmul(x[..., done:, :], y, out=out[..., done:, :])
+    return out
+
+
+def summed(shares: Array, v: Array) -> Array:
+    """shares (..., n, m), v (..., n, V) -> (..., m, V): shares turned, times v, in products of a few rows."""
+    (*heads, count, queries), width = shares.shape, v.shape[-1]
+    products, each, done = cut(count, queries, width)
+    if not products:
+        rest: Array = np.swapaxes(shares, -1, -2) @ v
+        return rest
+    parts = np.empty((*heads, products + (done < count), queries, width), v.dtype)
+    stacked = np.swapaxes(shares[..., :done, :].reshape(*heads, products, each, queries), -1, -2)
+    values = v[..., :done, :].reshape(*v.shape[:-2], products, each, width)
+    np.matmul(stacked, values, out=parts[..., :products, :, :])
+    if done < count:
+        np.matmul(np.swapaxes(shares[..., done:, :], -1, -2), v[..., done:, :], out=parts[..., -1, :, :])
+    whole: Array = np.add.reduce(parts, axis=-3)
+    return whole
+
+
+def part_of(room: Array, *shape: int) -> Array:
+    """The beginning of a flat array, in a shape."""
+    return room[: math.prod(shape)].reshape(shape)
+
+
+def norms(x: Array) -> Array:
+    """The length of each vector: (..., K) -> (...)."""
+    squares: Array = np.einsum("...k,...k->...", x, x)
+    return np.sqrt(squares)
+
+
+def batched(x: Array) -> Array:
+    """x with a batch axis: (H, T, K) -> (1, H, T, K)."""
+    return x if x.ndim == 4 else x[None]
+
+
+def operands(
+    q: Array,
+    k: Array,
+    *,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    causal: bool = False,
+    align: str | None = None,
+    window: tuple[int, int] = (-1, -1),
+    lengths: ArrayLike | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    past: int = 0,
+) -> Operands:
+    """The options of `attention` as a block needs them; nothing here is of every query with every key.
+
+    q (..., H, T, K), k (..., G, S, K) of the dtype to compute in
+
+    DataError where mask or bias do not fit, UsageError for what is no window or alignment.
+    """
+    queries, keys = q.shape[-2], k.shape[-2]
+    shape, seen = (*q.shape[:-1], keys), keys
+    if mask is not None:
+        mask = mask if is_float(mask.dtype) or mask.dtype == bool else masks.boolean(mask)
+        seen = mask.shape[-1] if mask.ndim and 1 < mask.shape[-1] < keys else keys
+        mask = batched(fit(mask, (*shape[:-1], seen), f"mask {shown(mask.shape)}", f"scores {shown(shape)}"))
+    if bias is not None:
+        bias = batched(fit(bias, shape, f"bias {shown(bias.shape)}", f"scores {shown(shape)}"))
+    if lengths is not None:
+        lengths = check_ids(lengths, keys + 1, "length")
+    masks.window(0, 0, *window)  # refuses what is none
+    offset = masks.causal_offset(queries, keys, align=align, past=past, lengths=lengths)
+    q, k = batched(q), batched(k)
+    position = np.broadcast_to(np.arange(queries) + np.reshape(offset, (-1, 1)), (len(q), queries))
+    low, high = np.zeros_like(position), np.full_like(position, seen)
+    if lengths is not None:
+        high = np.minimum(high, np.reshape(lengths, (-1, 1)))
+    if window[0] >= 0:
+        low = np.maximum(low, position - window[0])
+    for right in [0] * causal + [window[1]] * (window[1] >= 0):
+        high = np.minimum(high, position + right + 1)
+    scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
+    longest = np.repeat(norms(k).max(axis=-1, initial=0), q.shape[1] // k.shape[1], axis=1)  # (B, H)
+    return Operands(
+        q,
+        k,
+        bound=abs(scale) * norms(q) * longest[..., None],
+        position=position,
+        low=low,
+        high=np.maximum(high, 0),
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=float(softcap),
+    )
+
+
+def tasks_of(given: Operands, length: int, step: int) -> list[Task]:
+    """The blocks of an axis of some length, of every batch and head; the last first, which see most when causal."""
+    batch, heads = given.q.shape[:2]
+    return [(b, h, part) for part in [*spans(0, length, step)][::-1] for b in range(batch) for h in range(heads)]
+
+
+def tasks_of_heads(given: Operands, blocks: tuple[int, int]) -> list[Task]:
+    """The blocks of queries of every batch, those that see few keys with several heads at once."""
+    batch, heads, queries, _ = given.q.shape
+    tasks: list[Task] = []
+    for part in [*spans(0, queries, blocks[0])][::-1]:
+        for b in range(batch):
+            seen = int(given.high[b, part.stop - 1] - given.low[b, part.start])
+            together = max(1, min(blocks[1] // max(seen, 1), heads // 2))
+            if given.sharing > 1:
+                together = math.gcd(together, given.sharing)
+            tasks += [(b, some, part) for some in spans(0, heads, together)]
+    return tasks
+
+
+def shared(
+    work: Callable[[Task, dict[DType, Array]], None],
+    given: Operands,
+    tasks: list[Task],
+    blocks: tuple[int, int],
+    threads: int | None,
+) -> None:
+    """Calls `work` on every core, for each task, with room for the scores of a block in either dtype.
+
+    The tasks do not depend on the number of threads; little work is done in one.
+    """
+
+    @quiet
+    def run(tasks: Iterator[Task]) -> None:
+        rooms = {dtype: np.empty(math.prod(blocks), dtype) for dtype in NEAR}
+        for task in tasks:
+            work(task, rooms)
+
+    on_all_cores(run, tasks, 1 if math.prod((*given.q.shape[:3], given.k.shape[2])) < SMALL else threads)
+
+
+@quiet
+def blockwise_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    blocks: tuple[int, int] = BLOCKS,
+    threads: int | None = None,
+    **options: Any,
+) -> tuple[Array, Array]:
+    """The heads of `attention` and the logarithm of the sum of each query's exponentials, block by block.
+
+    q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> (..., H, T, V), (..., H, T) float64
+
+    `options` are those of `operands`. What a query may not see is not computed where it fills a block, memory
+    grows with T + S, and the result is the same on any number of threads. It is exact: in float32 within 2e-6
+    of the largest value, far scores included, which are computed in float64. Where |q| max |k| shows that no
+    exponential can overflow, none is shifted; else each block is shifted by the largest score so far, and what
+    came before it faded accordingly (Milakov and Gimelshein 2018; Rabe and Staats 2021; Dao et al. 2022); a
+    weight under e^-80 of the largest, in float64 e^-690, is then zero. A query that sees nothing gets zeros and
+    -inf, and a key of weight zero adds nothing, NaN and infinity included.
+
+    >>> x = np.eye(2)[None]
+    >>> heads, lse = blockwise_attention(x, x, x, causal=True)
+    >>> heads.round(4).tolist(), lse.round(4).tolist()
+    ([[[1.0, 0.0], [0.3302, 0.6698]]], [[0.7071, 1.1079]])
+    """
+    result, dtype = output_dtype(q), working(q, k, v)
+    q, k, v = (np.asarray(x, dtype) for x in (q, k, v))
+    largest = np.maximum(v.max(axis=(-1, -2), initial=0), -v.min(axis=(-1, -2), initial=0))
+    if not np.isfinite(largest).all():
+        heads, lse = _with_infinite_values(q, k, v, blocks=blocks, threads=threads, **options)
+        return heads.astype(result, copy=False), lse
+    given, values = operands(q, k, **options), batched(v)
+    reach = np.abs(np.log(largest)).reshape(values.shape[:2]) + math.log(max(v.shape[-2], 1))
+    heads, lse = np.empty((*given.q.shape[:3], v.shape[-1]), result), np.empty(given.q.shape[:3])
+
+    def work(task: Task, rooms: dict[DType, Array]) -> None:
+        group = task[0], given.group(task[1])
+        lse[task] = _average(given, values[group], reach[group].max(), task, blocks[1], rooms, heads[task])
+
+    shared(work, given, tasks_of_heads(given, blocks), blocks, threads)
+    return heads.reshape(*q.shape[:-1], v.shape[-1]), lse.reshape(q.shape[:-1])
+
+
+def _average(
+    given: Operands, v: Array, reach: float, task: Task, step: int, rooms: dict[DType, Array], out: Array
+) -> Array:
+    """Writes the averages of blocks of queries to `out` (h, m, V), and gives the logarithms of their sums: (h, m)."""
+    dtype = v.dtype
+    exact, size = score_dtype(given, task)
+    plain = not given.added and size <= NEAR[dtype] and size + reach < RANGE[dtype]
+    power, unit = fastest_power()
+    block = rows(given, task, exact, unit if plain else 1.0)
+    top = np.full(out.shape[:-1], 0 if plain else -np.inf, exact)
+    total, ones = np.zeros(out.shape[:-1]), np.ones(step, dtype)
+    sums: Array | None = None  # (h, m, V)
+    for keys in block.key_blocks(step):
+        scores = block.scores(keys, rooms[exact])  # (h, n, m)
+        if plain:
+            shares = block.block(power(scores, out=scores), keys, fill=0)
+        else:
+            top, base, faded = risen(top, block.block(scores, keys))
+            shares = np.subtract(
+                scores, base[..., None, :], out=part_of(rooms[dtype], *scores.shape), casting="same_kind"
+            )
+            np.copyto(shares, -np.inf, where=shares < -RANGE[dtype])  # arithmetic is slow with denormal numbers
+            np.exp(shares, out=shares)
+            total *= faded
+            if sums is not None:
+                sums *= faded[..., None]
+        total += ones[: shares.shape[-2]] @ shares
+        part = summed(shares, v[..., keys, :])
+        sums = part if sums is None else np.add(sums, part, out=sums)
+    if sums is None:
+        out[...] = 0
+    else:
+        np.divide(sums, np.where(total == 0, 1, total).astype(dtype)[..., None], out=out, casting="same_kind")
+    return top + np.log(total)
+
+
+@cache
+def fastest_power() -> tuple[np.ufunc, float]:
+    """The faster of exp and exp2, and the unit in which it takes its argument: exp2, where NumPy has it in vectors."""
+    built = opt_func_info(func_name="^exp2$").get("exp2", {}).get("ff", {}).get("current", "baseline")
+    return (np.exp, 1.0) if built.startswith("baseline") else (np.exp2, math.log2(math.e))
+
+
+def risen(top: Array, scores: Array) -> tuple[Array, Array, Array]:
+    """The largest scores once a block is seen, what to subtract for none above 0, and what is left of before.
+
+    top (..., m), scores (..., n, m) -> (..., m), (..., m), (..., m)
+
+    >>> risen(np.array([1.0, -np.inf]), np.array([[3.0, -np.inf], [2.0, -np.inf]]))[:2]
+    (array([  3., -inf]), array([3., 0.]))
+    """
+    higher = np.maximum(top, scores.max(axis=-2))
+    base = np.where(higher == -np.inf, 0, higher).astype(scores.dtype)
+    return higher, base, np.exp(top - base)
+
+
+def _with_infinite_values(q: Array, k: Array, v: Array, **options: Any) -> tuple[Array, Array]:
+    """The same for values of which some are NaN or infinite: they count where their weight is not zero."""
+    parts = [np.where(np.isfinite(v), v, 0), v == np.inf, v == -np.inf, np.isnan(v)]
+    heads, lse = blockwise_attention(q, k, np.concatenate(parts, axis=-1, dtype=v.dtype), **options)
+    finite, above, below, nan = np.split(heads, 4, axis=-1)
+    for weight, value in ((above, np.inf), (below, -np.inf), (nan, np.nan)):
+        finite = finite + np.where(weight > 0, value, 0).astype(finite.dtype)
+    return finite, lse
+
+
+@quiet
+def merge(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Array, Array]:
+    """Attention over all keys from attention over parts of them: exact, in any order, and again mergeable.
+
+    outputs (..., H, T, V) and lses (..., H, T) of each part -> (..., H, T, V), (..., H, T) float64
+
+    A part in which a query sees nothing has -inf there, and adds nothing. DataError where shapes differ.
+
+    >>> output, lse = merge([np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])])
+    >>> output.item(), round(float(np.exp(lse.item())), 4)
+    (3.0, 3.0)
+    """
+    if not outputs or len(outputs) != len(lses):
+        raise DataError(f"{len(outputs)} outputs and {len(lses)} log-sum-exps (expected as many of both)")
+    first = outputs[0].shape
+    for output, lse in zip(outputs, lses, strict=True):
+        if output.shape != first or lse.shape != first[:-1]:
+            pair = f"output {shown(output.shape)} and log-sum-exp {shown(lse.shape)}"
+            raise DataError(f"{pair}: expected {shown(first)} and {shown(first[:-1])}")
+    top = np.max([np.asarray(lse, np.float64) for lse in lses], axis=0)
+    base = np.where(top == -np.inf, 0, top)
+    total, merged = np.zeros(first[:-1]), np.zeros(first)
+    for output, lse in zip(outputs, lses, strict=True):
+        share = np.exp(lse - base)
+        total += share
+        merged += np.where(share[..., None] == 0, 0, share[..., None] * output)
+    merged /= np.where(total == 0, 1, total)[..., None]
+    return merged.astype(output_dtype(outputs[0]), copy=False), base + np.log(total)

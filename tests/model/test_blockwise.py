@@ -1,0 +1,326 @@
+"""Attention over blocks equals the formula: every option, any blocks, any threads; its weights without the matrix."""
+
+import subprocess
+import sys
+import threading
+from itertools import product
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model import attention, parallel
+from attnkit.model.blockwise import blockwise_attention, merge
+from attnkit.model.inspection import weight_rows, weight_stats, weight_topk
+
+INF, NAN = np.inf, np.nan
+RNG = np.random.default_rng(7)
+BLOCKS = (8, 16)  # small, so that there are several
+BATCH, HEADS, QUERIES, KEYS = 2, 4, 37, 53
+
+OPTIONS = {
+    "none": {},
+    "causal": {"causal": True},
+    "bottom-right": {"causal": True, "align": "bottom-right"},
+    "past": {"causal": True, "past": 16},
+    "nothing above": {"causal": True, "align": "bottom-right", "window": (0, 0)},
+    "window": {"window": (5, 3)},
+    "window to the left": {"causal": True, "window": (4, -1), "past": 9},
+    "window to the right": {"window": (-1, 2)},
+    "window past the end": {"window": (2, 1), "past": 60},
+    "lengths": {"lengths": [20, 53]},
+    "lengths and causal": {"lengths": [20, 53], "causal": True, "window": (30, -1)},
+    "lengths of nothing": {"lengths": [0, 1]},
+    "scale": {"scale": -0.7},
+    "softcap": {"softcap": 1.5},
+    "mask": {"mask": RNG.random((QUERIES, KEYS)) < 0.4},
+    "mask of each head": {"mask": RNG.random((BATCH, HEADS, QUERIES, KEYS)) < 0.4, "causal": True},
+    "mask of keys": {"mask": RNG.random((BATCH, 1, 1, KEYS)) < 0.4},
+    "mask of 0 and 1": {"mask": (RNG.random((QUERIES, KEYS)) < 0.4).astype(np.uint8)},
+    "mask of no key": {"mask": np.zeros((QUERIES, 1), bool)},
+    "mask of one block": {"mask": np.arange(KEYS) // 16 == 1},
+    "short mask": {"mask": RNG.random((QUERIES, 20)) < 0.4},
+    "float mask": {"mask": np.where(RNG.random((QUERIES, KEYS)) < 0.4, -INF, RNG.standard_normal((QUERIES, KEYS)))},
+    "short float mask": {"mask": RNG.standard_normal((HEADS, QUERIES, 20)), "causal": True},
+    "bias": {"bias": RNG.standard_normal((HEADS, QUERIES, KEYS))},
+    "steep bias": {"bias": -90.0 * np.abs(np.arange(KEYS) - 20), "softcap": 4.0},
+    "bias of -inf": {"bias": np.where(RNG.random(KEYS) < 0.5, -INF, 0), "window": (9, -1)},
+    "all": {
+        "bias": RNG.standard_normal((QUERIES, KEYS)), "mask": RNG.random((QUERIES, KEYS)) < 0.8, "causal": True,
+        "window": (20, 4), "softcap": 2.0, "scale": 0.5, "lengths": [30, 50],
+    },
+}  # fmt: skip
+
+
+def operands(groups=HEADS, dtype="float64", size=1.0, queries=QUERIES, keys=KEYS, width=8, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = [(BATCH, HEADS, queries, width), (BATCH, groups, keys, width), (BATCH, groups, keys, 5)]
+    q, k, v = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    return (size * q).astype(dtype), k, v
+
+
+def near(ours, expected, atol):
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("size", [1.0, 40.0])
+def test_it_is_the_formula(name, size):
+    for groups in (HEADS, 2, 1):
+        q, k, v = operands(groups, size=size)
+        expected = attention(q, k, v, **OPTIONS[name])["heads"]
+        heads, lse = blockwise_attention(q, k, v, blocks=BLOCKS, **OPTIONS[name])
+        near(heads, expected, 1e-12)
+        masked = attention(q, k, v, **OPTIONS[name])["masked"]
+        near(lse, np.logaddexp.reduce(masked, axis=-1), 1e-11)
+        single = [x.astype(np.float32) for x in (q, k, v)]
+        expected = attention(*(x.astype(float) for x in single), **OPTIONS[name])["heads"]
+        near(blockwise_attention(*single, blocks=BLOCKS, **OPTIONS[name])[0], expected, 2e-6 * np.abs(v).max())
+
+
+@pytest.mark.parametrize("blocks", [(1, 1), (128, 1120), (5, 200), (37, 7), (64, 16)])
+def test_any_blocks_do(blocks):
+    q, k, v = operands(2)
+    for name in ("lengths and causal", "all", "short mask"):
+        expected = attention(q, k, v, **OPTIONS[name])["heads"]
+        near(blockwise_attention(q, k, v, blocks=blocks, **OPTIONS[name])[0], expected, 1e-12)
+
+
+@pytest.mark.parametrize("queries, keys", [*product([0, 1, 2], [0, 1, 3])])
+def test_next_to_nothing(queries, keys):
+    q, k, v = operands(queries=queries, keys=keys)
+    heads, lse = blockwise_attention(q, k, v, causal=True)
+    near(heads, attention(q, k, v, causal=True)["heads"], 1e-12)
+    assert heads.shape == (BATCH, HEADS, queries, 5) and lse.shape == (BATCH, HEADS, queries)
+    if not keys:
+        assert not heads.any() and np.isneginf(lse).all()
+    stats = weight_stats(q, k, causal=True)
+    assert stats["entropy"].shape == lse.shape and stats["received"].shape == (BATCH, HEADS, keys)
+
+
+def test_without_a_batch_and_in_every_dtype():
+    q, k, v = (x[0] for x in operands(2))
+    for dtype in ("float16", ml_dtypes.bfloat16, "float32", "float64", "int64"):
+        given = [(4 * x).astype(dtype) for x in (q, k, v)]
+        heads, lse = blockwise_attention(*given, blocks=BLOCKS)
+        expected = attention(*given)["heads"]
+        assert heads.dtype == expected.dtype and heads.shape == expected.shape and lse.dtype == np.float64
+        near(heads.astype(float), expected.astype(float), 0.1 if heads.itemsize == 2 else 2e-5)
+
+
+def test_long_products_are_cut_and_summed():
+    q, k, v = (x[:1] for x in operands(2, "float32", queries=300, keys=2500, width=64))
+    expected = attention(*(x.astype(float) for x in (q, k, v)), causal=True, align="bottom-right")["heads"]
+    near(blockwise_attention(q, k, v, causal=True, align="bottom-right")[0], expected, 2e-6)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0, 1e3, 1e4, 1e18])
+@pytest.mark.parametrize("value", [1e-30, 1.0, 1e30])
+def test_single_precision_is_near_double_however_far_the_scores(size, value):
+    q, k, v = operands(2, "float32", size, queries=200, keys=300, width=64)
+    v = (v * value).astype(np.float32)
+    expected = attention(*(x.astype(float) for x in (q, k, v)))["heads"]
+    near(blockwise_attention(q, k, v, blocks=(64, 128))[0], expected, 2e-6 * np.abs(v).max())
+    scale = np.float32(np.sqrt(size))
+    far = q / scale, k * scale, v
+    expected = attention(*(x.astype(float) for x in far))["heads"]
+    near(blockwise_attention(*far, blocks=(64, 128))[0], expected, 2e-6 * np.abs(v).max())
+
+
+def test_integral_scores_of_ten_thousand_are_exact():
+    q, k, v = operands(2, "float32", queries=50, keys=60)
+    q, k = np.round(100 * q), np.round(100 * k)
+    expected = attention(*(x.astype(float) for x in (q, k, v)), score="dot")["heads"]
+    near(blockwise_attention(q, k, v, scale=1.0, blocks=BLOCKS)[0], expected, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "mask", "float mask", "lengths and causal", "all"])
+def test_threads_change_no_bit(name, monkeypatch):
+    monkeypatch.setattr("attnkit.model.blockwise.SMALL", 0)
+    for dtype, size in (("float32", 1.0), ("float32", 99.0), ("float64", 1.0)):
+        q, k, v = operands(2, dtype, size)
+        first, *rest = [blockwise_attention(q, k, v, blocks=BLOCKS, threads=n, **OPTIONS[name]) for n in (1, 2, 5)]
+        for other in rest:
+            assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+        first, *rest = [weight_stats(q, k, blocks=BLOCKS, threads=n, **OPTIONS[name]) for n in (1, 2, 5)]
+        for other in rest:
+            assert all(np.array_equal(first[stat], other[stat]) for stat in first)
+
+
+@pytest.mark.parametrize("size", [1.0, 99.0])
+def test_infinite_and_missing_values_count_where_their_weight_is_not_zero(size):
+    q, k, v = operands(2, size=size)
+    v[0, 0, 3, 0], v[0, 1, 20, 2], v[1, 0, 30, :], v[1, 1, 36, 1] = NAN, INF, NAN, -INF
+    for name in ("causal", "window", "none", "mask"):
+        ours = blockwise_attention(q, k, v, blocks=BLOCKS, **OPTIONS[name])[0]
+        near(ours, attention(q, k, v, **OPTIONS[name])["heads"], 1e-12)
+    half = [x.astype(np.float16) for x in (q, k, v)]
+    assert blockwise_attention(*half)[0].dtype == np.float16
+    both = np.array([[[INF], [-INF], [1.0]]])
+    q = np.ones((1, 1, 1))
+    assert np.isnan(blockwise_attention(q, np.ones((1, 3, 1)), both)[0]).all()
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_a_score_that_is_no_number_touches_its_own_row_only(bad):
+    q, k, v = operands(2)
+    q[0, 1, 5, 2] = bad
+    k[1, 0, 30, 3] = bad
+    for name in ("causal", "window", "mask", "bias", "lengths and causal"):
+        steps = attention(q, k, v, **OPTIONS[name])
+        ours, lse = blockwise_attention(q, k, v, blocks=BLOCKS, **OPTIONS[name])
+        near(ours, steps["heads"], 1e-12)
+        stats = weight_stats(q, k, blocks=BLOCKS, **OPTIONS[name])
+        top, _ = weight_topk(q, k, 3, blocks=BLOCKS, **OPTIONS[name])
+        broken = np.isnan(steps["weights"]).all(axis=-1)
+        assert np.array_equal(np.isnan(lse), broken)
+        for stat in ("entropy", "max_weight", "span"):
+            assert np.array_equal(np.isnan(stats[stat]), broken)
+        assert np.array_equal(stats["argmax"] == -1, broken | ~(steps["weights"] > 0).any(axis=-1))
+        assert np.array_equal(np.isnan(top).all(axis=-1), broken)
+        near(stats["received"], steps["weights"].sum(axis=-2), 1e-12)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("dtype, atol", [("float64", 1e-12), ("float32", 3e-6)])
+def test_the_weights_without_the_matrix(name, dtype, atol):
+    for size, groups in ((1.0, 2), (20.0, 4)):
+        q, k, _ = operands(groups, dtype, size)
+        options = OPTIONS[name]
+        formula = attention(q.astype(float), k.astype(float), k.astype(float), **options)
+        weights, masked = formula["weights"], formula["masked"]
+        offset = options.get("past", 0) + (KEYS - QUERIES if options.get("align") else 0)
+        position = np.arange(QUERIES) + np.reshape(offset, (-1, 1, 1))
+        if "lengths" in options:
+            position = position + np.reshape(options["lengths"], (-1, 1, 1)) - QUERIES
+        stats = weight_stats(q, k, blocks=BLOCKS, **options)
+        entropy = -np.where(weights > 0, weights * np.log(np.where(weights > 0, weights, 1)), 0).sum(axis=-1)
+        near(stats["lse"], np.logaddexp.reduce(masked, axis=-1), 30 * atol)
+        near(stats["entropy"], entropy, 3 * atol)
+        near(stats["max_weight"], weights.max(axis=-1), atol)
+        near(stats["span"], (weights * np.abs(position[..., None] - np.arange(KEYS))).sum(axis=-1), 200 * atol)
+        near(stats["received"], weights.sum(axis=-2), 30 * atol)
+        chosen = np.take_along_axis(weights, np.maximum(stats["argmax"], 0)[..., None], axis=-1)[..., 0]
+        near(chosen, weights.max(axis=-1), atol)
+        assert np.array_equal(stats["argmax"] >= 0, weights.any(axis=-1))
+
+        largest, keys = weight_topk(q, k, 6, blocks=BLOCKS, **options)
+        near(largest, -np.sort(-weights, axis=-1)[..., :6], atol)
+        found = np.take_along_axis(weights, np.maximum(keys, 0), axis=-1)
+        near(np.where(keys < 0, 0, found), largest, atol)
+        assert np.array_equal((keys >= 0).sum(axis=-1), np.minimum(np.isfinite(masked).sum(axis=-1), 6))
+        near(weight_rows(q, k, [30, 0, 36, 0], blocks=BLOCKS, **options), weights[..., [30, 0, 36, 0], :], atol)
+
+
+def test_equal_weights_go_by_the_lower_key():
+    q, k = np.zeros((1, 3, 2)), np.ones((1, 40, 2))
+    weights, keys = weight_topk(q, k, 5, blocks=(2, 8))
+    assert np.array_equal(keys[0], [range(5)] * 3) and np.allclose(weights, 1 / 40)
+    assert not weight_stats(q, k, blocks=(2, 8))["argmax"].any()
+    k[0, ::3] = 2
+    _, keys = weight_topk(q + 1, k, 16, blocks=(2, 8))
+    assert np.array_equal(keys[0, 0], [*range(0, 40, 3), 1, 2])
+
+
+def test_more_weights_than_keys_and_other_mistakes():
+    q, k, v = operands()
+    assert weight_topk(q, k, 99)[0].shape == (BATCH, HEADS, QUERIES, KEYS)
+    assert weight_rows(q, k, []).shape == (BATCH, HEADS, 0, KEYS)
+    with pytest.raises(UsageError, match=r"count 0 \(expected 1 or more\)"):
+        weight_topk(q, k, 0)
+    with pytest.raises(DataError, match=r"query 37 at \[1\] outside 0..36"):
+        weight_rows(q, k, [0, 37])
+    with pytest.raises(UsageError, match="window -2,0"):
+        blockwise_attention(q, k, v, window=(-2, 0))
+    with pytest.raises(UsageError, match="align 'left'"):
+        blockwise_attention(q, k, v, align="left")
+    with pytest.raises(DataError, match=r"mask \(5,5\) does not broadcast to scores \(2,4,37,53\)"):
+        blockwise_attention(q, k, v, mask=np.ones((5, 5), bool))
+    with pytest.raises(DataError, match=r"mask value 2 at \[0\]"):
+        blockwise_attention(q, k, v, mask=np.full(KEYS, 2))
+
+
+@pytest.mark.parametrize("dtype, atol", [("float64", 1e-13), ("float32", 1e-6)])
+@pytest.mark.parametrize("name", ["none", "causal", "mask of no key", "float mask"])
+def test_parts_of_the_keys_merge_into_the_whole(name, dtype, atol):
+    q, k, v = operands(2, dtype, 30.0)
+    whole, total = blockwise_attention(q, k, v, **OPTIONS[name])
+    allowed = attention(q, k, v, **OPTIONS[name])["masked"]
+    allowed = np.where(np.isneginf(allowed), -INF, 0) if name != "float mask" else OPTIONS[name]["mask"]
+    parts = []
+    for keys in (slice(0, 9), slice(9, 10), slice(10, 53)):
+        parts.append(blockwise_attention(q, k[..., keys, :], v[..., keys, :], mask=allowed[..., keys]))
+    output, lse = merge(*zip(*parts, strict=True))
+    assert output.dtype == dtype
+    near(output, whole, 10 * atol)
+    near(lse, total, atol)
+    twice = merge(*zip(merge(*zip(*parts[:2], strict=True)), parts[2], strict=True))
+    near(twice[0], whole, 10 * atol)
+
+
+def test_what_does_not_merge():
+    output, lse = np.ones((1, 2, 3)), np.zeros((1, 2))
+    with pytest.raises(DataError, match="0 outputs and 0 log-sum-exps"):
+        merge([], [])
+    with pytest.raises(DataError, match=r"output \(1,2,4\) and log-sum-exp \(1,2\): expected \(1,2,3\) and \(1,2\)"):
+        merge([output, np.ones((1, 2, 4))], [lse, lse])
+    nothing, _ = merge([output, NAN * output], [lse, np.full((1, 2), -INF)])
+    assert np.array_equal(nothing, output)
+
+
+def test_the_threads_of_the_blas_are_left_as_they_were(monkeypatch):
+    monkeypatch.setattr("attnkit.model.blockwise.SMALL", 0)
+    blas = parallel._openblas()
+    if blas is None:
+        pytest.skip("NumPy here has a BLAS of another kind")
+    threads, set_threads = blas
+    q, k, v = operands()
+    found = threads()
+    try:
+        for wanted in (2, 1, 3):
+            set_threads(wanted)
+            blockwise_attention(q, k, v, blocks=BLOCKS)
+            assert threads() == wanted
+            with parallel.single_blas() as outer, parallel.single_blas() as inner:
+                assert outer == inner == wanted and threads() == 1
+            callers = [threading.Thread(target=blockwise_attention, args=(q, k, v)) for _ in range(4)]
+            for caller in callers:
+                caller.start()
+            for caller in callers:
+                caller.join()
+            assert threads() == wanted
+    finally:
+        set_threads(found)
+
+
+def test_what_a_thread_raises_is_raised_and_stops_the_rest():
+    def work(tasks):
+        for task in tasks:
+            done.append(task)
+            if task == 3:
+                raise DataError("three")
+
+    done, blas = [], parallel._openblas()
+    found = blas and blas[0]()
+    with pytest.raises(DataError, match="three"):
+        parallel.on_all_cores(work, range(1000), threads=3)
+    assert len(done) < 1000
+    assert (blas and blas[0]()) == found
+
+
+def test_memory_does_not_grow_with_the_square():
+    code = """
+import resource, numpy as np
+from attnkit.model.blockwise import blockwise_attention
+from attnkit.model.inspection import weight_stats, weight_topk
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+q, k, v = np.random.default_rng(0).standard_normal((3, 1, 16384, 16), dtype=np.float32)
+before = peak()
+blockwise_attention(q, k, v, causal=True, window=(3000, -1))
+weight_stats(q, k, causal=True, window=(1000, -1))
+weight_topk(q, k, 4, causal=True, window=(500, -1))
+print(peak() - before)
+"""
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert float(out) < 60  # the matrix is 1024 MB
