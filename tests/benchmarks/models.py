@@ -76,12 +76,15 @@ def reading():
     return time.perf_counter() - start
 
 seconds(4)
-rate = (tokens - 1) / (seconds(tokens) - seconds(1))
 weights = [w for layer in core.params if not layer.endswith(("embed", "positions"))
            for w in core.params[layer].values() if w.ndim == 2]
 pairs = [(np.ones((1, len(w)), w.dtype), w) for w in weights]
 reading()
-print(rate, rate * min(reading() for _ in range(5)))
+rates, shares = [], []
+for _ in range(5):  # each rate beside what the memory gave at that time
+    rates.append((tokens - 1) / (seconds(tokens) - seconds(1)))
+    shares.append(rates[-1] * np.median([reading() for _ in range(20)]))
+print(np.median(rates), np.median(shares))
 """
 
 
