@@ -232,6 +232,8 @@ class Call:
         call = cls.current
         if call is None or path == "-":
             raise UsageError(f"{path}: a file is due here, not standard output")
+        if cls.writes(path):
+            raise UsageError(f"{path}: two results for one file: it is that of --output too")
         if path in call.written:
             raise DataError("it holds one record, and the stream has more", path)
         call.written.append(path)

@@ -250,7 +250,9 @@ def spoken(begun: list[Beginning], made: list[Continuation], asked: Asked, voice
 
 def padded(rows: Sequence[Array], filler: float) -> Array:
     """Rows of different lengths as one array: (T, ...) of each -> (N, T, ...)."""
-    longest = max((len(row) for row in rows), default=0)
+    if not rows:
+        raise DataError("a batch without rows (expected one or more)")
+    longest = max(map(len, rows))
     table = np.full((len(rows), longest, *rows[0].shape[1:]), filler, rows[0].dtype)
     for at, row in enumerate(rows):
         table[at, : len(row)] = row

@@ -161,3 +161,13 @@ def test_a_file_of_tensors_in_place_of_text(attnkit, refused):
 def test_one_vector_is_no_sequence(attnkit, refused):
     pooled = attnkit("encode", "--model", str(MODELS / "gpt2"), "--pool", "mean", "a cat", "-f", "json").out
     refused(attnkit("attend", stdin=pooled), 3, "attend: <stdin>: Q (16,): rank 1 (expected 2 or 3 or 4)")
+
+
+def test_a_batch_without_rows_and_one_file_for_two_results(attnkit, refused):
+    model = str(MODELS / "gpt2")
+    attnkit.file("ids.json", b'{"tensors":{"x":{"dtype":"int64","shape":[0,3],"data":[]}}}')
+    run = attnkit("decode", "--model", model, "--ids", "ids.json", "--max-tokens", "2")
+    refused(run, 3, "decode: ", "a batch without rows")
+    attnkit.file("one.json", b"[1, 2]")
+    run = attnkit("decode", "--model", model, "--ids", "one.json", "--cache-out", "c.npz", "-o", "c.npz")
+    refused(run, 2, "decode: c.npz: two results for one file")
