@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit import model, options
 from attnkit.errors import DataError, UsageError
-from attnkit.model import Array, Context, Model
+from attnkit.model import Array
 from attnkit.tensors.record import Record
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
+    from attnkit.model import Context, Model
 
 PARTS = {
     "embed": ("embed",),
@@ -43,16 +44,16 @@ def positions_of(checkpoint: "Checkpoint") -> tuple[str, ...]:
     return tuple(f"{stack}.positions" for stack in checkpoint.config.stacks)
 
 
-def of(checkpoint: "Checkpoint") -> Model:
+def of(checkpoint: "Checkpoint") -> "Model":
     """The configuration and the parameters of a checkpoint, as the core takes them."""
-    return Model(checkpoint.config, checkpoint.params)
+    return model.Model(checkpoint.config, checkpoint.params)
 
 
-def context_of(record: Record, **known: Any) -> Context:
+def context_of(record: Record, **known: Any) -> "Context":
     """What a record knows of a run: its mask, the positions that follow from it, segments, grid and memory."""
     mask = record.tensors.get("mask")
     grid = record.tensors.get("grid")
-    return Context(
+    return model.Context(
         mask=mask,
         positions=padded_positions(mask),
         types=record.tensors.get("types"),

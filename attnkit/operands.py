@@ -10,7 +10,6 @@ from attnkit.errors import DataError, FileError, UsageError
 from attnkit.options import Load
 from attnkit.tensors import Source, open_source, read
 from attnkit.tensors.record import Record, listed
-from attnkit.tokenizers import BUILT_IN, from_json
 
 
 def opened(path: str, hash: bool = False) -> tuple[Source, str]:
@@ -57,8 +56,11 @@ def load(
         from attnkit.checkpoints import open_checkpoint
 
         return open_checkpoint(path), {}
-    if what == "tokenizer" and path in BUILT_IN:
-        return BUILT_IN[path], {}
+    if what == "tokenizer":
+        from attnkit.tokenizers import BUILT_IN
+
+        if path in BUILT_IN:
+            return BUILT_IN[path], {}
     if piped is not None:
         return taken(piped, path, what), {}
     source, name = opened(path, hash=True)
@@ -69,8 +71,7 @@ def load(
 
             content = images.decoded(source)
         elif what in ("words", "tokenizer"):
-            text = text_of(source)
-            content = (words if what == "words" else from_json)(text, source.name)
+            content = vocabulary(text_of(source), source.name, what)
         else:
             content = tensor_of(list(read(source, bfloat16, lone_is_x=False)), name, source.name, what)
         named = source.name != "<stdin>"  # what comes down a pipe is no file to read again
@@ -113,7 +114,7 @@ def taken(piped: list[Record | str], path: str, what: Load) -> Any:
     """The operand that the stage before gives: its record, or the text it prints."""
     if what in ("words", "tokenizer"):
         text = "".join(f"{item}\n" for item in piped if isinstance(item, str))
-        return (words if what == "words" else from_json)(text, "<stdin>")
+        return vocabulary(text, "<stdin>", what)
     return tensor_of([item for item in piped if isinstance(item, Record)], path.partition(":")[2], "<stdin>", what)
 
 
@@ -150,6 +151,15 @@ def decoded(data: bytes, name: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 text (byte {error.start})", name) from None
+
+
+def vocabulary(text: str, name: str, what: Load) -> Any:
+    """What a file of words or of a tokenizer holds."""
+    if what == "words":
+        return words(text, name)
+    from attnkit.tokenizers import from_json
+
+    return from_json(text, name)
 
 
 def words(text: str, name: str) -> list[str]:

@@ -118,7 +118,7 @@ def of_model(
     stack = model.place_of(layer)[0]
     inputs, base = texts.inputs_of(checkpoint, stack, given, tokenizer, ids, pair, image, batch)
     context = layers.context_of(base)
-    x = model.embedding(layers.of(checkpoint), layer, inputs, context)
+    x = model.embedded(layers.of(checkpoint), layer, inputs, context)
     made = {"x": x} | ({"grid": np.array(context.grid)} if context.grid else {})
     axes = ("batch", "token", "model")[3 - x.ndim :]
     said = "patches W + b" if checkpoint.config.patches else "table[ids]"

@@ -12,7 +12,7 @@ bfloat16 compute in float32, whole numbers in float64. Inputs are never written 
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # ruff: noqa: I001, RUF022 (in the order of a forward pass, not of the alphabet)
 from attnkit.model.precision import Array, output_dtype, working
@@ -51,37 +51,7 @@ from attnkit.model.attention import (
     split_heads,
 )
 from attnkit.model.feedforward import ACTIVATIONS, feed_forward
-from attnkit.model.config import (
-    Config,
-    Patches,
-    Positions,
-    Special,
-    Stack,
-    Step,
-    layer_steps,
-    parameter_shape,
-    place_of,
-    program,
-)
 from attnkit.model.visits import Visit, nobody
-from attnkit.model.cache import Cache
-from attnkit.model.stacks import (
-    Context,
-    Model,
-    attention_options,
-    decoder_layer,
-    embedding,
-    encoder_layer,
-    head_logits,
-    mean_over,
-    normalized,
-    pooled,
-    positioned,
-    run,
-    token_positions,
-    unit,
-)
-from attnkit.model.stepping import CachedDecoder, cacheable
 from attnkit.model.decoding import (
     candidates,
     greedy,
@@ -95,17 +65,49 @@ from attnkit.model.decoding import (
     top_k,
     top_p,
 )
-from attnkit.model.generation import (
-    LENGTH_PENALTIES,
-    BeamsInfo,
-    Generated,
-    Predictor,
-    Settings,
-    StepInfo,
-    beam_search,
-    generate,
-    score,
-)
+
+if TYPE_CHECKING:
+    from attnkit.model.config import (
+        Config,
+        Patches,
+        Positions,
+        Special,
+        Stack,
+        Step,
+        layer_steps,
+        parameter_shape,
+        place_of,
+        program,
+    )
+    from attnkit.model.cache import Cache
+    from attnkit.model.stacks import (
+        Context,
+        Model,
+        attention_options,
+        decoder_layer,
+        embedded,
+        encoder_layer,
+        head_logits,
+        mean_over,
+        normalized,
+        pooled,
+        positioned,
+        run,
+        token_positions,
+        unit,
+    )
+    from attnkit.model.stepping import CachedDecoder, cacheable
+    from attnkit.model.generation import (
+        LENGTH_PENALTIES,
+        BeamsInfo,
+        Generated,
+        Predictor,
+        Settings,
+        StepInfo,
+        beam_search,
+        generate,
+        score,
+    )
 
 __all__ = [
     "Array",
@@ -175,7 +177,7 @@ __all__ = [
     "attention_options",
     "cacheable",
     "decoder_layer",
-    "embedding",
+    "embedded",
     "encoder_layer",
     "head_logits",
     "mean_over",
@@ -207,13 +209,57 @@ __all__ = [
     "score",
 ]
 
-# imported when they are first asked for: what only long texts need costs ten milliseconds
-LATER = {"blockwise_attention": "blockwise", "merge": "blockwise"}
-LATER |= dict.fromkeys(("weight_rows", "weight_stats", "weight_topk"), "inspection")
+# imported when they are first asked for: what a single stage of a pipe does not need would cost it milliseconds
+LATER = {
+    "config": (
+        "Config",
+        "Patches",
+        "Positions",
+        "Special",
+        "Stack",
+        "Step",
+        "layer_steps",
+        "parameter_shape",
+        "place_of",
+        "program",
+    ),
+    "cache": ("Cache",),
+    "stacks": (
+        "Context",
+        "Model",
+        "attention_options",
+        "decoder_layer",
+        "embedded",
+        "encoder_layer",
+        "head_logits",
+        "mean_over",
+        "normalized",
+        "pooled",
+        "positioned",
+        "run",
+        "token_positions",
+        "unit",
+    ),
+    "stepping": ("CachedDecoder", "cacheable"),
+    "generation": (
+        "LENGTH_PENALTIES",
+        "BeamsInfo",
+        "Generated",
+        "Predictor",
+        "Settings",
+        "StepInfo",
+        "beam_search",
+        "generate",
+        "score",
+    ),
+    "blockwise": ("blockwise_attention", "merge"),
+    "inspection": ("weight_rows", "weight_stats", "weight_topk"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Attention over blocks of queries and keys, and what it weighs, without the whole matrix."""
-    if name in LATER:
-        return getattr(importlib.import_module(f"attnkit.model.{LATER[name]}"), name)
+    """The names of LATER: whole models, text token by token, and attention over blocks."""
+    for module, names in LATER.items():
+        if name in names:
+            return getattr(importlib.import_module(f"attnkit.model.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

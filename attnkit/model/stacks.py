@@ -83,7 +83,7 @@ def run(model: Model, steps: Iterable[Step], x: Array, context: Context) -> Arra
     return x
 
 
-def embedding(model: Model, layer: str, ids: Array, context: Context) -> Array:
+def embedded(model: Model, layer: str, ids: Array, context: Context) -> Array:
     """The vectors of ids, scaled, with those of their segments added; or of the patches of an image.
 
     ids (..., T), or an image (..., C, height, width) -> (..., T, D)
@@ -246,7 +246,7 @@ def _ffn(model: Model, layer: str, x: Array, context: Context) -> Array:
 Operator = Callable[[Model, str, Array, Context], Array]
 
 OPERATORS: dict[str, Operator] = {
-    "embed": embedding,
+    "embed": embedded,
     "posenc": positioned,
     "layernorm": _norm,
     "attend": _attend,
