@@ -21,7 +21,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-TOOLS = ("embed", "posenc", "mask", "attend", "layernorm", "ffn", "encode", "decode")
+TOOLS = ("embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "encode", "decode")
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from attnkit.errors import UsageError
 from attnkit.options import Flag
 from attnkit.tool import Call, Tool
 
-SEVERAL = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER:HEAD")  # what may also come one by one
+SEVERAL = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER[:HEADS]")  # what may also come one by one
 
 
 def parse(chosen: Tool, arguments: list[str]) -> Call | None:

@@ -28,6 +28,10 @@ class DataError(AttnkitError):
     exit_code = 3
 
 
+class NotFiniteError(DataError):
+    """Numbers from which nothing can be chosen: NaN or infinity."""
+
+
 class FileError(AttnkitError):
     """A file cannot be opened, read or written."""
 

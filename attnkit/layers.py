@@ -1,11 +1,14 @@
 """One layer of a published model, as the parameters of the tool that takes it."""
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from attnkit import model, options
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.model import Array
-from attnkit.tensors.record import Record
+from attnkit.tensors.record import Record, listed
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -49,6 +52,15 @@ def of(checkpoint: "Checkpoint") -> "Model":
     return model.Model(checkpoint.config, checkpoint.params)
 
 
+def whole(checkpoint: "Checkpoint") -> "Model":
+    """The model to be run from end to end, with a warning where the files have layers that it leaves out."""
+    if unread := checkpoint.params.unread_layers():
+        many = f"{len(unread)} layers of the files are" if len(unread) > 1 else "1 layer of the files is"
+        said = f"{many} not read, which the configuration leaves out: {listed(unread, 4)}"
+        warnings.warn(said, AttnkitWarning, stacklevel=2)
+    return of(checkpoint)
+
+
 def context_of(record: Record, **known: Any) -> "Context":
     """What a record knows of a run: its mask, the positions that follow from it, segments, grid and memory."""
     mask = record.tensors.get("mask")
@@ -56,10 +68,24 @@ def context_of(record: Record, **known: Any) -> "Context":
     return model.Context(
         mask=mask,
         positions=padded_positions(mask),
-        types=record.tensors.get("types"),
+        types=record.tensors.get("types", record.tensors.get("token_type_ids")),
         grid=None if grid is None else (int(grid[0]), int(grid[1])),
         **known,
     )
+
+
+def warn_of_empty(mask: Array | None) -> None:
+    """Say how many rows of a boolean mask let a query attend to nothing, and which is the first."""
+    if mask is None or mask.dtype != bool or not mask.ndim:
+        return
+    empty = np.argwhere(~mask.any(axis=-1))
+    if len(empty):
+        first = "".join(f"[{at}]" for at in empty[0])
+        rows, of = (
+            ("1 row of the mask is", "its") if len(empty) == 1 else (f"{len(empty)} rows of the mask are", "their")
+        )
+        said = f"{rows} empty: {of} queries may attend to nothing (first {first})"
+        warnings.warn(said, AttnkitWarning, stacklevel=2)
 
 
 def normal(record: Record) -> Record:

@@ -150,8 +150,17 @@ PATCH = Flag(
     str,
     "patches",
 )
-ABLATE = names("switch heads off: encoder.3.self:5 sets head 5 there to 0", metavar="LAYER:HEAD")
+ABLATE = names(
+    "switch heads off: encoder.3.self sets all heads there to 0, encoder.3.self:5 head 5, encoder.3.self:5,7 two, "
+    "encoder.3.self:0:4 heads 0 to 3",
+    metavar="LAYER[:HEADS]",
+)
 IMAGE = Flag("an image: PNG, JPEG, or a tensor (C, height, width)", "FILE", str, "image")
+WEIGHTS = text(
+    "add what attention weighs, at any length: stats (each query's lse, entropy, max, argmax and span, and what each "
+    "key received), the K largest, the rows of queries I, J, …, or all of it",
+    "stats|topk:K|rows:I,J|full",
+)
 LAYER = text("the layer of the model; attnkit show DIR lists them", "NAME")
 
 

@@ -28,7 +28,8 @@ def write(call: Call, flow: Flow) -> int:
     call.typed = typed = Typing(look(call, STDOUT)) if along else None
     if chosen in BINARY and path in TERMINAL and os.isatty(STDOUT):
         raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
-    with tensors.open_sink(path) as sink:
+    with Call.together() as opened:
+        sink = opened(path)
         for result in flow.items if chosen in (*tensors.STREAMS, "table", TEXT) else only_one(flow.items, chosen):
             count += 1
             untouched = call.tool.verbatim and chosen == call.arrived and not {"only", "dtype"} & set(call.common)

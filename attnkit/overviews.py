@@ -11,7 +11,7 @@ from attnkit import display, layers, model
 from attnkit.display import Look
 from attnkit.errors import DataError
 from attnkit.model import Config, Positions, Special
-from attnkit.tensors.record import Record
+from attnkit.tensors.record import Record, listed
 from attnkit.views import Published
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
 
 def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
     """What there is to say of a model, the empty left out."""
-    config, stored = checkpoint.config, checkpoint.tensors()
+    config, stored, unread = checkpoint.config, checkpoint.tensors(), checkpoint.params.unread()
     files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
     size = display.sized(sum(map(os.path.getsize, files)))
     dtypes = Counter(dtype for dtype, _ in stored.values()).most_common()
@@ -196,6 +196,7 @@ def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
         "family": config.family,
         "parameters": f"{checkpoint.parameter_count:,}",
         "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}",
+        "not read": f"{len(unread)} of {len(stored)} tensors: {listed(unread, 3)}" if unread else "",
         "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
         **{name: stack_told(config, name) for name in config.stacks},
         "norm": norm_told(config),

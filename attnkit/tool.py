@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, get_type_hints
 import numpy as np
 
 from attnkit import __version__, display, operands, options, tensors
-from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, NotFiniteError, UsageError
 from attnkit.formats import EYES, format_of
 from attnkit.options import Flag
 from attnkit.tensors.record import Record
@@ -98,9 +98,10 @@ class Tool:
             item = (item,) if isinstance(item, str) else tuple(item)
         elif isinstance(item, str):
             raise UsageError(f"{self.name} takes a record, not text")
-        elif isinstance(item, np.ndarray | list):
+        elif isinstance(item, np.ndarray | list) and not any(isinstance(one, Record) for one in item):
             item = Record({"x": np.asarray(item)})
-        return Call(self, parameters, common).apply(item)
+        with Call.together():
+            return Call(self, parameters, common).apply(item)
 
 
 def tool(**traits: Any) -> Callable[[Callable[..., Result]], Tool]:
@@ -110,6 +111,11 @@ def tool(**traits: Any) -> Callable[[Callable[..., Result]], Tool]:
 
 def unheard(what: Any) -> None:
     """Nobody listens to what is said beside the result."""
+
+
+def saved(path: str, record: Record) -> None:
+    """A record written beside a result that nobody waits for."""
+    tensors.save(record, path)
 
 
 @dataclass
@@ -128,8 +134,9 @@ class Call:
     loaded: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     dated: bool = True  # whether what it makes goes where its history is kept
+    broken: str = ""  # the layer that first gave what is not finite
     written: list[str] = field(default_factory=list)  # files written beside the result
-    keeping: ClassVar[bool] = True  # whether files beside the result are written: not while a history is replayed
+    storing: "ClassVar[Callable[[str, Record], None]]" = saved  # takes what is written beside a result
     report: "ClassVar[Callable[[str], None]]" = unheard  # told of long work as it goes on
     remark: "ClassVar[Callable[[Callable[[display.Look], str]], None]]" = unheard  # told what to show beside the result
     typed: Callable[[str, bool], None] | None = None  # told of text as it is made, or dim, what it begins with
@@ -159,7 +166,11 @@ class Call:
         dtype, only = self.common.get("dtype"), self.common.get("only")
         if isinstance(item, Record) and dtype and "x" in item:
             item = converted(item, dtype)
-        result = self.tool.function(item, **self._given(item))
+        self.broken = ""
+        try:
+            result = self.tool.function(item, **self._given(item))
+        except NotFiniteError as error:
+            raise DataError(f"{error.problem}{self._why()}", error.name) from None
         if not isinstance(result, Record):
             return result
         if dtype and not isinstance(item, Record):
@@ -221,6 +232,12 @@ class Call:
         return files[0] if len(files) == 1 else ""
 
     @classmethod
+    def breaks(cls, layer: str) -> None:
+        """Told by the stage at work of the first layer whose result is not finite."""
+        if cls.current and not cls.current.broken:
+            cls.current.broken = layer
+
+    @classmethod
     def writes(cls, path: str) -> bool:
         """Whether the stage at work writes its result to this file."""
         output = cls.current.common.get("output") if cls.current else None
@@ -238,8 +255,29 @@ class Call:
             raise DataError("it holds one record, and the stream has more", path)
         call.written.append(path)
         call.dated = True
-        if cls.keeping:
-            tensors.save(call._stamped(item, record), path)
+        cls.storing(path, call._stamped(item, record, path))
+
+    @classmethod
+    @contextlib.contextmanager
+    def stored_by(cls, store: Callable[[str, Record], None]) -> Iterator[None]:
+        """Hands what is written beside a result, in a `with` block, to this: the path and the record."""
+        before, cls.storing = cls.storing, store
+        try:
+            yield
+        finally:
+            cls.storing = before
+
+    @classmethod
+    @contextlib.contextmanager
+    def together(cls) -> Iterator[Callable[[str | None], tensors.Sink]]:
+        """Opens sinks for a `with` block that replaces files only at its end, those beside a result among them."""
+        with tensors.together() as opened:
+
+            def store(path: str, record: Record) -> None:
+                opened(path).write(tensors.encode(record, tensors.suffix_format(path) or "json"))
+
+            with cls.stored_by(store):
+                yield opened
 
     def content(self, name: str) -> Any:
         """What the file behind a flag holds, before the first item is there."""
@@ -275,7 +313,7 @@ class Call:
             self.files |= digests
         return self.loaded[name]
 
-    def _stamped(self, item: Item, result: Record) -> Record:
+    def _stamped(self, item: Item, result: Record, beside: str = "") -> Record:
         before = item.history if isinstance(item, Record) else []
         files = dict(self.files)
         if not before and self.source is not None and self.source.digest():
@@ -286,6 +324,8 @@ class Call:
                 files |= content.digests()
         if files:
             entry["files"] = {spoken(name): digest for name, digest in files.items()}
+        if beside:
+            entry["beside"] = spoken(beside)
         return replace(result, history=[*before, entry]).checked()
 
     def _check_stdin(self) -> None:
@@ -295,13 +335,27 @@ class Call:
         if readers + implied > 1:
             raise UsageError("only one operand can be '-' (standard input)")
 
+    def _why(self, usual: str = "") -> str:
+        """Which layer first gave what is not finite, and which parameter was it before; else the usual reason."""
+        first, flaw = self.broken, ""
+        for name, content in (self.parameters | self.loaded).items():  # Python gives contents, not files
+            if hasattr(content, "flaw"):  # a model
+                flaw = flaw or content.flaw(first)
+            elif isinstance(content, dict) and not flaw:
+                found = {key: tensors.non_finite(array) for key, array in content.items()}
+                flaw = next((f"{key} of {options.spelling(name)} is {at}" for key, at in found.items() if at), "")
+        where = f", first in {first}" if first else ""
+        reason = flaw or usual
+        return where + (f": {reason}" if reason else "")
+
     def _check_range(self, item: Item, result: Record) -> None:
-        before = non_finite(item["x"]) if isinstance(item, Record) and "x" in item else ""
-        after = "" if before or "x" not in result else non_finite(result["x"])
+        before = tensors.non_finite(item["x"]) if isinstance(item, Record) and "x" in item else ""
+        after = "" if before or "x" not in result else tensors.non_finite(result["x"])
         if before:
             problem = f"x is {before}"
         elif after:
-            problem = f"the result is {after}: outside the range of {result['x'].dtype}"
+            usual = f"outside the range of {result['x'].dtype}"
+            problem = f"the result is {after}{self._why(usual)}"
         else:
             return
         if self.common.get("check_finite"):
@@ -399,21 +453,3 @@ def spelled(name: str, value: Any) -> list[str]:
     if isinstance(value, tuple):
         return [flag, ",".join(map(str, value))]
     return [flag, str(value) if isinstance(value, str | int | float) else f"<{type(value).__name__}>"]
-
-
-def non_finite(x: np.ndarray[Any, Any]) -> str:
-    """The first NaN or infinity of a float tensor and its index, "" where there is none.
-
-    >>> non_finite(np.array([[0.0, np.nan]]))
-    'nan at [0][1]'
-    """
-    if x.dtype.kind not in "fV":
-        return ""
-    with np.errstate(all="ignore"):
-        if np.isfinite(x.sum(dtype=np.float32 if x.itemsize == 2 else None)):
-            return ""
-        at = np.argwhere(~np.isfinite(x))
-    if not len(at):
-        return ""
-    index = tuple(int(i) for i in at[0])
-    return f"{float(x[index])} at " + "".join(f"[{i}]" for i in index)

@@ -1,18 +1,15 @@
 """Looking into a run of a model: intermediates by name kept, replaced, or heads switched off."""
 
 import fnmatch
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 
-from attnkit import options, tensors
+from attnkit import attending, options, tensors
 from attnkit.errors import DataError, UsageError
 from attnkit.tensors.record import Array, Labels, Record
 
-QUERIES = {"q": ("head", "query", "head_dim"), "heads": ("head", "query", "head_dim")}
-AXES: dict[str, tuple[str, ...]] = QUERIES | dict.fromkeys(
-    ("hidden", "activated", "linear", "gated"), ("token", "hidden")
-)
+AXES: dict[str, tuple[str, ...]] = dict.fromkeys(("hidden", "activated", "linear", "gated"), ("token", "hidden"))
 AXES |= {"logits": ("token", "vocab"), "pooler": ("model",)}
-SQUARE = ("scores", "scaled", "capped", "masked", "weights")
 
 
 class Tracer:
@@ -20,16 +17,22 @@ class Tracer:
 
     patterns  names to keep, as in a shell; () keeps none
     patches   name -> the array that takes the place of that intermediate
-    ablated   layer -> the heads that are set to 0 there
+    ablated   the heads that are set to 0, as `heads_of` reads them
+    weights   what is kept in place of weights, as `model.view` reads it; "full": the weights
     """
 
     def __init__(
-        self, patterns: tuple[str, ...], patches: Mapping[str, Array] | None = None, ablated: tuple[str, ...] = ()
+        self,
+        patterns: tuple[str, ...],
+        patches: Mapping[str, Array] | None = None,
+        ablated: tuple[str, ...] = (),
+        weights: str = "full",
     ) -> None:
         self.kept: dict[str, Array] = {}
         self._patterns = patterns
         self._patches = dict(patches or {})
         self._ablated = heads_of(ablated)
+        self._whole = weights == "full"
         self._met: set[str] = set()
 
     def visit(self, name: str) -> Callable[[Array], Array] | None:
@@ -39,8 +42,10 @@ class Tracer:
         return (lambda array: self._changed(name, array)) if asked else None
 
     def wants(self, name: str) -> bool:
-        """Whether an intermediate is kept."""
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._patterns)
+        """Whether an intermediate is kept; what is said of weights goes by their name too."""
+        weights, dot, _ = name.partition(".weights.")
+        names = [name, f"{weights}.weights"] if dot else [name] if self._whole or not name.endswith(".weights") else []
+        return any(fnmatch.fnmatchcase(one, pattern) for one in names for pattern in self._patterns)
 
     def check(self) -> None:
         """UsageError for a name that the run did not come by."""
@@ -54,11 +59,11 @@ class Tracer:
             if not fnmatch.filter(self._met, pattern):
                 raise UsageError(f"{pattern!r} fits no intermediate of this run", "--trace-only")
 
-    def record(self, tokens: Labels | None, source: Labels | None = None) -> Record:
-        """The intermediates kept, in the order of the run, with the tokens of its axes."""
+    def record(self, tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None) -> Record:
+        """The intermediates kept, in the order of the run, with the tokens of its axes; keys: those of a cache too."""
         axes = {name: axes_of(name, array.ndim) for name, array in self.kept.items()}
         labels: dict[str, Labels] = {}
-        for names, found in ((("token", "query", "key"), tokens), (("source",), source)):
+        for names, found in ((("token", "query"), tokens), (("key",), keys or tokens), (("source",), source)):
             labels |= {name: found for name in names if found}
         used = {axis for names in axes.values() for axis in names}
         return Record(self.kept, axes, {name: found for name, found in labels.items() if name in used})
@@ -71,45 +76,55 @@ class Tracer:
             array = tensors.convert(patch, array.dtype.name)
         if name in self._ablated:
             array = array.copy()
-            for head in self._ablated[name]:
-                if head >= array.shape[-3]:
-                    layer = name.removesuffix(".heads")
-                    raise DataError(f"{layer} has heads 0 to {array.shape[-3] - 1}, not {head}", "--ablate")
-                array[..., head, :, :] = 0
+            for heads in self._ablated[name]:
+                last = array.shape[-3] - 1
+                if (heads.stop or 0) > last + 1 or (heads.start or 0) > last:
+                    layer, beyond = name.removesuffix(".heads"), max(heads.start or 0, (heads.stop or 0) - 1)
+                    raise DataError(f"{layer} has heads 0 to {last}, not {beyond}", "--ablate")
+                array[..., heads, :, :] = 0
         if self.wants(name):
             self.kept[name] = array
         return array
 
 
-def heads_of(ablated: tuple[str, ...]) -> dict[str, list[int]]:
+def heads_of(ablated: Sequence[str]) -> dict[str, list[slice]]:
     """The heads to switch off by the name of the intermediate that holds them.
 
-    >>> heads_of(("encoder.3.self:5", "encoder.3.self:0"))
-    {'encoder.3.self.heads': [5, 0]}
+    Each is LAYER, all its heads; LAYER:HEAD or LAYER:A:B, heads A to B - 1; or more heads of the layer before.
+
+    >>> heads_of(("encoder.3.self:5", "7:9", "encoder.4.self"))
+    {'encoder.3.self.heads': [slice(5, 6, None), slice(7, 9, None)], 'encoder.4.self.heads': [slice(None, None, None)]}
     """
-    found: dict[str, list[int]] = {}
+    found: dict[str, list[slice]] = {}
+    layer = ""
     for text in ablated:
-        layer, colon, head = text.rpartition(":")
-        if not (colon and layer and head.isascii() and head.isdigit()):
-            raise UsageError(f"expected LAYER:HEAD, such as encoder.3.self:5, got {text!r}", "--ablate")
-        found.setdefault(f"{layer}.heads", []).append(int(head))
+        more = re.fullmatch(r"[0-9]{1,9}|[0-9]{0,9}:[0-9]{0,9}", text, re.ASCII)
+        name, colon, heads = ("", ":", text) if more else text.partition(":")
+        layer = name or layer
+        if not (layer and (heads or not colon) and re.fullmatch(r"[0-9]{0,9}(:[0-9]{0,9})?", heads, re.ASCII)):
+            expected = "LAYER, LAYER:HEAD or LAYER:A:B, such as encoder.3.self:5"
+            raise UsageError(f"expected {expected}, got {text!r}", "--ablate")
+        first, between, end = heads.partition(":")
+        start, stop = int(first) if first else None, int(end) if end else None
+        chosen = slice(start, stop if between or start is None else start + 1)
+        if chosen.stop is not None and chosen.stop <= (chosen.start or 0):
+            raise UsageError(f"{text}: no heads from {chosen.start or 0} to before {chosen.stop}", "--ablate")
+        found.setdefault(f"{layer}.heads", []).append(chosen)
     return found
 
 
 def axes_of(name: str, rank: int) -> tuple[str, ...]:
     """The axis names of an intermediate.
 
-    >>> axes_of("encoder.0.self.weights", 4)
-    ('batch', 'head', 'query', 'key')
+    >>> axes_of("encoder.0.self.weights", 4), axes_of("decoder.0.cross.weights.received", 2)
+    (('batch', 'head', 'query', 'key'), ('head', 'source'))
     """
-    *layer, last = name.split(".")
-    over = "source" if layer[-1:] == ["cross"] else "key"
-    if last in SQUARE:
-        axes: tuple[str, ...] = ("head", "query", over)
-    elif last in ("k", "v"):
-        axes = ("head", over, "head_dim")
+    layer, dot, step = name.rpartition(".weights.") if ".weights." in name else name.rpartition(".")
+    step = f"weights.{step}" if dot == ".weights." else step
+    if step in attending.AXES:
+        axes = attending.axes_of(step, "source" if layer.endswith(".cross") else "key")
     else:
-        axes = AXES.get(last, ("token", "model"))
+        axes = AXES.get(step, ("token", "model"))
     if rank < len(axes):  # one class for a whole image
         axes = axes[-rank:]
     return ("batch", *axes) if rank > len(axes) else axes

@@ -19,6 +19,7 @@ LOOKS = {
     "list": options.switch("the names, shapes and dtypes of all tensors"),
 }
 ALL = slice(None)
+MANY = 8  # tensors without an x that are shown one by one: those of a layer
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,6 +72,9 @@ def seen(record: Record, call: Call, look: display.Look) -> str:
     chosen = call.parameters.get("name") or call.extra.get("name")
     names = ("x",) if "x" in record and not chosen else tuple(record.tensors)
     cut = (call.parameters.get("slice") or call.extra.get("slice") or "").replace(" ", "")
+    if not (asked or chosen or cut) and len(names) > MANY:
+        one = f"{call.operands[0] if call.operands else 'FILE'}{'.' if isinstance(record, Published) else ':'}NAME"
+        return listing(record, look, last=f"attnkit show {one} shows one of them, --name NAME,NAME several")
     if asked:
         draw = display.heatmap if "heatmap" in asked else display.heads
         return "\n\n".join(drawn(record, name, look, draw, cut) for name in names)
@@ -80,9 +84,9 @@ def seen(record: Record, call: Call, look: display.Look) -> str:
     return "\n\n".join(tables)
 
 
-def listing(record: Record, look: display.Look) -> str:
-    """Every tensor of a record in a line."""
-    return display.listing({name: (record[name], record.axes_of(name)) for name in record.tensors}, look)
+def listing(record: Record, look: display.Look, last: str = "") -> str:
+    """Every tensor of a record in a line; with a last line also its extremes."""
+    return display.listing({name: (record[name], record.axes_of(name)) for name in record.tensors}, look, last=last)
 
 
 def sliceable(text: str) -> str:

@@ -121,7 +121,7 @@ def test_a_trace_holds_every_intermediate_in_order(tmp_path):
     assert trace.axes["encoder.2.self.weights"] == ("head", "query", "key")
     assert trace.labels["query"] == trace.labels["key"] == trace.labels["token"] == record.labels["token"]
     np.testing.assert_allclose(trace["encoder.2.self.weights"].sum(axis=-1), 1, rtol=1e-6)
-    assert trace.history == record.history
+    assert trace.history == [record.history[0] | {"beside": path}]
 
 
 def test_a_trace_of_chosen_names_holds_them_alone(tmp_path):
@@ -129,6 +129,28 @@ def test_a_trace_of_chosen_names_holds_them_alone(tmp_path):
     attnkit.encode("The cat sat", model=MINILM, trace=path, trace_only=("*.self.weights", "encoder.0.norm?"))
     names = list(tensors.load(path).tensors)
     assert len(names) == 6 + 2 and names[:2] == ["encoder.0.self.weights", "encoder.0.norm1"]
+
+
+@pytest.mark.parametrize(
+    "name, part", [("bert", "encoder.1.self"), ("llama", "decoder.1.self"), ("t5", "encoder.1.self")]
+)
+def test_a_trace_says_what_weights_say_without_the_weights(name, part, tmp_path):
+    whole, said, rows = (str(tmp_path / f"{what}.npz") for what in ("whole", "said", "rows"))
+    record = attnkit.encode(ids=ids(name), model=folder(name), trace=whole, trace_only=("*.weights",), dtype="float64")
+    weights = tensors.load(whole)[f"{part}.weights"]
+    options = {"ids": ids(name), "model": folder(name), "dtype": "float64"}
+    other = attnkit.encode(**options, trace=said, trace_only=("*.weights",), weights="stats")
+    np.testing.assert_allclose(other["x"], record["x"], atol=1e-12)
+    stats = tensors.load(said)
+    assert not [one for one in stats if one.endswith(".weights")]
+    assert len(stats.tensors) == 6 * len(tensors.load(whole).tensors)
+    np.testing.assert_allclose(stats[f"{part}.weights.received"], weights.sum(axis=-2), atol=1e-12)
+    np.testing.assert_allclose(stats[f"{part}.weights.max"], weights.max(axis=-1), atol=1e-12)
+    assert stats.axes[f"{part}.weights.entropy"][-2:] == ("head", "query")
+    attnkit.encode(**options, trace=rows, trace_only=("*.weights",), weights="rows:-1")
+    row = tensors.load(rows)
+    assert all(one.endswith(".weights.rows") for one in row)
+    np.testing.assert_allclose(row[f"{part}.weights.rows"], weights[..., -1:, :], atol=1e-12)
 
 
 def test_the_trace_of_a_decoder_only_model_ends_in_logits(tmp_path):
@@ -181,7 +203,10 @@ def test_a_record_arrives_by_its_first_bytes(tmp_path):
         ({"trace_only": ("*",)}, "--trace FILE"),
         ({"ablate": ("encoder.9.self:0",)}, "no intermediate 'encoder.9.self.heads'; did you mean encoder."),
         ({"ablate": ("encoder.0.self:12",)}, "has heads 0 to 11, not 12"),
-        ({"ablate": ("encoder.0.self",)}, "expected LAYER:HEAD"),
+        ({"ablate": ("encoder.0.self:last",)}, "expected LAYER, LAYER:HEAD or LAYER:A:B"),
+        ({"ablate": ("encoder.0.self:2:13",)}, "has heads 0 to 11, not 12"),
+        ({"ablate": ("encoder.0.self:2:2",)}, "no heads from 2 to before 2"),
+        ({"ablate": ("3",)}, "expected LAYER"),
         ({"patch": "encoder.0.norm1"}, "is not NAME=FILE"),
         ({"pair": "x", "pool": "pooler", "ids": np.array([30522])}, "token id 30522 at [0] outside 0..30521"),
         ({"image": np.zeros((3, 4, 4))}, "takes no image"),

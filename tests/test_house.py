@@ -26,9 +26,10 @@ ARROWS = {
     "images": {"checkpoints", "model", "tensors"},
     "formats": {"options", "tensors"},
     "tool": {"__init__", "display", "formats", "operands", "options", "tensors"},
+    "attending": {"model", "tensors"},
     "layers": {"checkpoints", "model", "options", "tensors"},
     "texts": {"checkpoints", "images", "layers", "model", "operands", "tensors", "tokenizers", "tool"},
-    "tracing": {"options", "tensors"},
+    "tracing": {"attending", "options", "tensors"},
     "generating": {
         "checkpoints", "display", "layers", "model", "options", "tensors", "texts", "tokenizers", "tool", "tracing",
         "views",
@@ -40,8 +41,9 @@ ARROWS = {
     "commandline": {"options", "tool"},
     "pipelines": {"commandline", "commands", "formats", "tensors", "tool"},
     "commands": {
-        "__init__", "checkpoints", "display", "formats", "generating", "layers", "model", "operands", "options",
-        "output", "overviews", "pipelines", "recipes", "tensors", "texts", "tokenizers", "tool", "tracing", "views",
+        "__init__", "attending", "checkpoints", "display", "formats", "generating", "layers", "model", "operands",
+        "options", "output", "overviews", "pipelines", "recipes", "tensors", "texts", "tokenizers", "tool", "tracing",
+        "views",
     },
     "cli": {"__init__", "commands", "commandline", "options", "output", "tool"},
     "__main__": {"cli"},

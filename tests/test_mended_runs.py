@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import attnkit
 from attnkit import pipelines, tensors
@@ -205,6 +206,7 @@ def test_a_decoder_without_words_runs_from_files(tmp_path):
         (f"--model {STORY} Once --stop ''", "--stop: an empty text"),
         (f"--model {FRENCH} le --ids empty.json --max-tokens 0", "nothing to score; --score TEXT"),
         (f"--model {STORY} Once --max-tokens 0", "nothing to score; --score TEXT"),
+        (f"--model {STORY} Once --score ' upon' --trace a.npz --cache-out ./a.npz", "two results for one file"),
     ],
 )
 def test_what_asks_for_nothing_is_a_usage_error(tmp_path, asked, problem):
@@ -229,3 +231,253 @@ def test_a_warning_is_one_from_python_too():
     states = attnkit.layernorm(attnkit.encode("Once", model=STORY))
     with pytest.warns(AttnkitWarning, match="is not looked at"):
         attnkit.decode(states, model=STORY, max_tokens=1)
+
+
+BESIDE = [f"encode --model {STORY} 'Once upon' --trace", f"decode --model {STORY} Once --max-tokens 2 --cache-out"]
+
+
+@pytest.mark.parametrize("asked", BESIDE)
+@pytest.mark.parametrize(("where", "status"), [("> /dev/full", 4), ("-o missing/out.npz", 4), ("-f npy > out", 3)])
+def test_a_run_that_fails_leaves_the_files_beside_its_result(tmp_path, asked, where, status):
+    (tmp_path / "beside.npz").write_text("as it was")
+    run(f"attnkit {asked} beside.npz {where}", tmp_path, status)
+    assert (tmp_path / "beside.npz").read_text() == "as it was"
+    assert {path.name for path in tmp_path.iterdir()} <= {"beside.npz", "out"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"printf 'Once\\nupon\\n' | attnkit encode --model {STORY} --lines --trace beside.npz",
+        f"attnkit encode --model {STORY} Once --trace beside.npz --trace-only 'decoder.9.*'",
+        f"attnkit run 'encode --model {STORY} Once --trace beside.npz | attend --heads 7'",
+    ],
+)
+def test_a_stage_that_fails_later_leaves_the_file_of_a_trace(tmp_path, line):
+    (tmp_path / "beside.npz").write_text("as it was")
+    program = f'attnkit() {{ "{sys.executable}" -m attnkit "$@"; }}; {line} > out'
+    assert subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True).returncode in (2, 3)
+    assert (tmp_path / "beside.npz").read_text() == "as it was"
+    assert {path.name for path in tmp_path.iterdir()} == {"beside.npz", "out"}
+
+
+def test_a_call_from_python_that_fails_leaves_the_file_of_a_trace(tmp_path):
+    file = tmp_path / "beside.npz"
+    file.write_text("as it was")
+    with pytest.raises(UsageError, match="fits no intermediate"):
+        attnkit.decode("Once upon", model=STORY, max_tokens=0, trace=str(file), trace_only="nothing")
+    assert file.read_text() == "as it was"
+
+
+@pytest.mark.parametrize("asked", BESIDE)
+def test_what_a_run_wrote_beside_its_result_is_replayed(tmp_path, asked):
+    run(f"attnkit {asked} beside.npz -o out.npz", tmp_path)
+    before = (tmp_path / "beside.npz").read_bytes()
+    for file in ("beside.npz", "out.npz"):
+        assert "1 command run again: equal bit for bit" in run(f"attnkit history {file} --replay", tmp_path)[0]
+    assert (tmp_path / "beside.npz").read_bytes() == before
+    [name] = [name for name in tensors.load(str(tmp_path / "beside.npz")) if name.startswith("decoder.0.self.k")]
+    run(f"attnkit show beside.npz --name {name} -o part.npz", tmp_path)
+    assert "2 commands run again: equal bit for bit" in run("attnkit history part.npz --replay", tmp_path)[0]
+    (tmp_path / "beside.npz").unlink()
+    script = run("attnkit history part.npz", tmp_path)[0]
+    assert script.endswith(f"beside.npz > /dev/null\nattnkit show --name {name} < beside.npz\n")
+    shown = run(script, tmp_path)[0]
+    assert (tmp_path / "beside.npz").exists() and shown == run("attnkit show part.npz", tmp_path)[0]
+
+
+def left_padded(record):
+    """The record of a batch with its padding before the tokens."""
+    counts = record["mask"].sum(axis=-1)[:, 0]
+    ids = np.stack([np.roll(row, len(row) - count) for row, count in zip(record["ids"], counts, strict=True)])
+    mask = np.stack([np.roll(row, row.shape[-1] - count) for row, count in zip(record["mask"], counts, strict=True)])
+    return Record({"ids": ids, "mask": mask}, {"ids": ("batch", "token"), "mask": ("batch", "all queries", "key")})
+
+
+@pytest.mark.parametrize("pad", [lambda record: record, left_padded], ids=["right", "left"])
+@pytest.mark.parametrize("emit", [None, "logits"])
+def test_the_scores_of_a_padded_batch_stand_where_its_tokens_stand(tmp_path, pad, emit):
+    written = ["Once upon", "Once upon a time"]
+    batch = pad(attnkit.embed(written, model=STORY))
+    made = attnkit.decode(batch, model=STORY, max_tokens=0, emit=emit)
+    real = batch["mask"][:, 0]
+    kept = real if emit else real[:, 1:] & np.cumsum(real, axis=1)[:, 1:].astype(bool) & (np.cumsum(real, 1)[:, 1:] > 1)
+    np.testing.assert_array_equal(made["mask"][:, 0], kept)
+    for row, text in enumerate(written):
+        alone = attnkit.decode(text, model=STORY, max_tokens=0, emit=emit)
+        for name in ("x", "ids"):
+            np.testing.assert_array_equal(made[name][row][kept[row]], alone[name])
+            assert not made[name][row][~kept[row]].any()
+        names = np.array(made.labels["token"][row])
+        assert names[kept[row]].tolist() == alone.labels["token"] and set(names[~kept[row]]) <= {"[PAD]"}
+
+
+@pytest.mark.parametrize("pad", [lambda record: record, left_padded], ids=["right", "left"])
+def test_the_trace_of_a_batch_is_one_record_as_of_encode(tmp_path, pad):
+    batch = pad(attnkit.embed(["Once upon", "Once upon a time"], model=STORY))
+    files = [str(tmp_path / f"{name}.npz") for name in ("decode", "encode", "alone")]
+    attnkit.decode(batch, model=STORY, max_tokens=0, trace=files[0])
+    attnkit.encode(batch, model=STORY, trace=files[1])
+    attnkit.decode("Once upon", model=STORY, max_tokens=0, trace=files[2])
+    ours, whole, alone = map(tensors.load, files)
+    assert [*ours] == [*whole] and ours.axes == whole.axes
+    real = batch["mask"][:, 0]
+    for name in whole:
+        assert ours[name].shape == whole[name].shape
+        part = ours[name][0]
+        for at, axis in enumerate(ours.axes[name][1:]):
+            part = part.compress(real[0], at) if axis in ("token", "query", "key") else part
+        np.testing.assert_array_equal(part, alone[name])
+    np.testing.assert_allclose(ours["decoder.norm"][real], whole["decoder.norm"][real], atol=2e-5)
+    assert np.array(ours.labels["query"])[real].tolist() == ["Once", "Ġupon", "Once", "Ġupon", "Ġa", "Ġtime"]
+
+
+def test_traces_of_several_texts_and_of_a_cache(tmp_path):
+    trace, cache = str(tmp_path / "t.npz"), str(tmp_path / "c.npz")
+    attnkit.decode(["le chat", "le chat noir dort"], model=FRENCH, score="the cat", trace=trace)
+    found = tensors.load(trace)
+    assert found.axes["decoder.0.cross.weights"] == ("batch", "head", "query", "source")
+    assert found.labels["source"] == [
+        ["▁le", "▁chat", "</s>", "<pad>", "<pad>"],
+        ["▁le", "▁chat", "▁noir", "▁dort", "</s>"],
+    ]
+    attnkit.decode("Once upon", model=STORY, max_tokens=1, cache_out=cache)
+    for more in (" time", [" time", " time there was"]):
+        attnkit.decode(more, model=STORY, cache_in=cache, max_tokens=0, emit="logits", trace=trace)
+        found = tensors.load(trace)
+        shape = found["decoder.0.self.weights"].shape
+        assert shape[0] == (1 if isinstance(more, str) else 2) and shape[-1] > shape[-2]
+    with pytest.raises(DataError, match="a batch without rows"):
+        attnkit.decode(Record({"ids": np.zeros((0, 3), int)}), model=STORY, max_tokens=0, emit="logits")
+
+
+def test_every_text_of_a_batch_is_drawn_as_it_is_alone():
+    both = attnkit.decode(["Once", "One day"], model=STORY, temperature=2.0, seed=3, max_tokens=4)
+    for row, text in enumerate(["Once", "One day"]):
+        alone = attnkit.decode(text, model=STORY, temperature=2.0, seed=3, max_tokens=4)
+        np.testing.assert_array_equal(both["ids"][row], alone["ids"])
+
+
+def test_a_mask_without_a_token_is_told():
+    batch = attnkit.embed(["le chat", "le chat noir"], model=FRENCH)
+    mask = batch["mask"].copy()
+    mask[1] = False
+    empty = Record({"ids": batch["ids"], "mask": mask}, batch.axes)
+    for model in (FRENCH, STORY):
+        with pytest.warns(AttnkitWarning, match=r"1 row of the mask is empty: .* \(first \[1\]\[0\]\)"):
+            states = attnkit.encode(empty, model=model)
+    for given in (empty, states if "memory" in states else empty):
+        with pytest.raises(DataError, match="row 1 of the source has no token"):
+            attnkit.decode(given, model=FRENCH)
+
+
+def altered(folder, changes, source=STORY):
+    """A copy of a model in which some weights, named by how their names end, have another value at a place."""
+    shutil.copytree(source, folder / "copy")
+    file = folder / "copy" / "model.safetensors"
+    arrays = {name: array.copy() for name, array in load_file(file).items()}
+    for end, (place, value) in changes.items():
+        [name] = [name for name in arrays if name.endswith(end)]
+        arrays[name][place] = value
+    save_file(arrays, file)
+    return str(folder / "copy")
+
+
+def test_layers_that_are_not_read_are_told(tmp_path):
+    model = altered(tmp_path, {})
+    config = tmp_path / "copy" / "config.json"
+    config.write_text(config.read_text().replace('"n_layer": 3', '"n_layer": 1'))
+    said = "2 layers of the files are not read, which the configuration leaves out: transformer.h.1, transformer.h.2"
+    for line in (f"attnkit encode --model {model} Once", f"attnkit decode --model {model} Once --max-tokens 2"):
+        assert said in run(f"{line} -f json", tmp_path)[1]
+        assert run(f"{line} -f json -q", tmp_path)[1] == ""
+    shown = " ".join(run(f"attnkit show {model}", tmp_path)[0].split())
+    assert "not read 24 of 40 tensors: transformer.h.1.attn.c_attn.bias, " in shown and "and 21 more" in shown
+    assert "not read" not in run(f"attnkit show {STORY}", tmp_path)[0]
+
+
+def test_buffers_are_no_tensors_that_are_not_read():
+    assert open_checkpoint(str(MODELS / "bert-old")).params.unread() == [
+        "cls.seq_relationship.bias",
+        "cls.seq_relationship.weight",
+    ]
+    for name in ("gpt2", "marian", "marian-native", "t5", "llama", "vit"):
+        params = open_checkpoint(str(MODELS / name)).params
+        assert params.unread() == [] and params.unread_layers() == []
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_weight_that_is_not_finite_is_named(tmp_path, value):
+    model = altered(tmp_path, {"h.1.mlp.c_fc.weight": ((3, 4), value)})
+    flaw = f"parameter decoder.1.ffn.w1 is {value} at [3][4]"
+    with pytest.warns(AttnkitWarning, match=re.escape(f", first in decoder.1.ffn: {flaw}")):
+        attnkit.encode("Once upon", model=model)
+    for asked in ({}, {"beam": 2}, {"temperature": 1.0}):
+        with pytest.raises(DataError, match=re.escape(f", first in decoder.1.ffn: {flaw}")):
+            attnkit.decode("Once upon", model=model, **asked)
+    with pytest.warns(AttnkitWarning, match=re.escape(f": {flaw}")):
+        attnkit.ffn(attnkit.embed("Once", model=STORY), model=model, layer="decoder.1.ffn")
+    with pytest.warns(AttnkitWarning, match=re.escape("wq of --params is nan at [0][0]")):
+        weights = {name: np.full((4, 4), np.nan) for name in ("wq", "wk", "wv", "wo")}
+        attnkit.attend(attnkit.embed("Once", dim=4), params=weights)
+
+
+def test_a_result_beyond_its_dtype_names_the_layer(tmp_path):
+    large = {f"h.1.mlp.c_proj.{end}": (..., 3e38) for end in ("weight", "bias")}
+    model = altered(tmp_path, large, str(MODELS / "gpt2"))
+    with pytest.warns(AttnkitWarning, match=r"first in decoder.1.ffn: outside the range of float32"):
+        attnkit.encode(None, ids=np.array([1, 2]), model=model, layers=":2")
+
+
+def test_a_file_of_many_tensors_is_shown_as_a_list(tmp_path):
+    attnkit.encode("Once upon", model=STORY, trace=str(tmp_path / "t.npz"))
+    shown = run("attnkit show t.npz", tmp_path)[0]
+    for said in (
+        "decoder.0.self.weights",
+        "(head 4, query 2, key 2)",
+        "min",
+        "max",
+        "55 tensors",
+        "t.npz:NAME shows one",
+    ):
+        assert said in shown
+    assert len(shown.splitlines()) < 2 * 55 + 10
+    assert run("attnkit show t.npz:decoder.norm", tmp_path)[0].startswith("decoder.norm (token 2, model 64)")
+    assert run("attnkit show t.npz --only decoder.norm", tmp_path)[0].startswith("decoder.norm (token 2, model 64)")
+    assert f"{STORY}:decoder.NAME shows one" in " ".join(run(f"attnkit show {STORY}:decoder", tmp_path)[0].split())
+    assert "wq (model 64, all heads 64)" in run(f"attnkit show {STORY}:decoder.0.self", tmp_path)[0]
+
+
+ABLATED = {
+    "decoder.0.self": ([0, 1, 2, 3], []),
+    "decoder.0.self:1": ([1], []),
+    "decoder.0.self:1,2": ([1, 2], []),
+    "decoder.0.self:1:3,decoder.1.self": ([1, 2], [0, 1, 2, 3]),
+    "decoder.0.self::2,3,decoder.1.self:2:": ([0, 1, 3], [2, 3]),
+}
+
+
+@pytest.mark.parametrize("asked", ABLATED)
+def test_heads_are_switched_off_one_by_one_by_ranges_and_by_layers(tmp_path, asked):
+    file = str(tmp_path / "t.npz")
+    made = attnkit.encode("Once upon", model=STORY, ablate=asked, trace=file, trace_only="*.heads")
+    trace = tensors.load(file)
+    for layer, heads in enumerate(ABLATED[asked]):
+        assert [at for at, head in enumerate(trace[f"decoder.{layer}.self.heads"]) if not head.any()] == heads
+    assert f"--ablate {asked}" in made.history[-1]["command"]
+    _, *more = asked.split(",")
+    if not more:
+        return
+    flags = " ".join(f"--ablate {part}" for part in asked.split(","))
+    run(f"attnkit encode --model {STORY} 'Once upon' {flags} -o made.npz", tmp_path)
+    np.testing.assert_array_equal(tensors.load(str(tmp_path / "made.npz"))["x"], made["x"])
+
+
+def test_segments_are_taken_by_their_published_name():
+    ids, segments = np.array([1, 2, 3, 4]), np.array([0, 0, 1, 1])
+    ours, published, none = (
+        attnkit.encode(Record({"ids": ids} | named), model=str(MODELS / "bert"))["x"]
+        for named in ({"types": segments}, {"token_type_ids": segments}, {})
+    )
+    np.testing.assert_array_equal(ours, published)
+    assert not np.array_equal(ours, none)

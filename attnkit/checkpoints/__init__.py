@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from attnkit import tensors
 from attnkit.checkpoints.documents import document
 from attnkit.checkpoints.names import Published, entries
 from attnkit.checkpoints.settings import Settings
@@ -33,6 +34,10 @@ DEPTHS = ("n_layer", "num_hidden_layers", "num_layers", "num_decoder_layers", "n
           "encoder_layers", "decoder_layers")  # fmt: skip
 TOKEN = re.compile(r"_token_id$|^bad_words_ids$")  # what the generation's own file may say anew
 FLOATS = ("float64", "float32", "float16", "bfloat16")
+BUFFER = re.compile(  # what some files hold of a model besides what it has learned
+    r"(^|\.)attn\.(masked_)?bias$|position_ids$|rotary_emb\.inv_freq$|embed_positions\.weights?$|^special:"
+)
+NUMBER = re.compile(r"(?<![0-9])[0-9]+(?![0-9])")
 
 
 class Checkpoint:
@@ -80,6 +85,10 @@ class Checkpoint:
     def parameter_count(self) -> int:
         """How many numbers the model has learned: each tensor that a layer uses, counted once."""
         return self.params.count()
+
+    def flaw(self, first: str = "") -> str:
+        """The first parameter in use that is not finite, in the layer named if there is one; "" where all are."""
+        return self.params.flaw(first)
 
     def digests(self) -> dict[str, str]:
         """The SHA-256 of every file that the model was read from, by path."""
@@ -137,8 +146,30 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
 
     def count(self) -> int:
         """The elements of all tensors in use."""
-        stored = {self._stored(layer, name) for layer, names in self.entries.items() for name in names}
-        return sum(int(np.prod(self.weights.entries[name][1], dtype=np.int64)) for name in stored)
+        return sum(int(np.prod(self.weights.entries[name][1], dtype=np.int64)) for name in self._used())
+
+    def unread(self) -> list[str]:
+        """The stored tensors that no layer uses, buffers aside."""
+        used = self._used()
+        return [name for name in self.weights.entries if name not in used and not BUFFER.search(name)]
+
+    def unread_layers(self) -> list[str]:
+        """What the names of stored layers begin with that the configuration leaves out, as h.12."""
+        used = self._used()
+        known, read = set(map(numberless, used)), set(map(stem_of, used))
+        found = dict.fromkeys(stem_of(name) for name in self.unread() if numberless(name) in known)
+        return [stem for stem in found if stem not in read]
+
+    def flaw(self, first: str = "") -> str:
+        """The first parameter that is not finite, of the layer named and then of all others that a run has asked for.
+
+        "" where all are finite.
+        """
+        for layer in dict.fromkeys([first, *self._ready]):
+            for name, array in self._ready.get(layer, {}).items():
+                if found := tensors.non_finite(array):
+                    return f"parameter {layer}.{name} is {found}"
+        return ""
 
     def _parameter(self, layer: str, name: str) -> Array:
         entry, stored = self.entries[layer][name], self._stored(layer, name)
@@ -154,6 +185,9 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
             raise DataError(f"no tensor {names[0]!r} ({name} of {layer})", self.weights.name)
         return found
 
+    def _used(self) -> set[str]:
+        return {self._stored(layer, name) for layer, names in self.entries.items() for name in names}
+
     def _check(self) -> None:
         """DataError where a tensor is missing, no float, or of another shape than the configuration says."""
         for layer, names in self.entries.items():
@@ -166,6 +200,25 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
                     raise DataError(f"{where} has shape {shape} (expected {expected})", self.weights.file(stored))
                 if dtype not in FLOATS:
                     raise DataError(f"{where} has dtype {dtype} (expected a float)", self.weights.file(stored))
+
+
+def stem_of(name: str) -> str:
+    """A published name as far as the number of its layer; "" where it has none.
+
+    >>> stem_of("h.12.ln_1.weight"), stem_of("wte.weight")
+    ('h.12', '')
+    """
+    found = NUMBER.search(name)
+    return name[: found.end()] if found else ""
+
+
+def numberless(name: str) -> str:
+    """A published name without the number of its layer, so that those of all layers are one.
+
+    >>> numberless("h.12.ln_1.weight")
+    'h.#.ln_1.weight'
+    """
+    return NUMBER.sub("#", name, count=1)
 
 
 def computable(array: Array) -> Array:

@@ -13,6 +13,7 @@ TOOLS = {
     "posenc": "positions: sinusoidal, learned, rotary, ALiBi, T5",
     "mask": "who may attend to whom: causal, padding, windows, segments",
     "attend": "scaled dot-product and multi-head attention",
+    "merge": "attention over parts of the keys put together",
     "layernorm": "layer, RMS and batch normalization",
     "ffn": "the position-wise feed-forward network",
     "encode": "text to the hidden states of a published model, in one go",

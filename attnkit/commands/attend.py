@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from attnkit import layers, model, operands, options
+from attnkit import attending, layers, model, operands, options
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.tensors.record import Array, Labels, Record
+from attnkit.tensors.record import Array, Record
 from attnkit.tool import tool
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "head
 FFN = ("w1", "b1", "w2", "b2", "w3", "b3")  # one file may hold the weights of a whole layer
 KEEP = (*STEPS, "present")
 EMIT = (*STEPS, "present_key", "present_value")
+ALWAYS = ("q", "k", "v", "lse", "present_key", "present_value")  # what costs nothing to hand back
 
 
 def stands_alone(given: Mapping[str, Any]) -> bool:
@@ -78,6 +79,9 @@ def attend(
     ] = None,
     past_key: Annotated[Record | None, options.tensor("keys that come before, (B, G, P, K)")] = None,
     past_value: Annotated[Record | None, options.tensor("values that come before, (B, G, P, V)")] = None,
+    offset: Annotated[
+        int | None, options.integer("position of the first query among the keys [default: by --align]")
+    ] = None,
     softmax_dtype: Annotated[
         str | None,
         options.choice("dtype to round scores and weights to", ("float16", "bfloat16", "float32", "float64")),
@@ -86,6 +90,10 @@ def attend(
     add: Annotated[Record | None, options.tensor("add FILE to the result: :residual in the pre-norm order")] = None,
     emit: Annotated[str | None, options.choice("make this intermediate x", EMIT)] = None,
     keep: Annotated[tuple[str, ...], options.names("add these intermediates to the record", KEEP)] = (),
+    weights: Annotated[str | None, options.WEIGHTS] = None,
+    partial: Annotated[
+        bool, options.switch("these are a part of the keys: x is the heads, with lse beside it, for attnkit merge")
+    ] = False,
     steps: Annotated[bool, options.switch("add every intermediate to the record and show a table of each")] = False,
     strict: Annotated[bool, options.switch("refuse a query that may attend to nothing")] = False,
 ) -> Record:
@@ -106,6 +114,12 @@ def attend(
         raise UsageError("goes with --model DIR", "--layer")
     if record is None and residual:
         raise UsageError("--residual adds the input, and with these flags none is read")
+    if partial and (emit or residual or add is not None):
+        raise UsageError("--partial gives the heads: --emit, --residual and --add come after attnkit merge")
+    if offset is not None and (align is not None or past_key is not None):
+        raise UsageError("--offset says where the queries stand, and so do --align and --past-key: one or the other")
+    if weights not in (None, "full") and (steps or "weights" in (*keep, emit)):
+        raise UsageError(f"--weights {weights} is in place of all the weights, which --steps, --keep or --emit ask for")
     inputs = record or Record({})
     if model_ is not None:
         layer = layers.chosen(model_, layer, "attend")
@@ -123,37 +137,48 @@ def attend(
     if model_ is not None and layer is not None:
         params = model_.params.get(layer, {})
         said_by_model = options_of(model_, layer, q, inputs, array(past_key))
+        if offset is not None and (said_by_model.get("rotary") or said_by_model.get("bias") is not None):
+            raise UsageError("the model itself says where its queries stand", "--offset")
         heads, kv_heads, scale, causal, window, bias = merged(
             said_by_model, heads, kv_heads, scale, causal, window, bias
         )
     check_heads(q, k, heads, kv_heads)
-    weights = {name: one for name, one in (params or {}).items() if name not in FFN}
+    projections = {name: one for name, one in (params or {}).items() if name not in FFN}
     if seed is not None:
-        weights = random_weights(q, k, v, heads, kv_heads or heads, seed)
-    compared = {name: weights.pop(name) for name in model.SCORES[score][1] if name in weights}
+        projections = random_weights(q, k, v, heads, kv_heads or heads, seed)
+    compared = {name: projections.pop(name) for name in model.SCORES[score][1] if name in projections}
+    if offset is not None:
+        align = "top-left"
+    asked = (*keep, *(STEPS if steps else ()), *(["weights"] if weights else ()))
     found = model.multi_head_attention(
-        q, k, v, weights, heads=heads, kv_heads=kv_heads,
+        q, k, v, projections, heads=heads, kv_heads=kv_heads, past=offset or 0,
         mask=aligned(mask), bias=aligned(bias), causal=causal, align=align, window=window, lengths=array(lengths),
         scale=scale, softcap=softcap, score=score, score_params=compared,
         past_key=array(past_key), past_value=array(past_value), softmax_dtype=softmax_dtype,
-        rotary=said_by_model.get("rotary"),
+        rotary=said_by_model.get("rotary"), weights=weights or "full", keep=(*asked, emit, *ALWAYS),
     )  # fmt: skip
-    warn_of_empty(found["weights"], strict)
+    if not partial:
+        attending.warn_of_blind(np.isneginf(found["lse"]), strict)
 
     restricted = mask is not None or causal or window != (-1, -1) or lengths is not None
-    said = step_formulas(found, weights, score, scale, softcap, bias is not None, restricted)
+    said = attending.formulas(found, projections, score, scale, softcap, bias is not None, restricted)
     output, formula = found.pop("output"), said["output"] if steps or keep else said["attention"]
     if residual:
         output, formula = model.add(output, inputs["x"]), formula + " + input"
     if add is not None:
         output, formula = model.add(output, add["x"]), formula + " + residual"
-    axes = step_axes(found, "present" if past_key is not None else over, over)
+    seen = "present" if past_key is not None else over
+    lead = ("batch",)[: q.ndim - (2 if q.ndim < 4 else 3)]
+    axes = {name: (*lead, *attending.axes_of(name, seen if name not in "kv" else over)) for name in found}
     idle = {name for name in ("capped", "masked") if said[name] == "as before" and name not in keep}
-    kept = {name: found[name] for name in found if name in (*keep, *(STEPS if steps else ()))}
+    kept = {name: x for name, x in found.items() if name in asked or name.startswith("weights.")}
     if "present" in keep:
         kept |= {name: found[name] for name in ("present_key", "present_value")}
-    if emit:
-        output, formula, axes["x"] = found[emit], said[emit], axes[emit]
+    if partial:
+        kept["lse"] = found["lse"]
+    if emit or partial:
+        name = emit or "heads"
+        output, formula, axes["x"] = found[name], said[name], axes[name]
     else:
         axes["x"] = asking.fitting("x", output.shape)
     if query is not None:  # its tokens are not those of the record
@@ -161,7 +186,7 @@ def attend(
     return inputs.put(
         kept | {"x": output},
         {name: axes[name] for name in (*kept, "x")},
-        token_labels(asking, keys, over) if kept or emit or query else {},
+        attending.labels(asking, keys, over, weights, found["q"].shape[-2]) if kept or emit or query else {},
         {name: said[name] for name in kept if name not in idle} | {"x": formula},
     )
 
@@ -243,69 +268,3 @@ def warn_of_floats(mask: Record | None) -> None:
     if mask is not None and mask["x"].dtype.kind == "f" and np.isin(mask["x"], (0, 1)).all() and mask["x"].any():
         problem = "the mask is float, so its 0 and 1 are added to the scores; with --dtype bool, 1 = may attend: "
         warnings.warn(problem + "attnkit show FILE --dtype bool -o MASK.npy", AttnkitWarning, stacklevel=2)
-
-
-def warn_of_empty(weights: Array, strict: bool) -> None:
-    """Say how many queries may attend to nothing, and which is the first."""
-    empty = np.argwhere(~(weights != 0).any(axis=-1))
-    if not len(empty):
-        return
-    first = "".join(f"[{at}]" for at in empty[0])
-    rows, of = (
-        ("1 row of weights is", "its query") if len(empty) == 1 else (f"{len(empty)} rows of weights are", "queries")
-    )
-    problem = f"{rows} zeros: {of} may attend to nothing (first {first})"
-    if strict:
-        raise DataError(problem)
-    warnings.warn(problem, AttnkitWarning, stacklevel=2)
-
-
-def step_axes(found: Mapping[str, Array], seen: str, over: str) -> dict[str, tuple[str, ...]]:
-    """Axis names of every intermediate: scores over the keys `seen`, past ones included, k and v over new ones."""
-    lead = ("batch", "head")[4 - found["q"].ndim :]
-    rows = {"q": "query", "k": over, "v": over, "heads": "query", "present_key": seen, "present_value": seen}
-    return {name: (*lead, rows[name], "head_dim") if name in rows else (*lead, "query", seen) for name in found}
-
-
-def step_formulas(
-    found: Mapping[str, Array],
-    weights: Mapping[str, Array],
-    score: str,
-    scale: float | None,
-    softcap: float,
-    biased: bool,
-    restricted: bool,
-) -> dict[str, str]:
-    """The formula of every intermediate, of the output, and of attention as a whole."""
-    said = {}
-    for name in "qkv":
-        weight, bias = (
-            f" W_{name.upper()}" * (f"w{name}" in weights),
-            f" + b_{name.upper()}" * (f"b{name}" in weights),
-        )
-        said[name] = f"input{weight}{bias}"
-    said["scores"] = {"additive": "vₐ · tanh(Q Wₐ + K Uₐ)", "general": "Q W Kᵀ"}.get(score, "Q Kᵀ")
-    by = f" · {scale:g}" if scale is not None else f" / √{found['q'].shape[-1]}" if score == "scaled-dot" else ""
-    said["scaled"] = f"scores{by}"
-    said["capped"] = f"{softcap:g} tanh(scaled / {softcap:g})" if softcap else "as before"
-    changes = " + bias" * biased + ", −∞ where the query may not attend, or the float mask added" * restricted
-    said["masked"] = ("capped" if softcap else "scaled") + changes if changes else "as before"
-    said["weights"] = "softmax over the keys"
-    said["heads"] = "weights V"
-    said |= {"present_key": "past and new keys", "present_value": "past and new values"}
-    projection = " W_O" * ("wo" in weights) + " + b_O" * ("bo" in weights)
-    said["output"] = ("heads" if projection or found["output"].ndim == 4 else "heads side by side") + projection
-    logits = said["scores"] + by.replace(f"√{found['q'].shape[-1]}", "√d_k")
-    logits = f"{softcap:g} tanh({logits} / {softcap:g})" if softcap else logits
-    said["attention"] = f"softmax({logits}{' + bias' * biased}{', masked' * restricted}) V{projection}"
-    return said
-
-
-def token_labels(asking: Record, keys: Record, over: str) -> dict[str, Labels]:
-    """Labels of queries and keys: the tokens they were made of."""
-    found: dict[str, Labels] = {}
-    if tokens := asking.labels_of("x", -2):
-        found["query"] = tokens
-    if tokens := keys.labels_of("x", -2):
-        found[over] = tokens
-    return found

@@ -148,7 +148,12 @@ def decode(
         float | None,
         options.number("choose among those at least P times as probable as the best", least=0, most=1, metavar="P"),
     ] = None,
-    seed: Annotated[int | None, options.integer("seed of the choice [default: 0]", 0)] = None,
+    seed: Annotated[
+        int | None,
+        options.integer(
+            "seed of the choice; with --model every text of a batch draws the numbers it would alone [default: 0]", 0
+        ),
+    ] = None,
     emit: Annotated[
         str | None,
         options.choice("text: just the words; ids, logits, probs: make that x", ("text", "ids", "logits", "probs")),

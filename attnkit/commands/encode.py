@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from attnkit import layers, model, options, texts
+from attnkit import attending, layers, model, options, texts
 from attnkit.errors import DataError, UsageError
 from attnkit.tensors.record import Array, Record
 from attnkit.tokenizers import Tokenizer
@@ -49,6 +49,7 @@ def encode(
     normalize: Annotated[bool, options.switch("pooled vectors to length 1")] = False,
     trace: Annotated[str | None, options.TRACE] = None,
     trace_only: Annotated[tuple[str, ...], options.TRACE_ONLY] = (),
+    weights: Annotated[str | None, options.WEIGHTS] = None,
     patch: Annotated[dict[str, Array] | None, options.PATCH] = None,
     ablate: Annotated[tuple[str, ...], options.ABLATE] = (),
     dtype: Annotated[
@@ -58,10 +59,11 @@ def encode(
     """A whole model in one go: text to the hidden states of its last layer.
 
     The encoder of a model, or the layers of a decoder-only one. Input is TEXT, lines on standard input, --ids,
-    --image, or a record with ids, or with x where the model has no embeddings or --layers begins later. The
-    result is x; for an encoder-decoder model also `memory`, which decode --model looks at. Every intermediate
-    has a name: --trace writes them, --patch replaces one, `attnkit show DIR --pipeline encoder` (or decoder)
-    prints the same computation stage by stage.
+    --image, or a record with ids (and for BERT with `types` or `token_type_ids`, the segment of each token), or
+    with x where the model has no embeddings or --layers begins later. The result is x; for an encoder-decoder
+    model also `memory`, which decode --model looks at. Every intermediate has a name: --trace writes them,
+    --patch replaces one, `attnkit show DIR --pipeline encoder` (or decoder) prints the same computation stage
+    by stage.
 
     \b
     Example:
@@ -73,14 +75,24 @@ def encode(
         raise UsageError(f"{trace} is the file of --output too", "--trace")
     if trace_only and trace is None:
         raise UsageError("goes with --trace FILE", "--trace-only")
+    if weights is not None and trace is None:
+        raise UsageError("goes with --trace FILE", "--weights")
     if normalize and pool == "none":
         raise UsageError("goes with --pool", "--normalize")
-    config, core = model_.config, layers.of(model_)
+    config, core = model_.config, layers.whole(model_)
     stack = config.stacks[0]
     first, last = layers_between(layers_, config.stack(stack).layers)
     inputs, base = beginning(model_, stack, first, given, tokenizer, ids, pair, image, batch)
-    tracer = Tracer(trace_only or ("*",) if trace else (), patch, ablate)
-    context = layers.context_of(base, visit=tracer.visit, watch=lambda step: Call.report(step.layer), dtype=dtype)
+    tracer = Tracer(trace_only or ("*",) if trace else (), patch, ablate, weights or "full")
+    layers.warn_of_empty(base.tensors.get("mask"))
+    context = layers.context_of(
+        base,
+        visit=tracer.visit,
+        weights=weights or "full",
+        watch=lambda step: Call.report(step.layer),
+        breaks=Call.breaks,
+        dtype=dtype,
+    )
     x = model.run(core, part_of(config, stack, first, last), inputs, context)
     whole = last == config.stack(stack).layers
     if trace and whole and config.head and len(config.stacks) == 1 and any(map(tracer.wants, HEAD)):
@@ -93,7 +105,9 @@ def encode(
             made = made.put({}, labels={"batch": texts.checked(given)})
     tracer.check()
     if trace:
-        Call.beside(trace, given, tracer.record(base.labels.get("token")))
+        tokens = base.labels.get("token")
+        rows = attending.row_labels(weights, tokens, x.shape[-2])
+        Call.beside(trace, given, tracer.record(tokens).put({}, labels=rows))
     return made
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from attnkit import __version__, options, pipelines, tensors
 from attnkit.errors import DataError, FileError
 from attnkit.tensors.record import Record
-from attnkit.tool import Call, Flow, arriving, tool
+from attnkit.tool import Call, Flow, Result, arriving, tool
 
 STREAMS = ("/dev/", "/proc/")  # where `<(…)` and descriptors are
 
@@ -29,7 +30,8 @@ def history(
 ) -> str:
     """The commands that made a record, as a shell script; --replay runs them again.
 
-    Where the first command read standard input, --replay reads it from standard input too.
+    Where the first command read standard input, --replay reads it from standard input too. Of a file that
+    --trace or --cache-out has written, it compares what these would write now, and writes nothing.
 
     \b
     Example:
@@ -40,23 +42,48 @@ def history(
     commands = [quoted(entry["command"]) for entry in record.history]
     if not replay:
         return script(record, commands)
-    calls = pipelines.stages(" | ".join(commands))
-    if written := [call.common["output"] for call in calls if "output" in call.common]:
+    parts = [(pipelines.stages(" | ".join(part)), beside) for part, beside in pipes(record, commands)]
+    if written := [call.common["output"] for calls, _ in parts for call in calls if "output" in call.common]:
         raise DataError(f"its history writes {written[0]}: not one that attnkit made")
     streams = [file for entry in record.history for file in entry.get("files", {}) if file.startswith(STREAMS)]
     if streams:
         raise DataError(f"it was made from {streams[0]}, a stream that cannot be read again")
-    calls[0].common["format"] = "json"  # an input in npy would be followed in npy, which carries no history
-    Call.keeping = False
-    try:
-        for found in pipelines.chained(calls).items:
-            problem = difference(record, found)
-            if not problem:
-                many = "s" if len(record.history) > 1 else ""
-                return f"{len(record.history)} command{many} run again: equal bit for bit"
-    finally:
-        Call.keeping = True
+    parts[0][0][0].common["format"] = "json"  # an input in npy would be followed in npy, which carries no history
+    for found in made_again(parts):
+        problem = difference(record, found)
+        if not problem:
+            many = "s" if len(record.history) > 1 else ""
+            return f"{len(record.history)} command{many} run again: equal bit for bit"
     raise DataError(f"run again, {problem}")
+
+
+def pipes(record: Record, commands: list[str]) -> list[tuple[list[str], str]]:
+    """The commands as pipelines, and the file beside its result in which each has what goes on; "" of the result."""
+    parts: list[tuple[list[str], str]] = [([], "")]
+    for command, entry in zip(commands, record.history, strict=True):
+        parts[-1] = [*parts[-1][0], command], entry.get("beside", "")
+        if parts[-1][1]:
+            parts.append(([], ""))
+    return [part for part in parts if part[0]]
+
+
+def made_again(parts: list[tuple[list[Call], str]]) -> Iterator[Result]:
+    """What the last of some pipelines makes, each going on from what the one before has made; nothing is written."""
+    upstream: Flow | None = None
+    for calls, beside in parts:
+        files: dict[str, Record] = {}
+        with Call.stored_by(files.__setitem__):
+            made = pipelines.chained(calls, upstream=upstream).items
+            if not beside:
+                yield from made
+                return
+            for _ in made:  # what it writes beside its result is there once it is done
+                pass
+        if beside not in files:
+            raise DataError(f"its history has {beside} written by a command that does not write it")
+        found = tensors.survive(files[beside], tensors.suffix_format(beside) or "json")
+        upstream = Flow("json", iter([found]))
+    yield found
 
 
 def quoted(command: str) -> str:
@@ -85,7 +112,12 @@ def script(record: Record, commands: list[str]) -> str:
     if record.history[0].get("files") and not commands[0].startswith("attnkit embed "):
         program, tool_name, *rest = commands[0].split(" ", 2)
         commands[0] = " ".join([program, tool_name, "-f json", *rest])
-    return "\n".join([*lines, " \\\n  | ".join(commands)])
+    before = ""
+    for part, beside in pipes(record, commands):
+        text = " \\\n  | ".join([part[0] + f" < {shlex.quote(before)}" * bool(before), *part[1:]])
+        lines += [f"{lines.pop()} > /dev/null", text] if before else [text]
+        before = beside
+    return "\n".join(lines)
 
 
 def difference(before: Record, after: Any) -> str:

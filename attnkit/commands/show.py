@@ -87,7 +87,8 @@ def show(
 ) -> Record | str:
     """A tensor, a record, a file or a published model as tables and heat maps; with -f or -o it converts.
 
-    INPUT may be FILE:NAME. The output is for eyes, on a pipe too, unless -f or -o chooses a format.
+    INPUT may be FILE:NAME. A file of many tensors without an x, such as a trace, is shown as a list of them. The
+    output is for eyes, on a pipe too, unless -f or -o chooses a format.
     `-o picture.svg` and `-o picture.html` save what is shown. INPUT may also be the folder of a model: its
     sizes, tensors and layers. DIR:NAME is one tensor by its published name, one parameter of a layer
     (encoder.0.self.wq), or all of them (encoder.0.self), named and shaped as --params takes them.

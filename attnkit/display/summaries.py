@@ -8,7 +8,7 @@ from attnkit.display.numbers import brief, plain
 from attnkit.display.panels import Array, cut, shape_text
 from attnkit.display.tables import BETWEEN, MOST_ROWS, grid, widths
 from attnkit.display.terminal import Look
-from attnkit.display.text import clip, columns, glyphs, heading, label, literal, pad, page, styled
+from attnkit.display.text import clip, columns, glyphs, heading, label, literal, pad, page, styled, wrapped
 
 LONGEST_NAME = 48
 
@@ -53,8 +53,10 @@ def _brief(number: np.generic, look: Look) -> str:
     return brief(value, look.precision) if isinstance(value, float) else str(int(value))
 
 
-def listing(named: Mapping[str, tuple[Array, Sequence[str]]], look: Look, title: str = "") -> str:
+def listing(named: Mapping[str, tuple[Array, Sequence[str]]], look: Look, title: str = "", last: str = "") -> str:
     """A table of tensors: name, shape with axis names, dtype, bytes; the totals last.
+
+    With a last line below, the extremes of the finite values stand in place of the bytes.
 
     >>> print(listing({"x": (np.zeros((3, 4)), ("token", "model"))}, Look()))
     name  shape               dtype    bytes
@@ -64,15 +66,17 @@ def listing(named: Mapping[str, tuple[Array, Sequence[str]]], look: Look, title:
     """
     top = heading(title, "", "", look) if title else []
     total = sum(array.nbytes for array, _ in named.values())
-    last = f"{len(named)} tensor{'' if len(named) == 1 else 's'}, {sized(total)}"
+    totals = f"{len(named)} tensor{'' if len(named) == 1 else 's'}, {sized(total)}"
     if not named:
-        return page([*top, last])
+        return page([*top, totals])
+    heads = ["name", "shape", "dtype", *(["min", "max"] if last else ["bytes"])]
     rows = [
-        [_name(name, look), shape_text(array, axes, look), array.dtype.name, sized(array.nbytes)]
+        [_name(name, look), shape_text(array, axes, look), array.dtype.name]
+        + (_facts(array, look)[2:4] if last else [sized(array.nbytes)])
         for name, (array, axes) in named.items()
     ]
-    table = _folded(["name", "shape", "dtype", "bytes"], rows, look, left=3)
-    return page([*top, *table, styled(last, "2", look)])
+    below = [totals, *wrapped(literal(last, look), look)] if last else [totals]
+    return page([*top, *_folded(heads, rows, look, left=3), *(styled(line, "2", look) for line in below)])
 
 
 def sized(count: int) -> str:

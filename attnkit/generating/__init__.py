@@ -6,6 +6,7 @@ beginnings.py  what a text goes on from: the tokens so far, a memory, a cache
 caches.py      keys and values as a record
 continuing.py  tokens chosen one after another
 scoring.py     given tokens, and how likely they are
+packing.py     texts computed one by one, as one batch
 vectors.py     the head alone, and a decoder without words
 
 Every text is computed alone, without padding, so that a text of a batch is what it is by itself.
@@ -18,7 +19,8 @@ from attnkit.errors import UsageError
 from attnkit.generating.asked import LOOKING, READING, SAMPLING, SPEAKING, Asked, checked, refused
 from attnkit.generating.beginnings import beginning, beginnings, speaks, stands_alone
 from attnkit.generating.continuing import continued, penalty_text, spoken
-from attnkit.generating.scoring import packed, scored
+from attnkit.generating.packing import columns_of, masked, packed
+from attnkit.generating.scoring import scored
 from attnkit.generating.vectors import head_of, transformed
 from attnkit.generating.voices import voice_of
 from attnkit.tensors.record import Record, flat
@@ -42,27 +44,32 @@ __all__ = [
 ]
 
 
-OF_TOKENS = ("x", "ids", "mask", "types", "scores")
+OF_TOKENS = ("x", "ids", "mask", "types", "token_type_ids", "scores")
 
 
 def answered(given: Sequence[str] | Record | None, asked: Asked) -> Record | str:
     """What a model says, or how likely it finds what is given."""
     checked(asked)
-    core, config = layers.of(asked.model_), asked.model_.config
+    core, config = layers.whole(asked.model_), asked.model_.config
     if not config.head:
         raise UsageError(f"this {config.family} model has no head: it maps tokens to vectors", "--model")
     voice = voice_of(asked)
     begun, several = beginnings(given, asked, voice)
     if several and (asked.best or asked.cache_out):
         raise UsageError("goes with one text, and there is a batch", "--best" if asked.best else "--cache-out")
-    tracer = asked.tracer()
     if asked.scores:
-        made = [scored(core, one, asked, voice, tracer, given) for one in begun]
-        record = packed(made, several, voice.padding)
+        made = [scored(core, one, asked, voice, asked.tracer(), given) for one in begun]
+        columns = columns_of(begun, asked) if several else None
+        record = packed([one.record for one in made], voice.padding, columns)
+        if columns:
+            record = masked(record, columns, [len(one.record["x"]) for one in made])
+        if asked.trace:
+            Call.beside(asked.trace, given, packed([one.trace for one in made], voice.padding, columns))
     else:
+        tracer = asked.tracer()
         texts_made = [continued(core, one, asked, voice, tracer, given, len(begun) == 1) for one in begun]
         record = spoken(begun, texts_made, asked, voice, several)
-    tracer.check()
+        tracer.check()
     if asked.emit == "text":
         found = flat(record.labels.get("text"))
         if not found:

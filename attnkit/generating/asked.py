@@ -1,5 +1,6 @@
 """The flags of decode --model: what is asked, and which of them go together."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,8 @@ def checked(asked: Asked) -> None:
         raise UsageError(f"{asked.best} of --beam {asked.beam} (expected 1 to {asked.beam})", "--best")
     if asked.cache_out and not model.cacheable(asked.model_.config):
         raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-out")
+    if asked.trace and asked.cache_out and os.path.realpath(asked.trace) == os.path.realpath(asked.cache_out):
+        raise UsageError(f"{asked.trace}: two results for one file: it is that of --cache-out too", "--trace")
     if asked.score == "":
         raise UsageError("an empty text has no score", "--score")
     if "" in asked.stop:

@@ -23,6 +23,7 @@ class Beginning(NamedTuple):
     memory  (S, D) what an encoder has made of the source; source: its tokens
     cache   keys and values of the first tokens
     text    the prompt as it was written
+    columns where the tokens of the prompt stand in the padded batch they came in, of `width` columns
     """
 
     ids: list[int]
@@ -31,6 +32,8 @@ class Beginning(NamedTuple):
     source: list[str] | None = None
     cache: model.Cache | None = None
     text: str | None = None
+    columns: Array | None = None
+    width: int = 0
 
 
 def speaks(config: model.Config, layer: str | None) -> bool:
@@ -94,8 +97,10 @@ def beginnings(given: Sequence[str] | Record | None, asked: Asked, voice: Voice)
     if asked.memory is not None:
         raise UsageError(f"a {config.family} model looks at no memory", "--memory")
     if asked.ids is not None or isinstance(given, Record):
-        prompts, batch = prompts_of(given, asked)
-        return [begun(prompt, None, None, None, asked) for prompt in prompts], batch
+        prompts, columns, batch = prompts_of(given, asked)
+        made = [begun(prompt, None, None, None, asked) for prompt in prompts]
+        width = given["ids"].shape[-1] if isinstance(given, Record) and "ids" in given else 0
+        return [one._replace(columns=at, width=width) for one, at in zip(made, columns, strict=True)], batch
     if not given:
         return [begun([], None, None, None, asked)], False
     written = list(given)
@@ -104,17 +109,24 @@ def beginnings(given: Sequence[str] | Record | None, asked: Asked, voice: Voice)
     return made, asked.batch or len(written) > 1
 
 
-def prompts_of(given: Sequence[str] | Record | None, asked: Asked) -> tuple[list[list[int]], bool]:
-    """The ids of --ids or of a record, and whether they are a batch."""
+def prompts_of(
+    given: Sequence[str] | Record | None, asked: Asked
+) -> tuple[list[list[int]], Sequence[Array | None], bool]:
+    """The ids of --ids or of a record, the columns of a padded batch in which they stand, and whether they are one."""
     if asked.ids is not None:
-        return rows(asked.ids["x"], None, "--ids"), asked.ids["x"].ndim == 2
+        found = rows(asked.ids["x"], None, "--ids")
+        return found, [None] * len(found), asked.ids["x"].ndim == 2
     if not isinstance(given, Record) or "ids" not in given:
         raise DataError("the record has no ids (decode --model --layer head takes its x)")
     if "memory" in given:
         raise DataError(f"the record has a memory, and a {asked.model_.config.family} model looks at none")
     texts.same_words(given, asked.model_, "source", asked.tokenizer)
     texts.unheeded(given, "ids", "--layer head decodes x")
-    return rows(given["ids"], given.tensors.get("mask"), "ids"), given["ids"].ndim == 2
+    ids, mask = given["ids"], given.tensors.get("mask")
+    found = rows(ids, mask, "ids")
+    if ids.ndim == 1 or mask is None:
+        return found, [None] * len(found), ids.ndim == 2
+    return found, [np.flatnonzero(real) for real in real_of(mask, ids.shape)], True
 
 
 def checked_ids(ids: Sequence[int], size: int) -> list[int]:
@@ -190,10 +202,17 @@ def sources_of(given: Sequence[str] | Record | None, asked: Asked) -> tuple[list
         raise DataError(f"memory {memory.shape}: expected (S, {width}) or (B, S, {width})")
     batch = memory if memory.ndim == 3 else memory[None]
     real = real_of(mask, batch.shape[:2])
+    check_sources(real)
     return [
         (np.ascontiguousarray(states[seen], dtype_of(asked)), kept_of(in_row(tokens, at), seen))
         for at, (states, seen) in enumerate(zip(batch, real, strict=True))
     ], memory.ndim == 3
+
+
+def check_sources(real: Array) -> None:
+    """DataError for a source without a token: real (B, S), True = a token, not padding."""
+    for row in np.flatnonzero(~real.any(axis=-1)):
+        raise DataError(f"row {row} of the source has no token to look at")
 
 
 def own_memory(record: Record, asked: Asked) -> None:
@@ -213,6 +232,7 @@ def encoded_sources(given: Sequence[str] | Record | None, asked: Asked) -> tuple
         texts.unheeded(given, "ids", "encode --model makes a memory")
         mask, ids = given.tensors.get("mask"), given["ids"]
         found, real, tokens = rows(ids, mask, "ids"), real_of(mask, np.atleast_2d(ids).shape), given.labels.get("token")
+        check_sources(real)
         names = [kept_of(in_row(tokens, at), seen) for at, seen in enumerate(real)]
         return [(encoded(row, asked), named) for row, named in zip(found, names, strict=True)], ids.ndim == 2
     if not given:
@@ -245,6 +265,6 @@ def memory_of(given: Any, asked: Asked) -> tuple[Array | None, Array | None, Lab
 def encoded(ids: Sequence[int], asked: Asked) -> Array:
     """What the encoder makes of one source: ids (S,) -> (S, D)."""
     core = layers.of(asked.model_)
-    context = model.Context(watch=lambda step: Call.report(step.layer), dtype=dtype_of(asked))
+    context = model.Context(watch=lambda step: Call.report(step.layer), breaks=Call.breaks, dtype=dtype_of(asked))
     size = core.config.stack("encoder").vocab
     return model.run(core, model.program(core.config, "encoder"), np.array(checked_ids(ids, size)), context)

@@ -34,7 +34,7 @@ def continued(
     limit = min(wanted, room(config, len(start.ids)))
     memory = None if start.memory is None else start.memory[None]
     visit = tracer.visit if asked.ablate else model.nobody
-    predict = model.CachedDecoder(core, start.cache, memory=memory, dtype=asked.dtype, visit=visit)
+    predict = model.CachedDecoder(core, start.cache, memory=memory, dtype=asked.dtype, visit=visit, breaks=Call.breaks)
     prompt, settings = np.array(start.ids), settings_of(config.special, asked, limit)
     stop = stopping(asked.stop, start, voice) if asked.stop else None
     kept: list[Array] = []

@@ -1,6 +1,6 @@
 """Texts that are given: how likely a model finds each of their tokens."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,15 +9,22 @@ from attnkit.errors import DataError, UsageError
 from attnkit.generating import caches
 from attnkit.generating.asked import Asked
 from attnkit.generating.beginnings import Beginning, tokens_of
-from attnkit.generating.continuing import padded, room
+from attnkit.generating.continuing import room
 from attnkit.generating.voices import Voice, shared
 from attnkit.model import Array
-from attnkit.tensors.record import Labels, Record, flat
+from attnkit.tensors.record import Labels, Record
 from attnkit.tool import Call
 from attnkit.tracing import Tracer
 
 
-def scored(core: model.Model, start: Beginning, asked: Asked, voice: Voice, tracer: Tracer, given: Any) -> Record:
+class Scored(NamedTuple):
+    """How likely the tokens of a text are, and the intermediates of the run that were asked for."""
+
+    record: Record
+    trace: Record
+
+
+def scored(core: model.Model, start: Beginning, asked: Asked, voice: Voice, tracer: Tracer, given: Any) -> Scored:
     """How likely the model finds each token after a beginning: x (T,), their ids, the rank of each among all words."""
     ids, first = to_score(start, asked, voice)
     room(core.config, len(ids))
@@ -28,6 +35,7 @@ def scored(core: model.Model, start: Beginning, asked: Asked, voice: Voice, trac
         cache=cache,
         visit=tracer.visit,
         watch=lambda step: Call.report(step.layer),
+        breaks=Call.breaks,
         dtype=asked.dtype,
     )
     tokens = np.array(ids[read:])
@@ -35,12 +43,14 @@ def scored(core: model.Model, start: Beginning, asked: Asked, voice: Voice, trac
     x = x if cache is None else x[0]
     unasked = 0 if asked.trace or asked.patch else first - 1 - read  # the head is the most of the work
     logits = model.head_logits(core, np.ascontiguousarray(x[unasked:]), tracer.visit)[first - 1 - read - unasked :]
-    if asked.trace:
-        Call.beside(asked.trace, given, tracer.record(voice.spelled(ids[read:]), start.source))
+    tracer.check()
     if asked.cache_out and cache is not None:
         words = voice.spelled(ids) if voice.tokenizer else None
         Call.beside(asked.cache_out, given, caches.record_of(cache, ids, words, start.source))
-    return likelihoods(logits, ids, first, asked, voice)
+    traced = Record({})
+    if asked.trace:
+        traced = tracer.record(voice.spelled(ids[read:]), start.source, voice.spelled(ids))
+    return Scored(likelihoods(logits, ids, first, asked, voice), traced)
 
 
 def to_score(start: Beginning, asked: Asked, voice: Voice) -> tuple[list[int], int]:
@@ -92,21 +102,3 @@ def likelihoods(logits: Array, ids: list[int], first: int, asked: Asked, voice: 
         if voice.joins:
             labels["text"] = [voice.text(ids)]
     return Record({}).put(arrays, axes, labels, {"x": said})
-
-
-def packed(made: list[Record], several: bool, padding: str) -> Record:
-    """The records of several texts as one batch, shorter ones filled with zeros; the one record where there is one."""
-    if not several:
-        return made[0]
-    arrays = {name: padded([one[name] for one in made], 0) for name in made[0]}
-    labels: dict[str, Labels] = {}
-    longest = arrays["x"].shape[1]
-    if all("token" in one.labels for one in made):
-        names = [flat(one.labels["token"]) for one in made]
-        labels["token"] = [row + [padding] * (longest - len(row)) for row in names]
-    for name in ("vocab", "text"):
-        if name in made[0].labels:
-            every = [word for one in made for word in flat(one.labels[name])]
-            labels[name] = every if name == "text" else made[0].labels[name]
-    axes = {name: ("batch", *made[0].axes_of(name)) for name in arrays}
-    return Record({}).put(arrays, axes, labels, made[0].formulas)

@@ -53,8 +53,10 @@ def states_of(given: Sequence[str] | None, asked: Asked, tracer: Tracer) -> Reco
     inputs, base = texts.inputs_of(
         asked.model_, "encoder", given, asked.tokenizer, asked.ids, None, asked.image, asked.batch
     )
-    core = layers.of(asked.model_)
-    context = layers.context_of(base, visit=tracer.visit, watch=lambda step: Call.report(step.layer), dtype=asked.dtype)
+    core = layers.whole(asked.model_)
+    context = layers.context_of(
+        base, visit=tracer.visit, watch=lambda step: Call.report(step.layer), breaks=Call.breaks, dtype=asked.dtype
+    )
     x = model.run(core, model.program(core.config, "encoder"), inputs, context)
     axes = ("batch", "token", "model")[3 - x.ndim :]
     return Record({"x": x}, {"x": axes}).joined(base)
@@ -62,7 +64,7 @@ def states_of(given: Sequence[str] | None, asked: Asked, tracer: Tracer) -> Reco
 
 def transformed(record: Record, asked: Asked) -> Record:
     """Vectors through a decoder that has no words: x (..., T, D), with the memory it looks at -> (..., T, D)."""
-    core, config = layers.of(asked.model_), asked.model_.config
+    core, config = layers.whole(asked.model_), asked.model_.config
     x = record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:
         raise DataError(f"x {x.shape}: expected (T, {config.width}) or (B, T, {config.width})")
@@ -72,8 +74,15 @@ def transformed(record: Record, asked: Asked) -> Record:
     if memory is not None and memory is record.tensors.get("memory") and np.array_equal(x, memory):
         raise DataError("x is the memory itself: the target comes as x, as in decode --memory FILE < target.npz")
     tracer = asked.tracer()
+    for one in (record.tensors.get("mask"), mask):
+        layers.warn_of_empty(one)
     context = layers.context_of(
-        record, memory=memory, memory_mask=mask, visit=tracer.visit, watch=lambda step: Call.report(step.layer)
+        record,
+        memory=memory,
+        memory_mask=mask,
+        visit=tracer.visit,
+        watch=lambda step: Call.report(step.layer),
+        breaks=Call.breaks,
     )
     y = model.run(core, model.program(config, "decoder"), x.astype(asked.dtype or x.dtype, copy=False), context)
     tracer.check()

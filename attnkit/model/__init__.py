@@ -51,7 +51,7 @@ from attnkit.model.attention import (
     split_heads,
 )
 from attnkit.model.feedforward import ACTIVATIONS, feed_forward
-from attnkit.model.visits import Visit, nobody
+from attnkit.model.visits import Visit, nobody, view
 from attnkit.model.decoding import (
     candidates,
     greedy,
@@ -170,6 +170,7 @@ __all__ = [
     "program",
     "Visit",
     "nobody",
+    "view",
     "Cache",
     "CachedDecoder",
     "Context",

@@ -24,11 +24,12 @@ from attnkit.model.precision import (
     working,
 )
 from attnkit.model.rotary import rotate
-from attnkit.model.scores import SCORES, ScoreFunction, dot, product, softmax
+from attnkit.model.scores import SCORES, ScoreFunction, dot, log_sum_exp, product, softmax
 from attnkit.model.shapes import fit, shown
-from attnkit.model.visits import Visit, nobody, seen
+from attnkit.model.visits import Visit, nobody, seen, view_names
 
 SQUARE = ("scores", "scaled", "capped", "masked", "weights")  # intermediates of every query with every key
+MANY = 1 << 18  # scores of all heads from which on blocks of them are faster than all at once
 PARAMETERS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 
 
@@ -83,6 +84,7 @@ def attention(
     past_value: Array | None = None,
     past: int = 0,
     softmax_dtype: str | None = None,
+    weights: str = "full",
     keep: Collection[str] | None = None,
     visit: Visit = nobody,
 ) -> dict[str, Array]:
@@ -91,7 +93,8 @@ def attention(
     q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> {"heads": (..., H, T, V), ...}
 
     The result holds, in this order: q, k, v, scores (raw), scaled, capped, masked (bias and mask added, -inf
-    where blocked), weights, heads, present_key, present_value. Query head h uses key head h // (H/G).
+    where blocked), weights, heads, lse (the logarithm of the sum of each query's exponentials, (..., H, T),
+    float64), present_key, present_value. Query head h uses key head h // (H/G).
 
     mask      boolean or 0/1: True = may attend; float: added. It broadcasts to (..., H, T, S) as in NumPy;
               one whose last axis is shorter than the keys (and not 1) blocks the rest of them
@@ -103,12 +106,14 @@ def attention(
     past_*    (..., G, P, K) and (..., G, P, V): keys and values put before k and v
     past      how many of k and v belong to tokens before the first query
     softmax_dtype  rounds the scores before softmax and the weights after it
+    weights   "stats", "topk:K" or "rows:I,J": what `inspection.views` says, in place of all of the weights
     keep      the intermediates to hand back beside the heads [all]; what nobody keeps or visits is not held
     visit     may look at any of them, and replace it
 
     A query that may attend to nothing has weights and heads of zero, and a key of weight zero adds nothing,
-    NaN and infinity included. Source: Attention Is All You Need, section 3.2.1; ONNX Attention-25.
-    DataError where shapes do not meet, UsageError for options that exclude each other.
+    NaN and infinity included. Where there are many scores and nobody looks at them, they are computed block by
+    block (blockwise.py), which gives the same but for the last bits. Source: Attention Is All You Need, section
+    3.2.1; ONNX Attention-25. DataError where shapes do not meet, UsageError for options that exclude each other.
 
     >>> x = np.array([[[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]]])
     >>> attention(x, x, x)["heads"].round(4)
@@ -125,32 +130,93 @@ def attention(
     keys, values = _extended(k, past_key, "K", "past_key"), _extended(v, past_value, "V", "past_value")
     _check_options(past_key, past_value, lengths, softcap, softmax_dtype)
     past += keys.shape[-2] - k.shape[-2]
-    allowed = _allowed(q, keys, past, causal, align, window, lengths)
+    if lengths is not None:
+        lengths = _batch_lengths(lengths, q, keys.shape[-2])
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if score == "scaled-dot" else 1.0
-    steps = {"q": q, "k": k, "v": v, "present_key": keys, "present_value": values}
-    watched = keep is None or any(name in keep or visit(name) for name in SQUARE)
+    place: dict[str, Any] = {"causal": causal, "align": align, "window": window, "lengths": lengths, "past": past}
+    changes: dict[str, Any] = {"scale": float(scale), "softcap": float(softcap), "bias": bias, "mask": mask}
+    views = view_names(weights)
+    if views and keep is not None and "weights" in keep:
+        keep = {*keep, *views} - {"weights"}
 
-    scores = function(q, keys, params)  # (..., H, T, S)
-    if watched:
+    def wanted(name: str) -> bool:
+        return keep is None or name in keep or visit(name) is not None
+
+    viewed, by_dots = any(map(wanted, views)), function is dot and softmax_dtype is None
+    whole = any(map(wanted, SQUARE)) or (viewed and not by_dots)
+    steps = {"q": q, "k": k, "v": v, "present_key": keys, "present_value": values}
+    if by_dots and not whole and (viewed or _many(q, keys)):
+        from attnkit.model.blockwise import blockwise_attention
+
+        steps["heads"], steps["lse"] = blockwise_attention(q, keys, values, **place, **changes)
+    else:
+        scores, allowed = function(q, keys, params), _allowed(q, keys, **place)  # (..., H, T, S)
+        logged = viewed or wanted("lse")
+        steps |= _by_formula(scores, values, allowed, softmax_dtype, whole, logged, visit, **changes)
+    steps["heads"] = seen(visit, "heads", steps["heads"])  # (..., H, T, V)
+    if viewed:
+        from attnkit.model import inspection
+
+        if whole:
+            offset = masks.causal_offset(q.shape[-2], keys.shape[-2], align=align, past=past, lengths=lengths)
+            position = np.arange(q.shape[-2]) + np.reshape(offset, (-1, 1, 1))  # (B or 1, 1, T)
+            found = inspection.views_of(weights, steps.pop("weights"), steps["lse"], position)
+        else:
+            found = inspection.views(weights, q, keys, **place, **changes)
+        steps |= {name: seen(visit, name, found[name]) for name in views}
+    order = [name for name in (*ORDER, *views) if name in steps and (name == "heads" or keep is None or name in keep)]
+    return in_dtype(result, {name: steps[name] for name in order})
+
+
+ORDER = ("q", "k", "v", *SQUARE, "heads", "lse", "present_key", "present_value")
+OWN_DTYPE = ("lse", "weights.lse", "weights.argmax", "weights.keys")
+
+
+def in_dtype(dtype: DType, steps: Mapping[str, Array]) -> dict[str, Array]:
+    """The intermediates in the dtype of a result; log-sum-exps and indices keep their own."""
+    return {name: x if name in OWN_DTYPE else x.astype(dtype, copy=False) for name, x in steps.items()}
+
+
+def _many(q: Array, k: Array) -> bool:
+    """Whether there are so many scores that blocks of them pay."""
+    heads, queries = q.shape[-3:-1]
+    return bool(queries > 1 and heads * queries * k.shape[-2] >= MANY)
+
+
+def _by_formula(
+    scores: Array,
+    values: Array,
+    allowed: Array | None,
+    softmax_dtype: str | None,
+    whole: bool,
+    logged: bool,
+    visit: Visit,
+    *,
+    scale: float,
+    softcap: float,
+    bias: Array | None,
+    mask: Array | None,
+) -> dict[str, Array]:
+    """The heads, from the raw scores (..., H, T, S); with every step to them, or the log-sum-exps, if asked for."""
+    steps = {}
+    if whole:
         steps["scores"] = scores = seen(visit, "scores", scores)
-        steps["scaled"] = scaled = seen(visit, "scaled", scores * float(scale))
-        capped = float(softcap) * np.tanh(scaled / float(softcap)) if softcap else scaled
-        steps["capped"] = capped = seen(visit, "capped", capped)
+        steps["scaled"] = scaled = seen(visit, "scaled", scores * scale)
+        steps["capped"] = capped = seen(visit, "capped", softcap * np.tanh(scaled / softcap) if softcap else scaled)
         steps["masked"] = masked = seen(visit, "masked", _masked(capped, bias, mask, allowed))
         steps["weights"] = weights = seen(visit, "weights", _shares(masked, softmax_dtype))
     else:
-        scores *= float(scale)
+        scores *= scale
         if softcap:
-            np.tanh(np.divide(scores, float(softcap), out=scores), out=scores)
-            scores *= float(softcap)
-        weights = _shares(_masked(scores, bias, mask, allowed), softmax_dtype)
-    steps["heads"] = seen(visit, "heads", _average(weights, values))  # (..., H, T, V)
-    order = [name for name in ORDER if name in steps and (keep is None or name in keep or name == "heads")]
-    return {name: steps[name].astype(result, copy=False) for name in order}
-
-
-ORDER = ("q", "k", "v", *SQUARE, "heads", "present_key", "present_value")
+            np.tanh(np.divide(scores, softcap, out=scores), out=scores)
+            scores *= softcap
+        masked = _masked(scores, bias, mask, allowed)
+        weights = _shares(masked, softmax_dtype)
+    if logged:
+        steps["lse"] = log_sum_exp(masked if softmax_dtype is None else rounded(masked, softmax_dtype))
+    steps["heads"] = _average(weights, values)
+    return steps
 
 
 def _shares(masked: Array, softmax_dtype: str | None) -> Array:
@@ -240,12 +306,10 @@ def _allowed(
     causal: bool,
     align: str | None,
     window: tuple[int, int],
-    lengths: ArrayLike | None,
+    lengths: Array | None,
 ) -> Array | None:
     """What lengths, causality and window let each query see, (..., 1, T, S); None when that is all."""
     queries, keys = q.shape[-2], k.shape[-2]
-    if lengths is not None:
-        lengths = _batch_lengths(lengths, q, keys)
     offset = masks.causal_offset(queries, keys, align=align, past=past, lengths=lengths)
     rules = []
     if lengths is not None:
@@ -306,6 +370,7 @@ def multi_head_attention(
     kv_heads: int | None = None,
     rotary: tuple[Array, Array] | None = None,
     remember: Callable[[Callable[[], tuple[Array, Array]]], tuple[Array, Array, int]] | None = None,
+    past: int = 0,
     visit: Visit = nobody,
     **options: Any,
 ) -> dict[str, Array]:
@@ -333,7 +398,7 @@ def multi_head_attention(
     if query.ndim == 4:
         if params:
             raise UsageError(f"x {shown(query.shape)} is already split into heads: no projection applies")
-        steps = attention(query, key, value, visit=visit, **options)
+        steps = attention(query, key, value, past=past, visit=visit, **options)
         return steps | {"output": steps["heads"]}
     groups = heads if kv_heads is None else kv_heads
     if heads < 1 or groups < 1 or heads % groups:
@@ -355,9 +420,9 @@ def multi_head_attention(
         return turned(split_heads(k, groups)), split_heads(v, groups)
 
     q = projected(query, "q", "x")
-    k, v, past = remember(pair) if remember else (*pair(), 0)
+    k, v, past = remember(pair) if remember else (*pair(), past)
     steps = attention(turned(split_heads(q, heads)), k, v, past=past, visit=visit, **options)
     merged = merge_heads(steps["heads"])
     output = linear(merged, params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
     steps["output"] = seen(visit, "output", output)
-    return {name: step.astype(result, copy=False) for name, step in steps.items()}
+    return in_dtype(result, steps)

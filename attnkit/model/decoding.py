@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, NotFiniteError, UsageError
 from attnkit.model.embedding import check_ids
 from attnkit.model.linear import linear
 from attnkit.model.masks import block
@@ -236,9 +236,9 @@ def check_finite(logits: Array, start: int = 0) -> Array:
     if scores.shape[-1] == 0:
         raise DataError(f"logits {shown(scores.shape)}: the vocabulary is empty")
     for step in np.flatnonzero(~np.isfinite(rows).any(axis=-1)):
-        raise DataError(f"no finite logit at step {start + step}")
+        raise NotFiniteError(f"no finite logit at step {start + step}")
     for step, word in np.argwhere(np.isnan(rows) | np.isposinf(rows)):
-        raise DataError(f"logit {rows[step, word]} at step {start + step}")
+        raise NotFiniteError(f"logit {rows[step, word]} at step {start + step}")
     return scores
 
 

@@ -5,13 +5,79 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnkit.errors import UsageError
+from attnkit.errors import DataError, UsageError
 from attnkit.model.blockwise import BLOCKS, Operands, Rows, Task, operands, risen, rows, score_dtype, shared, tasks_of
 from attnkit.model.embedding import check_ids
 from attnkit.model.precision import Array, DType, output_dtype, quiet, working
 from attnkit.model.scores import softmax
+from attnkit.model.visits import VIEWS, view
 
-STATS = ("lse", "entropy", "max_weight", "argmax", "span", "received")
+
+def views(how: str, q: Array, k: Array, **options: Any) -> dict[str, Array]:
+    """What `how` says is to be seen of the weights, by the names of the intermediates.
+
+    q (..., H, T, K), k (..., G, S, K)
+
+    stats       weights.lse, entropy, max, argmax, span, received: see weight_stats
+    topk:K      weights.top and weights.keys: see weight_topk
+    rows:I,J,…  weights.rows: see weight_rows; -1 is the last query
+
+    `options` are those of `operands`. UsageError for another `how`, DataError for a query that is not there.
+
+    >>> x = np.eye(2)[None]
+    >>> views("rows:-1", x, x, causal=True)["weights.rows"].round(2).tolist()
+    [[[0.33, 0.67]]]
+    """
+    kind, numbers = view(how)
+    if kind == "stats":
+        found = weight_stats(q, k, **options)
+    elif kind == "topk":
+        found = dict(zip(VIEWS["topk"], weight_topk(q, k, numbers[0], **options), strict=True))
+    else:
+        found = {"rows": weight_rows(q, k, places(numbers, q.shape[-2]), **options)}
+    return {f"weights.{name}": x for name, x in found.items()}
+
+
+def views_of(how: str, weights: Array, lse: Array, position: Array) -> dict[str, Array]:
+    """The same of weights that are at hand.
+
+    weights (..., H, T, S), lse (..., H, T), position (..., 1, T) of the queries among the keys
+
+    >>> views_of("topk:1", np.array([[[0.25, 0.75]]]), np.zeros((1, 1)), np.zeros((1, 1)))["weights.keys"].tolist()
+    [[[1]]]
+    """
+    kind, numbers = view(how)
+    keys = np.arange(weights.shape[-1])
+    nothing = ~(weights != 0).any(axis=-1)  # queries without any key
+    if kind == "stats":
+        logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
+        found = {
+            "lse": lse,
+            "entropy": -np.sum(weights * logs, axis=-1),
+            "max": weights.max(axis=-1, initial=0),
+            "argmax": np.where(nothing | np.isnan(weights).any(axis=-1), -1, weights.argmax(axis=-1)),
+            "span": np.sum(weights * np.abs(position[..., None] - keys), axis=-1),
+            "received": weights.sum(axis=-2),
+        }
+    elif kind == "topk":
+        order = np.argsort(-weights, axis=-1, kind="stable")[..., : numbers[0]]
+        top = np.take_along_axis(weights, order, axis=-1)
+        found = {"top": top, "keys": np.where(top == 0, -1, order)}
+    else:
+        found = {"rows": weights[..., places(numbers, weights.shape[-2]), :]}
+    return {f"weights.{name}": x for name, x in found.items()}
+
+
+def places(numbers: tuple[int, ...], count: int) -> list[int]:
+    """The places of some of so many queries; negative numbers count from the end. DataError beyond either end.
+
+    >>> places((0, -1), 5)
+    [0, 4]
+    """
+    for number in numbers:
+        if not -count <= number < count:
+            raise DataError(f"query {number} of {count} (expected {-count} to {count - 1})")
+    return [number % count for number in numbers]
 
 
 def weight_stats(
@@ -23,7 +89,7 @@ def weight_stats(
 
     lse         logarithm of the sum of the exponentials of the scores, float64 as `merge` wants it
     entropy     of the weights, in nats: 0 for a single key, log n for n keys alike
-    max_weight  the largest weight, and argmax its key, the lower one of equals; -1 where there is none
+    max         the largest weight, and argmax its key, the lower one of equals; -1 where there is none
     span        how far a query looks: the mean distance |i + offset - j|, each key counted by its weight
     received    the sum over the queries of the weights of a key
 
@@ -36,14 +102,14 @@ def weight_stats(
     ...     print(name, stat.round(2).tolist())
     lse [[0.71, 1.11]]
     entropy [[0.0, 0.63]]
-    max_weight [[1.0, 0.67]]
+    max [[1.0, 0.67]]
     argmax [[0, 1]]
     span [[0.0, 0.33]]
     received [[1.33, 0.67]]
     """
     result, given = _given(q, k, options)
     queries, keys = given.q.shape[:3], (*given.q.shape[:2], given.k.shape[2])
-    stats = {name: np.zeros(keys if name == "received" else queries) for name in STATS}
+    stats = {name: np.zeros(keys if name == "received" else queries) for name in VIEWS["stats"]}
     stats["argmax"] = np.full(queries, -1)
 
     def look(task: Task, rooms: dict[DType, Array]) -> None:
@@ -89,7 +155,7 @@ def _stats(block: Rows, step: int, room: Array) -> dict[str, Array]:
     return {
         "lse": top + np.log(total),
         "entropy": np.log(seen) + below / seen,
-        "max_weight": np.where(total == 0, 0, 1 / seen),
+        "max": np.where(total == 0, 0, 1 / seen),
         "argmax": best,
         "span": distance / seen,
     }

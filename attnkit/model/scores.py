@@ -44,6 +44,23 @@ def softmax(scores: Array, axis: int = -1) -> Array:
     return exponentials.astype(output_dtype(scores), copy=False)
 
 
+@quiet
+def log_sum_exp(scores: Array) -> Array:
+    """The logarithm of the sum of the exponentials of each row, in float64; -inf for a row of nothing but -inf.
+
+    scores (..., S) -> (...)
+
+    >>> log_sum_exp(np.log([[1.0, 3.0], [1.0, 1.0]])).round(4)
+    array([1.3863, 0.6931])
+    >>> log_sum_exp(np.array([[-np.inf, -np.inf]])).tolist()
+    [-inf]
+    """
+    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    top[top == -np.inf] = 0
+    logs: Array = top[..., 0] + np.log(np.exp(scores - top).sum(axis=-1, dtype=np.float64))
+    return logs
+
+
 def grouped(x: Array, groups: int) -> Array:
     """Query heads of one key head stacked into one matrix: (..., H, T, K) -> (..., G, H/G*T, K)."""
     heads, queries, width = x.shape[-3:]

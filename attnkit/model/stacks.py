@@ -43,7 +43,9 @@ class Context:
     grid         rows and columns of the patches of an image
     cache        keys and values of the tokens before
     visit        may look at any intermediate, and replace it
+    weights      what attention gives in place of its weights, where `visit` asks for it: see `attention`
     watch        is told of each step before it runs
+    breaks       is told of the first layer whose result is not finite
     dtype        what embeddings are converted to, and so computed in from there on
     """
 
@@ -55,7 +57,9 @@ class Context:
     grid: tuple[int, int] | None = None
     cache: Cache | None = None
     visit: Visit = nobody
+    weights: str = "full"
     watch: Callable[[Step], None] = lambda step: None
+    breaks: Callable[[str], None] = lambda layer: None
     dtype: str | None = None
     past: int = field(init=False)  # tokens of the cache, before this run adds its own
     shared: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)  # alike for all layers of a stack
@@ -71,7 +75,7 @@ def run(model: Model, steps: Iterable[Step], x: Array, context: Context) -> Arra
 
     Errors are those of the steps.
     """
-    kept = x
+    kept, finite = x, bool(np.isfinite(x).all())
     for step in steps:
         context.watch(step)
         before = x
@@ -80,6 +84,9 @@ def run(model: Model, steps: Iterable[Step], x: Array, context: Context) -> Arra
         if step.residual:
             x = add(x, kept if step.residual == "kept" else before)
             x = seen(context.visit, f"{step.layer}.residual", x)
+        if finite and not np.isfinite(x).all():
+            finite = False
+            context.breaks(step.layer)
     return x
 
 
@@ -192,7 +199,8 @@ def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
     elif cache is not None:
         options["remember"] = lambda make: cache.extend(layer, *make())
     params, visit = model.params.get(layer, {}), inside(context.visit, layer)
-    return multi_head_attention(x, source, source, params, keep=(), visit=visit, **options)["output"]
+    options |= {"weights": context.weights, "keep": (), "visit": visit}
+    return multi_head_attention(x, source, source, params, **options)["output"]
 
 
 def attention_options(model: Model, layer: str, queries: int, context: Context) -> dict[str, Any]:

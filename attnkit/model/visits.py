@@ -1,7 +1,9 @@
 """Eyes and hands inside a computation: who looks at an intermediate by its name may also replace it."""
 
+import re
 from collections.abc import Callable
 
+from attnkit.errors import UsageError
 from attnkit.model.precision import Array
 
 Visit = Callable[[str], Callable[[Array], Array] | None]
@@ -28,3 +30,35 @@ def seen(visit: Visit, name: str, array: Array) -> Array:
     """
     act = visit(name)
     return array if act is None else act(array)
+
+
+# what may stand in place of the weights of attention -> the names of the intermediates it gives
+VIEWS: dict[str, tuple[str, ...]] = {
+    "full": (),
+    "stats": ("lse", "entropy", "max", "argmax", "span", "received"),
+    "topk": ("top", "keys"),
+    "rows": ("rows",),
+}
+
+
+def view(how: str) -> tuple[str, tuple[int, ...]]:
+    """What is asked for in place of the weights, and its numbers: K, or the rows.
+
+    UsageError for what is none of full, stats, topk:K and rows:I,J.
+
+    >>> view("rows:3,-1")
+    ('rows', (3, -1))
+    """
+    if not re.fullmatch(r"full|stats|topk:0*[1-9][0-9]{0,8}|rows:-?[0-9]{1,9}(,-?[0-9]{1,9})*", how, re.ASCII):
+        raise UsageError(f"weights {how!r} (expected full, stats, topk:K or rows:I,J,…)")
+    kind, _, numbers = how.partition(":")
+    return kind, tuple(map(int, numbers.split(","))) if numbers else ()
+
+
+def view_names(how: str) -> tuple[str, ...]:
+    """The names of what stands in place of the weights; none where nothing does.
+
+    >>> view_names("topk:8"), view_names("full")
+    (('weights.top', 'weights.keys'), ())
+    """
+    return tuple(f"weights.{name}" for name in VIEWS[view(how)[0]])

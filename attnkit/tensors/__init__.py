@@ -19,19 +19,21 @@ from dataclasses import replace
 from typing import Any
 
 from attnkit.errors import DataError
-from attnkit.tensors.dtypes import convert, physical_memory, plain, unsupported
-from attnkit.tensors.files import Buffer, Source, blamed, open_sink, open_source, write_all
+from attnkit.tensors.dtypes import convert, non_finite, physical_memory, plain, unsupported
+from attnkit.tensors.files import Buffer, Sink, Source, blamed, open_sink, open_source, together, write_all
 from attnkit.tensors.record import Record
 
 __all__ = [
     "FORMATS",
     "STREAMS",
     "Record",
+    "Sink",
     "Source",
     "Stream",
     "convert",
     "encode",
     "load",
+    "non_finite",
     "open_sink",
     "open_source",
     "physical_memory",
@@ -39,6 +41,7 @@ __all__ = [
     "save",
     "suffix_format",
     "survive",
+    "together",
     "write_all",
 ]
 

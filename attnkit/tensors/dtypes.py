@@ -213,3 +213,21 @@ def bounds(name: str) -> tuple[int, int]:
 def outside(path: str, value: object, name: str) -> DataError:
     """The error for an element that a dtype cannot hold."""
     return DataError(f"{f'element {path}' if path else 'the value'} is {value}, outside {name}")
+
+
+def non_finite(x: Array) -> str:
+    """The first NaN or infinity of a float tensor and its index, "" where there is none.
+
+    >>> non_finite(np.array([[0.0, np.nan]]))
+    'nan at [0][1]'
+    """
+    if x.dtype.kind not in "fV":
+        return ""
+    with np.errstate(all="ignore"):
+        if np.isfinite(x.sum(dtype=np.float32 if x.itemsize == 2 else None)):
+            return ""
+        at = np.argwhere(~np.isfinite(x))
+    if not len(at):
+        return ""
+    index = tuple(int(i) for i in at[0])
+    return f"{float(x[index])} at " + "".join(f"[{i}]" for i in index)

@@ -306,19 +306,37 @@ class Sink:
             raise FileError(f"write error: {os.strerror(errno.EBADF)}", self.name)
         write_all(self._descriptor, buffers, self.name)
 
+    def settle(self) -> None:
+        """Has all that was written reach the disk, and closes; a file still has its temporary name."""
+        with self._blamed():
+            try:
+                if self._temporary and self._owned:
+                    os.fsync(self._descriptor)  # a power loss after the rename must not find an empty file
+            finally:
+                self._close()
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if self._temporary and kind is None:
-                os.fsync(self._descriptor)  # a power loss after the rename must not find an empty file
-            if self._owned:
-                self._owned = False
-                os.close(self._descriptor)
-            if self._temporary and kind is None:
-                os.rename(self._temporary, self._target)
-        except OSError as error:
-            raise FileError(f"write error: {_reason(error)}", self.name) from error
+            if kind is None:
+                self.settle()
+            with self._blamed():
+                self._close()
+                if self._temporary and kind is None:
+                    os.rename(self._temporary, self._target)
         finally:
             self._forget_temporary()
+
+    @contextlib.contextmanager
+    def _blamed(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise FileError(f"write error: {_reason(error)}", self.name) from error
+
+    def _close(self) -> None:
+        if self._owned:
+            self._owned = False
+            os.close(self._descriptor)
 
     def _open(self, path: str) -> None:
         try:
@@ -364,6 +382,21 @@ class Sink:
 def open_sink(path: str | None) -> Sink:
     """The place to write to, for a `with` block; None and "-" are standard output."""
     return Sink(path)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[Callable[[str | None], Sink]]:
+    """Opens sinks for a `with` block whose files are replaced together: none of them unless all are written out."""
+    sinks: list[Sink] = []
+
+    def opened(path: str | None) -> Sink:
+        sinks.append(stack.enter_context(Sink(path)))
+        return sinks[-1]
+
+    with contextlib.ExitStack() as stack:
+        yield opened
+        for sink in sinks:
+            sink.settle()
 
 
 def _standard_descriptor(name: str) -> int | None:

@@ -80,12 +80,16 @@ def checked_labels(value: object) -> dict[str, Labels]:
 
 
 def checked_history(value: object) -> list[dict[str, Any]]:
-    """History from JSON: a list of objects, each with a command, its version and the SHA-256 of the files it read."""
+    """History from JSON: a list of objects, each with a command, its version, the SHA-256 of the files it read.
+
+    `beside` is the file that the command wrote the record to, where it is not its result.
+    """
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise DataError('key "history" is not a list of objects')
     for at, entry in enumerate(value):
         files = entry.get("files", {})
         named = isinstance(files, dict) and all(isinstance(digest, str) for digest in files.values())
-        if not (named and isinstance(entry.get("command"), str) and isinstance(entry.get("version"), str)):
+        texts = entry.get("command"), entry.get("version"), entry.get("beside", "")
+        if not (named and all(isinstance(text, str) for text in texts)):
             raise DataError(f'entry {at} of key "history" is not an object of "command", "version" and "files"')
     return value

@@ -27,7 +27,8 @@ class Record:
     tensors   name -> array, in order; `x` is the main one
     axes      tensor name -> one axis name a dimension; a tensor may have none
     labels    axis name -> one string an index, or one such list a batch row
-    history   one entry a command line, oldest first: {"command", "version", "files"}
+    history   one entry a command line, oldest first: {"command", "version", "files"}, and {"beside"}, the file
+              that the last one wrote the record to, where it is not its result
     formulas  tensor name -> the formula that made it, for tables; never written
 
     >>> r = Record({"x": np.zeros((3, 2))}, labels={"token": ["The", "cat", "sat"]})

@@ -1,49 +1,59 @@
 """What attention costs beside its peers in the same run: python tests/benchmarks/attention.py [JOB…] [T…]
 
-steady   one process, 8 heads × 64 in float32, causal and not: seconds of attnkit, torch, onnxruntime and the plain
-         formula, and how many times as long as torch attnkit takes
-growth   seconds against T from 4096 up: the exponent between neighbours (2 is quadratic), and causal against whole
-memory   peak of T = 32768 above its inputs, and of the statistics of the weights of T = 131072 with one head
+process  whole processes, files in to file out, 8 heads × 64 in float32, causal and not: seconds of `attnkit attend` and
+         of scripts with torch, onnxruntime and the plain formula in NumPy
+steady   the same inside one process, and how many times as long as torch attnkit takes
+growth   seconds against T, as a table and a plot: from 4096 up quadratic, and half as much when causal
+memory   peak of `attnkit attend` for T = 32768, and for T = 131072 with one head and --weights, above files in and out
 steep    scores too far apart for float32, a bias, a softcap: seconds beside plain scores
 
-Without job: steady and growth. Each figure is the least of several runs taken in turn; a formula that needs the matrix
-stops at T = 4096. Peers that are not installed are left out (pip install torch onnx onnxruntime).
+Without job: steady and growth. Each figure is the least of several runs taken in turn. What needs the matrix stops
+where that is more than 3 GB. Peers that are not installed are left out (pip install torch onnx onnxruntime).
 """
 
 import math
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
-from attnkit import model
 from attnkit.model.blockwise import blockwise_attention
 
 HEADS, WIDTH = 8, 64
 LENGTHS = (512, 2048, 4096, 8192, 16384)
+ATTEND = "attend --query q.npy --key k.npy --value v.npy -o out.npy"
 Work = Callable[[], object]
 
-MEMORY = """
-import resource, sys, time, numpy as np
-from attnkit.model.blockwise import blockwise_attention
-from attnkit.model.inspection import weight_stats, weight_topk
+MATRIX = 3e9  # bytes of scores that a peer may hold
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+TORCH = """
+import sys, numpy as np, torch
+q, k, v = (torch.from_numpy(np.load(f"{name}.npy")) for name in "qkv")
+np.save("torch.npy", torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=sys.argv[1] == "1").numpy())
+"""
 
-job, heads, length = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-q, k, v = np.random.default_rng(0).standard_normal((3, heads, length, 64), dtype=np.float32)
-before, start = peak(), time.perf_counter()
-if job == "stats":
-    out = weight_stats(q, k, causal=True).values()
-elif job == "topk":
-    out = weight_topk(q, k, 8, causal=True)
-else:
-    out = blockwise_attention(q, k, v, causal=job == "causal")
-print(time.perf_counter() - start, peak() - before, sum(x.nbytes for x in out) / 2**20)
+ONNX = """
+import sys, numpy as np, onnxruntime
+session = onnxruntime.InferenceSession(f"attention{sys.argv[1]}.onnx")
+np.save("onnx.npy", session.run(None, {name: np.load(f"{name}.npy") for name in "qkv"})[0])
+"""
+
+FORMULA = """
+import sys, numpy as np
+q, k, v = (np.load(f"{name}.npy") for name in "qkv")
+s = q @ k.swapaxes(-1, -2)
+s *= q.shape[-1] ** -0.5
+if sys.argv[1] == "1":
+    s[..., ~np.tri(s.shape[-2], s.shape[-1], dtype=bool)] = -np.inf
+s -= s.max(axis=-1, keepdims=True)
+np.exp(s, out=s)
+s /= s.sum(axis=-1, keepdims=True)
+np.save("formula.npy", s @ v)
 """
 
 
@@ -58,7 +68,7 @@ def least(works: dict[str, Work], runs: int) -> dict[str, float]:
     best = dict.fromkeys(works, math.inf)
     for _ in range(runs):
         for name, work in works.items():
-            time.sleep(0.05)  # the threads of the one before spin for a while
+            time.sleep(0.3)  # the threads of the one before spin for a while
             start = time.perf_counter()
             work()
             best[name] = min(best[name], time.perf_counter() - start)
@@ -78,17 +88,48 @@ def torch_work(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Wor
     return lambda: torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal)
 
 
-def onnx_work(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Work:
-    """The Attention operator of onnxruntime."""
-    import onnxruntime
+def onnx_model(length: int, causal: bool) -> bytes:
+    """The Attention operator of ONNX, alone."""
     from onnx import TensorProto, helper
 
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=int(causal))
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, q.shape) for name in "qkvy"]
+    shape = (1, HEADS, length, WIDTH)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "qkvy"]
     graph = helper.make_graph([node], "attention", values[:3], values[3:])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
-    session = onnxruntime.InferenceSession(made.SerializeToString())
+    made: bytes = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10
+    ).SerializeToString()
+    return made
+
+
+def onnx_work(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Work:
+    """The Attention operator in onnxruntime."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(onnx_model(q.shape[-2], causal))
     return lambda: session.run(None, {"q": q, "k": k, "v": v})
+
+
+def formula_work(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Work:
+    """The formula, with every query and every key at once."""
+    blocked = ~np.tri(q.shape[-2], k.shape[-2], dtype=bool)
+
+    def work() -> np.ndarray:
+        scores = q @ k.swapaxes(-1, -2)
+        scores *= WIDTH**-0.5
+        if causal:
+            np.copyto(scores, -np.inf, where=blocked)
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=-1, keepdims=True)
+        return scores @ v
+
+    return work
+
+
+def fits(length: int) -> bool:
+    """Whether a peer may hold the scores of every query with every key."""
+    return 4 * HEADS * length**2 <= MATRIX
 
 
 def works(length: int, causal: bool) -> dict[str, Work]:
@@ -97,11 +138,36 @@ def works(length: int, causal: bool) -> dict[str, Work]:
     found: dict[str, Work] = {"attnkit": lambda: blockwise_attention(q, k, v, causal=causal)}
     if find_spec("torch"):
         found["torch"] = torch_work(q, k, v, causal)
-    if find_spec("onnx") and find_spec("onnxruntime") and length <= 8192:
+    if find_spec("onnx") and find_spec("onnxruntime") and fits(length):
         found["onnxruntime"] = onnx_work(q, k, v, causal)
-    if length <= 4096:
-        found["formula"] = lambda: model.attention(q, k, v, causal=causal, keep=())
+    if fits(length):
+        found["formula"] = formula_work(q, k, v, causal)
     return found
+
+
+def process(lengths: list[int]) -> None:
+    """Seconds of whole processes, files in to file out."""
+    here = Path(sys.executable).parent
+    print(f"{HEADS} heads x {WIDTH}, float32, files in to file out: seconds")
+    for causal, length in ((causal, length) for causal in (False, True) for length in lengths):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, x in zip("qkv", operands(length), strict=True):
+                np.save(Path(folder, f"{name}.npy"), x)
+            flag = str(int(causal))
+            lines = {"attnkit": [str(here / "attnkit"), *ATTEND.split(), *(["--causal"] if causal else [])]}
+            if find_spec("torch"):
+                lines["torch"] = [sys.executable, "-c", TORCH, flag]
+            if find_spec("onnx") and find_spec("onnxruntime") and fits(length):
+                Path(folder, f"attention{flag}.onnx").write_bytes(onnx_model(length, causal))
+                lines["onnxruntime"] = [sys.executable, "-c", ONNX, flag]
+            if fits(length):
+                lines["formula"] = [sys.executable, "-c", FORMULA, flag]
+            works: dict[str, Work] = {
+                name: lambda line=line: subprocess.run(line, cwd=folder, check=True) for name, line in lines.items()
+            }
+            taken = least(works, 7 if length < 8192 else 3 if length < 32768 else 1)
+        row = "".join(f"  {name} {seconds:.2f}" for name, seconds in taken.items())
+        print(f"T {length:6} {'causal' if causal else 'whole ':6}{row}", flush=True)
 
 
 def steady(lengths: list[int]) -> None:
@@ -117,9 +183,10 @@ def steady(lengths: list[int]) -> None:
 
 
 def growth(lengths: list[int]) -> None:
-    """Seconds against T."""
+    """Seconds against T: a row and two bars each, whose lengths are logarithms."""
     taken: dict[tuple[int, bool], float] = {}
-    for length in [n for n in lengths if n >= 4096]:
+    print("     T    whole   causal  causal/whole  from half of T: whole, causal")
+    for length in lengths:
         q, k, v = operands(length)
         both: dict[str, Work] = {
             "whole": lambda q=q, k=k, v=v: blockwise_attention(q, k, v),
@@ -127,22 +194,39 @@ def growth(lengths: list[int]) -> None:
         }
         found = least(both, runs_of(length))
         taken[length, False], taken[length, True] = found["whole"], found["causal"]
-        row = f"T {length:6} whole {found['whole']:.3f} s  causal {found['causal']:.3f} s"
-        row += f"  causal / whole {found['causal'] / found['whole']:.2f}"
+        row = f"{length:6} {found['whole']:6.3f} s {found['causal']:6.3f} s {found['causal'] / found['whole']:13.2f}"
         if (length // 2, False) in taken:
-            steps = [math.log2(taken[length, causal] / taken[length // 2, causal]) for causal in (False, True)]
-            row += "  exponents {:.2f} {:.2f}".format(*steps)
+            times = [taken[length, causal] / taken[length // 2, causal] for causal in (False, True)]
+            row += "  {:22.2f} {:7.2f}".format(*times)
         print(row, flush=True)
+    least_of_all = min(taken.values())
+    for (length, causal), seconds in taken.items():
+        bar = "█" * round(1 + 6 * math.log2(seconds / least_of_all))
+        print(f"{length:6} {'causal' if causal else 'whole ':6} {bar} {seconds * 1000:.0f} ms")
 
 
 def memory(lengths: list[int]) -> None:
-    """Peak memory above the inputs, each in a process of its own."""
-    for job, heads, length in (("causal", 8, 32768), ("whole", 8, 32768), ("stats", 1, 131072), ("topk", 1, 131072)):
-        command = [sys.executable, "-c", MEMORY, job, str(heads), str(length)]
-        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        seconds, above, output = (float(word) for word in out.split())
-        print(f"{job:6} T {length} x {heads} heads: {seconds:.1f} s", end="")
-        print(f", {above - output:.0f} MB above inputs and output ({output:.0f} MB)", flush=True)
+    """Peak memory of whole processes above the files that they read and write."""
+    jobs = (("", 8, 32768), ("--causal", 8, 32768), ("--causal --weights stats", 1, 131072))
+    jobs += (("--causal --weights topk:8", 1, 131072), ("--causal --weights rows:0,-1", 1, 131072))
+    for flags, heads, length in jobs:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, seed in zip("qkv", range(3), strict=True):
+                x = np.random.default_rng(seed).standard_normal((1, heads, length, WIDTH), dtype=np.float32)
+                np.save(Path(folder, f"{name}.npy"), x)
+            line = [str(Path(sys.executable).parent / "attnkit"), *ATTEND.split(), *flags.split()]
+            line[line.index("out.npy")] = "out.npz"
+            code = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True)"
+            code += "; print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+            start = time.perf_counter()
+            peak = subprocess.run(
+                [sys.executable, "-c", code, *line], cwd=folder, check=True, capture_output=True
+            ).stdout
+            seconds = time.perf_counter() - start
+            files = sum(path.stat().st_size for path in Path(folder).iterdir())
+        above = int(peak) / 1024 - files / 2**20
+        row = f"T {length} x {heads} heads {flags:25} {seconds:6.1f} s"
+        print(f"{row}, {above:.0f} MB above files of {files / 2**20:.0f} MB", flush=True)
 
 
 def steep(lengths: list[int]) -> None:
@@ -162,7 +246,7 @@ def steep(lengths: list[int]) -> None:
         print(f"T {length:6}" + "".join(f"  {name} {seconds * 1000:.1f} ms" for name, seconds in taken.items()))
 
 
-JOBS = {"steady": steady, "growth": growth, "memory": memory, "steep": steep}
+JOBS = {"process": process, "steady": steady, "growth": growth, "memory": memory, "steep": steep}
 
 if __name__ == "__main__":
     jobs = [word for word in sys.argv[1:] if word in JOBS] or ["steady", "growth"]

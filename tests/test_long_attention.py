@@ -1,0 +1,169 @@
+"""attend and merge at any length: blocks, what the weights say, and parts of the keys in processes of their own."""
+
+import subprocess
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import model
+from attnkit.tensors.record import Record
+
+RNG = np.random.default_rng(5)
+HEADS, TOKENS, WIDTH = 4, 60, 32
+X = RNG.standard_normal((TOKENS, WIDTH))
+WORDS = [f"w{i}" for i in range(TOKENS)]
+PARAMS = {f"w{letter}": RNG.standard_normal((WIDTH, WIDTH)) / 6 for letter in "qkvo"} | {"bo": RNG.random(WIDTH)}
+
+
+def text() -> Record:
+    return Record({"x": X}, {"x": ("token", "model")}, {"token": WORDS})
+
+
+def bash(line: str, cwd) -> subprocess.CompletedProcess:
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=cwd)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    np.savez(tmp_path / "params.npz", **PARAMS)
+    for name in "qkv":
+        np.save(tmp_path / f"{name}.npy", RNG.standard_normal((2, HEADS, TOKENS, 8)))
+    (tmp_path / "text").write_text(" ".join(WORDS))
+    return tmp_path
+
+
+def test_stats_of_the_weights_beside_the_output(folder):
+    params = str(folder / "params.npz")
+    plain = attnkit.attend(text(), params=params, heads=HEADS, causal=True, keep="weights")
+    found = attnkit.attend(text(), params=params, heads=HEADS, causal=True, weights="stats")
+    weights = plain["weights"]
+    np.testing.assert_allclose(found["x"], plain["x"], atol=1e-12)
+    np.testing.assert_allclose(found["weights.max"], weights.max(axis=-1), atol=1e-12)
+    np.testing.assert_allclose(found["weights.received"], weights.sum(axis=-2), atol=1e-12)
+    assert np.array_equal(found["weights.argmax"], weights.argmax(axis=-1))
+    assert found.axes["weights.entropy"] == ("head", "query")
+    assert found.axes["weights.received"] == ("head", "key")
+    assert found.labels["query"] == found.labels["key"] == WORDS
+    assert not {"weights", "lse"} & set(found)
+    assert set(attnkit.attend(text(), weights="full")) == {"weights", "x"}
+
+
+def test_rows_and_the_largest_weights_have_their_labels():
+    plain = attnkit.attend(text(), heads=2, keep="weights")["weights"]
+    rows = attnkit.attend(text(), heads=2, weights="rows:7,-1")
+    np.testing.assert_allclose(rows["weights.rows"], plain[:, [7, 59]], atol=1e-12)
+    assert rows.axes["weights.rows"] == ("head", "row", "key")
+    assert rows.labels["row"] == ["7 w7", "59 w59"]
+    assert attnkit.attend(X, heads=2, weights="rows:7,-1").labels["row"] == ["7", "59"]
+    top = attnkit.attend(text(), heads=2, weights="topk:3")
+    np.testing.assert_allclose(top["weights.top"], -np.sort(-plain, axis=-1)[..., :3], atol=1e-12)
+    assert top.axes["weights.keys"] == ("head", "query", "rank")
+    assert top["weights.keys"].dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    "flags, problem",
+    [
+        ("--weights most", "weights 'most' (expected full, stats, topk:K or rows:I,J,…)"),
+        ("--weights rows:60", "query 60 of 60 (expected -60 to 59)"),
+        ("--weights stats --steps", "--weights stats is in place of all the weights"),
+        ("--weights topk:2 --keep weights", "--weights topk:2 is in place of all the weights"),
+        ("--weights topk:2 --emit weights", "--weights topk:2 is in place of all the weights"),
+        ("--partial --residual", "--partial gives the heads"),
+        ("--partial --emit q", "--partial gives the heads"),
+        ("--offset 3 --align top-left", "--offset says where the queries stand, and so do --align and --past-key"),
+    ],
+)
+def test_what_does_not_go_together(folder, flags, problem):
+    done = bash(f"attnkit embed < text --dim 8 | attnkit attend {flags}", folder)
+    assert done.stdout == "" and done.returncode in (2, 3)
+    assert done.stderr.startswith("attnkit attend: ") and problem in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_offset_is_that_of_the_mask(folder):
+    line = "attnkit embed < text --dim 8 | attnkit {} --only x"
+    here = bash(line.format("attend --causal --offset -20 -q"), folder)
+    there = bash(line.format("mask --causal --offset -20 | attnkit attend -q"), folder)
+    assert here.returncode == there.returncode == 0
+    assert here.stdout.split('"history"')[0] == there.stdout.split('"history"')[0]
+
+
+@pytest.mark.parametrize("causal", ["", "--causal"])
+def test_parts_of_the_keys_in_processes_of_their_own(folder, causal):
+    part = (
+        f"attnkit attend --query q.npy --key <(attnkit show k.npy --slice :,:,$1:$(($1+20)) -f npy)"
+        f" --value <(attnkit show v.npy --slice :,:,$1:$(($1+20)) -f npy) {causal} --offset -$1 --partial -o part$1.npz"
+    )
+    done = bash(f"seq 0 20 40 | xargs -P 2 -n 1 bash -c '{part}' part", folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = bash("attnkit merge part40.npz part0.npz part20.npz -o merged.npz", folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    q, k, v = (np.load(folder / f"{name}.npy") for name in "qkv")
+    whole = model.attention(q, k, v, causal=bool(causal))
+    merged = np.load(folder / "merged.npz")
+    np.testing.assert_allclose(merged["x"], whole["heads"], atol=1e-12)
+    np.testing.assert_allclose(merged["lse"], whole["lse"], atol=1e-12)
+    done = bash("attnkit history merged.npz", folder)
+    assert done.stdout.splitlines()[-1] == "attnkit merge -f json part40.npz part0.npz part20.npz"
+    assert sum(line.endswith(".npz") and line.startswith("# ") for line in done.stdout.splitlines()) == 3
+
+
+def test_joined_parts_are_what_attend_gives(folder):
+    params = str(folder / "params.npz")
+    whole = attnkit.attend(text(), params=params, heads=HEADS)
+    parts = []
+    for start in (0, 20, 40):
+        keys = text().put({"x": X[start : start + 20]}, labels={"token": WORDS[start : start + 20]})
+        parts.append(attnkit.attend(text(), memory=keys["x"], params=params, heads=HEADS, partial=True))
+    assert parts[0].axes["x"] == ("head", "query", "head_dim")
+    assert parts[0].axes["lse"] == ("head", "query")
+    twice = attnkit.merge([attnkit.merge(parts[:2]), parts[2]])
+    np.testing.assert_allclose(twice["x"], attnkit.merge(parts)["x"], atol=1e-12)
+    joined = attnkit.merge(parts, join=True, params=params)
+    np.testing.assert_allclose(joined["x"], whole["x"], atol=1e-12)
+    assert joined.axes["x"] == whole.axes["x"] and joined.labels["token"] == WORDS
+    assert "lse" not in joined
+
+
+def test_parts_from_a_stream(folder):
+    line = "(attnkit attend --query q.npy --key k.npy --value v.npy --partial; cat) | attnkit merge --only lse"
+    done = bash(f"attnkit attend --query q.npy --key k.npy --value v.npy --partial | ({line})", folder)
+    q, k, v = (np.load(folder / f"{name}.npy") for name in "qkv")
+    assert done.returncode == 0
+    (folder / "twice.json").write_text(done.stdout)
+    lse = bash("attnkit show twice.json:lse -f npy > lse.npy", folder)
+    assert lse.returncode == 0
+    np.testing.assert_allclose(np.load(folder / "lse.npy"), model.attention(q, k, v)["lse"] + np.log(2), atol=1e-12)
+
+
+def test_what_no_key_of_any_part_is_open_to(folder):
+    blind = "attnkit attend --query q.npy --key k.npy --value v.npy --causal --offset -60 --partial -o blind.npz"
+    assert bash(blind, folder).stderr == ""  # a part may well be closed to a query
+    done = bash("attnkit merge blind.npz blind.npz -f json -o out.json", folder)
+    assert done.returncode == 0
+    assert "480 rows of weights are zeros: queries may attend to nothing (first [0][0][0])" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line, problem",
+    [
+        ("merge q.npy", "part 1 has no lse; attend --partial makes x and lse"),
+        ("merge part.npz other.npz", "output (2,4,30,8) and log-sum-exp (2,4,30): expected (2,4,60,8) and (2,4,60)"),
+        ("merge part.npz --params params.npz", "--params and --model go with --join"),
+        (
+            "merge part.npz --join --params wrong.npz",
+            "wrong.npz: wo (5,5) for heads (2,60,32): first dimension 5 != 32",
+        ),
+        ("merge none.npz", "none.npz: No such file or directory"),
+        ("merge part.npz --layer encoder.0.self", "goes with --model DIR"),
+    ],
+)
+def test_what_does_not_merge(folder, line, problem):
+    np.savez(folder / "part.npz", x=np.zeros((2, 4, 60, 8)), lse=np.zeros((2, 4, 60)))
+    np.savez(folder / "other.npz", x=np.zeros((2, 4, 30, 8)), lse=np.zeros((2, 4, 30)))
+    np.savez(folder / "wrong.npz", wo=np.zeros((5, 5)))
+    done = bash(f"attnkit {line}", folder)
+    assert done.stdout == "" and done.returncode in (2, 3, 4)
+    assert done.stderr.startswith("attnkit merge: ") and done.stderr.count("\n") == 1
+    assert problem in done.stderr
