@@ -4,6 +4,8 @@ import gc
 import os
 import signal
 
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # what glibc's malloc.h calls them
+
 
 def main() -> None:
     """Run one command line and end the process with its exit code.
@@ -22,12 +24,29 @@ def main() -> None:
         except OSError:
             os.open(os.devnull, mode)
     gc.disable()
+    spare_time()
 
     import sys
 
     from attnkit import cli
 
     os._exit(cli.main(sys.argv[1:]))
+
+
+def spare_time() -> None:
+    """Ask the libraries below for two things that cost a model much time; what is not there is not asked.
+
+    glibc shall keep freed memory for the next tensor, as fresh memory comes slowly, page by page. The threads of
+    OpenBLAS, which it reads of when it is loaded, shall not wait for work for longer than half a millisecond: they
+    do so at the cost of all others.
+    """
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(TRIM_THRESHOLD, 1 << 28)
+        library.mallopt(MMAP_THRESHOLD, 1 << 25)
 
 
 if __name__ == "__main__":

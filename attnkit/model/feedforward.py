@@ -1,7 +1,7 @@
 """The position-wise feed-forward network and its activations."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from attnkit.model.linear import linear
 from attnkit.model.precision import Array, cast, output_dtype, quiet, working
 from attnkit.model.shapes import shown
 from attnkit.model.visits import Visit, nobody, seen
+
+PART = 1 << 18  # numbers: a megabyte of float32
 
 
 @quiet
@@ -48,7 +50,14 @@ def gelu_tanh(x: Array) -> Array:
     >>> gelu_tanh(np.array([-1.0, 1.0])).round(4)
     array([-0.1588,  0.8412])
     """
-    y: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    y: Array = 0.044715 * x * x
+    y += 1
+    y *= x
+    y *= math.sqrt(2 / math.pi)
+    y = np.tanh(y)
+    y += 1
+    y *= x
+    y *= 0.5
     return y
 
 
@@ -63,6 +72,29 @@ def silu(x: Array) -> Array:
     """
     y: Array = x / (1 + np.exp(-x))
     return y
+
+
+def activated(activation: str, x: Array) -> Array:
+    """An activation of each number; a part of a large array at a time, which stays in a core's own cache.
+
+    x (...) -> (...)
+
+    >>> activated("relu", np.array([-2.0, 3.0])).tolist()
+    [0.0, 3.0]
+    """
+    function = ACTIVATIONS[activation]
+    if x.size <= PART or not x.flags.c_contiguous:
+        return function(x)
+    from attnkit.model.parallel import on_all_cores, spans
+
+    given, y = x.reshape(-1), np.empty(x.size, x.dtype)
+
+    def work(parts: Iterator[slice]) -> None:
+        for part in parts:
+            y[part] = function(given[part])
+
+    on_all_cores(work, spans(0, x.size, PART))
+    return y.reshape(x.shape)
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -106,7 +138,7 @@ def feed_forward(
     given = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
     result, x = output_dtype(x), cast(x, working(*given))
     steps = {"hidden": seen(visit, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}
-    inner = steps["activated"] = seen(visit, "activated", ACTIVATIONS[activation](steps["hidden"]))
+    inner = steps["activated"] = seen(visit, "activated", activated(activation, steps["hidden"]))
     if w3 is not None:
         steps["linear"] = seen(visit, "linear", linear(x, w3, b3, names=("x", "w3", "b3")))
         inner = steps["gated"] = seen(visit, "gated", inner * steps["linear"])

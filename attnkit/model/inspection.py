@@ -6,11 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.blockwise import BLOCKS, Operands, Rows, Task, operands, risen, rows, score_dtype, shared, tasks_of
+from attnkit.model.blockwise import Operands, Rows, Task, operands, risen, rows, score_dtype, shared, tasks_of
 from attnkit.model.embedding import check_ids
 from attnkit.model.precision import Array, DType, output_dtype, quiet, working
 from attnkit.model.scores import softmax
 from attnkit.model.visits import VIEWS, view
+
+BLOCKS = (128, 2240)  # queries and keys: a megabyte of float32, which stays in a core's own cache
 
 
 def views(how: str, q: Array, k: Array, **options: Any) -> dict[str, Array]:

@@ -33,7 +33,7 @@ def linear(
     if bias is not None:
         if bias.shape != y.shape[-1:]:
             raise DataError(f"{names[2]} {shown(bias.shape)}: expected {shown(y.shape[-1:])}")
-        y = y + cast(bias, dtype)
+        y = np.add(y, cast(bias, dtype), out=None if weight is None else y)
     return y.astype(output_dtype(x), copy=False)
 
 

@@ -15,7 +15,8 @@ from attnkit.errors import DataError, UsageError
 from attnkit.model.precision import Array, cast, output_dtype, quiet, working
 from attnkit.model.shapes import fit, shown
 
-BLOCK = 1 << 16  # numbers in a block of rows
+BLOCK = 1 << 16  # numbers in a block of rows, of which each core has one at a time
+LARGE = 1 << 18  # numbers from which on two cores are faster than one
 
 
 class Normalized(NamedTuple):
@@ -70,14 +71,24 @@ def _normalize_rows(
     rows = x.reshape(math.prod(x.shape[:first]), math.prod(shape))
     y = np.empty(rows.shape, output_dtype(x))
     mean, inverse_std = np.empty((len(rows), 1), working(x)), np.empty((len(rows), 1), working(x))
-    for part in _blocks(rows):
-        block = rows[part].astype(np.float64, order="C")
-        if centred:
-            block -= (middle := _mean(block))
-            mean[part] = middle
-        block *= (spread := 1 / np.sqrt(_mean(block * block) + eps))
-        inverse_std[part] = spread
-        y[part] = _scaled(block, gamma, beta)
+
+    @quiet
+    def work(parts: Iterator[slice]) -> None:
+        for part in parts:
+            block = rows[part].astype(np.float64, order="C")
+            if centred:
+                block -= (middle := _mean(block))
+                mean[part] = middle
+            block *= (spread := 1 / np.sqrt(_mean(block * block) + eps))
+            inverse_std[part] = spread
+            y[part] = _scaled(block, gamma, beta)
+
+    if rows.size < LARGE:
+        work(_blocks(rows))
+    else:
+        from attnkit.model.parallel import on_all_cores
+
+        on_all_cores(work, _blocks(rows))
     kept = (*x.shape[:first], *[1] * len(shape))
     return Normalized(y.reshape(x.shape), mean.reshape(kept) if centred else None, inverse_std.reshape(kept))
 

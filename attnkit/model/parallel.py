@@ -47,6 +47,16 @@ def single_blas() -> Iterator[int]:
             set_threads(1 if _inside else found)
 
 
+def spans(start: int, stop: int, size: int) -> Iterator[slice]:
+    """A range cut into slices of one size, the last as short as need be.
+
+    >>> [(part.start, part.stop) for part in spans(2, 7, 3)]
+    [(2, 5), (5, 7)]
+    """
+    for i in range(start, stop, size):
+        yield slice(i, min(i + size, stop))
+
+
 def on_all_cores(work: Callable[[Iterator[Task]], None], tasks: Iterable[Task], threads: int | None = None) -> None:
     """Calls `work` in several threads, each with an iterator of tasks that nobody else gets.
 

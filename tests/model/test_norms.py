@@ -1,5 +1,6 @@
 """Norms: the lecture's numbers, the plain formula, rows that stay apart, and little memory."""
 
+import os
 import tracemalloc
 
 import numpy as np
@@ -107,7 +108,7 @@ def test_next_to_nothing_beside_input_and_output(norm):
     norm(x, np.ones(256, np.float32))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < x.nbytes + (4 << 20)
+    assert peak < x.nbytes + (1 << 20) + (os.cpu_count() or 1) * (3 << 19)  # a block of rows for each core
 
 
 def test_input_and_memory_layout_do_not_matter():
