@@ -16,6 +16,7 @@ AXES |= dict.fromkeys(("scores", "scaled", "capped", "masked", "weights"), (*QUE
 AXES |= dict.fromkeys(("lse", *(f"weights.{name}" for name in ("lse", "entropy", "max", "argmax", "span"))), QUERIES)
 AXES |= dict.fromkeys(("weights.top", "weights.keys"), (*QUERIES, "rank"))
 AXES |= {"weights.received": KEYS, "weights.rows": ("head", "row", "key")}
+OUTPUT: dict[str, tuple[str, ...]] = {"wo": ("heads", "model"), "bo": ("model",)}  # the projection of merged heads
 
 VIEWS = {
     "lse": "log Σ exp(masked)",
@@ -94,8 +95,10 @@ def row_labels(weights: str | None, tokens: Labels | None, count: int) -> dict[s
     """
     kind, numbers = model.view(weights or "full")
     words = flat(tokens)
+    if kind != "rows":
+        return {}
     rows = [number % count for number in numbers]
-    return {"row": [f"{row} {words[row]}" if words else str(row) for row in rows]} if kind == "rows" else {}
+    return {"row": [f"{row} {words[row]}" if words else str(row) for row in rows]}
 
 
 def warn_of_blind(blind: Array, strict: bool = False) -> None:

@@ -4,9 +4,9 @@ import contextlib
 import itertools
 import os
 import shlex
+import stat
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -42,7 +42,7 @@ def texts_of(call: Call, upstream: Flow | None, alone: bool | None = None) -> Fl
     if call.operands:
         for text in filter(tensor_file, call.operands):
             reads = f"; attnkit {call.tool.name} … < {tensor_file(text)}" if call.tool.feed is not texts_of else ""
-            what = "a pipe" if Path(text).is_fifo() else "a file of tensors"
+            what = "a pipe" if is_pipe(text) else "a file of tensors"
             raise UsageError(f"{what}, and TEXT is due{reads}", text)
         return Flow(None, iter([(text,) for text in call.operands] if lines else [call.operands]))
     arriving = lines_of(open_source(piped(DUE))) if upstream is None else spoken(upstream)
@@ -79,10 +79,22 @@ def is_record(start: bytes) -> bool:
     return header or start.startswith((b"\x93NUMPY", b"PK\x03\x04", b'{"tensors"'))
 
 
+def is_pipe(name: str) -> bool:
+    """Whether this is the name of a pipe; a text too long for a name is none.
+
+    >>> is_pipe("word " * 100)
+    False
+    """
+    try:
+        return stat.S_ISFIFO(os.stat(name).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def tensor_file(text: str) -> str:
     """The file of tensors, or the pipe, that a text names, as FILE or as FILE:NAME; "" where it names none."""
     for name in (text, text.rpartition(":")[0]):
-        if Path(name).is_fifo():  # `<(another pipeline)`
+        if is_pipe(name):  # `<(another pipeline)`
             return name
         if os.path.isfile(name):
             with contextlib.suppress(FileError), open_source(name) as source:

@@ -72,6 +72,8 @@ def test_rows_and_the_largest_weights_have_their_labels():
         ("--weights topk:2 --emit weights", "--weights topk:2 is in place of all the weights"),
         ("--partial --residual", "--partial gives the heads"),
         ("--partial --emit q", "--partial gives the heads"),
+        ("--partial --strict", "--partial gives the heads"),
+        ("--weights ''", "weights '' (expected full"),
         ("--offset 3 --align top-left", "--offset says where the queries stand, and so do --align and --past-key"),
     ],
 )
@@ -118,12 +120,14 @@ def test_joined_parts_are_what_attend_gives(folder):
         parts.append(attnkit.attend(text(), memory=keys["x"], params=params, heads=HEADS, partial=True))
     assert parts[0].axes["x"] == ("head", "query", "head_dim")
     assert parts[0].axes["lse"] == ("head", "query")
+    assert parts[0].axes["wo"] == ("heads", "model")
     twice = attnkit.merge([attnkit.merge(parts[:2]), parts[2]])
     np.testing.assert_allclose(twice["x"], attnkit.merge(parts)["x"], atol=1e-12)
-    joined = attnkit.merge(parts, join=True, params=params)
+    np.testing.assert_allclose(attnkit.merge([twice], join=True)["x"], whole["x"], atol=1e-12)
+    joined = attnkit.merge(parts, join=True)
     np.testing.assert_allclose(joined["x"], whole["x"], atol=1e-12)
     assert joined.axes["x"] == whole.axes["x"] and joined.labels["token"] == WORDS
-    assert "lse" not in joined
+    assert not {"lse", "wo", "bo"} & set(joined)
 
 
 def test_parts_from_a_stream(folder):
@@ -140,7 +144,7 @@ def test_parts_from_a_stream(folder):
 def test_what_no_key_of_any_part_is_open_to(folder):
     blind = "attnkit attend --query q.npy --key k.npy --value v.npy --causal --offset -60 --partial -o blind.npz"
     assert bash(blind, folder).stderr == ""  # a part may well be closed to a query
-    done = bash("attnkit merge blind.npz blind.npz -f json -o out.json", folder)
+    done = bash("attnkit merge blind.npz blind.npz --join -f json -o out.json", folder)
     assert done.returncode == 0
     assert "480 rows of weights are zeros: queries may attend to nothing (first [0][0][0])" in done.stderr
 
@@ -150,20 +154,38 @@ def test_what_no_key_of_any_part_is_open_to(folder):
     [
         ("merge q.npy", "part 1 has no lse; attend --partial makes x and lse"),
         ("merge part.npz other.npz", "output (2,4,30,8) and log-sum-exp (2,4,30): expected (2,4,60,8) and (2,4,60)"),
-        ("merge part.npz --params params.npz", "--params and --model go with --join"),
         (
-            "merge part.npz --join --params wrong.npz",
-            "wrong.npz: wo (5,5) for heads (2,60,32): first dimension 5 != 32",
+            "merge wrong.npz --join",
+            "wo (5,5) for heads (2,60,32): first dimension 5 != 32",
         ),
         ("merge none.npz", "none.npz: No such file or directory"),
-        ("merge part.npz --layer encoder.0.self", "goes with --model DIR"),
     ],
 )
 def test_what_does_not_merge(folder, line, problem):
     np.savez(folder / "part.npz", x=np.zeros((2, 4, 60, 8)), lse=np.zeros((2, 4, 60)))
     np.savez(folder / "other.npz", x=np.zeros((2, 4, 30, 8)), lse=np.zeros((2, 4, 30)))
-    np.savez(folder / "wrong.npz", wo=np.zeros((5, 5)))
+    np.savez(folder / "wrong.npz", x=np.zeros((2, 4, 60, 8)), lse=np.zeros((2, 4, 60)), wo=np.zeros((5, 5)))
     done = bash(f"attnkit {line}", folder)
     assert done.stdout == "" and done.returncode in (2, 3, 4)
     assert done.stderr.startswith("attnkit merge: ") and done.stderr.count("\n") == 1
     assert problem in done.stderr
+
+
+@pytest.mark.parametrize("how", ["stats", "topk:2", "full"])
+def test_no_queries(folder, how):
+    np.save(folder / "none.npy", np.zeros((0, 4), np.float32))
+    assert bash(f"attnkit attend none.npy --weights {how} -f json", folder).returncode == 0
+    done = bash("attnkit attend none.npy --weights rows:-1", folder)
+    assert (done.returncode, done.stderr) == (3, "attnkit attend: none.npy: query -1 of 0 (there is none)\n")
+
+
+def test_what_is_said_of_weights_of_narrow_floats_does_not_overflow():
+    x = np.ones((70000, 1), np.float16)
+    found = attnkit.attend(x, memory=np.ones((1, 1), np.float16), weights="stats")
+    assert found["x"].dtype == np.float16
+    assert found["weights.received"].tolist() == [[70000.0]]
+    assert found["weights.span"][0, -1] == 69999
+
+
+def test_a_text_longer_than_a_file_name(folder):
+    assert bash(f"attnkit embed '{'word ' * 200}' --dim 4 -f json", folder).returncode == 0

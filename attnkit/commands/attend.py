@@ -114,8 +114,8 @@ def attend(
         raise UsageError("goes with --model DIR", "--layer")
     if record is None and residual:
         raise UsageError("--residual adds the input, and with these flags none is read")
-    if partial and (emit or residual or add is not None):
-        raise UsageError("--partial gives the heads: --emit, --residual and --add come after attnkit merge")
+    if partial and (emit or residual or strict or add is not None):
+        raise UsageError("--partial gives the heads: --emit, --residual, --add and --strict come after attnkit merge")
     if offset is not None and (align is not None or past_key is not None):
         raise UsageError("--offset says where the queries stand, and so do --align and --past-key: one or the other")
     if weights not in (None, "full") and (steps or "weights" in (*keep, emit)):
@@ -149,13 +149,14 @@ def attend(
     compared = {name: projections.pop(name) for name in model.SCORES[score][1] if name in projections}
     if offset is not None:
         align = "top-left"
-    asked = (*keep, *(STEPS if steps else ()), *(["weights"] if weights else ()))
+    asked = (*keep, *(STEPS if steps else ()), *(["weights"] if weights is not None else ()))
     found = model.multi_head_attention(
         q, k, v, projections, heads=heads, kv_heads=kv_heads, past=offset or 0,
         mask=aligned(mask), bias=aligned(bias), causal=causal, align=align, window=window, lengths=array(lengths),
         scale=scale, softcap=softcap, score=score, score_params=compared,
         past_key=array(past_key), past_value=array(past_value), softmax_dtype=softmax_dtype,
-        rotary=said_by_model.get("rotary"), weights=weights or "full", keep=(*asked, emit, *ALWAYS),
+        rotary=said_by_model.get("rotary"), weights="full" if weights is None else weights,
+        keep=(*asked, emit, *ALWAYS),
     )  # fmt: skip
     if not partial:
         attending.warn_of_blind(np.isneginf(found["lse"]), strict)
@@ -174,8 +175,9 @@ def attend(
     kept = {name: x for name, x in found.items() if name in asked or name.startswith("weights.")}
     if "present" in keep:
         kept |= {name: found[name] for name in ("present_key", "present_value")}
-    if partial:
-        kept["lse"] = found["lse"]
+    if partial:  # with what makes the output of the merged heads
+        kept |= {"lse": found["lse"]} | {name: projections[name] for name in attending.OUTPUT if name in projections}
+        axes |= attending.OUTPUT
     if emit or partial:
         name = emit or "heads"
         output, formula, axes["x"] = found[name], said[name], axes[name]
@@ -187,7 +189,7 @@ def attend(
         kept | {"x": output},
         {name: axes[name] for name in (*kept, "x")},
         attending.labels(asking, keys, over, weights, found["q"].shape[-2]) if kept or emit or query else {},
-        {name: said[name] for name in kept if name not in idle} | {"x": formula},
+        {name: said[name] for name in kept if name in said and name not in idle} | {"x": formula},
     )
 
 

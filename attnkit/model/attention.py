@@ -170,12 +170,12 @@ def attention(
 
 
 ORDER = ("q", "k", "v", *SQUARE, "heads", "lse", "present_key", "present_value")
-OWN_DTYPE = ("lse", "weights.lse", "weights.argmax", "weights.keys")
 
 
 def in_dtype(dtype: DType, steps: Mapping[str, Array]) -> dict[str, Array]:
-    """The intermediates in the dtype of a result; log-sum-exps and indices keep their own."""
-    return {name: x if name in OWN_DTYPE else x.astype(dtype, copy=False) for name, x in steps.items()}
+    """The intermediates in the dtype of a result; what is said of weights keeps its own."""
+    said = ("lse", "weights.")
+    return {name: x if name.startswith(said) else x.astype(dtype, copy=False) for name, x in steps.items()}
 
 
 def _many(q: Array, k: Array) -> bool:
@@ -382,7 +382,7 @@ def multi_head_attention(
     query of rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank.
     `rotary` is the cosines and sines (..., T, R/2) that queries and keys are rotated by. `remember` is called
     with what makes keys and values of this call, and gives all that there are and how many came before, as a
-    Cache does. `options` are those of `attention`; the result has its entries, then the output. Source:
+    Cache does. `past` and `options` are those of `attention`; the result has its entries, then the output. Source:
     Attention Is All You Need, section 3.2.2. DataError where shapes do not meet, UsageError for impossible
     head counts.
 

@@ -64,7 +64,7 @@ def views_of(how: str, weights: Array, lse: Array, position: Array) -> dict[str,
     elif kind == "topk":
         order = np.argsort(-weights, axis=-1, kind="stable")[..., : numbers[0]]
         top = np.take_along_axis(weights, order, axis=-1)
-        found = {"top": top, "keys": np.where(top == 0, -1, order)}
+        found = {"top": top, "keys": np.where((top == 0) | np.isnan(top), -1, order)}
     else:
         found = {"rows": weights[..., places(numbers, weights.shape[-2]), :]}
     return {f"weights.{name}": x for name, x in found.items()}
@@ -78,7 +78,8 @@ def places(numbers: tuple[int, ...], count: int) -> list[int]:
     """
     for number in numbers:
         if not -count <= number < count:
-            raise DataError(f"query {number} of {count} (expected {-count} to {count - 1})")
+            expected = f"expected {-count} to {count - 1}" if count else "there is none"
+            raise DataError(f"query {number} of {count} ({expected})")
     return [number % count for number in numbers]
 
 
@@ -241,7 +242,8 @@ def _largest(block: Rows, count: int, step: int, room: Array) -> tuple[Array, Ar
         scores -= base
         total = faded * total + np.ones(len(scores), scores.dtype) @ np.exp(scores, out=scores)
     lse = np.where(total == 0, 0, top + np.log(total))
-    return np.exp(found - lse[:, None]), where
+    weights = np.exp(found - lse[:, None])
+    return weights, np.where(np.isnan(weights), -1, where)
 
 
 def _ranked(found: Array, where: Array, i: Array, scores: Array, j: Array) -> tuple[Array, Array]:
