@@ -7,6 +7,7 @@ import pytest
 
 import attnkit
 from attnkit import model
+from attnkit.errors import DataError
 from attnkit.tensors.record import Record
 
 RNG = np.random.default_rng(5)
@@ -153,7 +154,7 @@ def test_what_no_key_of_any_part_is_open_to(folder):
     "line, problem",
     [
         ("merge q.npy", "part 1 has no lse; attend --partial makes x and lse"),
-        ("merge part.npz other.npz", "output (2,4,30,8) and log-sum-exp (2,4,30): expected (2,4,60,8) and (2,4,60)"),
+        ("merge part.npz other.npz", "part 2: x (2, 4, 30, 8), but (2, 4, 60, 8) in part 1"),
         (
             "merge wrong.npz --join",
             "wo (5,5) for heads (2,60,32): first dimension 5 != 32",
@@ -189,3 +190,14 @@ def test_what_is_said_of_weights_of_narrow_floats_does_not_overflow():
 
 def test_a_text_longer_than_a_file_name(folder):
     assert bash(f"attnkit embed '{'word ' * 200}' --dim 4 -f json", folder).returncode == 0
+
+
+def test_parts_of_other_queries_do_not_merge():
+    one, other = (attnkit.attend(attnkit.embed(words, dim=4), partial=True) for words in ("a b c", "x y z"))
+    with pytest.raises(DataError, match="part 2 is of other queries than part 1: x, y, z, not a, b, c"):
+        attnkit.merge([one, other])
+
+
+def test_what_was_said_of_other_weights_goes():
+    first = attnkit.attend(text(), heads=2, weights="stats")
+    assert {name for name in attnkit.attend(first, weights="topk:2") if "." in name} == {"weights.top", "weights.keys"}

@@ -121,6 +121,8 @@ def attend(
     if weights not in (None, "full") and (steps or "weights" in (*keep, emit)):
         raise UsageError(f"--weights {weights} is in place of all the weights, which --steps, --keep or --emit ask for")
     inputs = record or Record({})
+    if weights is not None and any(name.startswith("weights.") for name in inputs):  # of another attention
+        inputs = inputs.only([name for name in inputs if not name.startswith("weights.")])
     if model_ is not None:
         layer = layers.chosen(model_, layer, "attend")
         if layer.endswith(".cross") and memory is None and key is None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from attnkit import attending, model, operands, options
 from attnkit.errors import DataError
-from attnkit.tensors.record import Record
+from attnkit.tensors.record import Record, flat, listed
 from attnkit.tool import Call, Flow, tool
 
 
@@ -47,11 +47,7 @@ def merge(
     if not parts:
         raise DataError("nothing to merge: no record")
     for number, part in enumerate(parts, start=1):
-        for name in ("x", "lse"):
-            if name not in part:
-                raise DataError(f"part {number} has no {name}; attend --partial makes x and lse")
-        if part["x"].ndim not in (3, 4):
-            raise DataError(f"part {number}: x {part['x'].shape} is no heads (H, T, V) or (B, H, T, V)")
+        check(part, parts[0], f"part {number}")
     x, lse = model.merge([part["x"] for part in parts], [part["lse"] for part in parts])
     first = parts[0]
     lead = ("batch",)[: x.ndim - 3]
@@ -67,3 +63,20 @@ def merge(
     rest = first.only([name for name in first if name not in ("x", "lse", *attending.OUTPUT)])
     labels = {"token": tokens} if tokens else {}
     return rest.put({"x": output}, {"x": (*lead, "token", "model")}, labels, {"x": formula})
+
+
+def check(part: Record, first: Record, name: str) -> None:
+    """DataError unless a part holds heads and log-sum-exps, of the same queries as the first part."""
+    for tensor in ("x", "lse"):
+        if tensor not in part:
+            raise DataError(f"{name} has no {tensor}; attend --partial makes x and lse")
+    shape = part["x"].shape
+    if len(shape) not in (3, 4) or part["lse"].shape != shape[:-1]:
+        raise DataError(f"{name}: x {shape} and lse {part['lse'].shape} (expected (…, H, T, V) and (…, H, T))")
+    if shape != first["x"].shape:
+        raise DataError(f"{name}: x {shape}, but {first['x'].shape} in part 1")
+    ours, others = part.labels.get("query"), first.labels.get("query")
+    if ours and others and ours != others:
+        raise DataError(
+            f"{name} is of other queries than part 1: {listed(flat(ours), 3)}, not {listed(flat(others), 3)}"
+        )
