@@ -46,7 +46,7 @@ def spare_time() -> None:
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(TRIM_THRESHOLD, 1 << 28)
-        library.mallopt(MMAP_THRESHOLD, 1 << 25)
+        library.mallopt(MMAP_THRESHOLD, 1 << 22)  # larger tensors lie in large pages, which come fast
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """One layer of a published model, as the parameters of the tool that takes it."""
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,6 +105,25 @@ def normal(record: Record) -> Record:
         return record
     kept = model.boolean(mask).reshape(batch, 1, tokens)
     return record.put({"mask": kept}, {"mask": ("batch", "all queries", "key")})
+
+
+def with_ids(record: Record) -> Record:
+    """The record, its tensor as `ids` where that is alone and of integers: whatever it was called, it came as x.
+
+    >>> list(with_ids(Record({"x": np.array([3, 1])})).tensors), list(with_ids(Record({"x": np.zeros(2)})).tensors)
+    (['ids'], ['x'])
+    """
+    if [*record] != ["x"] or record["x"].dtype.kind not in "iu":
+        return record
+    ids = record["x"]
+    axes = record.axes.get("x") or ("batch", "token")[max(0, 2 - ids.ndim) :]
+    return replace(record, tensors={"ids": ids}, axes={"ids": axes} if len(axes) == ids.ndim else {})
+
+
+def check_pair(config: model.Config, pair: str | None) -> None:
+    """UsageError for a second text where a model has no encoder: it reads one text after another, not two."""
+    if pair is not None and config.encoder is None:
+        raise UsageError(f"a {config.family} model takes one text, not a pair", "--pair")
 
 
 def padded_positions(mask: Array | None) -> Array | None:

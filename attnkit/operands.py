@@ -89,6 +89,8 @@ def patched(text: str) -> tuple[dict[str, Any], dict[str, str]]:
         name, equals, path = part.partition("=")
         if not (name and equals and path):
             raise UsageError(f"{part!r} is not NAME=FILE", "--patch")
+        if name in arrays:
+            raise UsageError(f"{name} comes twice", "--patch")
         source, inner = opened(path, hash=True)
         with source:
             records = list(read(source, lone_is_x=False))

@@ -205,7 +205,9 @@ def test_a_decoder_without_words_runs_from_files(tmp_path):
     [
         (f"--model {STORY} Once --stop ''", "--stop: an empty text"),
         (f"--model {FRENCH} le --ids empty.json --max-tokens 0", "nothing to score; --score TEXT"),
-        (f"--model {STORY} Once --max-tokens 0", "nothing to score; --score TEXT"),
+        (f"--model {FRENCH} le --max-tokens 0", "nothing to score; --score TEXT"),
+        (f"--model {STORY} Once --max-tokens 0 --patch a=empty.json --patch a=empty.json", "--patch: a comes twice"),
+        (f"--model {STORY} Once --max-tokens 0 --patch a=empty.json,a=empty.json", "--patch: a comes twice"),
         (f"--model {STORY} Once --score ' upon' --trace a.npz --cache-out ./a.npz", "two results for one file"),
     ],
 )
@@ -481,3 +483,84 @@ def test_segments_are_taken_by_their_published_name():
     )
     np.testing.assert_array_equal(ours, published)
     assert not np.array_equal(ours, none)
+
+
+@pytest.mark.parametrize("tool", ["decode", "encode"])
+@pytest.mark.parametrize("keep", ["-f npz", "-f safetensors", "-f json", "-f npy"])
+def test_ids_alone_are_ids(tmp_path, tool, keep):
+    made = f"--model {STORY} -f npz > made.npz"
+    run(f"attnkit embed --model {STORY} 'One day' --only ids {keep} | attnkit {tool} {made}", tmp_path)
+    whole = getattr(attnkit, tool)("One day", model=STORY)
+    found = tensors.load(str(tmp_path / "made.npz"))
+    np.testing.assert_array_equal(found["x"], whole["x"])
+    assert found.axes_of("x") == whole.axes_of("x")
+
+
+def test_ids_alone_may_be_of_a_batch_and_of_a_source(tmp_path):
+    ids = attnkit.embed("One day", model=STORY)["ids"]
+    np.savez(tmp_path / "ids.npz", ids=[ids, ids[::-1]])
+    run(f"attnkit decode --model {STORY} < ids.npz -o made.npz", tmp_path)
+    wanted = attnkit.decode(None, ids=np.stack([ids, ids[::-1]]), model=STORY)["x"]
+    np.testing.assert_array_equal(tensors.load(str(tmp_path / "made.npz"))["x"], wanted)
+    line = f"attnkit embed --model {FRENCH} '{SOURCE}' --only ids | attnkit decode --model {FRENCH} --emit text"
+    assert run(line, tmp_path)[0] == f"{TARGET}\n"
+    assert run(f'attnkit run "{line.replace("attnkit ", "")}"', tmp_path)[0] == f"{TARGET}\n"
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    assert "the record has no ids" in run(f"attnkit decode --model {STORY} < x.npy", tmp_path, 3)[1]
+
+
+def test_a_text_of_one_token_has_an_empty_row_of_scores(tmp_path):
+    run(f"printf 'One day\\nOnce\\n' | attnkit decode --model {STORY} --batch --max-tokens 0 -o made.npz", tmp_path)
+    made, alone = tensors.load(str(tmp_path / "made.npz")), attnkit.decode("One day", model=STORY, max_tokens=0)
+    np.testing.assert_array_equal(made["x"], [alone["x"], np.zeros_like(alone["x"])])
+    assert made["mask"].tolist() == [[[True] * len(alone["x"])], [[False] * len(alone["x"])]]
+    one = attnkit.decode("Once", model=STORY, max_tokens=0)
+    assert [one[name].shape for name in ("x", "ids", "rank")] == [(0,)] * 3
+    assert attnkit.decode(["Once", "Once"], model=STORY, max_tokens=0)["x"].shape == (2, 0)
+    assert "0 tokens" in run(f"attnkit decode --model {STORY} Once --max-tokens 0 -f table", tmp_path)[0]
+
+
+@pytest.mark.parametrize("emit", [None, "ids", "logits", "probs"])
+@pytest.mark.parametrize("limit", [0, 8])
+def test_a_batch_whose_rows_are_padded_has_a_mask(emit, limit):
+    given = ["One day", "Every evening the bear"]
+    made = attnkit.decode(given, model=STORY, max_tokens=limit, emit=emit, stop=["."])
+    sizes = [len(attnkit.decode(text, model=STORY, max_tokens=limit, emit=emit, stop=["."])["x"]) for text in given]
+    padded = sizes[0] != sizes[1]
+    assert padded == ("mask" in made) and (padded or limit)
+    if padded:
+        assert made.axes_of("mask") == ("batch", "all queries", "key")
+        assert made["mask"].dtype == bool and made["mask"].shape == (2, 1, max(sizes))
+        assert made["mask"].sum(axis=-1)[:, 0].tolist() == sizes
+        assert made.labels["key"] == made.labels["token"]
+
+
+def test_texts_that_end_apart_have_a_mask():
+    given = [SOURCE, "le chien mange"]
+    made = attnkit.decode(given, model=FRENCH)
+    assert made["mask"].sum(axis=-1)[:, 0].tolist() == [len(attnkit.decode(text, model=FRENCH)["x"]) for text in given]
+    beams = attnkit.decode("le chat", model=FRENCH, beam=4, best=4)
+    assert beams["mask"].shape == (4, 1, beams["x"].shape[1]) and beams.axes_of("mask")[0] == "beam"
+    assert "mask" not in attnkit.decode(["le chat", "le chat"], model=FRENCH)
+
+
+@pytest.mark.parametrize("tool", ["encode", "embed"])
+def test_a_decoder_takes_no_pair(tool):
+    with pytest.raises(UsageError, match="a gpt2 model takes one text, not a pair"):
+        getattr(attnkit, tool)("the cat", pair="sat on", model=STORY)
+
+
+def test_a_guess_that_is_a_special_token_is_seen(tmp_path):
+    name = str(MODELS / "bert-mlm")
+    made = attnkit.decode("the [MASK] sat", model=name)
+    guess = made.labels["vocab"][made["next"][2]]
+    assert attnkit.decode("the [MASK] sat", model=name, emit="text") == f"the {guess} sat"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("wte.weigh", "wte.weight"), ("transformer.wte.weigh", "transformer.wte.weight")],
+)
+def test_a_published_name_has_neighbours_without_its_prefix(tmp_path, name, near):
+    _, said = run(f"attnkit show {STORY}:{name}", tmp_path, 3)
+    assert f"no tensor {name!r} (near: {near}" in said

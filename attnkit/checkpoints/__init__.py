@@ -12,7 +12,7 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,9 @@ class Checkpoint:
 
         ours = [f"{layer}.{key}" for layer, keys in self.params.entries.items() for key in keys]
         layer = self.params.entries.get(name, {})
-        near = [f"{name}.{key}" for key in layer] or difflib.get_close_matches(name, [*self.tensors(), *ours], 4)
+        unsaid = [prefix for prefix in self.params.weights.prefixes if not name.startswith(prefix)]
+        published = [reduce(str.removeprefix, unsaid, stored) for stored in self.tensors()]
+        near = [f"{name}.{key}" for key in layer] or difflib.get_close_matches(name, [*published, *ours], 4)
         return f" (near: {', '.join(near)})" if near else ""
 
 

@@ -171,12 +171,13 @@ def decode(
 
     With --model, INPUT is TEXT, lines on standard input, --ids, or a record with ids; for a translation it is
     the source, or a record that encode has made of it. The text goes on until the model ends it, --stop is
-    reached, or --max-tokens. x is the log-probability of each new token, `ids` are the tokens; --emit text
-    prints the whole text, of a translation the target. The ids that a target begins with stand behind its
-    start token. --cache-in needs no TEXT; what TEXT there is comes behind what the cache holds. Of a model
-    without a decoder, decode is its head: of TEXT, --ids, --image, or hidden states in a record; --emit text is
-    then TEXT with a word in place of each [MASK], or the class of the image. A decoder without words maps the x
-    of INPUT, which looks at --memory FILE or at the record's own.
+    reached, or --max-tokens. x is the log-probability of each new token, `ids` are the tokens, `mask` tells them
+    from padding where the rows of a batch differ in length; --emit text prints the whole text, of a translation
+    the target. The ids that a target begins with stand behind its start token. --cache-in needs no TEXT; what
+    TEXT there is comes behind what the cache holds. Of a model without a decoder, decode is its head: of TEXT,
+    --ids, --image, or hidden states in a record; --emit text is then TEXT with a word in place of each [MASK],
+    or the class of the image. A decoder without words maps the x of INPUT, which looks at --memory FILE or at
+    the record's own.
 
     \b
     Examples:
@@ -233,10 +234,11 @@ def decode(
         made["ids"] = model.sample(scaled, np.random.default_rng(seed or 0)) if drawn else model.greedy(scaled)
     if emit == "text":
         join = None if vocab else join
-        before = record.tensors.get("ids")
+        before, guessed = record.tensors.get("ids"), None
         if join and not model_.config.decoder and before is not None and before.shape == made["ids"].shape:
+            guessed = masked(before, words)
             made["ids"] = filled(before, made["ids"], words)
-        return spoken(made["ids"], words, record.labels_of("x", -2) if record["x"].ndim > 1 else None, join)
+        return spoken(made["ids"], words, record.labels_of("x", -2) if record["x"].ndim > 1 else None, join, guessed)
     axes = record.axes_of("x")[: logits.ndim - 1]
     named = {"logits": (*axes, "vocab"), "probs": (*axes, "vocab"), "ids": axes}
     said = {
@@ -322,21 +324,55 @@ def filled(ids: Array, guesses: Array, words: Sequence[str]) -> Array:
     >>> filled(np.array([0, 1]), np.array([2, 2]), ["the", "[MASK]", "cat"])
     array([0, 2])
     """
-    masked = [at for at, word in enumerate(words) if word in tokenizers.MASK]
-    return np.where(np.isin(ids, masked), guesses, ids)
+    return np.where(masked(ids, words), guesses, ids)
 
 
-def spoken(ids: Array, words: list[str], tokens: Labels | None, join: Callable[[Sequence[int]], str] | None) -> str:
+def masked(ids: Array, words: Sequence[str]) -> Array:
+    """Which tokens of a text are masked: ids (..., T) -> (..., T) of booleans.
+
+    >>> masked(np.array([0, 1]), ["the", "[MASK]", "cat"])
+    array([False,  True])
+    """
+    return np.isin(ids, [at for at, word in enumerate(words) if word in tokenizers.MASK])
+
+
+def spoken(
+    ids: Array,
+    words: list[str],
+    tokens: Labels | None,
+    join: Callable[[Sequence[int]], str] | None,
+    guessed: Array | None = None,
+) -> str:
     """The chosen words of each row as a line of text; nothing is chosen after padding.
 
-    join   how ids become text; None: their words with spaces between
+    join     how ids become text; None: their words with spaces between
+    guessed  which of the ids are guesses, each to be seen, a special token too
     """
     if not words:
         raise UsageError("--emit text needs words: --vocab FILE")
     rows = ids.reshape(-1, ids.shape[-1]) if ids.ndim else ids.reshape(1, 1)
+    shown = np.zeros(rows.shape, bool) if guessed is None else guessed.reshape(rows.shape)
     lines = []
     for at, row in enumerate(rows):
         here = [""] * len(row) if not tokens or flat(tokens) else in_row(tokens, at)
-        real = [int(one) for one, token in zip(row, here, strict=False) if token not in tokenizers.PADDING]
-        lines.append(join(real) if join else " ".join(words[one] for one in real))
+        real = [place for place, token in enumerate(here[: len(row)]) if token not in tokenizers.PADDING]
+        kept = row[real].tolist()
+        if join:
+            lines.append(joined(kept, shown[at][real], words, join))
+        else:
+            lines.append(" ".join(words[one] for one in kept))
     return "\n".join(lines)
+
+
+def joined(ids: Sequence[int], guessed: Array, words: Sequence[str], join: Callable[[Sequence[int]], str]) -> str:
+    """The text of a row of ids, with the name of each guess that has no text of its own.
+
+    >>> joined([1, 0, 1], np.array([False, True, False]), ["[SEP]", "a"], lambda ids: "a" * sum(ids))
+    'a [SEP] a'
+    """
+    parts, start = [], 0
+    for at in map(int, np.flatnonzero(guessed)):
+        if not join([ids[at]]):
+            parts += [join(ids[start:at]), words[ids[at]]]
+            start = at + 1
+    return " ".join(filter(None, [*parts, join(ids[start:])]))

@@ -149,12 +149,14 @@ def beginning(
     """What the first step takes, ids, an image or x, and the record it belongs to."""
     config = checkpoint.config
     embeds = bool(config.stack(stack).vocab or config.patches)
-    given = layers.normal(given) if isinstance(given, Record) else given
+    layers.check_pair(config, pair)
     if not isinstance(given, Record):
         if first or not embeds:
             raise UsageError(f"{'--layers from A > 0' if embeds else f'a {config.family} model'} takes x from a record")
         return texts.inputs_of(checkpoint, stack, given, tokenizer, ids, pair, image, batch)
-    if first == 0 and embeds and not config.patches:
+    from_ids = first == 0 and embeds and not config.patches
+    given = layers.normal(layers.with_ids(given) if from_ids else given)
+    if from_ids:
         if "ids" not in given:
             raise DataError("the record has no ids (layers from A > 0 take its x: --layers A:B)")
         texts.same_words(given, checkpoint, "source", tokenizer)

@@ -50,6 +50,7 @@ OF_TOKENS = ("x", "ids", "mask", "types", "token_type_ids", "scores")
 def answered(given: Sequence[str] | Record | None, asked: Asked) -> Record | str:
     """What a model says, or how likely it finds what is given."""
     checked(asked)
+    given = layers.with_ids(given) if isinstance(given, Record) else given
     core, config = layers.whole(asked.model_), asked.model_.config
     if not config.head:
         raise UsageError(f"this {config.family} model has no head: it maps tokens to vectors", "--model")
@@ -62,7 +63,7 @@ def answered(given: Sequence[str] | Record | None, asked: Asked) -> Record | str
         columns = columns_of(begun, asked) if several else None
         record = packed([one.record for one in made], voice.padding, columns)
         if columns:
-            record = masked(record, columns, [len(one.record["x"]) for one in made])
+            record = masked(record, ("batch",), [len(one.record["x"]) for one in made], columns)
         if asked.trace:
             Call.beside(asked.trace, given, packed([one.trace for one in made], voice.padding, columns))
     else:

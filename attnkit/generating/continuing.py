@@ -11,6 +11,7 @@ from attnkit.errors import AttnkitWarning, DataError
 from attnkit.generating import caches
 from attnkit.generating.asked import Asked, dtype_of, limit_of
 from attnkit.generating.beginnings import Beginning
+from attnkit.generating.packing import Columns, masked
 from attnkit.generating.voices import Voice, shared
 from attnkit.model import Generated
 from attnkit.model.generation import BeamsInfo, StepInfo
@@ -245,7 +246,8 @@ def spoken(begun: list[Beginning], made: list[Continuation], asked: Asked, voice
             if not asked.model_.config.encoder or any(before for before, _ in parts):  # a translation has none
                 labels["prompt"] = [before for before, _ in parts]
             labels["text"] = [cut_at(asked.stop, *part)[0] for part in parts]
-    return Record({}).put(arrays, {name: axes[name] for name in arrays}, labels, said)
+    record = Record({}).put(arrays, {name: axes[name] for name in arrays}, labels, said)
+    return masked(record, lead, [*map(len, ids)], Columns())
 
 
 def padded(rows: Sequence[Array], filler: float) -> Array:

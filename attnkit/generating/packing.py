@@ -83,16 +83,19 @@ def packed(made: Sequence[Record], padding: str, columns: Columns | None) -> Rec
     return Record({}).put(arrays, {name: ("batch", *axes[name]) for name in axes}, labels, made[0].formulas)
 
 
-def masked(record: Record, columns: Columns, sizes: Sequence[int]) -> Record:
-    """The record of a batch that came padded, with the mask of its tokens: sizes (B,) of each text."""
-    if not columns.padded:
+def masked(record: Record, lead: tuple[str, ...], sizes: Sequence[int], columns: Columns) -> Record:
+    """The record of a batch that is padded, or came so, with the mask of its tokens.
+
+    lead   the axis of the texts; sizes: how many tokens each has
+    """
+    if not columns.padded and len({*sizes}) < 2:
         return record
     where, size = columns.along("token", sizes)
     mask = np.zeros((len(where), 1, size), bool)
     for row, at in zip(mask, where, strict=True):
         row[0, at] = True
     labels = {"key": record.labels["token"]} if "token" in record.labels else {}
-    return record.put({"mask": mask}, {"mask": ("batch", "all queries", "key")}, labels, {"mask": "token ≠ padding"})
+    return record.put({"mask": mask}, {"mask": (*lead, "all queries", "key")}, labels, {"mask": "token ≠ padding"})
 
 
 def spread(names: Sequence[str], places: Array, size: int, padding: str) -> list[str]:

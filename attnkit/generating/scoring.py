@@ -57,7 +57,8 @@ def to_score(start: Beginning, asked: Asked, voice: Voice) -> tuple[list[int], i
     """All tokens of a text to score, and how many at its start are given."""
     if asked.score is None:
         silent = asked.emit in (None, "text", "ids") and not (asked.cache_out or asked.trace)
-        if silent and len(start.ids) <= start.given:
+        none_given = asked.model_.config.encoder or asked.cache_in is not None  # else the first token is a text's own
+        if silent and none_given and len(start.ids) <= start.given:
             raise UsageError("nothing to score; --score TEXT", "--max-tokens 0")
         return start.ids, start.given
     whole = (start.text or "") + asked.score
