@@ -21,7 +21,7 @@ from attnkit.model.parallel import on_all_cores, spans
 from attnkit.model.precision import Array, DType, is_float, output_dtype, quiet, working
 from attnkit.model.shapes import fit, shown
 
-BLOCKS = (128, 8960)  # queries and keys: more than a core's own cache holds, but each call of NumPy does more
+BLOCKS = (192, 5600)  # queries and keys: more than a core's own cache holds, but each call of NumPy does more
 PRODUCT = 10**6  # multiplications in one product: up to here OpenBLAS copies no operand, and is a fifth faster
 SMALL = 1 << 21  # scores up to which two threads would hinder each other more than help
 

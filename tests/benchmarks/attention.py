@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attnkit.__main__ import spare_time
 from attnkit.model.blockwise import blockwise_attention
 
 HEADS, WIDTH = 8, 64
@@ -250,6 +251,7 @@ def steep(lengths: list[int]) -> None:
 JOBS = {"process": process, "steady": steady, "growth": growth, "memory": memory, "steep": steep}
 
 if __name__ == "__main__":
+    spare_time()  # as the command does, for all
     jobs = [word for word in sys.argv[1:] if word in JOBS] or ["steady", "growth"]
     lengths = [int(word) for word in sys.argv[1:] if word.isdigit()] or list(LENGTHS)
     for job in jobs:
