@@ -18,7 +18,7 @@ AXES |= dict.fromkeys(("weights.top", "weights.keys"), (*QUERIES, "rank"))
 AXES |= {"weights.received": KEYS, "weights.rows": ("head", "row", "key")}
 OUTPUT: dict[str, tuple[str, ...]] = {"wo": ("heads", "model"), "bo": ("model",)}  # the projection of merged heads
 
-VIEWS = {
+FORMULAS = {
     "lse": "log Σ exp(masked)",
     "weights.lse": "log Σ exp(masked)",
     "weights.entropy": "−Σ weights · log weights",
@@ -66,7 +66,7 @@ def formulas(
     said["masked"] = ("capped" if softcap else "scaled") + changes if changes else "as before"
     said["weights"] = "softmax over the keys"
     said["heads"] = "weights V"
-    said |= VIEWS
+    said |= FORMULAS
     said |= {"present_key": "past and new keys", "present_value": "past and new values"}
     projection = " W_O" * ("wo" in weights) + " + b_O" * ("bo" in weights)
     said["output"] = ("heads" if projection or found["output"].ndim == 4 else "heads side by side") + projection
@@ -76,7 +76,7 @@ def formulas(
     return said
 
 
-def labels(asking: Record, keys: Record, over: str, weights: str | None, count: int) -> dict[str, Labels]:
+def labels(asking: Record, keys: Record, over: str, weights: str, count: int) -> dict[str, Labels]:
     """Labels of queries and keys, the tokens they were made of, and of the rows that --weights chooses."""
     found: dict[str, Labels] = {}
     tokens = asking.labels_of("x", -2)
@@ -87,30 +87,33 @@ def labels(asking: Record, keys: Record, over: str, weights: str | None, count: 
     return found | row_labels(weights, tokens, count)
 
 
-def row_labels(weights: str | None, tokens: Labels | None, count: int) -> dict[str, Labels]:
+def row_labels(weights: str, tokens: Labels | None, count: int) -> dict[str, Labels]:
     """What the rows are called that --weights chooses of so many queries: numbers, and tokens that hold for all texts.
 
     >>> row_labels("rows:0,-1", ["The", "cat"], 2), row_labels("rows:-1", None, 9), row_labels("stats", None, 9)
     ({'row': ['0 The', '1 cat']}, {'row': ['8']}, {})
     """
-    kind, numbers = model.view(weights or "full")
-    words = flat(tokens)
+    kind, numbers = model.view(weights)
     if kind != "rows":
         return {}
+    words = flat(tokens)
     rows = [number % count for number in numbers]
     return {"row": [f"{row} {words[row]}" if words else str(row) for row in rows]}
 
 
-def warn_of_blind(blind: Array, strict: bool = False) -> None:
-    """Say how many queries may attend to nothing, and which is the first; DataError where that is not allowed."""
+BLIND = ("1 row of weights is zeros: its query", "{} rows of weights are zeros: queries")
+
+
+def warn_of_blind(blind: Array, strict: bool = False, said: tuple[str, str] = BLIND) -> None:
+    """Say how many queries may attend to nothing, and which is the first; DataError where that is not allowed.
+
+    blind  True where a query is one of them; `said` begins the sentence for one of them, and for more
+    """
     empty = np.argwhere(blind)
     if not len(empty):
         return
     first = "".join(f"[{at}]" for at in empty[0])
-    rows, of = (
-        ("1 row of weights is", "its query") if len(empty) == 1 else (f"{len(empty)} rows of weights are", "queries")
-    )
-    problem = f"{rows} zeros: {of} may attend to nothing (first {first})"
+    problem = f"{said[len(empty) > 1].format(len(empty))} may attend to nothing (first {first})"
     if strict:
         raise DataError(problem)
     warnings.warn(problem, AttnkitWarning, stacklevel=2)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnkit import model, options
+from attnkit import attending, model, options
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.model import Array
 from attnkit.tensors.record import Record, listed
@@ -77,16 +77,9 @@ def context_of(record: Record, **known: Any) -> "Context":
 
 def warn_of_empty(mask: Array | None) -> None:
     """Say how many rows of a boolean mask let a query attend to nothing, and which is the first."""
-    if mask is None or mask.dtype != bool or not mask.ndim:
-        return
-    empty = np.argwhere(~mask.any(axis=-1))
-    if len(empty):
-        first = "".join(f"[{at}]" for at in empty[0])
-        rows, of = (
-            ("1 row of the mask is", "its") if len(empty) == 1 else (f"{len(empty)} rows of the mask are", "their")
-        )
-        said = f"{rows} empty: {of} queries may attend to nothing (first {first})"
-        warnings.warn(said, AttnkitWarning, stacklevel=2)
+    if mask is not None and mask.dtype == bool and mask.ndim:
+        said = "1 row of the mask is empty: its queries", "{} rows of the mask are empty: their queries"
+        attending.warn_of_blind(np.asarray(~mask.any(axis=-1)), said=said)
 
 
 def normal(record: Record) -> Record:

@@ -27,7 +27,7 @@ ARROWS = {
     "formats": {"options", "tensors"},
     "tool": {"__init__", "display", "formats", "operands", "options", "tensors"},
     "attending": {"model", "tensors"},
-    "layers": {"checkpoints", "model", "options", "tensors"},
+    "layers": {"attending", "checkpoints", "model", "options", "tensors"},
     "texts": {"checkpoints", "images", "layers", "model", "operands", "tensors", "tokenizers", "tool"},
     "tracing": {"attending", "options", "tensors"},
     "generating": {

@@ -151,13 +151,14 @@ def attend(
     compared = {name: projections.pop(name) for name in model.SCORES[score][1] if name in projections}
     if offset is not None:
         align = "top-left"
+    how = "full" if weights is None else weights
     asked = (*keep, *(STEPS if steps else ()), *(["weights"] if weights is not None else ()))
     found = model.multi_head_attention(
         q, k, v, projections, heads=heads, kv_heads=kv_heads, past=offset or 0,
         mask=aligned(mask), bias=aligned(bias), causal=causal, align=align, window=window, lengths=array(lengths),
         scale=scale, softcap=softcap, score=score, score_params=compared,
         past_key=array(past_key), past_value=array(past_value), softmax_dtype=softmax_dtype,
-        rotary=said_by_model.get("rotary"), weights="full" if weights is None else weights,
+        rotary=said_by_model.get("rotary"), weights=how,
         keep=(*asked, emit, *ALWAYS),
     )  # fmt: skip
     if not partial:
@@ -171,7 +172,7 @@ def attend(
     if add is not None:
         output, formula = model.add(output, add["x"]), formula + " + residual"
     seen = "present" if past_key is not None else over
-    lead = ("batch",)[: q.ndim - (2 if q.ndim < 4 else 3)]
+    lead = ("batch",)[: found["q"].ndim - 3]
     axes = {name: (*lead, *attending.axes_of(name, seen if name not in "kv" else over)) for name in found}
     idle = {name for name in ("capped", "masked") if said[name] == "as before" and name not in keep}
     kept = {name: x for name, x in found.items() if name in asked or name.startswith("weights.")}
@@ -190,7 +191,7 @@ def attend(
     return inputs.put(
         kept | {"x": output},
         {name: axes[name] for name in (*kept, "x")},
-        attending.labels(asking, keys, over, weights, found["q"].shape[-2]) if kept or emit or query else {},
+        attending.labels(asking, keys, over, how, found["q"].shape[-2]) if kept or emit or query else {},
         {name: said[name] for name in kept if name in said and name not in idle} | {"x": formula},
     )
 

@@ -79,16 +79,17 @@ def encode(
         raise UsageError("goes with --trace FILE", "--weights")
     if normalize and pool == "none":
         raise UsageError("goes with --pool", "--normalize")
+    how = "full" if weights is None else weights
     config, core = model_.config, layers.whole(model_)
     stack = config.stacks[0]
     first, last = layers_between(layers_, config.stack(stack).layers)
     inputs, base = beginning(model_, stack, first, given, tokenizer, ids, pair, image, batch)
-    tracer = Tracer(trace_only or ("*",) if trace else (), patch, ablate, weights or "full")
+    tracer = Tracer(trace_only or ("*",) if trace else (), patch, ablate, how)
     layers.warn_of_empty(base.tensors.get("mask"))
     context = layers.context_of(
         base,
         visit=tracer.visit,
-        weights=weights or "full",
+        weights=how,
         watch=lambda step: Call.report(step.layer),
         breaks=Call.breaks,
         dtype=dtype,
@@ -106,7 +107,7 @@ def encode(
     tracer.check()
     if trace:
         tokens = base.labels.get("token")
-        rows = attending.row_labels(weights, tokens, x.shape[-2])
+        rows = attending.row_labels(how, tokens, x.shape[-2])
         Call.beside(trace, given, tracer.record(tokens).put({}, labels=rows))
     return made
 
