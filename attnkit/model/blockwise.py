@@ -21,8 +21,11 @@ from attnkit.model.parallel import on_all_cores, spans
 from attnkit.model.precision import Array, DType, is_float, output_dtype, quiet, working
 from attnkit.model.shapes import fit, shown
 
-BLOCKS = (192, 5600)  # queries and keys: more than a core's own cache holds, but each call of NumPy does more
-PRODUCT = 10**6  # multiplications in one product: up to here OpenBLAS copies no operand, and is a fifth faster
+BLOCKS = (192, 1024)  # queries and keys: what belongs to them, and their scores, stay in a core's own cache
+CALL = 4  # blocks of keys, of several heads, in one go at most: each call of NumPy also costs a while
+BAND = 16  # blocks of queries at most that take their turns with a block of keys
+TASKS = 32  # or more, so that every core has as much to do
+PRODUCT = 128 * 96 * 64  # multiplications in one product: up to 10^6 OpenBLAS copies no operand, and is a fifth faster
 SMALL = 1 << 21  # scores up to which two threads would hinder each other more than help
 
 # scores up to this size are exact enough in their own dtype, and their exponentials need no maximum subtracted
@@ -31,6 +34,20 @@ NEAR: dict[DType, float] = {np.dtype(np.float32): 40.0, np.dtype(np.float64): 30
 RANGE: dict[DType, float] = {np.dtype(np.float32): 80.0, np.dtype(np.float64): 690.0}
 
 Task = tuple[int, int | slice, slice]  # batch, head or heads, queries or keys
+
+
+class Room:
+    """Memory that a thread uses again for one block after the other."""
+
+    def __init__(self) -> None:
+        self.memory: dict[tuple[str, DType], Array] = {}
+
+    def array(self, name: str, dtype: DType, shape: tuple[int, ...]) -> Array:
+        """An array of that shape, with whatever was left in the last of that name and dtype."""
+        size, memory = math.prod(shape), self.memory.get((name, dtype))
+        if memory is None or len(memory) < size:
+            memory = self.memory[name, dtype] = np.empty(size, dtype)
+        return memory[:size].reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -81,7 +98,7 @@ class Operands:
 class Rows(NamedTuple):
     """A block of queries of one head, or of several, and all that their scores depend on."""
 
-    columns: Array  # (..., K, m), the queries, scaled
+    columns: Array  # (..., 1, Q, K, m / Q), the queries, scaled, in parts as products want them
     k: Array  # (..., S, K)
     position: Array  # (m,)
     low: Array  # (m,)
@@ -91,22 +108,28 @@ class Rows(NamedTuple):
     bias: Array | None  # (..., m, S)
     softcap: float
 
+    def seen(self, keys: slice) -> slice:
+        """The part of a block of keys that some of these queries may see, which can be nothing."""
+        first, last = max(keys.start, self.reach[0]), min(keys.stop, self.reach[3])
+        if self.mask is not None and self.mask.dtype == bool and not self.mask[..., first:last].any():
+            last = first
+        return slice(first, max(first, last))
+
     def key_blocks(self, size: int) -> Iterator[slice]:
         """The blocks of keys that some of these queries may see."""
-        for keys in spans(self.reach[0], self.reach[3], size):
-            if self.mask is None or self.mask.dtype != bool or self.mask[..., keys].any():
-                yield keys
+        seen = (self.seen(keys) for keys in spans(self.reach[0], self.reach[3], size))
+        return (keys for keys in seen if keys.start < keys.stop)
 
-    def scores(self, keys: slice, room: Array) -> Array:
-        """The scores of these queries with a block of keys, blocked ones included, in `room`: (..., n, m)."""
-        k = self.k[..., keys, :].astype(self.columns.dtype, copy=False)
-        s = multiplied(k, self.columns, part_of(room, *self.columns.shape[:-2], k.shape[-2], self.columns.shape[-1]))
+    def scores(self, keys: "Keys") -> Array:
+        """The scores of these queries with a block of keys, blocked ones included, in its room: (..., n, m)."""
+        s = keys.scores
+        np.matmul(keys.k, self.columns, out=keys.products)
         if self.softcap:
             np.multiply(np.tanh(s, out=s), self.softcap, out=s)
         if self.bias is not None:
-            s += np.swapaxes(self.bias[..., keys], -1, -2)
+            s += np.swapaxes(self.bias[..., keys.at], -1, -2)
         if self.mask is not None and self.mask.dtype != bool:
-            mask = np.swapaxes(self.mask[..., keys], -1, -2)
+            mask = np.swapaxes(self.mask[..., keys.at], -1, -2)
             s[..., : mask.shape[-2], :] += mask
         return s
 
@@ -136,65 +159,88 @@ def score_dtype(given: Operands, task: Task) -> tuple[DType, float]:
     return given.q.dtype if size <= NEAR[given.q.dtype] else np.dtype(np.float64), size
 
 
-def rows(given: Operands, task: Task, dtype: DType, unit: float = 1.0) -> Rows:
-    """A block of queries, whose scores are to be of that dtype, in that unit."""
+def rows(given: Operands, task: Task, size: int, dtype: DType, unit: float = 1.0) -> list[Rows]:
+    """The queries of a task in blocks of one size, whose scores are to be of that dtype, in that unit."""
     batch, head, queries = task
+    each = even(size, 96)
     scale = given.scale / given.softcap if given.softcap else given.scale * unit
-    columns = np.multiply(np.swapaxes(given.q[batch, head, queries], -1, -2), scale, dtype=dtype, order="C")
-    low, high = given.low[batch, queries], given.high[batch, queries]
-    return Rows(
-        columns,
-        given.k[batch, given.group(head)],
-        given.position[batch, queries],
-        low,
-        high,
-        (int(low[0]), int(low[-1]), int(high[0]), int(high[-1])),
-        None if given.mask is None else given.mask[batch, head, queries],
-        None if given.bias is None else given.bias[batch, head, queries],
-        given.softcap * unit,
-    )
+    q = given.q[batch, head, queries]
+    q = q.reshape(*q.shape[:-2], -1, 1, size // each, each, q.shape[-1])
+    columns = np.multiply(q.swapaxes(-1, -2), scale, dtype=dtype, order="C")
+    position, low, high = (x[batch, queries].reshape(-1, size) for x in (given.position, given.low, given.high))
+    ends = (low[:, 0].tolist(), low[:, -1].tolist(), high[:, 0].tolist(), high[:, -1].tolist())
+    reach = list(zip(*ends, strict=True))
+    k = given.k[batch, given.group(head)]
+    mask, bias = (None if x is None else x[batch, head, queries] for x in (given.mask, given.bias))
+    return [
+        Rows(
+            columns[..., i, :, :, :, :],
+            k,
+            position[i],
+            low[i],
+            high[i],
+            reach[i],
+            None if mask is None else mask[..., part, :],
+            None if bias is None else bias[..., part, :],
+            given.softcap * unit,
+        )
+        for i, part in enumerate(spans(0, queries.stop - queries.start, size))
+    ]
 
 
-def cut(count: int, columns: int, width: int) -> tuple[int, int, int]:
-    """How to multiply in small products: (products, rows of each, rows of all); none where they would be too small."""
-    each = PRODUCT // max(columns * width, 1) // 16 * 16
-    products = count // each if each >= 32 else 0
-    return products, each, products * each
+def block_of(given: Operands, task: Task, dtype: DType) -> Rows:
+    """The queries of a task in a single block."""
+    return rows(given, task, task[2].stop - task[2].start, dtype)[0]
 
 
-def multiplied(x: Array, y: Array, out: Array) -> Array:
-    """x (..., n, K) @ y (..., K, m) -> (..., n, m), in products of a few rows."""
-    (count, width), columns = x.shape[-2:], y.shape[-1]
-    products, each, done = cut(count, columns, width)
-    if products:
-        stacked = x[..., :done, :].reshape(*x.shape[:-2], products, each, width)
-        parts = out[..., :done, :].reshape(*out.shape[:-2], products, each, columns)  # a view: it cuts one axis
-        np.matmul(stacked, y[..., None, :, :], out=parts)
-    if done < count:
-        np.matmul(x[..., done:, :], y, out=out[..., done:, :])
-    return out
+@cache
+def even(count: int, most: int) -> int:
+    """How many of so many to take at once, so that all parts are alike: up to `most`, or all if it would be too few.
+
+    >>> even(1024, 100), even(100, 128), even(101, 96)
+    (64, 100, 101)
+    """
+    return next((each for each in range(min(most, count), 31, -1) if count % each == 0), max(count, 1))
 
 
-def summed(shares: Array, v: Array) -> Array:
-    """shares (..., n, m), v (..., n, V) -> (..., m, V): shares turned, times v, in products of a few rows."""
-    (*heads, count, queries), width = shares.shape, v.shape[-1]
-    products, each, done = cut(count, queries, width)
-    if not products:
-        rest: Array = np.swapaxes(shares, -1, -2) @ v
-        return rest
-    parts = np.empty((*heads, products + (done < count), queries, width), v.dtype)
-    stacked = np.swapaxes(shares[..., :done, :].reshape(*heads, products, each, queries), -1, -2)
-    values = v[..., :done, :].reshape(*v.shape[:-2], products, each, width)
-    np.matmul(stacked, values, out=parts[..., :products, :, :])
-    if done < count:
-        np.matmul(np.swapaxes(shares[..., done:, :], -1, -2), v[..., done:, :], out=parts[..., -1, :, :])
-    whole: Array = np.add.reduce(parts, axis=-3)
-    return whole
+def cut(x: Array, rows: int, columns: int) -> Array:
+    """x in parts of so many rows and columns each, a view: (..., n, m) -> (..., P, Q, n / P, m / Q)."""
+    *before, n, m = x.shape
+    return x.reshape(*before, n // rows, rows, m // columns, columns).swapaxes(-3, -2)
 
 
-def part_of(room: Array, *shape: int) -> Array:
-    """The beginning of a flat array, in a shape."""
-    return room[: math.prod(shape)].reshape(shape)
+class Keys:
+    """A block of keys, cut for products of a few rows each, and room for the scores of some queries with them."""
+
+    def __init__(self, rows: Rows, at: slice, room: Room) -> None:
+        k = rows.k[..., at, :].astype(rows.columns.dtype, copy=False)
+        *heads, _, parts, width, columns = rows.columns.shape
+        count = at.stop - at.start
+        each = even(count, PRODUCT // max(width * columns, 1))
+        self.at, self.k = at, cut(k, each, width)
+        self.scores = room.array("scores", k.dtype, (*heads, count, parts * columns))
+        self.products = cut(self.scores, each, columns)
+
+
+class Tile(Keys):
+    """A block of keys and their values, and room for what some queries have to do with them."""
+
+    def __init__(self, rows: Rows, v: Array, at: slice, room: Room) -> None:
+        super().__init__(rows, at, room)
+        v = v[..., at, :]
+        count, columns, width = self.scores.shape[-2], self.products.shape[-1], v.shape[-1]
+        each = even(count, PRODUCT // max(width * columns, 1))
+        self.shares = room.array("scores", v.dtype, self.scores.shape)  # the scores themselves, if of their dtype
+        self.turned = cut(self.shares, each, columns).swapaxes(-1, -2)
+        self.v = cut(v, each, width)
+        self.parts = room.array("parts", v.dtype, (*self.turned.shape[:-1], v.shape[-1]))
+        self.ones = np.ones(count, v.dtype)
+
+    def sums(self) -> tuple[Array, Array]:
+        """The sums over the keys of the shares, (..., m), and of the values in such shares, (..., Q, m / Q, V)."""
+        total = self.ones @ self.shares
+        np.matmul(self.turned, self.v, out=self.parts)
+        return total, np.add.reduce(self.parts, axis=-4)
 
 
 def norms(x: Array) -> Array:
@@ -271,37 +317,41 @@ def tasks_of(given: Operands, length: int, step: int) -> list[Task]:
     return [(b, h, part) for part in [*spans(0, length, step)][::-1] for b in range(batch) for h in range(heads)]
 
 
-def tasks_of_heads(given: Operands, blocks: tuple[int, int]) -> list[Task]:
-    """The blocks of queries of every batch, those that see few keys with several heads at once."""
+def bands_of(given: Operands, blocks: tuple[int, int]) -> list[Task]:
+    """The queries of every batch in bands, each of blocks of one size; what takes longest comes first.
+
+    Queries that see many keys come several blocks at once, those that see few with several heads at once.
+    """
     batch, heads, queries, _ = given.q.shape
-    tasks: list[Task] = []
-    for part in [*spans(0, queries, blocks[0])][::-1]:
-        for b in range(batch):
-            seen = int(given.high[b, part.stop - 1] - given.low[b, part.start])
-            together = max(1, min(blocks[1] // max(seen, 1), heads // 2))
+    whole = queries // blocks[0] * blocks[0]
+    together = max(1, min(BAND, batch * heads * whole // blocks[0] // TASKS)) * blocks[0]
+    tasks: list[tuple[int, Task]] = []
+    for b in range(batch):
+        stop = 0
+        while stop < queries:
+            start, stop = stop, min(stop + blocks[0], queries)
+            seen = int(given.high[b, stop - 1] - given.low[b, start])
+            if seen > blocks[1] and stop <= whole:
+                stop = min(start + together, whole)
+            several = max(1, min(CALL * blocks[1] // max(seen, 1), heads // 2))
             if given.sharing > 1:
-                together = math.gcd(together, given.sharing)
-            tasks += [(b, some, part) for some in spans(0, heads, together)]
-    return tasks
+                several = math.gcd(several, given.sharing)
+            cost = several * (stop - start) * seen
+            tasks += [(cost, (b, some, slice(start, stop))) for some in spans(0, heads, several)]
+    return [task for _, task in sorted(tasks, key=lambda one: -one[0])]
 
 
-def shared(
-    work: Callable[[Task, dict[DType, Array]], None],
-    given: Operands,
-    tasks: list[Task],
-    blocks: tuple[int, int],
-    threads: int | None,
-) -> None:
-    """Calls `work` on every core, for each task, with room for the scores of a block in either dtype.
+def shared(work: Callable[[Task, Room], None], given: Operands, tasks: list[Task], threads: int | None) -> None:
+    """Calls `work` on every core, for each task, with the room of its thread.
 
     The tasks do not depend on the number of threads; little work is done in one.
     """
 
     @quiet
     def run(tasks: Iterator[Task]) -> None:
-        rooms = {dtype: np.empty(math.prod(blocks), dtype) for dtype in NEAR}
+        room = Room()
         for task in tasks:
-            work(task, rooms)
+            work(task, room)
 
     on_all_cores(run, tasks, 1 if math.prod((*given.q.shape[:3], given.k.shape[2])) < SMALL else threads)
 
@@ -343,48 +393,80 @@ def blockwise_attention(
     reach = np.abs(np.log(largest)).reshape(values.shape[:2]) + math.log(max(v.shape[-2], 1))
     heads, lse = np.empty((*given.q.shape[:3], v.shape[-1]), result), np.empty(given.q.shape[:3])
 
-    def work(task: Task, rooms: dict[DType, Array]) -> None:
+    def work(task: Task, room: Room) -> None:
         group = task[0], given.group(task[1])
-        lse[task] = _average(given, values[group], reach[group].max(), task, blocks[1], rooms, heads[task])
+        lse[task] = _average(given, values[group], reach[group].max(), task, blocks, room, heads[task])
 
-    shared(work, given, tasks_of_heads(given, blocks), blocks, threads)
+    shared(work, given, bands_of(given, blocks), threads)
     return heads.reshape(*q.shape[:-1], v.shape[-1]), lse.reshape(q.shape[:-1])
 
 
 def _average(
-    given: Operands, v: Array, reach: float, task: Task, step: int, rooms: dict[DType, Array], out: Array
+    given: Operands, v: Array, reach: float, task: Task, blocks: tuple[int, int], room: Room, out: Array
 ) -> Array:
-    """Writes the averages of blocks of queries to `out` (h, m, V), and gives the logarithms of their sums: (h, m)."""
-    dtype = v.dtype
-    exact, size = score_dtype(given, task)
-    plain = not given.added and size <= NEAR[dtype] and size + reach < RANGE[dtype]
-    power, unit = fastest_power()
-    block = rows(given, task, exact, unit if plain else 1.0)
-    top = np.full(out.shape[:-1], 0 if plain else -np.inf, exact)
-    total, ones = np.zeros(out.shape[:-1]), np.ones(step, dtype)
-    sums: Array | None = None  # (h, m, V)
-    for keys in block.key_blocks(step):
-        scores = block.scores(keys, rooms[exact])  # (h, n, m)
-        if plain:
-            shares = block.block(power(scores, out=scores), keys, fill=0)
+    """Writes the averages of a band of queries to `out` (h, m, V), and gives the logarithms of their sums: (h, m)."""
+    batch, _, band = task
+    averages = Averages(given, v, reach, task, min(blocks[0], band.stop - band.start))
+    low, high = int(given.low[batch, band.start]), int(given.high[batch, band.stop - 1])
+    for keys in spans(low, high, key_block(high - low, blocks[1])):
+        tiles: dict[tuple[int, int], Tile] = {}
+        for i, rows in enumerate(averages.rows):
+            seen = rows.seen(keys)
+            if seen.start < seen.stop:
+                at = seen.start, seen.stop
+                if at not in tiles:
+                    tiles[at] = Tile(rows, v, seen, room)
+                averages.add(i, tiles[at])
+    return averages.written(out)
+
+
+def key_block(count: int, size: int) -> int:
+    """How many keys of so many make a block: about `size`, and easily cut; all if they are few.
+
+    >>> key_block(4096, 1024), key_block(2500, 1024), key_block(2000, 1024)
+    (1024, 1280, 2048)
+    """
+    blocks, unit = (count // size if count > 2 * size else 1), min(size, 128)
+    return math.ceil(max(count, 1) / blocks / unit) * unit
+
+
+class Averages:
+    """The averages over the values for some blocks of queries, as they grow with each block of keys."""
+
+    def __init__(self, given: Operands, v: Array, reach: float, task: Task, size: int) -> None:
+        """v (h, S, V); blocks of `size`; logarithms of sums times values are no larger than scores plus reach."""
+        exact, largest = score_dtype(given, task)
+        self.plain = not given.added and largest <= NEAR[v.dtype] and largest + reach < RANGE[v.dtype]
+        self.power, unit = fastest_power()
+        self.rows = rows(given, task, size, exact, unit if self.plain else 1.0)
+        heads, _, parts, _, columns = self.rows[0].columns.shape
+        self.top = np.full((heads, len(self.rows), size), 0 if self.plain else -np.inf, exact)
+        self.total = np.zeros(self.top.shape)
+        self.sums = np.zeros((heads, len(self.rows), parts, columns, v.shape[-1]), v.dtype)
+
+    def add(self, i: int, tile: Tile) -> None:
+        """What a block of queries sees of a block of keys."""
+        scores = self.rows[i].scores(tile)  # (h, n, m)
+        total, sums = self.total[:, i], self.sums[:, i]
+        if self.plain:
+            self.rows[i].block(self.power(scores, scores), tile.at, fill=0)
         else:
-            top, base, faded = risen(top, block.block(scores, keys))
-            shares = np.subtract(
-                scores, base[..., None, :], out=part_of(rooms[dtype], *scores.shape), casting="same_kind"
-            )
-            np.copyto(shares, -np.inf, where=shares < -RANGE[dtype])  # arithmetic is slow with denormal numbers
+            self.top[:, i], base, faded = risen(self.top[:, i], self.rows[i].block(scores, tile.at))
+            shares = np.subtract(scores, base[..., None, :], out=tile.shares, casting="same_kind")
+            np.copyto(shares, -np.inf, where=shares < -RANGE[shares.dtype])  # denormal numbers are slow
             np.exp(shares, out=shares)
             total *= faded
-            if sums is not None:
-                sums *= faded[..., None]
-        total += ones[: shares.shape[-2]] @ shares
-        part = summed(shares, v[..., keys, :])
-        sums = part if sums is None else np.add(sums, part, out=sums)
-    if sums is None:
-        out[...] = 0
-    else:
-        np.divide(sums, np.where(total == 0, 1, total).astype(dtype)[..., None], out=out, casting="same_kind")
-    return top + np.log(total)
+            sums *= faded.reshape(sums.shape[:-1])[..., None]
+        ones, parts = tile.sums()
+        total += ones
+        sums += parts
+
+    def written(self, out: Array) -> Array:
+        """The logarithms of the sums, (h, m), once the averages are in `out` (h, m, V)."""
+        total = np.where(self.total == 0, 1, self.total).astype(self.sums.dtype)
+        sums = self.sums.reshape(*total.shape, -1)
+        np.divide(sums, total[..., None], out=out.reshape(sums.shape), casting="same_kind")
+        return (self.top + np.log(self.total)).reshape(out.shape[:-1])
 
 
 @cache

@@ -6,7 +6,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.blockwise import Operands, Rows, Task, operands, risen, rows, score_dtype, shared, tasks_of
+from attnkit.model.blockwise import (
+    Keys,
+    Operands,
+    Room,
+    Rows,
+    Task,
+    block_of,
+    operands,
+    risen,
+    score_dtype,
+    shared,
+    tasks_of,
+)
 from attnkit.model.embedding import check_ids
 from attnkit.model.precision import Array, DType, output_dtype, quiet, working
 from attnkit.model.scores import softmax
@@ -115,16 +127,16 @@ def weight_stats(
     stats = {name: np.zeros(keys if name == "received" else queries) for name in VIEWS["stats"]}
     stats["argmax"] = np.full(queries, -1)
 
-    def look(task: Task, rooms: dict[DType, Array]) -> None:
+    def look(task: Task, room: Room) -> None:
         exact, _ = score_dtype(given, task)
-        for name, stat in _stats(rows(given, task, exact), blocks[1], rooms[exact]).items():
+        for name, stat in _stats(block_of(given, task, exact), blocks[1], room).items():
             stats[name][task] = stat
 
-    def receive(task: Task, rooms: dict[DType, Array]) -> None:
-        stats["received"][task] = _received(given, task, stats["lse"], blocks[0], rooms)
+    def receive(task: Task, room: Room) -> None:
+        stats["received"][task] = _received(given, task, stats["lse"], blocks[0], room)
 
-    shared(look, given, tasks_of(given, queries[2], blocks[0]), blocks, threads)
-    shared(receive, given, tasks_of(given, keys[2], blocks[1]), blocks, threads)
+    shared(look, given, tasks_of(given, queries[2], blocks[0]), threads)
+    shared(receive, given, tasks_of(given, keys[2], blocks[1]), threads)
     stats["received"][np.isnan(stats["lse"]).any(axis=-1)] = np.nan
     kinds = {"lse": np.dtype(np.float64), "argmax": np.dtype(np.int64)}
     return {
@@ -133,13 +145,13 @@ def weight_stats(
     }
 
 
-def _stats(block: Rows, step: int, room: Array) -> dict[str, Array]:
+def _stats(block: Rows, step: int, room: Room) -> dict[str, Array]:
     """The statistics of a block of queries, each (m,), gathered while the largest score rises."""
-    top = np.full(len(block.low), -np.inf, room.dtype)
+    top = np.full(len(block.low), -np.inf, block.columns.dtype)
     total, below, distance = np.zeros((3, len(top)))  # sums of e^d, -d e^d and |i - j| e^d; d is the score less the top
     best = np.full(len(top), -1)
     for keys in block.key_blocks(step):
-        scores = block.block(block.scores(keys, room), keys)  # (n, m)
+        scores = block.block(block.scores(Keys(block, keys, room)), keys)  # (n, m)
         before = top
         top, base, faded = risen(before, scores)
         rose = np.flatnonzero(top > before)
@@ -177,7 +189,7 @@ def _distances(shares: Array, position: Array, total: Array, steps: Array) -> Ar
     return distances
 
 
-def _received(given: Operands, task: Task, lse: Array, step: int, rooms: dict[DType, Array]) -> Array:
+def _received(given: Operands, task: Task, lse: Array, step: int, room: Room) -> Array:
     """The sum of the weights of each of a block of keys, (n,); the blocks of queries are those of the first pass."""
     batch, head, keys = task
     received = np.zeros(keys.stop - keys.start)
@@ -187,8 +199,8 @@ def _received(given: Operands, task: Task, lse: Array, step: int, rooms: dict[DT
     for first in range(looking[0] // step * step, looking[-1] + 1, step):
         part = batch, head, slice(first, min(first + step, given.q.shape[2]))
         exact, _ = score_dtype(given, part)
-        block = rows(given, part, exact)
-        weights = block.block(block.scores(keys, rooms[exact]), keys)
+        block = block_of(given, part, exact)
+        weights = block.block(block.scores(Keys(block, keys, room)), keys)
         weights -= np.where(np.isneginf(lse[part]), 0, lse[part]).astype(exact)
         np.exp(weights, out=weights)
         received += weights @ np.ones(weights.shape[1], exact)
@@ -218,21 +230,21 @@ def weight_topk(
     shape = (*given.q.shape[:3], count)
     weights, keys = np.zeros(shape, result), np.full(shape, -1, np.int64)
 
-    def look(task: Task, rooms: dict[DType, Array]) -> None:
+    def look(task: Task, room: Room) -> None:
         exact, _ = score_dtype(given, task)
-        weights[task], keys[task] = _largest(rows(given, task, exact), count, blocks[1], rooms[exact])
+        weights[task], keys[task] = _largest(block_of(given, task, exact), count, blocks[1], room)
 
-    shared(look, given, tasks_of(given, shape[2], blocks[0]), blocks, threads)
+    shared(look, given, tasks_of(given, shape[2], blocks[0]), threads)
     return weights.reshape(*q.shape[:-1], count), keys.reshape(*q.shape[:-1], count)
 
 
-def _largest(block: Rows, count: int, step: int, room: Array) -> tuple[Array, Array]:
+def _largest(block: Rows, count: int, step: int, room: Room) -> tuple[Array, Array]:
     """The largest weights of a block of queries and their keys: (m, N), (m, N)."""
     queries = len(block.low)
-    top, total = np.full(queries, -np.inf, room.dtype), np.zeros(queries)
-    found, where = np.full((queries, count), -np.inf, room.dtype), np.full((queries, count), -1)
+    top, total = np.full(queries, -np.inf, block.columns.dtype), np.zeros(queries)
+    found, where = np.full((queries, count), -np.inf, block.columns.dtype), np.full((queries, count), -1)
     for keys in block.key_blocks(step):
-        scores = block.block(block.scores(keys, room), keys)  # (n, m)
+        scores = block.block(block.scores(Keys(block, keys, room)), keys)  # (n, m)
         least = floor = found[:, -1]
         if len(scores) > count and np.isneginf(floor).any():  # a first block: only its own largest come in question
             floor = np.maximum(floor, np.partition(scores, -count, axis=0)[-count])
@@ -286,15 +298,15 @@ def weight_rows(
     weights = np.empty(shape, result)
     at_once = max(1, blocks[0] * blocks[1] // max(k.shape[-2], 1))
 
-    def look(task: Task, rooms: dict[DType, Array]) -> None:
+    def look(task: Task, room: Room) -> None:
         exact, _ = score_dtype(given, task)
-        block = rows(given, task, exact)
+        block = block_of(given, task, exact)
         scores = np.full((len(block.low), shape[-1]), -np.inf, exact)
         for keys in block.key_blocks(blocks[1]):
-            scores[:, keys] = block.block(block.scores(keys, rooms[exact]), keys).T
+            scores[:, keys] = block.block(block.scores(Keys(block, keys, room)), keys).T
         weights[task] = softmax(scores)
 
-    shared(look, given, tasks_of(given, shape[2], min(at_once, blocks[0])), blocks, threads)
+    shared(look, given, tasks_of(given, shape[2], min(at_once, blocks[0])), threads)
     return weights[:, :, order].reshape(*q.shape[:-2], len(wanted), shape[-1])
 
 

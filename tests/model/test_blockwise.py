@@ -73,7 +73,9 @@ def near(ours, expected, atol):
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("size", [1.0, 40.0])
-def test_it_is_the_formula(name, size):
+@pytest.mark.parametrize("tasks", [1, 32])  # with 1, four blocks of queries take turns with each block of keys
+def test_it_is_the_formula(name, size, tasks, monkeypatch):
+    monkeypatch.setattr("attnkit.model.blockwise.TASKS", tasks)
     for groups in (HEADS, 2, 1):
         q, k, v = operands(groups, size=size)
         expected = attention(q, k, v, **OPTIONS[name])["heads"]
@@ -87,7 +89,8 @@ def test_it_is_the_formula(name, size):
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (128, 1120), (5, 200), (37, 7), (64, 16)])
-def test_any_blocks_do(blocks):
+def test_any_blocks_do(blocks, monkeypatch):
+    monkeypatch.setattr("attnkit.model.blockwise.TASKS", 1)
     q, k, v = operands(2)
     for name in ("lengths and causal", "all", "short mask"):
         expected = attention(q, k, v, **OPTIONS[name])["heads"]
@@ -145,6 +148,7 @@ def test_integral_scores_of_ten_thousand_are_exact():
 @pytest.mark.parametrize("name", ["causal", "window", "mask", "float mask", "lengths and causal", "all"])
 def test_threads_change_no_bit(name, monkeypatch):
     monkeypatch.setattr("attnkit.model.blockwise.SMALL", 0)
+    monkeypatch.setattr("attnkit.model.blockwise.TASKS", 3)
     for dtype, size in (("float32", 1.0), ("float32", 99.0), ("float64", 1.0)):
         q, k, v = operands(2, dtype, size)
         first, *rest = [blockwise_attention(q, k, v, blocks=BLOCKS, threads=n, **OPTIONS[name]) for n in (1, 2, 5)]
