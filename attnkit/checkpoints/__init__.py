@@ -24,6 +24,7 @@ from attnkit.checkpoints.settings import Settings
 from attnkit.checkpoints.weights import Weights, open_weights
 from attnkit.errors import DataError, FileError
 from attnkit.model.config import Config, parameter_shape
+from attnkit.model.linear import by_columns
 from attnkit.model.precision import Array
 
 __all__ = ["FAMILIES", "Checkpoint", "open_checkpoint"]
@@ -145,6 +146,14 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    def by_columns(self, layer: str, name: str) -> None:
+        """Lay a weight that has more rows than columns by columns, unless it lies so: see model.by_columns."""
+        weight = self[layer][name]
+        if weight.flags.c_contiguous and len(weight) > weight.shape[1]:
+            self._ready[layer][name] = by_columns(weight)
+            self._whole.pop((self._stored(layer, name), self.entries[layer][name].fill), None)
+            tensors.let_go(weight)
 
     def count(self) -> int:
         """The elements of all tensors in use."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from attnkit import display, layers, tokenizers, views
 from attnkit.errors import UsageError
-from attnkit.generating.asked import LOOKING, READING, SAMPLING, SPEAKING, Asked, checked, refused
+from attnkit.generating.asked import LOOKING, READING, SAMPLING, SPEAKING, Asked, checked, limit_of, refused
 from attnkit.generating.beginnings import beginning, beginnings, speaks, stands_alone
 from attnkit.generating.continuing import continued, penalty_text, spoken
 from attnkit.generating.packing import columns_of, masked, packed
@@ -68,6 +68,7 @@ def answered(given: Sequence[str] | Record | None, asked: Asked) -> Record | str
             Call.beside(asked.trace, given, packed([one.trace for one in made], voice.padding, columns))
     else:
         tracer = asked.tracer()
+        layers.ready_for(asked.model_, limit_of(asked))
         texts_made = [continued(core, one, asked, voice, tracer, given, len(begun) == 1) for one in begun]
         record = spoken(begun, texts_made, asked, voice, several)
         tracer.check()

@@ -20,7 +20,7 @@ from typing import Any
 
 from attnkit.errors import DataError
 from attnkit.tensors.dtypes import convert, non_finite, physical_memory, plain, unsupported
-from attnkit.tensors.files import Buffer, Sink, Source, blamed, open_sink, open_source, together, write_all
+from attnkit.tensors.files import Buffer, Sink, Source, blamed, let_go, open_sink, open_source, together, write_all
 from attnkit.tensors.record import Record
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Stream",
     "convert",
     "encode",
+    "let_go",
     "load",
     "non_finite",
     "open_sink",

@@ -9,7 +9,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -246,6 +246,21 @@ def map_file(path: str) -> "mmap.mmap":
         os.close(descriptor)
     refuse_pointer(data[:64], path)
     return data
+
+
+def let_go(array: Array) -> None:
+    """Give the memory of an array of a mapped file back to the system, to be read again where it is asked for."""
+    mapped: Any = array
+    while isinstance(mapped, np.ndarray | memoryview):
+        mapped = mapped.base if isinstance(mapped, np.ndarray) else mapped.obj
+    if hasattr(mapped, "madvise"):
+        import mmap
+
+        start, page = np.frombuffer(mapped, np.uint8).ctypes.data, mmap.PAGESIZE
+        first, end = (address - start for address in np.lib.array_utils.byte_bounds(array))
+        first = -(-first // page) * page  # whole pages only
+        if end // page * page > first:
+            mapped.madvise(mmap.MADV_DONTNEED, first, end // page * page - first)
 
 
 def refuse_pointer(start: bytes, path: str) -> None:

@@ -63,7 +63,9 @@ import sys, time, numpy as np
 from attnkit import layers, model
 from attnkit.checkpoints import open_checkpoint
 folder, tokens = sys.argv[1], int(sys.argv[2])
-core = layers.of(open_checkpoint(folder))
+checkpoint = open_checkpoint(folder)
+layers.ready_for(checkpoint, tokens)  # as the command does
+core = layers.of(checkpoint)
 
 def seconds(count):
     start = time.perf_counter()

@@ -31,3 +31,27 @@ def test_one_token_is_the_run_of_one_token(name, rows):
         assert layer == other
         for x, y in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * max(1, np.abs(y).max()))
+
+
+def test_weights_laid_anew_for_long_texts_say_the_same():
+    plain, long = open_checkpoint(str(MODELS / "gpt2")), open_checkpoint(str(MODELS / "gpt2"))
+    layers.ready_for(long, layers.LONG - 1)
+    assert long.params["decoder.0.ffn"]["w2"].flags.c_contiguous
+    layers.ready_for(long, layers.LONG)
+    laid = long.params["decoder.0.ffn"]["w2"]
+    assert laid.flags.f_contiguous and not laid.flags.c_contiguous
+    assert np.array_equal(laid, plain.params["decoder.0.ffn"]["w2"])
+    layers.ready_for(long, layers.LONG)
+    assert long.params["decoder.0.ffn"]["w2"] is laid  # once for all texts
+    texts = [
+        model.generate(model.CachedDecoder(layers.of(one)), np.arange(1, 4), model.Settings(limit=20)).ids
+        for one in (plain, long)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_weights_that_lie_by_columns_stay_where_they_are():
+    checkpoint = open_checkpoint(str(MODELS / "llama"))
+    before = checkpoint.params["decoder.0.ffn"]["w2"]
+    layers.ready_for(checkpoint, layers.LONG)
+    assert checkpoint.params["decoder.0.ffn"]["w2"] is before

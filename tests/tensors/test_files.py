@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from attnkit.errors import FileError
-from attnkit.tensors import Record, Source, encode, open_sink, open_source, read, write_all
+from attnkit.tensors import Record, Source, encode, let_go, open_sink, open_source, read, write_all
+from attnkit.tensors.files import map_file
 
 BIG = Record({"x": np.arange(1 << 20, dtype=np.float32)})
 SMALL = Record({"x": np.arange(6.0).reshape(2, 3)})
@@ -381,3 +382,22 @@ def test_handlers_are_as_before(tmp_path):
         for number, handler in zip((signal.SIGTERM, signal.SIGHUP), before, strict=True):
             signal.signal(number, handler)
     assert left(tmp_path) == ["a", "b"]
+
+
+def test_memory_of_a_mapped_file_is_given_back_and_read_again(tmp_path):
+    def resident():
+        maps = Path("/proc/self/smaps").read_text().split(str(path))[1]
+        return int(maps.split("Rss:")[1].split()[0])
+
+    path = tmp_path / "w.bin"
+    path.write_bytes(bytes(range(256)) * (1 << 14))
+    array = np.frombuffer(map_file(str(path)), np.float32).reshape(2, -1)[:, 1:]
+    total = array.view(np.uint32).sum()
+    full = resident()
+    let_go(array[1])
+    assert full >= 4096 and resident() <= full // 2 + 8
+    let_go(array)
+    assert resident() <= 8 and array.view(np.uint32).sum() == total
+    let_go(array[0, :2])  # no whole page
+    let_go(np.ones(3))
+    assert resident() == full
