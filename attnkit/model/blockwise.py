@@ -7,7 +7,7 @@ several heads at once are (h, n, m).
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from attnkit.model.parallel import on_all_cores, spans
 from attnkit.model.precision import Array, DType, is_float, output_dtype, quiet, working
 from attnkit.model.shapes import fit, shown
 
-BLOCKS = (192, 1024)  # queries and keys: what belongs to them, and their scores, stay in a core's own cache
+BLOCKS = (256, 1024)  # queries and keys: what belongs to them, and their scores, stay in a core's own cache
 CALL = 4  # blocks of keys, of several heads, in one go at most: each call of NumPy also costs a while
 BAND = 16  # blocks of queries at most that take their turns with a block of keys
 TASKS = 32  # or more, so that every core has as much to do
@@ -144,13 +144,24 @@ class Rows(NamedTuple):
             j = np.arange(keys.start, min(first, keys.stop))[:, None]
             np.copyto(scores[..., : len(j), :], fill, where=j < self.low)
         if keys.stop > last:
-            j = np.arange(max(last, keys.start), keys.stop)[:, None]
-            seen = j < self.high
+            start = max(last, keys.start)
+            ends = scores[..., start - keys.stop :, :]
+            seen = below((self.high - start).tobytes(), keys.stop - start, scores.dtype)
             if fill == 0:  # of finite numbers: several times as fast
-                scores[..., -len(j) :, :] *= seen.astype(scores.dtype)
+                ends *= seen
             else:
-                np.copyto(scores[..., -len(j) :, :], fill, where=~seen)
+                np.copyto(ends, fill, where=seen == 0)
         return scores
+
+
+@lru_cache(maxsize=4)
+def below(high: bytes, count: int, dtype: DType) -> Array:
+    """1 where a key, one of so many, is below the end of what a query sees, else 0: (n, m); alike on a diagonal.
+
+    >>> below(np.array([1, 2]).tobytes(), 2, np.dtype(np.float32)).tolist()
+    [[1.0, 1.0], [0.0, 1.0]]
+    """
+    return (np.arange(count)[:, None] < np.frombuffer(high, np.int64)).astype(dtype)
 
 
 def score_dtype(given: Operands, task: Task) -> tuple[DType, float]:
