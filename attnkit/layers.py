@@ -122,10 +122,14 @@ def with_ids(record: Record) -> Record:
     return replace(record, tensors={"ids": ids}, axes={"ids": axes} if len(axes) == ids.ndim else {})
 
 
-def check_pair(config: model.Config, pair: str | None) -> None:
-    """UsageError for a second text where a model has no encoder: it reads one text after another, not two."""
-    if pair is not None and config.encoder is None:
+def check_pair(config: model.Config, pair: str | None, given: Any) -> None:
+    """UsageError for a second text without a first, or where a model has no encoder, which reads one text only."""
+    if pair is None:
+        return
+    if config.encoder is None:
         raise UsageError(f"a {config.family} model takes one text, not a pair", "--pair")
+    if not given or isinstance(given, Record):
+        raise UsageError("a second text goes with a first: TEXT", "--pair")
 
 
 def padded_positions(mask: Array | None) -> Array | None:

@@ -208,7 +208,7 @@ def test_a_record_arrives_by_its_first_bytes(tmp_path):
         ({"ablate": ("encoder.0.self:2:2",)}, "no heads from 2 to before 2"),
         ({"ablate": ("3",)}, "expected LAYER"),
         ({"patch": "encoder.0.norm1"}, "is not NAME=FILE"),
-        ({"pair": "x", "pool": "pooler", "ids": np.array([30522])}, "token id 30522 at [0] outside 0..30521"),
+        ({"pool": "pooler", "ids": np.array([30522])}, "token id 30522 at [0] outside 0..30521"),
         ({"image": np.zeros((3, 4, 4))}, "takes no image"),
     ],
 )

@@ -550,6 +550,18 @@ def test_a_decoder_takes_no_pair(tool):
         getattr(attnkit, tool)("the cat", pair="sat on", model=STORY)
 
 
+@pytest.mark.parametrize("tool", ["encode", "embed"])
+def test_a_second_text_goes_with_a_first(tool):
+    with pytest.raises(UsageError, match="a second text goes with a first"):
+        getattr(attnkit, tool)(ids=[1, 2], pair="sat on", model=str(MODELS / "bert-mlm"))
+
+
+def test_a_record_without_keys_is_no_cache(tmp_path):
+    tensors.save(attnkit.embed("the cat", dim=4), str(tmp_path / "x.npz"))
+    with pytest.raises(DataError, match="no cache: it has no keys"):
+        attnkit.decode("the cat", model=STORY, cache_in=str(tmp_path / "x.npz"))
+
+
 def test_a_guess_that_is_a_special_token_is_seen(tmp_path):
     name = str(MODELS / "bert-mlm")
     made = attnkit.decode("the [MASK] sat", model=name)

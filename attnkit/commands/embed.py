@@ -115,7 +115,7 @@ def of_model(
 ) -> Record:
     """The vectors that a model gives to a text, to ids, or to the patches of an image."""
     layer = layers.chosen(checkpoint, layer, "embed")
-    layers.check_pair(checkpoint.config, pair)
+    layers.check_pair(checkpoint.config, pair, given)
     stack = model.place_of(layer)[0]
     inputs, base = texts.inputs_of(checkpoint, stack, given, tokenizer, ids, pair, image, batch)
     context = layers.context_of(base)

@@ -150,7 +150,7 @@ def beginning(
     """What the first step takes, ids, an image or x, and the record it belongs to."""
     config = checkpoint.config
     embeds = bool(config.stack(stack).vocab or config.patches)
-    layers.check_pair(config, pair)
+    layers.check_pair(config, pair, given)
     if not isinstance(given, Record):
         if first or not embeds:
             raise UsageError(f"{'--layers from A > 0' if embeds else f'a {config.family} model'} takes x from a record")

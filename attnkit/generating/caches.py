@@ -45,7 +45,9 @@ def read(tensors: Mapping[str, Array], config: Config, dtype: str, more: int) ->
         raise DataError("no cache: it has no ids", "--cache-in")
     ids = model.check_ids(tensors["ids"], config.stack("decoder").vocab)
     lengths = {tensors[name].shape[-2] for name in tensors if name.endswith(".self.key") and tensors[name].ndim == 4}
-    length = min(lengths, default=0)
+    if not lengths:
+        raise DataError("no cache: it has no keys", "--cache-in")
+    length = min(lengths)
     if ids.ndim != 1 or not length <= ids.size <= length + 1:
         raise DataError(f"ids {ids.shape} for the keys of {length} tokens", "--cache-in")
     kept, cache = min(length, ids.size + more - 1), Cache()
