@@ -22,9 +22,9 @@ from attnkit.model.precision import Array, DType, is_float, output_dtype, quiet,
 from attnkit.model.shapes import fit, shown
 
 BLOCKS = (256, 1024)  # queries and keys: what belongs to them, and their scores, stay in a core's own cache
-CALL = 4  # blocks of keys, of several heads, in one go at most: each call of NumPy also costs a while
+CALL = 2  # blocks of keys, of several heads, in one go at most: each call of NumPy also costs a while
 BAND = 16  # blocks of queries at most that take their turns with a block of keys
-TASKS = 32  # or more, so that every core has as much to do
+TASKS = 24  # or more, so that every core has as much to do
 PRODUCT = 128 * 96 * 64  # multiplications in one product: up to 10^6 OpenBLAS copies no operand, and is a fifth faster
 SMALL = 1 << 21  # scores up to which two threads would hinder each other more than help
 
