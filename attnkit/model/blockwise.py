@@ -25,7 +25,8 @@ BLOCKS = (256, 1024)  # queries and keys: what belongs to them, and their scores
 CALL = 2  # blocks of keys, of several heads, in one go at most: each call of NumPy also costs a while
 BAND = 16  # blocks of queries at most that take their turns with a block of keys
 TASKS = 24  # or more, so that every core has as much to do
-PRODUCT = 128 * 96 * 64  # multiplications in one product: up to 10^6 OpenBLAS copies no operand, and is a fifth faster
+COLUMNS = 96  # queries in one product at most
+PRODUCT = 128 * COLUMNS * 64  # multiplications in it: up to 10^6 OpenBLAS copies no operand, and is a fifth faster
 SMALL = 1 << 21  # scores up to which two threads would hinder each other more than help
 
 # scores up to this size are exact enough in their own dtype, and their exponentials need no maximum subtracted
@@ -173,7 +174,7 @@ def score_dtype(given: Operands, task: Task) -> tuple[DType, float]:
 def rows(given: Operands, task: Task, size: int, dtype: DType, unit: float = 1.0) -> list[Rows]:
     """The queries of a task in blocks of one size, whose scores are to be of that dtype, in that unit."""
     batch, head, queries = task
-    each = even(size, 96)
+    each = even(size, COLUMNS)
     scale = given.scale / given.softcap if given.softcap else given.scale * unit
     q = given.q[batch, head, queries]
     q = q.reshape(*q.shape[:-2], -1, 1, size // each, each, q.shape[-1])
@@ -214,6 +215,11 @@ def even(count: int, most: int) -> int:
     return next((each for each in range(min(most, count), 31, -1) if count % each == 0), max(count, 1))
 
 
+def rows_of_product(count: int, width: int, columns: int) -> int:
+    """How many rows of `width`, of so many, to multiply at once with so many columns."""
+    return even(count, PRODUCT // max(width * columns, 1))
+
+
 def cut(x: Array, rows: int, columns: int) -> Array:
     """x in parts of so many rows and columns each, a view: (..., n, m) -> (..., P, Q, n / P, m / Q)."""
     *before, n, m = x.shape
@@ -227,7 +233,7 @@ class Keys:
         k = rows.k[..., at, :].astype(rows.columns.dtype, copy=False)
         *heads, _, parts, width, columns = rows.columns.shape
         count = at.stop - at.start
-        each = even(count, PRODUCT // max(width * columns, 1))
+        each = rows_of_product(count, width, columns)
         self.at, self.k = at, cut(k, each, width)
         self.scores = room.array("scores", k.dtype, (*heads, count, parts * columns))
         self.products = cut(self.scores, each, columns)
@@ -240,7 +246,7 @@ class Tile(Keys):
         super().__init__(rows, at, room)
         v = v[..., at, :]
         count, columns, width = self.scores.shape[-2], self.products.shape[-1], v.shape[-1]
-        each = even(count, PRODUCT // max(width * columns, 1))
+        each = rows_of_product(count, width, columns)
         self.shares = room.array("scores", v.dtype, self.scores.shape)  # the scores themselves, if of their dtype
         self.turned = cut(self.shares, each, columns).swapaxes(-1, -2)
         self.v = cut(v, each, width)
