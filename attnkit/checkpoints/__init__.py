@@ -148,7 +148,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         return len(self.entries)
 
     def by_columns(self, layer: str, name: str) -> None:
-        """Lay a weight that has more rows than columns by columns, unless it lies so: see model.by_columns."""
+        """Lay a weight of more rows than columns by columns, unless it lies so; then it is no view of the file."""
         weight = self[layer][name]
         if weight.flags.c_contiguous and len(weight) > weight.shape[1]:
             self._ready[layer][name] = by_columns(weight)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.parallel import on_all_cores, spans
 from attnkit.model.precision import Array, cast, output_dtype, quiet, working
 from attnkit.model.shapes import fit, shown
 
@@ -60,6 +59,8 @@ def by_columns(weight: Array) -> Array:
     >>> by_columns(np.eye(2)).flags.f_contiguous
     True
     """
+    from attnkit.model.parallel import on_all_cores, spans
+
     columns = np.empty(weight.shape[::-1], weight.dtype)
 
     def turn(tasks: Iterator[slice]) -> None:
