@@ -13,7 +13,7 @@ from attnkit.tensors.record import Record, listed
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
-    from attnkit.model import Context, Model
+    from attnkit.model import Config, Context, Model
 
 LONG = 60  # tokens to be generated, from which on it pays to lay weights anew
 PARTS = {
@@ -122,7 +122,7 @@ def with_ids(record: Record) -> Record:
     return replace(record, tensors={"ids": ids}, axes={"ids": axes} if len(axes) == ids.ndim else {})
 
 
-def check_pair(config: model.Config, pair: str | None, given: Any) -> None:
+def check_pair(config: "Config", pair: str | None, given: Any) -> None:
     """UsageError for a second text without a first, or where a model has no encoder, which reads one text only."""
     if pair is None:
         return

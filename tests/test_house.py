@@ -105,13 +105,15 @@ def test_the_command_line_starts_without_numpy_rich_and_typer():
     assert out.strip() == ""
 
 
-def test_a_stage_imports_no_rich_no_zipfile_no_rng_it_does_not_need():
+@pytest.mark.parametrize("tool", ["layernorm", "attend"])
+def test_a_stage_imports_no_rich_no_zipfile_no_whole_model_it_does_not_need(tool):
     code = (
-        "import sys, io; from attnkit import cli; cli.main(['layernorm', '-f', 'json', sys.argv[1]]);"
-        "unneeded = {'rich', 'zipfile', 'hashlib', 'ml_dtypes', 'numpy.random'};"
+        "import sys; from attnkit import cli; cli.main([*sys.argv[1:], '-f', 'json', '-']);"
+        "heavy = {'rich', 'zipfile', 'hashlib', 'ml_dtypes', 'numpy.random'};"
+        "unneeded = heavy | {'attnkit.model.config', 'attnkit.model.parallel'};"
         "print(*sorted(unneeded & set(sys.modules)), file=sys.stderr)"
     )
-    run = subprocess.run([sys.executable, "-c", code, "-"], input=b"[[1,2]]", capture_output=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code, tool], input=b"[[1,2]]", capture_output=True, check=True)
     assert run.stderr.strip() == b""
 
 
