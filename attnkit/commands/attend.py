@@ -148,7 +148,7 @@ def attend(
     projections = {name: one for name, one in (params or {}).items() if name not in FFN}
     if seed is not None:
         projections = random_weights(q, k, v, heads, kv_heads or heads, seed)
-    compared = {name: projections.pop(name) for name in model.SCORES[score][1] if name in projections}
+    compared = {name: projections.pop(name) for name in model.SCORES[score].needs if name in projections}
     if offset is not None:
         align = "top-left"
     how = "full" if weights is None else weights

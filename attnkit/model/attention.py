@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model import masks
+from attnkit.model import formula, masks
 from attnkit.model.embedding import check_ids
 from attnkit.model.linear import linear
 from attnkit.model.precision import (
@@ -17,15 +16,13 @@ from attnkit.model.precision import (
     Array,
     DType,
     cast,
-    is_float,
     output_dtype,
     quiet,
-    rounded,
     working,
 )
 from attnkit.model.rotary import rotate
-from attnkit.model.scores import SCORES, ScoreFunction, dot, log_sum_exp, product, softmax
-from attnkit.model.shapes import fit, shown
+from attnkit.model.scores import SCORES, Score, as_they_are, dot
+from attnkit.model.shapes import shown
 from attnkit.model.visits import Visit, nobody, seen, view_names
 
 SQUARE = ("scores", "scaled", "capped", "masked", "weights")  # intermediates of every query with every key
@@ -112,8 +109,9 @@ def attention(
 
     A query that may attend to nothing has weights and heads of zero, and a key of weight zero adds nothing,
     NaN and infinity included. Where there are many scores and nobody looks at them, they are computed block by
-    block (blockwise.py), which gives the same but for the last bits. Source: Attention Is All You Need, section
-    3.2.1; ONNX Attention-25. DataError where shapes do not meet, UsageError for options that exclude each other.
+    block (blockwise.py) or, if they are rounded or no dot products, for some queries at a time (rowwise.py), which
+    gives the same but for the last bits. Source: Attention Is All You Need, section 3.2.1; ONNX Attention-25.
+    DataError where shapes do not meet, UsageError for options that exclude each other.
 
     >>> x = np.array([[[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]]])
     >>> attention(x, x, x)["heads"].round(4)
@@ -122,8 +120,8 @@ def attention(
             [0.7881, 0.7881, 0.7881, 0.7881]]])
     """
     result, dtype = output_dtype(q), working(q, k, v)
-    function, params = _score_function(score, score_params, dtype)
-    _check_operands(q, k, v, trailing=3, same_width=function is dot)
+    function, params = _score(score, score_params, dtype)
+    _check_operands(q, k, v, trailing=3, same_width=function.prepared is as_they_are)
     lie: Literal["K", "C"] = "K" if past else "C"  # the buffers of a cache stay as they lie
     q = seen(visit, "q", cast(q, dtype))
     k, v = (seen(visit, name, np.asarray(x, dtype, order=lie)) for name, x in (("k", k), ("v", v)))
@@ -134,7 +132,8 @@ def attention(
         lengths = _batch_lengths(lengths, q, keys.shape[-2])
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1)) if score == "scaled-dot" else 1.0
-    place: dict[str, Any] = {"causal": causal, "align": align, "window": window, "lengths": lengths, "past": past}
+    offset = masks.causal_offset(q.shape[-2], keys.shape[-2], align=align, past=past, lengths=lengths)
+    place: dict[str, Any] = {"causal": causal, "window": window, "lengths": lengths}
     changes: dict[str, Any] = {"scale": float(scale), "softcap": float(softcap), "bias": bias, "mask": mask}
     views = view_names(weights)
     if views and keep is not None and "weights" in keep:
@@ -143,28 +142,38 @@ def attention(
     def wanted(name: str) -> bool:
         return keep is None or name in keep or visit(name) is not None
 
-    viewed, by_dots = any(map(wanted, views)), function is dot and softmax_dtype is None
-    whole = any(map(wanted, SQUARE)) or (viewed and not by_dots)
+    viewed, whole, many = any(map(wanted, views)), any(map(wanted, SQUARE)), _many(q, keys)
     steps = {"q": q, "k": k, "v": v, "present_key": keys, "present_value": values}
-    if by_dots and not whole and (viewed or _many(q, keys)):
+    left, right = function.prepared(q, keys, params)
+    if function.compared is dot and softmax_dtype is None and not whole and (viewed or many):
         from attnkit.model.blockwise import blockwise_attention
 
-        steps["heads"], steps["lse"] = blockwise_attention(q, keys, values, **place, **changes)
-    else:
-        scores, allowed = function(q, keys, params), _allowed(q, keys, **place)  # (..., H, T, S)
-        logged = viewed or wanted("lse")
-        steps |= _by_formula(scores, values, allowed, softmax_dtype, whole, logged, visit, **changes)
-    steps["heads"] = seen(visit, "heads", steps["heads"])  # (..., H, T, V)
-    if viewed:
-        from attnkit.model import inspection
+        place |= {"align": align, "past": past}
+        steps["heads"], steps["lse"] = blockwise_attention(left, right, values, **place, **changes)
+        if viewed:
+            from attnkit.model import inspection
 
-        if whole:
-            offset = masks.causal_offset(q.shape[-2], keys.shape[-2], align=align, past=past, lengths=lengths)
+            steps |= inspection.views(weights, left, right, **place, **changes)
+    elif many and not whole:
+        from attnkit.model.rowwise import rowwise_attention
+
+        how = weights if viewed else "full"
+        steps |= rowwise_attention(
+            function, params, left, right, values, offset, softmax_dtype, how, **place, **changes
+        )
+    else:
+        scores = function.compared(left, right, params)  # (..., H, T, S)
+        allowed = formula.allowed(q.shape[-2], keys.shape[-2], offset, **place)
+        logged = viewed or wanted("lse")
+        steps |= formula.average(scores, values, allowed, softmax_dtype, whole, logged, visit, **changes)
+        if viewed:
+            from attnkit.model import inspection
+
             position = np.arange(q.shape[-2]) + np.reshape(offset, (-1, 1, 1))  # (B or 1, 1, T)
-            found = inspection.views_of(weights, steps.pop("weights"), steps["lse"], position)
-        else:
-            found = inspection.views(weights, q, keys, **place, **changes)
-        steps |= {name: seen(visit, name, found[name]) for name in views}
+            steps |= inspection.views_of(weights, steps.pop("weights"), steps["lse"], position)
+    for name in ("heads", *views):
+        if name in steps:
+            steps[name] = seen(visit, name, steps[name])
     order = [name for name in (*ORDER, *views) if name in steps and (name == "heads" or keep is None or name in keep)]
     return in_dtype(result, {name: steps[name] for name in order})
 
@@ -184,58 +193,14 @@ def _many(q: Array, k: Array) -> bool:
     return bool(queries > 1 and heads * queries * k.shape[-2] >= MANY)
 
 
-def _by_formula(
-    scores: Array,
-    values: Array,
-    allowed: Array | None,
-    softmax_dtype: str | None,
-    whole: bool,
-    logged: bool,
-    visit: Visit,
-    *,
-    scale: float,
-    softcap: float,
-    bias: Array | None,
-    mask: Array | None,
-) -> dict[str, Array]:
-    """The heads, from the raw scores (..., H, T, S); with every step to them, or the log-sum-exps, if asked for."""
-    steps = {}
-    if whole:
-        steps["scores"] = scores = seen(visit, "scores", scores)
-        steps["scaled"] = scaled = seen(visit, "scaled", scores * scale)
-        steps["capped"] = capped = seen(visit, "capped", softcap * np.tanh(scaled / softcap) if softcap else scaled)
-        steps["masked"] = masked = seen(visit, "masked", _masked(capped, bias, mask, allowed))
-        steps["weights"] = weights = seen(visit, "weights", _shares(masked, softmax_dtype))
-    else:
-        scores *= scale
-        if softcap:
-            np.tanh(np.divide(scores, softcap, out=scores), out=scores)
-            scores *= softcap
-        masked = _masked(scores, bias, mask, allowed)
-        weights = _shares(masked, softmax_dtype)
-    if logged:
-        steps["lse"] = log_sum_exp(masked if softmax_dtype is None else rounded(masked, softmax_dtype))
-    steps["heads"] = _average(weights, values)
-    return steps
-
-
-def _shares(masked: Array, softmax_dtype: str | None) -> Array:
-    """The softmax of the scores, both rounded to a dtype where one is asked for."""
-    if softmax_dtype is None:
-        return softmax(masked)
-    return rounded(softmax(rounded(masked, softmax_dtype)), softmax_dtype).astype(masked.dtype)
-
-
-def _score_function(
-    score: str, given: Mapping[str, Array] | None, dtype: DType
-) -> tuple[ScoreFunction, dict[str, Array]]:
-    if score not in SCORES:
-        raise UsageError(f"score {score!r} (expected one of {', '.join(SCORES)})")
-    function, names = SCORES[score]
-    missing = [name for name in names if name not in (given or {})]
+def _score(name: str, given: Mapping[str, Array] | None, dtype: DType) -> tuple[Score, dict[str, Array]]:
+    if name not in SCORES:
+        raise UsageError(f"score {name!r} (expected one of {', '.join(SCORES)})")
+    score = SCORES[name]
+    missing = [one for one in score.needs if one not in (given or {})]
     if missing:
-        raise UsageError(f"score {score} needs {', '.join(missing)}")
-    return function, {name: cast((given or {})[name], dtype) for name in names}
+        raise UsageError(f"score {name} needs {', '.join(missing)}")
+    return score, {one: cast((given or {})[one], dtype) for one in score.needs}
 
 
 def _check_operands(q: Array, k: Array, v: Array, *, trailing: int, same_width: bool) -> None:
@@ -299,64 +264,11 @@ def _check_options(
         raise UsageError(f"softmax dtype {softmax_dtype!r} (expected one of {', '.join(ROUNDINGS)})")
 
 
-def _allowed(
-    q: Array,
-    k: Array,
-    past: int,
-    causal: bool,
-    align: str | None,
-    window: tuple[int, int],
-    lengths: Array | None,
-) -> Array | None:
-    """What lengths, causality and window let each query see, (..., 1, T, S); None when that is all."""
-    queries, keys = q.shape[-2], k.shape[-2]
-    offset = masks.causal_offset(queries, keys, align=align, past=past, lengths=lengths)
-    rules = []
-    if lengths is not None:
-        rules.append(masks.padding(lengths, keys))
-    if causal and not (queries == 1 and isinstance(offset, int) and offset >= keys - 1):  # a last query sees all
-        rules.append(masks.causal(queries, keys, offset))
-    if window != (-1, -1):
-        rules.append(masks.window(queries, keys, *window, offset))
-    return np.expand_dims(reduce(np.logical_and, rules), -3) if rules else None
-
-
 def _batch_lengths(lengths: ArrayLike, q: Array, keys: int) -> Array:
     valid, batch = check_ids(lengths, keys + 1, "length"), q.shape[:-3]
     if valid.size != math.prod(batch):
         raise DataError(f"lengths {shown(valid.shape)} for Q {shown(q.shape)}: expected {shown(batch)}")
     return valid.reshape(batch)
-
-
-def _masked(scores: Array, bias: Array | None, mask: Array | None, allowed: Array | None) -> Array:
-    """The scores with bias and float mask added, blocked where `mask` or `allowed` say so."""
-    target = f"scores {shown(scores.shape)}"
-    if bias is not None:
-        scores = scores + fit(cast(bias, scores.dtype), scores.shape, f"bias {shown(bias.shape)}", target)
-    if mask is not None:
-        added = cast(mask, scores.dtype) if is_float(mask.dtype) else None
-        seen = masks.boolean(mask) if added is None else ~np.isneginf(added)
-        seen = fit(_lengthened(seen, scores.shape[-1]), scores.shape, f"mask {shown(mask.shape)}", target)
-        allowed = seen if allowed is None else seen & allowed
-        scores = scores if added is None else scores + _lengthened(added, scores.shape[-1])
-    return scores if allowed is None else masks.block(scores, allowed)
-
-
-def _lengthened(mask: Array, keys: int) -> Array:
-    """A mask shorter than the keys, with zeros (False) for the rest; one of length 1 broadcasts instead."""
-    if mask.ndim == 0 or mask.shape[-1] == 1 or mask.shape[-1] >= keys:
-        return mask
-    rest = np.zeros((*mask.shape[:-1], keys - mask.shape[-1]), mask.dtype)
-    return np.concatenate([mask, rest], axis=-1)
-
-
-def _average(weights: Array, v: Array) -> Array:
-    """The weighted sum of values, where 0 x NaN is 0: what a query may not see cannot reach it."""
-    finite = np.isfinite(v)
-    if finite.all():
-        return product(weights, v)
-    touched = product((weights != 0).astype(v.dtype), (~finite).astype(v.dtype)) > 0
-    return np.where(touched, product(weights, v), product(weights, np.where(finite, v, 0)))
 
 
 @quiet

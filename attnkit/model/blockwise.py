@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike
 from attnkit.errors import DataError
 from attnkit.model import masks
 from attnkit.model.embedding import check_ids
+from attnkit.model.formula import spread
 from attnkit.model.parallel import on_all_cores, spans
-from attnkit.model.precision import Array, DType, is_float, output_dtype, quiet, working
-from attnkit.model.shapes import fit, shown
+from attnkit.model.precision import Array, DType, output_dtype, quiet, working
+from attnkit.model.shapes import shown
 
 BLOCKS = (256, 1024)  # queries and keys: what belongs to them, and their scores, stay in a core's own cache
 CALL = 2  # blocks of keys, of several heads, in one go at most: each call of NumPy also costs a while
@@ -292,13 +293,9 @@ def operands(
     DataError where mask or bias do not fit, UsageError for what is no window or alignment.
     """
     queries, keys = q.shape[-2], k.shape[-2]
-    shape, seen = (*q.shape[:-1], keys), keys
-    if mask is not None:
-        mask = mask if is_float(mask.dtype) or mask.dtype == bool else masks.boolean(mask)
-        seen = mask.shape[-1] if mask.ndim and 1 < mask.shape[-1] < keys else keys
-        mask = batched(fit(mask, (*shape[:-1], seen), f"mask {shown(mask.shape)}", f"scores {shown(shape)}"))
-    if bias is not None:
-        bias = batched(fit(bias, shape, f"bias {shown(bias.shape)}", f"scores {shown(shape)}"))
+    mask, bias = spread(mask, bias, (*q.shape[:-1], keys))
+    seen = keys if mask is None else mask.shape[-1]
+    mask, bias = (None if x is None else batched(x) for x in (mask, bias))
     if lengths is not None:
         lengths = check_ids(lengths, keys + 1, "length")
     masks.window(0, 0, *window)  # refuses what is none

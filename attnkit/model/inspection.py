@@ -70,8 +70,8 @@ def views_of(how: str, weights: Array, lse: Array, position: Array) -> dict[str,
             "entropy": -np.sum(weights * logs, axis=-1),
             "max": weights.max(axis=-1, initial=0),
             "argmax": np.where(nothing | np.isnan(weights).any(axis=-1), -1, weights.argmax(axis=-1)),
-            "span": np.sum(weights * np.abs(position[..., None] - keys), axis=-1),
-            "received": weights.sum(axis=-2),
+            "span": np.sum(weights * np.abs(position[..., None] - keys).astype(weights.dtype), axis=-1),
+            "received": weights.sum(axis=-2, dtype=np.float64).astype(weights.dtype),
         }
     elif kind == "topk":
         order = np.argsort(-weights, axis=-1, kind="stable")[..., : numbers[0]]

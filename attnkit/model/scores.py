@@ -1,6 +1,7 @@
 """How well a query and a key fit, and what share of its attention a query gives to each key."""
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,13 +84,18 @@ def dot(q: Array, k: Array, params: Mapping[str, Array] | None = None) -> Array:
     return product(q, np.swapaxes(k, -1, -2))
 
 
-def general(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
-    """A bilinear score, q W k^T (Luong et al. 2015, section 3.1).
+def as_they_are(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Queries and keys that are compared without more ado."""
+    return q, k
 
-    q (..., H, T, K), k (..., G, S, L), w (K, L) or (H, K, L) -> (..., H, T, S)
+
+def bilinear(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
+    """The queries as their dot products with the keys are q W k^T (Luong et al. 2015, section 3.1), and the keys.
+
+    q (..., H, T, K), k (..., G, S, L), w (K, L) or (H, K, L) -> (..., H, T, L), (..., G, S, L)
 
     >>> x = np.array([[[1.0, 2.0]]])
-    >>> general(x, x, {"w": np.array([[0.0, 1.0], [0.0, 0.0]])}).tolist()
+    >>> dot(*bilinear(x, x, {"w": np.array([[0.0, 1.0], [0.0, 0.0]])})).tolist()
     [[[2.0]]]
     """
     w = params["w"]
@@ -97,37 +103,54 @@ def general(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
     if w.shape not in expected:
         pair = f"Q {shown(q.shape)} and K {shown(k.shape)}"
         raise DataError(f"w {shown(w.shape)} for {pair}: expected {shown((q.shape[-1], k.shape[-1]))}")
-    return dot(q @ w, k)
+    return q @ w, k
 
 
-def concatenated(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
-    """A score from a small network, tanh(q U + k W) . v (Bahdanau et al. 2015, appendix A.1.2).
+def projected(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Queries and keys in the space where `of_sums` adds them.
 
-    q (..., H, T, K), k (..., G, S, L), wa (K, A), ua (L, A), va (A,) -> (..., H, T, S)
-
-    >>> x, one = np.array([[[0.5]]]), np.ones((1, 1))
-    >>> concatenated(x, x, {"wa": one, "ua": one, "va": np.array([2.0])}).round(4).tolist()
-    [[[1.5232]]]
+    q (..., H, T, K), k (..., G, S, L), wa (K, A), ua (L, A), va (A,) -> (..., H, T, A), (..., G, S, A)
     """
-    wa, ua, va = params["wa"], params["ua"], params["va"]
-    if va.ndim == 2 and 1 in va.shape:
-        va = va.reshape(-1)  # a linear layer with one output
+    wa, ua, va = params["wa"], params["ua"], _vector(params["va"])
     check_inner(q, wa, ("Q", "wa"))
     check_inner(k, ua, ("K", "ua"))
     if not wa.shape[1:] == ua.shape[1:] == va.shape:
         names = f"wa {shown(wa.shape)}, ua {shown(ua.shape)} and va {shown(va.shape)}"
         raise DataError(f"{names}: last dimensions differ")
-    rows = grouped(q @ wa, k.shape[-3])[..., :, None, :]  # (..., G, H/G*T, 1, A)
-    scores: Array = np.tanh(rows + (k @ ua)[..., None, :, :]) @ va
+    return q @ wa, k @ ua
+
+
+def of_sums(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
+    """A score from a small network, tanh(q U + k W) . v (Bahdanau et al. 2015, appendix A.1.2), of what is projected.
+
+    q (..., H, T, A), k (..., G, S, A), va (A,) -> (..., H, T, S)
+
+    >>> x, one = np.array([[[0.5]]]), np.ones((1, 1))
+    >>> params = {"wa": one, "ua": one, "va": np.array([2.0])}
+    >>> of_sums(*projected(x, x, params), params).round(4).tolist()
+    [[[1.5232]]]
+    """
+    rows = grouped(q, k.shape[-3])[..., :, None, :]  # (..., G, H/G*T, 1, A)
+    scores: Array = np.tanh(rows + k[..., None, :, :]) @ _vector(params["va"])
     return scores.reshape(*q.shape[:-1], k.shape[-2])
 
 
-ScoreFunction = Callable[[Array, Array, Mapping[str, Array]], Array]
+def _vector(va: Array) -> Array:
+    """Of a linear layer with one output its vector."""
+    return va.reshape(-1) if va.ndim == 2 and 1 in va.shape else va
 
-# name -> (function, the parameters it needs)
-SCORES: dict[str, tuple[ScoreFunction, tuple[str, ...]]] = {
-    "scaled-dot": (dot, ()),
-    "dot": (dot, ()),
-    "additive": (concatenated, ("wa", "ua", "va")),
-    "general": (general, ("w",)),
+
+class Score(NamedTuple):
+    """A way to compare queries and keys: the parameters it needs, what both become first, and what gives the scores."""
+
+    needs: tuple[str, ...]
+    prepared: Callable[[Array, Array, Mapping[str, Array]], tuple[Array, Array]]
+    compared: Callable[[Array, Array, Mapping[str, Array]], Array]
+
+
+SCORES = {
+    "scaled-dot": Score((), as_they_are, dot),
+    "dot": Score((), as_they_are, dot),
+    "additive": Score(("wa", "ua", "va"), projected, of_sums),
+    "general": Score(("w",), bilinear, dot),
 }

@@ -380,11 +380,22 @@ def test_what_is_said_of_weights_is_the_same_with_and_without_the_matrix(name):
             assert ours[one].dtype == whole[one].dtype
 
 
-@pytest.mark.parametrize("options", [{"score": "additive"}, {"softmax_dtype": "float16"}, {"score": "general"}])
+def test_a_bilinear_score_is_one_of_blocks(monkeypatch):
+    q, k, v = operands(2)
+    options = {"score": "general", "score_params": {"w": RNG.standard_normal((8, 8))}, "causal": True, "softcap": 3.0}
+    whole = attention(q, k, v, **options)
+    monkeypatch.setattr(sys.modules["attnkit.model.attention"], "MANY", 1)
+    ours = attention(q, k, v, keep=("lse", "weights"), weights="rows:5", **options)
+    near(ours["heads"], whole["heads"], 1e-12)
+    near(ours["lse"], whole["lse"], 1e-12)
+    near(ours["weights.rows"], whole["weights"][..., [5], :], 1e-12)
+
+
+@pytest.mark.parametrize("options", [{"score": "additive"}, {"softmax_dtype": "float16"}])
 def test_what_is_said_of_weights_that_only_the_formula_gives(options):
     q, k, v = operands()
     rng = np.random.default_rng(3)
-    params = {"wa": rng.random((8, 3)), "ua": rng.random((8, 3)), "va": rng.random(3), "w": rng.random((8, 8))}
+    params = {"wa": rng.random((8, 3)), "ua": rng.random((8, 3)), "va": rng.random(3)}
     weights = attention(q, k, v, score_params=params, causal=True, **options)["weights"]
     ours = attention(q, k, v, score_params=params, causal=True, keep=("weights",), weights="topk:2", **options)
     largest = -np.sort(-weights, axis=-1)[..., :2]

@@ -1,0 +1,121 @@
+"""Attention from its scores on, as the formula says it: every query of a block with every key, step by step."""
+
+from functools import reduce
+
+import numpy as np
+
+from attnkit.model import masks
+from attnkit.model.precision import Array, cast, is_float, rounded
+from attnkit.model.scores import log_sum_exp, product, softmax
+from attnkit.model.shapes import fit, shown
+from attnkit.model.visits import Visit, seen
+
+
+def average(
+    scores: Array,
+    values: Array,
+    allowed: Array | None,
+    softmax_dtype: str | None,
+    whole: bool,
+    logged: bool,
+    visit: Visit,
+    *,
+    scale: float,
+    softcap: float,
+    bias: Array | None,
+    mask: Array | None,
+) -> dict[str, Array]:
+    """The heads and weights, from the raw scores; with every step to them, or the log-sum-exps, if asked for.
+
+    scores (..., H, T, S), values (..., G, S, V), allowed (..., 1, T, S) -> {"heads": (..., H, T, V), ...}
+
+    The options are those of `attention`. Without the steps, `scores` is worked on in place.
+    """
+    steps = {}
+    if whole:
+        steps["scores"] = scores = seen(visit, "scores", scores)
+        steps["scaled"] = scaled = seen(visit, "scaled", scores * scale)
+        steps["capped"] = capped = seen(visit, "capped", softcap * np.tanh(scaled / softcap) if softcap else scaled)
+        steps["masked"] = masked = seen(visit, "masked", _masked(capped, bias, mask, allowed))
+    else:
+        scores *= scale
+        if softcap:
+            np.tanh(np.divide(scores, softcap, out=scores), out=scores)
+            scores *= softcap
+        masked = _masked(scores, bias, mask, allowed)
+    steps["weights"] = weights = seen(visit, "weights", _shares(masked, softmax_dtype))
+    if logged:
+        steps["lse"] = log_sum_exp(masked if softmax_dtype is None else rounded(masked, softmax_dtype))
+    steps["heads"] = _weighted(weights, values)
+    return steps
+
+
+def allowed(
+    queries: int, keys: int, offset: int | Array, *, causal: bool, window: tuple[int, int], lengths: Array | None
+) -> Array | None:
+    """What lengths, causality and window let each query see, (..., 1, T, S); None when that is all."""
+    rules = []
+    if lengths is not None:
+        rules.append(masks.padding(lengths, keys))
+    if causal and not (queries == 1 and isinstance(offset, int) and offset >= keys - 1):  # a last query sees all
+        rules.append(masks.causal(queries, keys, offset))
+    if window != (-1, -1):
+        rules.append(masks.window(queries, keys, *window, offset))
+    return np.expand_dims(reduce(np.logical_and, rules), -3) if rules else None
+
+
+def spread(mask: Array | None, bias: Array | None, shape: tuple[int, ...]) -> tuple[Array | None, Array | None]:
+    """Mask and bias broadcast to scores of that shape; the last axis of a shorter mask stays as it is.
+
+    A mask of 0 and 1 becomes a boolean one. DataError where they do not fit.
+
+    >>> mask, bias = spread(np.array([[True, False]]), None, (2, 3, 4))
+    >>> mask.shape, bias
+    ((2, 3, 2), None)
+    """
+    target, keys = f"scores {shown(shape)}", shape[-1]
+    if mask is not None:
+        mask = mask if is_float(mask.dtype) else masks.boolean(mask)
+        until = mask.shape[-1] if mask.ndim and mask.shape[-1] != 1 else keys
+        mask = fit(mask, (*shape[:-1], min(until, keys)), f"mask {shown(mask.shape)}", target)
+    if bias is not None:
+        bias = fit(bias, shape, f"bias {shown(bias.shape)}", target)
+    return mask, bias
+
+
+def _shares(masked: Array, softmax_dtype: str | None) -> Array:
+    """The softmax of the scores, both rounded to a dtype where one is asked for."""
+    if softmax_dtype is None:
+        return softmax(masked)
+    return rounded(softmax(rounded(masked, softmax_dtype)), softmax_dtype).astype(masked.dtype)
+
+
+def _masked(scores: Array, bias: Array | None, mask: Array | None, allowed: Array | None) -> Array:
+    """The scores with bias and float mask added, blocked where `mask` or `allowed` say so."""
+    target = f"scores {shown(scores.shape)}"
+    if bias is not None:
+        scores = scores + fit(cast(bias, scores.dtype), scores.shape, f"bias {shown(bias.shape)}", target)
+    if mask is not None:
+        added = cast(mask, scores.dtype) if is_float(mask.dtype) else None
+        seen = masks.boolean(mask) if added is None else ~np.isneginf(added)
+        seen = fit(_lengthened(seen, scores.shape[-1]), scores.shape, f"mask {shown(mask.shape)}", target)
+        allowed = seen if allowed is None else seen & allowed
+        scores = scores if added is None else scores + _lengthened(added, scores.shape[-1])
+    return scores if allowed is None else masks.block(scores, allowed)
+
+
+def _lengthened(mask: Array, keys: int) -> Array:
+    """A mask shorter than the keys, with zeros (False) for the rest; one of length 1 broadcasts instead."""
+    if mask.ndim == 0 or mask.shape[-1] == 1 or mask.shape[-1] >= keys:
+        return mask
+    rest = np.zeros((*mask.shape[:-1], keys - mask.shape[-1]), mask.dtype)
+    return np.concatenate([mask, rest], axis=-1)
+
+
+def _weighted(weights: Array, v: Array) -> Array:
+    """The weighted sum of values, where 0 x NaN is 0: what a query may not see cannot reach it."""
+    finite = np.isfinite(v)
+    if finite.all():
+        return product(weights, v)
+    touched = product((weights != 0).astype(v.dtype), (~finite).astype(v.dtype)) > 0
+    return np.where(touched, product(weights, v), product(weights, np.where(finite, v, 0)))
