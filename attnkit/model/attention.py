@@ -169,7 +169,7 @@ def attention(
         if viewed:
             from attnkit.model import inspection
 
-            position = np.arange(q.shape[-2]) + np.reshape(offset, (-1, 1, 1))  # (B or 1, 1, T)
+            position = formula.positions(slice(0, q.shape[-2]), offset)
             steps |= inspection.views_of(weights, steps.pop("weights"), steps["lse"], position)
     for name in ("heads", *views):
         if name in steps:

@@ -64,6 +64,15 @@ def allowed(
     return np.expand_dims(reduce(np.logical_and, rules), -3) if rules else None
 
 
+def positions(queries: slice, offset: int | Array) -> Array:
+    """Where queries stand among the keys, the first of all at offset () or (B,): (1, T) or (B, 1, T).
+
+    >>> positions(slice(1, 3), 4).tolist(), positions(slice(0, 2), np.array([0, 5])).tolist()
+    ([[5, 6]], [[[0, 1]], [[5, 6]]])
+    """
+    return np.asarray(offset)[..., None, None] + np.arange(queries.start, queries.stop)
+
+
 def spread(mask: Array | None, bias: Array | None, shape: tuple[int, ...]) -> tuple[Array | None, Array | None]:
     """Mask and bias broadcast to scores of that shape; the last axis of a shorter mask stays as it is.
 

@@ -68,8 +68,7 @@ def rowwise_attention(
         weights = found.pop("weights")
         if how == "full":
             return found
-        position = np.arange(part.start, part.stop) + np.reshape(offset, (-1, 1, 1))
-        return found | views_of(how, weights, found["lse"], position)
+        return found | views_of(how, weights, found["lse"], formula.positions(part, offset))
 
     each = math.prod(q.shape[:-2]) * keys * (1 if score.compared is dot else q.shape[-1])
     at_once = max(1, PART // max(each, 1))

@@ -77,6 +77,21 @@ def test_some_queries_at_a_time_are_all_at_once(kind, rule):
             assert ours[name].dtype == expected[name].dtype
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rule", [{}, {"lengths": 17, "causal": True}, {"causal": True, "past": 12}])
+def test_without_a_batch(kind, rule):
+    options = KINDS[kind] | rule
+    batch = operands()
+    for how in VIEWED:
+        for keep in (("weights",), ("scores", "weights")):  # some queries at a time, and all at once
+            alone = attention(*(x[0] for x in batch), weights=how, keep=keep, **options)
+            lengths = {"lengths": [17, 17]} if "lengths" in rule else {}
+            both = attention(*batch, weights=how, keep=keep, **options | lengths)
+            for name in alone:
+                assert alone[name].shape == both[name].shape[1:], name
+                near(alone[name], both[name][0])
+
+
 def test_the_statistics_are_those_of_the_weights():
     q, k, v = operands()
     options = KINDS["additive"] | {"causal": True, "past": 12}
