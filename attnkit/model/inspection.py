@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.blockwise import (
+from attnkit.model.blocks import (
     Keys,
     Operands,
     Room,
@@ -14,11 +14,11 @@ from attnkit.model.blockwise import (
     Task,
     block_of,
     operands,
-    risen,
     score_dtype,
     shared,
     tasks_of,
 )
+from attnkit.model.blockwise import risen
 from attnkit.model.embedding import check_ids
 from attnkit.model.precision import Array, DType, output_dtype, quiet, working
 from attnkit.model.scores import softmax

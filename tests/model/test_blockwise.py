@@ -147,7 +147,7 @@ def test_integral_scores_of_ten_thousand_are_exact():
 
 @pytest.mark.parametrize("name", ["causal", "window", "mask", "float mask", "lengths and causal", "all"])
 def test_threads_change_no_bit(name, monkeypatch):
-    monkeypatch.setattr("attnkit.model.blockwise.SMALL", 0)
+    monkeypatch.setattr("attnkit.model.blocks.SMALL", 0)
     monkeypatch.setattr("attnkit.model.blockwise.TASKS", 3)
     for dtype, size in (("float32", 1.0), ("float32", 99.0), ("float64", 1.0)):
         q, k, v = operands(2, dtype, size)
@@ -281,7 +281,7 @@ def test_what_does_not_merge():
 
 
 def test_the_threads_of_the_blas_are_left_as_they_were(monkeypatch):
-    monkeypatch.setattr("attnkit.model.blockwise.SMALL", 0)
+    monkeypatch.setattr("attnkit.model.blocks.SMALL", 0)
     blas = parallel._openblas()
     if blas is None:
         pytest.skip("NumPy here has a BLAS of another kind")
