@@ -59,7 +59,7 @@ def ffn(
         weights = random_weights(x, hidden, gated, seed)
     else:
         weights = checked(params or {}, gated)
-    found = model.feed_forward(x, **weights, activation=activation)
+    found = model.feed_forward(x, **weights, activation=activation, keep=None if steps else ())
     said = formulas(weights, activation)
     output, formula = found.pop("output"), said["output"]
     for extra, name in (
@@ -69,11 +69,10 @@ def ffn(
         if extra is not None:
             output, formula = model.add(output, extra), f"{formula} + {name}"
     axes = record.axes_of("x")
-    kept = found if steps else {}
     return record.put(
-        kept | {"x": output},
-        dict.fromkeys(kept, (*axes[:-1], "hidden")) | {"x": record.fitting("x", output.shape)},
-        formulas={name: said[name] for name in kept} | {"x": formula},
+        found | {"x": output},
+        dict.fromkeys(found, (*axes[:-1], "hidden")) | {"x": record.fitting("x", output.shape)},
+        formulas={name: said[name] for name in found} | {"x": formula},
     )
 
 

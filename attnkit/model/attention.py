@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +16,7 @@ from attnkit.model.precision import (
     Array,
     DType,
     cast,
+    cast_matrices,
     output_dtype,
     quiet,
     working,
@@ -122,9 +123,8 @@ def attention(
     result, dtype = output_dtype(q), working(q, k, v)
     function, params = _score(score, score_params, dtype)
     _check_operands(q, k, v, trailing=3, same_width=function.prepared is as_they_are)
-    lie: Literal["K", "C"] = "K" if past else "C"  # the buffers of a cache stay as they lie
     q = seen(visit, "q", cast(q, dtype))
-    k, v = (seen(visit, name, np.asarray(x, dtype, order=lie)) for name, x in (("k", k), ("v", v)))
+    k, v = (seen(visit, name, cast_matrices(x, dtype)) for name, x in (("k", k), ("v", v)))
     keys, values = _extended(k, past_key, "K", "past_key"), _extended(v, past_value, "V", "past_value")
     _check_options(past_key, past_value, lengths, softcap, softmax_dtype)
     past += keys.shape[-2] - k.shape[-2]

@@ -1,7 +1,7 @@
 """The position-wise feed-forward network and its activations."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -74,10 +74,12 @@ def silu(x: Array) -> Array:
     return y
 
 
-def activated(activation: str, x: Array) -> Array:
+def activated(activation: str, x: Array, *, spent: bool = False) -> Array:
     """An activation of each number; a part of a large array at a time, which stays in a core's own cache.
 
     x (...) -> (...)
+
+    A large x that is `spent` makes room for the result, as fresh memory comes slowly.
 
     >>> activated("relu", np.array([-2.0, 3.0])).tolist()
     [0.0, 3.0]
@@ -87,7 +89,8 @@ def activated(activation: str, x: Array) -> Array:
         return function(x)
     from attnkit.model.parallel import on_all_cores, spans
 
-    given, y = x.reshape(-1), np.empty(x.size, x.dtype)
+    given = x.reshape(-1)
+    y = given if spent else np.empty(x.size, x.dtype)
 
     def work(parts: Iterator[slice]) -> None:
         for part in parts:
@@ -116,6 +119,7 @@ def feed_forward(
     b3: Array | None = None,
     *,
     activation: str = "relu",
+    keep: Collection[str] | None = None,
     visit: Visit = nobody,
 ) -> dict[str, Array]:
     """activation(x W1 + b1) W2 + b2, the same for every position; gated by x W3 + b3 where w3 is given.
@@ -124,8 +128,8 @@ def feed_forward(
 
     The result holds hidden and activated, then linear (x W3 + b3) and gated (activated times linear) where w3 is
     given, then output. Source: Attention Is All You Need, section 3.3; Shazeer 2020 for the gate. DataError
-    where shapes do not meet, UsageError for an unknown activation. `visit` may look at each of them, and
-    replace it.
+    where shapes do not meet, UsageError for an unknown activation. `keep` are the intermediates to hand back beside
+    the output [all], `visit` may look at any of them, and replace it; what nobody keeps or visits is not held.
 
     >>> one = np.array([[1.0]])
     >>> feed_forward(np.array([[-2.0], [3.0]]), one, 2 * one, b2=np.array([1.0]))["output"].tolist()
@@ -137,10 +141,17 @@ def feed_forward(
         raise DataError(f"w3 {shown(w3.shape)} and w1 {shown(w1.shape)}: shapes differ")
     given = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
     result, x = output_dtype(x), cast(x, working(*given))
+
+    def wanted(name: str) -> bool:
+        return keep is None or name in keep or visit(name) is not None
+
     steps = {"hidden": seen(visit, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}
-    inner = steps["activated"] = seen(visit, "activated", activated(activation, steps["hidden"]))
+    inner = seen(visit, "activated", activated(activation, steps["hidden"], spent=not wanted("hidden")))
+    steps["activated"] = inner
     if w3 is not None:
         steps["linear"] = seen(visit, "linear", linear(x, w3, b3, names=("x", "w3", "b3")))
-        inner = steps["gated"] = seen(visit, "gated", inner * steps["linear"])
+        gated = np.multiply(inner, steps["linear"], out=None if wanted("activated") else inner)
+        inner = steps["gated"] = seen(visit, "gated", gated)
     steps["output"] = seen(visit, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2")))
-    return {name: step.astype(result, copy=False) for name, step in steps.items()}
+    kept = [name for name in steps if name == "output" or keep is None or name in keep]
+    return {name: steps[name].astype(result, copy=False) for name in kept}

@@ -67,6 +67,17 @@ def cast(x: Array, dtype: DType) -> Array:
     return np.asarray(x, dtype=dtype, order="C")
 
 
+def cast_matrices(x: Array, dtype: DType) -> Array:
+    """x in that dtype with each of its matrices in C order; those of a cache, which has room for more, are not copied.
+
+    >>> room = np.zeros((2, 5, 3))
+    >>> cast_matrices(room[:, :2], room.dtype).base is room, cast_matrices(room[..., :2], room.dtype).base is room
+    (True, False)
+    """
+    x = np.asarray(x, dtype)
+    return x if x.strides[-2:] == (x.shape[-1] * x.itemsize, x.itemsize) else cast(x, dtype)
+
+
 ROUNDINGS = ("float16", "bfloat16", "float32", "float64")
 
 

@@ -248,7 +248,7 @@ def _over_heads(mask: Array | None) -> Array | None:
 def _ffn(model: Model, layer: str, x: Array, context: Context) -> Array:
     params: Mapping[str, Any] = model.params[layer]
     visit = inside(context.visit, layer)
-    return feed_forward(x, **params, activation=model.config.activation, visit=visit)["output"]
+    return feed_forward(x, **params, activation=model.config.activation, keep=(), visit=visit)["output"]
 
 
 Operator = Callable[[Model, str, Array, Context], Array]

@@ -53,6 +53,27 @@ def test_a_gate_multiplies():
     assert list(steps) == ["hidden", "activated", "linear", "gated", "output"]
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("watched", ["hidden", "activated", "linear", "gated"])
+def test_what_nobody_keeps_is_not_held_and_what_somebody_looks_at_stays(gated, watched):
+    rng = np.random.default_rng(4)
+    x, w1, w2, w3 = (rng.standard_normal(shape) for shape in [(600, 8), (8, 512), (512, 8), (8, 512)])  # many parts
+    before, gate = x.copy(), {"w3": w3} if gated else {}
+    steps = feed_forward(x, w1, w2, activation="gelu-tanh", **gate)
+    ours = feed_forward(x, w1, w2, activation="gelu-tanh", keep=(), **gate)
+    assert list(ours) == ["output"]
+    np.testing.assert_allclose(steps["hidden"], x @ w1)
+    np.testing.assert_array_equal(ours["output"], steps["output"])
+    np.testing.assert_array_equal(x, before)
+    met = []
+    feed_forward(x, w1, w2, activation="gelu-tanh", keep=(), visit={watched: lambda y: met.append(y) or y}.get, **gate)
+    if watched in steps:
+        np.testing.assert_array_equal(met[0], steps[watched])
+        kept = feed_forward(x, w1, w2, activation="gelu-tanh", keep=(watched,), **gate)
+        assert list(kept) == [watched, "output"]
+        np.testing.assert_array_equal(kept[watched], steps[watched])
+
+
 def test_every_position_alone():
     rng = np.random.default_rng(2)
     x, w1, w2 = (rng.standard_normal(shape) for shape in [(3, 4), (4, 6), (6, 4)])
