@@ -5,13 +5,16 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnkit import display, tensors, views
+from attnkit import tensors
 from attnkit.errors import DataError, FileError, UsageError
 from attnkit.formats import EYES, STDOUT, format_of
 from attnkit.tensors.record import Record
 from attnkit.tool import Call, Flow
+
+if TYPE_CHECKING:
+    from attnkit.display import Look  # loaded where something is shown: most stages of a pipe show nothing
 
 STDERR = 2
 TEXT = "text"  # what a tool that prints writes, whatever its file is called
@@ -68,6 +71,8 @@ def encoded(call: Call, result: Record | str, chosen: str, first: bool) -> list[
             shown(call, result, look(call, STDOUT)).encode(encoding(), "replace"),
         ]
     if chosen in EYES:
+        from attnkit import display
+
         drawn = shown(call, result, look(call, None)._replace(color=True, unicode=True))
         return [display.picture(drawn, f"attnkit {call.tool.name}", "svg" if chosen == "svg" else "html").encode()]
     return tensors.encode(result, chosen, indent=bool(call.common.get("indent")))
@@ -80,16 +85,20 @@ def aside(call: Call, result: Record | str, asked: bool = False) -> None:
         tell(heading + shown(call, result, look(call, STDERR)) + "\n")
 
 
-def shown(call: Call, record: Record, how: display.Look) -> str:
+def shown(call: Call, record: Record, how: "Look") -> str:
     """What a terminal shows of a result, ending in a newline."""
+    from attnkit import views
+
     return (call.tool.view or views.tables)(record, call, how).rstrip("\n") + "\n"
 
 
-def look(call: Call, fd: int | None) -> display.Look:
+def look(call: Call, fd: int | None) -> "Look":
     """How tables look where they go: a terminal has colour and a width."""
     precision = call.common.get("precision")
     to_file = fd == STDOUT and call.common.get("output") not in (None, "-")
     terminal = fd is not None and os.isatty(fd) and not to_file
+    from attnkit import display
+
     return display.look(terminal, os.environ, encoding(), 4 if precision is None else precision)
 
 
@@ -101,13 +110,15 @@ def encoding() -> str:
 class Typing:
     """Standard output where somebody reads along: text appears there as it is made."""
 
-    def __init__(self, how: display.Look) -> None:
+    def __init__(self, how: "Look") -> None:
         self._how, self._begun = how, False
 
     def __call__(self, text: str, dim: bool) -> None:
         """Write more of the text."""
         self._begun = True
         PROGRESS.clear()
+        from attnkit import display
+
         shown = display.said(text if dim else "", "" if dim else text, self._how)
         tensors.write_all(STDOUT, [shown.encode(encoding(), "replace")], "<stdout>")
 
@@ -119,7 +130,7 @@ class Typing:
         return begun
 
 
-def remark(shown: Callable[[display.Look], str]) -> None:
+def remark(shown: "Callable[[Look], str]") -> None:
     """Show on standard error what the stage at work has to say beside its result."""
     call = Call.current
     if call is not None and not call.common.get("quiet"):

@@ -11,15 +11,18 @@ import shlex
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_type_hints
 
 import numpy as np
 
-from attnkit import __version__, display, operands, options, tensors
+from attnkit import __version__, operands, options, tensors
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, NotFiniteError, UsageError
 from attnkit.formats import EYES, format_of
 from attnkit.options import Flag
 from attnkit.tensors.record import Record
+
+if TYPE_CHECKING:
+    from attnkit.display import Look
 
 Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
 Result = Record | str
@@ -138,7 +141,7 @@ class Call:
     written: list[str] = field(default_factory=list)  # files written beside the result
     storing: "ClassVar[Callable[[str, Record], None]]" = saved  # takes what is written beside a result
     report: "ClassVar[Callable[[str], None]]" = unheard  # told of long work as it goes on
-    remark: "ClassVar[Callable[[Callable[[display.Look], str]], None]]" = unheard  # told what to show beside the result
+    remark: "ClassVar[Callable[[Callable[[Look], str]], None]]" = unheard  # told what to show beside the result
     typed: Callable[[str, bool], None] | None = None  # told of text as it is made, or dim, what it begins with
 
     @property
@@ -396,7 +399,7 @@ def placed(call: Call) -> Iterator[None]:
 
 
 Feed = Callable[[Call, Flow | None], Flow]
-View = Callable[[Record, Call, display.Look], str]
+View = Callable[[Record, Call, "Look"], str]
 
 
 def arriving(call: Call, upstream: Flow | None, alone: bool | None = None) -> Flow:
