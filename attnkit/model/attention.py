@@ -27,7 +27,7 @@ from attnkit.model.shapes import shown
 from attnkit.model.visits import Visit, nobody, seen, view_names
 
 SQUARE = ("scores", "scaled", "capped", "masked", "weights")  # intermediates of every query with every key
-MANY = 1 << 18  # scores of all heads from which on blocks of them are faster than all at once
+MANY = 1 << 18  # scores of all heads, of one row of a batch, from which on blocks of them are faster than all at once
 PARAMETERS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 
 
@@ -106,7 +106,7 @@ def attention(
     softmax_dtype  rounds the scores before softmax and the weights after it
     weights   "stats", "topk:K" or "rows:I,J": what `inspection.views` says, in place of all of the weights
     keep      the intermediates to hand back beside the heads [all]; what nobody keeps or visits is not held
-    visit     may look at any of them, and replace it
+    visit     may look at any of them but lse and present_*, and replace it
 
     A query that may attend to nothing has weights and heads of zero, and a key of weight zero adds nothing,
     NaN and infinity included. Where there are many scores and nobody looks at them, they are computed block by
@@ -164,7 +164,7 @@ def attention(
     else:
         scores = function.compared(left, right, params)  # (..., H, T, S)
         allowed = formula.allowed(q.shape[-2], keys.shape[-2], offset, **place)
-        logged = viewed or wanted("lse")
+        logged = viewed or keep is None or "lse" in keep
         steps |= formula.average(scores, values, allowed, softmax_dtype, whole, logged, visit, **changes)
         if viewed:
             from attnkit.model import inspection
@@ -188,7 +188,7 @@ def in_dtype(dtype: DType, steps: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _many(q: Array, k: Array) -> bool:
-    """Whether there are so many scores that blocks of them pay."""
+    """Whether each row of the batch has so many scores that blocks of them pay."""
     heads, queries = q.shape[-3:-1]
     return bool(queries > 1 and heads * queries * k.shape[-2] >= MANY)
 

@@ -17,7 +17,7 @@ from attnkit.model import masks
 from attnkit.model.embedding import check_ids
 from attnkit.model.formula import spread
 from attnkit.model.parallel import on_all_cores, spans
-from attnkit.model.precision import Array, DType, quiet
+from attnkit.model.precision import Array, DType, is_float, quiet
 
 COLUMNS = 96  # queries in one product at most
 PRODUCT = 128 * COLUMNS * 64  # multiplications in it: up to 10^6 OpenBLAS copies no operand, and is a fifth faster
@@ -55,6 +55,7 @@ class Operands:
     high: Array  # (B, T), never falling
     mask: Array | None  # (B, H, T, S), boolean or added; it may end early, where `high` does
     bias: Array | None  # (B, H, T, S)
+    level: float  # how far from 0 mask and bias can put the scores that count
     scale: float
     softcap: float
 
@@ -159,7 +160,7 @@ def below(high: bytes, count: int, dtype: DType) -> Array:
 
 def score_dtype(given: Operands, task: Task) -> tuple[DType, float]:
     """The dtype to compute the scores of a block in, and how large they can be; far ones are no good in float32."""
-    size = float(given.bound[task].max())
+    size = float(given.bound[task].max()) + given.level
     return given.q.dtype if size <= NEAR[given.q.dtype] else np.dtype(np.float64), size
 
 
@@ -169,7 +170,7 @@ def blocks_of(given: Operands, task: Task, size: int, dtype: DType, unit: float 
     each = even(size, COLUMNS)
     scale = given.scale / given.softcap if given.softcap else given.scale * unit
     q = given.q[batch, head, queries]
-    q = q.reshape(*q.shape[:-2], -1, 1, size // each, each, q.shape[-1])
+    q = q.reshape(*q.shape[:-2], (queries.stop - queries.start) // max(size, 1), 1, size // each, each, q.shape[-1])
     columns = np.multiply(q.swapaxes(-1, -2), scale, dtype=dtype, order="C")
     position, low, high = (x[batch, queries].reshape(-1, size) for x in (given.position, given.low, given.high))
     ends = (low[:, 0].tolist(), low[:, -1].tolist(), high[:, 0].tolist(), high[:, -1].tolist())
@@ -215,7 +216,7 @@ def rows_of_product(count: int, width: int, columns: int) -> int:
 def cut(x: Array, rows: int, columns: int) -> Array:
     """x in parts of so many rows and columns each, a view: (..., n, m) -> (..., P, Q, n / P, m / Q)."""
     *before, n, m = x.shape
-    return x.reshape(*before, n // rows, rows, m // columns, columns).swapaxes(-3, -2)
+    return x.reshape(*before, n // rows, rows, m // max(columns, 1) or 1, columns).swapaxes(-3, -2)
 
 
 class Keys:
@@ -263,7 +264,8 @@ def operands(
     DataError where mask or bias do not fit, UsageError for what is no window or alignment.
     """
     queries, keys = q.shape[-2], k.shape[-2]
-    mask, bias = spread(mask, bias, (*q.shape[:-1], keys))
+    level = sum(far_from_zero(x) for x in (mask, bias) if x is not None and is_float(x.dtype))
+    mask, bias = spread(mask, bias, (*q.shape[:-1], keys), q.dtype)
     seen = keys if mask is None else mask.shape[-1]
     mask, bias = (None if x is None else batched(x) for x in (mask, bias))
     if lengths is not None:
@@ -290,9 +292,22 @@ def operands(
         high=np.maximum(high, 0),
         mask=mask,
         bias=bias,
+        level=level,
         scale=scale,
         softcap=float(softcap),
     )
+
+
+def far_from_zero(added: Array) -> float:
+    """How far from 0 the largest number of a row can be, of what is added to scores; -inf is nothing.
+
+    added (..., S) -> ()
+
+    >>> far_from_zero(np.array([[0.0, -1000.0], [-3.0, -7.0], [-np.inf, -np.inf]]))
+    3.0
+    """
+    top = np.atleast_1d(added).max(axis=-1, initial=-np.inf).astype(np.float64)
+    return float(np.abs(top).max(initial=0, where=np.isfinite(top)))
 
 
 def tasks_of(given: Operands, length: int, step: int) -> list[Task]:

@@ -24,6 +24,7 @@ from attnkit.model.blocks import (
     score_dtype,
     shared,
 )
+from attnkit.model.formula import with_infinite
 from attnkit.model.parallel import spans
 from attnkit.model.precision import Array, DType, output_dtype, quiet, working
 from attnkit.model.shapes import shown
@@ -98,7 +99,8 @@ def blockwise_attention(
 
     `options` are those of `operands`. What a query may not see is not computed where it fills a block, memory
     grows with T + S, and the result is the same on any number of threads. It is exact: in float32 within 2e-6
-    of the largest value, far scores included, which are computed in float64. Where |q| max |k| shows that no
+    of the largest value, or 3e-7 times the largest score if that is more; scores that may be far from 0 (NEAR)
+    are computed in float64. Where |q| max |k| shows that no
     exponential can overflow, none is shifted; else each block is shifted by the largest score so far, and what
     came before it faded accordingly (Milakov and Gimelshein 2018; Rabe and Staats 2021; Dao et al. 2022); a
     weight under e^-80 of the largest, in float64 e^-690, is then zero. A query that sees nothing gets zeros and
@@ -115,6 +117,10 @@ def blockwise_attention(
     if not np.isfinite(largest).all():
         heads, lse = _with_infinite_values(q, k, v, blocks=blocks, threads=threads, **options)
         return heads.astype(result, copy=False), lse
+    if largest.max(initial=0) > np.finfo(dtype).max / max(v.shape[-2], 1):  # their sums would overflow
+        down = dtype.type(0.5 ** int(v.shape[-2]).bit_length())
+        heads, lse = blockwise_attention(q, k, v * down, blocks=blocks, threads=threads, **options)
+        return (heads / down).astype(result, copy=False), lse
     given, values = operands(q, k, **options), batched(v)
     reach = np.abs(np.log(largest)).reshape(values.shape[:2]) + math.log(max(v.shape[-2], 1))
     heads, lse = np.empty((*given.q.shape[:3], v.shape[-1]), result), np.empty(given.q.shape[:3])
@@ -219,10 +225,7 @@ def _with_infinite_values(q: Array, k: Array, v: Array, **options: Any) -> tuple
     """The same for values of which some are NaN or infinite: they count where their weight is not zero."""
     parts = [np.where(np.isfinite(v), v, 0), v == np.inf, v == -np.inf, np.isnan(v)]
     heads, lse = blockwise_attention(q, k, np.concatenate(parts, axis=-1, dtype=v.dtype), **options)
-    finite, above, below, nan = np.split(heads, 4, axis=-1)
-    for weight, value in ((above, np.inf), (below, -np.inf), (nan, np.nan)):
-        finite = finite + np.where(weight > 0, value, 0).astype(finite.dtype)
-    return finite, lse
+    return with_infinite(*np.split(heads, 4, axis=-1)), lse
 
 
 @quiet

@@ -85,7 +85,7 @@ def activated(activation: str, x: Array, *, spent: bool = False) -> Array:
     [0.0, 3.0]
     """
     function = ACTIVATIONS[activation]
-    if x.size <= PART or not x.flags.c_contiguous:
+    if x.size <= PART:
         return function(x)
     from attnkit.model.parallel import on_all_cores, spans
 

@@ -5,7 +5,7 @@ from functools import reduce
 import numpy as np
 
 from attnkit.model import masks
-from attnkit.model.precision import Array, cast, is_float, rounded
+from attnkit.model.precision import Array, DType, cast, is_float, rounded
 from attnkit.model.scores import log_sum_exp, product, softmax
 from attnkit.model.shapes import fit, shown
 from attnkit.model.visits import Visit, seen
@@ -73,22 +73,24 @@ def positions(queries: slice, offset: int | Array) -> Array:
     return np.asarray(offset)[..., None, None] + np.arange(queries.start, queries.stop)
 
 
-def spread(mask: Array | None, bias: Array | None, shape: tuple[int, ...]) -> tuple[Array | None, Array | None]:
-    """Mask and bias broadcast to scores of that shape; the last axis of a shorter mask stays as it is.
+def spread(
+    mask: Array | None, bias: Array | None, shape: tuple[int, ...], dtype: DType
+) -> tuple[Array | None, Array | None]:
+    """Mask and bias broadcast to scores of that shape and dtype; the last axis of a shorter mask stays as it is.
 
     A mask of 0 and 1 becomes a boolean one. DataError where they do not fit.
 
-    >>> mask, bias = spread(np.array([[True, False]]), None, (2, 3, 4))
+    >>> mask, bias = spread(np.array([[True, False]]), None, (2, 3, 4), np.dtype(float))
     >>> mask.shape, bias
     ((2, 3, 2), None)
     """
     target, keys = f"scores {shown(shape)}", shape[-1]
     if mask is not None:
-        mask = mask if is_float(mask.dtype) else masks.boolean(mask)
+        mask = mask.astype(dtype, copy=False) if is_float(mask.dtype) else masks.boolean(mask)
         until = mask.shape[-1] if mask.ndim and mask.shape[-1] != 1 else keys
         mask = fit(mask, (*shape[:-1], min(until, keys)), f"mask {shown(mask.shape)}", target)
     if bias is not None:
-        bias = fit(bias, shape, f"bias {shown(bias.shape)}", target)
+        bias = fit(bias.astype(dtype, copy=False), shape, f"bias {shown(bias.shape)}", target)
     return mask, bias
 
 
@@ -126,5 +128,17 @@ def _weighted(weights: Array, v: Array) -> Array:
     finite = np.isfinite(v)
     if finite.all():
         return product(weights, v)
-    touched = product((weights != 0).astype(v.dtype), (~finite).astype(v.dtype)) > 0
-    return np.where(touched, product(weights, v), product(weights, np.where(finite, v, 0)))
+    touching = (weights != 0).astype(v.dtype)
+    above, below, nan = (product(touching, which.astype(v.dtype)) for which in (v == np.inf, v == -np.inf, np.isnan(v)))
+    return with_infinite(product(weights, np.where(finite, v, 0)), above, below, nan)
+
+
+def with_infinite(finite: Array, above: Array, below: Array, nan: Array) -> Array:
+    """Averages of finite values, with those that are not wherever the weight of some is above 0; all of one shape.
+
+    >>> with_infinite(*np.array([[1.0, 1.0, 1.0], [0, 0.5, 0], [0, 0, 0], [0, 0, 0.5]])).tolist()
+    [1.0, inf, nan]
+    """
+    for weight, value in ((above, np.inf), (below, -np.inf), (nan, np.nan)):
+        finite = finite + np.where(weight > 0, value, 0).astype(finite.dtype)
+    return finite

@@ -69,7 +69,9 @@ def views_of(how: str, weights: Array, lse: Array, position: Array) -> dict[str,
             "lse": lse,
             "entropy": -np.sum(weights * logs, axis=-1),
             "max": weights.max(axis=-1, initial=0),
-            "argmax": np.where(nothing | np.isnan(weights).any(axis=-1), -1, weights.argmax(axis=-1)),
+            "argmax": np.where(
+                nothing | np.isnan(weights).any(axis=-1), -1, weights.argmax(axis=-1) if len(keys) else -1
+            ),
             "span": np.sum(weights * np.abs(position[..., None] - keys).astype(weights.dtype), axis=-1),
             "received": weights.sum(axis=-2, dtype=np.float64).astype(weights.dtype),
         }
@@ -215,8 +217,8 @@ def weight_topk(
     q (..., H, T, K), k (..., G, S, K) -> weights (..., H, T, N), keys (..., H, T, N) int64, with N the lesser of
     count and S
 
-    `options` are those of `operands`. Where a query sees fewer keys, the rest has weight 0 and key -1; one with
-    NaN among its scores has weights of NaN. UsageError for a count below 1.
+    `options` are those of `operands`. Where fewer keys have a weight above 0, the rest has key -1; a query with NaN
+    among its scores has weights of NaN. UsageError for a count below 1.
 
     >>> x = np.eye(2)[None]
     >>> weights, keys = weight_topk(x, x, 2, causal=True)
@@ -232,7 +234,8 @@ def weight_topk(
 
     def look(task: Task, room: Room) -> None:
         exact, _ = score_dtype(given, task)
-        weights[task], keys[task] = _largest(block_of(given, task, exact), count, blocks[1], room)
+        weights[task], found = _largest(block_of(given, task, exact), count, blocks[1], room)
+        keys[task] = np.where((weights[task] == 0) | np.isnan(weights[task]), -1, found)
 
     shared(look, given, tasks_of(given, shape[2], blocks[0]), threads)
     return weights.reshape(*q.shape[:-1], count), keys.reshape(*q.shape[:-1], count)
@@ -254,8 +257,7 @@ def _largest(block: Rows, count: int, step: int, room: Room) -> tuple[Array, Arr
         scores -= base
         total = faded * total + np.ones(len(scores), scores.dtype) @ np.exp(scores, out=scores)
     lse = np.where(total == 0, 0, top + np.log(total))
-    weights = np.exp(found - lse[:, None])
-    return weights, np.where(np.isnan(weights), -1, where)
+    return np.exp(found - lse[:, None]), where
 
 
 def _ranked(found: Array, where: Array, i: Array, scores: Array, j: Array) -> tuple[Array, Array]:

@@ -5,7 +5,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -87,10 +87,13 @@ def on_all_cores(work: Callable[[Iterator[Task]], None], tasks: Iterable[Task], 
 
     with single_blas() as cores:
         helpers = [threading.Thread(target=run) for _ in range(min(threads or cores, len(waiting)) - 1)]
-        for helper in helpers:
-            helper.start()
+        started = []
+        with suppress(RuntimeError):  # no more threads to be had: those there are do it all
+            for helper in helpers:
+                helper.start()
+                started.append(helper)
         run()
-        for helper in helpers:
+        for helper in started:
             helper.join()
     if failures:
         raise failures[0]

@@ -44,7 +44,7 @@ def _common(*dtypes: DType) -> DType:
 def _wide(dtype: DType) -> DType:
     if dtype.kind in "iub":
         return np.dtype(np.float64)
-    if not is_float(dtype):
+    if not is_float(dtype) or dtype.itemsize > 8:
         raise DataError(f"dtype {dtype} not supported (use float16/32/64, bfloat16, ints, bool)")
     return np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
 

@@ -43,7 +43,8 @@ def rowwise_attention(
     "lse": (..., H, T) float64, ...}
 
     `offset` is the position of the first query, () or (B,), the other options are those of `attention`. The result
-    is the same on any number of threads.
+    is the same on any number of threads. DataError where mask or bias do not fit, and for a query that is not
+    there; UsageError for another `how`, and for what is no window.
 
     >>> from attnkit.model.scores import SCORES
     >>> x = np.eye(2)[None]
@@ -52,23 +53,23 @@ def rowwise_attention(
     ([[[0.73, 0.27], [0.27, 0.73]]], [[[0.27, 0.73]]])
     """
     queries, keys = q.shape[-2], k.shape[-2]
-    mask, bias = formula.spread(mask, bias, (*q.shape[:-1], keys))
+    mask, bias = formula.spread(mask, bias, (*q.shape[:-1], keys), q.dtype)
     kind, numbers = view(how)
 
-    def of(part: slice, how: str) -> dict[str, Array]:
+    def of(part: slice, said: str) -> dict[str, Array]:
         """What there is of some queries."""
-        seen = formula.allowed(
+        allowed = formula.allowed(
             part.stop - part.start, keys, offset + part.start, causal=causal, window=window, lengths=lengths
         )
         added = {name: None if x is None else x[..., part, :] for name, x in (("mask", mask), ("bias", bias))}
         scores = score.compared(q[..., part, :], k, params)
         found = formula.average(
-            scores, v, seen, softmax_dtype, False, True, nobody, scale=scale, softcap=softcap, **added
+            scores, v, allowed, softmax_dtype, False, True, nobody, scale=scale, softcap=softcap, **added
         )
         weights = found.pop("weights")
-        if how == "full":
-            return found
-        return found | views_of(how, weights, found["lse"], formula.positions(part, offset))
+        return (
+            found if said == "full" else found | views_of(said, weights, found["lse"], formula.positions(part, offset))
+        )
 
     each = math.prod(q.shape[:-2]) * keys * (1 if score.compared is dot else q.shape[-1])
     at_once = max(1, PART // max(each, 1))
@@ -76,8 +77,8 @@ def rowwise_attention(
     found: list[dict[str, Array]] = [{} for _ in bands]
 
     @quiet
-    def work(places: Iterator[int]) -> None:
-        for i in places:
+    def work(numbers: Iterator[int]) -> None:
+        for i in numbers:
             parts: list[dict[str, Array]] = []
             sums: dict[str, Array] = {}
             for part in spans(bands[i].start, bands[i].stop, at_once):

@@ -56,6 +56,7 @@ def log_sum_exp(scores: Array) -> Array:
     >>> log_sum_exp(np.array([[-np.inf, -np.inf]])).tolist()
     [-inf]
     """
+    scores = cast(scores, working(scores))
     top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     top[top == -np.inf] = 0
     logs: Array = top[..., 0] + np.log(np.exp(scores - top).sum(axis=-1, dtype=np.float64))
@@ -121,7 +122,7 @@ def projected(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, A
 
 
 def of_sums(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
-    """A score from a small network, tanh(q U + k W) . v (Bahdanau et al. 2015, appendix A.1.2), of what is projected.
+    """A score from a small network, tanh(q Wa + k Ua) . va (Bahdanau et al. 2015, appendix A.1.2), once projected.
 
     q (..., H, T, A), k (..., G, S, A), va (A,) -> (..., H, T, S)
 

@@ -220,7 +220,9 @@ def test_the_weights_without_the_matrix(name, dtype, atol):
         near(largest, -np.sort(-weights, axis=-1)[..., :6], atol)
         found = np.take_along_axis(weights, np.maximum(keys, 0), axis=-1)
         near(np.where(keys < 0, 0, found), largest, atol)
-        assert np.array_equal((keys >= 0).sum(axis=-1), np.minimum(np.isfinite(masked).sum(axis=-1), 6))
+        assert np.array_equal(keys >= 0, largest > 0)
+        if dtype == "float64":
+            assert np.array_equal((keys >= 0).sum(axis=-1), np.minimum((weights > 0).sum(axis=-1), 6))
         near(weight_rows(q, k, [30, 0, 36, 0], blocks=BLOCKS, **options), weights[..., [30, 0, 36, 0], :], atol)
 
 
@@ -433,3 +435,87 @@ def test_rows_that_are_not_there(keep):
     q, k, v = operands()
     with pytest.raises(DataError, match=r"query -38 of 37 \(expected -37 to 36\)"):
         attention(q, k, v, weights="rows:0,-38", keep=keep)
+
+
+def test_three_groups_of_two_heads(monkeypatch):
+    monkeypatch.setattr("attnkit.model.blockwise.TASKS", 1)
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal((1, heads, 64, 8)) for heads in (6, 3, 3))
+    for causal in (False, True):
+        expected = attention(q, k, v, causal=causal)["heads"]
+        near(blockwise_attention(q, k, v, blocks=(16, 32), causal=causal)[0], expected, 1e-12)
+
+
+@pytest.mark.parametrize("value", [1e25, 2e38, -3e38])
+def test_values_near_the_end_of_the_range(value):
+    q = np.full((1, 600, 1), np.sqrt(35), np.float32)
+    v = np.full((1, 600, 3), value, np.float32)
+    heads, lse = blockwise_attention(q, q, v)
+    np.testing.assert_allclose(heads, v, rtol=2e-6)
+    near(lse, np.full((1, 600), 35 + np.log(600)), 1e-4)
+
+
+@pytest.mark.parametrize("size", [1.0, 5.0, 7.0, 10.0, 20.0, 39.9, 40.1, 300.0])
+def test_how_exact_two_keys_nearly_alike_are(size):
+    """Their shares change by a quarter of what a score is off, and their values are far from each other."""
+    for width in (8, 64, 128):
+        q = np.full((1, 4, width), np.sqrt(size / np.sqrt(width)), np.float32)
+        noise = np.random.default_rng(width).standard_normal((1, 2, width)) * 1e-3
+        k, v = (q[:, :2] * (1 + noise)).astype(np.float32), np.array([[[1.0], [-1.0]]], np.float32)
+        expected = attention(*(x.astype(float) for x in (q, k, v)))["heads"]
+        near(blockwise_attention(q, k, v)[0], expected, max(2e-6, 3e-7 * size) if size < 40 else 2e-6)
+
+
+@pytest.mark.parametrize("level", [30.0, 1e3, -1e4, 1e5])
+def test_what_is_added_may_be_far_from_zero(level):
+    q, k, v = operands(2, "float32")
+    bias = (level + RNG.standard_normal((QUERIES, KEYS))).astype(np.float32)
+    for options in ({"bias": bias}, {"mask": bias}, {"bias": bias / 2, "mask": bias / 2}):
+        expected = attention(*(x.astype(float) for x in (q, k, v)), **options)["heads"]
+        near(blockwise_attention(q, k, v, blocks=BLOCKS, **options)[0], expected, 2e-6 * np.abs(v).max())
+
+
+def test_a_mask_is_one_of_the_dtype_of_the_scores():
+    q, k, v = operands(2, "float32", 1e3)
+    mask = np.full((QUERIES, KEYS), -1e300)
+    mask[:, 3] = 0
+    expected = attention(q, k, v, mask=mask)  # in float32 -1e300 is -inf
+    heads, lse = blockwise_attention(q, k, v, mask=mask)
+    near(heads, expected["heads"], 0)
+    near(lse, expected["lse"], 1e-2)
+    heads, lse = blockwise_attention(q, k, v, mask=np.full(KEYS, -1e300))
+    assert not heads.any() and np.isneginf(lse).all()
+
+
+def test_no_keys_and_no_width():
+    q, k, v = operands()
+    for how in VIEWED:
+        nothing = attention(q, k[..., :0, :], v[..., :0, :], weights=how, keep=("weights",))
+        watched = attention(q, k[..., :0, :], v[..., :0, :], weights=how, keep=("weights", "scores"))
+        for name in nothing:
+            np.testing.assert_array_equal(nothing[name], watched[name])
+    narrow = attention(q[..., :0], k[..., :0], v)["heads"]
+    near(blockwise_attention(q[..., :0], k[..., :0], v)[0], narrow, 1e-12)
+    assert blockwise_attention(q, k, v[..., :0])[0].shape == (BATCH, HEADS, QUERIES, 0)
+
+
+def test_keys_of_weights_that_vanish_are_none():
+    q, k = np.ones((1, 1, 1)), np.array([[[0.0], [-2000.0], [-1.0]]])
+    for keep in (("weights",), ("weights", "scores")):
+        assert attention(q, k, k, weights="topk:3", keep=keep)["weights.keys"].tolist() == [[[0, 2, -1]]]
+
+
+def test_as_many_threads_as_there_are(monkeypatch):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    done = []
+    parallel.on_all_cores(done.extend, range(5), threads=3)
+    assert done == [0, 1, 2, 3, 4]
+
+
+def test_what_is_wider_than_float64_is_refused():
+    if np.longdouble().itemsize > 8:
+        with pytest.raises(DataError, match="not supported"):
+            blockwise_attention(*(x.astype(np.longdouble) for x in operands()))

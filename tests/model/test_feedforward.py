@@ -62,7 +62,12 @@ def test_what_nobody_keeps_is_not_held_and_what_somebody_looks_at_stays(gated, w
     steps = feed_forward(x, w1, w2, activation="gelu-tanh", **gate)
     ours = feed_forward(x, w1, w2, activation="gelu-tanh", keep=(), **gate)
     assert list(ours) == ["output"]
-    np.testing.assert_allclose(steps["hidden"], x @ w1)
+    bent = ACTIVATIONS["gelu-tanh"](x @ w1)
+    gates = {"linear": x @ w3, "gated": bent * (x @ w3)} if gated else {}
+    expected = {"hidden": x @ w1, "activated": bent, **gates, "output": (gates.get("gated", bent)) @ w2}
+    assert list(steps) == list(expected)
+    for name in steps:
+        np.testing.assert_allclose(steps[name], expected[name], atol=1e-10)
     np.testing.assert_array_equal(ours["output"], steps["output"])
     np.testing.assert_array_equal(x, before)
     met = []

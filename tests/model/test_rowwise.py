@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError
-from attnkit.model import attention, rowwise
+from attnkit.model import SCORES, attention, rowwise
 
 RNG = np.random.default_rng(11)
 BATCH, HEADS, GROUPS, QUERIES, KEYS, WIDTH = 2, 4, 2, 21, 33, 6
@@ -114,13 +114,12 @@ def test_the_dtype_is_that_of_the_queries_and_of_what_is_said_the_one_computed_i
             assert {name: x.dtype for name, x in ours.items()} == {name: kept.get(name, computed) for name in ours}
 
 
-def test_any_threads_give_the_same_bits(monkeypatch):
+def test_any_threads_give_the_same_bits():
     q, k, v = operands("float32")
-    run = rowwise.on_all_cores
-    found = []
-    for threads in (1, 2, 5):
-        monkeypatch.setattr(rowwise, "on_all_cores", lambda work, tasks, _, n=threads: run(work, tasks, n))
-        found.append(attention(q, k, v, weights="stats", keep=("weights", "lse"), **KINDS["additive"]))
+    found = [
+        rowwise.rowwise_attention(SCORES["dot"], {}, q, k, v, 0, "bfloat16", "stats", causal=True, threads=threads)
+        for threads in (1, 2, 5)
+    ]
     assert all(np.array_equal(found[0][name], other[name]) for other in found[1:] for name in found[0])
 
 
@@ -154,3 +153,43 @@ print(peak() - before)
 """
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert float(out) < 120  # the matrix is 576 MB
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_values_that_are_not_finite_reach_whom_they_may(causal):
+    q, k, _ = operands()
+    v = RNG.standard_normal((BATCH, GROUPS, KEYS, 5))
+    v[..., [2, 9], 0] = np.inf  # some queries see one of both
+    v[..., [5, 11], 1] = np.inf, -np.inf
+    v[..., [0, 20], 2] = np.nan, np.inf
+    ways = [KINDS["float64 of general"], {**KINDS["float64 of general"], "softmax_dtype": None}]  # by rows, by blocks
+    found = [attention(q, k, v, keep=keep, causal=causal, **way)["heads"] for way in ways for keep in ((), None)]
+    for heads in found:
+        for column, meets in ((0, {2: np.inf, 9: np.inf}), (1, {5: np.inf, 11: np.nan}), (2, {0: np.nan, 20: np.nan})):
+            for query in range(QUERIES):
+                expected = [value for key, value in meets.items() if key <= query or not causal]
+                mine = heads[:, :, query, column]
+                assert (
+                    np.isfinite(mine).all()
+                    if not expected
+                    else np.array_equal(mine, np.full_like(mine, expected[-1]), True)
+                )
+        near(heads[..., 3:], found[0][..., 3:])
+
+
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_scores_that_are_not_numbers(name):
+    given = dict(zip("qkv", operands(), strict=True))
+    given[name][0, 0, 3] = np.nan
+    whole = attention(*given.values(), causal=True, **KINDS["additive"])
+    ours = attention(*given.values(), causal=True, keep=("lse",), **KINDS["additive"])
+    for one in ours:
+        np.testing.assert_allclose(ours[one], whole[one], atol=1e-12)
+    assert np.isnan(ours["heads"][0, 0, 3]).all() and np.isfinite(ours["heads"][1]).all()
+
+
+def test_the_log_sum_exp_of_rounded_scores():
+    q, k, v = operands("float32")
+    ours = attention(q, k, v, keep=("lse",), **KINDS["float16"])["lse"]
+    scores = attention(q, k, v)["scaled"].astype(np.float16).astype(float)
+    np.testing.assert_allclose(ours, np.logaddexp.reduce(scores, axis=-1), atol=1e-6)
