@@ -1,6 +1,7 @@
 """attend and merge at any length: blocks, what the weights say, and parts of the keys in processes of their own."""
 
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -153,8 +154,8 @@ def test_what_no_key_of_any_part_is_open_to(folder):
 @pytest.mark.parametrize(
     "line, problem",
     [
-        ("merge q.npy", "part 1 has no lse; attend --partial makes x and lse"),
-        ("merge part.npz other.npz", "part 2: x (2, 4, 30, 8), but (2, 4, 60, 8) in part 1"),
+        ("merge q.npy", "q.npy: no lse; attend --partial makes x and lse"),
+        ("merge part.npz other.npz", "other.npz: x (2, 4, 30, 8), but (2, 4, 60, 8) in part 1"),
         (
             "merge wrong.npz --join",
             "wo (5,5) for heads (2,60,32): first dimension 5 != 32",
@@ -194,10 +195,37 @@ def test_a_text_longer_than_a_file_name(folder):
 
 def test_parts_of_other_queries_do_not_merge():
     one, other = (attnkit.attend(attnkit.embed(words, dim=4), partial=True) for words in ("a b c", "x y z"))
-    with pytest.raises(DataError, match="part 2 is of other queries than part 1: x, y, z, not a, b, c"):
+    with pytest.raises(DataError, match="part 2: queries x, y, z, but a, b, c in part 1"):
         attnkit.merge([one, other])
 
 
 def test_what_was_said_of_other_weights_goes():
     first = attnkit.attend(text(), heads=2, weights="stats")
     assert {name for name in attnkit.attend(first, weights="topk:2") if "." in name} == {"weights.top", "weights.keys"}
+
+
+def test_what_an_additive_score_needs_is_missed_in_its_file(folder):
+    x = folder / "narrow.npy"
+    np.save(x, np.ones((3, 4)))
+    one = np.ones((4, 2))
+    np.savez(folder / "without.npz", wa=one, ua=one)
+    found = bash("attnkit attend narrow.npy --score additive --params without.npz", folder)
+    assert found.returncode == 3 and "without.npz: parameter va is what --score additive needs" in found.stderr
+    np.savez(folder / "every.npz", wa=one, ua=one, va=np.ones(2), w=np.eye(4), wq=2 * np.eye(4), w1=one)
+    for score in ("additive", "general", "dot"):  # what the others need is passed over
+        found = bash(f"attnkit attend narrow.npy --score {score} --params every.npz -f json", folder)
+        assert found.returncode == 0, found.stderr
+
+
+def test_the_weights_alone_do_not_hold_the_steps_to_them(folder):
+    code = """
+import resource, numpy as np
+from attnkit.model import attention
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+q = np.random.default_rng(0).standard_normal((1, 4096, 4), dtype=np.float32)
+before = peak()
+attention(q, q, q, softcap=5.0, keep=("weights",))
+print(peak() - before)
+"""
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert float(out) < 220  # the matrix is 64 MB; with every step there were six

@@ -8,14 +8,15 @@ import numpy as np
 
 from attnkit import attending, layers, model, operands, options
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.tensors.record import Array, Record
+from attnkit.tensors.record import Array, Record, listed
 from attnkit.tool import tool
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
-FFN = ("w1", "b1", "w2", "b2", "w3", "b3")  # one file may hold the weights of a whole layer
+OTHERS = {"w1", "b1", "w2", "b2", "w3", "b3"}  # of ffn: one file may hold the weights of a whole layer
+OTHERS |= {name for score in model.SCORES.values() for name in score.needs}
 KEEP = (*STEPS, "present")
 EMIT = (*STEPS, "present_key", "present_value")
 ALWAYS = ("q", "k", "v", "lse", "present_key", "present_value")  # what costs nothing to hand back
@@ -145,10 +146,13 @@ def attend(
             said_by_model, heads, kv_heads, scale, causal, window, bias
         )
     check_heads(q, k, heads, kv_heads)
-    projections = {name: one for name, one in (params or {}).items() if name not in FFN}
+    needs = model.SCORES[score].needs
+    if params is not None and (missing := [name for name in needs if name not in params]):
+        raise DataError(f"parameter {missing[0]} is what --score {score} needs (there is {listed([*params])})")
+    compared = {name: params[name] for name in needs} if params is not None else {}
+    projections = {name: one for name, one in (params or {}).items() if name not in OTHERS}
     if seed is not None:
         projections = random_weights(q, k, v, heads, kv_heads or heads, seed)
-    compared = {name: projections.pop(name) for name in model.SCORES[score].needs if name in projections}
     if offset is not None:
         align = "top-left"
     how = "full" if weights is None else weights

@@ -17,7 +17,10 @@ def parts(call: Call, upstream: Flow | None) -> Flow:
     formats = []
     for path in call.operands or ("-" if upstream is not None else operands.piped(),):
         flow = call.read(path)
-        found += flow.items
+        for part in flow.items:
+            if call.operands and (wrong := problem(part, found[0] if found else part)):
+                raise DataError(wrong, path)
+            found.append(part)
         formats.append(flow.format)
         if call.operands and call.source is not None and call.source.digest():
             call.files[call.source.name] = call.source.digest()
@@ -47,7 +50,8 @@ def merge(
     if not parts:
         raise DataError("nothing to merge: no record")
     for number, part in enumerate(parts, start=1):
-        check(part, parts[0], f"part {number}")
+        if wrong := problem(part, parts[0]):
+            raise DataError(f"part {number}: {wrong}")
     x, lse = model.merge([part["x"] for part in parts], [part["lse"] for part in parts])
     first = parts[0]
     lead = ("batch",)[: x.ndim - 3]
@@ -65,18 +69,17 @@ def merge(
     return rest.put({"x": output}, {"x": (*lead, "token", "model")}, labels, {"x": formula})
 
 
-def check(part: Record, first: Record, name: str) -> None:
-    """DataError unless a part holds heads and log-sum-exps, of the same queries as the first part."""
+def problem(part: Record, first: Record) -> str:
+    """What keeps a part from being merged with the first: it holds no heads and log-sum-exps, or of other queries."""
     for tensor in ("x", "lse"):
         if tensor not in part:
-            raise DataError(f"{name} has no {tensor}; attend --partial makes x and lse")
+            return f"no {tensor}; attend --partial makes x and lse"
     shape = part["x"].shape
     if len(shape) not in (3, 4) or part["lse"].shape != shape[:-1]:
-        raise DataError(f"{name}: x {shape} and lse {part['lse'].shape} (expected (…, H, T, V) and (…, H, T))")
+        return f"x {shape} and lse {part['lse'].shape} (expected (…, H, T, V) and (…, H, T))"
     if shape != first["x"].shape:
-        raise DataError(f"{name}: x {shape}, but {first['x'].shape} in part 1")
+        return f"x {shape}, but {first['x'].shape} in part 1"
     ours, others = part.labels.get("query"), first.labels.get("query")
     if ours and others and ours != others:
-        raise DataError(
-            f"{name} is of other queries than part 1: {listed(flat(ours), 3)}, not {listed(flat(others), 3)}"
-        )
+        return f"queries {listed(flat(ours), 3)}, but {listed(flat(others), 3)} in part 1"
+    return ""

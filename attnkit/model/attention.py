@@ -165,7 +165,7 @@ def attention(
         scores = function.compared(left, right, params)  # (..., H, T, S)
         allowed = formula.allowed(q.shape[-2], keys.shape[-2], offset, **place)
         logged = viewed or keep is None or "lse" in keep
-        steps |= formula.average(scores, values, allowed, softmax_dtype, whole, logged, visit, **changes)
+        steps |= formula.average(scores, values, allowed, softmax_dtype, logged, wanted, visit, **changes)
         if viewed:
             from attnkit.model import inspection
 

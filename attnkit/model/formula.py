@@ -1,5 +1,6 @@
 """Attention from its scores on, as the formula says it: every query of a block with every key, step by step."""
 
+from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
@@ -16,8 +17,8 @@ def average(
     values: Array,
     allowed: Array | None,
     softmax_dtype: str | None,
-    whole: bool,
     logged: bool,
+    wanted: Callable[[str], bool],
     visit: Visit,
     *,
     scale: float,
@@ -25,24 +26,23 @@ def average(
     bias: Array | None,
     mask: Array | None,
 ) -> dict[str, Array]:
-    """The heads and weights, from the raw scores; with every step to them, or the log-sum-exps, if asked for.
+    """The heads and weights, from the raw scores, with the steps that are wanted and, if `logged`, the log-sum-exps.
 
     scores (..., H, T, S), values (..., G, S, V), allowed (..., 1, T, S) -> {"heads": (..., H, T, V), ...}
 
-    The options are those of `attention`. Without the steps, `scores` is worked on in place.
+    The options are those of `attention`. A step that is not wanted is worked on in place, `scores` as well.
     """
-    steps = {}
-    if whole:
-        steps["scores"] = scores = seen(visit, "scores", scores)
-        steps["scaled"] = scaled = seen(visit, "scaled", scores * scale)
-        steps["capped"] = capped = seen(visit, "capped", softcap * np.tanh(scaled / softcap) if softcap else scaled)
-        steps["masked"] = masked = seen(visit, "masked", _masked(capped, bias, mask, allowed))
-    else:
-        scores *= scale
-        if softcap:
-            np.tanh(np.divide(scores, softcap, out=scores), out=scores)
-            scores *= softcap
-        masked = _masked(scores, bias, mask, allowed)
+    steps = {"scores": seen(visit, "scores", scores)}
+    room = None if wanted("scores") else steps["scores"]
+    steps["scaled"] = capped = seen(visit, "scaled", np.multiply(steps["scores"], scale, out=room))
+    if softcap:
+        capped = np.divide(capped, softcap, out=None if wanted("scaled") else capped)
+        np.tanh(capped, out=capped)
+        capped *= softcap
+    steps["capped"] = capped = seen(visit, "capped", capped)
+    steps["masked"] = masked = seen(visit, "masked", _masked(capped, bias, mask, allowed))
+    steps = {name: step for name, step in steps.items() if wanted(name)}
+    del capped, scores
     steps["weights"] = weights = seen(visit, "weights", _shares(masked, softmax_dtype))
     if logged:
         steps["lse"] = log_sum_exp(masked if softmax_dtype is None else rounded(masked, softmax_dtype))

@@ -55,6 +55,7 @@ def rowwise_attention(
     queries, keys = q.shape[-2], k.shape[-2]
     mask, bias = formula.spread(mask, bias, (*q.shape[:-1], keys), q.dtype)
     kind, numbers = view(how)
+    chosen = places(numbers, queries) if kind == "rows" else []
 
     def of(part: slice, said: str) -> dict[str, Array]:
         """What there is of some queries."""
@@ -64,7 +65,7 @@ def rowwise_attention(
         added = {name: None if x is None else x[..., part, :] for name, x in (("mask", mask), ("bias", bias))}
         scores = score.compared(q[..., part, :], k, params)
         found = formula.average(
-            scores, v, allowed, softmax_dtype, False, True, nobody, scale=scale, softcap=softcap, **added
+            scores, v, allowed, softmax_dtype, True, lambda step: False, nobody, scale=scale, softcap=softcap, **added
         )
         weights = found.pop("weights")
         return (
@@ -92,7 +93,7 @@ def rowwise_attention(
     if kind == "stats":
         result[RECEIVED] = result[RECEIVED].astype(v.dtype)
     if kind == "rows":
-        rows = [of(slice(i, i + 1), "rows:0") for i in places(numbers, queries)]
+        rows = [of(slice(i, i + 1), "rows:0") for i in chosen]
         result["weights.rows"] = np.concatenate([row["weights.rows"] for row in rows], axis=-2)
     return result
 
