@@ -32,7 +32,7 @@ from attnkit.model.shapes import shown
 BLOCKS = (256, 1024)  # queries and keys: what belongs to them, and their scores, stay in a core's own cache
 CALL = 2  # blocks of keys, of several heads, in one go at most: each call of NumPy also costs a while
 BAND = 16  # blocks of queries at most that take their turns with a block of keys
-TASKS = 24  # or more, so that every core has as much to do
+TASKS = 16  # or more, so that every core has as much to do
 
 # logarithms up to this size stay clear of overflow and underflow
 RANGE: dict[DType, float] = {np.dtype(np.float32): 80.0, np.dtype(np.float64): 690.0}
@@ -155,10 +155,10 @@ def _average(
 def key_block(count: int, size: int) -> int:
     """How many keys of so many make a block: about `size`, and easily cut; all if they are few.
 
-    >>> key_block(4096, 1024), key_block(2500, 1024), key_block(2000, 1024)
-    (1024, 1280, 2048)
+    >>> key_block(4096, 1024), key_block(2500, 1024), key_block(1500, 1024)
+    (1024, 1280, 1536)
     """
-    blocks, unit = (count // size if count > 2 * size else 1), min(size, 128)
+    blocks, unit = (max(2, count // size) if 2 * count > 3 * size else 1), min(size, 128)
     return math.ceil(max(count, 1) / blocks / unit) * unit
 
 
