@@ -347,6 +347,9 @@ class Call:
             elif isinstance(content, dict) and not flaw:
                 found = {key: tensors.non_finite(array) for key, array in content.items()}
                 flaw = next((f"{key} of {options.spelling(name)} is {at}" for key, at in found.items() if at), "")
+            elif isinstance(content, Record) and not flaw and "x" in content:
+                at = tensors.non_finite(content["x"])
+                flaw = f"{options.spelling(name)} is {at}" if at and not at.startswith("-inf") else ""  # as in a mask
         where = f", first in {first}" if first else ""
         reason = flaw or usual
         return where + (f": {reason}" if reason else "")

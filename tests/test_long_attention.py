@@ -229,3 +229,13 @@ print(peak() - before)
 """
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert float(out) < 220  # the matrix is 64 MB; with every step there were six
+
+
+@pytest.mark.parametrize("flag", ["--value", "--key", "--query", "--memory", "--bias", "--mask", "--add"])
+def test_a_result_that_is_no_number_comes_from_the_file_that_holds_it(folder, flag):
+    (folder / "fine.json").write_text("[[1, 2], [3, 4]]")
+    (folder / "bad.json").write_text('[["NaN", 2], [3, 4]]')
+    (folder / "mask.json").write_text('[[0, "-Infinity"], [0, 0]]')  # which blames nobody
+    more = "--mask mask.json" if flag != "--mask" else ""
+    found = bash(f"attnkit attend fine.json {more} {flag} bad.json -f json", folder)
+    assert found.returncode == 0 and f"the result is nan at [0][0]: {flag} is nan at [0][0]\n" in found.stderr
