@@ -94,11 +94,11 @@ def shown(call: Call, record: Record, how: "Look") -> str:
 
 def look(call: Call, fd: int | None) -> "Look":
     """How tables look where they go: a terminal has colour and a width."""
+    from attnkit import display
+
     precision = call.common.get("precision")
     to_file = fd == STDOUT and call.common.get("output") not in (None, "-")
     terminal = fd is not None and os.isatty(fd) and not to_file
-    from attnkit import display
-
     return display.look(terminal, os.environ, encoding(), 4 if precision is None else precision)
 
 
@@ -115,10 +115,10 @@ class Typing:
 
     def __call__(self, text: str, dim: bool) -> None:
         """Write more of the text."""
-        self._begun = True
-        PROGRESS.clear()
         from attnkit import display
 
+        self._begun = True
+        PROGRESS.clear()
         shown = display.said(text if dim else "", "" if dim else text, self._how)
         tensors.write_all(STDOUT, [shown.encode(encoding(), "replace")], "<stdout>")
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from attnkit.model.precision import (
 from attnkit.model.rotary import rotate
 from attnkit.model.scores import SCORES, Score, as_they_are, dot
 from attnkit.model.shapes import shown
-from attnkit.model.visits import Visit, nobody, seen, view_names
+from attnkit.model.visits import Visit, nobody, seen, view_names, wanted
 
 SQUARE = ("scores", "scaled", "capped", "masked", "weights")  # intermediates of every query with every key
 MANY = 1 << 18  # scores of all heads, of one row of a batch, from which on blocks of them are faster than all at once
@@ -138,11 +139,8 @@ def attention(
     views = view_names(weights)
     if views and keep is not None and "weights" in keep:
         keep = {*keep, *views} - {"weights"}
-
-    def wanted(name: str) -> bool:
-        return keep is None or name in keep or visit(name) is not None
-
-    viewed, whole, many = any(map(wanted, views)), any(map(wanted, SQUARE)), _many(q, keys)
+    asked = partial(wanted, keep, visit)
+    viewed, whole, many = any(map(asked, views)), any(map(asked, SQUARE)), _many(q, keys)
     steps = {"q": q, "k": k, "v": v, "present_key": keys, "present_value": values}
     left, right = function.prepared(q, keys, params)
     if function.compared is dot and softmax_dtype is None and not whole and (viewed or many):
@@ -165,7 +163,7 @@ def attention(
         scores = function.compared(left, right, params)  # (..., H, T, S)
         allowed = formula.allowed(q.shape[-2], keys.shape[-2], offset, **place)
         logged = viewed or keep is None or "lse" in keep
-        steps |= formula.average(scores, values, allowed, softmax_dtype, logged, wanted, visit, **changes)
+        steps |= formula.average(scores, values, allowed, softmax_dtype, logged, asked, visit, **changes)
         if viewed:
             from attnkit.model import inspection
 

@@ -100,11 +100,11 @@ def blockwise_attention(
     `options` are those of `operands`. What a query may not see is not computed where it fills a block, memory
     grows with T + S, and the result is the same on any number of threads. It is exact: in float32 within 2e-6
     of the largest value, or 3e-7 times the largest score if that is more; scores that may be far from 0 (NEAR)
-    are computed in float64. Where |q| max |k| shows that no
-    exponential can overflow, none is shifted; else each block is shifted by the largest score so far, and what
-    came before it faded accordingly (Milakov and Gimelshein 2018; Rabe and Staats 2021; Dao et al. 2022); a
-    weight under e^-80 of the largest, in float64 e^-690, is then zero. A query that sees nothing gets zeros and
-    -inf, and a key of weight zero adds nothing, NaN and infinity included.
+    are computed in float64. Where |q| max |k| shows that no exponential can overflow, none is shifted; else each
+    block is shifted by the largest score so far, and what came before it faded accordingly (Milakov and Gimelshein
+    2018; Rabe and Staats 2021; Dao et al. 2022); a weight under e^-80 of the largest, in float64 e^-690, is then
+    zero. A query that sees nothing gets zeros and -inf, and a key of weight zero adds nothing, NaN and infinity
+    included.
 
     >>> x = np.eye(2)[None]
     >>> heads, lse = blockwise_attention(x, x, x, causal=True)

@@ -10,7 +10,7 @@ from attnkit.model.erf import erf
 from attnkit.model.linear import linear
 from attnkit.model.precision import Array, cast, output_dtype, quiet, working
 from attnkit.model.shapes import shown
-from attnkit.model.visits import Visit, nobody, seen
+from attnkit.model.visits import Visit, nobody, seen, wanted
 
 PART = 1 << 18  # numbers: a megabyte of float32
 
@@ -141,16 +141,12 @@ def feed_forward(
         raise DataError(f"w3 {shown(w3.shape)} and w1 {shown(w1.shape)}: shapes differ")
     given = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
     result, x = output_dtype(x), cast(x, working(*given))
-
-    def wanted(name: str) -> bool:
-        return keep is None or name in keep or visit(name) is not None
-
     steps = {"hidden": seen(visit, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}
-    inner = seen(visit, "activated", activated(activation, steps["hidden"], spent=not wanted("hidden")))
+    inner = seen(visit, "activated", activated(activation, steps["hidden"], spent=not wanted(keep, visit, "hidden")))
     steps["activated"] = inner
     if w3 is not None:
         steps["linear"] = seen(visit, "linear", linear(x, w3, b3, names=("x", "w3", "b3")))
-        gated = np.multiply(inner, steps["linear"], out=None if wanted("activated") else inner)
+        gated = np.multiply(inner, steps["linear"], out=None if wanted(keep, visit, "activated") else inner)
         inner = steps["gated"] = seen(visit, "gated", gated)
     steps["output"] = seen(visit, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2")))
     kept = [name for name in steps if name == "output" or keep is None or name in keep]

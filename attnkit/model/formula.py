@@ -32,18 +32,18 @@ def average(
 
     The options are those of `attention`. A step that is not wanted is worked on in place, `scores` as well.
     """
-    steps = {"scores": seen(visit, "scores", scores)}
-    room = None if wanted("scores") else steps["scores"]
-    steps["scaled"] = capped = seen(visit, "scaled", np.multiply(steps["scores"], scale, out=room))
+    scores = seen(visit, "scores", scores)
+    scaled = seen(visit, "scaled", np.multiply(scores, scale, out=None if wanted("scores") else scores))
+    capped = scaled
     if softcap:
-        capped = np.divide(capped, softcap, out=None if wanted("scaled") else capped)
+        capped = np.divide(scaled, softcap, out=None if wanted("scaled") else scaled)
         np.tanh(capped, out=capped)
         capped *= softcap
-    steps["capped"] = capped = seen(visit, "capped", capped)
-    steps["masked"] = masked = seen(visit, "masked", _masked(capped, bias, mask, allowed))
-    steps = {name: step for name, step in steps.items() if wanted(name)}
-    del capped, scores
-    steps["weights"] = weights = seen(visit, "weights", _shares(masked, softmax_dtype))
+    capped = seen(visit, "capped", capped)
+    masked = seen(visit, "masked", _masked(capped, bias, mask, allowed))
+    weights = seen(visit, "weights", _shares(masked, softmax_dtype))
+    steps = {"scores": scores, "scaled": scaled, "capped": capped, "masked": masked}
+    steps = {name: step for name, step in steps.items() if wanted(name)} | {"weights": weights}
     if logged:
         steps["lse"] = log_sum_exp(masked if softmax_dtype is None else rounded(masked, softmax_dtype))
     steps["heads"] = _weighted(weights, values)

@@ -19,6 +19,7 @@ from attnkit.model.blocks import (
     tasks_of,
 )
 from attnkit.model.blockwise import risen
+from attnkit.model.decoding import largest
 from attnkit.model.embedding import check_ids
 from attnkit.model.precision import Array, DType, output_dtype, quiet, working
 from attnkit.model.scores import softmax
@@ -76,30 +77,12 @@ def views_of(how: str, weights: Array, lse: Array, position: Array) -> dict[str,
             "received": weights.sum(axis=-2, dtype=np.float64).astype(weights.dtype),
         }
     elif kind == "topk":
-        order = largest(np.nan_to_num(weights, nan=0), min(numbers[0], len(keys)))
+        order = largest(weights, numbers[0])
         top = np.take_along_axis(weights, order, axis=-1)
         found = {"top": top, "keys": np.where((top == 0) | np.isnan(top), -1, order)}
     else:
         found = {"rows": weights[..., places(numbers, weights.shape[-2]), :]}
     return {f"weights.{name}": x for name, x in found.items()}
-
-
-def largest(weights: Array, count: int) -> Array:
-    """The places of the largest numbers of each row, the largest first, the first of equals first.
-
-    weights (..., S) -> (..., N)
-
-    >>> largest(np.array([[1, 3, 2, 3], [5, 5, 5, 5]]), 2).tolist()
-    [[1, 3], [0, 1]]
-    """
-    if not count:
-        return np.zeros((*weights.shape[:-1], 0), np.int64)
-    floor = np.partition(weights, -count, axis=-1)[..., [-count]]
-    above, level = weights > floor, weights == floor
-    left = count - above.sum(axis=-1, keepdims=True)  # for those on the floor
-    chosen = np.nonzero(above | (level & (level.cumsum(axis=-1) <= left)))[-1].reshape(*weights.shape[:-1], count)
-    order = np.argsort(-np.take_along_axis(weights, chosen, axis=-1), axis=-1, kind="stable")
-    return np.take_along_axis(chosen, order, axis=-1)
 
 
 def places(numbers: tuple[int, ...], count: int) -> list[int]:

@@ -68,9 +68,9 @@ def rowwise_attention(
             scores, v, allowed, softmax_dtype, True, lambda step: False, nobody, scale=scale, softcap=softcap, **added
         )
         weights = found.pop("weights")
-        return (
-            found if said == "full" else found | views_of(said, weights, found["lse"], formula.positions(part, offset))
-        )
+        if said == "full":
+            return found
+        return found | views_of(said, weights, found["lse"], formula.positions(part, offset))
 
     each = math.prod(q.shape[:-2]) * keys * (1 if score.compared is dot else q.shape[-1])
     at_once = max(1, PART // max(each, 1))

@@ -1,7 +1,7 @@
 """Eyes and hands inside a computation: who looks at an intermediate by its name may also replace it."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from attnkit.errors import UsageError
 from attnkit.model.precision import Array
@@ -30,6 +30,15 @@ def seen(visit: Visit, name: str, array: Array) -> Array:
     """
     act = visit(name)
     return array if act is None else act(array)
+
+
+def wanted(keep: Collection[str] | None, visit: Visit, name: str) -> bool:
+    """Whether somebody keeps an intermediate, as all are where `keep` is None, or visits it.
+
+    >>> wanted(("q",), nobody, "q"), wanted(("q",), nobody, "k"), wanted(None, nobody, "k")
+    (True, False, True)
+    """
+    return keep is None or name in keep or visit(name) is not None
 
 
 # what may stand in place of the weights of attention -> the names of the intermediates it gives
