@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from attnkit import __version__, commands
-from attnkit.errors import AttnkitError, AttnkitWarning, UsageError
+from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, UsageError
 
 if TYPE_CHECKING:
     from attnkit.tool import Call
@@ -49,20 +49,22 @@ def execute(call: "Call") -> int:
 
     from attnkit import output
 
-    def show(message: Warning | str, *where: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         at_work = call.current or call
         if not at_work.common.get("quiet"):
-            output.tell(f"attnkit {at_work.tool.name}: warning: {escaped(str(message))}\n")
+            word = "note" if issubclass(category, AttnkitNote) else "warning"
+            output.tell(f"attnkit {at_work.tool.name}: {word}: {escaped(str(message))}\n")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if not call.common.get("quiet"):
             warnings.simplefilter("default", AttnkitWarning)
+            warnings.simplefilter("always", AttnkitNote)
         warnings.showwarning = show
         if os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not call.common.get("quiet"):
             type(call).report = output.PROGRESS.report
         type(call).remark = output.remark
-        return output.write(call, call.flow(None))
+        return output.write(call)
 
 
 def overview() -> str:

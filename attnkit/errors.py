@@ -38,5 +38,9 @@ class FileError(AttnkitError):
     exit_code = 4
 
 
+class AttnkitNote(UserWarning):
+    """What a format does not keep of a result that is delivered as it was asked for."""
+
+
 class AttnkitWarning(UserWarning):
     """Something the user should know of a result that is delivered all the same."""

@@ -12,14 +12,13 @@ SUFFIXES = {".txt": "table", ".svg": "svg", ".html": "html"}
 STDOUT = 1
 
 
-def format_of(common: Mapping[str, Any], eyes: bool, arriving: str | None) -> str:
-    """The format of what a tool writes: flag, suffix, terminal, input, environment, JSON, in this order.
+def asked_format(common: Mapping[str, Any], eyes: bool) -> str | None:
+    """The format that a flag, a suffix or a terminal asks for, in this order; None where none of them does.
 
-    common    the flags all tools share
-    eyes      whether the tool writes a table unless asked for something else
-    arriving  the format of the input
+    common  the flags all tools share
+    eyes    whether the tool writes a table unless asked for something else
 
-    >>> format_of({"format": "npz", "output": "a.json"}, False, "npy"), format_of({"output": "a.json"}, False, "npy")
+    >>> asked_format({"format": "npz", "output": "a.json"}, False), asked_format({"output": "a.json"}, False)
     ('npz', 'json')
     """
     path = common.get("output") or "-"
@@ -33,7 +32,7 @@ def format_of(common: Mapping[str, Any], eyes: bool, arriving: str | None) -> st
         return by_suffix
     elif suffix and not path.startswith("/dev/"):
         raise UsageError(f"no format has the suffix {suffix!r}; -f FORMAT chooses one", path)
-    return arriving or default_format()
+    return None
 
 
 def default_format() -> str:

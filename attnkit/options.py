@@ -214,7 +214,11 @@ DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16"
 COMMON: dict[str, Flag] = {
     "output": Flag("write to FILE, replaced in one step; its suffix chooses the format", "FILE", str, short="-o"),
     "format": replace(
-        choice("format of the output [default: a table on a terminal, else as the input]", FORMATS),
+        choice(
+            "format of the output; npy holds x alone [default: a table on a terminal, else as the input, but npz "
+            "where the result is more than an npy input; without input json]",
+            FORMATS,
+        ),
         short="-f",
     ),
     "only": names("keep just these tensors, parted by commas"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit import tensors
 from attnkit.errors import DataError, FileError, UsageError
-from attnkit.formats import EYES, STDOUT, format_of
+from attnkit.formats import EYES, STDOUT
 from attnkit.tensors.record import Record
 from attnkit.tool import Call, Flow
 
@@ -23,46 +23,55 @@ PATIENCE, PACE = 1.0, 0.1  # seconds before work is long, and between two report
 TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 
 
-def write(call: Call, flow: Flow) -> int:
-    """Write every result of a flow as soon as it is there; the exit code is the worst of theirs."""
+def write(call: Call) -> int:
+    """Write every result of a call as soon as it is there; the exit code is the worst of theirs."""
+    with Call.together() as opened:
+        return write_flow(call, call.flow(None), opened)
+
+
+def write_flow(call: Call, flow: Flow, opened: Callable[[str | None], tensors.Sink]) -> int:
+    """Write every result of a flow to the place that is opened for them."""
     chosen, path, status, count = format_for(call, flow.format), call.common.get("output"), 0, 0
-    call.dated = chosen not in ("npy", TEXT, *EYES)
     along = chosen in ("table", TEXT) and path in TERMINAL and os.isatty(STDOUT)
     call.typed = typed = Typing(look(call, STDOUT)) if along else None
     if chosen in BINARY and path in TERMINAL and os.isatty(STDOUT):
         raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
-    with Call.together() as opened:
-        sink = opened(path)
-        for result in flow.items if chosen in (*tensors.STREAMS, "table", TEXT) else only_one(flow.items, chosen):
-            count += 1
-            untouched = call.tool.verbatim and chosen == call.arrived and not {"only", "dtype"} & set(call.common)
-            if typed and typed.ended():
-                continue
-            data = call.source.captured() if untouched and call.source else encoded(call, result, chosen, count == 1)
-            if chosen not in EYES:
-                aside(call, result)
-            PROGRESS.clear()
-            sink.write(data)
-            if isinstance(result, Record):
-                status = max(status, call.tool.status(result, call))
+    sink = opened(path)
+    chosen, items = call.settled(chosen, flow.items)
+    for result in items if chosen in (*tensors.STREAMS, "table", TEXT) else only_one(items, chosen):
+        count += 1
+        untouched = call.tool.verbatim and chosen == call.arrived and not {"only", "dtype"} & set(call.common)
+        if typed and typed.ended():
+            continue
+        data = call.source.captured() if untouched and call.source else encoded(call, result, chosen, count == 1)
+        if chosen not in EYES:
+            aside(call, result)
+        PROGRESS.clear()
+        sink.write(data)
+        if isinstance(result, Record):
+            status = max(status, call.tool.status(result, call))
     return status
 
 
 def format_for(call: Call, arriving: str | None) -> str:
     """The format of what a call writes."""
-    return TEXT if call.tool.prints(call.parameters) else format_of(call.common, call.tool.eyes, arriving)
+    if call.tool.prints(call.parameters):
+        call.dated = False
+        return TEXT
+    return call.choose(arriving)
 
 
 def only_one(items: Iterator[Record | str], chosen: str) -> Iterator[Record | str]:
     """The one result of a flow; DataError, before it is written, where there are more."""
     for result in items:
         if isinstance(result, Record) and next(items, None) is not None:
-            raise DataError(f"{chosen} holds one record and the stream has more; -f json holds a stream")
+            raise DataError(f"{chosen} holds one record and the stream has more; -f npz or json holds a stream")
         yield result
 
 
 def encoded(call: Call, result: Record | str, chosen: str, first: bool) -> list[Any]:
     """The bytes of one result in a format; text is text in every format."""
+    result = call.leaving(result, chosen)
     if isinstance(result, str):
         return [(result + "\n").encode("utf-8", "surrogateescape")]
     if chosen == "table":

@@ -6,7 +6,7 @@ from functools import partial
 
 from attnkit import commandline, commands, tensors
 from attnkit.errors import UsageError
-from attnkit.formats import EYES, default_format
+from attnkit.formats import EYES
 from attnkit.tensors.record import Record
 from attnkit.tool import Call, Flow, Result
 
@@ -33,6 +33,7 @@ def stages(text: str) -> list[Call]:
             parts[-1].append(word)
     calls = [stage(part[1:] if part[:1] == ["attnkit"] else part) for part in parts]
     for call in calls[:-1]:
+        call.inner = True
         if call.common.get("output"):
             raise UsageError(f"{call.tool.name} -o {call.common['output']}: only the last stage writes a file")
         if call.common.get("format") in EYES or (call.tool.eyes and "format" not in call.common):
@@ -67,9 +68,10 @@ def chained(
     results = watched(here.items, partial(after, at, calls[at]))
     if at == len(calls) - 1:
         return Flow(here.format, results)
-    format = here.format or default_format()
+    format, results = calls[at].settled(calls[at].choose(here.format), results)
     takes_bfloat16 = calls[at + 1].dtype == "bfloat16"
-    return chained(calls, after, at + 1, Flow(format, piped(results, format, takes_bfloat16)))
+    arriving = piped(calls[at].departing(results, format), format, takes_bfloat16)
+    return chained(calls, after, at + 1, Flow(format, arriving))
 
 
 def watched(results: Iterator[Result], after: Callable[[Result], None]) -> Iterator[Result]:

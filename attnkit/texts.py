@@ -110,7 +110,7 @@ def lines_of(source: Source) -> Iterator[str]:
         *whole, rest = (rest + chunk).split(b"\n")
         yield from (decoded(line, source.name).removesuffix("\r") for line in whole)
     if empty:
-        raise DataError("empty input (expected text)", source.name)
+        raise source.empty("text")
     if rest:
         yield decoded(rest, source.name)
 

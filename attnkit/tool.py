@@ -6,6 +6,7 @@ run as a command, or chained with others in one process, and gives the same reco
 
 import contextlib
 import inspect
+import itertools
 import os
 import shlex
 import warnings
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_type_hints
 import numpy as np
 
 from attnkit import __version__, operands, options, tensors
-from attnkit.errors import AttnkitError, AttnkitWarning, DataError, NotFiniteError, UsageError
-from attnkit.formats import EYES, format_of
+from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, NotFiniteError, UsageError
+from attnkit.formats import EYES, asked_format, default_format
 from attnkit.options import Flag
-from attnkit.tensors.record import Record
+from attnkit.tensors.record import Array, Record, listed
 
 if TYPE_CHECKING:
     from attnkit.display import Look
@@ -52,6 +53,7 @@ class Tool:
     verbatim  whether it hands its input on byte for byte
     names     whether a tensor that is alone keeps its own name, and is not called x
     plain     (record, call) -> whether its view is a text, which follows another one without an empty line
+    adds      (parameters) -> whether what it adds beside x was asked for, and does not merely travel along
     """
 
     def __init__(
@@ -72,11 +74,13 @@ class Tool:
         verbatim: bool = False,
         names: bool = False,
         plain: "Callable[[Record, Call], bool]" = lambda record, call: False,
+        adds: Callable[[dict[str, Any]], bool] = lambda parameters: True,
     ) -> None:
         self.function, self.name, self.operand = function, function.__name__, operand
         self.feed, self.view, self.status = feed or arriving, view, status
         self.alone, self.explicit, self.numeric, self.prints = alone, explicit, numeric, prints
         self.aside, self.eyes, self.verbatim, self.names, self.plain = aside, eyes, verbatim, names, plain
+        self.adds = adds
         hints = get_type_hints(function, include_extras=True)
         parameters = list(inspect.signature(function).parameters.values())[1:]
         self.defaults = {one.name: one.default for one in parameters}
@@ -96,7 +100,7 @@ class Tool:
         parameters = {name: values.get(name, default) for name, default in self.defaults.items()}
         common = {name: value for name, value in values.items() if name not in self.flags}
         if isinstance(item, Record):
-            item = replace(item, formulas={})
+            item = replace(item, formulas={}, own=())
         elif isinstance(item, str | list) and self.operand != "[INPUT]" and all(isinstance(one, str) for one in item):
             item = (item,) if isinstance(item, str) else tuple(item)
         elif isinstance(item, str):
@@ -136,6 +140,9 @@ class Call:
     upstream: Flow | None = None
     loaded: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    inner: bool = False  # whether another stage of this process reads what it makes
+    follows: bool = False  # whether it writes npy for no other reason than that its input is npy
+    noted: bool = False  # whether it is said what npy does not hold
     dated: bool = True  # whether what it makes goes where its history is kept
     broken: str = ""  # the layer that first gave what is not finite
     written: list[str] = field(default_factory=list)  # files written beside the result
@@ -182,7 +189,73 @@ class Call:
             self._check_range(item, result)
         if only:
             result = result.only(only)
-        return result if result is item and not dtype else self._stamped(item, result)
+        if self.follows and len(result) > 1:
+            self.dated = True  # it goes on as npz
+        made = result if result is item and not dtype else self._stamped(item, self._owning(item, result))
+        if self.source is not None and not self.dated:
+            self.source.stop_hash()  # npy carries no history
+        return made
+
+    def asked(self) -> str | None:
+        """The format that is asked for, whatever the input is."""
+        return self.common.get("format") if self.inner else asked_format(self.common, self.tool.eyes)
+
+    def choose(self, arriving: str | None) -> str:
+        """The format of what it makes, as far as that is known before it makes any: npy may become npz."""
+        chosen = self.asked() or arriving or default_format()
+        self.follows = chosen == "npy" and arriving == "npy" and self.asked() is None
+        self.dated = chosen not in ("npy", *EYES)
+        return chosen
+
+    def settled(self, format: str, items: Iterator[Result]) -> tuple[str, Iterator[Result]]:
+        """The format of all of a stream, which is npz where npy was not asked for and its first record holds more."""
+        if not self.follows:
+            return format, items
+        first = next(items, None)
+        wide = isinstance(first, Record) and len(first) > 1
+        return "npz" if wide else format, itertools.chain([] if first is None else [first], items)
+
+    def departing(self, items: Iterator[Result], format: str) -> Iterator[Result]:
+        """The results as they are written in a format; errors of it are this stage's, not those of the next one."""
+        for result in items:
+            try:
+                leaving = self.leaving(result, format)
+            except AttnkitError as error:
+                error.place = f"attnkit {self.tool.name}"
+                raise
+            yield leaving
+
+    def leaving(self, record: Result, format: str) -> Result:
+        """The result as it is written: as npy x alone, with a note, once a stream, of what is left out."""
+        if format != "npy" or not isinstance(record, Record):
+            return record
+        from attnkit.tensors import npy
+
+        kept = npy.lone(record)
+        if not self.noted and (notes := self._notes(record, kept)):
+            self.noted = True
+            warnings.warn("; ".join(notes), AttnkitNote, stacklevel=2)
+        return Record({"x": kept})
+
+    def _notes(self, record: Record, kept: Array) -> list[str]:
+        """What there is to know of a record that is written as npy."""
+        left = [name for name in record if name != "x" and len(record) > 1]
+        left += ["labels"] * bool(record.labels) + ["history"] * (len(record.history) > 1)
+        notes = [f"npy holds x alone; left out: {listed(left)} (-f npz keeps all)"]
+        if not left or self.common.get("only"):
+            notes = []
+        if kept.dtype.name == "bfloat16":
+            notes.append("npy has no name for bfloat16; reading it takes --dtype bfloat16")
+        return notes
+
+    def _owning(self, item: Item, result: Record) -> Record:
+        """The result, and which tensors beside x are its own: made by this tool, or named by a flag."""
+        first = item[0] if isinstance(item, list) and item else item
+        before = first.tensors if isinstance(first, Record) else {}
+        named = self.common.get("only") or self.parameters.get("name")
+        made = [name for name in result if name != "x" and result[name] is not before.get(name)]
+        own = [name for name in result if name != "x"] if named else made if self.tool.adds(self.parameters) else []
+        return replace(result, own=tuple(own))
 
     def read(self, path: str) -> Flow:
         """The stream of records in a file, and its format; `-` behind another stage is what that one gives."""
@@ -197,8 +270,12 @@ class Call:
 
     def reading(self, source: tensors.Source, stream: tensors.Stream, path: str, name: str) -> Flow:
         """The flow of a stream that has been opened."""
-        if stream.format == "npy" and format_of(self.common, self.tool.eyes, stream.format) in ("npy", *EYES):
-            source.stop_hash()  # neither carries a history
+        if stream.format == "npy":
+            asked = self.asked()
+            if asked in ("npy", *EYES):
+                source.stop_hash()  # neither carries a history
+            elif asked is None:
+                source.defer_hash()  # until it is known whether npy holds the result
         self.source, self.arrived = source, stream.format
         return Flow(stream.format, (self._named(record, name, path) for record in stream))
 
@@ -319,7 +396,7 @@ class Call:
     def _stamped(self, item: Item, result: Record, beside: str = "") -> Record:
         before = item.history if isinstance(item, Record) else []
         files = dict(self.files)
-        if not before and self.source is not None and self.source.digest():
+        if self.dated and not before and self.source is not None and self.source.digest():
             files[self.source.name] = self.source.digest()
         entry: dict[str, Any] = {"command": spoken(self.line(item)), "version": __version__}
         for content in self.loaded.values() if self.dated else ():

@@ -67,6 +67,7 @@ def called(config: model.Config) -> tuple[str, str]:
     },
     explicit=lambda given: {"seed": given["seed"] or 0} if sampling(given) else {},
     prints=lambda given: given["emit"] == "text",
+    adds=lambda given: given["best"] is not None,
 )
 def decode(
     record: Sequence[str] | Record | None,

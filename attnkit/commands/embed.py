@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     feed=texts.texts_of,
     alone=lambda given: given["ids"] is not None or given["image"] is not None,
     extra={"lines": options.switch("a stream: one record for each line")},
+    adds=lambda given: False,
     explicit=lambda given: {"seed": given["seed"]} if given["dim"] is not None else {},
 )
 def embed(

@@ -24,6 +24,7 @@ POOLS = ("none", "cls", "mean", "pooler")
     feed=texts.given_to_model,
     alone=lambda given: given["ids"] is not None or given["image"] is not None,
     extra={"lines": options.switch("a stream: one record for each line")},
+    adds=lambda given: False,
 )
 def encode(
     given: Sequence[str] | str | Record | None,

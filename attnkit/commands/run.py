@@ -42,9 +42,12 @@ def pipeline(call: Call, upstream: Flow | None) -> Flow:
 
     flow = pipelines.chained(calls, after)
     call.common = last.common | {"format": output.format_for(last, flow.format)}
+    format, items = last.settled(call.common["format"], flow.items)
+    call.common["format"] = format
     for name in ("only", "dtype"):
         call.common.pop(name, None)  # the last stage has done it
-    return flow
+    call.noted = True  # by the last stage
+    return Flow(format, last.departing(items, format))
 
 
 def make_folder(name: str) -> None:

@@ -4,7 +4,7 @@
     files.py        byte sources read once, sinks that replace a file as a whole
     dtypes.py       which dtypes and shapes there are, and conversion between dtypes
     npy.py npz.py safetensors.py json.py   the formats, each with `read` and `encode`
-    archive.py      the ZIP container of npz
+    archive.py zipstream.py   the ZIP container of npz, in memory and from front to back
     syntax.py       the strict JSON parser
     numbers.py      tensors as nested lists of numbers
     meta.py         axes, labels and history as JSON
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 FORMATS = ("json", "npy", "npz", "safetensors")
-STREAMS = ("json", "npy")  # formats that hold several records back to back
+STREAMS = ("json", "npy", "npz")  # formats that hold several records back to back
 SUFFIXES = {".json": "json", ".jsonl": "json", ".ndjson": "json"} | {f".{name}": name for name in FORMATS[1:]}
 
 # What JSON begins with, and what is likely meant to be JSON: its parser says where it goes wrong.
@@ -133,7 +133,7 @@ def survive(record: Record, format: str, bfloat16: bool = False) -> Record:
     """The record as `read` gives it back after `encode`, without encoding; DataError where that would fail.
 
     >>> import numpy as np
-    >>> survive(Record({"mask": np.ones(2)}, labels={"model": ["a", "b"]}), "npy")
+    >>> survive(Record({"x": np.ones(2), "ids": np.arange(2)}, labels={"model": ["a", "b"]}), "npy")
     <Record: x (2,) float64>
     """
     if format == "npy":
@@ -173,7 +173,7 @@ def _sniff(source: Source) -> str:
     """The format of a source, from no more bytes than it takes: a short document may be all there is."""
     start = source.peek(4)
     if not start:
-        raise DataError("empty input (expected NPY, NPZ, JSON or safetensors)")
+        raise source.empty("NPY, NPZ, JSON or safetensors")
     if start == b"\x93NUM"[: len(start)]:
         return "npy"
     if start in (b"PK\x03\x04", b"PK\x05\x06"):

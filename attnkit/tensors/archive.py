@@ -21,6 +21,10 @@ END = struct.Struct("<4s4H2LH")
 END64 = struct.Struct("<4sQ2H2L4Q")
 LOCATOR = struct.Struct("<4sLQL")
 
+LOCAL_MARK, CENTRAL_MARK, END_MARK = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
+END64_MARK, LOCATOR_MARK = b"PK\x06\x06", b"PK\x06\x07"
+ENCRYPTED, UTF8 = 1, 0x800  # flags
+
 STORED, DEFLATED = 0, 8
 METHODS = {12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
 WIDE = 0xFFFFFFFF  # sizes and offsets from here on stand in a ZIP64 field
@@ -48,19 +52,27 @@ def members(data: Bytes) -> list[Member]:
         found = _entries(data, start, size, count)
     except struct.error as error:
         raise DataError("bad ZIP directory (truncated file?)") from error
+    return acceptable(found, len(data))
+
+
+def acceptable(found: list[Member], size: int) -> list[Member]:
+    """The files of an archive of that size; DataError where they would grow too much, or two have one name."""
     inflated = sum(member.size for member in found if member.method == DEFLATED)
-    limit = max(INFLATED, INFLATED_RATIO * len(data))
-    if inflated > limit:
-        raise DataError(
-            f"{readable(len(data))} compressed would become {readable(inflated)} (limit {readable(limit)}); "
-            "save it uncompressed"
-        )
+    if inflated > max(INFLATED, INFLATED_RATIO * size):
+        raise bomb(size, inflated)
     seen: set[str] = set()
     for member in found:
         if member.name in seen:
             raise DataError(f"duplicate member {member.name!r}")
         seen.add(member.name)
     return found
+
+
+def bomb(size: int, inflated: int, more: str = "") -> DataError:
+    """The error for what grows too much, to so many bytes, or to more than those."""
+    limit = readable(max(INFLATED, INFLATED_RATIO * size))
+    problem = f"{readable(size)} compressed would become {more}{readable(inflated)} (limit {limit})"
+    return DataError(f"{problem}; save it uncompressed")
 
 
 def contents(member: Member) -> memoryview:
@@ -91,7 +103,7 @@ def archive(files: Iterable[tuple[str, list[Buffer]]]) -> list[Buffer]:
 
 def _directory(data: Bytes) -> tuple[int, int, int]:
     """Where the directory starts, its size and its number of entries."""
-    end = data.rfind(b"PK\x05\x06", -END.size - 0xFFFF if len(data) > END.size + 0xFFFF else 0)
+    end = data.rfind(END_MARK, -END.size - 0xFFFF if len(data) > END.size + 0xFFFF else 0)
     if end < 0:
         raise DataError("truncated ZIP archive: no end of its directory")
     _, disk, first, here, count, size, start, comment = END.unpack_from(data, end)
@@ -99,12 +111,12 @@ def _directory(data: Bytes) -> tuple[int, int, int]:
         raise DataError(f"{len(data) - end - END.size - comment} bytes after the ZIP archive")
     if WIDE in (size, start) or count == 0xFFFF:
         signature, disk, position, _ = LOCATOR.unpack_from(data, max(end - LOCATOR.size, 0))
-        if signature == b"PK\x06\x07":
+        if signature == LOCATOR_MARK:
             if position > end:
                 raise DataError("bad ZIP directory")
             end = position
             signature, _, _, _, disk, first, here, count, size, start = END64.unpack_from(data, end)
-            if signature != b"PK\x06\x06":
+            if signature != END64_MARK:
                 raise DataError("bad ZIP directory")
     if disk or first or here != count or start + size != end:
         raise DataError("bad ZIP directory (several disks, or bytes before the archive)")
@@ -132,20 +144,17 @@ def _entry(data: Bytes, at: int, limit: int) -> tuple[Member, tuple[int, int], i
     offset = fields[16]
     name_at = at + CENTRAL.size
     raw = bytes(data[name_at : name_at + name_size])
-    name = raw.decode("utf-8" if flags & 0x800 else "cp437", "replace")
+    name = decoded(raw, flags)
     extra = bytes(data[name_at + name_size : name_at + name_size + extra_size])
-    size, packed, offset = _widened(extra, [size, packed, offset])
-    if signature != b"PK\x01\x02":
+    size, packed, offset = widened(extra, [size, packed, offset])
+    if signature != CENTRAL_MARK:
         raise DataError("bad ZIP directory")
-    if flags & 1:
-        raise DataError(f"member {name!r} is encrypted")
-    if method not in (STORED, DEFLATED):
-        raise DataError(f"member {name!r} is compressed with {METHODS.get(method, f'method {method}')}")
+    check_readable(name, flags, method)
     if offset + LOCAL.size > limit:
         raise DataError(f"member {name!r} lies outside the archive")
     local = LOCAL.unpack_from(data, offset)
     start = offset + LOCAL.size + local[9] + local[10]
-    if local[0] != b"PK\x03\x04" or data[offset + LOCAL.size : offset + LOCAL.size + local[9]] != raw:
+    if local[0] != LOCAL_MARK or data[offset + LOCAL.size : offset + LOCAL.size + local[9]] != raw:
         raise DataError(f"member {name!r} is not where the directory says")
     if start + packed > limit or (method == STORED and packed != size):
         raise DataError(f"member {name!r}: declared size {size}, stored in {packed} bytes, does not fit")
@@ -153,12 +162,27 @@ def _entry(data: Bytes, at: int, limit: int) -> tuple[Member, tuple[int, int], i
     return member, (offset, start + packed), name_at + name_size + extra_size + comment
 
 
-def _widened(extra: bytes, values: list[int]) -> list[int]:
+def decoded(raw: bytes, flags: int) -> str:
+    """The name of a member, in the encoding that its flags say."""
+    return raw.decode("utf-8" if flags & UTF8 else "cp437", "replace")
+
+
+def check_readable(name: str, flags: int, method: int) -> None:
+    """DataError where a member is encrypted, or compressed by a method that NPZ does not use."""
+    if flags & ENCRYPTED:
+        raise DataError(f"member {name!r} is encrypted")
+    if method not in (STORED, DEFLATED):
+        raise DataError(f"member {name!r} is compressed with {METHODS.get(method, f'method {method}')}")
+
+
+def widened(extra: bytes, values: list[int]) -> list[int]:
     """Sizes and offset, those that do not fit 32 bits taken from the ZIP64 field."""
     at = 0
     while WIDE in values and at + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, at)
         if kind == 1:
+            if at + 4 + length > len(extra):
+                raise DataError("bad ZIP archive: an extra field does not fit")
             wide = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
             return [next(wide, WIDE) if value == WIDE else value for value in values]
         at += 4 + length
@@ -191,7 +215,7 @@ def _headers(name: str, content: list[Buffer], offset: int) -> tuple[bytes, byte
     stated = WIDE if big else size
     fields = (
         version,
-        0 if raw.isascii() else 0x800,
+        0 if raw.isascii() else UTF8,
         STORED,
         0,
         NEW_YEAR_1980,
@@ -206,15 +230,15 @@ def _headers(name: str, content: list[Buffer], offset: int) -> tuple[bytes, byte
     wide = [size, size] * big + [offset] * far
     wide_field = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
     rest = (len(wide_field), 0, 0, 0, 0o644 << 16, WIDE if far else offset)
-    local = LOCAL.pack(b"PK\x03\x04", *fields, len(extra)) + raw + extra
-    return local, CENTRAL.pack(b"PK\x01\x02", 3 << 8 | version, *fields, *rest) + raw + wide_field
+    local = LOCAL.pack(LOCAL_MARK, *fields, len(extra)) + raw + extra
+    return local, CENTRAL.pack(CENTRAL_MARK, 3 << 8 | version, *fields, *rest) + raw + wide_field
 
 
 def _end(count: int, size: int, start: int) -> bytes:
     """What stands after the directory."""
     wide = b""
     if start >= WIDE or count >= 0xFFFF:
-        wide = END64.pack(b"PK\x06\x06", END64.size - 12, 3 << 8 | 45, 45, 0, 0, count, count, size, start)
-        wide += LOCATOR.pack(b"PK\x06\x07", 0, start + size, 1)
+        wide = END64.pack(END64_MARK, END64.size - 12, 3 << 8 | 45, 45, 0, 0, count, count, size, start)
+        wide += LOCATOR.pack(LOCATOR_MARK, 0, start + size, 1)
     few = min(count, 0xFFFF)
-    return wide + END.pack(b"PK\x05\x06", 0, 0, few, few, size, min(start, WIDE), 0)
+    return wide + END.pack(END_MARK, 0, 0, few, few, size, min(start, WIDE), 0)

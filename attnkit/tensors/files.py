@@ -65,6 +65,7 @@ class Source:
         self._ended = False
         self._captured: list[Buffer] | None = None  # consumed since the last record, where asked for
         self._hash = None
+        self._unhashed: list[Buffer] | None = None  # consumed, for a SHA-256 that may not be asked for
         if hash:
             import hashlib
 
@@ -136,12 +137,26 @@ class Source:
                 raise DataError(f"more than {readable(limit)}, too large to hold in memory", self.name)
         return whole
 
+    def empty(self, expected: str) -> DataError:
+        """The error for a source without a byte; that of a pipe is likely the fault of the command before."""
+        with contextlib.suppress(OSError):
+            if stat.S_ISFIFO(os.fstat(self._descriptor).st_mode):
+                return DataError(f"empty input (expected {expected}) (did the command before it fail?)", self.name)
+        return DataError(f"empty input (expected {expected})", self.name)
+
     def stop_hash(self) -> None:
         """Gives up the SHA-256, where it turns out that nobody needs it."""
-        self._hash = None
+        self._hash = self._unhashed = None
+
+    def defer_hash(self) -> None:
+        """Keeps what is consumed from now on, and computes the SHA-256 when it is asked for."""
+        self._unhashed = [] if self._hash else None
 
     def digest(self) -> str:
         """The SHA-256 of all that was consumed, in hexadecimal; empty where none is kept."""
+        waiting, self._unhashed = self._unhashed or [], None
+        for data in waiting:
+            self._note_hash(data)
         return self._hash.hexdigest() if self._hash else ""
 
     def capture(self) -> None:
@@ -182,10 +197,16 @@ class Source:
         return taken
 
     def _note(self, data: memoryview) -> None:
-        if self._hash:
-            self._hash.update(data)
+        if self._unhashed is not None:
+            self._unhashed.append(data)
+        else:
+            self._note_hash(data)
         if self._captured is not None:
             self._captured.append(data)
+
+    def _note_hash(self, data: Buffer) -> None:
+        if self._hash:
+            self._hash.update(data)
 
     def _reading(self, call: Callable[[Operand], Result], operand: Operand) -> Result:
         """One system call that reads whatever is there (Python itself repeats interrupted ones)."""

@@ -51,20 +51,23 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
 
 
 def encode(record: Record) -> list[Buffer]:
-    """The one tensor of a record as NPY, the same bytes as `numpy.save` writes; DataError if it holds others.
+    """x of a record as NPY, the same bytes as `numpy.save` writes; DataError where `own` tensors would be lost.
 
-    >>> len(b"".join(encode(Record({"x": np.zeros(3)}))))
+    >>> len(b"".join(encode(Record({"x": np.zeros(3), "ids": np.arange(3)}))))
     152
     """
     return encode_array(lone(record))
 
 
 def lone(record: Record) -> Array:
-    """The only tensor of a record; DataError names those that an NPY file would lose."""
-    others = [name for name in record.tensors if name != "x"]
+    """The tensor of a record that NPY holds, x or the only one; DataError names those that must not be lost."""
     if len(record.tensors) == 1:
         return next(iter(record.tensors.values()))
-    raise DataError(f"npy holds one tensor, and the record has {listed(others)} beside x; -f npz or --only x")
+    if "x" not in record:
+        raise DataError(f"npy holds one tensor, and there is {listed(record.tensors)}; -f npz, or --only NAME")
+    if record.own:
+        raise DataError(f"npy holds x alone and would lose {listed(record.own)}; -f npz")
+    return record["x"]
 
 
 def encode_array(array: Array) -> list[Buffer]:
@@ -86,6 +89,19 @@ def read_array(source: Source, bfloat16: bool = False) -> Array:
     if data.size < count:
         raise DataError(f"truncated data: shape {shape} {dtype.name} needs {count} bytes, got {data.size}")
     return from_bytes(data, dtype, shape, fortran)
+
+
+def length(source: Source) -> int:
+    """The bytes that the array takes which a source begins with, of which no more than the header is looked at.
+
+    >>> length(Source.of(b"".join(encode_array(np.zeros(3))) + b"more"))
+    152
+    """
+    start = source.peek(12)
+    before = 12 if start[6:7] > b"\x01" else 10
+    header = min(int.from_bytes(start[8:before], "little"), LONGEST_HEADER)
+    dtype, shape, _ = read_header(Source.of(source.peek(before + header)), bfloat16=True)
+    return before + header + byte_count(shape, dtype.itemsize)
 
 
 def trailing(source: Source) -> DataError:

@@ -10,31 +10,51 @@ from attnkit.tensors.dtypes import name_of
 from attnkit.tensors.files import Buffer, Mapped, Source, blamed, map_file, within
 from attnkit.tensors.meta import described, dumps, loads, parts
 from attnkit.tensors.record import Array, Record
+from attnkit.tensors.zipstream import DESCRIPTOR_MARK, archives
 
 META = "meta.json"
 
 
 def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
-    """The one record of an NPZ file, the data of uncompressed members used where they lie.
+    """The records of a source, an NPZ archive each, read from front to back.
 
     bfloat16  take 2-byte void elements for it also where `meta.json` does not say so
 
     >>> import numpy as np
     >>> r = Record({"x": np.eye(2), "ids": np.arange(2)}, labels={"token": ["a", "b"]})
-    >>> [list(again.tensors) for again in read(Source.of(b"".join(encode(r))))]
-    [['x', 'ids']]
+    >>> [list(again.tensors) for again in read(Source.of(b"".join(encode(r) * 2)))]
+    [['x', 'ids'], ['x', 'ids']]
     """
     with blamed(source.name):
-        found = {member.name: member for member in members(source.read_all())}
-        about = _about(found.pop(META)) if META in found else {}
-        if not found:
-            raise DataError("no tensors in this NPZ file")
-        halves = about.pop("bfloat16", [])  # NPY has no name for this dtype
-        if not isinstance(halves, list) or not all(f"{name}.npy" in found for name in halves):
-            raise DataError(f'member {META!r}: key "bfloat16" does not list tensors')
-        names = {name: name.removesuffix(".npy") for name in found}
-        tensors = {names[name]: _tensor(found[name], bfloat16 or names[name] in halves) for name in found}
-        yield described(Record(tensors), about)
+        for found in archives(source, _measured):
+            yield _record({member.name: member for member in found}, bfloat16)
+
+
+def _record(found: dict[str, Member], bfloat16: bool) -> Record:
+    """The record of the files of one archive."""
+    about = _about(found.pop(META)) if META in found else {}
+    if not found:
+        raise DataError("no tensors in this NPZ file")
+    halves = about.pop("bfloat16", [])  # NPY has no name for this dtype
+    if not isinstance(halves, list) or not all(f"{name}.npy" in found for name in halves):
+        raise DataError(f'member {META!r}: key "bfloat16" does not list tensors')
+    names = {name: name.removesuffix(".npy") for name in found}
+    tensors = {names[name]: _tensor(found[name], bfloat16 or names[name] in halves) for name in found}
+    return described(Record(tensors), about)
+
+
+def _measured(name: str, source: Source) -> int:
+    """The size of a file that the source begins with: an array says it, and no JSON has a mark of ZIP in it."""
+    with within(f"member {name!r}"):
+        if name != META:
+            _check_name(name)
+            return npy.length(source)
+        count = 1
+        while (end := (ahead := source.peek(count)).find(DESCRIPTOR_MARK)) < 0:
+            if len(ahead) < count:
+                raise DataError("truncated: no end of it")
+            count = len(source.glance(1 << 62)) + 1
+        return end
 
 
 def mapped(path: str) -> Mapped:
@@ -72,22 +92,22 @@ def _about(member: Member) -> dict[str, Any]:
 def _entry(member: Member) -> tuple[str, tuple[int, ...]]:
     """The dtype and the shape of a member."""
     with within(f"member {member.name!r}"):
-        _check_name(member)
+        _check_name(member.name)
         packed = member.packed if member.method == STORED else contents(member)
         dtype, shape, _ = npy.read_header(Source.of(packed), False)
         return name_of(dtype), shape
 
 
-def _check_name(member: Member) -> None:
-    if member.name.endswith((".pkl", ".pickle")):
+def _check_name(name: str) -> None:
+    if name.endswith((".pkl", ".pickle")):
         raise DataError("object arrays (pickle) are never loaded")
-    if not member.name.endswith(".npy"):
+    if not name.endswith(".npy"):
         raise DataError("not an NPY array")
 
 
 def _tensor(member: Member, bfloat16: bool) -> Array:
     with within(f"member {member.name!r}"):
-        _check_name(member)
+        _check_name(member.name)
         source = Source.of(contents(member))
         array = npy.read_array(source, bfloat16)
         if source.peek(1):

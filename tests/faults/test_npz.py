@@ -74,7 +74,6 @@ BAD = {
     # the container
     "cut": (WHOLE[:-30], "truncated ZIP archive"),
     "first bytes alone": (WHOLE[:4], "truncated ZIP archive"),
-    "bytes after the archive": (WHOLE + b"abc", "3 bytes after the ZIP archive"),
     "member outside": (patched(WHOLE, -42, 1 << 30, "<I"), "member 'x.npy' lies outside the archive"),
     "meta no object": (npz([("x.npy", saved(EYE)), ("meta.json", b"[]")]), "member 'meta.json'", "not a JSON object"),
     "meta no JSON": (npz([("x.npy", saved(EYE)), ("meta.json", b"{,}")]), "member 'meta.json': line 1 column 2"),
@@ -92,6 +91,27 @@ BAD = {
 @pytest.mark.parametrize(("content", "parts"), [(case[0], case[1:]) for case in BAD.values()], ids=BAD)
 def test_refused(reject, content, parts):
     reject(content, *parts)
+
+
+# What comes before is a record and has been delivered; a file gets all of the stream or nothing.
+TAILS = {
+    "text": (b"abc", "3 bytes after the ZIP archive"),
+    "array": (saved(EYE), "144 bytes after the ZIP archive"),
+    "half a mark": (WHOLE[:3], "3 bytes after the ZIP archive"),
+    "mark alone": (WHOLE[:4], "truncated ZIP archive"),
+    "archive cut": (WHOLE[:-1], "truncated ZIP archive: no end of its directory"),
+    "empty archive": (npz([]), "no tensors in this NPZ file"),
+}
+
+
+@pytest.mark.parametrize(("tail", "problem"), TAILS.values(), ids=TAILS)
+def test_bytes_after_an_archive(attnkit, refused, tail, problem):
+    run = attnkit("layernorm", stdin=WHOLE + tail)
+    assert run.out == attnkit("layernorm", stdin=WHOLE).out
+    refused(run._replace(out=b""), 3, "layernorm: <stdin>: ", problem)
+    run = attnkit("layernorm", attnkit.file("in.npz", WHOLE + tail), "-o", attnkit.file("old.npz", b"old"))
+    refused(run, 3, "layernorm: in.npz: ", problem)
+    assert (attnkit.folder / "old.npz").read_bytes() == b"old"
 
 
 NAMES = (

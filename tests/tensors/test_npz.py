@@ -1,6 +1,7 @@
 """NPZ: the fault list, section Z, and the archives of numpy and zipfile."""
 
 import io
+import os
 import struct
 import zipfile
 
@@ -130,6 +131,134 @@ def test_sizes_that_lie_are_found_while_inflating():
         record_of(bytes(data))
 
 
+class Pipe(io.RawIOBase):
+    """A file that cannot seek, as a pipe cannot: zipfile writes checksums and sizes behind the members."""
+
+    def __init__(self):
+        self.written = b""
+
+    def writable(self):
+        return True
+
+    def seekable(self):
+        return False
+
+    def tell(self):
+        raise OSError("a pipe")
+
+    def write(self, data):
+        self.written += bytes(data)
+        return len(data)
+
+
+def streamed(save=np.savez, **arrays) -> bytes:
+    pipe = Pipe()
+    save(pipe, **arrays)
+    return pipe.written
+
+
+def streamed_zip(method, *files) -> bytes:
+    """An archive written to a pipe, its descriptors of 32 bits."""
+    pipe = Pipe()
+    with zipfile.ZipFile(pipe, "w", method) as made:
+        for name, data in files:
+            made.writestr(name, data)
+    return pipe.written
+
+
+BIG = np.arange(300_000.0).reshape(1000, 300)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("write", [saved, streamed])
+def test_archives_of_numpy_follow_one_another(save, write):
+    data = write(save, a=BIG, b=np.arange(3)) + write(save, a=BIG + 1, b=np.zeros(()), c=np.zeros((0, 2)))
+    first, second = read(Source.of(data))
+    assert np.array_equal(first["a"], BIG) and first["b"].tolist() == [0, 1, 2]
+    assert np.array_equal(second["a"], BIG + 1) and second["b"] == 0 and second["c"].shape == (0, 2)
+
+
+def test_archives_written_one_after_another_into_a_file():
+    """Their offsets count from the start of the file."""
+    written = io.BytesIO()
+    for value in range(3):
+        np.savez(written, x=np.full(5, value))
+    assert [record["x"][0] for record in read(Source.of(written.getvalue()))] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_record_written_to_a_pipe(method):
+    data = streamed_zip(method, ("x.npy", ONE), ("meta.json", b'{"axes":{"x":["token","model"]}}'))
+    first, second = read(Source.of(data * 2))
+    assert first.axes == second.axes == {"x": ("token", "model")} and first["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("write", [saved, streamed])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_every_cut_and_every_change_of_an_archive_after_another(write, save):
+    whole = write(save, x=np.arange(4.0))
+    for end in range(4, len(whole)):
+        records = iter(read(Source.of(GOOD + whole[:end], "file")))
+        next(records)
+        with pytest.raises(DataError, match=r"file: .*truncated"):
+            next(records)
+    for at in range(whole.index(b"\x93NUMPY") if save is np.savez else 43, len(whole)):
+        changed = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        try:
+            again = [record["x"].tolist() for record in read(Source.of(GOOD + changed, "file"))]
+        except DataError as error:
+            assert error.name == "file"
+        else:  # a date, a version, an attribute
+            assert again[1] == [0, 1, 2, 3]
+
+
+def test_a_record_is_there_before_the_next_one_is():
+    data = b"".join(encode(RECORD, "npz"))
+    reader, writer = os.pipe()
+    with Source(reader, "pipe") as source:
+        os.write(writer, data)
+        records = iter(read(source))
+        assert np.array_equal(next(records)["x"], np.eye(3))
+        os.write(writer, streamed(x=np.arange(3)))
+        assert next(records)["x"].tolist() == [0, 1, 2]
+        os.close(writer)
+        assert list(records) == []
+
+
+def test_bombs_in_a_stream_are_refused_as_they_grow():
+    data = streamed(np.savez_compressed, x=np.zeros(80_000_000, np.uint8))
+    with pytest.raises(DataError, match=r"compressed would become more than 6\d\.\d MB \(limit 67.1 MB\)"):
+        record_of(data)
+
+
+def test_what_header_and_directory_say_must_be_the_same():
+    data = bytearray(zipped(("x.npy", ONE), ("y.npy", ONE)))
+    entry = data.rindex(b"PK\x01\x02")
+    first = data.index(b"PK\x01\x02")
+    gone = data[:first] + data[entry:]
+    struct.pack_into("<2HL", gone, len(gone) - 14, 1, 1, len(data) - 22 - entry)
+    swapped = bytes(data[:first] + data[entry:-22] + data[first:entry] + data[-22:])
+    assert list(record_of(swapped).tensors) == ["x", "y"]  # the order of a directory is free
+    for changed, problem in (
+        (bytes(gone), "member 'x.npy' is missing from the ZIP directory"),
+        (changed_at(data, entry + 16), "member 'y.npy': damaged: its size or checksum differs from the directory's"),
+        (changed_at(data, entry + 46), "is not where the directory says"),
+        (changed_at(data, len(data) - 10), "bad ZIP directory: its size or place differs"),
+        (changed_at(data, len(data) - 6), "bad ZIP directory: its size or place differs"),
+        (changed_at(data, len(data) - 14), "bad ZIP directory (several disks)"),
+        (changed_at(data, entry), "neither a member nor the directory"),
+    ):
+        with pytest.raises(DataError) as caught:
+            record_of(changed)
+        assert problem in str(caught.value)
+
+
+def changed_at(data: bytearray, at: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
 def encrypted() -> bytes:
     data = bytearray(zipped(("x.npy", ONE)))
     data[data.index(b"PK\x01\x02") + 8] |= 1
@@ -181,7 +310,7 @@ GOOD = zipped(("x.npy", ONE))
         (flipped(), "member 'x.npy': damaged"),
         (GOOD[:-30], "truncated ZIP archive: no end of its directory"),
         (GOOD + b"junk", "4 bytes after the ZIP archive"),
-        (GOOD[:4] + b"junk" + GOOD[4:], "bytes before the archive"),
+        (GOOD[:4] + b"junk" + GOOD[4:], "bad ZIP archive: no header where a member begins"),
         (
             zipped(("x.npy", ONE), ("meta.json", b"{")),
             "member 'meta.json': line 1 column 2: unexpected end of input",
