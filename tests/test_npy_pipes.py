@@ -166,6 +166,19 @@ def test_what_travels_along_is_left_out_and_a_note_says_so(capfdbinary):
     assert code == 3 and "would lose mask" in err
 
 
+def test_a_model_writes_x_and_leaves_its_company_behind(capfdbinary):
+    story, fr_en = (
+        Path(__file__).parent.parent / "samples/data/story",
+        Path(__file__).parent.parent / "samples/data/fr-en",
+    )
+    code, out, err = here(capfdbinary, f"decode --model {story} 'One day' --max-tokens 3 -f npy")
+    assert (code, records(out)[0]["x"].shape) == (0, (3,)) and "note: npy holds x alone; left out: ids" in err
+    code, out, err = here(capfdbinary, f"encode --model {fr_en} 'le chat noir' -f npy")
+    assert (code, len(records(out))) == (0, 1) and "note: npy holds x alone; left out: " in err and "memory" in err
+    code, out, err = here(capfdbinary, f"decode --model {fr_en} 'le chat noir' --beam 3 --best 2 -f npy")
+    assert (code, out) == (3, b"") and "npy holds x alone and would lose " in err and "scores" in err
+
+
 def test_the_note_comes_once_a_stream():
     code, out, err = bash("attnkit embed --lines --dim 2 -f npy", b"a b\nc\nd e f\n")
     assert (code, err) == (0, "attnkit embed: note: " + NOTE.format("ids, table, labels"))

@@ -146,6 +146,8 @@ class _Reader:
 
     def _content(self, name: str, size: int) -> memoryview:
         """The next bytes, in place where they are in memory."""
+        if size >= 1 << 62:
+            raise DataError(f"member {name!r}: declared size {size} does not fit")
         content = self._source.take(size)
         self.at += content.size
         if content.size < size:
@@ -217,7 +219,8 @@ class _Reader:
         wide: tuple[int, ...] = ()
         if self._source.peek(4) == END64_MARK:
             wide = END64.unpack(self._read(END64.size, what))
-            self._read(max(wide[1] - END64.size + 12, 0), what)
+            if wide[1] != END64.size - 12:
+                raise DataError("bad ZIP directory: an end of another size")
             if self._read(LOCATOR.size, what)[:4] != LOCATOR_MARK:
                 raise DataError("bad ZIP directory")
         if len(self._source.peek(4)) < 4:

@@ -253,6 +253,17 @@ def test_what_header_and_directory_say_must_be_the_same():
         assert problem in str(caught.value)
 
 
+def test_sizes_beyond_all_bounds_are_refused():
+    """A ZIP64 size of a member, and of the end of the directory, with bytes enough to begin with."""
+    wide = struct.pack("<2H2Q", 1, 16, 2**64 - 1, 2**64 - 1)
+    head = archive.LOCAL.pack(b"PK\x03\x04", 45, 0, 0, 0, 0, 0, 0xFFFFFFFF, 0xFFFFFFFF, 5, len(wide)) + b"x.npy" + wide
+    with pytest.raises(DataError, match=r"member 'x\.npy': declared size 18446744073709551615 does not fit"):
+        record_of(head + bytes(20 << 20))
+    end = archive.END64.pack(b"PK\x06\x06", 2**63, 45, 45, 0, 0, 1, 1, 1, 1)
+    with pytest.raises(DataError, match="bad ZIP directory"):
+        record_of(GOOD[:-22] + end + GOOD[-22:])
+
+
 def changed_at(data: bytearray, at: int) -> bytes:
     changed = bytearray(data)
     changed[at] ^= 1
