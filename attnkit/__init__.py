@@ -8,6 +8,7 @@ display/      arrays as tables and heat maps
 commands/     the tools, one file each; every one is a function of a record
 tool          what surrounds that function: its place in a pipe, its line of history
 texts images  what a model is given; layers: one layer of it as a tool's parameters
+masking       which mask and bias attention uses
 tracing       intermediates of a run kept, replaced, switched off; recipes: a model as a shell pipeline
 generating/   text token by token: prompts, caches, what is shown on the way
 options, commandline, operands, formats, views, output   flags, arguments, files, formats, looks, results

@@ -4,12 +4,15 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import DataError, FileError, UsageError
 from attnkit.options import Load
 from attnkit.tensors import Source, open_source, read
 from attnkit.tensors.record import Record, listed
+
+if TYPE_CHECKING:
+    from attnkit.masking import Attended
 
 
 def opened(path: str, hash: bool = False) -> tuple[Source, str]:
@@ -45,7 +48,8 @@ def load(
     piped     what the stage before gives, where that is the operand
     bfloat16  take 2-byte void elements of NPY for it
     what      tensor -> a record with only x; tensors -> the dict of its tensors;
-              memory -> that dict, or of FILE:NAME one of x alone;
+              attended -> a record with only x, and the mask that belongs to it;
+              memory -> the same of the record's `memory`, where no NAME says another one;
               words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name;
               image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
               model -> a Checkpoint, whose files are hashed when their history is written
@@ -106,10 +110,12 @@ def tensor_of(records: Sequence[Record], name: str, file: str, what: Load) -> An
         raise DataError(f"{len(records)} records (expected 1)", file)
     if name and what == "tensors":
         raise UsageError(f"takes the whole file, not its tensor {name!r} alone", file)
-    if what == "tensors" or (what == "memory" and not name):
+    if what == "tensors":
         return records[0].tensors
+    if what in ("attended", "memory"):
+        return attended(records[0], name or memory_in(records[0], what), file)
     found = chosen(records[0], name, file)
-    return found if what == "tensor" else found.tensors if what == "memory" else found["x"]
+    return found if what == "tensor" else found["x"]
 
 
 def taken(piped: list[Record | str], path: str, what: Load) -> Any:
@@ -118,6 +124,24 @@ def taken(piped: list[Record | str], path: str, what: Load) -> Any:
         text = "".join(f"{item}\n" for item in piped if isinstance(item, str))
         return vocabulary(text, "<stdin>", what)
     return tensor_of([item for item in piped if isinstance(item, Record)], path.partition(":")[2], "<stdin>", what)
+
+
+def memory_in(record: Record, what: Load) -> str:
+    """The tensor that a memory is where nothing names it: `memory`, else x, else the first."""
+    usual = ("memory", "x", *record) if what == "memory" else ()
+    return next((name for name in usual if name in record), "")
+
+
+def attended(record: Record, name: str = "", source: str = "", own: bool = False) -> "Attended":
+    """A record with only the tensor of that name, called x, and the mask of the record that belongs to it.
+
+    own  whether it is the record at hand
+    """
+    from attnkit import masking
+
+    found = chosen(record, name, source)
+    alone = next(iter(record)) if len(record) == 1 else "x"
+    return masking.attended(found, record, name or alone, source, own)
 
 
 def chosen(record: Record, name: str = "", source: str = "") -> Record:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from attnkit.errors import UsageError
 
 Parse = Callable[[str], Any]
-Load = Literal["tensor", "tensors", "memory", "words", "tokenizer", "model", "image", "patches"]
+Load = Literal["tensor", "tensors", "attended", "memory", "words", "tokenizer", "model", "image", "patches"]
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,11 @@ def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Flag
 def tensor(help: str) -> Flag:
     """A flag naming a tensor: FILE, FILE:NAME, or :NAME for one of the record at hand."""
     return Flag(help, "FILE", str, "tensor")
+
+
+def attended(help: str) -> Flag:
+    """A flag naming a tensor that attention takes part in, whose record may have a mask that belongs to it."""
+    return Flag(help, "FILE", str, "attended")
 
 
 def tensors(help: str) -> Flag:

@@ -377,16 +377,20 @@ class Call:
         return given
 
     def _operand(self, name: str, value: Any, item: Item) -> Any:
+        load = self.tool.flags[name].load or "tensor"
         if isinstance(value, np.ndarray):
-            return value if self.tool.flags[name].load == "image" else Record({"x": value})
+            value = value if load == "image" else Record({"x": value})
+        if isinstance(value, Record) and load in ("attended", "memory"):
+            return operands.attended(value, operands.memory_in(value, load))
         if not isinstance(value, str):
             return value
         if value.startswith(":"):
             if not isinstance(item, Record):
                 raise UsageError(f"there is no record here to take {value[1:]!r} from", spelled(name, value)[0])
+            if load in ("attended", "memory"):
+                return operands.attended(item, value[1:], value, own=True)
             return operands.chosen(item, value[1:], value)
         if name not in self.loaded:
-            load = self.tool.flags[name].load or "tensor"
             piped = None if self.upstream is None or not is_stdin(value) else list(self.upstream.items)
             content, digests = operands.load(value, load, piped, self.dtype == "bfloat16")
             self.loaded[name] = content

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from attnkit import attending, layers, model, operands, options
+from attnkit import attending, layers, masking, model, operands, options
 from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.masking import Attended
 from attnkit.tensors.record import Array, Record, listed
 from attnkit.tool import tool
 
@@ -48,14 +49,17 @@ def attend(
     layer: Annotated[str | None, options.LAYER] = None,
     seed: Annotated[int | None, options.integer("random weights from this seed", 0)] = None,
     memory: Annotated[
-        Record | None, options.tensor("keys and values come from here, not from x; :memory is the record's")
+        Attended | None, options.attended("keys and values come from here, not from x; :memory is the record's")
     ] = None,
-    query: Annotated[Record | None, options.tensor("queries in place of x")] = None,
-    key: Annotated[Record | None, options.tensor("keys in place of x or the memory")] = None,
-    value: Annotated[Record | None, options.tensor("values in place of the keys")] = None,
+    query: Annotated[Attended | None, options.attended("queries in place of x")] = None,
+    key: Annotated[Attended | None, options.attended("keys in place of x or the memory")] = None,
+    value: Annotated[Attended | None, options.attended("values in place of the keys")] = None,
     mask: Annotated[
         Record | None,
-        options.tensor("bool or 0/1: 1 = may attend; float: added [default: the record's own]"),
+        options.tensor(
+            "bool or 0/1: 1 = may attend; float: added [default: the record's mask; of a memory its memory_mask, "
+            "else the padding in its mask]"
+        ),
     ] = None,
     causal: Annotated[bool, options.switch("a query sees keys up to its own position")] = False,
     align: Annotated[
@@ -76,7 +80,8 @@ def attend(
     ] = 0.0,
     score: Annotated[str, options.choice("how a query and a key are compared", tuple(model.SCORES))] = "scaled-dot",
     bias: Annotated[
-        Record | None, options.tensor("added to the scores; :bias is the one of posenc --kind alibi or t5")
+        Record | None,
+        options.tensor("added to the scores, in place of the record's bias [default: that, as posenc makes it]"),
     ] = None,
     past_key: Annotated[Record | None, options.tensor("keys that come before, (B, G, P, K)")] = None,
     past_value: Annotated[Record | None, options.tensor("values that come before, (B, G, P, V)")] = None,
@@ -101,9 +106,11 @@ def attend(
     """Attention: every query's average of the values, weighted by how well its key fits.
 
     Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V. Without weights Q = K = V = x. x is (T, D), (B, T, D) or,
-    already split into heads, (B, H, T, D). A record's own mask is used, unless queries or keys come from
-    elsewhere. A query that may attend to nothing gets zeros, and a warning. With --model and --layer the
-    weights, heads, scale, positions and the order of time are the model's.
+    already split into heads, (B, H, T, D). Self-attention uses the record's mask and bias. Attention to a memory
+    uses the mask of that memory: its memory_mask, else the padding in its own mask. A mask or bias that could be
+    meant and is not used is named in a warning. A query that may attend to nothing gets zeros, and a warning.
+    With --model and --layer the weights, heads, scale, positions and causality are the model's. Intermediates
+    that an earlier attend left in the record are dropped.
 
     \b
     Example:
@@ -122,24 +129,23 @@ def attend(
     if weights not in (None, "full") and (steps or "weights" in (*keep, emit)):
         raise UsageError(f"--weights {weights} is in place of all the weights, which --steps, --keep or --emit ask for")
     inputs = record or Record({})
-    if weights is not None and any(name.startswith("weights.") for name in inputs):  # of another attention
-        inputs = inputs.only([name for name in inputs if not name.startswith("weights.")])
     if model_ is not None:
         layer = layers.chosen(model_, layer, "attend")
         if layer.endswith(".cross") and memory is None and key is None:
-            memory = operands.chosen(inputs, "memory")
-            mask = operands.chosen(inputs, "memory_mask") if mask is None and "memory_mask" in inputs else mask
+            memory = operands.attended(inputs, "memory", own=True)
     asking = query or operands.chosen(inputs)
     keys = key or memory or operands.chosen(inputs)
     q, k, v = asking["x"], keys["x"], (value or keys)["x"]
     over = "source" if key or memory else "key"
-    if mask is None and not (query or key or memory) and "mask" in inputs:
-        mask = operands.chosen(inputs, "mask")
+    past = 0 if past_key is None else past_key["x"].shape[-2]
+    by_hand = model_ is None
+    mask = mask or masking.mask_in_use(inputs, query, key or memory, past, by_hand)
+    bias = bias or masking.bias_in_use(inputs, query, key or memory, by_hand)
     warn_of_floats(mask)
     said_by_model: dict[str, Any] = {}
     if model_ is not None and layer is not None:
         params = model_.params.get(layer, {})
-        said_by_model = options_of(model_, layer, q, inputs, array(past_key))
+        said_by_model = options_of(model_, layer, q, inputs, array(mask), past)
         if offset is not None and (said_by_model.get("rotary") or said_by_model.get("bias") is not None):
             raise UsageError("the model itself says where its queries stand", "--offset")
         heads, kv_heads, scale, causal, window, bias = merged(
@@ -201,14 +207,30 @@ def attend(
 
 
 def options_of(
-    checkpoint: "Checkpoint", layer: str, q: Array, inputs: Record, past_key: Array | None
+    checkpoint: "Checkpoint", layer: str, q: Array, inputs: Record, mask: Array | None, past: int
 ) -> dict[str, Any]:
     """What a model says of attention in one of its layers, for the tokens of a record."""
     if q.ndim not in (2, 3):
         raise DataError(f"x {q.shape}: --model takes (T, D) or (B, T, D)")
     context = layers.context_of(inputs)
-    context.past = 0 if past_key is None else past_key.shape[-2]
+    context.past = past
+    if past and context.positions is not None:
+        context.positions = positions_after(context.positions, mask, past, q.shape[-2])
     return model.attention_options(layers.of(checkpoint), layer, q.shape[-2], context)
+
+
+def positions_after(positions: Array, mask: Array | None, past: int, count: int) -> Array:
+    """Positions of the last tokens of a padded batch, some being in a cache: by a mask of all, else after those.
+
+    positions (B, N), mask (B, 1, P + T) or another one -> (B, T)
+
+    >>> positions_after(np.array([[0, 1]]), None, past=3, count=2).tolist()
+    [[3, 4]]
+    """
+    found = layers.padded_positions(mask)
+    if found is not None and found.shape[-1] == past + count:
+        return found[..., past:]
+    return past + positions
 
 
 def merged(

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit import layers, model, options, texts
+from attnkit import layers, masking, model, operands, options, texts
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.generating import caches
 from attnkit.generating.asked import Asked, dtype_of
@@ -252,14 +252,17 @@ def kept_of(names: Sequence[str], real: Array) -> list[str] | None:
 def memory_of(given: Any, asked: Asked) -> tuple[Array | None, Array | None, Labels | None]:
     """The memory that is given, its mask and its tokens: of --memory, else of the record."""
     record = given if isinstance(given, Record) else Record({})
-    own = record.tensors.get("memory")
-    if asked.memory is None:
-        return own, record.tensors.get("memory_mask"), record.labels.get("source")
-    named = asked.memory.tensors if isinstance(asked.memory, Record) else asked.memory
-    memory = named["memory"] if "memory" in named else named.get("x", next(iter(named.values())))
-    if memory is own:  # :memory
-        return own, record.tensors.get("memory_mask"), record.labels.get("source")
-    return memory, named.get("memory_mask"), None
+    chosen = asked.memory
+    if chosen is None:
+        if "memory" not in record:
+            return None, None, None
+        chosen = masking.attended(operands.chosen(record, "memory"), record, "memory", own=True)
+    mask = None if chosen.mask is None else chosen.mask["x"]
+    if mask is not None and mask.dtype.kind in "iu":
+        mask = model.boolean(mask)
+    if chosen.own and chosen.name == "memory":  # the array itself: whether it is x is asked of it
+        return record["memory"], mask, record.labels.get("source")
+    return chosen["x"], mask, None
 
 
 def encoded(ids: Sequence[int], asked: Asked) -> Array:
