@@ -41,6 +41,18 @@ def axes_of(name: str, keys: str) -> tuple[str, ...]:
     return tuple(keys if axis == "key" else axis for axis in AXES[name])
 
 
+def intermediates_in(record: Record) -> list[str]:
+    """The tensors of a record that an earlier attend has left there: by their names and their axes.
+
+    >>> kept = {"weights": ("head", "query", "key"), "q": ("token", "model")}
+    >>> intermediates_in(Record({"weights": np.zeros((1, 2, 2)), "q": np.zeros((2, 4))}, kept))
+    ['weights']
+    """
+    called = {name: {axes_of(name, keys) for keys in ("key", "source", "present")} for name in AXES}
+    found = {name: record.axes.get(name, ()) for name in record if name in AXES}
+    return [name for name, axes in found.items() if axes[axes[:1] == ("batch",) :] in called[name]]
+
+
 def formulas(
     found: Mapping[str, Array],
     weights: Mapping[str, Array],

@@ -81,14 +81,18 @@ def named(record: Record, name: str, of: str = "x") -> Record:
     """
     mask, axes, tensor = record[name], record.axes.get(name, ()), record[of]
     batch = len(tensor) if tensor.ndim > 2 else -1
-    if mask.shape == (batch, *tensor.shape[-2:-1]) and (axes[:1] == ("batch",) or (not axes and batch != mask.shape[1])):
+    if mask.shape == (batch, *tensor.shape[-2:-1]) and (
+        axes[:1] == ("batch",) or (not axes and batch != mask.shape[1])
+    ):
         return Record({"x": mask[:, None]}, {"x": ONE_ROW})
     if not axes and mask.ndim == 3 and len(mask) == batch:
         axes = ONE_ROW
     return Record({"x": mask}, {"x": axes} if axes else {})
 
 
-def mask_in_use(record: Record, queries: Attended | None, keys: Attended | None, past: int, hand: bool) -> Record | None:
+def mask_in_use(
+    record: Record, queries: Attended | None, keys: Attended | None, past: int, hand: bool
+) -> Record | None:
     """The mask of attention where no flag names one; a warning where the record has one that is not used.
 
     queries, keys  what they come from; None: x of the record

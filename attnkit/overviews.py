@@ -28,7 +28,7 @@ AXES = {
     **dict.fromkeys(("w1", "w3"), ("model", "hidden")),
     **dict.fromkeys(("bo", "b2", "gamma", "beta", "cls"), ("model",)),
     "wo": ("all heads", "model"),
-    "b1": ("hidden",),
+    **dict.fromkeys(("b1", "b3"), ("hidden",)),
     "w2": ("hidden", "model"),
     "types": ("segment", "model"),
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The decoder's layer with weights from files, for a batch of two sentences. No word looks
-# ahead, and none looks at the padding of the encoder's batch.
+# ahead, and none looks at the padding of the encoder's batch, whose mask comes with the memory.
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80
@@ -35,7 +35,7 @@ attnkit embed "the cat sat" "a dog" --dim 6 --dtype float64 | attnkit posenc -o 
 attnkit embed "le chat" "un chien" --dim 6 --dtype float64 | attnkit posenc -o "$dir/x.npz"
 
 attnkit attend "$dir/x.npz" --causal --heads 2 --params "$dir/self.npz" --residual | norm norm1 \
-  | attnkit attend --memory "$dir/memory.npz" --mask "$dir/memory.npz:mask" \
+  | attnkit attend --memory "$dir/memory.npz" \
       --heads 2 --params "$dir/cross.npz" --residual | norm norm2 \
   | attnkit ffn --params "$dir/ffn.npz" --residual | norm norm3 > "$dir/tools.npz"
 

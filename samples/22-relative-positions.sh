@@ -14,7 +14,7 @@ echo
 attnkit posenc "$dir/x.npz" --kind t5 --heads 2 --table data/t5-buckets.json -f table
 echo
 echo "the weights, with ALiBi's bias:"
-attnkit posenc "$dir/x.npz" --kind alibi --heads 2 | attnkit attend --heads 2 --bias :bias --keep weights \
+attnkit posenc "$dir/x.npz" --kind alibi --heads 2 | attnkit attend --heads 2 --keep weights \
   | attnkit show --name weights
 
 echo

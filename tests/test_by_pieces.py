@@ -125,3 +125,123 @@ def test_padded_batches_by_pieces(name, side, tmp_path):
     _, rest = text.split("|", 1)
     tool, flags = rest.split(" --", 1)
     np.testing.assert_array_equal(ran(f"{tool} {path} --{flags}")["x"], whole["x"])
+
+
+LENGTHS = ([6, 4, 1], [5, 2, 7])  # of the texts of the first stack, and of the last
+
+
+def real_tokens(lengths, side):
+    """A mask (B, 1, T) of texts of these lengths, padded on one side."""
+    mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    return (mask if side == "right" else mask[:, ::-1])[:, None].copy()
+
+
+def padded_batch(name, stack, side):
+    """Ids, or x, of three texts of unlike lengths for a stack, and the mask of their padding."""
+    config, rng = checkpoint(name).config, np.random.default_rng(0)
+    mask = real_tokens(LENGTHS[stack == config.stacks[-1]], side)
+    vocab = config.stack(stack).vocab
+    if vocab:
+        return rng.integers(0, vocab, (3, mask.shape[-1])), mask
+    return rng.standard_normal((3, mask.shape[-1], config.width)).astype(np.float32), mask
+
+
+def context(mask, **known):
+    return model.Context(mask=mask, positions=model.token_positions(mask), **known)
+
+
+def masked_record(x, mask):
+    return Record({"x": x, "mask": mask}, {"mask": ("batch", "all queries", "key")})
+
+
+def after_embedding(name, stack, inputs):
+    """What the first step that is no embedding takes, and its pipeline without that step."""
+    text = recipe(checkpoint(name).config, str(MODELS / name), stack).replace("\\\n", "")
+    if inputs.dtype.kind == "f":
+        return inputs, text
+    core = layers.of(checkpoint(name))
+    return model.embedded(core, f"{stack}.embed", inputs, model.Context()), text.split("|", 1)[1]
+
+
+def piped(text, path, memory_path):
+    """The record that the printed pipeline makes of the record in a file."""
+    tool, flags = text.replace("memory.npz", memory_path).split(" --", 1)
+    return ran(f"{tool} {path} --{flags}")
+
+
+@pytest.mark.filterwarnings("ignore:.*rows of weights are zeros")  # those of the padding on the left
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "vit"])
+def test_the_printed_pipelines_of_a_padded_batch_are_the_model_run_whole(name, side, tmp_path):
+    core, known = layers.of(checkpoint(name)), {}
+    path, memory_path = str(tmp_path / "input.npz"), str(tmp_path / "memory.npz")
+    for stack in core.config.stacks:
+        inputs, mask = padded_batch(name, stack, side)
+        whole = model.run(core, model.program(core.config, stack), inputs, context(mask, **known))
+        x, text = after_embedding(name, stack, inputs)
+        tensors.save(masked_record(x, mask), path)
+        made = piped(text, path, memory_path)
+        np.testing.assert_array_equal(made["x"], whole)
+        tensors.save(made, memory_path)
+        known = {"memory": whole, "memory_mask": mask}
+
+
+def by_steps(name, stack, record, memory, positions, past):
+    """The record through the tools, one after another, and the keys and values of each layer of self-attention."""
+    config, present, residual = checkpoint(name).config, {}, record
+    for step in model.program(config, stack):
+        given = {"model": str(MODELS / name), "layer": step.layer}
+        before = residual if step.residual == "kept" else record
+        residual = record if step.keep else residual
+        if step.tool == "posenc":
+            given |= {"positions": positions}
+        if step.tool == "attend" and step.layer.endswith("self"):
+            given |= {"keep": "present"} | past.get(step.layer, {})
+        elif step.tool == "attend":
+            given |= {"memory": memory}
+        if step.residual:
+            given |= {"add": before["x"]}
+        if step.tool != "embed":
+            record = getattr(attnkit, step.tool)(record, **given)
+        if step.tool == "attend" and step.layer.endswith("self"):
+            present[step.layer] = {f"past_{part}": record[f"present_{part}"] for part in ("key", "value")}
+    return record, present
+
+
+@pytest.mark.filterwarnings("ignore:.*rows of weights are zeros")
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", [name for name in NAMES if checkpoint(name).config.decoder])
+def test_a_padded_batch_goes_on_from_a_cache_by_pieces_as_it_does_whole(name, side):
+    core, known, memory = layers.of(checkpoint(name)), {}, None
+    if core.config.encoder:
+        inputs, mask = padded_batch(name, "encoder", side)
+        states = model.run(core, model.program(core.config, "encoder"), inputs, context(mask))
+        known, memory = {"memory": states, "memory_mask": mask}, masked_record(states, mask)
+    inputs, mask = padded_batch(name, "decoder", side)
+    cache, past, positions = model.Cache(), {}, model.token_positions(mask)
+    for part in (slice(0, 4), slice(4, 6), slice(6, 7)):
+        seen = mask[..., : part.stop]
+        about = model.Context(mask=seen, positions=positions[:, part], cache=cache, **known)
+        whole = model.run(core, model.program(core.config, "decoder"), inputs[:, part], about)
+        x, _ = after_embedding(name, "decoder", inputs[:, part])
+        made, past = by_steps(name, "decoder", masked_record(x, seen), memory, positions[:, part], past)
+        np.testing.assert_array_equal(made["x"], whole)
+
+
+def test_a_translation_of_a_padded_batch_by_pieces_in_a_shell(tmp_path):
+    folder = Path(__file__).parent.parent / "samples" / "data" / "fr-en"
+    (tmp_path / "model").symlink_to(folder)
+    script = (
+        'attnkit encode --model model "le chat noir dort" "je suis étudiant" -o memory.npz &&'
+        'attnkit decode --model model --score "I am a student" --trace t.npz -o s.npz < memory.npz &&'
+        "attnkit show model --pipeline decoder"
+        """ | sed 's/"TEXT"/"I am a student" "I am a student"/; $ s/$/ -o piece.npz/' > pipe.sh &&"""
+        "source ./pipe.sh &&"
+        "attnkit diff piece.npz:x t.npz:decoder.1.norm3"
+    )
+    script = script.replace("attnkit ", f"{sys.executable} -m attnkit ").replace(
+        "source", f"alias attnkit='{sys.executable} -m attnkit'; shopt -s expand_aliases; source"
+    )
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("x: the same")

@@ -42,9 +42,9 @@ ARROWS = {
     "commandline": {"options", "tool"},
     "pipelines": {"commandline", "commands", "formats", "tensors", "tool"},
     "commands": {
-        "__init__", "attending", "checkpoints", "display", "formats", "generating", "layers", "masking", "model", "operands",
-        "options", "output", "overviews", "pipelines", "recipes", "tensors", "texts", "tokenizers", "tool", "tracing",
-        "views",
+        "__init__", "attending", "checkpoints", "display", "formats", "generating", "layers", "masking", "model",
+        "operands", "options", "output", "overviews", "pipelines", "recipes", "tensors", "texts", "tokenizers", "tool",
+        "tracing", "views",
     },
     "cli": {"__init__", "commands", "commandline", "options", "output", "tool"},
     "__main__": {"cli"},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
+PROJECTIONS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 OTHERS = {"w1", "b1", "w2", "b2", "w3", "b3"}  # of ffn: one file may hold the weights of a whole layer
 OTHERS |= {name for score in model.SCORES.values() for name in score.needs}
 KEEP = (*STEPS, "present")
@@ -144,7 +145,6 @@ def attend(
     warn_of_floats(mask)
     said_by_model: dict[str, Any] = {}
     if model_ is not None and layer is not None:
-        params = model_.params.get(layer, {})
         said_by_model = options_of(model_, layer, q, inputs, array(mask), past)
         if offset is not None and (said_by_model.get("rotary") or said_by_model.get("bias") is not None):
             raise UsageError("the model itself says where its queries stand", "--offset")
@@ -152,11 +152,9 @@ def attend(
             said_by_model, heads, kv_heads, scale, causal, window, bias
         )
     check_heads(q, k, heads, kv_heads)
-    needs = model.SCORES[score].needs
-    if params is not None and (missing := [name for name in needs if name not in params]):
-        raise DataError(f"parameter {missing[0]} is what --score {score} needs (there is {listed([*params])})")
-    compared = {name: params[name] for name in needs} if params is not None else {}
-    projections = {name: one for name, one in (params or {}).items() if name not in OTHERS}
+    compared, projections = sorted_parameters(params, score) if params is not None else ({}, {})
+    if model_ is not None and layer is not None:
+        projections = dict(model_.params.get(layer, {}))
     if seed is not None:
         projections = random_weights(q, k, v, heads, kv_heads or heads, seed)
     if offset is not None:
@@ -198,7 +196,9 @@ def attend(
         axes["x"] = asking.fitting("x", output.shape)
     if query is not None:  # its tokens are not those of the record
         axes["x"] = tuple("query" if axis == "token" else axis for axis in axes["x"])
-    return inputs.put(
+    used = {operand.name for operand in (query, key, value, memory) if operand is not None and operand.own}
+    rest = inputs.without([name for name in attending.intermediates_in(inputs) if name not in used])
+    return rest.put(
         kept | {"x": output},
         {name: axes[name] for name in (*kept, "x")},
         attending.labels(asking, keys, over, how, found["q"].shape[-2]) if kept or emit or query else {},
@@ -257,6 +257,26 @@ def merged(
         said.get("window", window) if window == (-1, -1) else window,
         bias,
     )
+
+
+def sorted_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The parameters that the score takes, and the projections, of a file that may hold those of a whole layer.
+
+    DataError names what is missing, or is no name of a layer's weights.
+
+    >>> [sorted(part) for part in sorted_parameters({"wq": np.eye(2), "w1": np.eye(2)}, "scaled-dot")]
+    [[], ['wq']]
+    """
+    needs = model.SCORES[score].needs
+    known = (*PROJECTIONS, *OTHERS)
+    if unknown := [name for name in params if name not in known]:
+        raise DataError(f"{listed(unknown)} is no parameter of attention (expected {listed(PROJECTIONS)})", "--params")
+    if missing := [name for name in needs if name not in params]:
+        raise DataError(f"no {listed(missing)}, which --score {score} needs (it has {listed([*params])})", "--params")
+    if not needs and not set(params) & set(PROJECTIONS):
+        raise DataError(f"no {listed(PROJECTIONS)} (it has {listed([*params])})", "--params")
+    projections = {name: one for name, one in params.items() if name in PROJECTIONS}
+    return {name: params[name] for name in needs}, projections
 
 
 def array(operand: Record | None) -> Array | None:

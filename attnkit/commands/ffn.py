@@ -7,7 +7,7 @@ import numpy as np
 
 from attnkit import layers, model, options
 from attnkit.errors import DataError, UsageError
-from attnkit.tensors.record import Array, Record
+from attnkit.tensors.record import Array, Record, listed
 from attnkit.tool import tool
 
 WEIGHTS = {"w1", "b1", "w2", "b2", "w3", "b3"}
@@ -38,7 +38,8 @@ def ffn(
     """The feed-forward network of a layer: the same two linear maps at every position.
 
     FFN(x) = activation(x w1 + b1) w2 + b2. Weights from a file, or random ones from a seed: w1, w2 (and w3)
-    drawn in this order from N(0, 1/rows), no biases; or, with --model and --layer, those of a model.
+    drawn in this order from N(0, 1/rows), no biases; or, with --model and --layer, those of a model. Intermediates
+    that an earlier ffn left in the record are dropped.
 
     \b
     Example:
@@ -69,7 +70,10 @@ def ffn(
         if extra is not None:
             output, formula = model.add(output, extra), f"{formula} + {name}"
     axes = record.axes_of("x")
-    return record.put(
+    left = [
+        name for name in ("hidden", "activated", "linear", "gated") if record.axes.get(name, ())[-1:] == ("hidden",)
+    ]
+    return record.without(left).put(
         found | {"x": output},
         dict.fromkeys(found, (*axes[:-1], "hidden")) | {"x": record.fitting("x", output.shape)},
         formulas={name: said[name] for name in found} | {"x": formula},
@@ -97,12 +101,12 @@ def random_weights(x: Array, hidden: int, gated: bool, seed: int) -> dict[str, A
 
 def checked(params: Mapping[str, Array], gated: bool) -> Mapping[str, Array]:
     """The weights of a file; DataError names what is missing or not of this network."""
-    params = {name: one for name, one in params.items() if name not in ATTENTION}
     needed = {"w1", "w2"} | ({"w3"} if gated else set())
     if missing := sorted(needed - set(params)):
-        raise DataError(f"no {', '.join(missing)} (there is {', '.join(params) or 'nothing'})", "--params")
-    if unknown := sorted(set(params) - WEIGHTS):
+        raise DataError(f"no {', '.join(missing)} (it has {listed([*params])})", "--params")
+    if unknown := sorted(set(params) - WEIGHTS - ATTENTION):
         raise DataError(f"{', '.join(unknown)} is none of {', '.join(sorted(WEIGHTS))}", "--params")
+    params = {name: one for name, one in params.items() if name in WEIGHTS}
     if "w3" in params and not gated:
         raise UsageError("it has a w3: --gated uses it", "--params")
     return params

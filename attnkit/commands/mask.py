@@ -97,6 +97,9 @@ def mask(
         flags = "--causal, --padding, --lengths, --window, --prefix, --chunk, --segments or --with"
         raise UsageError(f"which rule? {flags}")
     cells = combined(rules, (queries, keys), any_)
+    for rule in rules:
+        if rule.name in ("padding", "lengths", "segments"):
+            check_batch(record, rule)
     if explain is not None:
         return explained(record, rules, cells, explain, any_, invert)
     formula = (" or " if any_ else " and ").join(f"({rule.formula})" if rules[1:] else rule.formula for rule in rules)
@@ -171,6 +174,16 @@ def unpadded(record: Record | None, keys: int, pad_id: int | None) -> Array:
             raise UsageError("which id is padding? its vocabulary names none; --pad-id N", "--padding")
         pad_id = words.index(word)
     return np.asarray(ids != pad_id)[..., None, :]  # (..., 1, S)
+
+
+def check_batch(record: Record | None, rule: Rule) -> None:
+    """DataError for a rule whose rows are not those of the batch: (B, T, S), or (T, S) for all."""
+    shape = rule.cells.shape
+    rows = 1 if record is None or record["x"].ndim < 3 else len(record["x"])
+    fitting = (rows,) if rule.name == "lengths" else (1, rows)
+    if len(shape) > 3 or (record is not None and len(shape) == 3 and shape[0] not in fitting):
+        given = str((*shape[:-2], shape[-1]) if rule.name != "lengths" else shape[:-2])
+        raise DataError(f"{given} for a batch of {rows}: expected one row each", f"--{rule.name}")
 
 
 def combined(rules: list[Rule], shape: tuple[int, int], union: bool) -> Array:

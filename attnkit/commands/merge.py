@@ -1,13 +1,14 @@
 """attnkit merge: attention over parts of the keys put together."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
 
 from attnkit import attending, model, operands, options
 from attnkit.errors import DataError
-from attnkit.tensors.record import Record, flat, listed
+from attnkit.tensors.record import Array, Record, flat, listed
 from attnkit.tool import Call, Flow, tool
 
 
@@ -40,8 +41,8 @@ def merge(
     A part is x, the heads (H, T, V) or (B, H, T, V), and lse, the logarithm of the sum of each query's
     exponentials. The result is the same for the keys of all parts, exact and in any order, and again a part.
     --join makes the output of it: the heads side by side, times W_O plus b_O, which the parts carry where attend
-    had them. What else the first part carries passes through. Without PART the records of standard input are
-    the parts.
+    had them. What else all parts carry alike passes through; what differs, such as the weights, the mask or the
+    ids of a part, is dropped. Without PART the records of standard input are the parts.
 
     \b
     Example:
@@ -53,20 +54,51 @@ def merge(
         if wrong := problem(part, parts[0]):
             raise DataError(f"part {number}: {wrong}")
     x, lse = model.merge([part["x"] for part in parts], [part["lse"] for part in parts])
-    first = parts[0]
+    first = shared(parts)
     lead = ("batch",)[: x.ndim - 3]
     axes = {"x": (*lead, "head", "query", "head_dim"), "lse": (*lead, "head", "query")}
     formulas = {"x": "Σ parts · exp(lse − log Σ exp(lse))", "lse": "log Σ exp(lse)"}
     if not join:
         return first.put({"x": x, "lse": lse}, axes, formulas=formulas)
     attending.warn_of_blind(np.isneginf(lse))
-    wo, bo = (first.tensors.get(name) for name in attending.OUTPUT)
+    wo, bo = (parts[0].tensors.get(name) for name in attending.OUTPUT)
     output = model.linear(model.merge_heads(x), wo, bo, names=("heads", "wo", "bo"))
     formula = "merged heads side by side" + " W_O" * (wo is not None) + " + b_O" * (bo is not None)
     tokens = first.labels.get("query")
-    rest = first.only([name for name in first if name not in ("x", "lse", *attending.OUTPUT)])
+    rest = first.without(("lse", *attending.OUTPUT))
     labels = {"token": tokens} if tokens else {}
     return rest.put({"x": output}, {"x": (*lead, "token", "model")}, labels, {"x": formula})
+
+
+def shared(parts: Sequence[Record]) -> Record:
+    """The first part with what belongs to all of them: its x and lse, W_O and b_O, and what all carry alike.
+
+    >>> parts = [Record({"x": np.zeros(1), "ids": np.array([n])}) for n in range(2)]
+    >>> list(shared(parts)), list(shared(parts[:1]))
+    (['x'], ['x', 'ids'])
+    """
+    first, rest = parts[0], parts[1:]
+    if not rest:
+        return first
+    dropped = set(attending.intermediates_in(first)) - {"q", "lse"}
+    dropped |= {
+        name for name in ("mask", "bias") if name in first and first[name].shape[-1:] != first["x"].shape[-2:-1]
+    }
+    for name in [name for name in first if name not in ("x", "lse", *attending.OUTPUT)]:
+        if not all(name in part and alike(part[name], first[name]) for part in rest):
+            dropped.add(name)
+    kept = first.without(dropped)
+    labels = {
+        axis: names
+        for axis, names in kept.labels.items()
+        if all(part.labels.get(axis) in (None, names) for part in rest)
+    }
+    return replace(kept, labels=labels)
+
+
+def alike(one: Array, other: Array) -> bool:
+    """Whether two tensors are the same in dtype, shape and every bit."""
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 def problem(part: Record, first: Record) -> str:
@@ -82,4 +114,7 @@ def problem(part: Record, first: Record) -> str:
     ours, others = part.labels.get("query"), first.labels.get("query")
     if ours and others and ours != others:
         return f"queries {listed(flat(ours), 3)}, but {listed(flat(others), 3)} in part 1"
+    for name in attending.OUTPUT:
+        if name in part and name in first and not alike(part[name], first[name]):
+            return f"another {name} than in part 1"
     return ""

@@ -56,7 +56,7 @@ def posenc(
 
     PE(pos, 2i) = sin(pos / base^(2i/D)), PE(pos, 2i+1) = cos(pos / base^(2i/D)).
     ALiBi and T5 positions are a bias on the scores: it goes into the record as `bias`, which
-    `attend --bias :bias` adds; --alone makes it x. With --model the positions are the model's; where those act
+    attend adds to the scores; --alone makes it x. With --model the positions are the model's; where those act
     inside attention, x stays as it is, and `attend --model` sees to them.
 
     \b

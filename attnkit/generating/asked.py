@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit import model, options
 from attnkit.errors import UsageError
+from attnkit.masking import Attended
 from attnkit.tensors.record import Array, Record
 from attnkit.tokenizers import Tokenizer
 from attnkit.tracing import Tracer
@@ -36,7 +37,7 @@ class Asked:
     model_: "Checkpoint"
     ids: Record | None = None
     image: Array | None = None
-    memory: Record | Mapping[str, Array] | None = None
+    memory: Attended | None = None
     tokenizer: Tokenizer | None = None
     batch: bool = False
     max_tokens: int | None = None

@@ -264,7 +264,7 @@ def _check_options(
 
 def _batch_lengths(lengths: ArrayLike, q: Array, keys: int) -> Array:
     valid, batch = check_ids(lengths, keys + 1, "length"), q.shape[:-3]
-    if valid.size != math.prod(batch):
+    if valid.shape != batch and not (valid.size == 1 and math.prod(batch) == 1 and valid.ndim < 2):
         raise DataError(f"lengths {shown(valid.shape)} for Q {shown(q.shape)}: expected {shown(batch)}")
     return valid.reshape(batch)
 

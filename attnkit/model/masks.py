@@ -92,14 +92,17 @@ def padding(lengths: ArrayLike, keys: int) -> Array:
 
     lengths (B,) -> (B, 1, S), or () -> (1, S)
 
-    DataError for a length outside 0..S.
+    DataError for a length outside 0..S, and for lengths of more than one axis.
 
     >>> padding([1, 2], 3).astype(int)
     array([[[1, 0, 0]],
     <BLANKLINE>
            [[1, 1, 0]]])
     """
-    allowed: Array = np.arange(keys) < check_ids(lengths, keys + 1, "length")[..., None, None]
+    valid = check_ids(lengths, keys + 1, "length")
+    if valid.ndim > 1:
+        raise DataError(f"lengths {shown(valid.shape)}: expected one for each row of the batch, (B)")
+    allowed: Array = np.arange(keys) < valid[..., None, None]
     return allowed
 
 

@@ -1,6 +1,6 @@
 """The record: the ordered set of named tensors that flows through a pipe."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -110,6 +110,21 @@ class Record:
         used = {axis for name in names for axis in self.axes_of(name)}
         labels = {axis: names for axis, names in self.labels.items() if axis in used}
         return replace(self, tensors=tensors, axes=axes, labels=labels, own=())
+
+    def without(self, names: Collection[str]) -> "Record":
+        """A new record without these tensors, and without the labels that only their axes use."""
+        gone = [name for name in names if name in self.tensors]
+        if not gone:
+            return self
+        kept = [name for name in self.tensors if name not in gone]
+        used = {axis for name in kept for axis in self.axes_of(name)}
+        idle = {axis for name in gone for axis in self.axes_of(name)} - used
+        return replace(
+            self,
+            tensors={name: self.tensors[name] for name in kept},
+            axes={name: axes for name, axes in self.axes.items() if name not in gone},
+            labels={axis: labels for axis, labels in self.labels.items() if axis not in idle},
+        )
 
     def checked(self) -> "Record":
         """This record, once axes and labels are known to fit the shapes (DataError says which does not)."""
