@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from attnkit import layers, model, options
-from attnkit.errors import UsageError
+from attnkit.errors import DataError, UsageError
 from attnkit.tensors.record import Array, Record
 from attnkit.tool import tool
 
@@ -58,6 +58,8 @@ def layernorm(
         scale, shift, eps, kind = params.get("gamma"), params.get("beta"), model_.config.eps, model_.config.norm
     elif layer is not None:
         raise UsageError("goes with --model DIR", "--layer")
+    for name, parameter in (("gamma", scale), ("beta", shift)):
+        check_shape(name, parameter, x, axis)
     if kind != "batch" and (mean is not None or variance is not None):
         raise UsageError("--mean and --variance go with --kind batch")
     if kind == "rms":
@@ -68,6 +70,8 @@ def layernorm(
         if axis != -1:
             raise UsageError("--axis goes with layer and rms")
         given = [None if one is None else one["x"] for one in (mean, variance)]
+        for name, parameter in zip(("mean", "variance"), given, strict=True):
+            check_shape(name, parameter, x, axis)
         found = model.batch_norm(x, scale, shift, eps=eps, mean=given[0], variance=given[1])
     else:
         found = model.layer_norm(x, scale, shift, eps=eps, axis=axis)
@@ -90,6 +94,15 @@ def layernorm(
             axes["x"], found.inverse_std.shape, x.shape, [n for n in ("mean", "inverse_std") if n in axes]
         )
     return record.put(tensors, axes, formulas=formulas)
+
+
+def check_shape(name: str, parameter: Array | None, x: Array, axis: int) -> None:
+    """DataError for a parameter that is not shaped like the normalized axes of x."""
+    if parameter is None or not -x.ndim <= axis < x.ndim:
+        return
+    wanted = x.shape[axis % x.ndim :]
+    if parameter.shape != wanted:
+        raise DataError(f"{name} {parameter.shape}: expected {wanted}, the normalized axes of x {x.shape}")
 
 
 def statistic_axes(
