@@ -101,8 +101,7 @@ def mask_in_use(
     """
     if not is_own(keys, record):
         if keys is not None and keys.square:
-            which = f"{keys.source}: its" if keys.source else "its"
-            warn(f"{which} mask has a row for each of its own tokens and is not used", f"--mask {keys.source}:mask")
+            warn_of_square(keys)
         elif hand and fits(record, "mask", keys):
             warn("the record's mask is of its own tokens and is not used", "--mask :mask")
         return keys.mask if keys is not None else None
@@ -115,6 +114,14 @@ def mask_in_use(
         warn("the record's mask has a row for each of its own tokens, not for these queries, and is not used",
              "--mask :mask")  # fmt: skip
     return found if found is None else after(found, past, record["x"])
+
+
+def warn_of_square(keys: Attended) -> None:
+    """Say that a mask with a row for each token of what is attended to is not used for other queries."""
+    is_file = not keys.own and keys.source not in ("", "<stdin>")
+    which = f"{keys.source}: its mask" if is_file else "the mask of what is attended to"
+    file = "" if keys.own else keys.source if is_file else "FILE"
+    warn(f"{which} has a row for each of its own tokens and is not used", f"--mask {file}:mask")
 
 
 def bias_in_use(record: Record, queries: Attended | None, keys: Attended | None, hand: bool) -> Record | None:

@@ -1,6 +1,7 @@
 """What attend attends to: the mask and the bias that belong to it, and what is left of an earlier attention."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -159,7 +160,7 @@ def test_the_record_named_by_a_flag_is_attended_to_with_its_own_mask_and_bias(fl
 
 
 UNUSED = {
-    "the square mask of a memory": ({"x": X}, {"memory": CAUSAL}, r"its mask has a row for each"),
+    "the square mask of a memory": ({"x": X}, {"memory": CAUSAL}, r"the mask of what is attended to has a row"),
     "the mask of the record, over as many keys": (dict(CAUSAL.tensors), {"memory": X}, r"record's mask .*--mask :mask"),
     "its square mask, for other queries": (dict(CAUSAL.tensors), {"query": X}, r"the record's mask .*--mask :mask"),
     "its bias, for other queries": ({"x": X, "bias": np.zeros((1, 3, 3))}, {"query": X}, r"bias .*--bias :bias"),
@@ -176,6 +177,19 @@ def test_a_mask_or_bias_that_is_not_used_is_named(given, flags, said):
         warnings.simplefilter("error")
         plain = {name: value["x"] if isinstance(value, Record) else value for name, value in flags.items()}
         np.testing.assert_array_equal(found["x"], attnkit.attend(Record({"x": X}), **plain)["x"])
+
+
+def test_the_warning_names_the_file_and_the_flag_that_would_use_its_mask(tmp_path):
+    path = str(tmp_path / "m.npz")
+    tensors.save(CAUSAL, path)
+    with pytest.warns(
+        AttnkitWarning, match=re.escape(f"{path}: its mask has a row for each") + r".*\(--mask .*:mask uses"
+    ):
+        attnkit.attend(Record({"x": X}), memory=path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = attnkit.attend(Record({"x": X}), memory=path, mask=f"{path}:mask")
+    np.testing.assert_array_equal(found["x"], attnkit.attend(CAUSAL)["x"])
 
 
 def test_what_cannot_be_meant_is_not_spoken_of():

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
-from attnkit import model, overviews, recipes
+import attnkit
+from attnkit import model, overviews, pipelines, recipes
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.weights import open_weights
 from attnkit.display import Look
 from attnkit.model import Config, Special, Stack
+from attnkit.tensors.record import Record
 
 MODELS = Path(__file__).parent / "references" / "models"
 FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
@@ -274,3 +277,52 @@ def test_a_trace_remembers_what_was_masked(tmp_path):
         assert "0.0000" not in seen and "-inf" not in seen
         assert "· masked" in show(tmp_path / f"run.npz:decoder.0.self.{last}", "--heatmap")
     assert "masked" not in show(tmp_path / "run.npz:decoder.0.self.scores", "--slice", "0")
+
+
+def widened(name, folder, settings, added):
+    """The folder of a model again with other settings, and with a bias beside the weights whose names end so."""
+    if not added:
+        return open_checkpoint(str(MODELS / name))
+    config = json.loads((MODELS / name / "config.json").read_text()) | settings
+    stored = safetensors.numpy.load_file(MODELS / name / "model.safetensors")
+    rng = np.random.default_rng(0)
+    for weight in [key for key in stored if key.endswith(added)]:
+        bias = rng.standard_normal(len(stored[weight])).astype(np.float32)
+        stored[weight.replace(".weight", ".bias")] = bias
+    (folder / "config.json").write_text(json.dumps(config))
+    safetensors.numpy.save_file(stored, folder / "model.safetensors")
+    return open_checkpoint(str(folder))
+
+
+FFN, ATTENTION = ("gate_proj.weight", "up_proj.weight", "down_proj.weight"), tuple(f"{x}_proj.weight" for x in "qkvo")
+OPTIONS = {
+    "llama, biases of the network": ("llama", {"mlp_bias": True}, FFN),
+    "llama, biases of attention": ("llama", {"attention_bias": True}, ATTENTION),
+    "llama, both": ("llama", {"mlp_bias": True, "attention_bias": True}, FFN + ATTENTION),
+    **{name: (name, {}, ()) for name in FOLDERS},
+}
+
+
+@pytest.mark.parametrize("name, settings, added", OPTIONS.values(), ids=OPTIONS)
+def test_every_layer_and_its_pipeline_of_every_option(name, settings, added, tmp_path):
+    checkpoint = widened(name, tmp_path, settings, added)
+    assert overviews.overview(checkpoint, Look()) and list(overviews.published(checkpoint))
+    for layer in checkpoint.layers():
+        parameters = checkpoint.params[layer]
+        if parameters:
+            shown = overviews.part(checkpoint, layer)
+            assert all(len(shown.axes[key]) == array.ndim for key, array in parameters.items())
+    for part in ("all", *recipes.parts(checkpoint.config)):
+        assert recipes.recipe(checkpoint.config, "DIR", part)
+
+
+def test_the_biases_of_a_gated_network_in_its_pipeline(tmp_path):
+    checkpoint = widened("llama", tmp_path, {"mlp_bias": True, "attention_bias": True}, FFN + ATTENTION)
+    whole = attnkit.encode(Record({"ids": np.array([3, 4, 5])}), model=str(tmp_path))
+    text = recipes.recipe(checkpoint.config, str(tmp_path), "decoder").replace("\\\n", "")
+    ids = np.array([3, 4, 5])
+    np.save(tmp_path / "ids.npy", ids)
+    [record] = pipelines.chained(pipelines.stages(text.replace('"TEXT"', f"--ids {tmp_path}/ids.npy"))).items
+    np.testing.assert_array_equal(record["x"], whole["x"])
+    plain = attnkit.encode(Record({"ids": ids}), model=str(MODELS / "llama"))
+    assert not np.array_equal(whole["x"], plain["x"])
