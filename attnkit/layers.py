@@ -137,3 +137,17 @@ def padded_positions(mask: Array | None) -> Array | None:
     if mask is None or mask.ndim != 3 or mask.shape[-2] != 1 or mask.dtype != bool or mask.shape[-1] == 1:
         return None
     return model.token_positions(mask)
+
+
+def positions_after(positions: Array, mask: Array | None, past: int, count: int) -> Array:
+    """Positions of the last tokens of a padded batch, some being in a cache: by a mask of all, else after those.
+
+    positions (B, N), mask (B, 1, P + T) or another one -> (B, T)
+
+    >>> positions_after(np.array([[0, 1]]), None, past=3, count=2).tolist()
+    [[3, 4]]
+    """
+    found = padded_positions(mask)
+    if found is not None and found.shape[-1] == past + count:
+        return found[..., past:]
+    return past + positions

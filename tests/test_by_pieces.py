@@ -186,7 +186,7 @@ def test_the_printed_pipelines_of_a_padded_batch_are_the_model_run_whole(name, s
         known = {"memory": whole, "memory_mask": mask}
 
 
-def by_steps(name, stack, record, memory, positions, past):
+def by_steps(name, stack, record, memory, offset, past):
     """The record through the tools, one after another, and the keys and values of each layer of self-attention."""
     config, present, residual = checkpoint(name).config, {}, record
     for step in model.program(config, stack):
@@ -194,7 +194,7 @@ def by_steps(name, stack, record, memory, positions, past):
         before = residual if step.residual == "kept" else record
         residual = record if step.keep else residual
         if step.tool == "posenc":
-            given |= {"positions": positions}
+            given |= {"offset": offset}
         if step.tool == "attend" and step.layer.endswith("self"):
             given |= {"keep": "present"} | past.get(step.layer, {})
         elif step.tool == "attend":
@@ -224,7 +224,7 @@ def test_a_padded_batch_goes_on_from_a_cache_by_pieces_as_it_does_whole(name, si
         about = model.Context(mask=seen, positions=positions[:, part], cache=cache, **known)
         whole = model.run(core, model.program(core.config, "decoder"), inputs[:, part], about)
         x, _ = after_embedding(name, "decoder", inputs[:, part])
-        made, past = by_steps(name, "decoder", masked_record(x, seen), memory, positions[:, part], past)
+        made, past = by_steps(name, "decoder", masked_record(x, seen), memory, part.start, past)
         np.testing.assert_array_equal(made["x"], whole)
 
 

@@ -210,7 +210,7 @@ def test_what_an_additive_score_needs_is_missed_in_its_file(folder):
     one = np.ones((4, 2))
     np.savez(folder / "without.npz", wa=one, ua=one)
     found = bash("attnkit attend narrow.npy --score additive --params without.npz", folder)
-    assert found.returncode == 3 and "without.npz: parameter va is what --score additive needs" in found.stderr
+    assert found.returncode == 3 and "without.npz: no va, which --score additive needs" in found.stderr
     np.savez(folder / "every.npz", wa=one, ua=one, va=np.ones(2), w=np.eye(4), wq=2 * np.eye(4), w1=one)
     for score in ("additive", "general", "dot"):  # what the others need is passed over
         found = bash(f"attnkit attend narrow.npy --score {score} --params every.npz -f json", folder)

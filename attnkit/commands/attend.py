@@ -215,22 +215,8 @@ def options_of(
     context = layers.context_of(inputs)
     context.past = past
     if past and context.positions is not None:
-        context.positions = positions_after(context.positions, mask, past, q.shape[-2])
+        context.positions = layers.positions_after(context.positions, mask, past, q.shape[-2])
     return model.attention_options(layers.of(checkpoint), layer, q.shape[-2], context)
-
-
-def positions_after(positions: Array, mask: Array | None, past: int, count: int) -> Array:
-    """Positions of the last tokens of a padded batch, some being in a cache: by a mask of all, else after those.
-
-    positions (B, N), mask (B, 1, P + T) or another one -> (B, T)
-
-    >>> positions_after(np.array([[0, 1]]), None, past=3, count=2).tolist()
-    [[3, 4]]
-    """
-    found = layers.padded_positions(mask)
-    if found is not None and found.shape[-1] == past + count:
-        return found[..., past:]
-    return past + positions
 
 
 def merged(

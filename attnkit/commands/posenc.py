@@ -141,7 +141,8 @@ def of_model(
     if given is not None:
         context.positions = model.check_ids(given["x"], 2**53, "position")
     elif offset:
-        context.positions = offset + (np.arange(x.shape[-2]) if context.positions is None else context.positions)
+        usual = np.arange(x.shape[-2]) if context.positions is None else context.positions
+        context.positions = layers.positions_after(usual, context.mask, offset, x.shape[-2])
     inner = checkpoint.config.positions.kind in ("rotary", "t5")
     formula = "x: these positions act inside attention" if inner else "x + positions of the model"
     added = model.positioned(layers.of(checkpoint), layer, x, context)

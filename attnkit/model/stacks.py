@@ -105,6 +105,8 @@ def embedded(model: Model, layer: str, ids: Array, context: Context) -> Array:
             x = x * np.asarray(config.embed_scale, x.dtype)
         if "types" in params:
             kinds = np.zeros(np.shape(ids), np.int64) if context.types is None else context.types
+            if kinds.shape not in (np.shape(ids), np.shape(ids)[-1:]):
+                raise DataError(f"segments {kinds.shape} for tokens {np.shape(ids)}: expected one for each token")
             x = x + embed(kinds, params["types"])
     return seen(context.visit, layer, x)
 

@@ -37,7 +37,7 @@ TOKENIZERS = {
 }
 IMAGES = {"cut": (b"\x89PNG\r\n\x1a\n", "not a PNG or JPEG that can be read"), "text": TENSORS["text"]}
 BAD = {"tensor": TENSORS, "tensors": TENSORS, "words": WORDS, "tokenizer": TOKENIZERS, "image": IMAGES}
-BAD |= {"memory": TENSORS, "patches": TENSORS, "model": {"a file": (b"", "not a folder")}}
+BAD |= {"memory": TENSORS, "attended": TENSORS, "patches": TENSORS, "model": {"a file": (b"", "not a folder")}}
 FLAGS = [
     (name, flag.replace("_", "-").strip("-"), found.load)
     for name, tool in TOOLS.items()
@@ -74,7 +74,7 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
     refused(
         main(*line, named.format(".")), 4, f"{tool}: .: ", "no config.json" if load == "model" else "Is a directory"
     )
-    if load == "tensor":
+    if load in ("tensor", "attended"):
         refused(main(*line, "good.json:y"), 3, f"{tool}: good.json: no tensor 'y' (there is x)")
 
 

@@ -58,7 +58,7 @@ BAD = {
     "attend -": (3, "<stdin>: ", "rank 0", {}),
     "attend good.json --memory m.npy": (3, "Q (2,2) and K (3,5): last dimension 2 != 5", {"m.npy": zeros(3, 5)}),
     "ffn x.npy --params p.npz": (3, "w1 (5,3) for x (2,4)", {"x.npy": zeros(2, 4), "p.npz": {"w1": zeros(5, 3), "w2": zeros(3, 5)}}),
-    "ffn good.json --params p.npz": (3, "p.npz: no w2 (there is w1)", {"p.npz": {"w1": zeros(2, 2)}}),
+    "ffn good.json --params p.npz": (3, "p.npz: no w2 (it has w1)", {"p.npz": {"w1": zeros(2, 2)}}),
     "attend good.json --params p.npz": (3, "wx", {"p.npz": {"wx": zeros(2, 2)}}),
     "attend good.json --params p.npz --heads 2": (3, "wq (3,2) for x (2,2): first dimension 3 != 2", {"p.npz": {"wq": zeros(3, 2)}}),
     "layernorm good.json --gamma g.npy": (3, "(3,)", {"g.npy": zeros(3)}),
