@@ -45,8 +45,8 @@ def mask_of(record: Record, name: str) -> Record | None:
     """The mask of a tensor as keys: `memory_mask` for the memory, else the one row of `mask` for all queries."""
     is_memory = "memory" in record and (name == "memory" or same(record[name], record["memory"]))
     if "memory_mask" in record and (is_memory or "memory" not in record):
-        return named(record, "memory_mask", name)
-    return one_row(record, name) if has_mask_for(record, name) else None
+        return named(record, "memory_mask", record[name])
+    return one_row(record, record[name]) if has_mask_for(record, name) else None
 
 
 def has_mask_for(record: Record, name: str) -> bool:
@@ -59,13 +59,13 @@ def has_mask_for(record: Record, name: str) -> bool:
     return name == "x" or mask.shape[-1] == keys.shape[-2]
 
 
-def one_row(record: Record, name: str = "x") -> Record | None:
-    """The record's `mask` as one row for all queries, (B, 1, S) or (1, S); None where its rows differ.
+def one_row(record: Record, keys: Array) -> Record | None:
+    """The `mask` of a record as one row for all queries, (B, 1, S) or (1, S); None where its rows differ.
 
-    >>> one_row(Record({"x": np.zeros((2, 4)), "mask": np.array([[True, False], [True, False]])}))["x"].tolist()
+    >>> one_row(Record({"mask": np.array([[True, False], [True, False]])}), np.zeros((2, 4)))["x"].tolist()
     [[True, False]]
     """
-    found = named(record, "mask", name)
+    found = named(record, "mask", keys)
     mask = found["x"]
     if mask.ndim < 2:
         return replace(found, tensors={"x": np.atleast_2d(mask)}, axes={})
@@ -74,12 +74,12 @@ def one_row(record: Record, name: str = "x") -> Record | None:
     return replace(found, tensors={"x": mask[..., :1, :]})
 
 
-def named(record: Record, name: str, of: str = "x") -> Record:
-    """A mask of the record as `x`, its axes named: one of a batch begins with the axis `batch`.
+def named(record: Record, name: str, tensor: Array) -> Record:
+    """A mask over the rows of a tensor as `x`, its axes named: one of a batch begins with the axis `batch`.
 
     (B, S) and (B, 1, S) without names are those of a padded batch of B rows, as encode and decode read them.
     """
-    mask, axes, tensor = record[name], record.axes.get(name, ()), record[of]
+    mask, axes = record[name], record.axes.get(name, ())
     batch = len(tensor) if tensor.ndim > 2 else -1
     if mask.shape == (batch, *tensor.shape[-2:-1]) and (
         axes[:1] == ("batch",) or (not axes and batch != mask.shape[1])
@@ -107,13 +107,14 @@ def mask_in_use(
         return keys.mask if keys is not None else None
     if "mask" not in record:
         return None
+    x = record["x"] if keys is None else keys["x"]
     if is_own(queries, record):
-        return after(named(record, "mask"), past, record["x"])
-    found = one_row(record)
+        return after(named(record, "mask", x), past, x)
+    found = one_row(record, x)
     if found is None:
         warn("the record's mask has a row for each of its own tokens, not for these queries, and is not used",
              "--mask :mask")  # fmt: skip
-    return found if found is None else after(found, past, record["x"])
+    return found if found is None else after(found, past, x)
 
 
 def warn_of_square(keys: Attended) -> None:
@@ -147,7 +148,8 @@ def is_own(operand: Attended | None, record: Record) -> bool:
     """Whether the rows of an operand are the tokens of the record: its x, or a tensor of it with as many rows."""
     if operand is None or (operand.own and operand.name == "x"):
         return True
-    return operand.own and operand.name != "memory" and operand["x"].shape[-2:-1] == record["x"].shape[-2:-1]
+    rows = record.tensors.get("x", operand["x"]).shape[-2:-1]
+    return operand.own and operand.name != "memory" and operand["x"].shape[-2:-1] == rows
 
 
 def fits(record: Record, name: str, keys: Attended | None) -> bool:
@@ -163,7 +165,7 @@ def after(mask: Record, past: int, x: Array) -> Record:
     [[True, True, False]]
     """
     cells = mask["x"]
-    if not past or not cells.ndim or cells.shape[-1] != x.shape[-2]:
+    if not past or not cells.ndim or cells.shape[-1:] != x.shape[-2:-1]:
         return mask
     seen = np.full((*cells.shape[:-1], past), 0 if cells.dtype.kind == "f" else 1, cells.dtype)
     return replace(mask, tensors={"x": np.concatenate([seen, cells], axis=-1)})

@@ -159,6 +159,18 @@ def test_the_record_named_by_a_flag_is_attended_to_with_its_own_mask_and_bias(fl
     assert np.array_equal(split["weights"][:, 0] > 0, np.broadcast_to(np.tri(3, dtype=bool), (2, 3, 3)))
 
 
+def test_a_record_without_x_is_attended_to_with_its_mask_too():
+    kept = attnkit.attend(CAUSAL, keep="q,k,v").only(["q", "k", "v", "mask"])
+    found = attnkit.attend(kept, query=":q", key=":k", value=":v")
+    np.testing.assert_array_equal(found["x"][:, 0], attnkit.attend(CAUSAL)["x"])
+
+
+@pytest.mark.parametrize("past", [np.ones(()), np.ones(4)])
+def test_a_past_without_an_axis_of_tokens_is_refused(past):
+    with pytest.raises(DataError, match="past_key"):
+        attnkit.attend(CAUSAL, past_key=past, past_value=past)
+
+
 UNUSED = {
     "the square mask of a memory": ({"x": X}, {"memory": CAUSAL}, r"the mask of what is attended to has a row"),
     "the mask of the record, over as many keys": (dict(CAUSAL.tensors), {"memory": X}, r"record's mask .*--mask :mask"),
@@ -287,8 +299,8 @@ def eye(*names, rows=4, columns=4):
 
 WRONG = {
     "attend, of another tool": ("attend", eye("w1", "w2"), {}, r"no wq, wk, .* \(it has w1, w2\)"),
-    "attend, unknown": ("attend", eye("wq", "wQ"), {}, r"wQ is no parameter of attention \(expected wq, wk"),
-    "attend, of a whole model": ("attend", eye("self.wq"), {}, "self.wq is no parameter"),
+    "attend, unknown": ("attend", eye("wq", "wQ"), {}, r"'wQ' is not one of wq, wk, .* \(it has wq, wQ\)"),
+    "attend, of a whole model": ("attend", eye("self.wq"), {}, "'self.wq' is not one of"),
     "attend, additive": ("attend", eye("wq", "wa", "ua"), {"score": "additive"}, r"no va, .*\(it has wq, wa, ua\)"),
     "attend, general": ("attend", eye("wq"), {"score": "general"}, r"no w, which --score general needs \(it has wq\)"),
     "attend, nothing": ("attend", {}, {}, r"no wq, .*\(it has none\)"),

@@ -138,7 +138,7 @@ def attend(
     keys = key or memory or operands.chosen(inputs)
     q, k, v = asking["x"], keys["x"], (value or keys)["x"]
     over = "source" if key or memory else "key"
-    past = 0 if past_key is None else past_key["x"].shape[-2]
+    past = 0 if past_key is None else sum(past_key["x"].shape[-2:-1])
     by_hand = model_ is None
     mask = mask or masking.mask_in_use(inputs, query, key or memory, past, by_hand)
     bias = bias or masking.bias_in_use(inputs, query, key or memory, by_hand)
@@ -256,7 +256,8 @@ def sorted_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str
     needs = model.SCORES[score].needs
     known = (*PROJECTIONS, *OTHERS)
     if unknown := [name for name in params if name not in known]:
-        raise DataError(f"{listed(unknown)} is no parameter of attention (expected {listed(PROJECTIONS)})", "--params")
+        problem = f"parameter {unknown[0]!r} is not one of {listed(PROJECTIONS)} (it has {listed([*params])})"
+        raise DataError(problem, "--params")
     if missing := [name for name in needs if name not in params]:
         raise DataError(f"no {listed(missing)}, which --score {score} needs (it has {listed([*params])})", "--params")
     if not needs and not set(params) & set(PROJECTIONS):
