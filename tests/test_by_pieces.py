@@ -66,6 +66,7 @@ def pieces(name, part, path, folder):
     return f"{tool} {path} --{flags}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_part_of_every_model_is_its_pipeline(name, tmp_path):
     config, memory, path = checkpoint(name).config, None, str(tmp_path / "input.npz")
@@ -88,6 +89,7 @@ def test_every_part_of_every_model_is_its_pipeline(name, tmp_path):
         tensors.save(Record({"x": last}), str(tmp_path / "memory.npz"))
 
 
+@pytest.mark.slow
 def test_the_printed_line_runs_in_a_shell_and_gives_the_bytes_of_encode(tmp_path):
     (tmp_path / "model").symlink_to(MODELS / "bert-mlm")
     attnkit_ = [sys.executable, "-m", "attnkit"]
@@ -105,6 +107,7 @@ def test_the_printed_line_runs_in_a_shell_and_gives_the_bytes_of_encode(tmp_path
     assert record.labels == whole.labels
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*rows of weights are zeros")  # those of the padding on the left
 @pytest.mark.parametrize("side", ["batch", "left"])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "openai-gpt", "bert-mlm", "t5"])

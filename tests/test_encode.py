@@ -43,12 +43,14 @@ def ids(name, key="ids"):
     return Record({"x": frozen(name)[key]})
 
 
+@pytest.mark.slow
 def test_sentence_embeddings_of_minilm_one_by_one():
     for text, expected in zip(SENTENCES, frozen("minilm")["single"], strict=True):
         ours = attnkit.encode(text, model=MINILM, pool="mean", normalize=True)["x"]
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_sentence_embeddings_of_minilm_in_a_batch():
     ours = attnkit.encode(SENTENCES, model=MINILM, pool="mean", normalize=True)["x"]
     assert ours.shape == (20, 384) and ours.dtype == np.float32
@@ -304,6 +306,7 @@ def test_what_the_vectors_are_is_said_once():
     assert "which vectors? one of --dim D, --one-hot, --table FILE and --model DIR" in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "bert", "marian", "llama"])
 def test_positions_of_another_model_are_refused(name):
     given, _ = run("embed", "the cat sat", "--dim", "6")

@@ -315,6 +315,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", WRONG)
 def test_what_cannot_be_is_said_in_one_line(line, tmp_path):
     for file, content in {"good": "[[1,2],[3,4]]", "big": "[1,4000]", "one": "[1]", "none": "[]"}.items():

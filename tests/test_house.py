@@ -1,17 +1,22 @@
 """The house: which room may import which, and that every tool is at home everywhere it should be."""
 
 import ast
+import inspect
+import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from attnkit import commands
+from attnkit import cli, commands, options
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attnkit"
+PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").glob("*.md"))]
+OTHERS = {"--no-deps"}  # flags of other programs that a page runs
 
 # room -> the rooms it may import; everything may import errors
 ARROWS = {
@@ -127,14 +132,41 @@ def test_every_tool_has_its_file_its_row_in_the_readme_and_an_example():
         assert f"attnkit {name}" in commands.find(name).__doc__
 
 
-def test_every_flag_is_in_the_readme_or_the_help_of_its_tool():
+def without_spaces(text):
+    """A text as it was before it was wrapped, which may have been within a word."""
+    return "".join(text.split())
+
+
+@pytest.mark.parametrize("name", commands.TOOLS)
+def test_every_flag_is_in_the_help_of_its_tool(name, capfd):
+    assert cli.main([name, "--help"]) == 0
+    shown, tool = capfd.readouterr().out, commands.find(name)
+    parameters = list(inspect.signature(tool.function).parameters)[1:]
+    assert all(f" {options.spelling(one)} " in shown for one in (*parameters, *tool.extra, *options.COMMON))
+    flags = options.COMMON | tool.extra | tool.flags
+    assert [one for one, flag in flags.items() if without_spaces(flag.help) not in without_spaces(shown)] == []
+
+
+def test_every_flag_of_a_page_is_a_flag_of_a_tool():
+    known = {"--help", "--version"}
     for name in commands.TOOLS:
-        found = commands.find(name)
-        for flag in (*found.flags.values(), *found.extra.values()):
-            assert flag.help
+        tool = commands.find(name)
+        known |= {options.spelling(one) for one in tool.flags | tool.extra | options.COMMON}
+    for page in PAGES:
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text()))
+        assert named <= known | OTHERS, f"{page.name} names flags of no tool: {sorted(named - known - OTHERS)}"
 
 
-@pytest.mark.parametrize("check", [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]], ids=" ".join)
-def test_the_linters_find_nothing(check):
-    done = subprocess.run([sys.executable, "-m", *check], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+def test_the_linters_are_pinned_and_no_part_of_the_tests():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    linters = project["dependency-groups"]["dev"]
+    assert {pin.partition("==")[0] for pin in linters} == {"mypy", "ruff"}
+    assert all(re.fullmatch(r"\w+==[0-9.]+", pin) for pin in linters)
+    assert not [one for one in project["project"]["optional-dependencies"]["test"] if one.startswith(("mypy", "ruff"))]
+    lint = (ROOT / ".ci/lint").read_text()
+    assert os.access(ROOT / ".ci/lint", os.X_OK) and "lint" not in (ROOT / ".ci/run").read_text()
+    assert all(f"-m {command}\n" in lint for command in ("ruff check .", "ruff format --check .", "mypy"))
+
+
+def test_type_checkers_see_the_annotations():
+    assert (PACKAGE / "py.typed").read_bytes() == b""

@@ -64,6 +64,7 @@ def test_rows_and_the_largest_weights_have_their_labels():
     assert top["weights.keys"].dtype == np.int64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags, problem",
     [
@@ -93,6 +94,7 @@ def test_the_offset_is_that_of_the_mask(folder):
     assert here.stdout.split('"history"')[0] == there.stdout.split('"history"')[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", ["", "--causal"])
 def test_parts_of_the_keys_in_processes_of_their_own(folder, causal):
     part = (
@@ -231,6 +233,7 @@ print(peak() - before)
     assert float(out) < 220  # the matrix is 64 MB; with every step there were six
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--value", "--key", "--query", "--memory", "--bias", "--mask", "--add"])
 def test_a_result_that_is_no_number_comes_from_the_file_that_holds_it(folder, flag):
     (folder / "fine.json").write_text("[[1, 2], [3, 4]]")

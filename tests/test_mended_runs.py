@@ -128,6 +128,7 @@ LOST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LOST)
 def test_work_on_x_is_not_dropped_without_a_word(tmp_path, line):
     _, said = run(f"{line} -f json", tmp_path)
@@ -135,6 +136,7 @@ def test_work_on_x_is_not_dropped_without_a_word(tmp_path, line):
     assert run(f"{line} -f json -q", tmp_path)[1] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -158,6 +160,7 @@ FOREIGN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", FOREIGN)
 def test_ids_of_another_model_are_refused(tmp_path, line):
     _, said = run(line, tmp_path, 3)
@@ -179,6 +182,7 @@ def test_ids_without_labels_and_padding_are_taken():
     assert attnkit.decode(batch, model=STORY, max_tokens=2)["ids"].shape == (2, 2)
 
 
+@pytest.mark.slow
 def test_a_decoder_without_words_runs_from_files(tmp_path):
     name = MODELS / "transformer"
     for file, size in (("source", 5), ("target", 3)):
@@ -200,6 +204,7 @@ def test_a_decoder_without_words_runs_from_files(tmp_path):
     run(f"{decode} --memory - < memory.npz", tmp_path, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
@@ -271,6 +276,7 @@ def test_a_call_from_python_that_fails_leaves_the_file_of_a_trace(tmp_path):
     assert file.read_text() == "as it was"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", BESIDE)
 def test_what_a_run_wrote_beside_its_result_is_replayed(tmp_path, asked):
     run(f"attnkit {asked} beside.npz -o out.npz", tmp_path)
@@ -431,6 +437,7 @@ def test_a_result_beyond_its_dtype_names_the_layer(tmp_path):
         attnkit.encode(None, ids=np.array([1, 2]), model=model, layers=":2")
 
 
+@pytest.mark.slow
 def test_a_file_of_many_tensors_is_shown_as_a_list(tmp_path):
     attnkit.encode("Once upon", model=STORY, trace=str(tmp_path / "t.npz"))
     shown = run("attnkit show t.npz", tmp_path)[0]
@@ -485,6 +492,7 @@ def test_segments_are_taken_by_their_published_name():
     assert not np.array_equal(ours, none)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["decode", "encode"])
 @pytest.mark.parametrize("keep", ["-f npz", "-f safetensors", "-f json", "-f npy"])
 def test_ids_alone_are_ids(tmp_path, tool, keep):
@@ -496,6 +504,7 @@ def test_ids_alone_are_ids(tmp_path, tool, keep):
     assert found.axes_of("x") == whole.axes_of("x")
 
 
+@pytest.mark.slow
 def test_ids_alone_may_be_of_a_batch_and_of_a_source(tmp_path):
     ids = attnkit.embed("One day", model=STORY)["ids"]
     np.savez(tmp_path / "ids.npz", ids=[ids, ids[::-1]])
@@ -509,6 +518,7 @@ def test_ids_alone_may_be_of_a_batch_and_of_a_source(tmp_path):
     assert "the record has no ids" in run(f"attnkit decode --model {STORY} < x.npy", tmp_path, 3)[1]
 
 
+@pytest.mark.slow
 def test_a_text_of_one_token_has_an_empty_row_of_scores(tmp_path):
     run(f"printf 'One day\\nOnce\\n' | attnkit decode --model {STORY} --batch --max-tokens 0 -o made.npz", tmp_path)
     made, alone = tensors.load(str(tmp_path / "made.npz")), attnkit.decode("One day", model=STORY, max_tokens=0)

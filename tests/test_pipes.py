@@ -66,6 +66,7 @@ LAYER = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["json", "npz", "safetensors"])
 def test_the_law_of_the_pipe(format):
     stages = [EMBED, *LAYER]
@@ -108,6 +109,7 @@ STAGES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(STAGES, min_size=1, max_size=3),
@@ -141,6 +143,7 @@ def test_a_word_has_the_same_vector_in_every_text():
     assert not np.array_equal(a["x"], attnkit.embed("the cat", dim=4, seed=1)["x"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["< r", "r", "<(cat r)", "- < r", "< <(cat r)"])
 def test_input_from_a_file_standard_input_and_a_substitution_is_the_same(tmp_path, way, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -188,6 +191,7 @@ def test_a_stream_is_written_as_soon_as_each_record_is_done():
         assert process.wait(10) == 0
 
 
+@pytest.mark.slow
 def test_a_long_stream_takes_no_more_memory_than_a_short_one():
     code = (
         "import resource, subprocess, sys;"
@@ -227,6 +231,7 @@ def test_jq_and_numpy_read_what_is_written(tmp_path, monkeypatch):
     assert shell("jq -c . <<< '[[1, 2]]' | attnkit show --only x -f json | jq -c .tensors.x.dtype") == b'"int64"\n'
 
 
+@pytest.mark.slow
 def test_run_takes_files_folders_and_steps(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pipe = Path("layer")
@@ -243,6 +248,7 @@ def test_run_takes_files_folders_and_steps(tmp_path, monkeypatch):
     assert done.stderr.count(b"x (token 2, model 4)") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -263,6 +269,7 @@ def test_the_operand_that_is_the_stage_before(tmp_path, monkeypatch, first, seco
     assert expected and shell(f"attnkit run {shlex.quote(f'{first} | {second}')}", check=False) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", ["posenc", "attend -", "peek -q", "show -f json", "diff - x.npy"])
 def test_text_is_no_tensor_for_the_next_stage(tmp_path, monkeypatch, second):
     monkeypatch.chdir(tmp_path)
@@ -293,6 +300,7 @@ def test_a_format_of_one_record_refuses_a_stream_before_it_writes():
     assert (done.returncode, done.stdout) == (3, b"") and b"safetensors holds one record" in done.stderr
 
 
+@pytest.mark.slow
 def test_masked_cells_are_drawn_as_masked_however_they_were_masked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shell("attnkit mask --size 3 --causal -o m.npy; attnkit mask --size 3 --causal --as additive -o a.npy")
@@ -306,6 +314,7 @@ def test_masked_cells_are_drawn_as_masked_however_they_were_masked(tmp_path, mon
     assert "·" not in shell("echo '[[30,0],[0,30]]' | attnkit attend --dtype float16 --keep weights -f table").decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pipeline",
     [
@@ -324,6 +333,7 @@ def test_a_bad_pipeline_is_a_usage_error(pipeline):
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1), done.stderr
 
 
+@pytest.mark.slow
 def test_history_is_a_script_that_makes_the_record_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", np.arange(8.0).reshape(2, 4))
@@ -358,6 +368,7 @@ def test_a_seed_that_was_not_given_is_in_the_history_all_the_same(tmp_path, monk
     assert attnkit.embed(["a b", "c"], dim=2).history[0]["command"] == "attnkit embed 'a b' c --dim 2 --seed 0"
 
 
+@pytest.mark.slow
 def test_a_slice_and_a_dash_are_replayed_a_stream_cannot_be(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shell("attnkit embed 'a b c' --dim 4 -f npz | attnkit show --slice 0:2,::2 -f npz > s.npz")
@@ -371,6 +382,7 @@ def test_a_slice_and_a_dash_are_replayed_a_stream_cannot_be(tmp_path, monkeypatc
     assert done.returncode == 3 and b"a stream that cannot be read again" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_history_that_is_not_attnkits_is_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record = '{"tensors":{"x":{"data":[1]}},"history":[{"command":%s,"version":"0.1.0"}]}'
@@ -387,6 +399,7 @@ def test_a_history_that_is_not_attnkits_is_not_run(tmp_path, monkeypatch):
     assert not Path("canary").exists()
 
 
+@pytest.mark.slow
 def test_every_line_of_a_stream_has_a_history_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shell("printf 'a b\\n--c\\n' | attnkit embed --lines --dim 2 | tail -1 > last.json")
@@ -394,6 +407,7 @@ def test_every_line_of_a_stream_has_a_history_of_its_own(tmp_path, monkeypatch):
     assert b"equal" in shell("attnkit history last.json --replay")
 
 
+@pytest.mark.slow
 def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record = attnkit.embed("The cat sat", dim=4)
@@ -440,6 +454,7 @@ def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
     assert figures["max_abs"]["data"][0] == pytest.approx(0.5) and figures["differing"]["data"] == [2, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "environment", "start"),
     [
@@ -456,6 +471,7 @@ def test_the_format_of_the_output(arguments, environment, start):
     assert shell(f"attnkit embed a --dim 2 {arguments}", **environment).startswith(start)
 
 
+@pytest.mark.slow
 def test_a_pipeline_stays_in_the_format_it_started_in():
     assert shell("attnkit posenc --size 2 --dim 2 -f npy | attnkit layernorm | attnkit attend").startswith(b"\x93NUMPY")
     start = "attnkit posenc --size 2 --dim 2 -f npy | attnkit mask --causal"
@@ -465,6 +481,7 @@ def test_a_pipeline_stays_in_the_format_it_started_in():
     assert (done.returncode, done.stdout, done.stderr) == (3, b"", problem)
 
 
+@pytest.mark.slow
 def test_pictures_are_files_of_their_own(tmp_path, monkeypatch):
     import xml.dom.minidom
 

@@ -43,6 +43,7 @@ def on_a_terminal(command, folder):
     return shown.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("jq") is None, reason="a block pipes into jq")
 def test_console_blocks(tmp_path):
     (tmp_path / "samples").symlink_to(ROOT / "samples")

@@ -36,6 +36,7 @@ def piped(command, temp):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_sample_prints_what_is_beside_it(script, tmp_path):
     temp = tmp_path / "temp"
@@ -140,6 +141,7 @@ BY_HAND = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "name", "expected"), BY_HAND)
 def test_the_numbers_worked_by_hand(command, name, expected, tmp_path):
     found = piped(command, tmp_path)["tensors"][name]["data"]

@@ -83,6 +83,7 @@ def test_a_folder_on_the_command_line():
     assert "nan" in show(MODELS / "bert", "--stats")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "suffix"),
     [("gpt2", "npz"), ("gpt2-scaled", "safetensors"), ("marian-half", "npz"), ("marian-native", "safetensors")],
@@ -102,6 +103,7 @@ def test_a_folder_as_one_file(name, suffix, tmp_path):
     assert b"equal bit for bit" in replayed.stdout, replayed.stderr
 
 
+@pytest.mark.slow
 def test_one_tensor_by_either_name():
     folder, stored = MODELS / "bert", "encoder.layer.1.attention.self.query.weight"
     prefixed, bare, ours = (
@@ -130,6 +132,7 @@ def test_every_stored_tensor_has_an_axis_name_for_each_axis(name):
             }
 
 
+@pytest.mark.slow
 def test_a_layer_is_what_params_takes(tmp_path):
     folder = MODELS / "gpt2"
     show(f"{folder}:decoder.1.self", "-o", tmp_path / "self.npz")
@@ -157,6 +160,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "problem"), PROBLEMS.items())
 def test_what_is_not_there(line, problem):
     error = show(*line.format(MODELS).split(), check=problem[0])
@@ -176,6 +180,7 @@ TEXTS = [("bert-mlm", "encoder"), ("gpt2", "decoder"), ("llama", "decoder"), ("t
 IDS = [("openai-gpt", "decoder"), ("mistral", "decoder"), ("qwen2", "decoder"), ("gpt2-scaled", "decoder")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "stack"), [*TEXTS, *IDS])
 def test_the_pipeline_of_a_stack_equals_encode(name, stack, tmp_path):
     folder = MODELS / name
@@ -190,6 +195,7 @@ def test_the_pipeline_of_a_stack_equals_encode(name, stack, tmp_path):
     assert pieces["tensors"]["x"] == whole["tensors"]["x"]
 
 
+@pytest.mark.slow
 def test_the_pipeline_of_a_layer_goes_from_what_enters_it_to_what_leaves_it(tmp_path):
     folder = MODELS / "bert-mlm"
     shell(f"attnkit encode --model {folder} 'the cat' --trace t.npz > /dev/null", tmp_path)
@@ -230,6 +236,7 @@ def test_all_of_an_encoder_and_a_decoder_is_two_pipelines():
     assert "--residual source.npz \\\n" in encoder and "--residual target.npz \\\n" in decoder
 
 
+@pytest.mark.slow
 def test_the_pipelines_of_an_encoder_and_a_decoder_run(tmp_path):
     folder = MODELS / "transformer"
     script = show(folder, "--pipeline", "all")
@@ -257,6 +264,7 @@ def test_windows_of_some_layers():
     assert overviews.tokens_told(config.special) == "never 1 2"
 
 
+@pytest.mark.slow
 def test_the_title_of_a_slice_says_what_was_cut(tmp_path):
     file = tmp_path / "cube.npz"
     np.savez(file, weights=np.arange(24.0).reshape(2, 3, 4))
@@ -269,6 +277,7 @@ def test_the_title_of_a_slice_says_what_was_cut(tmp_path):
     assert np.load(tmp_path / "one.npz")["weights"].shape == (3, 4)
 
 
+@pytest.mark.slow
 def test_a_trace_remembers_what_was_masked(tmp_path):
     shell(f"attnkit encode --model {MODELS / 'gpt2'} 'the cat sat' --trace run.npz > /dev/null", tmp_path)
     for last in ("weights", "masked"):

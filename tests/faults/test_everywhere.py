@@ -88,6 +88,7 @@ def test_operands(attnkit, main, refused, tool):
             assert (attnkit.folder / "old.json").read_bytes() == b"old"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "run", "history", "diff"}))
 def test_stages_of_a_pipeline(attnkit, main, refused, tool):
     flags = " ".join(READING.get(tool, []))

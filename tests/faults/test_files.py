@@ -63,6 +63,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "reason"), INPUTS.items())
 def test_input_that_cannot_be_opened(attnkit, refused, folder, name, reason):
     for line in (["layernorm", name], ["attend", "good.json", "--mask", name]):
@@ -128,6 +129,7 @@ def test_all_three_streams_closed(attnkit):
 
 
 # I6
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -257,6 +259,7 @@ def normalized(process, tmp_path_factory):
     return {suffix: (stream, attnkit("layernorm", stdin=stream).out) for suffix, stream in streams.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_in_and_out(attnkit, folder, normalized, way):
     for suffix, (stream, expected) in normalized.items():
@@ -352,6 +355,7 @@ def test_a_signal_while_reading(attnkit, number, times):
     assert attnkit.temporaries() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
 def test_a_signal_at_any_time(attnkit, number):
     line = ["attnkit", "run", "posenc --size 1200 --dim 1000 | layernorm | attend"]

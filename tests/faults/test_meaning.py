@@ -139,6 +139,7 @@ def test_a_query_that_may_attend_to_nothing_is_zero_with_a_warning(attnkit, file
     assert attnkit("attend", "x.npy", "--mask", "m.npy", "--quiet").err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 @pytest.mark.parametrize("line", ["layernorm", "ffn --hidden 4", "posenc", "decode --table t.npy --emit logits"])
 def test_a_row_that_is_not_finite_spoils_no_other(attnkit, files, line, value):
@@ -187,6 +188,7 @@ LINES = ["posenc", "posenc --kind rotary", "posenc --kind alibi", "mask --causal
          "show", "show --heatmap", "show --heads", "show --stats", "show --list", "peek", "diff"]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_every_shape_gives_a_result_or_a_line(attnkit, files, main, refused, line):
     tool, *flags = line.split()

@@ -110,6 +110,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "parts"), [(case[0], case[1:]) for case in BAD.values()], ids=BAD)
 def test_refused(reject, attnkit, content, parts):
     reject(content, *parts)

@@ -88,6 +88,7 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "parts"), [(case[0], case[1:]) for case in BAD.values()], ids=BAD)
 def test_refused(reject, content, parts):
     reject(content, *parts)
@@ -127,6 +128,7 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_the_name_of_a_member_is_only_a_key(attnkit, name):
     content = npz([("x.npy", saved(EYE)), (name, saved(EYE))])

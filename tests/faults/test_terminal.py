@@ -66,6 +66,7 @@ def test_tables_fit_and_messages_are_not_wrapped(attnkit, refused, columns):
 
 
 # T2
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "terminal", "piped"),
     [
@@ -96,6 +97,7 @@ def test_a_terminal_gets_a_table_and_never_binary(attnkit, screen):
     assert screen("posenc", "--size", "2", "--dim", "2", "-o", "out.npz") == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONIOENCODING": "latin-1"}, {"PYTHONIOENCODING": "ascii"}])  # fmt: skip
 def test_an_encoding_without_our_signs(attnkit, refused, locale):
     for line in (
@@ -127,6 +129,7 @@ NAMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_file_names_of_every_kind(attnkit, refused, name):
     run = attnkit("layernorm", name)
@@ -248,6 +251,7 @@ NOWHERE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", NOWHERE.values(), ids=NOWHERE)
 def test_settings_without_effect(attnkit, settings):
     line = [

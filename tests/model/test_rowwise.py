@@ -139,6 +139,7 @@ def test_errors_tell_of_the_whole():
         attention(q, k, v, keep=("weights",), weights="rows:21", softmax_dtype="float16")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_square():
     code = """
 import resource, numpy as np
