@@ -6,6 +6,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import tokenizers
 
 import attnkit
 from attnkit import model, tensors
@@ -83,7 +84,6 @@ class TestEmbed:
         assert np.array_equal(scaled, plain * 4)
 
     def test_a_tokenizer_file(self, here):
-        tokenizers = pytest.importorskip("tokenizers")
         made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "cat": 1, "sat": 2}, unk_token="[UNK]"))
         made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
         made.save("tokenizer.json")
