@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -102,8 +103,12 @@ def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
 
 
 def physical_memory() -> int:
-    """The bytes of memory this machine has."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Return the bytes of memory this machine has; without limit where the system does not say."""
+    try:
+        pages = os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        pages = -1
+    return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else sys.maxsize
 
 
 def readable(count: int) -> str:

@@ -25,6 +25,7 @@ Operand = TypeVar("Operand")
 Result = TypeVar("Result")
 
 CHUNK = 1 << 20  # bytes asked of the system at a time; also the size asked for of a pipe
+READ_LIMIT = 1 << 30  # macOS refuses to read 2^31 bytes in one call
 BLOCK = 1 << 24  # the first read of an array: only when so much exists is the rest allocated
 SMALL = 1 << 16  # buffers up to this size in all are joined before they are written
 
@@ -104,7 +105,7 @@ class Source:
         target[:count] = self._ahead[:count]
         self._ahead = self._ahead[count:]
         while count < len(target) and not self._ended:
-            got = self._reading(lambda rest: os.readv(self._descriptor, [rest]), target[count:])
+            got = self._reading(lambda rest: os.readv(self._descriptor, [rest]), target[count : count + READ_LIMIT])
             self._ended = got == 0
             count += got
         self._note(target[:count])
@@ -274,9 +275,9 @@ def let_go(array: Array) -> None:
     mapped: Any = array
     while isinstance(mapped, np.ndarray | memoryview):
         mapped = mapped.base if isinstance(mapped, np.ndarray) else mapped.obj
-    if hasattr(mapped, "madvise"):
-        import mmap
+    import mmap
 
+    if hasattr(mapped, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
         start, page = np.frombuffer(mapped, np.uint8).ctypes.data, mmap.PAGESIZE
         first, end = (address - start for address in np.lib.array_utils.byte_bounds(array))
         first = -(-first // page) * page  # whole pages only
@@ -451,11 +452,13 @@ def _temporary_name(target: str) -> str:
 
 
 def _widen_pipe(descriptor: int) -> None:
-    """Lets a pipe hold a mebibyte, so that two stages take turns less often; nothing for other files."""
+    """Let a pipe hold a mebibyte, so that two stages take turns less often; on Linux alone, and only pipes."""
     import fcntl
 
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, CHUNK)
+    command = getattr(fcntl, "F_SETPIPE_SZ", None)
+    if command is not None:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(descriptor, command, CHUNK)
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -1,5 +1,6 @@
 """Sources and sinks: the fault list, section I, through real pipes, signals and limits."""
 
+import ctypes
 import os
 import signal
 import stat
@@ -133,11 +134,17 @@ def test_files_that_cannot_be_read(name, reason, small, tmp_path, monkeypatch):
     assert (caught.value.problem, caught.value.name, caught.value.exit_code) == (reason, name, 4)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def unprivileged():
+    """In the child: give up root's right to override the modes of files."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    for capability in (1, 2) if prctl else ():  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        prctl(24, capability)  # PR_CAPBSET_DROP
+
+
 def test_no_permission_to_read(small):
     small.chmod(0)
-    with pytest.raises(FileError, match="Permission denied"):
-        open_source(str(small))
+    done = copy(small, preexec_fn=unprivileged)
+    assert (done.returncode, done.stderr.decode()) == (4, f"{small}: Permission denied\n")
 
 
 def test_stdin_closed():
@@ -269,15 +276,12 @@ def test_files_that_cannot_be_written(name, reason, small, tmp_path, monkeypatch
     assert str(caught.value) == f"cannot write {name}: {reason}" and left(tmp_path) == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
 def test_no_permission_to_write(small, tmp_path):
-    small.chmod(0o444)
-    with pytest.raises(FileError, match="Permission denied"):
-        write(small)
-    tmp_path.chmod(0o555)
-    with pytest.raises(FileError, match=r"cannot write .*new.npy: Permission denied"):
-        write(tmp_path / "new.npy")
-    tmp_path.chmod(0o755)
+    (tmp_path / "old.npy").touch(0o444)
+    (tmp_path / "locked").mkdir(0o555)
+    for target in ("old.npy", "locked/new.npy"):
+        done = copy(small, target, preexec_fn=unprivileged, cwd=tmp_path)
+        assert (done.returncode, done.stderr.decode()) == (4, f"cannot write {target}: Permission denied\n")
 
 
 @pytest.mark.parametrize("name", ["n" * 255, "é" * 127, "n" * 250])

@@ -1,0 +1,168 @@
+"""attnkit without what only Linux has: the constants and calls are taken away in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnkit.tensors import Source, dtypes, files, open_source, read
+
+ROOT = Path(__file__).parent.parent
+STORY = ROOT / "samples" / "data" / "story"
+
+# what macOS has no name for; os.sysconf knows the sizes of pages and no number of them, ctypes finds no mallopt
+ELSEWHERE = """
+import builtins, ctypes, errno, fcntl, mmap, os, select, signal, sys
+
+def without(module, *names):
+    for name in names:
+        if hasattr(module, name):
+            delattr(module, name)
+
+without(fcntl, "F_SETPIPE_SZ", "F_GETPIPE_SZ", "F_NOTIFY", "F_ADD_SEALS", "F_OFD_SETLK")
+without(mmap, *(name for name in dir(mmap) if name.startswith("MADV_")), "MAP_POPULATE")
+without(os, "O_TMPFILE", "O_PATH", "O_DIRECT", "O_NOATIME", "SCHED_BATCH", "sched_getaffinity", "sched_setaffinity",
+        "posix_fadvise", "posix_fallocate", "memfd_create", "pipe2", "splice", "copy_file_range", "eventfd",
+        "getrandom", "getxattr", "setxattr", "listxattr", "pidfd_open", "fdatasync", "preadv2", "unshare", "setns")
+without(select, "epoll", "EPOLLIN")
+without(signal, "SIGPWR", "SIGSTKFLT", "SIGRTMIN", "SIGRTMAX", "SIGPOLL", "sigtimedwait", "sigwaitinfo",
+        "pidfd_send_signal")
+sys.platform = "darwin"
+
+def refusing(call):
+    def checked(path, *arguments, **options):
+        if str(path).startswith("/proc"):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return call(path, *arguments, **options)
+    return checked
+
+def at_most(call, most):
+    def checked(descriptor, buffers):
+        if sum(len(one) for one in buffers) > most:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return call(descriptor, buffers)
+    return checked
+
+def sysconf(name, known=os.sysconf):
+    if name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"):
+        raise ValueError("unrecognized configuration name")
+    return known(name)
+
+class CDLL(ctypes.CDLL):
+    def __getattr__(self, name):
+        if name in ("mallopt", "malloc_trim", "prctl"):
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+builtins.open, os.open, os.stat = map(refusing, (builtins.open, os.open, os.stat))
+os.readv, os.sysconf, ctypes.CDLL = at_most(os.readv, (1 << 31) - 1), sysconf, CDLL
+
+sys.argv[0] = "attnkit"
+from attnkit.__main__ import main
+main()
+"""
+
+
+@pytest.fixture
+def attnkit(tmp_path):
+    """Runs bash lines in which `attnkit` is the command without Linux; its standard output."""
+    script = tmp_path / "elsewhere.py"
+    script.write_text(ELSEWHERE)
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "attnkit"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
+    command.chmod(0o755)
+    env = os.environ | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+    def run(line):
+        done = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], cwd=tmp_path, env=env, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout
+
+    return run
+
+
+def test_stages_of_a_pipe(attnkit):
+    line = "attnkit {} 'The cat sat' --dim 8 | attnkit {} | attnkit {} --causal | attnkit {} --heads 2 --only x -f npy"
+    made = attnkit(line.format("embed", "posenc", "mask", "attend"))
+    [record] = read(Source.of(made))
+    here = f'"{sys.executable}" -m attnkit'
+    same = line.replace("attnkit", here).format("embed", "posenc", "mask", "attend")
+    assert made == subprocess.run(["bash", "-c", same], cwd=ROOT, capture_output=True, check=True).stdout
+    assert record["x"].shape == (3, 8)
+
+
+@pytest.mark.slow
+def test_a_file_is_replaced_and_read_from_every_place(attnkit, tmp_path):
+    (tmp_path / "x.npz").write_bytes(b"old")
+    attnkit("echo '[[2,4],[6,9]]' > x.json; attnkit layernorm x.json -o x.npz && attnkit layernorm x.npz -o x.npz")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "elsewhere.py", "x.json", "x.npz"]
+    expected = attnkit("attnkit attend x.npz -f npy")
+    for line in ("attnkit attend < x.npz -f npy", "cat x.npz | attnkit attend -f npy",
+                 "attnkit attend <(cat x.npz) -f npy", "attnkit attend x.npz -f npy -o /dev/stdout",
+                 "attnkit run 'attend x.npz -f npy'"):  # fmt: skip
+        assert attnkit(line) == expected
+
+
+@pytest.mark.slow
+def test_a_model(attnkit):
+    text = "Once upon a time"
+    here = [
+        sys.executable,
+        "-m",
+        "attnkit",
+        "decode",
+        "--model",
+        str(STORY),
+        text,
+        "--max-tokens",
+        "70",
+        "--emit",
+        "text",
+    ]
+    expected = subprocess.run(
+        here, cwd=ROOT, capture_output=True, check=True
+    ).stdout  # its weights are let go on the way
+    assert attnkit(f"attnkit decode --model {STORY} '{text}' --max-tokens 70 --emit text") == expected
+    shown = json.loads(attnkit(f"attnkit encode --model {STORY} '{text}' -f json"))
+    assert shown["labels"]["token"][0] == "Once"
+
+
+def test_attention_in_blocks_on_all_cores(attnkit):
+    line = "attnkit posenc --size 700 --dim 16 | attnkit attend --causal --heads 4 --weights stats"
+    assert json.loads(attnkit(line))["tensors"]["weights.entropy"]["shape"] == [4, 700]
+
+
+@pytest.mark.parametrize(
+    "problem", [ValueError("unrecognized configuration name"), OSError(22, "Invalid argument"), -1]
+)
+def test_memory_of_unknown_size_is_no_limit(problem, monkeypatch):
+    def sysconf(name, known=os.sysconf):
+        if name != "SC_PHYS_PAGES":
+            return known(name)
+        if isinstance(problem, Exception):
+            raise problem
+        return problem
+
+    monkeypatch.setattr(os, "sysconf", sysconf)
+    assert dtypes.physical_memory() == sys.maxsize
+
+
+def test_no_call_reads_more_than_the_system_allows(tmp_path, monkeypatch):
+    path, asked = tmp_path / "x.bin", []
+    path.write_bytes(bytes(range(100)))
+
+    def readv(descriptor, buffers, known=os.readv):
+        asked.append(sum(map(len, buffers)))
+        return known(descriptor, buffers)
+
+    monkeypatch.setattr(files, "READ_LIMIT", 30)
+    monkeypatch.setattr(os, "readv", readv)
+    with open_source(str(path)) as source:
+        target = np.empty(100, np.uint8)
+        assert source.readinto(target.data) == 100
+    assert target.tolist() == list(range(100)) and max(asked) <= 30
