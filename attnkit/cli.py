@@ -24,6 +24,9 @@ def main(arguments: list[str]) -> int:
             text = f"attnkit {__version__}\n" if "--version" in arguments else overview()
             os.write(1, text.encode())
             return 0
+        if arguments[0] == "help":
+            place = "attnkit help"
+            return show_help(arguments[1:])
         chosen = commands.find(arguments[0])
         place = f"attnkit {chosen.name}"
         from attnkit.commandline import parse
@@ -67,15 +70,51 @@ def execute(call: "Call") -> int:
         return output.write(call)
 
 
+def show_help(names: list[str]) -> int:
+    """Print the options of a tool, the page of a topic, or a list of both; UsageError for another name."""
+    from attnkit import help as pages
+
+    topics = pages.list_topics()
+    if len(names) > 1:
+        raise UsageError(f"expected one TOOL or TOPIC, got {len(names)}: {' '.join(names)}")
+    if not names or names[0] in ("-h", "--help", "help"):
+        return main(["--help"])
+    if names[0] in commands.TOOLS:
+        return main([names[0], "--help"])
+    if names[0] not in topics:
+        from attnkit.options import nearest
+
+        meant = nearest(names[0], [*commands.TOOLS, *topics])
+        raise UsageError(f"no tool or topic {names[0]!r}{meant or '; attnkit help lists both'}")
+    page = pages.read_page(names[0])
+    if os.isatty(1):
+        from attnkit import display
+
+        look = display.look(True, os.environ, "utf-8")
+        page = pages.render_page(page, look.width, bold=look.color)
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    sys.stdout.write(page)
+    sys.stdout.flush()
+    return 0
+
+
 def overview() -> str:
     """What `attnkit` alone prints."""
+    from attnkit import help as pages
+
     rows = "".join(f"  {name:<10} {what}\n" for name, what in commands.TOOLS.items())
+    topics = "".join(f"  {name:<12} {title}\n" for name, title in pages.list_topics().items())
     return f"""Usage: attnkit TOOL [INPUT] [OPTIONS]
 
 The Transformer as Unix tools.
 
 {rows}
+{topics}
   attnkit TOOL --help   its options and an example
+  attnkit help TOPIC    a page of documentation
   attnkit --version
 
 Example:

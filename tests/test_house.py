@@ -51,7 +51,8 @@ ARROWS = {
         "operands", "options", "output", "overviews", "pipelines", "recipes", "tensors", "texts", "tokenizers", "tool",
         "tracing", "views",
     },
-    "cli": {"__init__", "commands", "commandline", "options", "output", "tool"},
+    "help": set(),
+    "cli": {"__init__", "commands", "commandline", "display", "help", "options", "output", "tool"},
     "__main__": {"cli"},
     "__init__": set(),
 }  # fmt: skip

@@ -111,23 +111,10 @@ def test_a_file_is_replaced_and_read_from_every_place(attnkit, tmp_path):
 @pytest.mark.slow
 def test_a_model(attnkit):
     text = "Once upon a time"
-    here = [
-        sys.executable,
-        "-m",
-        "attnkit",
-        "decode",
-        "--model",
-        str(STORY),
-        text,
-        "--max-tokens",
-        "70",
-        "--emit",
-        "text",
-    ]
-    expected = subprocess.run(
-        here, cwd=ROOT, capture_output=True, check=True
-    ).stdout  # its weights are let go on the way
-    assert attnkit(f"attnkit decode --model {STORY} '{text}' --max-tokens 70 --emit text") == expected
+    flags = f"decode --model {STORY} '{text}' --max-tokens 70 --emit text"  # long: the file's memory is let go
+    here = f'"{sys.executable}" -m attnkit {flags}'
+    expected = subprocess.run(["bash", "-c", here], cwd=ROOT, capture_output=True, check=True).stdout
+    assert attnkit(f"attnkit {flags}") == expected
     shown = json.loads(attnkit(f"attnkit encode --model {STORY} '{text}' -f json"))
     assert shown["labels"]["token"][0] == "Once"
 

@@ -1,6 +1,6 @@
-"""Every block of the README is run, on a terminal of 100 columns, and prints what the README says it prints.
+"""Every block of the README and of the pages of help is run, on a terminal of 100 columns, and prints what stands there.
 
-ATTNKIT_REMAKE=1 writes what they print into the README instead, to be read as a difference.
+ATTNKIT_REMAKE=1 writes what they print into the page instead, to be read as a difference.
 """
 
 import doctest
@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+PAGES = sorted((ROOT / "attnkit" / "help").glob("*.md"))
 BLOCKS = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 
@@ -45,7 +46,8 @@ def on_a_terminal(command, folder):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("jq") is None, reason="a block pipes into jq")
-def test_console_blocks(tmp_path):
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
+def test_console_blocks(page, tmp_path):
     (tmp_path / "samples").symlink_to(ROOT / "samples")
 
     def run(block):
@@ -53,14 +55,20 @@ def test_console_blocks(tmp_path):
         shown = "".join(f"$ {command}\n{on_a_terminal(command, tmp_path)}" for command in commands)
         return f"```console\n{shown}```"
 
-    text = README.read_text()
+    text = page.read_text(encoding="utf-8")
     made = BLOCKS.sub(run, text)
     if os.environ.get("ATTNKIT_REMAKE"):
-        README.write_text(made)
+        page.write_text(made, encoding="utf-8")
     assert made == text
 
 
-@pytest.mark.parametrize("file", [README, *sorted((ROOT / "samples").glob("*.out"))], ids=lambda file: file.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_of_a_page_is_run(page):
+    assert set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= {"console"}
+    assert re.search(BLOCKS, page.read_text())
+
+
+@pytest.mark.parametrize("file", [README, *PAGES, *sorted((ROOT / "samples").glob("*.out"))], ids=lambda file: file.name)
 def test_what_is_shown_has_no_control_characters(file):
     assert not re.findall(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]", file.read_text())
 

@@ -32,7 +32,7 @@ def find(name: str) -> "Tool":
         from attnkit.options import nearest
 
         what = "flag" if name.startswith("-") else "tool"
-        meant = nearest(name, [*TOOLS, "--help", "--version"])
+        meant = nearest(name, [*TOOLS, "help", "--help", "--version"])
         raise UsageError(f"no {what} {name!r}{meant or '; attnkit --help lists the tools'}")
     found: Tool = getattr(importlib.import_module(f"{__name__}.{name}"), name)
     return found

@@ -1,0 +1,100 @@
+"""Pages of documentation in Markdown, shown by `attnkit help TOPIC`."""
+
+import re
+import textwrap
+from itertools import zip_longest
+from pathlib import Path
+
+PAGES = Path(__file__).parent
+BOLD, END = "\x1b[1m", "\x1b[0m"
+FENCED = re.compile(r"^```\w*\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+
+
+def list_topics() -> dict[str, str]:
+    """Return every topic with the title of its page.
+
+    >>> list_topics()["faults"]
+    'bad input, and what happens to it'
+    """
+    pages = sorted(PAGES.glob("*.md"))
+    return {page.stem: _first_line(page).partition(": ")[2] for page in pages}
+
+
+def _first_line(page: Path) -> str:
+    with page.open(encoding="utf-8") as lines:
+        return next(lines).strip()
+
+
+def read_page(topic: str) -> str:
+    """Return the page of a topic that `list_topics` has, in Markdown.
+
+    >>> read_page("faults").splitlines()[0]
+    '# faults: bad input, and what happens to it'
+    """
+    return (PAGES / f"{topic}.md").read_text(encoding="utf-8")
+
+
+def render_page(markdown: str, width: int = 80, bold: bool = False) -> str:
+    """Lay out a page for a terminal: filled paragraphs, lists and tables, indented examples, headings in bold.
+
+    >>> print(render_page("# Title\\n\\nSome *text* and\\n`code`.\\n\\n```console\\n$ ls\\n```\\n", 40), end="")
+    Title
+    <BLANKLINE>
+    Some *text* and code.
+    <BLANKLINE>
+        $ ls
+    """
+    blocks: list[str] = []
+    for number, part in enumerate(FENCED.split(markdown)):
+        if number % 2:
+            blocks.append(textwrap.indent(part.rstrip("\n"), "    "))
+        else:
+            blocks += [_render_block(one, width, bold) for one in re.split(r"\n\s*\n", part.strip("\n")) if one]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _render_block(block: str, width: int, bold: bool) -> str:
+    """Lay out a heading, a table, a list or a paragraph."""
+    if block.startswith("#"):
+        title = _plain(block.lstrip("# "))
+        return f"{BOLD}{title}{END}" if bold else title
+    if block.startswith("|"):
+        return _render_table(block, width)
+    if block.startswith("- "):
+        items = _plain(block)[2:].split("\n- ")
+        return "\n".join(_fill(item, width, "  ") for item in items)
+    return _fill(_plain(block), width, "")
+
+
+def _plain(text: str) -> str:
+    """Remove the backticks of code and the targets of links.
+
+    >>> _plain("`attend` ([samples](samples/))")
+    'attend (samples)'
+    """
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text.replace("`", ""))
+
+
+def _fill(text: str, width: int, indent: str) -> str:
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _render_table(block: str, width: int) -> str:
+    r"""Align the columns of a table; the widest are wrapped until a row fits the width.
+
+    >>> print(_render_table("| a | b |\n|---|---|\n| x | one two |", 8))
+    a  b
+    x  one
+       two
+    """
+    rows = [[_plain(cell).strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()]
+    rows = [[cell.replace(r"\|", "|") for cell in row] for row in rows if set("".join(row)) - set("-: ")]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 8:
+        widths[widths.index(max(widths))] -= 1
+    lines = []
+    for row in rows:
+        cells = [_fill(cell, size, "").splitlines() for cell, size in zip(row, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            lines.append("  ".join(part.ljust(size) for part, size in zip(parts, widths, strict=True)).rstrip())
+    return "\n".join(lines)
