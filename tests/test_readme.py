@@ -1,4 +1,4 @@
-"""Every block of the README and of the pages of help is run, on a terminal of 100 columns, and prints what stands there.
+"""Every block of the README and of the pages of help is run on a terminal of 100 columns and prints what it shows.
 
 ATTNKIT_REMAKE=1 writes what they print into the page instead, to be read as a difference.
 """
@@ -68,7 +68,10 @@ def test_every_block_of_a_page_is_run(page):
     assert re.search(BLOCKS, page.read_text())
 
 
-@pytest.mark.parametrize("file", [README, *PAGES, *sorted((ROOT / "samples").glob("*.out"))], ids=lambda file: file.name)
+SHOWN = [README, *PAGES, *sorted((ROOT / "samples").glob("*.out"))]
+
+
+@pytest.mark.parametrize("file", SHOWN, ids=lambda file: file.name)
 def test_what_is_shown_has_no_control_characters(file):
     assert not re.findall(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]", file.read_text())
 

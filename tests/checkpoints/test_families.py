@@ -1,6 +1,7 @@
 """Every family: its choices, and its parameters out of folders as the reference implementations publish them."""
 
 import json
+import re
 from math import sqrt
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import safetensors.numpy
 
 from attnkit.checkpoints import FAMILIES, open_checkpoint
+from attnkit.help import read_page
 from attnkit.model.config import Patches, Special, parameter_shape
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
@@ -349,3 +351,25 @@ def test_shards_are_one_model(tmp_path):
     again = copied("gpt2-scaled", tmp_path)
     assert again.parameter_count == model.parameter_count and dict(again.tensors()) == dict(model.tensors())
     assert len(model.digests()) == 5
+
+
+def is_named(published, section):
+    """Whether a section has a published name: with its layer's number or N, whole or as one of several endings."""
+    stem = published.removesuffix(".weight").removesuffix(".bias")
+    for name in (stem, re.sub(r"[0-9]+", "N", stem, count=1)):
+        parent, _, end = name.rpartition(".")
+        if name in section or (f"{parent}." in section and f", .{end}" in section):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", [name for name in FOLDERS if name != "marian-native"])
+def test_the_page_of_checkpoints_has_every_published_name(name):
+    sections = re.split(r"^## ", read_page("checkpoints"), flags=re.MULTILINE)
+    family = json.loads((MODELS / name / "config.json").read_text())["model_type"]
+    [section] = [one for one in sections if family in re.split(r"[:,\n] ?", one.partition("\n")[0])]
+    if family == "openai-gpt":  # which has the names of GPT-2
+        section += next(one for one in sections if one.startswith("gpt2"))
+    for layer, parameters in opened(name).params.entries.items():
+        for parameter, entry in parameters.items():
+            assert any(is_named(one, section) for one in entry.names), f"{layer}.{parameter}: {entry.names}"
