@@ -15,17 +15,17 @@ ONE_ROW = ("batch", "all queries", "key")
 class Attended(Record):
     """One tensor of a record as `x`, and the mask of that record that belongs to it as keys.
 
-    name    of the tensor in its record
-    mask    the mask as `x`; None where the record has none that applies to queries from elsewhere
-    square  whether the record has a mask with a row for each of its own tokens, which does not apply to them
-    own     whether the record is the one at hand
-    source  the file, for messages
+    name      of the tensor in its record
+    mask      the mask as `x`; None where the record has none that applies to queries from elsewhere
+    square    whether the record has a mask with a row for each of its own tokens, which does not apply to them
+    is_given  whether the record is the one at hand
+    source    the file, for messages
     """
 
     name: str = "x"
     mask: Record | None = None
     square: bool = False
-    own: bool = False
+    is_given: bool = False
     source: str = ""
 
 
@@ -38,7 +38,10 @@ def attended(found: Record, record: Record, name: str, source: str = "", own: bo
     """
     mask = mask_of(record, name)
     square = mask is None and has_mask_for(record, name)
-    return Attended(found.tensors, found.axes, found.labels, found.history, {}, name, mask, square, own, source)
+    return Attended(
+        found.tensors, found.axes, found.labels, found.history,
+        name=name, mask=mask, square=square, is_given=own, source=source,
+    )  # fmt: skip
 
 
 def mask_of(record: Record, name: str) -> Record | None:
@@ -119,9 +122,9 @@ def mask_in_use(
 
 def warn_of_square(keys: Attended) -> None:
     """Say that a mask with a row for each token of what is attended to is not used for other queries."""
-    is_file = not keys.own and keys.source not in ("", "<stdin>")
+    is_file = not keys.is_given and keys.source not in ("", "<stdin>")
     which = f"{keys.source}: its mask" if is_file else "the mask of what is attended to"
-    file = "" if keys.own else keys.source if is_file else "FILE"
+    file = "" if keys.is_given else keys.source if is_file else "FILE"
     warn(f"{which} has a row for each of its own tokens and is not used", f"--mask {file}:mask")
 
 
@@ -146,10 +149,10 @@ def same(one: Array, other: Array) -> bool:
 
 def is_own(operand: Attended | None, record: Record) -> bool:
     """Whether the rows of an operand are the tokens of the record: its x, or a tensor of it with as many rows."""
-    if operand is None or (operand.own and operand.name == "x"):
+    if operand is None or (operand.is_given and operand.name == "x"):
         return True
     rows = record.tensors.get("x", operand["x"]).shape[-2:-1]
-    return operand.own and operand.name != "memory" and operand["x"].shape[-2:-1] == rows
+    return operand.is_given and operand.name != "memory" and operand["x"].shape[-2:-1] == rows
 
 
 def fits(record: Record, name: str, keys: Attended | None) -> bool:

@@ -196,7 +196,7 @@ def attend(
         axes["x"] = asking.fitting("x", output.shape)
     if query is not None:  # its tokens are not those of the record
         axes["x"] = tuple("query" if axis == "token" else axis for axis in axes["x"])
-    used = {operand.name for operand in (query, key, value, memory) if operand is not None and operand.own}
+    used = {operand.name for operand in (query, key, value, memory) if operand is not None and operand.is_given}
     rest = inputs.without([name for name in attending.intermediates_in(inputs) if name not in used])
     return rest.put(
         kept | {"x": output},

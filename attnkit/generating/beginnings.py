@@ -260,7 +260,7 @@ def memory_of(given: Any, asked: Asked) -> tuple[Array | None, Array | None, Lab
     mask = None if chosen.mask is None else chosen.mask["x"]
     if mask is not None and mask.dtype.kind in "iu":
         mask = model.boolean(mask)
-    if chosen.own and chosen.name == "memory":  # the array itself: whether it is x is asked of it
+    if chosen.is_given and chosen.name == "memory":  # the array itself: whether it is x is asked of it
         return record["memory"], mask, record.labels.get("source")
     return chosen["x"], mask, None
 
