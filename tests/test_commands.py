@@ -477,6 +477,28 @@ class TestDecode:
         with pytest.raises(DataError, match=message):
             attnkit.decode(of([[0.0, 0, 0]]), params={"w": np.zeros((3, 3)), "b": np.array(row, float)})
 
+    def test_logits_of_16_bits_are_not_rounded_before_the_choice(self):
+        table, far = np.zeros((3, 4)), {"dtype": "float16", "temperature": 1000.0, "seed": 0}
+        table[:2, 0] = 300, 299
+        states = of([[300.0, 0, 0, 0]])
+        only = attnkit.decode(states, table=table, emit="probs", **far)
+        with pytest.warns(AttnkitWarning, match=r"^logits are beyond the range of float16 at \[0\]\[0\]"):
+            both = attnkit.decode(states, table=table, **far)
+        assert {both[name].dtype.name for name in ("x", "logits")} == {only["x"].dtype.name} == {"float16"}
+        assert np.array_equal(only["x"], both["x"])
+        assert np.allclose(only["x"], [[0.57444, 0.42556, 0]], atol=3e-4)
+        with pytest.warns(AttnkitWarning, match=r"the result is inf at \[0\]\[0\]: outside the range of float16"):
+            attnkit.decode(states, table=table, emit="logits", **far)
+
+    def test_logits_of_bfloat16_are_not_rounded_before_the_choice(self):
+        table = np.array([[300.0], [301.277]])  # logits 300 and 301.277 are both 300 or 302 in bfloat16
+        out = attnkit.decode(of([[1.0]]), table=table, dtype="bfloat16")
+        assert out["x"].dtype == out["logits"].dtype == ml_dtypes.bfloat16 and out["next"].tolist() == [1]
+        assert np.allclose(out["x"].astype(float), [[0.218, 0.782]], atol=2e-3)
+
+    def test_a_tiny_temperature_is_the_choice_of_the_largest(self):
+        assert attnkit.decode(of([[1.0, 2.0]]), table=np.eye(2), temperature=1e-320)["x"].tolist() == [[0, 1]]
+
     def test_words_must_be_as_many_as_logits(self, here):
         Path("v").write_text("\n".join(self.WORDS))
         with pytest.raises(DataError, match="6 words for 4 logits"):

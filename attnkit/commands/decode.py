@@ -1,5 +1,6 @@
 """attnkit decode: hidden states to logits, probabilities and words; with a whole model, words after words."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any
@@ -7,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnkit import display, generating, layers, model, options, tokenizers, views
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.generating import LOOKING, READING, SAMPLING, SPEAKING, Asked
 from attnkit.tensors.record import Array, Labels, Record, flat, in_row
 from attnkit.tokenizers import Tokenizer
@@ -221,7 +222,7 @@ def decode(
             "--vocab" if vocab else "labels of axis 'vocab'",
         )
     tau = temperature or 1.0
-    scaled = logits if tau == 1 else (logits / tau).astype(logits.dtype)
+    scaled = logits if tau == 1 else model.tempered(logits, tau)
     if top_k is not None:
         scaled = model.top_k(scaled, top_k)
     if top_p is not None:
@@ -250,12 +251,26 @@ def decode(
     labels: dict[str, Labels] = {"vocab": words} if words else {}
     main = emit or "probs"
     rest = {} if emit else {"logits": "logits", "next": "ids"}
+    result = model.output_dtype(record["x"])
+    for kind in {main, *rest.values()} & {"logits", "probs"}:
+        made[kind] = stored(made[kind], result, "" if kind == main else kind)
     return record.put(
         {"x": made[main]} | {name: made[kind] for name, kind in rest.items()},
         {"x": named[main]} | {name: named[kind] for name, kind in rest.items()},
         labels,
         {"x": said[main] + (f", logits = {formula}" if main == "probs" else "")},
     )
+
+
+def stored(numbers: Array, dtype: np.dtype[Any], name: str = "") -> Array:
+    """Numbers in the dtype of the result; a warning, of the tensor of that name, where one is beyond its range."""
+    with np.errstate(over="ignore"):
+        rounded = numbers.astype(dtype, copy=False)
+    if name and rounded is not numbers and (lost := np.isinf(rounded) & np.isfinite(numbers)).any():
+        at = "".join(f"[{i}]" for i in np.argwhere(lost)[0])
+        said = f"{name} are beyond the range of {dtype} at {at}, and written as infinity; --dtype float32 has room"
+        warnings.warn(said, AttnkitWarning, stacklevel=2)
+    return rounded
 
 
 def states_in(given: Sequence[str] | Record | None) -> Record:

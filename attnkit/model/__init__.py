@@ -79,6 +79,8 @@ if TYPE_CHECKING:
         place_of,
         program,
     )
+    from attnkit.model.blockwise import blockwise_attention, merge
+    from attnkit.model.inspection import weight_rows, weight_stats, weight_topk
     from attnkit.model.cache import Cache
     from attnkit.model.stacks import (
         Context,
@@ -156,6 +158,11 @@ __all__ = [
     "multi_head_attention",
     "softmax",
     "split_heads",
+    "blockwise_attention",
+    "merge",
+    "weight_rows",
+    "weight_stats",
+    "weight_topk",
     "ACTIVATIONS",
     "feed_forward",
     "Config",

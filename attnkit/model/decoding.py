@@ -22,12 +22,14 @@ def logits(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
     x (..., D), weight (D, N), bias (N,) -> (..., N)
 
+    They are at least float32: in 16 bits neighbours among large logits are one number, or infinity.
     DataError where shapes do not meet.
 
     >>> logits(np.array([1.0, 2.0]), np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]))
     array([1., 2., 3.])
     """
-    return linear(x, weight, bias, names=("x", "output weight", "output bias"))
+    given = [array for array in (x, weight, bias) if array is not None]
+    return linear(cast(x, working(*given)), weight, bias, names=("x", "output weight", "output bias"))
 
 
 @quiet

@@ -1,7 +1,8 @@
 """Normalization: zero mean and unit variance, then a learned scale and shift.
 
 Statistics are taken in float64 whatever the dtype: rows of float32 around 1e6, or beyond the square root of
-its range, keep their digits. Work goes by blocks of rows that fit a processor's cache, so that beside input
+its range, keep their digits. Rows of float64 whose squares leave its range are scaled by a power of two first,
+which is exact. Work goes by blocks of rows that fit a processor's cache, so that beside input
 and output next to nothing is allocated.
 """
 
@@ -17,6 +18,8 @@ from attnkit.model.shapes import fit, shown
 
 BLOCK = 1 << 16  # numbers in a block of rows, of which each core has one at a time
 LARGE = 1 << 18  # numbers from which on two cores are faster than one
+LEAST = 1e-280  # variance and eps below which squares have lost digits
+NONE = -1100  # exponent of a row of zeros, below that of every float64
 
 
 class Normalized(NamedTuple):
@@ -71,6 +74,7 @@ def _normalize_rows(
     rows = x.reshape(math.prod(x.shape[:first]), math.prod(shape))
     y = np.empty(rows.shape, output_dtype(x))
     mean, inverse_std = np.empty((len(rows), 1), working(x)), np.empty((len(rows), 1), working(x))
+    wide = rows.dtype == np.float64
 
     @quiet
     def work(parts: Iterator[slice]) -> None:
@@ -79,7 +83,10 @@ def _normalize_rows(
             if centred:
                 block -= (middle := _mean(block))
                 mean[part] = middle
-            block *= (spread := 1 / np.sqrt(_mean(block * block) + eps))
+            total = _mean(block * block) + eps
+            block *= (spread := 1 / np.sqrt(total))
+            if wide and _doubtful(total, eps) and (far := _far(rows[part], total)).any():
+                block[far], mean[part][far], spread[far] = _normalize_far(rows[part][far], eps, centred)
             inverse_std[part] = spread
             y[part] = _scaled(block, gamma, beta)
 
@@ -91,6 +98,49 @@ def _normalize_rows(
         on_all_cores(work, _blocks(rows))
     kept = (*x.shape[:first], *[1] * len(shape))
     return Normalized(y.reshape(x.shape), mean.reshape(kept) if centred else None, inverse_std.reshape(kept))
+
+
+def _doubtful(total: Array, eps: float) -> bool:
+    """Whether a variance, with eps, may be outside the range of float64; found out in the shortest time.
+
+    total (T, 1)
+    """
+    return eps < LEAST or not math.isfinite(np.vdot(total, total))
+
+
+def _far(rows: Array, total: Array) -> Array:
+    """Which finite rows have a variance, with eps, outside the range of float64 or near its end.
+
+    rows (T, D), total (T, 1) -> (T,)
+    """
+    far: Array = ~((total > LEAST) & (total < np.inf))[:, 0]
+    far[far] = np.isfinite(rows[far]).all(axis=-1)
+    return far
+
+
+def _normalize_far(rows: Array, eps: float, centred: bool, middle: Array | None = None) -> tuple[Array, Array, Array]:
+    """The normalized rows, their mean and inverse standard deviation, without a square outside the range of float64.
+
+    rows (T, D), middle (T, 1), a mean to use in place of the rows' own -> (T, D), (T, 1), (T, 1)
+
+    >>> _normalize_far(np.array([[3e200, 4e200, 5e200, 0.0]]), 1e-5, False)[0].round(4)
+    array([[0.8485, 1.1314, 1.4142, 0.    ]])
+    """
+    first = _exponent(rows) if middle is None else np.maximum(_exponent(rows), _exponent(middle))
+    scaled, mean = np.ldexp(rows, -first), np.zeros((len(rows), 1))
+    if centred:
+        mean = _mean(scaled) if middle is None else np.ldexp(middle, -first)
+        scaled -= mean
+    second = np.maximum(_exponent(scaled), math.frexp(math.sqrt(eps))[1] - first)
+    scaled = np.ldexp(scaled, -second)
+    spread = 1 / np.sqrt(_mean(scaled * scaled) + np.ldexp(eps, -2 * (first + second)))
+    return scaled * spread, np.ldexp(mean, first), np.ldexp(spread, -(first + second))
+
+
+def _exponent(rows: Array) -> Array:
+    """The power of two above the largest magnitude of each row: rows (T, D) -> (T, 1)."""
+    largest = np.abs(rows).max(axis=-1, keepdims=True, initial=0)
+    return np.where(largest > 0, np.frexp(largest)[1], NONE)
 
 
 @quiet
@@ -129,6 +179,13 @@ def batch_norm(
     y = np.empty(rows.shape, output_dtype(x))
     for part in _blocks(rows):
         y[part] = _scaled((rows[part] - middle) * inverse_std, gamma, beta)
+    total = (spread + eps)[:, None]
+    own = variance is None and rows.dtype == np.float64 and len(rows) > 0
+    if own and _doubtful(total, eps) and (far := _far(rows.T, total)).any():
+        given = None if mean is None else middle[far, None]
+        columns, middles, spreads = _normalize_far(rows[:, far].T, eps, True, given)
+        y[:, far] = _scaled(columns.T.copy(), *(None if one is None else one[far] for one in (gamma, beta)))
+        middle[far], inverse_std[far] = middles[:, 0], spreads[:, 0]
     kept = (*(1 for _ in x.shape[:-1]), *shape)
     mean, inverse_std = (part.astype(working(x)).reshape(kept) for part in (middle, inverse_std))
     return Normalized(y.reshape(x.shape), mean, inverse_std)

@@ -18,7 +18,7 @@ from attnkit.model.linear import add, linear
 from attnkit.model.norms import Normalized, layer_norm, rms_norm
 from attnkit.model.patches import interpolated, patches
 from attnkit.model.positions import add_positions, learned, sinusoidal, t5_bias, t5_buckets
-from attnkit.model.precision import Array
+from attnkit.model.precision import Array, cast, quiet, working
 from attnkit.model.rotary import rope_frequencies, rotary_angles
 from attnkit.model.visits import Visit, inside, nobody, seen
 
@@ -267,10 +267,10 @@ OPERATORS: dict[str, Operator] = {
 def head_logits(model: Model, x: Array, visit: Visit = nobody) -> Array:
     """Hidden states to a score for every word (or class) of the model.
 
-    x (..., T, D) -> (..., T, N), or (..., C) for classes, which the first token alone decides
+    x (..., T, D) -> (..., T, N), or (..., C) for classes, which the first token alone decides; at least float32
     """
     config, params = model.config, model.params
-    x = np.ascontiguousarray(x[..., 0, :]) if config.classes else x
+    x = cast(x[..., 0, :] if config.classes else x, working(x))
     if config.transform:
         bent = ACTIVATIONS[config.activation](linear(x, params["head.dense"]["w"], params["head.dense"]["b"]))
         x = seen(visit, "head.norm", normalized(model, "head.norm", seen(visit, "head.dense", bent)).y)
@@ -293,16 +293,20 @@ def mean_over(x: Array, real: Array) -> Array:
     return mean
 
 
+@quiet
 def unit(x: Array) -> Array:
     """x divided by its length; a row of zeros stays.
 
     x (..., D) -> (..., D)
 
+    Rows are scaled by a power of two first, which is exact, so that no square leaves the range of the dtype.
+
     >>> unit(np.array([3.0, 4.0]))
     array([0.6, 0.8])
     """
-    length = np.sqrt(np.square(x).sum(axis=-1, keepdims=True))
-    scaled: Array = x / np.where(length == 0, 1, length).astype(x.dtype)
+    near = np.ldexp(x, -np.frexp(np.abs(x).max(axis=-1, keepdims=True, initial=0))[1])
+    length = np.sqrt(np.square(near).sum(axis=-1, keepdims=True))
+    scaled: Array = near / np.where(length == 0, 1, length).astype(x.dtype)
     return scaled
 
 

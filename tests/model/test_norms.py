@@ -137,3 +137,62 @@ def test_shapes():
     with pytest.raises(DataError, match="single number"):
         batch_norm(np.float64(1) * np.ones(()))
     np.testing.assert_array_equal(layer_norm(x, np.ones(1)).y, layer_norm(x).y)
+
+
+ROWS = np.array([[1.0, 1, 2, 3], [3, -3, 1, 0], [5, 5, 5, 5], [0, 0, 0, 0], [0, 0, 0, 1e-3]])
+
+
+@pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+@pytest.mark.parametrize("power", [600, 1000, 1021, -600, -1000])
+def test_rows_of_float64_as_if_they_were_of_usual_size(norm, power):
+    """Scaling by a power of two, and eps by its square, scales mean and deviation and leaves the result."""
+    eps = 1e-5 if power > 0 else 5e-324
+    near = norm(ROWS, eps=np.ldexp(eps, -2 * power) or 5e-324)
+    far = norm(np.ldexp(ROWS, power), eps=eps)
+    np.testing.assert_allclose(far.y[:3], near.y[:3], rtol=1e-14, atol=1e-14)
+    np.testing.assert_array_equal(far.y[3], 0)
+    np.testing.assert_allclose(far.y[4], near.y[4], rtol=1e-12)
+    np.testing.assert_allclose(far.inverse_std[[0, 1, 4]], np.ldexp(near.inverse_std[[0, 1, 4]], -power), rtol=1e-12)
+    if near.mean is not None:
+        np.testing.assert_allclose(far.mean, np.ldexp(near.mean, power), rtol=1e-14)
+
+
+def test_rms_norm_of_a_huge_number_by_hand():
+    np.testing.assert_allclose(rms_norm(np.array([[1e300, 1, 2, 3]])).y, [[2, 1e-300 * 2, 0, 0]], atol=1e-290)
+    np.testing.assert_allclose(rms_norm(np.full((1, 4), 1e300)).y, 1.0)
+    np.testing.assert_allclose(layer_norm(np.array([[1e308, 1.2e308, 1e308, 1.2e308]])).y, [[-1, 1, -1, 1]])
+
+
+def test_a_huge_row_leaves_the_bits_of_the_others():
+    x = np.random.default_rng(5).standard_normal((2000, 96))
+    x[7] *= 1e200
+    clean = layer_norm(x[:7]).y
+    np.testing.assert_array_equal(layer_norm(x).y[:7], clean)
+    np.testing.assert_allclose(layer_norm(x).y[7], layer_norm(x[7] * 1e-200, eps=1e-300).y, rtol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_as_before(bad):
+    y = rms_norm(np.array([[1e300, bad], [1.0, bad], [1e300, 1e300]])).y
+    assert np.isnan(y[:2, 1]).all()
+    np.testing.assert_allclose(y[2], 1)
+
+
+@pytest.mark.parametrize("power", [600, 1021])
+def test_columns_of_huge_numbers(power):
+    x = np.random.default_rng(6).uniform(-1, 1, (50, 3))
+    far = x.copy()
+    far[:, 1] = np.ldexp(x[:, 1], power)
+    gamma, beta = np.array([1.0, 2, 3]), np.array([4.0, 5, 6])
+    expected, found = batch_norm(x, gamma, beta, eps=1e-300), batch_norm(far, gamma, beta, eps=1e-300)
+    np.testing.assert_allclose(found.y, expected.y, rtol=1e-12)
+    np.testing.assert_allclose(np.ldexp(found.inverse_std[0, 1], power), expected.inverse_std[0, 1], rtol=1e-12)
+    given = batch_norm(far, eps=1e-300, mean=np.array([0, np.ldexp(0.5, power), 0]))
+    np.testing.assert_allclose(given.y, batch_norm(x, eps=1e-300, mean=np.array([0, 0.5, 0])).y, rtol=1e-12)
+
+
+def test_small_and_large_float32_rows():
+    x = np.array([[1, 2, 3, 4]])
+    for factor in (1e-25, 1e35):
+        near = layer_norm(x * 1.0, eps=1e-30).y
+        np.testing.assert_allclose(layer_norm((x * factor).astype(np.float32), eps=1e-90).y, near, rtol=1e-6)

@@ -1,8 +1,9 @@
 """Layers are the calls they are made of; test_references.py compares them with PyTorch."""
 
 import numpy as np
+import pytest
 
-from attnkit.model import decoder_layer, encoder_layer, feed_forward, layer_norm, multi_head_attention
+from attnkit.model import decoder_layer, encoder_layer, feed_forward, layer_norm, multi_head_attention, unit
 
 RNG = np.random.default_rng(0)
 X, MEMORY = RNG.standard_normal((2, 3, 4)), RNG.standard_normal((2, 5, 4))
@@ -37,3 +38,11 @@ def test_a_decoder_layer_does_not_look_ahead():
 def test_causal_encoder_layer_is_a_decoder_only_block():
     y = encoder_layer(X, PARAMS, heads=2, causal=True, norm_first=True)
     np.testing.assert_allclose(y[:, :2], encoder_layer(X[:, :2], PARAMS, heads=2, causal=True, norm_first=True))
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e200])
+def test_vectors_of_any_length_become_units(factor):
+    np.testing.assert_allclose(unit(np.array([[3.0, 4.0], [0.0, 0.0]]) * factor), [[0.6, 0.8], [0, 0]])
+    x = np.random.default_rng(0).standard_normal((50, 7)).astype(np.float32)
+    plain = x / np.sqrt(np.square(x).sum(axis=-1, keepdims=True))
+    np.testing.assert_array_equal(unit(x), plain)
