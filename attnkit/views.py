@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnkit import display, options
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import UsageError
 from attnkit.tensors.record import Labels, Record
 from attnkit.tool import Call
 
@@ -127,13 +127,13 @@ def selected(record: Record, names: tuple[str, ...], part: str) -> Record:
 
 
 def sliced(record: Record, name: str, index: tuple[Any, ...]) -> Record:
-    """A record of just this part of one tensor, with the axes and labels that are left."""
+    """A record of just this part of one tensor, with the axes and labels that are left; UsageError for one outside."""
     tensor, axes = record[name], record.axes_of(name)
     if len(index) > tensor.ndim:
-        raise DataError(f"{len(index)} indices for {name} of shape {tensor.shape}", "--slice")
+        raise UsageError(f"{len(index)} indices for {name} of shape {tensor.shape}", "--slice")
     for dimension, at in enumerate(index):
         if isinstance(at, int) and not -tensor.shape[dimension] <= at < tensor.shape[dimension]:
-            raise DataError(
+            raise UsageError(
                 f"index {at} is outside axis {axes[dimension]} of size {tensor.shape[dimension]}", "--slice"
             )
     whole = index + (ALL,) * (tensor.ndim - len(index))

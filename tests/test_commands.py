@@ -1,5 +1,7 @@
 """The tools as functions: what each adds to the arithmetic it calls, record in, record out."""
 
+import functools
+import itertools
 import json
 from pathlib import Path
 
@@ -205,6 +207,48 @@ class TestMask:
         ]
         with pytest.raises(UsageError, match="outside the mask"):
             attnkit.mask(size="4", causal=True, explain="4,0")
+
+    RULES = (
+        {"causal": True},
+        {"window": "1,0"},
+        {"prefix": 2},
+        {"chunk": 2},
+        {"padding": True, "pad_id": 7},
+        {"lengths": np.array([3, 5])},
+        {"segments": np.array([0, 0, 1, 1, 1])},
+        {"with_": np.tri(5, 5, 2, dtype=bool)},
+    )
+
+    @pytest.mark.filterwarnings("ignore:--causal closes")
+    @pytest.mark.parametrize("union", [False, True])
+    @pytest.mark.parametrize("carried", [False, True])
+    @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(RULES, 2)))
+    def test_every_pair_of_rules_is_their_intersection_or_union_and_explained(self, one, other, carried, union):
+        record = of(X, ids=[[1, 2, 7, 7, 7], [1, 2, 3, 4, 5]])
+        singles = {(set(rule) - {"pad_id"}).pop(): attnkit.mask(record, **rule)["mask"] for rule in (one, other)}
+        if carried:
+            singles["record"] = np.random.default_rng(3).random((2, 5, 5)) < 0.5
+            record = record.put({"mask": singles["record"]})
+        joined = functools.reduce(np.logical_or if union else np.logical_and, singles.values())
+        both = attnkit.mask(record, **one, **other, any_=union)["mask"]
+        assert np.array_equal(np.broadcast_to(both, (2, 5, 5)), np.broadcast_to(joined, (2, 5, 5)))
+        for cell in [(0, 0, 1), (1, 3, 3), (1, 4, 0)]:
+            index = cell[-both.ndim :]
+            said = attnkit.mask(record, **one, **other, any_=union, explain=index).splitlines()
+            expected = "may" if both[index] else "may not"
+            assert f" {expected} attend to key " in said[0]
+            verdicts = {line.split()[0].rstrip("_"): line.split()[1] == "allows" for line in said[1:-1]}
+            singly = {name.rstrip("_"): np.broadcast_to(cells, both.shape)[index] for name, cells in singles.items()}
+            assert verdicts == singly
+
+    def test_a_prefix_beside_causal_is_closed_and_told(self):
+        with pytest.warns(AttnkitWarning, match="--causal closes the keys that --prefix 2 opens"):
+            both = attnkit.mask(size="3", causal=True, prefix=2)["x"]
+        assert np.array_equal(both, np.tri(3, dtype=bool))
+
+    def test_a_form_that_the_mask_does_not_have(self):
+        with pytest.raises(UsageError, match=r"--as lengths: mask is not a padding mask: \[1\]\[1\]"):
+            attnkit.mask(size="3", causal=True, as_="lengths")
 
     def test_a_mask_over_the_memory(self):
         record = attnkit.mask(of(X, memory=np.ones((2, 3, 8))), cross=True, lengths=np.array([1, 3]))

@@ -1,11 +1,12 @@
 """attnkit mask: who may attend to whom."""
 
+import warnings
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import model, options, tokenizers
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.tensors.record import Array, Labels, Record, flat, in_row
 from attnkit.tool import tool
 
@@ -48,7 +49,9 @@ def mask(
         tuple[int, int] | None,
         options.integers("keys from L before the query to R after it; -1: no bound", "L,R", 2, -1),
     ] = None,
-    prefix: Annotated[int | None, options.integer("causal, but the first N keys are open to all", 0)] = None,
+    prefix: Annotated[
+        int | None, options.integer("causal, but the first N keys are open to all (--causal beside it closes them)", 0)
+    ] = None,
     chunk: Annotated[int | None, options.integer("keys of the query's own chunk of N", 1)] = None,
     segments: Annotated[Record | None, options.tensor("keys of the query's own segment, by ids (T) or (B, T)")] = None,
     with_: Annotated[Record | None, options.tensor("a mask of your own, bool or 0 and 1")] = None,
@@ -81,6 +84,9 @@ def mask(
     queries, keys = extent(record, size, cross)
     start = model.causal_offset(queries, keys, align=align) if offset is None else offset
     rules = by_position(queries, keys, start, causal, prefix, window, chunk)
+    if causal and prefix and not any_:
+        said = f"--causal closes the keys that --prefix {prefix} opens; --prefix alone is causal after them"
+        warnings.warn(said, AttnkitWarning, stacklevel=2)
     if padding:
         rules.append(Rule("padding", "key is no padding", unpadded(record, keys, pad_id)))
     if lengths is not None:
@@ -120,11 +126,11 @@ def by_position(
 ) -> list[Rule]:
     """The rules that know a query and a key by their positions alone."""
     rules = []
+    if causal:
+        rules.append(Rule("causal", f"key ≤ {shifted(start)}", model.causal(queries, keys, start)))
     if prefix is not None:
         formula = f"key ≤ {shifted(start)} or key < {prefix}"
         rules.append(Rule("prefix", formula, model.prefix(queries, keys, prefix, start)))
-    elif causal:
-        rules.append(Rule("causal", f"key ≤ {shifted(start)}", model.causal(queries, keys, start)))
     if window is not None:
         left, right = window
         before = f"{shifted(start, -left)} ≤ " if left >= 0 else ""
@@ -236,7 +242,10 @@ def formed(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Array:
     if form == "01":
         return cells.astype(np.uint8)
     if form == "lengths":
-        return model.lengths_of(cells)
+        try:
+            return model.lengths_of(cells)
+        except DataError as error:
+            raise UsageError(error.problem, "--as lengths") from None
     if form == "additive":
         return model.additive(cells, dtype, lowest(dtype) if fill == "lowest" else float(fill))
     return cells

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import UsageError
 from attnkit.model.blocks import (
     Keys,
     Operands,
@@ -37,7 +37,7 @@ def views(how: str, q: Array, k: Array, **options: Any) -> dict[str, Array]:
     topk:K      weights.top and weights.keys: see weight_topk
     rows:I,J,…  weights.rows: see weight_rows; -1 is the last query
 
-    `options` are those of `operands`. UsageError for another `how`, DataError for a query that is not there.
+    `options` are those of `operands`. UsageError for another `how`, and for a query that is not there.
 
     >>> x = np.eye(2)[None]
     >>> views("rows:-1", x, x, causal=True)["weights.rows"].round(2).tolist()
@@ -86,7 +86,7 @@ def views_of(how: str, weights: Array, lse: Array, position: Array) -> dict[str,
 
 
 def places(numbers: tuple[int, ...], count: int) -> list[int]:
-    """The places of some of so many queries; negative numbers count from the end. DataError beyond either end.
+    """The places of some of so many queries; negative numbers count from the end. UsageError beyond either end.
 
     >>> places((0, -1), 5)
     [0, 4]
@@ -94,7 +94,7 @@ def places(numbers: tuple[int, ...], count: int) -> list[int]:
     for number in numbers:
         if not -count <= number < count:
             expected = f"expected {-count} to {count - 1}" if count else "there is none"
-            raise DataError(f"query {number} of {count} ({expected})")
+            raise UsageError(f"weights rows: query {number} of {count} ({expected})")
     return [number % count for number in numbers]
 
 
@@ -287,7 +287,7 @@ def weight_rows(
 
     q (..., H, T, K), k (..., G, S, K), queries (R,) -> (..., H, R, S)
 
-    `options` are those of `operands`. DataError for a query that is not there.
+    `options` are those of `operands`. UsageError for a query that is not there.
 
     >>> x = np.eye(2)[None]
     >>> weight_rows(x, x, [1], causal=True).round(2).tolist()

@@ -49,6 +49,12 @@ BAD = {
     "decode good.json --table good.json --temperature 0": (2, "--temperature: expected a finite number above 0", {}),
     "decode good.json --table good.json --top-p 1.5": (2, "--top-p: expected a finite number above 0 of at most 1", {}),
     "decode good.json --table good.json --top-k 0": (2, "--top-k: expected a whole number of at least 1", {}),
+    # an index that a flag names and the tensor does not have
+    "show good.json --slice 9": (2, "--slice: index 9 is outside axis token of size 2", {}),
+    "peek good.json --slice 0,0,0": (2, "--slice: 3 indices for x of shape (2, 2)", {}),
+    "mask good.json --causal --explain 2,0": (2, "--explain: 2,0 is outside the mask of shape (2, 2)", {}),
+    "mask good.json --causal --as lengths": (2, "--as lengths: mask is not a padding mask", {}),
+    "attend good.json --weights rows:2": (2, "query 2 of 2 (expected -2 to 1)", {}),
     # M3
     f"attend {Q} {K} {V}": (3, "Q (2,4,8) and K (2,6,9): last dimension 8 != 9", {"q.npy": zeros(2, 4, 8), "k.npy": zeros(2, 6, 9), "v.npy": zeros(2, 6, 9)}),
     f"attend {V} {K} {Q}": (3, "K (2,6,8) and V (2,5,8): 6 keys but 5 values", {"q.npy": zeros(2, 4, 8), "k.npy": zeros(2, 6, 8), "v.npy": zeros(2, 5, 8)}),

@@ -433,7 +433,7 @@ def test_what_cannot_be_said_of_weights(how):
 @pytest.mark.parametrize("keep", [None, ("weights",)])
 def test_rows_that_are_not_there(keep):
     q, k, v = operands()
-    with pytest.raises(DataError, match=r"query -38 of 37 \(expected -37 to 36\)"):
+    with pytest.raises(UsageError, match=r"query -38 of 37 \(expected -37 to 36\)"):
         attention(q, k, v, weights="rows:0,-38", keep=keep)
 
 
