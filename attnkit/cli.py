@@ -135,10 +135,7 @@ def failed(error: Exception, place: str) -> int:
     if isinstance(error, AttnkitError):
         code, line = error.exit_code, str(error)
     elif isinstance(error, typer.BadParameter.__mro__[1]):
-        from attnkit.options import nearest
-
-        wrong, close = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
-        message = error.message + nearest(wrong, close) if wrong and close else error.format_message()  # type: ignore[attr-defined]
+        message = unknown(error) or error.format_message()  # type: ignore[attr-defined]
         code, line = UsageError.exit_code, message[:1].lower() + message[1:].rstrip(".")
     elif isinstance(error, OSError):
         code, line = 4, f"<stdout>: write error: {error.strerror}"
@@ -150,6 +147,16 @@ def failed(error: Exception, place: str) -> int:
 
     output.tell(f"{getattr(error, 'place', '') or place}: {escaped(line)}\n")
     return code
+
+
+def unknown(error: Any) -> str:
+    """What there is to say of a flag that a tool does not have; "" where that is not the error."""
+    from attnkit.options import nearest
+
+    wrong, close = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
+    tool = error.ctx.info_name.split()[-1] if wrong and error.ctx else ""
+    hint = commands.elsewhere(tool, wrong) if tool else ""
+    return f"{error.message}{hint or nearest(wrong, close or [])}" if hint or (wrong and close) else ""
 
 
 def escaped(text: str) -> str:

@@ -136,13 +136,13 @@ class Found(NamedTuple):
     def record(self) -> Record:
         """The record of ids, mask and segments, without x."""
         axes = ("batch", "token")[2 - self.ids.ndim :]
-        labels = {"token": self.tokens} if self.tokens else {}
+        labels = {} if self.tokens is None else {"token": self.tokens}
         found = Record({}).put({"ids": self.ids}, {"ids": axes}, labels)
         if self.types is not None:
             found = found.put({"types": self.types}, {"types": axes})
         if self.mask is None:
             return found
-        seen = {"key": self.tokens} if self.tokens else {}
+        seen = {} if self.tokens is None else {"key": self.tokens}
         return found.put(
             {"mask": self.mask}, {"mask": ("batch", "all queries", "key")}, seen, {"mask": "token ≠ padding"}
         )
@@ -162,7 +162,7 @@ def spelled(ids: Array, vocabulary: list[str], rows: int) -> Found:
     if checked.ndim not in (1, 2):
         raise DataError(f"shape {checked.shape} is not (T) or (B, T)", "--ids")
     tokens = np.array(vocabulary, dtype=object)[checked].tolist() if len(vocabulary) == size else None
-    return Found(checked, tokens, vocabulary if tokens else [], size)
+    return Found(checked, tokens, [] if tokens is None else vocabulary, size)
 
 
 def read(texts: Sequence[str] | str | None, tokenizer: Tokenizer, known: list[str], own: bool, batch: bool) -> Found:

@@ -25,6 +25,7 @@ from attnkit.tensors.record import Array, Record, listed
 if TYPE_CHECKING:
     from attnkit.display import Look
 
+INPUT, PARTS = "[INPUT]", "[PART]..."  # what a tool takes: one file or pipe, several
 Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
 Result = Record | str
 
@@ -60,7 +61,7 @@ class Tool:
         self,
         function: Callable[..., Result],
         *,
-        operand: str = "[INPUT]",
+        operand: str = INPUT,
         feed: "Feed | None" = None,
         view: "View | None" = None,
         status: "Callable[[Record, Call], int]" = lambda record, call: 0,
@@ -90,25 +91,37 @@ class Tool:
         self.__signature__ = inspect.signature(function)
 
     def __call__(self, item: Item = None, **given: Any) -> Any:
-        """The tool called from Python: one record in, one record out, its history included."""
+        """The tool called from Python: one record in, one record out, its history included.
+
+        item  a record, an array, the texts of a tool that takes text, or the name of a file as on a command line
+        """
         known = self.flags | {name: options.COMMON[name] for name in ("only", "dtype", "check_finite")}
         given = {name if name in known or f"{name}_" not in known else f"{name}_": given[name] for name in given}
         for name in given:
+            if name in (self.extra | options.COMMON) and name not in known:
+                raise UsageError(f"{self.name} takes no {name!r} from Python: it is for the command line")
             if name not in known:
                 raise UsageError(f"{self.name} takes no {name!r}{options.nearest(name, known)}")
+        given = {name: os.fspath(one) if isinstance(one, os.PathLike) else one for name, one in given.items()}
         values = {name: options.parsed(name, known[name], value) for name, value in given.items()}
         parameters = {name: values.get(name, default) for name, default in self.defaults.items()}
         common = {name: value for name, value in values.items() if name not in self.flags}
+        if paths := self._paths(item):
+            return Call(self, parameters, common | {"format": "json"}, operands=paths).result()
         if isinstance(item, Record):
-            item = replace(item, formulas={}, own=())
-        elif isinstance(item, str | list) and self.operand != "[INPUT]" and all(isinstance(one, str) for one in item):
+            item = [item] if self.operand == PARTS else replace(item, formulas={}, own=())
+        elif isinstance(item, str | list) and self.operand != INPUT and all(isinstance(one, str) for one in item):
             item = (item,) if isinstance(item, str) else tuple(item)
-        elif isinstance(item, str):
-            raise UsageError(f"{self.name} takes a record, not text")
         elif isinstance(item, np.ndarray | list) and not any(isinstance(one, Record) for one in item):
             item = Record({"x": np.asarray(item)})
         with Call.together():
             return Call(self, parameters, common).apply(item)
+
+    def _paths(self, item: Item) -> tuple[str, ...]:
+        """The files that an item of Python names; text names none where the tool takes text."""
+        items = item if isinstance(item, list | tuple) else [item]
+        taken = (str, os.PathLike) if self.operand in (INPUT, PARTS) else os.PathLike
+        return tuple(map(os.fspath, items)) if items and all(isinstance(one, taken) for one in items) else ()
 
 
 def tool(**traits: Any) -> Callable[[Callable[..., Result]], Tool]:
@@ -169,6 +182,14 @@ class Call:
         with placed(self):
             for item in items:
                 yield self.apply(item)
+
+    def result(self) -> Result:
+        """The one result of the files it names; DataError where they hold more than one record."""
+        with Call.together():
+            results: list[Result] = list(self.flow(None).items)
+        if len(results) != 1:
+            raise DataError(f"{len(results)} records (expected 1); tensors.read gives a stream", *self.operands[:1])
+        return results[0]
 
     def apply(self, item: Item) -> Result:
         """The tool's result for one item, converted, narrowed and stamped as the flags say."""

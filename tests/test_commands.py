@@ -11,8 +11,8 @@ import pytest
 import tokenizers
 
 import attnkit
-from attnkit import model, tensors
-from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit import model, pipelines, tensors
+from attnkit.errors import AttnkitWarning, DataError, FileError, UsageError
 from attnkit.tensors import Record
 
 RNG = np.random.default_rng(2017)
@@ -571,6 +571,43 @@ class TestCommon:
         assert list(of(CAT, mask=[1])) == ["x", "mask"] and len(of(CAT)) == 1
         assert repr(of(CAT)) == "<Record: x (3, 4) float64>"
 
+    def test_a_file_of_python_is_that_of_the_command_line(self, here):
+        tensors.save(attnkit.embed("a b", dim=4), "r.npz")
+        np.save("x.npy", CAT)
+        for number in "12":
+            tensors.save(attnkit.attend("r.npz", partial=True), f"part{number}.npz")
+        for item, line in (
+            ("r.npz", "layernorm r.npz"),
+            (Path("x.npy"), "layernorm x.npy"),
+            ("r.npz:table", "layernorm r.npz:table"),
+            (["part1.npz", Path("part2.npz")], "merge part1.npz part2.npz"),
+        ):
+            (shell,) = list(pipelines.chained(pipelines.stages(f"{line} -f json")).items)
+            record = getattr(attnkit, line.split()[0])(item)
+            assert record.history == shell.history and record["x"].tobytes() == shell["x"].tobytes()
+        (entry,) = attnkit.layernorm(Path("x.npy")).history
+        assert entry["command"] == "attnkit layernorm x.npy" and [*entry["files"]] == ["x.npy"]
+        assert np.array_equal(attnkit.attend("x.npy", memory=Path("x.npy"))["x"], attnkit.attend(CAT, memory=CAT)["x"])
+        with pytest.raises(FileError, match="nosuch: No such file"):
+            attnkit.attend("nosuch")
+        tensors.save(of(CAT), "stream.json")
+        Path("stream.json").write_text(Path("stream.json").read_text() * 2)
+        with pytest.raises(DataError, match=r"stream\.json: 2 records \(expected 1\)"):
+            attnkit.attend("stream.json")
+
+    def test_one_part_of_python_is_merged_as_one_of_a_pipe(self):
+        part = attnkit.attend(of(CAT), partial=True)
+        one, listed = attnkit.merge(part), attnkit.merge([part])
+        assert one.history == listed.history and np.array_equal(one["x"], part["x"])
+
+    def test_a_flag_of_the_command_line_is_named(self):
+        with pytest.raises(UsageError, match="decode takes no 'top' from Python: it is for the command line"):
+            attnkit.decode(of(CAT), top=2)
+
+    def test_all_of_the_model_is_exported(self):
+        later = {name for names in model.LATER.values() for name in names}
+        assert later <= set(model.__all__) and all(hasattr(model, name) for name in model.__all__)
+
     def test_integers_compute_in_float64(self):
         assert attnkit.layernorm(of([[1, 2]]))["x"].dtype == np.float64
 
@@ -590,6 +627,25 @@ class TestCommon:
             "attnkit attend --heads 2 --causal --window -1,0",
         ]
         assert {entry["version"] for entry in record.history} == {attnkit.__version__}
+
+    @pytest.mark.parametrize("texts", ["", ("", "")])
+    def test_a_text_without_words_is_empty_at_every_stage(self, texts):
+        none = attnkit.embed(texts, dim=4)
+        shape = (2, 0) if texts else (0,)
+        assert none["x"].shape == (*shape, 4) and none.labels["vocab"] == []
+        assert none.labels["token"] == ([[], []] if texts else [])
+        out = attnkit.attend(attnkit.mask(attnkit.posenc(none), causal=True), heads=2, seed=1)
+        out = attnkit.ffn(attnkit.layernorm(out), hidden=8)
+        for given in ({}, {"seed": 1, "top_k": 2}, {"top_p": 0.5, "min_p": 0.1}, {"temperature": 2.0}):
+            assert attnkit.decode(out, **given)["next"].shape == shape
+        assert attnkit.decode(out, emit="text") == ("\n" if texts else "")
+        assert read_back(out).labels["token"] == none.labels["token"]
+
+    @pytest.mark.parametrize("pool", ["cls", "pooler"])
+    def test_a_text_without_words_has_no_first_token(self, pool):
+        folder = Path(__file__).parent / "references" / "models" / "bert"
+        with pytest.raises(DataError, match=r"x \(0,\d+\) has no tokens"):
+            attnkit.encode(of(np.zeros((0,), np.int64)), model=folder, pool=pool)
 
     @pytest.mark.parametrize("shape", [(0, 4), (2, 0, 4), (1, 4)])
     def test_empty_and_single_inputs_flow(self, shape):

@@ -26,6 +26,10 @@ TOOLS = {
 }
 
 
+# (tool, a flag it does not have) -> what does the same
+INSTEAD = {("attend", "--temperature"): "--scale S multiplies the scores; a temperature T is --scale 1/(T·√K)"}
+
+
 def find(name: str) -> "Tool":
     """The tool of that name; only its own file is imported."""
     if name not in TOOLS:
@@ -36,3 +40,17 @@ def find(name: str) -> "Tool":
         raise UsageError(f"no {what} {name!r}{meant or '; attnkit --help lists the tools'}")
     found: Tool = getattr(importlib.import_module(f"{__name__}.{name}"), name)
     return found
+
+
+def elsewhere(tool: str, flag: str) -> str:
+    """A hint at what has a flag that a tool lacks: the tools that have it, or another flag; "" where nothing has.
+
+    >>> elsewhere("attend", "--heatmap"), elsewhere("attend", "--hedas")
+    ('; --heatmap is a flag of show and peek', '')
+    """
+    if (tool, flag) in INSTEAD:
+        return f"; {INSTEAD[tool, flag]}"
+    name = flag.removeprefix("--").replace("-", "_")
+    others = [other for other in TOOLS if {name, f"{name}_"} & {*find(other).flags, *find(other).extra}]
+    *most, last = others or [""]
+    return f"; {flag} is a flag of {', '.join(most)}{' and ' * bool(most)}{last}" if others else ""

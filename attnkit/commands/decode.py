@@ -1,5 +1,6 @@
 """attnkit decode: hidden states to logits, probabilities and words; with a whole model, words after words."""
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -23,7 +24,7 @@ def shown(record: Record, call: Call, look: display.Look) -> str:
     if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
         return views.drawn(record, "x", look)
     x = record["x"]
-    probs = x.reshape(-1, *x.shape[-2:]) if x.ndim > 1 else x[None, None]
+    probs = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) if x.ndim > 1 else x[None, None]
     ids, shares = model.candidates(probs, call.extra.get("top") or 5)
     words = flat(record.labels.get("vocab")) or None
     tokens = record.labels_of("x", x.ndim - 2) if x.ndim > 1 else None
@@ -364,9 +365,9 @@ def spoken(
     join     how ids become text; None: their words with spaces between
     guessed  which of the ids are guesses, each to be seen, a special token too
     """
-    if not words:
+    if not words and ids.size:
         raise UsageError("--emit text needs words: --vocab FILE")
-    rows = ids.reshape(-1, ids.shape[-1]) if ids.ndim else ids.reshape(1, 1)
+    rows = ids.reshape(math.prod(ids.shape[:-1]), ids.shape[-1]) if ids.ndim else ids.reshape(1, 1)
     shown = np.zeros(rows.shape, bool) if guessed is None else guessed.reshape(rows.shape)
     lines = []
     for at, row in enumerate(rows):

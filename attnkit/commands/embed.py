@@ -100,7 +100,7 @@ def embed(
         axes={"x": (*axes, "vocab" if one_hot else "model")},
         formulas={"x": ("√D · " if scale else "") + ("one-hot(ids)" if one_hot else "table[ids]")},
     )
-    record = record.joined(found.record()).put({}, labels={"vocab": found.vocabulary} if found.vocabulary else {})
+    record = record.joined(found.record()).put({}, labels={} if found.tokens is None else {"vocab": found.vocabulary})
     return record if matrix is None else record.put({"table": matrix}, {"table": ("vocab", "model")})
 
 

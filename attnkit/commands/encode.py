@@ -201,7 +201,7 @@ def pooled(core: model.Model, base: Record, x: Array, pool: str, normalize: bool
             raise UsageError("the model has no pooler", "--pool")
         made, said = model.pooled(core, x, tracer.visit), "tanh(first token W + b)"
     else:
-        made, said = np.ascontiguousarray(x[..., 0, :]), "first token"
+        made, said = model.first_token(x), "first token"
     if normalize:
         made, said = model.unit(made), f"{said}, to length 1"
     axes = ("batch", "model")[2 - made.ndim :]

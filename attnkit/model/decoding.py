@@ -235,7 +235,7 @@ def check_finite(logits: Array, start: int = 0) -> Array:
     """
     scores = _rows(logits, np.dtype(np.float64))
     rows = scores.reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
-    if scores.shape[-1] == 0:
+    if scores.shape[-1] == 0 and len(rows):
         raise DataError(f"logits {shown(scores.shape)}: the vocabulary is empty")
     for step in np.flatnonzero(~np.isfinite(rows).any(axis=-1)):
         raise NotFiniteError(f"no finite logit at step {start + step}")
@@ -272,7 +272,8 @@ def greedy(logits: Array) -> Array:
     >>> greedy(np.array([[1.0, 3.0, 3.0]]))
     array([1])
     """
-    return np.asarray(np.argmax(check_finite(logits), axis=-1), dtype=np.int64)
+    scores = check_finite(logits)
+    return np.asarray(np.argmax(scores, axis=-1) if scores.size else np.zeros(scores.shape[:-1]), dtype=np.int64)
 
 
 @quiet

@@ -20,6 +20,7 @@ from attnkit.model.patches import interpolated, patches
 from attnkit.model.positions import add_positions, learned, sinusoidal, t5_bias, t5_buckets
 from attnkit.model.precision import Array, cast, quiet, working
 from attnkit.model.rotary import rope_frequencies, rotary_angles
+from attnkit.model.shapes import shown
 from attnkit.model.visits import Visit, inside, nobody, seen
 
 Params = Mapping[str, Mapping[str, Array]]
@@ -270,7 +271,7 @@ def head_logits(model: Model, x: Array, visit: Visit = nobody) -> Array:
     x (..., T, D) -> (..., T, N), or (..., C) for classes, which the first token alone decides; at least float32
     """
     config, params = model.config, model.params
-    x = cast(x[..., 0, :] if config.classes else x, working(x))
+    x = cast(first_token(x) if config.classes else x, working(x))
     if config.transform:
         bent = ACTIVATIONS[config.activation](linear(x, params["head.dense"]["w"], params["head.dense"]["b"]))
         x = seen(visit, "head.norm", normalized(model, "head.norm", seen(visit, "head.dense", bent)).y)
@@ -278,6 +279,21 @@ def head_logits(model: Model, x: Array, visit: Visit = nobody) -> Array:
         x = x * np.asarray(config.logit_scale, x.dtype)
     head = params["head"]
     return seen(visit, "logits", logits(x, head["w"], head.get("b")))
+
+
+def first_token(x: Array) -> Array:
+    """The hidden state of the first token, which stands for the whole text.
+
+    x (..., T, D) -> (..., D)
+
+    DataError for a text without tokens.
+
+    >>> first_token(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    array([1., 2.])
+    """
+    if x.shape[-2] == 0:
+        raise DataError(f"x {shown(x.shape)} has no tokens, so there is no first one")
+    return np.ascontiguousarray(x[..., 0, :])
 
 
 def mean_over(x: Array, real: Array) -> Array:
@@ -316,7 +332,7 @@ def pooled(model: Model, x: Array, visit: Visit = nobody) -> Array:
     x (..., T, D) -> (..., D)
     """
     params = model.params["pooler"]
-    return seen(visit, "pooler", np.tanh(linear(x[..., 0, :], params["w"], params.get("b"))))
+    return seen(visit, "pooler", np.tanh(linear(first_token(x), params["w"], params.get("b"))))
 
 
 def encoder_layer(

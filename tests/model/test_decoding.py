@@ -146,9 +146,11 @@ def test_filters_do_not_hide_nan():
 
 
 def test_an_empty_vocabulary_has_no_word():
-    with pytest.raises(DataError, match=r"logits \(0,0\): the vocabulary is empty"):
-        model.greedy(np.zeros((0, 0)))
-    assert model.greedy(np.zeros((0, 3))).shape == (0,)
+    for choose in (model.greedy, lambda logits: model.sample(logits, np.random.default_rng(0))):
+        with pytest.raises(DataError, match=r"logits \(1,0\): the vocabulary is empty"):
+            choose(np.zeros((1, 0)))
+        for shape in ((0, 3), (0, 0), (2, 0, 0)):  # no position asks for one
+            assert choose(np.zeros(shape)).shape == shape[:-1]
 
 
 def test_a_single_number_is_no_row():
