@@ -8,6 +8,7 @@ from attnkit import options, tensors
 from attnkit.errors import UsageError
 
 EYES = ("table", "svg", "html")
+TEXT = "text"  # what a tool that prints writes, whatever its file is called
 SUFFIXES = {".txt": "table", ".svg": "svg", ".html": "html"}
 STDOUT = 1
 
@@ -33,6 +34,20 @@ def asked_format(common: Mapping[str, Any], eyes: bool) -> str | None:
     elif suffix and not path.startswith("/dev/"):
         raise UsageError(f"no format has the suffix {suffix!r}; -f FORMAT chooses one", path)
     return None
+
+
+def text_format(common: Mapping[str, Any]) -> str:
+    """What a text is written as: itself, or a picture of it; UsageError for a format that holds tensors.
+
+    >>> text_format({"output": "a.sh"}), text_format({"format": "svg"}), text_format({"format": "table"})
+    ('text', 'svg', 'text')
+    """
+    path = common.get("output") or "-"
+    chosen = common.get("format") or tensors.suffix_format(path) or SUFFIXES.get(os.path.splitext(path)[1], "table")
+    if chosen not in EYES:
+        name = "--format" if common.get("format") else path
+        raise UsageError(f"the result is text, which {chosen} does not hold (expected table, svg or html)", name)
+    return TEXT if chosen == "table" else str(chosen)
 
 
 def default_format() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit import tensors
 from attnkit.errors import DataError, FileError, UsageError
-from attnkit.formats import EYES, STDOUT
+from attnkit.formats import EYES, STDOUT, TEXT, text_format
 from attnkit.tensors.record import Record
 from attnkit.tool import Call, Flow
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from attnkit.display import Look  # loaded where something is shown: most stages of a pipe show nothing
 
 STDERR = 2
-TEXT = "text"  # what a tool that prints writes, whatever its file is called
 BINARY = ("npy", "npz", "safetensors")
 PATIENCE, PACE = 1.0, 0.1  # seconds before work is long, and between two reports of it
 TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
@@ -57,21 +56,27 @@ def format_for(call: Call, arriving: str | None) -> str:
     """The format of what a call writes."""
     if call.tool.prints(call.parameters):
         call.dated = False
-        return TEXT
+        return text_format(call.common)
     return call.choose(arriving)
 
 
 def only_one(items: Iterator[Record | str], chosen: str) -> Iterator[Record | str]:
     """The one result of a flow; DataError, before it is written, where there are more."""
     for result in items:
-        if isinstance(result, Record) and next(items, None) is not None:
+        if next(items, None) is not None:
             raise DataError(f"{chosen} holds one record and the stream has more; -f npz or json holds a stream")
         yield result
 
 
 def encoded(call: Call, result: Record | str, chosen: str, first: bool) -> list[Any]:
-    """The bytes of one result in a format; text is text in every format."""
+    """The bytes of one result in a format; a text is itself but in a picture."""
     result = call.leaving(result, chosen)
+    title = f"attnkit {call.extra.get('last', call).tool.name}"  # of `run` the last stage is what made it
+    if isinstance(result, str) and chosen in ("svg", "html"):
+        from attnkit import display
+
+        drawn = display.said("", result, look(call, None))
+        return [display.picture(drawn, title, "svg" if chosen == "svg" else "html").encode()]
     if isinstance(result, str):
         return [(result + "\n").encode("utf-8", "surrogateescape")]
     if chosen == "table":
@@ -83,7 +88,7 @@ def encoded(call: Call, result: Record | str, chosen: str, first: bool) -> list[
         from attnkit import display
 
         drawn = shown(call, result, look(call, None)._replace(color=True, unicode=True))
-        return [display.picture(drawn, f"attnkit {call.tool.name}", "svg" if chosen == "svg" else "html").encode()]
+        return [display.picture(drawn, title, "svg" if chosen == "svg" else "html").encode()]
     return tensors.encode(result, chosen, indent=bool(call.common.get("indent")))
 
 

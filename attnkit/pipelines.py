@@ -6,7 +6,7 @@ from functools import partial
 
 from attnkit import commandline, commands, tensors
 from attnkit.errors import UsageError
-from attnkit.formats import EYES
+from attnkit.formats import EYES, text_format
 from attnkit.tensors.record import Record
 from attnkit.tool import Call, Flow, Result
 
@@ -38,6 +38,8 @@ def stages(text: str) -> list[Call]:
             raise UsageError(f"{call.tool.name} -o {call.common['output']}: only the last stage writes a file")
         if call.common.get("format") in EYES or (call.tool.eyes and "format" not in call.common):
             raise UsageError(f"{call.tool.name} prints for eyes: the next stage cannot read that (-f FORMAT)")
+        if call.tool.prints(call.parameters):
+            text_format(call.common)
     return calls
 
 

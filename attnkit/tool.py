@@ -53,6 +53,7 @@ class Tool:
     eyes      whether its output is a table unless a format is asked for
     verbatim  whether it hands its input on byte for byte
     names     whether a tensor that is alone keeps its own name, and is not called x
+    derived   (call) -> what makes another result of its result, by flags that are not parameters; None: nothing does
     plain     (record, call) -> whether its view is a text, which follows another one without an empty line
     adds      (parameters) -> whether what it adds beside x was asked for, and does not merely travel along
     """
@@ -74,6 +75,7 @@ class Tool:
         eyes: bool = False,
         verbatim: bool = False,
         names: bool = False,
+        derived: "Callable[[Call], Callable[[Record], Result] | None]" = lambda call: None,
         plain: "Callable[[Record, Call], bool]" = lambda record, call: False,
         adds: Callable[[dict[str, Any]], bool] = lambda parameters: True,
     ) -> None:
@@ -81,7 +83,7 @@ class Tool:
         self.feed, self.view, self.status = feed or arriving, view, status
         self.alone, self.explicit, self.numeric, self.prints = alone, explicit, numeric, prints
         self.aside, self.eyes, self.verbatim, self.names, self.plain = aside, eyes, verbatim, names, plain
-        self.adds = adds
+        self.adds, self.derived = adds, derived
         hints = get_type_hints(function, include_extras=True)
         parameters = list(inspect.signature(function).parameters.values())[1:]
         self.defaults = {one.name: one.default for one in parameters}
@@ -210,6 +212,11 @@ class Call:
             self._check_range(item, result)
         if only:
             result = result.only(only)
+        if make := self.tool.derived(self):
+            derived = make(result)
+            if not isinstance(derived, Record):
+                return derived
+            result = derived
         if self.follows and len(result) > 1:
             self.dated = True  # it goes on as npz
         made = result if result is item and not dtype else self._stamped(item, self._owning(item, result))
@@ -311,7 +318,8 @@ class Call:
         shown = self.tool.explicit(self.parameters)
         common = {name: self.common.get(name) for name in ("only", "dtype")}
         flags: list[str] = []
-        for name, value in (self.parameters | shown | common).items():
+        extra = self.extra | {"format": "json"} if self.tool.derived(self) else {}
+        for name, value in (self.parameters | shown | common | extra).items():
             default = self.tool.defaults.get(name)
             several = value if name in self.tool.flags and self.tool.flags[name].several else (value,)
             if name in shown or type(value) is not type(default) or value != default:

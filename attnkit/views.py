@@ -1,5 +1,6 @@
 """Ways to look at a record: a table a tensor, heat maps, statistics, a list."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ import numpy as np
 
 from attnkit import display, options
 from attnkit.errors import UsageError
+from attnkit.formats import EYES, default_format
 from attnkit.tensors.record import Labels, Record
 from attnkit.tool import Call
 
@@ -60,11 +62,65 @@ def open_cells(record: Record, name: str) -> Any:
     return record[name] != (-np.inf if kind == "masked" else 0)
 
 
-def seen(record: Record, call: Call, look: display.Look) -> str:
-    """The record as the flags ask: one way of looking at its tensors, x first."""
+def asked_for(call: Call) -> list[str]:
+    """The one way of looking that the flags ask for, or none."""
     asked = [name for name in LOOKS if call.extra.get(name)]
     if len(asked) > 1:
         raise UsageError(f"{' and '.join(options.spelling(name) for name in asked)}: one or the other")
+    return asked
+
+
+def derived(call: Call) -> Callable[[Record], Record | str] | None:
+    """What makes of a record the data that a way of looking is, where data are asked for; None: nothing.
+
+    UsageError for a way of looking that the format does not hold.
+    """
+    asked = asked_for(call)
+    arriving = call.arrived or (call.upstream.format if call.upstream else None)
+    if not asked or (chosen := call.asked() or arriving or default_format()) in EYES:
+        return None
+    if asked == ["stats"]:
+        return statistics
+    if asked == ["list"] and chosen == "json":
+        return described
+    held = "json, table, svg or html" if asked == ["list"] else "table, svg or html"
+    raise UsageError(f"{chosen} does not hold what it shows (expected {held})", options.spelling(asked[0]))
+
+
+def statistics(record: Record) -> Record:
+    """The statistics of every tensor: vectors along the names, min, max, mean, std, zeros, nan and inf.
+
+    Those of the values are NaN where a tensor has no finite value.
+
+    >>> record = statistics(Record({"x": np.array([1.0, 3.0])}))
+    >>> record["mean"], record["zeros"], record.labels
+    (array([2.]), array([0]), {'name': ['x']})
+    """
+    figures = [display.measured(array) for array in record.tensors.values()]
+    values = np.array([numbers or [np.nan] * 4 for numbers, _ in figures], np.float64).reshape(-1, 4)
+    counts = np.array([numbers for _, numbers in figures], np.int64).reshape(-1, 3)
+    columns = [*values.T, *counts.T]
+    names = ("min", "max", "mean", "std", "zeros", "nan", "inf")
+    tensors = {name: column.copy() for name, column in zip(names, columns, strict=True)}
+    return Record(tensors, dict.fromkeys(names, ("name",)), {"name": list(record.tensors)}, record.history)
+
+
+def described(record: Record) -> str:
+    """The dtype, shape and axes of every tensor as JSON: a record as it is written, without data.
+
+    >>> described(Record({"x": np.zeros((2, 3))}))
+    '{"tensors":{"x":{"dtype":"float64","shape":[2,3],"axes":["token","model"]}}}'
+    """
+    facts = {
+        name: {"dtype": array.dtype.name, "shape": array.shape, "axes": record.axes_of(name)}
+        for name, array in record.tensors.items()
+    }
+    return json.dumps({"tensors": facts}, ensure_ascii=False, separators=(",", ":"))
+
+
+def seen(record: Record, call: Call, look: display.Look) -> str:
+    """The record as the flags ask: one way of looking at its tensors, x first."""
+    asked = asked_for(call)
     if "stats" in asked:
         return display.statistics(record.tensors, look)
     if "list" in asked:

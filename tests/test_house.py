@@ -42,7 +42,7 @@ ARROWS = {
     },
     "recipes": {"model", "options"},
     "overviews": {"checkpoints", "display", "layers", "model", "tensors", "views"},
-    "views": {"display", "options", "tensors", "tool"},
+    "views": {"display", "formats", "options", "tensors", "tool"},
     "output": {"display", "formats", "tensors", "tool", "views"},
     "commandline": {"options", "tool"},
     "pipelines": {"commandline", "commands", "formats", "tensors", "tool"},

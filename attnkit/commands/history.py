@@ -109,7 +109,8 @@ def script(record: Record, commands: list[str]) -> str:
     files = {file: digest for entry in record.history for file, digest in entry.get("files", {}).items()}
     gone = " (a stream: it cannot be read again)"
     lines += [f"# {digest}  {file}{gone * file.startswith(STREAMS)}" for file, digest in files.items()]
-    if record.history[0].get("files") and not commands[0].startswith("attnkit embed "):
+    has_format = commands[0].startswith("attnkit embed ") or " --format json" in commands[0]
+    if record.history[0].get("files") and not has_format:
         program, tool_name, *rest = commands[0].split(" ", 2)
         commands[0] = " ".join([program, tool_name, "-f json", *rest])
     before = ""

@@ -65,6 +65,7 @@ def seen(record: Record, call: Call, look: display.Look) -> str:
 @tool(
     feed=found,
     view=seen,
+    derived=views.derived,
     extra=views.LOOKS,
     eyes=True,
     names=True,
@@ -89,7 +90,8 @@ def show(
 
     INPUT may be FILE:NAME. A file of many tensors without an x, such as a trace, is shown as a list of them. The
     output is for eyes, on a pipe too, unless -f or -o chooses a format.
-    `-o picture.svg` and `-o picture.html` save what is shown. INPUT may also be the folder of a model: its
+    `-o picture.svg` and `-o picture.html` save what is shown. --stats -f json makes a record of the figures,
+    --list -f json describes the tensors without their data. INPUT may also be the folder of a model: its
     sizes, tensors and layers. DIR:NAME is one tensor by its published name, one parameter of a layer
     (encoder.0.self.wq), or all of them (encoder.0.self), named and shaped as --params takes them.
 

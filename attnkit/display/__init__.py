@@ -4,7 +4,7 @@ from attnkit.display.heatmaps import heads, heatmap
 from attnkit.display.pictures import picture
 from attnkit.display.sheets import facts, table
 from attnkit.display.steps import beams, choice, said, scores
-from attnkit.display.summaries import candidates, listing, sized, statistics
+from attnkit.display.summaries import candidates, listing, measured, sized, statistics
 from attnkit.display.tables import tensor
 from attnkit.display.terminal import Look, look
 
@@ -18,6 +18,7 @@ __all__ = [
     "heatmap",
     "listing",
     "look",
+    "measured",
     "picture",
     "said",
     "scores",

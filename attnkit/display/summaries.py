@@ -1,6 +1,7 @@
 """Summaries: lists of tensors, their statistics, and the words a decoder would choose."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,19 @@ def statistics(named: Mapping[str, Array], look: Look) -> str:
 
 
 def _facts(array: Array, look: Look) -> list[str]:
-    facts = [f"({', '.join(map(str, array.shape))})", array.dtype.name]
+    numbers, counts = measured(array)
+    texts = [_brief(number, look) for number in numbers] or ["-"] * 4
+    return [f"({', '.join(map(str, array.shape))})", array.dtype.name, *texts, *map(str, counts)]
+
+
+def measured(array: Array) -> tuple[list[Any], list[int]]:
+    """Minimum, maximum, mean and deviation of the finite values; how many are zero, NaN and infinite.
+
+    The first list is empty where no value is finite.
+
+    >>> measured(np.array([0.0, 2.0, np.nan]))[1], measured(np.array([np.inf]))
+    ([1, 1, 0], ([], [0, 0, 1]))
+    """
     exact = array.dtype.kind in "biu"
     values = array if exact or array.dtype.itemsize > 2 else array.astype(np.float32)
     nans, infs = (0, 0) if exact else (int(np.isnan(values).sum()), int(np.isinf(values).sum()))
@@ -39,8 +52,7 @@ def _facts(array: Array, look: Look) -> list[str]:
     finite = values[np.isfinite(values)] if nans or infs else values
     with np.errstate(over="ignore", invalid="ignore"):  # squares of the largest float64
         numbers = [finite.min(), finite.max(), *_moments(finite)] if finite.size else []
-    texts = [_brief(number, look) for number in numbers] or ["-"] * 4
-    return [*facts, *texts, str(zeros), str(nans), str(infs)]
+    return numbers, [zeros, nans, infs]
 
 
 def _moments(finite: Array) -> list[np.float64]:

@@ -1,0 +1,136 @@
+"""What is shown, as data and as pictures: every result honours the format that is asked for, or says which it can."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import tensors
+from attnkit.tensors import Record
+
+STORY = str(Path(__file__).parent.parent / "samples" / "data" / "story")
+ENV = os.environ | {"COLUMNS": "80"}
+
+
+def process(line, folder):
+    """A command of attnkit as a process of its own."""
+    arguments = line.split(" ") if isinstance(line, str) else line
+    return subprocess.run([sys.executable, "-m", "attnkit", *arguments], cwd=folder, capture_output=True, env=ENV)
+
+
+def written(line, folder):
+    """What a command of attnkit that succeeds writes to standard output."""
+    done = process(line, folder)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+@pytest.fixture
+def here(tmp_path):
+    tensors.save(attnkit.embed("a b", dim=4), str(tmp_path / "r.npz"))
+    return tmp_path
+
+
+TEXTS = [
+    f"show {STORY} --pipeline decoder.0",
+    "mask --size 5 --causal --explain 1,2",
+    "history r.npz",
+    "decode r.npz --emit text",
+]
+
+
+@pytest.mark.parametrize("line", TEXTS)
+def test_a_text_is_a_picture_where_one_is_asked_for(here, line):
+    text = written(line, here).decode()
+    assert written(f"{line} -f table", here).decode() == text
+    for form, start in (("svg", b"<svg"), ("html", b"<!DOCTYPE html>")):
+        drawn = written(f"{line} -f {form}", here)
+        written(f"{line} -o made.{form}", here)
+        assert drawn.startswith(start) and (here / f"made.{form}").read_bytes() == drawn
+        assert text.split()[0].encode() in drawn
+        if not line.startswith("history"):  # which is no stage
+            assert written(["run", line, "--format", form], here) == drawn
+    written(f"{line} -o made.sh", here)
+    assert (here / "made.sh").read_text() == text
+
+
+@pytest.mark.parametrize("line", TEXTS)
+def test_a_text_is_refused_where_tensors_are_asked_for(here, line):
+    for form in ("json", "npy", "npz", "safetensors"):
+        problem = f"the result is text, which {form} does not hold (expected table, svg or html)\n"
+        for flags, name in ((f"-f {form}", "--format"), (f"-o out.{form}", f"out.{form}")):
+            done = process(f"{line} {flags}", here)
+            assert (done.returncode, done.stdout) == (2, b"")
+            assert done.stderr.decode() == f"attnkit {line.split()[0]}: {name}: {problem}"
+    assert sorted(os.listdir(here)) == ["r.npz"]
+
+
+def test_a_text_between_stages_is_refused_too(here):
+    done = process(["run", "mask --size 3 --causal --explain 1,2 -f json | embed --dim 2"], here)
+    assert done.returncode == 2 and b"the result is text" in done.stderr
+
+
+def test_the_control_characters_of_a_text_are_spelled_out_in_a_picture(here):
+    words, table = ["\x1b[31mred", "b"], np.eye(2)
+    tensors.save(Record({"x": table, "table": table}, labels={"vocab": words}), str(here / "red.npz"))
+    assert rb"\x1b[31mred" in written("decode red.npz --emit text -f svg", here).replace(b"&#160;", b" ")
+
+
+def test_statistics_are_data_too(here):
+    x = np.array([[1.0, -2.0, 0.0], [np.nan, np.inf, 4.0]], np.float32)
+    tensors.save(Record({"x": x, "ids": np.array([3, 5]), "none": np.zeros((0, 2))}), str(here / "s.npz"))
+    record = json.loads(written("show s.npz --stats -f json", here))
+    found = {name: one["data"] for name, one in record["tensors"].items()}
+    assert record["labels"] == {"name": ["x", "ids", "none"]} and record["tensors"]["min"]["axes"] == ["name"]
+    assert found["min"] == [-2, 3, "NaN"] and found["max"] == [4, 5, "NaN"] and found["mean"] == [0.75, 4, "NaN"]
+    assert found["std"][:2] == [np.std([1.0, -2, 0, 4]), 1]
+    assert (found["zeros"], found["nan"], found["inf"]) == ([1, 0, 0], [1, 0, 0], [1, 0, 0])
+    assert (
+        written(["run", "show s.npz --stats", "--format", "json"], here).decode()
+        == json.dumps(record, separators=(",", ":"), ensure_ascii=False) + "\n"
+    )
+    written("show s.npz --stats --name x -o made.npz", here)
+    assert np.load(here / "made.npz")["zeros"].tolist() == [1]
+    assert written("history made.npz --replay", here) == b"1 command run again: equal bit for bit\n"
+    assert b"inf" in written("show s.npz --stats", here).splitlines()[0]
+
+
+def test_a_list_is_described_without_data(here):
+    expected = {
+        "x": {"dtype": "float32", "shape": [2, 4], "axes": ["token", "model"]},
+        "ids": {"dtype": "int64", "shape": [2], "axes": ["token"]},
+        "table": {"dtype": "float32", "shape": [2, 4], "axes": ["vocab", "model"]},
+    }
+    assert json.loads(written("show r.npz --list -f json", here)) == {"tensors": expected}
+    assert json.loads(written("show r.npz --list -f json --name ids", here)) == {"tensors": {"ids": expected["ids"]}}
+    (here / "two.jsonl").write_bytes(2 * written("show r.npz -f json", here))
+    assert len(written("show two.jsonl --list -f json", here).splitlines()) == 2
+    whole = json.loads(written(f"show {STORY} --list -f json", here))["tensors"]
+    shape = {"dtype": "float16", "shape": [64, 192], "axes": ["model", "q k v"]}
+    assert whole["transformer.h.0.attn.c_attn.weight"] == shape
+
+
+@pytest.mark.parametrize(
+    "flags, problem",
+    [
+        ("--heatmap -f npy", "--heatmap: npy does not hold what it shows (expected table, svg or html)"),
+        ("--heads -o a.npz", "--heads: npz does not hold what it shows (expected table, svg or html)"),
+        ("--list -o a.npz", "--list: npz does not hold what it shows (expected json, table, svg or html)"),
+        ("--list --stats -f json", "--stats and --list: one or the other"),
+    ],
+)
+def test_a_way_of_looking_that_is_no_data(here, flags, problem):
+    for line in (f"show r.npz {flags}".split(), ["run", f"show r.npz {flags}"]):
+        done = process(line, here)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert done.stderr.decode() == f"attnkit show: {problem}\n"
+
+
+def test_peek_passes_its_stream_on_whatever_it_shows(here):
+    done = process("peek r.npz --stats -f json", here)
+    assert json.loads(done.stdout)["tensors"]["x"]["shape"] == [2, 4] and done.stderr.startswith(b"name ")
