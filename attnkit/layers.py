@@ -122,6 +122,19 @@ def with_ids(record: Record) -> Record:
     return replace(record, tensors={"ids": ids}, axes={"ids": axes} if len(axes) == ids.ndim else {})
 
 
+def padded_ids(given: Record) -> Record:
+    """The `ids` of an operand, which may be its x, their labels, and the mask of their padding (B, 1, T) if it has one.
+
+    >>> [*padded_ids(Record({"x": np.zeros((2, 3), int), "mask": np.ones((2, 3), bool)}))]
+    ['ids', 'mask']
+    """
+    ids = given["ids"] if "ids" in given else given["x"]
+    mask = normal(given.put({"ids": ids})).tensors.get("mask")
+    if ids.ndim != 2 or mask is None or mask.dtype != bool or mask.shape != (len(ids), 1, ids.shape[1]):
+        return Record({"ids": ids}, labels=given.labels)
+    return Record({"ids": ids, "mask": mask}, labels=given.labels)
+
+
 def check_pair(config: "Config", pair: str | None, given: Any) -> None:
     """UsageError for a second text without a first, or where a model has no encoder, which reads one text only."""
     if pair is None:

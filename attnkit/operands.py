@@ -48,6 +48,7 @@ def load(
     piped     what the stage before gives, where that is the operand
     bfloat16  take 2-byte void elements of NPY for it
     what      tensor -> a record with only x; tensors -> the dict of its tensors;
+              ids -> a record with x the ids, and their mask;
               attended -> a record with only x, and the mask that belongs to it;
               memory -> the same of the record's `memory`, where no NAME says another one;
               words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name;
@@ -114,8 +115,24 @@ def tensor_of(records: Sequence[Record], name: str, file: str, what: Load) -> An
         return records[0].tensors
     if what in ("attended", "memory"):
         return attended(records[0], name or memory_in(records[0], what), file)
+    if what == "ids":
+        return ids_of(records[0], name, file)
     found = chosen(records[0], name, file)
     return found if what == "tensor" else found["x"]
+
+
+def ids_of(record: Record, name: str, file: str) -> Record:
+    """The ids of a record as x, with the mask that belongs to them; without a name `ids`, else x.
+
+    >>> import numpy as np
+    >>> record = Record({"x": np.zeros((2, 3, 8)), "ids": np.zeros((2, 3)), "mask": np.ones((2, 1, 3), bool)})
+    >>> ids_of(record, "", "a.npz")
+    <Record: x (2, 3) float64, mask (2, 1, 3) bool>
+    """
+    found = chosen(record, name or "ids" * ("ids" in record), file)
+    if "mask" not in record or name == "mask":
+        return found
+    return found.put({"mask": record["mask"]}, {"mask": record.axes_of("mask")})
 
 
 def taken(piped: list[Record | str], path: str, what: Load) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from attnkit.errors import UsageError
 
 Parse = Callable[[str], Any]
-Load = Literal["tensor", "tensors", "attended", "memory", "words", "tokenizer", "model", "image", "patches"]
+Load = Literal["tensor", "tensors", "attended", "memory", "words", "tokenizer", "model", "image", "patches", "ids"]
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,11 @@ def tensor(help: str) -> Flag:
 def attended(help: str) -> Flag:
     """A flag naming a tensor that attention takes part in, whose record may have a mask that belongs to it."""
     return Flag(help, "FILE", str, "attended")
+
+
+def ids(help: str) -> Flag:
+    """A flag naming a tensor of token ids; the mask and the labels of its record belong to it."""
+    return Flag(help, "FILE", str, "ids")
 
 
 def tensors(help: str) -> Flag:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnkit import model, tensors, tokenizers
+from attnkit import layers, model, tensors, tokenizers
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, FileError, UsageError
 from attnkit.operands import decoded, piped
 from attnkit.tensors import Source, open_source
@@ -153,16 +153,20 @@ def known_words(table: Record | None) -> list[str]:
     return flat(table.labels_of("x", 0)) if table is not None and table["x"].ndim else []
 
 
-def spelled(ids: Array, vocabulary: list[str], rows: int) -> Found:
-    """Given ids, spelled by the vocabulary where there is one."""
+def spelled(given: Record, vocabulary: list[str], rows: int) -> Found:
+    """Given ids, spelled by the vocabulary where there is one, else as they are labelled; with their mask."""
+    given = layers.padded_ids(given)
+    ids = given["ids"]
     size = rows or len(vocabulary)
     if not size:
         raise UsageError("--ids needs the size of the vocabulary: --vocab FILE or --table FILE")
     checked = model.check_ids(ids, size)
     if checked.ndim not in (1, 2):
         raise DataError(f"shape {checked.shape} is not (T) or (B, T)", "--ids")
-    tokens = np.array(vocabulary, dtype=object)[checked].tolist() if len(vocabulary) == size else None
-    return Found(checked, tokens, [] if tokens is None else vocabulary, size)
+    if len(vocabulary) == size:
+        tokens = np.array(vocabulary, dtype=object)[checked].tolist()
+        return Found(checked, tokens, vocabulary, size, given.tensors.get("mask"))
+    return Found(checked, given.labels.get("token"), [], size, given.tensors.get("mask"))
 
 
 def read(texts: Sequence[str] | str | None, tokenizer: Tokenizer, known: list[str], own: bool, batch: bool) -> Found:
@@ -221,7 +225,7 @@ def for_model(
         raise UsageError(f"a {config.family} model takes no text", "--model")
     side = "target" if config.encoder and stack == "decoder" else "source"
     if ids is not None:
-        return spelled(ids["x"], spellings(checkpoint, side, tokenizer, size), size)
+        return spelled(ids, spellings(checkpoint, side, tokenizer, size), size)
     tokenizer = tokenizer or tokenizer_of(checkpoint, side)
     second = {} if pair is None else {"pair": pair}
     cut = [tokenizer.encode(text, **second) for text in checked(texts)]

@@ -61,6 +61,31 @@ class TestEmbed:
         assert record.labels["token"] == [["b", "a"], ["c", "c"]]
         assert np.array_equal(record["x"], record["table"][[[1, 0], [2, 2]]])
 
+    def test_the_ids_of_a_file_bring_their_mask_and_labels(self, here):
+        batch = attnkit.embed(("a b c", "a"), dim=4)
+        tensors.save(batch, "b.npz")
+        Path("v").write_text("a\nb\nc\n[pad]\n")
+        for ids in ("b.npz", "b.npz:ids", batch):
+            for given in ({"vocab": "v", "dim": 4}, {"table": batch["table"]}):
+                made = attnkit.embed(ids=ids, **given)
+                assert all(np.array_equal(made[name], batch[name]) for name in ("x", "ids", "mask")), given
+                assert made.labels["token"] == batch.labels["token"]
+                assert made.axes["mask"] == ("batch", "all queries", "key")
+        np.save("ids.npy", batch["ids"])
+        assert "mask" not in attnkit.embed(ids="ids.npy", vocab="v", dim=4)
+
+    def test_padding_of_given_ids_is_no_part_of_a_models_texts(self, here):
+        data = Path(__file__).parent.parent / "samples" / "data"
+        french, folder = str(data / "fr-en"), str(data / "story")
+        tensors.save(attnkit.embed(("le chat noir dort", "le chien"), model=french), "b.npz")
+        whole, batch = attnkit.encode(ids="b.npz", model=french), tensors.load("b.npz")
+        assert np.array_equal(whole["x"], attnkit.encode(batch, model=french)["x"])
+        assert np.array_equal(whole["mask"], batch["mask"])
+        batch = attnkit.embed(("One day the fox", "One"), model=folder)
+        tensors.save(batch, "b.npz")
+        (said,) = {attnkit.decode(("One day the fox", "One"), model=folder, max_tokens=3)["ids"].tobytes()}
+        assert attnkit.decode(ids="b.npz", model=folder, max_tokens=3)["ids"].tobytes() == said
+
     def test_several_texts_are_padded_and_masked(self):
         record = attnkit.embed(("the cat sat", "a dog"), dim=4)
         assert record["x"].shape == (2, 3, 4)

@@ -81,7 +81,7 @@ def decode(
     ] = None,
     ids: Annotated[
         Record | None,
-        options.tensor("token ids, (T) or (B, T), in place of text; what the target of a translation begins with"),
+        options.ids("token ids, (T) or (B, T), in place of text; what the target of a translation begins with"),
     ] = None,
     image: Annotated[Array | None, options.IMAGE] = None,
     memory: Annotated[

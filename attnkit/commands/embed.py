@@ -45,7 +45,7 @@ def embed(
         list[str] | None,
         options.Flag("vocabulary: one word a line, or JSON {word: id}", "FILE", str, "words"),
     ] = None,
-    ids: Annotated[Record | None, options.tensor("token ids, (T) or (B, T), in place of text")] = None,
+    ids: Annotated[Record | None, options.ids("token ids, (T) or (B, T), in place of text")] = None,
     pair: Annotated[str | None, options.text("a second text after TEXT, for models of pairs")] = None,
     image: Annotated[Array | None, options.IMAGE] = None,
     batch: Annotated[bool, options.switch("one padded batch of the texts, or of the lines of standard input")] = False,
@@ -88,7 +88,7 @@ def embed(
         raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")
     known = vocab or texts.known_words(table)
     if ids is not None:
-        found = texts.spelled(ids["x"], known, 0 if matrix is None else len(matrix))
+        found = texts.spelled(ids, known, 0 if matrix is None else len(matrix))
     else:
         found = texts.read(given, tokenizer or tokenizers.BUILT_IN["words"], known, own=matrix is None, batch=batch)
     if dim is not None:
@@ -100,7 +100,9 @@ def embed(
         axes={"x": (*axes, "vocab" if one_hot else "model")},
         formulas={"x": ("√D · " if scale else "") + ("one-hot(ids)" if one_hot else "table[ids]")},
     )
-    record = record.joined(found.record()).put({}, labels={} if found.tokens is None else {"vocab": found.vocabulary})
+    record = record.joined(found.record()).put(
+        {}, labels={"vocab": found.vocabulary} if len(found.vocabulary) == found.size else {}
+    )
     return record if matrix is None else record.put({"table": matrix}, {"table": ("vocab", "model")})
 
 

@@ -30,7 +30,7 @@ def encode(
     given: Sequence[str] | str | Record | None,
     *,
     model_: Annotated[Any, options.MODEL] = None,
-    ids: Annotated[Record | None, options.tensor("token ids, (T) or (B, T), in place of text")] = None,
+    ids: Annotated[Record | None, options.ids("token ids, (T) or (B, T), in place of text")] = None,
     pair: Annotated[str | None, options.text("a second text after TEXT, for models of pairs")] = None,
     image: Annotated[Array | None, options.IMAGE] = None,
     tokenizer: Annotated[

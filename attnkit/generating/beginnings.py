@@ -89,7 +89,7 @@ def beginnings(given: Sequence[str] | Record | None, asked: Asked, voice: Voice)
     config = asked.model_.config
     if config.encoder:
         sources, batch = sources_of(given, asked)
-        prompts = [[]] if asked.ids is None else rows(asked.ids["x"], None, "--ids")
+        prompts = [[]] if asked.ids is None else columned(layers.padded_ids(asked.ids), "--ids")[0]
         if len(prompts) not in (1, len(sources)):
             raise DataError(f"{len(prompts)} rows for {len(sources)} sources", "--ids")
         prompts = prompts * len(sources) if len(prompts) == 1 else prompts
@@ -114,16 +114,20 @@ def prompts_of(
 ) -> tuple[list[list[int]], Sequence[Array | None], bool]:
     """The ids of --ids or of a record, the columns of a padded batch in which they stand, and whether they are one."""
     if asked.ids is not None:
-        found = rows(asked.ids["x"], None, "--ids")
-        return found, [None] * len(found), asked.ids["x"].ndim == 2
+        return columned(layers.padded_ids(asked.ids), "--ids")
     if not isinstance(given, Record) or "ids" not in given:
         raise DataError("the record has no ids (decode --model --layer head takes its x)")
     if "memory" in given:
         raise DataError(f"the record has a memory, and a {asked.model_.config.family} model looks at none")
     texts.same_words(given, asked.model_, "source", asked.tokenizer)
     texts.unheeded(given, "ids", "--layer head decodes x")
+    return columned(given, "ids")
+
+
+def columned(given: Record, name: str) -> tuple[list[list[int]], Sequence[Array | None], bool]:
+    """The ids of a record without their padding, the columns in which they stand, and whether they are a batch."""
     ids, mask = given["ids"], given.tensors.get("mask")
-    found = rows(ids, mask, "ids")
+    found = rows(ids, mask, name)
     if ids.ndim == 1 or mask is None:
         return found, [None] * len(found), ids.ndim == 2
     return found, [np.flatnonzero(real) for real in real_of(mask, ids.shape)], True
