@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnkit import pipelines
 from attnkit.commands.diff import are_traces
 from attnkit.tensors import save
 from attnkit.tensors.record import Record
@@ -112,3 +113,12 @@ def test_traces_of_a_model(tmp_path):
     assert lines[1].startswith("encoder.1.self.heads: ") and "head 2" in lines[1]
     assert lines[2].endswith(" later stages not compared; --only NAME compares one")
     assert diff(tmp_path, "a.npz", "a.npz")[0] == 0
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e200])
+def test_the_cosine_of_numbers_whose_squares_leave_the_range(tmp_path, factor):
+    a, b = str(tmp_path / "a.npy"), str(tmp_path / "b.npy")
+    np.save(a, np.array([3.0, 4.0]) * factor)
+    np.save(b, np.array([4.0, 3.0]) * factor)
+    (found,) = pipelines.chained(pipelines.stages(f"diff {a} {b} -f json")).items
+    np.testing.assert_allclose(found["cosine"], 0.96)

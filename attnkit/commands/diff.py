@@ -145,8 +145,9 @@ def compared(a: Record, b: Record, name: str, rtol: float, atol: float) -> dict[
         apart = np.where(equal, 0.0, np.abs(left - right))
         relative = np.where(equal, 0.0, apart / np.abs(right))
         near = (apart <= atol + rtol * np.abs(right)) & np.isfinite(left) & np.isfinite(right)
-        norms = np.linalg.norm(left) * np.linalg.norm(right)
-        cosine = float(left @ right / norms) if norms else float(equal.all())
+        u, v = scaled(left), scaled(right)
+        norms = np.linalg.norm(u) * np.linalg.norm(v)
+        cosine = float(u @ v / norms) if norms else float(equal.all())
     differing = ~equal & ~(near if rtol or atol else False)
     figures = {
         "differing": int(differing.sum()),
@@ -155,6 +156,15 @@ def compared(a: Record, b: Record, name: str, rtol: float, atol: float) -> dict[
         "cosine": cosine,
     }
     return figures | {"verdict": verdict(a, b, name, apart, relative, differing, figures)}
+
+
+def scaled(x: Array) -> Array:
+    """Numbers times a power of two, which is exact, so that no square of them leaves the range of float64.
+
+    >>> scaled(np.array([2.0**600, 2.0**599])).tolist()
+    [0.5, 0.25]
+    """
+    return np.asarray(np.ldexp(x, -np.frexp(np.abs(x).max(initial=0))[1]))
 
 
 def incomparable(size: int, why: str) -> dict[str, Any]:

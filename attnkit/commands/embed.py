@@ -58,9 +58,9 @@ def embed(
     without --vocab the vocabulary is the words of the text in the order they appear. A random vector depends
     on the seed and the word alone, so that a word has the same vector in every text; that of the padding
     token is zero. The record carries the table along, and decode ties its output to it. Several texts make
-    one padded batch with its mask. With --model the text is cut by the model's tokenizer and the table stays in
-    its folder; `--layer decoder.embed` of a translator puts TEXT behind the token that its decoder starts with,
-    as decode --score does, and takes --ids as they are.
+    one padded batch with its mask. A blank text has no tokens, and x is (0, D). With --model the text is cut by the
+    model's tokenizer and the table stays in its folder; `--layer decoder.embed` of a translator puts TEXT behind
+    the token that its decoder starts with, as decode --score does, and takes --ids as they are.
 
     \b
     Example:
