@@ -30,7 +30,7 @@ attnkit attend "$dir/masked.npz" --keep weights | attnkit show --name weights
 
 echo
 echo "NPY goes to NumPy and back:"
-attnkit show "$dir/words.npz:x" -f npy > "$dir/x.npy"
+attnkit show "$dir/words.npz:x" -f npy -q > "$dir/x.npy"
 python3 - "$dir" <<'END'
 import sys
 import numpy as np

@@ -15,5 +15,5 @@ echo
 compare $words data/three-words-and-a-pad.json
 echo
 echo "rounded to float16, and then with a tolerance:"
-compare $words <(attnkit show $words --dtype float16 -f npy)
-compare --atol 0.001 $words <(attnkit show $words --dtype float16 -f npy)
+compare $words <(attnkit show $words --dtype float16 -f npy -q)
+compare --atol 0.001 $words <(attnkit show $words --dtype float16 -f npy -q)
