@@ -111,7 +111,7 @@ class Tool:
         if paths := self._paths(item):
             return Call(self, parameters, common | {"format": "json"}, operands=paths).result()
         if isinstance(item, Record):
-            item = [item] if self.operand == PARTS else replace(item, formulas={}, own=())
+            item = [item] if self.operand == PARTS else replace(item, formulas={}, asked=())
         elif isinstance(item, str | list) and self.operand != INPUT and all(isinstance(one, str) for one in item):
             item = (item,) if isinstance(item, str) else tuple(item)
         elif isinstance(item, np.ndarray | list) and not any(isinstance(one, Record) for one in item):
@@ -283,7 +283,7 @@ class Call:
         named = self.common.get("only") or self.parameters.get("name")
         made = [name for name in result if name != "x" and result[name] is not before.get(name)]
         own = [name for name in result if name != "x"] if named else made if self.tool.adds(self.parameters) else []
-        return replace(result, own=tuple(own))
+        return replace(result, asked=tuple(own))
 
     def read(self, path: str) -> Flow:
         """The stream of records in a file, and its format; `-` behind another stage is what that one gives."""

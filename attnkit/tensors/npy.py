@@ -51,7 +51,7 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
 
 
 def encode(record: Record) -> list[Buffer]:
-    """x of a record as NPY, the same bytes as `numpy.save` writes; DataError where `own` tensors would be lost.
+    """x of a record as NPY, the same bytes as `numpy.save` writes; DataError where `asked` tensors would be lost.
 
     >>> len(b"".join(encode(Record({"x": np.zeros(3), "ids": np.arange(3)}))))
     152
@@ -65,8 +65,8 @@ def lone(record: Record) -> Array:
         return next(iter(record.tensors.values()))
     if "x" not in record:
         raise DataError(f"npy holds one tensor, and there is {listed(record.tensors)}; -f npz, or --only NAME")
-    if record.own:
-        raise DataError(f"npy holds x alone and would lose {listed(record.own)}; -f npz")
+    if record.asked:
+        raise DataError(f"npy holds x alone and would lose {listed(record.asked)}; -f npz")
     return record["x"]
 
 
