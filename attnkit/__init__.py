@@ -18,7 +18,11 @@ cli           the process: arguments in, exit code out
 The tools are functions too: `attnkit.attend(attnkit.embed("The cat sat", dim=8), heads=2)`.
 """
 
-from typing import Any
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is slow to import, and until __main__ is, Ctrl-C prints Python's traceback
+    from typing import Any
 
 __version__ = "0.1.0"
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from attnkit import __version__, commands
-from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, UsageError
+from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, FileError, UsageError, escaped, shortened
 
 if TYPE_CHECKING:
     from attnkit.tool import Call
@@ -42,7 +42,9 @@ def main(arguments: list[str]) -> int:
         elif call is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return status
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         return failed(error, place)
 
 
@@ -56,7 +58,7 @@ def execute(call: "Call") -> int:
         at_work = call.current or call
         if not at_work.common.get("quiet"):
             word = "note" if issubclass(category, AttnkitNote) else "warning"
-            output.tell(f"attnkit {at_work.tool.name}: {word}: {escaped(str(message))}\n")
+            output.tell(f"attnkit {at_work.tool.name}: {word}: {shortened(escaped(str(message)))}\n")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -101,6 +103,17 @@ def show_help(names: list[str]) -> int:
     return 0
 
 
+def cut_short() -> int:
+    """Say which mapped file is shorter than it was, the temporaries removed: its exit code, 0 where none is."""
+    from attnkit.tensors import files
+    from attnkit.tool import Call
+
+    files.remove_temporaries()
+    name = files.cut_short()
+    place = f"attnkit {Call.current.tool.name}" if Call.current else "attnkit"
+    return failed(FileError("cut short while it was read", name), place) if name else 0
+
+
 def overview() -> str:
     """What `attnkit` alone prints."""
     from attnkit import help as pages
@@ -122,48 +135,22 @@ Example:
 """
 
 
-def failed(error: Exception, place: str) -> int:
+def failed(error: BaseException, place: str) -> int:
     """Say in one line what went wrong; the exit code of its kind."""
-    import typer
-
     if os.environ.get("ATTNKIT_DEBUG"):
         import traceback
 
         traceback.print_exc()
-    if isinstance(error, typer.Exit):
-        return error.exit_code
     if isinstance(error, AttnkitError):
         code, line = error.exit_code, str(error)
-    elif isinstance(error, typer.BadParameter.__mro__[1]):
-        message = unknown(error) or error.format_message()  # type: ignore[attr-defined]
-        code, line = UsageError.exit_code, message[:1].lower() + message[1:].rstrip(".")
     elif isinstance(error, OSError):
-        code, line = 4, f"<stdout>: write error: {error.strerror}"
+        name = "<stdout>: write error" if error.filename is None else os.fsdecode(error.filename)
+        code, line = 4, f"{name}: {error.strerror}"
     elif isinstance(error, MemoryError):
         code, line = 3, f"not enough memory{': ' if str(error) else ''}{error}"
     else:
         code, line = 70, f"a bug in attnkit: {type(error).__name__}: {error} (ATTNKIT_DEBUG=1 shows where)"
     from attnkit import output
 
-    output.tell(f"{getattr(error, 'place', '') or place}: {escaped(line)}\n")
+    output.tell(f"{getattr(error, 'place', '') or place}: {shortened(escaped(line))}\n")
     return code
-
-
-def unknown(error: Any) -> str:
-    """What there is to say of a flag that a tool does not have; "" where that is not the error."""
-    from attnkit.options import nearest
-
-    wrong, close = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
-    tool = error.ctx.info_name.split()[-1] if wrong and error.ctx else ""
-    hint = commands.elsewhere(tool, wrong) if tool else ""
-    return f"{error.message}{hint or nearest(wrong, close or [])}" if hint or (wrong and close) else ""
-
-
-def escaped(text: str) -> str:
-    r"""Text with what a terminal would obey, or cannot show, spelled out.
-
-    >>> print(escaped("bad\x1b[2Jname\udce9"))
-    bad\x1b[2Jname\xe9
-    """
-    readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in readable)

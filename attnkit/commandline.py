@@ -11,6 +11,7 @@ from attnkit.errors import UsageError
 from attnkit.options import Flag
 from attnkit.tool import Call, Tool
 
+WRONG: Any = typer.BadParameter.__mro__[1]  # every error of the command line that Typer raises
 SEVERAL = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER[:HEADS]")  # what may also come one by one
 
 
@@ -36,7 +37,10 @@ def parse(chosen: Tool, arguments: list[str]) -> Call | None:
     callback.__annotations__ = {one.name: one.annotation for one in parameters}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(chosen.name, help=chosen.__doc__, context_settings={"help_option_names": ["-h", "--help"]})(callback)
-    typer.main.get_command(app).main(arguments, prog_name=f"attnkit {chosen.name}", standalone_mode=False)
+    try:
+        typer.main.get_command(app).main(arguments, prog_name=f"attnkit {chosen.name}", standalone_mode=False)
+    except WRONG as error:
+        raise UsageError(reworded(error)) from None
     if not given:
         return None
     operands = tuple(given.pop("operands") or ())
@@ -47,6 +51,17 @@ def parse(chosen: Tool, arguments: list[str]) -> Call | None:
     extra = {name: values[name] for name in chosen.extra}
     common = {name: values[name] for name in options.COMMON if name not in chosen.flags and values[name] is not None}
     return Call(chosen, parameters_of, common, extra, operands)
+
+
+def reworded(error: Any) -> str:
+    """What Typer says of a wrong command line, as a line of ours with the option that was probably meant."""
+    from attnkit import commands
+
+    wrong, close = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
+    hint = commands.elsewhere(error.ctx.info_name.split()[-1], wrong) if wrong and error.ctx else ""
+    known = hint or (wrong and close)
+    message = error.message + (hint or options.nearest(wrong, close or [])) if known else error.format_message()
+    return str(message[:1].lower() + message[1:].rstrip("."))
 
 
 def argument(operand: str) -> Any:

@@ -1,5 +1,7 @@
 """What can go wrong, and the exit code each kind of it ends the process with."""
 
+HEAD, TAIL = 280, 120  # bytes of a long message that are kept at its start and at its end
+
 
 class AttnkitError(Exception):
     """A failure that the user is told in one line: `name: problem`.
@@ -11,7 +13,7 @@ class AttnkitError(Exception):
     place = ""  # the command at work, as `attnkit attend`
 
     def __init__(self, problem: str, name: str = "") -> None:
-        super().__init__(f"{name}: {problem}" if name else problem)
+        super().__init__(shortened(f"{name}: {problem}" if name else problem))
         self.problem = problem
         self.name = name
 
@@ -38,9 +40,38 @@ class FileError(AttnkitError):
     exit_code = 4
 
 
+class DifferentError(AttnkitError):
+    """What was to be the same is not, as when a history is replayed."""
+
+    exit_code = 1
+
+
 class AttnkitNote(UserWarning):
     """What a format does not keep of a result that is delivered as it was asked for."""
 
 
 class AttnkitWarning(UserWarning):
     """Something the user should know of a result that is delivered all the same."""
+
+
+def shortened(text: str) -> str:
+    """A message of at most a few hundred bytes, however much input it quotes: its middle is left out.
+
+    >>> shortened("no tensor 'x'"), len(shortened("x" * 70_000)) < 440
+    ("no tensor 'x'", True)
+    """
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= HEAD + TAIL + 50:
+        return text
+    head, tail = (part.decode("utf-8", "ignore") for part in (data[:HEAD], data[-TAIL:]))
+    return f"{head}… ({len(text) - len(head) - len(tail):,} more characters) …{tail}"
+
+
+def escaped(text: str, kept: str = "") -> str:
+    r"""Text with what a terminal would obey, or cannot show, spelled out; the characters of `kept` stay.
+
+    >>> print(escaped("bad\x1b[2Jname\udce9"))
+    bad\x1b[2Jname\xe9
+    """
+    readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in readable)

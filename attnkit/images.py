@@ -10,6 +10,7 @@ from attnkit import model
 from attnkit.checkpoints.documents import document
 from attnkit.errors import DataError, UsageError
 from attnkit.tensors import Source, read
+from attnkit.tensors.files import exists
 from attnkit.tensors.record import Array
 
 SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff")
@@ -54,7 +55,7 @@ def prepared(image: Array, folder: str) -> Array:
         expected = "uint8 (height, width, 3), or floats (C, height, width)"
         raise DataError(f"{image.dtype} {image.shape} is no image (expected {expected})", "--image")
     path = os.path.join(folder, SETTINGS)
-    settings = document(path) if os.path.exists(path) else {}
+    settings = document(path) if exists(path) else {}
     if settings.get("do_resize", True):
         image = resized(image, settings.get("size", 224), int(settings.get("resample", 2)))
     mean, std = settings.get("image_mean", HALF), settings.get("image_std", HALF)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnkit.errors import DataError, FileError, UsageError
 from attnkit.options import Load
 from attnkit.tensors import Source, open_source, read
+from attnkit.tensors.files import is_missing
 from attnkit.tensors.record import Record, listed
 
 if TYPE_CHECKING:
@@ -22,14 +23,15 @@ def opened(path: str, hash: bool = False) -> tuple[Source, str]:
     """
     try:
         return open_source(path, hash), ""
-    except FileError:
+    except FileError as error:
         file, colon, name = path.rpartition(":")
-        if not (colon and file and name):
+        if not (colon and file and name and is_missing(error)):
             raise
         try:
             return open_source(file, hash), name
-        except FileError:
-            pass
+        except FileError as other:
+            if not is_missing(other):
+                raise
         raise
 
 

@@ -360,7 +360,7 @@ class Call:
             raise UsageError(f"{path}: a file is due here, not standard output")
         if cls.writes(path):
             raise UsageError(f"{path}: two results for one file: it is that of --output too")
-        if path in call.written:
+        if path in call.written and path != os.devnull:
             raise DataError("it holds one record, and the stream has more", path)
         call.written.append(path)
         call.dated = True
@@ -441,11 +441,14 @@ class Call:
             entry["beside"] = spoken(beside)
         return replace(result, history=[*before, entry]).checked()
 
-    def _check_stdin(self) -> None:
+    def stdin_readers(self) -> int:
+        """How many of its operands are standard input, the one among them that is not given."""
         files = [value for name, value in self.parameters.items() if self.tool.flags[name].load]
-        readers = sum(map(is_stdin, (*files, *self.operands)))
         implied = not self.operands and self.tool.operand.startswith("[") and not self.tool.alone(self.parameters)
-        if readers + implied > 1:
+        return sum(map(is_stdin, (*files, *self.operands))) + implied
+
+    def _check_stdin(self) -> None:
+        if self.stdin_readers() > 1:
             raise UsageError("only one operand can be '-' (standard input)")
 
     def _why(self, usual: str = "") -> str:

@@ -44,7 +44,7 @@ ARROWS = {
     "overviews": {"checkpoints", "display", "layers", "model", "tensors", "views"},
     "views": {"display", "formats", "options", "tensors", "tool"},
     "output": {"display", "formats", "tensors", "tool", "views"},
-    "commandline": {"options", "tool"},
+    "commandline": {"commands", "options", "tool"},
     "pipelines": {"commandline", "commands", "formats", "tensors", "tool"},
     "commands": {
         "__init__", "attending", "checkpoints", "display", "formats", "generating", "layers", "masking", "model",
@@ -52,7 +52,7 @@ ARROWS = {
         "tracing", "views",
     },
     "help": set(),
-    "cli": {"__init__", "commands", "commandline", "display", "help", "options", "output", "tool"},
+    "cli": {"__init__", "commands", "commandline", "display", "help", "options", "output", "tensors", "tool"},
     "__main__": {"cli"},
     "__init__": set(),
 }  # fmt: skip

@@ -289,9 +289,9 @@ def test_what_a_run_wrote_beside_its_result_is_replayed(tmp_path, asked):
     assert "2 commands run again: equal bit for bit" in run("attnkit history part.npz --replay", tmp_path)[0]
     (tmp_path / "beside.npz").unlink()
     script = run("attnkit history part.npz", tmp_path)[0]
-    assert script.endswith(f"beside.npz > /dev/null\nattnkit show --name {name} < beside.npz\n")
+    assert script.endswith(f"/dev/fd/3 3>&1 > /dev/null \\\n  | attnkit show --name {name}\n")
     shown = run(script, tmp_path)[0]
-    assert (tmp_path / "beside.npz").exists() and shown == run("attnkit show part.npz", tmp_path)[0]
+    assert not (tmp_path / "beside.npz").exists() and shown == run("attnkit show part.npz", tmp_path)[0]
 
 
 def left_padded(record):

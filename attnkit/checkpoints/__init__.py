@@ -26,6 +26,7 @@ from attnkit.errors import DataError, FileError
 from attnkit.model.config import Config, parameter_shape
 from attnkit.model.linear import by_columns
 from attnkit.model.precision import Array
+from attnkit.tensors.files import exists
 
 __all__ = ["FAMILIES", "Checkpoint", "open_checkpoint"]
 
@@ -247,15 +248,15 @@ def open_checkpoint(folder: str) -> Checkpoint:
     FileError where something is missing; DataError names the file and what is wrong in it.
     """
     if not os.path.isdir(folder):
-        raise FileError("not a folder" if os.path.lexists(folder) else "no such folder", folder)
+        raise FileError("not a folder" if exists(folder) else "no such folder", folder)
     path = os.path.join(folder, CONFIG)
-    if not os.path.lexists(path):
+    if not exists(path):
         return _open_native(folder)
     raw = document(path)
     settings, files = Settings(raw, path), [path]
     family = _family(settings)
     generation = os.path.join(folder, GENERATION)
-    if os.path.lexists(generation):
+    if exists(generation):
         said = {key: value for key, value in document(generation).items() if value is not None and TOKEN.search(key)}
         settings, files = Settings({**raw, **said}, path), [path, generation]
     weights = open_weights(folder)
@@ -280,7 +281,7 @@ def _open_native(folder: str) -> Checkpoint:
     from attnkit.checkpoints import marian_native
 
     path = os.path.join(folder, NATIVE)
-    if not os.path.lexists(path):
+    if not exists(path):
         raise FileError(f"no {CONFIG} in this folder, nor a {NATIVE} of Marian", folder)
     weights, settings = marian_native.opened(path)
     config = marian_native.config(settings, weights)

@@ -7,7 +7,7 @@ from attnkit.checkpoints.documents import document
 from attnkit.checkpoints.settings import Settings
 from attnkit.errors import DataError, FileError
 from attnkit.tensors import safetensors
-from attnkit.tensors.files import Mapped
+from attnkit.tensors.files import Mapped, exists
 from attnkit.tensors.record import Array
 
 SINGLE = "model.safetensors"
@@ -51,11 +51,11 @@ class Weights:
 def open_weights(folder: str) -> Weights:
     """The tensors of a folder, in one safetensors file or in the shards of an index; errors name what is missing."""
     single, index = os.path.join(folder, SINGLE), os.path.join(folder, INDEX)
-    if os.path.lexists(single):
+    if exists(single):
         return lone(safetensors.mapped(single))
-    if os.path.lexists(index):
+    if exists(index):
         return _sharded(folder, index)
-    pickled = next((name for name in PICKLES if os.path.lexists(os.path.join(folder, name))), None)
+    pickled = next((name for name in PICKLES if exists(os.path.join(folder, name))), None)
     hint = f"; {pickled} is a pickle, which is never read: save it as safetensors" if pickled else ""
     raise FileError(f"no weights (looked for {SINGLE} and {INDEX}){hint}", folder)
 
@@ -74,7 +74,7 @@ def _sharded(folder: str, index: str) -> Weights:
         if not isinstance(file, str) or os.path.basename(file) != file or file in ("", ".", ".."):
             raise DataError(f"tensor {tensor!r}: {str(file)[:40]!r} is not the name of a file", index)
         path = os.path.join(folder, file)
-        if file not in shards and not os.path.lexists(path):
+        if file not in shards and not exists(path):
             raise FileError(f"no such file, which {INDEX} names for tensor {tensor!r}", path)
         if file not in shards:
             shards[file] = safetensors.mapped(path)

@@ -1,18 +1,23 @@
 """attnkit history: the commands that made a record; run them again."""
 
+import contextlib
+import io
 import os
 import shlex
 from collections.abc import Iterator
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import __version__, options, pipelines, tensors
-from attnkit.errors import DataError, FileError
+from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
 from attnkit.tensors.record import Record
 from attnkit.tool import Call, Flow, Result, arriving, tool
 
 STREAMS = ("/dev/", "/proc/")  # where `<(…)` and descriptors are
+BESIDE = ("trace", "cache_out")  # flags whose file is written beside the result
+HERE = "/dev/fd/3"  # where a script has what goes on to the next command and is not the result
 
 
 def recorded(call: Call, upstream: Flow | None) -> Flow:
@@ -26,12 +31,16 @@ def recorded(call: Call, upstream: Flow | None) -> Flow:
 def history(
     record: Record,
     *,
-    replay: Annotated[bool, options.switch("run the commands and say whether the result is equal bit for bit")] = False,
+    replay: Annotated[
+        bool, options.switch("run the commands again: exit code 0 when the result is equal bit for bit, 1 when not")
+    ] = False,
 ) -> str:
     """The commands that made a record, as a shell script; --replay runs them again.
 
-    Where the first command read standard input, --replay reads it from standard input too. Of a file that
-    --trace or --cache-out has written, it compares what these would write now, and writes nothing.
+    Neither writes a file: the script gives the record on standard output, and what its commands wrote to other
+    files (--trace, --cache-out) goes to /dev/null. Where the first command read standard input, the script and
+    --replay read it from standard input too. Of a file that --trace or --cache-out has written, --replay compares
+    what these would write now. It reads regular files alone.
 
     \b
     Example:
@@ -39,35 +48,65 @@ def history(
     """
     if not record.history:
         raise DataError("it carries no history (npy and bare JSON lists have none)")
-    commands = [quoted(entry["command"]) for entry in record.history]
+    parts = pipes(record)
     if not replay:
-        return script(record, commands)
-    parts = [(pipelines.stages(" | ".join(part)), beside) for part, beside in pipes(record, commands)]
-    if written := [call.common["output"] for calls, _ in parts for call in calls if "output" in call.common]:
-        raise DataError(f"its history writes {written[0]}: not one that attnkit made")
+        return script(record, parts)
     streams = [file for entry in record.history for file in entry.get("files", {}) if file.startswith(STREAMS)]
     if streams:
         raise DataError(f"it was made from {streams[0]}, a stream that cannot be read again")
-    parts[0][0][0].common["format"] = "json"  # an input in npy would be followed in npy, which carries no history
-    for found in made_again(parts):
-        problem = difference(record, found)
-        if not problem:
-            many = "s" if len(record.history) > 1 else ""
-            return f"{len(record.history)} command{many} run again: equal bit for bit"
-    raise DataError(f"run again, {problem}")
+    parts[0].calls[0].common["format"] = "json"  # an input in npy would be followed in npy, which carries no history
+    with tensors.regular_files_only():
+        problem = ""
+        for found in made_again(parts):
+            problem = difference(record, found)
+            if not problem:
+                many = "s" if len(record.history) > 1 else ""
+                return f"{len(record.history)} command{many} run again: equal bit for bit"
+    raise DifferentError(f"run again, {problem}")
 
 
-def pipes(record: Record, commands: list[str]) -> list[tuple[list[str], str]]:
-    """The commands as pipelines, and the file beside its result in which each has what goes on; "" of the result."""
-    parts: list[tuple[list[str], str]] = [([], "")]
-    for command, entry in zip(commands, record.history, strict=True):
-        parts[-1] = [*parts[-1][0], command], entry.get("beside", "")
-        if parts[-1][1]:
-            parts.append(([], ""))
-    return [part for part in parts if part[0]]
+class Part(NamedTuple):
+    """A pipeline of the history, and the file beside its result in which it has what goes on; "" of the result."""
+
+    calls: list[Call]
+    beside: str
 
 
-def made_again(parts: list[tuple[list[Call], str]]) -> Iterator[Result]:
+def pipes(record: Record) -> list[Part]:
+    """The commands of a record as pipelines."""
+    parts = [Part([], "")]
+    for entry in record.history:
+        call, beside = called(entry["command"]), entry.get("beside", "")
+        if beside and beside not in written(call).values():
+            raise DataError(f"its history has {beside} written by a command that does not write it")
+        parts[-1] = Part([*parts[-1].calls, call], beside)
+        if beside:
+            parts.append(Part([], ""))
+    return [part for part in parts if part.calls]
+
+
+def called(command: str) -> Call:
+    """The stage that a command of the history is.
+
+    DataError where it is none, or has a flag that no command in a history has: one that writes its result to a file.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise DataError(f"its history has a command that cannot be read ({error}): {command}") from None
+    if words[:1] != ["attnkit"] or "\0" in command:
+        raise DataError(f"its history has a command that is not attnkit's: {command}")
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # the help, where it asks for that
+            call = pipelines.stage(words[1:])
+    except UsageError as error:
+        raise DataError(f"its history has a command that attnkit {__version__} refuses ({error}): {command}") from None
+    if "output" in call.common:
+        raise DataError(f"its history writes {call.common['output']}: not one that attnkit made")
+    return call
+
+
+def made_again(parts: list[Part]) -> Iterator[Result]:
     """What the last of some pipelines makes, each going on from what the one before has made; nothing is written."""
     upstream: Flow | None = None
     for calls, beside in parts:
@@ -79,46 +118,47 @@ def made_again(parts: list[tuple[list[Call], str]]) -> Iterator[Result]:
                 return
             for _ in made:  # what it writes beside its result is there once it is done
                 pass
-        if beside not in files:
-            raise DataError(f"its history has {beside} written by a command that does not write it")
         found = tensors.survive(files[beside], tensors.suffix_format(beside) or "json")
         upstream = Flow("json", iter([found]))
     yield found
 
 
-def quoted(command: str) -> str:
-    """A command of the history with every word quoted, so that a shell reads it as nothing more.
+def script(record: Record, parts: list[Part]) -> str:
+    """The history as a shell script: the pipeline, and the SHA-256 of every file it read.
 
-    >>> quoted("attnkit embed $(date) --dim 2")
-    "attnkit embed '$(date)' --dim 2"
+    Every command is one that attnkit itself has made of the flags it found, each word of it quoted.
     """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise DataError(f"its history has a command that cannot be read ({error}): {command}") from None
-    if words[:1] != ["attnkit"]:
-        raise DataError(f"its history has a command that is not attnkit's: {command}")
-    return shlex.join(words)
-
-
-def script(record: Record, commands: list[str]) -> str:
-    """The history as a shell script: the pipeline, and the SHA-256 of every file it read."""
     lines = ["#!/bin/sh"]
-    versions = list(dict.fromkeys(entry["version"] for entry in record.history))
-    lines.append(f"# made by attnkit {', '.join(versions)}")
+    versions = dict.fromkeys(entry["version"] for entry in record.history)
+    lines.append(f"# made by attnkit {escaped(', '.join(versions))}")
     files = {file: digest for entry in record.history for file, digest in entry.get("files", {}).items()}
     gone = " (a stream: it cannot be read again)"
-    lines += [f"# {digest}  {file}{gone * file.startswith(STREAMS)}" for file, digest in files.items()]
-    has_format = commands[0].startswith("attnkit embed ") or " --format json" in commands[0]
-    if record.history[0].get("files") and not has_format:
-        program, tool_name, *rest = commands[0].split(" ", 2)
-        commands[0] = " ".join([program, tool_name, "-f json", *rest])
-    before = ""
-    for part, beside in pipes(record, commands):
-        text = " \\\n  | ".join([part[0] + f" < {shlex.quote(before)}" * bool(before), *part[1:]])
-        lines += [f"{lines.pop()} > /dev/null", text] if before else [text]
-        before = beside
-    return "\n".join(lines)
+    lines += [f"# {escaped(f'{digest}  {file}')}{gone * file.startswith(STREAMS)}" for file, digest in files.items()]
+    calls = [call for part in parts for call in part.calls]
+    if calls[0].stdin_readers():
+        lines.append("# reads standard input")
+    lines += [f"# without writing {escaped(path)}" for call in calls for path in written(call).values()]
+    if record.history[0].get("files") and calls[0].tool.name != "embed":
+        calls[0].common["format"] = "json"
+    for call in calls[:-1]:
+        if call.tool.eyes:
+            call.common["format"] = "json"
+    stages = [spelled(call, beside * (call is calls[-1])) for calls, beside in parts for call in calls]
+    return "\n".join([*lines, " \\\n  | ".join(stages)])
+
+
+def written(call: Call) -> dict[str, str]:
+    """The files that a command writes beside its result, by flag."""
+    return {name: call.parameters[name] for name in BESIDE if call.parameters.get(name) is not None}
+
+
+def spelled(call: Call, beside: str) -> str:
+    """A command of the script, which writes no file; what goes on from the file beside its result goes down the pipe."""
+    elsewhere = {name: HERE if path == beside else os.devnull for name, path in written(call).items()}
+    words = shlex.split(replace(call, parameters=call.parameters | elsewhere).line(None))
+    if "format" in call.common:
+        words[2:2] = ["-f", call.common["format"]]
+    return shlex.join(words) + f" 3>&1 > {os.devnull}" * bool(beside)
 
 
 def difference(before: Record, after: Any) -> str:

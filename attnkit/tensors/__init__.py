@@ -20,7 +20,7 @@ from typing import Any
 
 from attnkit.errors import DataError
 from attnkit.tensors.dtypes import convert, non_finite, physical_memory, plain, unsupported
-from attnkit.tensors.files import Buffer, Sink, Source, blamed, let_go, open_sink, open_source, together, write_all
+from attnkit.tensors.files import Buffer, Sink, Source, blamed, let_go, open_sink, open_source, regular_files_only, together, write_all
 from attnkit.tensors.record import Record
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "open_source",
     "physical_memory",
     "read",
+    "regular_files_only",
     "save",
     "suffix_format",
     "survive",

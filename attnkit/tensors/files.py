@@ -8,6 +8,7 @@ import select
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -27,6 +28,7 @@ Result = TypeVar("Result")
 CHUNK = 1 << 20  # bytes asked of the system at a time; also the size asked for of a pipe
 READ_LIMIT = 1 << 30  # macOS refuses to read 2^31 bytes in one call
 BLOCK = 1 << 24  # the first read of an array: only when so much exists is the rest allocated
+MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 SMALL = 1 << 16  # buffers up to this size in all are joined before they are written
 
 
@@ -221,6 +223,39 @@ class Source:
                 raise FileError("not open" if closed else _reason(error), self.name) from error
 
 
+_regular_only = ContextVar("_regular_only", default=False)
+
+
+@contextlib.contextmanager
+def regular_files_only() -> Iterator[None]:
+    """Has `open_source` refuse FIFOs and devices, which may never end, in a `with` block; not standard input."""
+    before = _regular_only.set(True)
+    try:
+        yield
+    finally:
+        _regular_only.reset(before)
+
+
+def is_missing(error: FileError) -> bool:
+    """Whether a file could not be opened because there is none of that name, and not for another reason."""
+    return getattr(error.__cause__, "errno", None) in MISSING
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or a folder of that name; FileError where that cannot be known.
+
+    >>> exists("/"), exists("/no/such/file")
+    (True, False)
+    """
+    try:
+        os.lstat(path)
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) in MISSING:
+            return False
+        raise FileError(_reason(error), path) from error
+    return True
+
+
 def open_source(path: str, hash: bool = False) -> Source:
     """Opens a file, FIFO or device for reading, or standard input for "-"; FileError says why it cannot."""
     if path == "-":
@@ -228,10 +263,14 @@ def open_source(path: str, hash: bool = False) -> Source:
             raise FileError("not open", "<stdin>")
         _widen_pipe(0)
         return Source(0, "<stdin>", hash)
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    regular = _regular_only.get()
+    try:  # to open a FIFO waits for its writer
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | regular * os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         raise FileError(_reason(error), path) from error
+    if regular and not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileError("not a regular file", path)
     _widen_pipe(descriptor)
     return Source(descriptor, path, hash)
 
@@ -267,7 +306,20 @@ def map_file(path: str) -> "mmap.mmap":
     finally:
         os.close(descriptor)
     refuse_pointer(data[:64], path)
+    _mapped[path] = len(data)
     return data
+
+
+_mapped: dict[str, int] = {}  # the size that a file had when it was mapped
+
+
+def cut_short() -> str:
+    """The mapped file that is shorter than it was; "" where there is none."""
+    for path, size in _mapped.items():
+        with contextlib.suppress(OSError):
+            if os.stat(path).st_size < size:
+                return path
+    return ""
 
 
 def let_go(array: Array) -> None:
@@ -308,6 +360,8 @@ def write_all(descriptor: int, buffers: Sequence[Buffer], name: str) -> None:
             except BlockingIOError:
                 select.select([], [descriptor], [])
             except OSError as error:
+                if error.errno == errno.EFAULT and (short := cut_short()):
+                    raise FileError("cut short while it was read", short) from error
                 raise FileError(f"write error: {_reason(error)}", name) from error
 
 
@@ -322,7 +376,8 @@ class Sink:
         self.name = "<stdout>" if path in (None, "-") else str(path)
         self._descriptor = -1
         self._owned = False  # whether closing the descriptor is up to us
-        self._target = self._temporary = ""
+        self._target = self._temporary = self._old = ""
+        self._is_new = self._renamed = False
 
     def __enter__(self) -> Self:
         standard = _standard_descriptor(self.name)
@@ -352,14 +407,49 @@ class Sink:
             finally:
                 self._close()
 
+    def keep_old(self) -> None:
+        """Gives the file that is to be replaced a second name, where the file system has such, for `restore`."""
+        old = _temporary_name(self._target)
+        _protect(old)
+        try:
+            os.link(self._target, old)
+            self._old = old
+        except FileNotFoundError:
+            self._is_new = True
+        except OSError:
+            _release(old)
+
+    def is_unnamed(self) -> bool:
+        """Whether what was written still has its temporary name."""
+        return bool(self._temporary) and not self._renamed
+
+    def rename(self) -> None:
+        """Gives what was written its name."""
+        with self._blamed():
+            os.rename(self._temporary, self._target)
+        self._renamed = True
+
+    def restore(self) -> None:
+        """Takes a `rename` back: the old file has its name again, or there is no file as there was none."""
+        if self._renamed:
+            with contextlib.suppress(OSError):
+                if self._old:
+                    os.rename(self._old, self._target)
+                elif self._is_new:
+                    os.unlink(self._target)
+
+    def is_terminal(self) -> bool:
+        """Whether what is written is seen at once by someone."""
+        return os.isatty(self._descriptor)
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self.settle()
-            with self._blamed():
-                self._close()
-                if self._temporary and kind is None:
-                    os.rename(self._temporary, self._target)
+                _rename_together([self])
+            else:
+                with self._blamed():
+                    self._close()
         finally:
             self._forget_temporary()
 
@@ -399,7 +489,7 @@ class Sink:
             self._temporary = _temporary_name(target)
             _protect(self._temporary)
             try:
-                self._descriptor = os.open(self._temporary, flags, 0o666)
+                self._descriptor = os.open(self._temporary, flags, 0o600 if old else 0o666)  # at no time more open
                 self._owned = True
             except FileExistsError:
                 _release(self._temporary)  # another writer's: not ours to remove
@@ -409,11 +499,11 @@ class Sink:
             os.fchmod(self._descriptor, stat.S_IMODE(old.st_mode))
 
     def _forget_temporary(self) -> None:
-        if self._temporary:
+        for temporary in filter(None, (self._temporary, self._old)):
             with contextlib.suppress(OSError):  # renamed already
-                os.unlink(self._temporary)
-            _release(self._temporary)
-            self._temporary = ""
+                os.unlink(temporary)
+            _release(temporary)
+        self._temporary = self._old = ""
 
 
 def open_sink(path: str | None) -> Sink:
@@ -434,6 +524,22 @@ def together() -> Iterator[Callable[[str | None], Sink]]:
         yield opened
         for sink in sinks:
             sink.settle()
+        _rename_together(sinks)
+
+
+def _rename_together(sinks: Sequence[Sink]) -> None:
+    """Gives all that was written its names; where one cannot have it, the others have their old files again."""
+    written = [sink for sink in sinks if sink.is_unnamed()]
+    with _signals_wait():
+        try:
+            for sink in written if len(written) > 1 else ():
+                sink.keep_old()
+            for sink in written:
+                sink.rename()
+        except BaseException:
+            for sink in written:
+                sink.restore()
+            raise
 
 
 def _standard_descriptor(name: str) -> int | None:
@@ -492,12 +598,36 @@ def _release(temporary: str) -> None:
             signal.signal(_default_signals.pop(), signal.SIG_DFL)
 
 
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Has the signals that end the process, and for which we stand in, do so at the end of a `with` block."""
+    import signal
+
+    numbers, arrived = [*_default_signals], list[int]()
+    try:
+        with contextlib.suppress(ValueError):  # only the main thread may set handlers
+            for number in numbers:
+                signal.signal(number, lambda number, frame: arrived.append(number))
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            for number in numbers:
+                signal.signal(number, _remove_and_die)
+        for number in arrived:
+            _remove_and_die(number, None)
+
+
+def remove_temporaries() -> None:
+    """Removes all temporaries, as the process is about to end."""
+    for temporary in _temporaries:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
 def _remove_and_die(number: int, frame: FrameType | None) -> None:
     """Ends the process as the signal would have, the temporaries removed."""
     import signal
 
-    for temporary in _temporaries:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+    remove_temporaries()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -1,5 +1,6 @@
 """What a record carries beside its tensors, axes, labels and history, to and from JSON."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,6 +9,8 @@ from attnkit.tensors.record import Labels, Record
 from attnkit.tensors.syntax import Parser
 
 PARTS = ("axes", "labels", "history")
+VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,64}", re.ASCII)
+SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def dumps(value: object) -> bytes:
@@ -88,8 +91,12 @@ def checked_history(value: object) -> list[dict[str, Any]]:
         raise DataError('key "history" is not a list of objects')
     for at, entry in enumerate(value):
         files = entry.get("files", {})
-        named = isinstance(files, dict) and all(isinstance(digest, str) for digest in files.values())
         texts = entry.get("command"), entry.get("version"), entry.get("beside", "")
-        if not (named and all(isinstance(text, str) for text in texts)):
+        if not (isinstance(files, dict) and all(isinstance(text, str) for text in texts)):
             raise DataError(f'entry {at} of key "history" is not an object of "command", "version" and "files"')
+        if not VERSION.fullmatch(entry["version"]):
+            raise DataError(f'entry {at} of key "history": version {entry["version"]!r} is none of attnkit')
+        for file, digest in files.items():
+            if not (isinstance(digest, str) and SHA256.fullmatch(digest)):
+                raise DataError(f'entry {at} of key "history": {file!r} has no SHA-256, but {digest!r}')
     return value
