@@ -34,16 +34,16 @@ class NotFiniteError(DataError):
     """Numbers from which nothing can be chosen: NaN or infinity."""
 
 
+class DifferentError(DataError):
+    """What was to be the same is not, as when a history is replayed."""
+
+    exit_code = 1
+
+
 class FileError(AttnkitError):
     """A file cannot be opened, read or written."""
 
     exit_code = 4
-
-
-class DifferentError(AttnkitError):
-    """What was to be the same is not, as when a history is replayed."""
-
-    exit_code = 1
 
 
 class AttnkitNote(UserWarning):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from attnkit import tensors
-from attnkit.errors import DataError, FileError, UsageError
+from attnkit.errors import DataError, FileError, UsageError, escaped
 from attnkit.formats import EYES, STDOUT, TEXT, text_format
 from attnkit.tensors.record import Record
 from attnkit.tool import Call, Flow
@@ -46,7 +46,7 @@ def write_flow(call: Call, flow: Flow, opened: Callable[[str | None], tensors.Si
         if chosen not in EYES:
             aside(call, result)
         PROGRESS.clear()
-        sink.write(data)
+        sink.write(harmless(data, chosen) if chosen in ("json", TEXT) and sink.is_terminal() else data)
         if isinstance(result, Record):
             status = max(status, call.tool.status(result, call))
     return status
@@ -92,10 +92,25 @@ def encoded(call: Call, result: Record | str, chosen: str, first: bool) -> list[
     return tensors.encode(result, chosen, indent=bool(call.common.get("indent")))
 
 
+def harmless(data: list[Any], chosen: str) -> list[bytes]:
+    """Text or JSON for a terminal, which would obey some of its characters: spelled out, in JSON as JSON does.
+
+    >>> harmless([b"a\\x1b[2J\\tb\\n"], "text"), harmless(['["\\u202e"]'.encode()], "json")
+    ([b'a\\\\x1b[2J   b\\n'], [b'["\\\\u202e"]'])
+    """
+    text = b"".join(data).decode("utf-8", "surrogateescape").expandtabs()
+    if chosen != "json":
+        return [escaped(text, "\n").encode(encoding(), "replace")]
+    import json
+
+    shown = (c if c.isprintable() or c == "\n" else " " if c == "\r" else json.dumps(c)[1:-1] for c in text)
+    return ["".join(shown).encode("utf-8", "replace")]
+
+
 def aside(call: Call, result: Record | str, asked: bool = False) -> None:
     """Show on standard error what the flags ask to see of a result that goes elsewhere."""
     if isinstance(result, Record) and (asked or call.tool.aside(call.parameters)) and not call.common.get("quiet"):
-        heading = f"{result.history[-1]['command']}\n" if asked and result.history else ""
+        heading = f"{escaped(result.history[-1]['command'])}\n" if asked and result.history else ""
         tell(heading + shown(call, result, look(call, STDERR)) + "\n")
 
 
@@ -165,7 +180,7 @@ class Progress:
         if now - self._started > PATIENCE and now - self._told > PACE:
             self._told, self._open = now, True
             place = f"attnkit {Call.current.tool.name}" if Call.current else "attnkit"
-            line = f"\r\x1b[K{place}: {what} ({now - self._started:.0f} s)"
+            line = f"\r\x1b[K{place}: {escaped(what)} ({now - self._started:.0f} s)"
             with contextlib.suppress(FileError):
                 tensors.write_all(STDERR, [line.encode(encoding(), "backslashreplace")], "<stderr>")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnkit import display, options
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, escaped
 from attnkit.tensors.record import Array, Record, flat, in_row, listed
 from attnkit.tool import Call, Flow, converted, tool
 
@@ -38,10 +38,13 @@ def pairs(call: Call, upstream: Flow | None) -> Flow:
 def together(call: Call) -> Iterator[Pair]:
     """Record by record; a stream that ends before the other goes on with records of nothing."""
     name_a, name_b = call.operands
-    ours, theirs = call.read(name_a).items, call.read(name_b).items
+    ours, first = call.read(name_a).items, call.source
+    theirs = call.read(name_b).items
     only, dtype = call.common.pop("only", None), call.common.pop("dtype", None)  # of what is compared
     while True:
         a, b = next(ours, None), next(theirs, None)
+        if first is not None and first.digest():
+            call.files[first.name] = first.digest()
         if a is None and b is None:
             return
         a, b = a or Record({}), b or Record({})
@@ -145,9 +148,7 @@ def compared(a: Record, b: Record, name: str, rtol: float, atol: float) -> dict[
         apart = np.where(equal, 0.0, np.abs(left - right))
         relative = np.where(equal, 0.0, apart / np.abs(right))
         near = (apart <= atol + rtol * np.abs(right)) & np.isfinite(left) & np.isfinite(right)
-        u, v = scaled(left), scaled(right)
-        norms = np.linalg.norm(u) * np.linalg.norm(v)
-        cosine = float(u @ v / norms) if norms else float(equal.all())
+        cosine = 1.0 if equal.all() else cosine_of(left, right)
     differing = ~equal & ~(near if rtol or atol else False)
     figures = {
         "differing": int(differing.sum()),
@@ -158,13 +159,15 @@ def compared(a: Record, b: Record, name: str, rtol: float, atol: float) -> dict[
     return figures | {"verdict": verdict(a, b, name, apart, relative, differing, figures)}
 
 
-def scaled(x: Array) -> Array:
-    """Numbers times a power of two, which is exact, so that no square of them leaves the range of float64.
+def cosine_of(left: Array, right: Array) -> float:
+    """The cosine of the angle between two vectors: NaN where one is not finite, 0 where one is 0.
 
-    >>> scaled(np.array([2.0**600, 2.0**599])).tolist()
-    [0.5, 0.25]
+    >>> cosine_of(np.array([3.0, 4.0]), np.array([6.0, 8.0])), cosine_of(np.array([1e300]), np.array([-1e300]))
+    (1.0, -1.0)
     """
-    return np.asarray(np.ldexp(x, -np.frexp(np.abs(x).max(initial=0))[1]))
+    scaled = [one / max(np.abs(one).max(initial=0), np.finfo(one.dtype).tiny) for one in (left, right)]
+    norms = np.linalg.norm(scaled[0]) * np.linalg.norm(scaled[1])
+    return float(np.clip(scaled[0] @ scaled[1] / norms, -1, 1)) if norms else 0.0
 
 
 def incomparable(size: int, why: str) -> dict[str, Any]:
@@ -228,4 +231,5 @@ def place(record: Record, name: str, index: tuple[int, ...]) -> str:
 
 def told(record: Record, look: display.Look) -> str:
     """A line a tensor, or what else there is to tell."""
-    return "\n".join(f"{name}: {sentence}" if sentence else name for name, sentence in record.formulas.items())
+    lines = [f"{name}: {sentence}" if sentence else name for name, sentence in record.formulas.items()]
+    return "\n".join(escaped(line) for line in lines)

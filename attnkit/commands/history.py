@@ -153,7 +153,7 @@ def written(call: Call) -> dict[str, str]:
 
 
 def spelled(call: Call, beside: str) -> str:
-    """A command of the script, which writes no file; what goes on from the file beside its result goes down the pipe."""
+    """A command of the script, which writes no file: what goes on from one beside its result goes down the pipe."""
     elsewhere = {name: HERE if path == beside else os.devnull for name, path in written(call).items()}
     words = shlex.split(replace(call, parameters=call.parameters | elsewhere).line(None))
     if "format" in call.common:

@@ -5,6 +5,7 @@ import re
 from typing import Literal
 
 from attnkit.display.text import columns
+from attnkit.errors import escaped
 
 FONTS = "Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
@@ -71,7 +72,7 @@ def picture(ansi_text: str, title: str, kind: Literal["svg", "html"]) -> str:
         _environ={},
     )
     console.print(text, no_wrap=True, overflow="ignore", crop=False)
-    title = "".join(c if c.isprintable() else repr(c)[1:-1] for c in title)
+    title = escaped(title)
     if kind == "svg":
         code_format = SVG.replace("FONTS", FONTS)
         drawn = console.export_svg(title=title, theme=SVG_EXPORT_THEME, code_format=code_format)

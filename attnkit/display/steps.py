@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from attnkit.display.sheets import table
 from attnkit.display.terminal import Look
 from attnkit.display.text import glyphs, styled
+from attnkit.errors import escaped
 
 
 def choice(
@@ -79,11 +80,8 @@ def said(before: str, after: str, look: Look) -> str:
     >>> said("Once ", "upon\\na time", Look())
     'Once upon\\na time'
     """
-    return "\n".join(styled(line, "2", look) for line in _harmless(before).split("\n")) + _harmless(after)
-
-
-def _harmless(text: str) -> str:
-    return "".join(c if c.isprintable() or c in "\t\n" else repr(c)[1:-1] for c in text)
+    before, after = (escaped(text.expandtabs(), "\n") for text in (before, after))
+    return "\n".join(styled(line, "2", look) for line in before.split("\n")) + after
 
 
 def scores(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from attnkit.display.terminal import Look
+from attnkit.errors import escaped
 
 LONGEST_LABEL = 16
 GUTTER = 3  # columns between two panels that stand side by side
@@ -57,7 +58,7 @@ def literal(text: str, look: Look) -> str:
     >>> literal("a\\nb", Look()), literal(" ", Look()), literal("[pad]", Look())
     ('a\\\\nb', "' '", '[pad]')
     """
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    shown = escaped(text)
     if not look.unicode:
         shown = shown.encode("ascii", "backslashreplace").decode()
     elif columns(shown) == 0:  # combining characters alone would sit on the column before them

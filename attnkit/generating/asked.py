@@ -98,7 +98,8 @@ def checked(asked: Asked) -> None:
         raise UsageError(f"{asked.best} of --beam {asked.beam} (expected 1 to {asked.beam})", "--best")
     if asked.cache_out and not model.cacheable(asked.model_.config):
         raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-out")
-    if asked.trace and asked.cache_out and os.path.realpath(asked.trace) == os.path.realpath(asked.cache_out):
+    files = {os.path.realpath(file) for file in (asked.trace, asked.cache_out) if file}
+    if asked.trace and asked.cache_out and len(files) == 1 and files != {os.devnull}:
         raise UsageError(f"{asked.trace}: two results for one file: it is that of --cache-out too", "--trace")
     if asked.score == "":
         raise UsageError("an empty text has no score", "--score")

@@ -20,7 +20,18 @@ from typing import Any
 
 from attnkit.errors import DataError
 from attnkit.tensors.dtypes import convert, non_finite, physical_memory, plain, unsupported
-from attnkit.tensors.files import Buffer, Sink, Source, blamed, let_go, open_sink, open_source, regular_files_only, together, write_all
+from attnkit.tensors.files import (
+    Buffer,
+    Sink,
+    Source,
+    blamed,
+    let_go,
+    open_sink,
+    open_source,
+    regular_files_only,
+    together,
+    write_all,
+)
 from attnkit.tensors.record import Record
 
 __all__ = [
