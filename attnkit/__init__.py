@@ -18,8 +18,6 @@ cli           the process: arguments in, exit code out
 The tools are functions too: `attnkit.attend(attnkit.embed("The cat sat", dim=8), heads=2)`.
 """
 
-from __future__ import annotations
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import, and until __main__ is, Ctrl-C prints Python's traceback
     from typing import Any
@@ -29,7 +27,7 @@ __version__ = "0.1.0"
 TOOLS = ("embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "encode", "decode")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """The tools, the core and the formats, imported when they are first asked for."""
     import importlib
 

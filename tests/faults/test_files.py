@@ -5,18 +5,35 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import pathlib
 import pty
 import random
 import resource
+import shutil
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import time
+from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
+from attnkit.errors import FileError
+from attnkit.tensors import files
+
+STORY = pathlib.Path(__file__).parents[2] / "samples" / "data" / "story"
 DOCUMENT = b"[[1,2],[3,4]]"
+
+
+class Run(NamedTuple):
+    """How a process ended."""
+
+    code: int
+    out: bytes
+    err: str
 
 
 def unprivileged():
@@ -408,3 +425,166 @@ def test_killed_without_warning(attnkit):
     assert stale.startswith(".old.json.attnkit-")
     assert attnkit("layernorm", "good.json", "-o", "old.json").code == 0
     assert attnkit.temporaries() == [stale]
+
+
+# S4
+def test_a_model_that_is_cut_short_while_it_is_read(attnkit, refused):
+    shutil.copytree(STORY, attnkit.folder / "m")
+    line = ["attnkit", "decode", "--model", "m", "--lines", "--max-tokens", "2", "-o", attnkit.file("old.json", b"old")]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with attnkit.start(*line, **pipes) as child:
+        child.stdin.write(b"Once upon a time there was")
+        child.stdin.flush()
+        until(attnkit.temporaries)
+        assert b"model.safetensors" in pathlib.Path(f"/proc/{child.pid}/maps").read_bytes()
+        os.truncate(attnkit.folder / "m" / "model.safetensors", 4096)
+        out, err = child.communicate(b" a\n")
+    run = Run(child.returncode, out, err.decode())
+    refused(run, 4, "decode: m/model.safetensors: cut short while it was read")
+    assert (attnkit.folder / "old.json").read_bytes() == b"old"
+
+
+def test_a_mapped_file_that_is_cut_short_while_it_is_written_out(tmp_path, monkeypatch):
+    source, target = tmp_path / "big", tmp_path / "out"
+    source.write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(files, "_mapped", {})
+    mapped = memoryview(files.map_file(str(source)))
+    os.truncate(source, 4096)
+    with pytest.raises(FileError, match="big: cut short while it was read"), files.open_sink(str(target)) as sink:
+        sink.write([mapped])
+    assert os.listdir(tmp_path) == ["big"]
+
+
+# S10
+def test_the_signals_are_set_before_anything_is_imported():
+    code = (
+        "import builtins, signal, sys; imported = builtins.__import__\n"
+        "def noted(name, *rest):\n"
+        "    early = signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "    late = early and not name.startswith('attnkit') and name not in sys.modules\n"
+        "    print(name) if late else None\n"
+        "    return imported(name, *rest)\n"
+        "builtins.__import__ = noted; from attnkit.__main__ import main; builtins.__import__ = imported\n"
+        "assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= {"gc", "enum"}  # modules of C, and what `signal` itself needs
+
+
+# S11
+def test_the_temporary_of_a_private_file_is_private(attnkit):
+    attnkit.file("old.json", b"old")
+    (attnkit.folder / "old.json").chmod(0o600)
+    opened, modes = os.open, []
+
+    def noted(path, flags, mode=0o777, **more):
+        descriptor = opened(path, flags, mode, **more)
+        modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        return descriptor
+
+    with mock.patch("os.open", noted), files.open_sink(str(attnkit.folder / "old.json")) as sink:
+        sink.write([b"new"])
+    assert modes == [0o600]
+    assert stat.S_IMODE((attnkit.folder / "old.json").stat().st_mode) == 0o600
+
+
+# S12
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("old", [("a", "b", "c"), ("a",), ("c",), ()])
+def test_files_are_replaced_together_or_not_at_all(tmp_path, monkeypatch, failing, links, old):
+    for name in old:
+        (tmp_path / name).write_text("old")
+    renamed, times = os.rename, []
+
+    def rename(source, target):
+        times.append(target)
+        if len(times) == failing + 1:
+            raise OSError(5, "Input/output error")
+        renamed(source, target)
+
+    def no_link(source, target):
+        if not os.path.exists(source):
+            raise FileNotFoundError(2, "No such file or directory")
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "rename", rename)
+    if not links:
+        monkeypatch.setattr(os, "link", no_link)
+    problem = f"{'abc'[failing]}: write error: Input/output error"
+    with pytest.raises(FileError, match=problem), files.together() as opened:
+        for name in "abc":
+            opened(str(tmp_path / name)).write([b"new"])
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    if links:
+        assert found == dict.fromkeys(old, "old")
+    else:  # without second names an old file that is replaced is gone; none is lost, and none is half there
+        assert set(old) <= set(found) and set(found.values()) <= {"old", "new"}
+        assert {name for name in found if found[name] == "new"} <= set(old) & set("abc"[:failing])
+
+
+def test_the_second_output_that_cannot_be_renamed_leaves_the_first_as_it_was(attnkit, refused):
+    attnkit.file("out.json", b"old")
+    line = [
+        "attnkit",
+        "decode",
+        "--model",
+        str(STORY),
+        "--lines",
+        "--score",
+        " a",
+        "--trace",
+        "t.json",
+        "-o",
+        "out.json",
+    ]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with attnkit.start(*line, **pipes) as child:
+        child.stdin.write(b"Once\n")
+        child.stdin.flush()
+        until(lambda: len(attnkit.temporaries()) == 2)
+        (attnkit.folder / "t.json").mkdir()
+        out, err = child.communicate()
+    refused(Run(child.returncode, out, err.decode()), 4, "decode: t.json: write error: Is a directory")
+    assert (attnkit.folder / "out.json").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
+def test_a_signal_between_two_renames_waits(tmp_path, number):
+    code = (
+        "import os, signal, sys; from attnkit.tensors import files; renamed = os.rename\n"
+        f"signal.signal({int(number)}, signal.SIG_DFL)\n"
+        f"def rename(*names): renamed(*names); os.kill(os.getpid(), {int(number)})\n"
+        "os.rename = rename\n"
+        "with files.together() as opened: [opened(name).write([b'new']) for name in 'ab']"
+    )
+    (tmp_path / "a").write_text("old")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True)
+    assert (done.returncode, done.stderr) == (-number, b"")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new", "b": "new"}
+
+
+UNREADABLE = {
+    "layernorm secret:x": "secret: Permission denied",
+    "attend good.json --mask secret:x": "secret: Permission denied",
+    "attend good.json --mask locked/file:x": "locked/file:x: Permission denied",
+    "attend good.json --mask locked/file": "locked/file: Permission denied",
+    "encode a --model locked": "locked/config.json: Permission denied",
+    "encode a --model locked/model": "locked/model: Permission denied",
+    "encode --ids good.json --model m": "m/config.json: Permission denied",
+    "encode --ids good.json --model n": "n/generation_config.json: Permission denied",
+    "decode a --model n --max-tokens 1": "n/generation_config.json: Permission denied",
+    "show locked/model": "locked/model: Permission denied",
+    "embed a --dim 2 --vocab secret": "secret: Permission denied",
+    "run -f secret": "secret: Permission denied",
+}
+
+
+@pytest.mark.parametrize("line", UNREADABLE)
+def test_a_file_that_may_not_be_read_is_not_one_that_is_not_there(attnkit, refused, folder, line):
+    (folder / "locked").chmod(0)
+    for name, file in (("m", "config.json"), ("n", "generation_config.json")):
+        shutil.copytree(STORY, folder / name)
+        (folder / name / file).chmod(0)
+    tool = line.split()[0]
+    refused(attnkit(*line.split(), preexec_fn=unprivileged), 4, f"{tool}: {UNREADABLE[line]}")

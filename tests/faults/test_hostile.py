@@ -191,10 +191,7 @@ def hostile_record(text):
     tensors |= {"table": rng.normal(size=(4, 4)), "ids": np.array([0, 1])}
     axes = {"x": ("token", "model"), "weights": (f"h{text}", "query", "key"), text: (text, f"b{text}")}
     axes |= {"table": ("vocab", "model"), "ids": ("token",)}
-    labels = {axis: names[:2] for axis in ("token", "query", "key", f"h{text}", text)} | {
-        "vocab": names,
-        "model": names,
-    }
+    labels = dict.fromkeys(("token", "query", "key", f"h{text}", text), names[:2]) | {"vocab": names, "model": names}
     history = [
         {"command": shlex.join(["attnkit", "embed", text, "--dim", "4"]), "version": "0.1.0", "files": {text: DIGEST}}
     ]
@@ -205,10 +202,9 @@ VIEWS = [
     "show h.json", "show h.json --list", "show h.json --stats", "show h.json --heatmap", "show h.json --heads",
     "show h.json --name weights --heatmap", "show h.json --name weights,TEXT", "show h.json --name TEXT --heatmap",
     "show h.json --slice 0", "show h.json -f json", "show h.json -f json --indent", "show h.json:TEXT",
-    "show h.json:nothing", "show h.json --name nothing", "history h.json", "history h.json --replay", "diff h.json h.json",
-    "diff h.json other.json",
-    "diff h.json other.json -f json", "diff other.json good.json", "peek h.json", "peek h.json -f json",
-    "peek h.json --heatmap", "decode h.json --top 2", "decode h.json --emit text", "decode h.json --only TEXT",
+    "show h.json:nothing", "show h.json --name nothing", "history h.json", "history h.json --replay",
+    "diff h.json h.json", "diff h.json other.json", "diff h.json other.json -f json", "diff other.json good.json",
+    "peek h.json", "peek h.json -f json", "peek h.json --heatmap", "decode h.json --top 2", "decode h.json --emit text", "decode h.json --only TEXT",
     "decode h.json --emit ids", "attend h.json --steps", "attend h.json --keep weights",
     "layernorm h.json --only TEXT,x",
     "layernorm TEXT", "layernorm h.json --kind TEXT", "TEXT", "embed TEXT --dim 4", "embed TEXT --dim 4 -f json",
