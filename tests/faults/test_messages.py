@@ -1,0 +1,116 @@
+"""What an error says is a line of a few hundred bytes, however much input it quotes."""
+
+import json
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import cli, commands
+from attnkit.errors import AttnkitError, DataError
+from attnkit.tensors import Record, save
+
+LONGEST = 500  # bytes of a line on standard error
+LONG = {
+    "letters": "x" * 70_000,
+    "escapes": "\x1b" * 70_000,
+    "words": "é " * 35_000,
+    "path": "a/" * 35_000,
+    "digits": "9" * 70_000,
+}
+LARGE = {"mask": ["--causal"], "ffn": ["--hidden", "2"], "decode": ["--table", "good.json"], "embed": ["--dim", "2"]}
+
+
+def brief(done, *what):
+    """Check that every line on standard error is short and harmless."""
+    assert done.code != 70, (*what, done.err[:1000])
+    for line in done.err.splitlines():
+        assert len(line.encode()) < LONGEST and line.isprintable(), (*what, len(line), line[:1000])
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+@pytest.mark.parametrize("tool", commands.TOOLS)
+def test_a_long_argument(attnkit, main, tool, text):
+    found = commands.find(tool)
+    more = LARGE.get(tool, [])
+    brief(main(tool, text, *more), tool)
+    brief(main(tool, f"good.json:{text}", *more), tool)
+    brief(main(tool, "good.json", f"--{text}"), tool)
+    brief(main(tool, "good.json", f"--quiet={text}"), tool)
+    for name, flag in (found.flags | found.extra).items():
+        spelling = "--" + name.rstrip("_").replace("_", "-")
+        brief(main(tool, "good.json", spelling, text, *more), tool, name)
+        if flag.load:
+            brief(main(tool, "good.json", spelling, f"good.json:{text}", *more), tool, name)
+            brief(main(tool, "good.json", spelling, f":{text}", *more), tool, name)
+    for flag in ("-o", "-f", "--only", "--dtype", "--precision"):
+        brief(main(tool, "good.json", flag, text, *more), tool, flag)
+    brief(main(text), text[:1])
+
+
+DOCUMENTS = {
+    "key": lambda text: {text: 1},
+    "key of a tensor": lambda text: {"tensors": {"x": {"data": [1], text: 1}}},
+    "key of a record": lambda text: {"tensors": {"x": {"data": [1]}}, text: 1},
+    "dtype": lambda text: {"tensors": {"x": {"dtype": text, "data": [1]}}},
+    "number": lambda text: [[1, text]],
+    "name": lambda text: {"tensors": {text: {"data": [[1, 2], [3]]}}},
+    "name of two": lambda text: {"tensors": {text: {"data": [1]}, text + "2": {"data": [1]}}},
+    "axes": lambda text: {"tensors": {"x": {"data": [1], "axes": [text, text]}}},
+    "axis": lambda text: {"tensors": {"x": {"data": [1], "axes": [text]}}, "labels": {text: ["a", "b"]}},
+    "labels": lambda text: {"tensors": {"x": {"data": [1]}}, "labels": {text: 1}},
+    "command": lambda text: {"tensors": {"x": {"data": [1]}}, "history": [{"command": text, "version": "1"}]},
+    "flag": lambda text: {
+        "tensors": {"x": {"data": [1]}},
+        "history": [{"command": f"attnkit attend --{text}", "version": "1"}],
+    },
+    "version": lambda text: {"tensors": {"x": {"data": [1]}}, "history": [{"command": "attnkit", "version": text}]},
+    "digest": lambda text: {
+        "tensors": {"x": {"data": [1]}},
+        "history": [{"command": "attnkit", "version": "1", "files": {text: text}}],
+    },
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_a_long_text_in_a_file(attnkit, main, kind, text):
+    attnkit.file("long.json", json.dumps(DOCUMENTS[kind](text), ensure_ascii=False).encode())
+    for line in ("show long.json --name y", "attend long.json", "history long.json", "layernorm long.json --gamma :y"):
+        done = main(*line.split())
+        brief(done, kind, line)
+    attnkit.file("words", f"a\n{text}\n{text}\n".encode())
+    brief(main("embed", "a", "--vocab", "words", "--dim", "2"), kind)
+    attnkit.file("words", text.encode())
+    brief(main("embed", text, "b", "--vocab", "words", "--dim", "2"), kind)
+    brief(main("run", "-f", "words"), kind)
+
+
+def test_a_long_warning(attnkit, main):
+    name = "y" * 250
+    save(Record({"x": np.array([[np.nan, 1.0]])}), str(attnkit.folder / f"{name}.npz"))
+    brief(main("layernorm", f"{name}.npz"))
+
+
+def test_python_is_told_as_briefly():
+    with pytest.raises(AttnkitError) as caught:
+        attnkit.attend(np.eye(2), weights="x" * 70_000)
+    assert len(str(caught.value)) < LONGEST
+    error = DataError("no tensor 'y'", "x" * 70_000)
+    assert len(str(error)) < LONGEST and str(error).endswith("x: no tensor 'y'") and len(error.name) == 70_000
+
+
+class Panic(BaseException):
+    """As a library in Rust has them: no Exception."""
+
+
+def test_what_is_no_exception_is_a_bug_all_the_same(monkeypatch, capfd):
+    def panic(name):
+        raise Panic("called `Option::unwrap()` on a `None` value")
+
+    monkeypatch.setattr(commands, "find", panic)
+    assert cli.main(["attend"]) == 70
+    assert capfd.readouterr().err.startswith("attnkit: a bug in attnkit: Panic: called `Option::unwrap()`")
+    monkeypatch.setattr(commands, "find", lambda name: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(["attend"])
