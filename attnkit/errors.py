@@ -73,5 +73,8 @@ def escaped(text: str, kept: str = "") -> str:
     >>> print(escaped("bad\x1b[2Jname\udce9"))
     bad\x1b[2Jname\xe9
     """
-    readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    try:
+        readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half of a character, from no file name
+        readable = text
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in readable)

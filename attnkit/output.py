@@ -104,7 +104,7 @@ def harmless(data: list[Any], chosen: str) -> list[bytes]:
     import json
 
     shown = (c if c.isprintable() or c == "\n" else " " if c == "\r" else json.dumps(c)[1:-1] for c in text)
-    return ["".join(shown).encode("utf-8", "replace")]
+    return ["".join(shown).encode()]
 
 
 def aside(call: Call, result: Record | str, asked: bool = False) -> None:

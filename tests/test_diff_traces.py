@@ -1,5 +1,6 @@
 """`diff` of two traces of a model stops at the first stage that differs."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -8,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnkit import pipelines
-from attnkit.commands.diff import are_traces
+from attnkit import commands, pipelines
+from attnkit.commands.diff import Pair, are_traces
 from attnkit.tensors import save
 from attnkit.tensors.record import Record
 
@@ -122,3 +123,39 @@ def test_the_cosine_of_numbers_whose_squares_leave_the_range(tmp_path, factor):
     np.save(b, np.array([4.0, 3.0]) * factor)
     (found,) = pipelines.chained(pipelines.stages(f"diff {a} {b} -f json")).items
     np.testing.assert_allclose(found["cosine"], 0.96)
+
+
+def test_the_history_of_a_difference_has_both_files(tmp_path):
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        save(Record({"x": np.full((2, 2), value)}), str(tmp_path / f"{name}.npz"))
+    found = subprocess.run(
+        ["attnkit", "diff", "a.npz", "b.npz", "-f", "json"], cwd=tmp_path, capture_output=True, text=True
+    )
+    [entry] = json.loads(found.stdout)["history"]
+    digests = {f"{name}.npz": hashlib.sha256((tmp_path / f"{name}.npz").read_bytes()).hexdigest() for name in "ab"}
+    assert found.returncode == 1 and entry["files"] == digests
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "cosine"),
+    [
+        ([1.0, -np.inf], [1.0, -np.inf], 1.0),
+        ([np.nan, 2.0], [np.nan, 2.0], 1.0),
+        ([0.0, 0.0], [0.0, 0.0], 1.0),
+        ([0.0, 0.0], [1.0, 0.0], 0.0),
+        ([1e300, 1e300], [2e300, 2e300], 1.0),
+        ([1e-300, 0.0], [-1e-300, 0.0], -1.0),
+        ([1.0, -np.inf], [2.0, -np.inf], np.nan),
+    ],
+)
+def test_the_cosine_of_special_numbers(a, b, cosine):
+    found = commands.find("diff").function(Pair(Record({"x": np.array(a)}), Record({"x": np.array(b)})))
+    np.testing.assert_equal(found["cosine"][0], cosine)
+
+
+def test_no_cosine_is_above_1():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        x = rng.normal(size=37)
+        found = commands.find("diff").function(Pair(Record({"x": x}), Record({"x": x * rng.uniform(0.5, 3)})))
+        assert 1 - 1e-12 < found["cosine"][0] <= 1
