@@ -21,7 +21,7 @@ RECORD = Record(
     },
     {"x": ("token", "model")},
     {"token": ["é"]},
-    [{"command": "embed", "version": "1", "files": {"a": "b"}}],
+    [{"command": "embed", "version": "1", "files": {"a": "0" * 64}}],
 )
 SAMPLES = {format: b"".join(encode(RECORD.only(["x"]) if format == "npy" else RECORD, format)) for format in FORMATS}
 STARTS = [

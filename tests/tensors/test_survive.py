@@ -16,7 +16,9 @@ from attnkit.tensors.dtypes import NAMES, dtype_of, name_of
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-ENTRY = st.fixed_dictionaries({"command": TEXT, "version": TEXT, "files": st.dictionaries(TEXT, TEXT)})
+VERSION = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}([ab]|\.dev|rc)?[0-9]?(\+[a-z0-9.]{1,8})?", fullmatch=True)
+DIGEST = st.binary(min_size=32, max_size=32).map(bytes.hex)
+ENTRY = st.fixed_dictionaries({"command": TEXT, "version": VERSION, "files": st.dictionaries(TEXT, DIGEST)})
 
 
 @st.composite
