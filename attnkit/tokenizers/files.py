@@ -133,7 +133,7 @@ class Folder:
         if found is None:
             return default
         if not isinstance(found, bool):
-            raise DataError(f"{name} is {found!r} (expected true or false)", self.at("tokenizer_config.json"))
+            raise DataError(f"{name} is {str(found)[:40]} (expected true or false)", self.at("tokenizer_config.json"))
         return found
 
     @cached_property
@@ -144,7 +144,7 @@ class Folder:
         for id, token in listed.items() if isinstance(listed, dict) else ():
             word = spelling(token)
             if word is None or not id.isdecimal() or int(id) > LARGEST:
-                raise DataError(f"added token {id!r} has no spelling or no id", self.at("tokenizer_config.json"))
+                raise DataError(f"added token {id[:40]!r} has no spelling or no id", self.at("tokenizer_config.json"))
             found[int(id)] = Added(word, int(id), not isinstance(token, dict) or bool(token.get("special", True)))
         return [found[id] for id in sorted(found)]
 
@@ -168,9 +168,9 @@ def checked_numbers(found: Mapping[str, Any], name: str) -> dict[str, int]:
     seen: dict[int, str] = {}
     for word, id in found.items():
         if type(id) is not int or not 0 <= id <= LARGEST:
-            raise DataError(f"token {word!r} has id {id!r} (expected 0 to {LARGEST})", name)
+            raise DataError(f"token {word[:40]!r} has id {str(id)[:40]} (expected 0 to {LARGEST})", name)
         if id in seen:
-            raise DataError(f"tokens {seen[id]!r} and {word!r} have the same id {id}", name)
+            raise DataError(f"tokens {seen[id][:40]!r} and {word[:40]!r} have the same id {id}", name)
         seen[id] = word
     return dict(found)
 
@@ -208,7 +208,7 @@ def pairs(text: str, name: str) -> dict[str, int]:
         double, single, plain, id = match.groups()
         word = plain if plain is not None else single.replace("''", "'") if double is None else unescaped(double)
         if word in found:
-            raise DataError(f"line {number}: token {word!r} stands twice", name)
+            raise DataError(f"line {number}: token {word[:40]!r} stands twice", name)
         found[word] = int(id)
     return found
 

@@ -38,7 +38,7 @@ def sentinels(folder: Folder) -> Tokenizer:
     model, pieces = loaded(folder, "spiece.model")
     count = folder.settings.get("extra_ids", 100)
     if type(count) is not int or not 0 <= count <= LARGEST:
-        raise DataError(f"extra_ids is {count!r} (expected 0 to {LARGEST})", folder.at("tokenizer_config.json"))
+        raise DataError(f"extra_ids is {str(count)[:40]} (expected 0 to {LARGEST})", folder.at("tokenizer_config.json"))
     vocabulary = [*pieces, *(f"<extra_id_{at}>" for at in reversed(range(count)))]
     numbers = {word: id for id, word in enumerate(vocabulary)}
     special = required(folder, "spiece.model", numbers, "unk", "eos")
@@ -113,6 +113,7 @@ def assembled(
     vocabulary = spelled(numbers)
     hidden = {*special.values(), *(numbers[word] for word in whole), *(one.id for one in folder.added if one.special)}
     found = {vocabulary[id] for id in hidden} | {added.spelling for added in folder.added}
+    found.discard("")  # an id that a second one of the same spelling has left without a word
     pattern = re.compile("(" + "|".join(re.escape(word) for word in sorted(found, key=len, reverse=True)) + ")")
     clean = folder.settings.get("clean_up_tokenization_spaces") is True
 
