@@ -21,7 +21,7 @@ OTHERS = {"w1", "b1", "w2", "b2", "w3", "b3"}  # of ffn: one file may hold the w
 OTHERS |= {name for score in model.SCORES.values() for name in score.needs}
 KEEP = (*STEPS, "present")
 EMIT = (*STEPS, "present_key", "present_value")
-ALWAYS = ("q", "k", "v", "lse", "present_key", "present_value")  # what costs nothing to hand back
+ALWAYS = ("q", "k", "v", "present_key", "present_value")  # what costs nothing to hand back
 
 
 def stands_alone(given: Mapping[str, Any]) -> bool:
@@ -167,9 +167,9 @@ def attend(
         scale=scale, softcap=softcap, score=score, score_params=compared,
         past_key=array(past_key), past_value=array(past_value), softmax_dtype=softmax_dtype,
         rotary=said_by_model.get("rotary"), weights=how,
-        keep=(*asked, emit, *ALWAYS),
+        keep=(*asked, emit, *ALWAYS, *(["lse"] if partial or v.shape[-1] else [])),
     )  # fmt: skip
-    if not partial:
+    if not partial and "lse" in found:
         attending.warn_of_blind(np.isneginf(found["lse"]), strict)
 
     restricted = mask is not None or causal or window != (-1, -1) or lengths is not None

@@ -7,6 +7,8 @@ import numpy as np
 
 from attnkit import model, options, tokenizers
 from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.tensors.dtypes import check_empty
+from attnkit.tensors.files import blamed
 from attnkit.tensors.record import Array, Labels, Record, flat, in_row
 from attnkit.tool import tool
 
@@ -157,6 +159,8 @@ def extent(record: Record | None, size: tuple[int, ...] | None, cross: bool) -> 
     if record is None:
         if size is None or len(size) > 2:
             raise UsageError("T or T,S", "--size")
+        with blamed("--size"):
+            check_empty((size[0], size[-1]))
         return size[0], size[-1]
     x = record["x"]
     if x.ndim < 1:

@@ -7,6 +7,8 @@ import numpy as np
 
 from attnkit import layers, model, options
 from attnkit.errors import DataError, UsageError
+from attnkit.tensors.dtypes import check_empty
+from attnkit.tensors.files import blamed
 from attnkit.tensors.record import Array, Record
 from attnkit.tool import tool
 
@@ -165,6 +167,8 @@ def made(kind: str, size: tuple[int, ...], dim: int | None) -> Record:
         raise UsageError("T, or T,S with alibi and t5", "--size")
     if dim is None and kind in ("sinusoidal", "rotary"):
         raise UsageError("--dim D says how wide the encoding is", "--size")
+    with blamed("--size"):
+        check_empty((size[0], dim or 1))
     return Record({"x": np.zeros((size[0], dim or 0))})
 
 

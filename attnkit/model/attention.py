@@ -143,7 +143,10 @@ def attention(
     viewed, whole, many = any(map(asked, views)), any(map(asked, SQUARE)), _many(q, keys)
     steps = {"q": q, "k": k, "v": v, "present_key": keys, "present_value": values}
     left, right = function.prepared(q, keys, params)
-    if function.compared is dot and softmax_dtype is None and not whole and (viewed or many):
+    unlogged = keep is not None and "lse" not in keep
+    if many and unlogged and not (values.shape[-1] or viewed or whole):  # nothing to average
+        steps["heads"] = np.zeros((*q.shape[:-1], 0), dtype)
+    elif function.compared is dot and softmax_dtype is None and not whole and (viewed or many):
         from attnkit.model.blockwise import blockwise_attention
 
         place |= {"align": align, "past": past}

@@ -29,6 +29,7 @@ NAMES = (
 )
 PRECISION = {"float32": 24, "float16": 11, "bfloat16": 8}  # bits of the significand, the hidden one included
 MOST_DIMENSIONS = 64  # NumPy's own limit
+LARGEST_EMPTY = 1 << 24  # what the other dimensions of a tensor without elements may multiply to
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -94,12 +95,25 @@ def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
     >>> byte_count((3, 4), 8)
     96
     """
+    check_empty(shape)
     if math.prod(size or 1 for size in shape) * itemsize >= 2**63:  # NumPy wants this even of empty arrays
         raise DataError(f"shape {shape} too large")
     count = math.prod(shape) * itemsize
     if count > physical_memory():
         raise DataError(f"shape {shape} needs {readable(count)}, more than this machine's memory")
     return count
+
+
+def check_empty(shape: tuple[int, ...]) -> None:
+    """Refuse a shape without elements whose other dimensions are huge: no bytes pay for the rows it would cost.
+
+    >>> check_empty((0, 768))
+    >>> check_empty((20_000_000, 0))
+    Traceback (most recent call last):
+    attnkit.errors.DataError: shape (20000000, 0) too large for no elements (limit 16777216 without its zeros)
+    """
+    if 0 in shape and math.prod(size or 1 for size in shape) > LARGEST_EMPTY:
+        raise DataError(f"shape {shape} too large for no elements (limit {LARGEST_EMPTY} without its zeros)")
 
 
 def physical_memory() -> int:
@@ -140,12 +154,13 @@ def from_bytes(data: Array, dtype: np.dtype[Any], shape: tuple[int, ...], fortra
 
 
 def plain(array: Array) -> Array:
-    """The array as files hold it: little-endian, C order, a supported dtype.
+    """The array as files hold it: little-endian, C order, a supported dtype; DataError where no file can.
 
     >>> plain(np.ones((2, 3), ">f4").T).flags.c_contiguous
     True
     """
     name_of(array.dtype)
+    check_empty(array.shape)
     order = array.dtype.newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
     return np.asarray(array, dtype=order, order="C")
 

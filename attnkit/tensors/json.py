@@ -9,6 +9,7 @@ import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.tensors.dtypes import (
+    LARGEST_EMPTY,
     NAMES,
     byte_count,
     checked_shape,
@@ -19,7 +20,7 @@ from attnkit.tensors.dtypes import (
 )
 from attnkit.tensors.files import Buffer, Source, blamed, within
 from attnkit.tensors.meta import axis_names, checked_history, checked_labels, dumps, known
-from attnkit.tensors.numbers import Data, kind_of, to_array, to_text
+from attnkit.tensors.numbers import Data, parse_regular, parsed, to_array, to_text
 from attnkit.tensors.record import Array, Record
 from attnkit.tensors.syntax import DEEPEST, Parser
 
@@ -28,6 +29,7 @@ TENSOR_KEYS = ("dtype", "shape", "axes", "data")
 
 NUMBERS = re.compile(rb'(?:[-+0-9.eE,\[\] \t\r\n]++|"(?:NaN|-?Infinity)")*+')
 BOOLEANS = re.compile(rb"(?:[,\[\] \t\r\n]++|true|false)*+")
+KINDS = {NUMBERS: "number", BOOLEANS: "boolean"}
 WORDS = {NUMBERS: (b'"NaN"', b'"Infinity"', b'"-Infinity"'), BOOLEANS: (b"true", b"false")}
 FIRST_WINDOW, WIDEST_WINDOW = 1 << 12, 1 << 20
 
@@ -152,35 +154,61 @@ class _Reader(Parser):
 
     def _data(self) -> Data:
         """The nested list or the scalar at hand; regular ones at the speed of C."""
-        import orjson
-
-        regular = {NUMBERS: "number", BOOLEANS: "boolean"} if self.next() == "[" else {}
-        for pattern, kind in regular.items():
-            if end := self._extent(pattern):
-                text = bytes(memoryview(self.text)[self.at : end])
-                with contextlib.suppress(orjson.JSONDecodeError):  # the slow way says where
-                    nested = orjson.loads(text)
-                    self.at = end
-                    return Data(nested, text, kind)
+        reached = self.at
+        for pattern, kind in KINDS.items() if self.next() == "[" else ():
+            end, is_closed = self._extent(pattern)
+            reached = max(reached, end)
+            if is_closed and (data := self._array(end, kind)):
+                return data
+        if reached > self.at:
+            self._blame(bytes(memoryview(self.text)[self.at : reached]))
         self.next()
         start = self.at
-        nested = self.value()
-        return Data(nested, bytes(self.text[start : self.at]), kind_of(nested))
+        value = self.value()
+        return parsed(value, bytes(self.text[start : self.at]))
 
-    def _extent(self, pattern: re.Pattern[bytes]) -> int:
-        """Where the array at hand ends; 0 where it holds anything but what the pattern allows."""
-        at, depth, window = self.at, 0, FIRST_WINDOW
+    def _array(self, end: int, kind: str) -> Data | None:
+        """The array at hand, which ends there; None where it is not JSON."""
+        import orjson
+
+        text = bytes(memoryview(self.text)[self.at : end])
+        data = parse_regular(text, kind)
+        if data is None:
+            with contextlib.suppress(orjson.JSONDecodeError):
+                data = Data(text, kind, None, orjson.loads(text))
+        self.at = end if data else self.at
+        return data
+
+    def _blame(self, text: bytes) -> None:
+        """Raise the error of the array at hand, looking only at the end of the part of it that is JSON."""
+        import orjson
+
+        try:
+            orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            at = error.pos
+            for _ in range(2):
+                at = max(text.rfind(b"[", 0, max(at, 0)), text.rfind(b",", 0, max(at, 0)))
+            if at > 0:
+                self.skim(self.at + at + 1, text.count(b"[", 0, at + 1) - text.count(b"]", 0, at + 1))
+
+    def _extent(self, pattern: re.Pattern[bytes]) -> tuple[int, bool]:
+        """Where the array at hand ends, or as far as the pattern allows, and which of the two."""
+        at, depth, window, empty = self.at, 0, FIRST_WINDOW, 0
         while True:
             stop = min(at + window, len(self.text))
             found = pattern.match(self.text, at, stop)
             end = found.end() if found else at
             depth, closed = _balance(self.text, at, end, depth)
+            empty += self.text.count(b"[]", at, end)
+            if empty > LARGEST_EMPTY:
+                raise DataError(f"more than {LARGEST_EMPTY} empty lists")
             rest = bytes(self.text[end : end + 11])
             cut = any(rest.startswith(word) or word.startswith(rest) for word in WORDS[pattern])
             if closed or depth > DEEPEST or (end < stop and not cut):
-                return closed
+                return closed or end, bool(closed)
             if stop == len(self.text) and not self.grow():
-                return 0
+                return end, False
             at, window = end, min(2 * window, WIDEST_WINDOW)
 
 
@@ -190,10 +218,12 @@ def _balance(text: bytearray, start: int, end: int, depth: int) -> tuple[int, in
         return depth, 0
     piece = np.frombuffer(text, np.uint8, end - start, start)
     places = np.flatnonzero((piece & 0xF9) == 0x59)  # [ and ]: of all that may occur, only these
+    if not places.size:
+        return depth, 0
     depths = depth + np.cumsum(92 - piece[places].astype(np.int64))
-    if not places.size or depths.max() > DEEPEST:
-        return (DEEPEST + 1 if places.size else depth), 0
-    closed = np.flatnonzero(depths == 0)
+    closed = np.flatnonzero(depths == 0)[:1]
+    if depths[: closed[0] if closed.size else None].max(initial=0) > DEEPEST:
+        return DEEPEST + 1, 0
     return int(depths[-1]), start + int(places[closed[0]]) + 1 if closed.size else 0
 
 

@@ -1,6 +1,5 @@
 """Tensors as JSON's nested lists of numbers, and back: the shortest text that keeps every bit, read strictly."""
 
-import contextlib
 import math
 import re
 from typing import Any, NamedTuple
@@ -8,25 +7,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.tensors.dtypes import PRECISION, bounds, dtype_of, narrow, outside
+from attnkit.tensors.dtypes import PRECISION, bounds, check_empty, dtype_of, narrow, outside
 from attnkit.tensors.meta import dumps
 from attnkit.tensors.record import Array
 
 NON_FINITE = ("NaN", "Infinity", "-Infinity")
+SPACES = b" \t\r\n"
+CHARACTERS = {"number": b'-+0123456789.eE"NaIfinty', "boolean": b"truefalse"}
+BLANK_BRACKETS = bytes.maketrans(b"[]", b"  ")
+BLOCK = 1 << 20  # bytes of text parsed at a time
 ELEMENT = re.compile(rb'[-0-9][-+0-9.eE]*|"[^"]*"')
 
 
 class Data(NamedTuple):
     """A tensor's numbers before its dtype is known.
 
-    nested   what they are in Python
     text     what they are in the document
     kind     "number" (or one of the three strings), "boolean", or "mixed" for all else
+    numbers  an array of them, where they are regular and of one kind: bool, a 64-bit integer or float64
+    nested   what they are in Python, where that has been made
     """
 
-    nested: Any
     text: bytes
     kind: str
+    numbers: Array | None
+    nested: Any = None
 
 
 def to_text(array: Array) -> bytes:
@@ -34,7 +39,7 @@ def to_text(array: Array) -> bytes:
     import orjson
 
     if array.size == 0:
-        return dumps(array.tolist())
+        return _empty_lists(array.shape)
     if array.dtype.name in ("float16", "bfloat16"):
         return _half_numbers(array)
     text = orjson.dumps(array.reshape(array.shape or 1), option=orjson.OPT_SERIALIZE_NUMPY)
@@ -45,6 +50,18 @@ def to_text(array: Array) -> bytes:
     names = [b'"%b"' % _non_finite(value).encode() for value in missing.tolist()]
     pieces = text.split(b"null")  # where orjson leaves them out
     return b"".join(piece for pair in zip(pieces, [*names, b""], strict=True) for piece in pair)
+
+
+def _empty_lists(shape: tuple[int, ...]) -> bytes:
+    """Nested lists down to the first dimension of size zero.
+
+    >>> _empty_lists((2, 0, 3))
+    b'[[],[]]'
+    """
+    text = b"[]"
+    for size in reversed(shape[: shape.index(0)]):
+        text = b"[" + (text + b",") * (size - 1) + text + b"]"
+    return text
 
 
 def _non_finite(value: float) -> str:
@@ -83,65 +100,153 @@ def _shortest(values: Array) -> list[str]:
     return texts
 
 
-def kind_of(value: object) -> str:
-    """What a scalar is; "mixed" for lists that are neither all numbers nor all booleans."""
+def parse_regular(text: bytes, kind: str) -> Data | None:
+    """Nested lists of one shape as an array, without a Python list for each; None for any other text.
+
+    text  nothing but brackets, commas, spaces and the characters of that kind of values
+
+    >>> parse_regular(b"[[1, 2], [3, 4]]", "number").numbers
+    array([[1, 2],
+           [3, 4]])
+    >>> parse_regular(b"[[1, 2], [3]]", "number")
+    """
+    shape = _shape_of(text.translate(None, CHARACTERS[kind] + SPACES))
+    if shape is None or _has_misplaced_brackets(text):
+        return None
+    flat = text.translate(BLANK_BRACKETS)
+    if not flat.strip(SPACES + b","):
+        empty = shape[-1] == 1
+        return Data(text, kind, np.zeros((*shape[:-1], 0))) if empty else None
+    numbers = _flat_numbers(flat, _is_whole(text))
+    if numbers is None or numbers.size != math.prod(shape):
+        return None
+    return Data(text, kind, numbers.reshape(shape))
+
+
+def _shape_of(skeleton: bytes) -> tuple[int, ...] | None:
+    """The shape of nested lists from their brackets and commas alone; None where they are not regular.
+
+    >>> _shape_of(b"[[,,],[,,]]"), _shape_of(b"[[,],[]]")
+    ((2, 3), None)
+    """
+    rank = len(skeleton) - len(skeleton.lstrip(b"["))
+    block, shape = b"", ()
+    for closing in range(1, rank + 1):  # lists that end where the first one at this depth does
+        end = skeleton.find(b"]" * closing) + closing - 1
+        inside = end - (rank - closing + 1)
+        size = (inside + 1) // (len(block) + 1)
+        if end < closing - 1 or size < 1:
+            return None
+        block, shape = b"[" + (block + b",") * (size - 1) + block + b"]", (size, *shape)
+    return shape if shape and block == skeleton else None
+
+
+def _has_misplaced_brackets(text: bytes) -> bool:
+    """Whether a bracket stands within an element, as in `[1[,2]`, which the brackets and commas alone do not show."""
+    compact = text.translate(None, SPACES) if any(space in text for space in (b" ", b"\n", b"\r", b"\t")) else text
+    for start in range(0, len(compact) - 1, BLOCK):
+        piece = np.frombuffer(compact, np.uint8, min(BLOCK + 1, len(compact) - start), start)
+        before, after = piece[np.flatnonzero(piece[1:] == 0x5B)], piece[np.flatnonzero(piece[:-1] == 0x5D) + 1]
+        if ((before != 0x5B) & (before != 0x2C)).any() or ((after != 0x5D) & (after != 0x2C)).any():
+            return True
+    return False
+
+
+def _flat_numbers(text: bytes, whole: bool) -> Array | None:
+    """Comma-separated values as an array, some at a time; None where one is not JSON."""
+    import orjson
+
+    pieces, at = [], 0
+    try:
+        while at < len(text):
+            end = text.find(b",", at + BLOCK)
+            end = len(text) if end < 0 else end
+            pieces.append(_array_of(orjson.loads(b"[%b]" % text[at:end]), whole))
+            at = end + 1
+    except orjson.JSONDecodeError:
+        return None
+    return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+
+
+def _array_of(values: Any, whole: bool) -> Array:
+    """A number, or a list of them, as bool, as a 64-bit integer where all are and fit, else as float64."""
+    leaf = values[0] if isinstance(values, list) and values else values
+    if isinstance(leaf, bool):
+        return np.array(values, bool)
+    if whole and (integers := np.array(values)).dtype.kind in "iu":
+        return integers
+    return np.array(values, np.float64)
+
+
+def parsed(value: Any, text: bytes) -> Data:
+    """Any JSON value as data; its numbers are made of a scalar only.
+
+    >>> parsed(3, b"3").numbers, parsed([1, None], b"[1, null]").kind
+    (array(3), 'mixed')
+    """
     if isinstance(value, bool):
-        return "boolean"
-    return "number" if isinstance(value, int | float) or value in NON_FINITE else "mixed"
+        return Data(text, "boolean", np.array(value), value)
+    if isinstance(value, int | float) or (isinstance(value, str) and value in NON_FINITE):
+        return Data(text, "number", _array_of(value, _is_whole(text)), value)
+    return Data(text, "mixed", None, value)
 
 
 def to_array(data: Data, dtype: str | None) -> Array:
     """The numbers in their dtype, or the natural one; DataError names a wrong element."""
     name = dtype or _natural(data)
-    array: Array | None = None
-    if data.kind != "mixed":
-        with contextlib.suppress(ValueError):  # ragged: said below
-            array = _quick(data, name)
+    array = _quick(data, name)
     if array is None:
-        shape = _check(data.nested, name, "")
-        floats = _is_float_name(name)
-        array = narrow(np.array(data.nested, float), name) if floats else _exact_integers(data, name, shape)
+        array = _checked(data, name)
+    check_empty(array.shape)
     array.flags.writeable = False
     return array
 
 
 def _natural(data: Data) -> str:
-    leaf = data.nested
+    leaf = data.numbers.flat[0].item() if data.numbers is not None and data.numbers.size else data.nested
     while isinstance(leaf, list) and leaf:
         leaf = leaf[0]
     if isinstance(leaf, bool):
         return "bool"
-    return "int64" if isinstance(leaf, int | float) and _whole(data.text) else "float64"
+    return "int64" if isinstance(leaf, int | float) and _is_whole(data.text) else "float64"
 
 
-def _whole(text: bytes) -> bool:
+def _is_whole(text: bytes) -> bool:
     """Whether all numbers of a text are written as integers."""
     return not any(mark in text for mark in (b".", b"e", b"E", b'"'))
 
 
 def _quick(data: Data, name: str) -> Array | None:
-    """The array where nothing needs a closer look; ValueError where it is ragged."""
+    """The array where nothing needs a closer look."""
+    numbers = data.numbers
+    if numbers is None or not numbers.size:
+        return numbers if numbers is None else numbers.astype(dtype_of(name))
     if data.kind == "boolean" or name == "bool":
-        array = np.array(data.nested, bool)
-        return array if (data.kind == "boolean") == (name == "bool") or not array.size else None
+        return numbers if numbers.dtype.name == name else None
     if not _is_float_name(name):
-        return _quick_integers(data, name)
-    doubles = np.array(data.nested, np.float64)
+        return _quick_integers(numbers, name)
+    doubles = numbers.astype(np.float64, copy=False)
     if name == "float64":
         return doubles
     result = narrow(_nudged(doubles, data.text, name), name)
     return None if (np.isinf(result) & np.isfinite(doubles)).any() else result
 
 
-def _quick_integers(data: Data, name: str) -> Array | None:
-    if not _whole(data.text):
-        return None
-    integers = np.array(data.nested)
-    if integers.size == 0:
-        return integers.astype(name)
+def _quick_integers(integers: Array, name: str) -> Array | None:
     low, high = bounds(name)
-    fits = integers.dtype.kind == "i" and low <= integers.min() and integers.max() <= high
+    fits = integers.dtype.kind in "iu" and low <= integers.min() and integers.max() <= high
     return integers.astype(name) if fits else None
+
+
+def _checked(data: Data, name: str) -> Array:
+    """The array, each element looked at; DataError names one that the dtype cannot hold, or a ragged row."""
+    import orjson
+
+    nested = orjson.loads(data.text) if data.nested is None else data.nested
+    shape = _check(nested, name, "")
+    if name == "bool":
+        return np.array(nested, bool)
+    return narrow(np.array(nested, float), name) if _is_float_name(name) else _exact_integers(data.text, name, shape)
 
 
 def _nudged(doubles: Array, text: bytes, name: str) -> Array:
@@ -169,10 +274,10 @@ def _decimals(text: bytes) -> list[Any]:
     return [Decimal(number.decode().strip('"')) for number in ELEMENT.findall(text)]
 
 
-def _exact_integers(data: Data, name: str, shape: tuple[int, ...]) -> Array:
+def _exact_integers(text: bytes, name: str, shape: tuple[int, ...]) -> Array:
     """Whole numbers beyond what doubles hold, or written as 1.0 or 1e3."""
     low, high = bounds(name)
-    values = _decimals(data.text)
+    values = _decimals(text)
     for index, value in enumerate(values):
         if not low <= value <= high or value != value.to_integral_value():
             raise outside("".join(f"[{i}]" for i in np.unravel_index(index, shape)), value, name)

@@ -117,6 +117,36 @@ class Parser:
         """Once for each element of the array at hand; the caller parses it before it asks for the next."""
         yield from self._enclosed("[", "]", "a value or ']'")
 
+    def skim(self, start: int, depth: int) -> None:
+        """Raise the first error from a position after a bracket or comma, that many brackets deep; else go back."""
+        before, self.at = self.at, start
+        at_opening = self.text[start - 1 : start] == b"["
+        while depth:
+            if at_opening and self.next() == "]":
+                depth = self._skim_closings(depth)
+            elif at_opening := self.next() == "[":
+                depth += 1
+                if self._depth + depth > DEEPEST:
+                    raise self.wrong(f"nested deeper than {DEEPEST}")
+                self.at += 1
+            else:
+                self.value()
+                depth = self._skim_closings(depth)
+        self.at = before
+
+    def _skim_closings(self, depth: int) -> int:
+        """Skip what follows a value, up to and with a comma; the depth after that."""
+        while depth and (separator := self.next()) != ",":
+            if separator != "]":
+                raise self.unexpected("',' or ']'")
+            self.at += 1
+            depth -= 1
+        if depth:
+            self.at += 1
+            if self.next() == "]":
+                raise self.wrong("trailing comma")
+        return depth
+
     def string(self) -> str:
         """The string at hand."""
         import orjson
