@@ -63,7 +63,7 @@ def acceptable(found: list[Member], size: int) -> list[Member]:
     seen: set[str] = set()
     for member in found:
         if member.name in seen:
-            raise DataError(f"duplicate member {member.name!r}")
+            raise DataError(f"duplicate member {member.name[:100]!r}")
         seen.add(member.name)
     return found
 
@@ -151,13 +151,13 @@ def _entry(data: Bytes, at: int, limit: int) -> tuple[Member, tuple[int, int], i
         raise DataError("bad ZIP directory")
     check_readable(name, flags, method)
     if offset + LOCAL.size > limit:
-        raise DataError(f"member {name!r} lies outside the archive")
+        raise DataError(f"member {name[:100]!r} lies outside the archive")
     local = LOCAL.unpack_from(data, offset)
     start = offset + LOCAL.size + local[9] + local[10]
     if local[0] != LOCAL_MARK or data[offset + LOCAL.size : offset + LOCAL.size + local[9]] != raw:
-        raise DataError(f"member {name!r} is not where the directory says")
+        raise DataError(f"member {name[:100]!r} is not where the directory says")
     if start + packed > limit or (method == STORED and packed != size):
-        raise DataError(f"member {name!r}: declared size {size}, stored in {packed} bytes, does not fit")
+        raise DataError(f"member {name[:100]!r}: declared size {size}, stored in {packed} bytes, does not fit")
     member = Member(name, method, checksum, size, memoryview(data)[start : start + packed])
     return member, (offset, start + packed), name_at + name_size + extra_size + comment
 
@@ -170,9 +170,9 @@ def decoded(raw: bytes, flags: int) -> str:
 def check_readable(name: str, flags: int, method: int) -> None:
     """DataError where a member is encrypted, or compressed by a method that NPZ does not use."""
     if flags & ENCRYPTED:
-        raise DataError(f"member {name!r} is encrypted")
+        raise DataError(f"member {name[:100]!r} is encrypted")
     if method not in (STORED, DEFLATED):
-        raise DataError(f"member {name!r} is compressed with {METHODS.get(method, f'method {method}')}")
+        raise DataError(f"member {name[:100]!r} is compressed with {METHODS.get(method, f'method {method}')}")
 
 
 def widened(extra: bytes, values: list[int]) -> list[int]:

@@ -199,32 +199,34 @@ class _Reader(Parser):
             stop = min(at + window, len(self.text))
             found = pattern.match(self.text, at, stop)
             end = found.end() if found else at
-            depth, closed = _balance(self.text, at, end, depth)
-            empty += self.text.count(b"[]", at, end)
+            depth, place, pairs = _balance(self.text, at, end, depth)
+            empty += pairs
             if empty > LARGEST_EMPTY:
                 raise DataError(f"more than {LARGEST_EMPTY} empty lists")
             rest = bytes(self.text[end : end + 11])
             cut = any(rest.startswith(word) or word.startswith(rest) for word in WORDS[pattern])
-            if closed or depth > DEEPEST or (end < stop and not cut):
-                return closed or end, bool(closed)
+            if place or (end < stop and not cut):
+                return place or end, bool(place) and not depth
             if stop == len(self.text) and not self.grow():
                 return end, False
             at, window = end, min(2 * window, WIDEST_WINDOW)
 
 
-def _balance(text: bytearray, start: int, end: int, depth: int) -> tuple[int, int]:
-    """The depth of brackets after a piece of text, and where in it the depth fell to 0 (0: nowhere)."""
+def _balance(text: bytearray, start: int, end: int, depth: int) -> tuple[int, int, int]:
+    """The depth of brackets after a piece of text, or where it first is 0 or too deep; that place, else 0; the `[]`."""
     if start == end:
-        return depth, 0
+        return depth, 0, 0
     piece = np.frombuffer(text, np.uint8, end - start, start)
     places = np.flatnonzero((piece & 0xF9) == 0x59)  # [ and ]: of all that may occur, only these
     if not places.size:
-        return depth, 0
-    depths = depth + np.cumsum(92 - piece[places].astype(np.int64))
-    closed = np.flatnonzero(depths == 0)[:1]
-    if depths[: closed[0] if closed.size else None].max(initial=0) > DEEPEST:
-        return DEEPEST + 1, 0
-    return int(depths[-1]), start + int(places[closed[0]]) + 1 if closed.size else 0
+        return depth, 0, 0
+    brackets = piece[places]
+    depths = depth + np.cumsum(92 - brackets.astype(np.int64))
+    empty = np.count_nonzero((np.diff(places) == 1) & (brackets[:-1] < brackets[1:]))
+    ends = np.flatnonzero((depths == 0) | (depths > DEEPEST))
+    if not ends.size:
+        return int(depths[-1]), 0, empty
+    return int(depths[ends[0]]), start + int(places[ends[0]]) + 1, empty
 
 
 def _checked_dtype(name: object) -> str | None:

@@ -45,7 +45,7 @@ def _record(found: dict[str, Member], bfloat16: bool) -> Record:
 
 def _measured(name: str, source: Source) -> int:
     """The size of a file that the source begins with: an array says it, and no JSON has a mark of ZIP in it."""
-    with within(f"member {name!r}"):
+    with within(f"member {name[:100]!r}"):
         if name != META:
             _check_name(name)
             return npy.length(source)
@@ -85,13 +85,13 @@ def encode(record: Record) -> list[Buffer]:
 
 
 def _about(member: Member) -> dict[str, Any]:
-    with within(f"member {member.name!r}"):
+    with within(f"member {member.name[:100]!r}"):
         return loads(bytes(contents(member)))
 
 
 def _entry(member: Member) -> tuple[str, tuple[int, ...]]:
     """The dtype and the shape of a member."""
-    with within(f"member {member.name!r}"):
+    with within(f"member {member.name[:100]!r}"):
         _check_name(member.name)
         packed = member.packed if member.method == STORED else contents(member)
         dtype, shape, _ = npy.read_header(Source.of(packed), False)
@@ -106,7 +106,7 @@ def _check_name(name: str) -> None:
 
 
 def _tensor(member: Member, bfloat16: bool) -> Array:
-    with within(f"member {member.name!r}"):
+    with within(f"member {member.name[:100]!r}"):
         _check_name(member.name)
         source = Source.of(contents(member))
         array = npy.read_array(source, bfloat16)

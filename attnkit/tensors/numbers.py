@@ -175,7 +175,7 @@ def _array_of(values: Any, whole: bool) -> Array:
         return np.array(values, bool)
     if whole and (integers := np.array(values)).dtype.kind in "iu":
         return integers
-    return np.array(values, np.float64)
+    return np.fromiter(values, np.float64, len(values)) if isinstance(values, list) else np.array(values, np.float64)
 
 
 def parsed(value: Any, text: bytes) -> Data:

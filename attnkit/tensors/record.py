@@ -47,7 +47,7 @@ class Record:
     def __getitem__(self, name: str) -> Array:
         """The tensor of that name; DataError lists the names there are."""
         if name not in self.tensors:
-            raise DataError(f"no tensor {name!r} (there is {listed(self.tensors)})")
+            raise DataError(f"no tensor {name[:100]!r} (there is {listed(self.tensors)})")
         return self.tensors[name]
 
     def __contains__(self, name: str) -> bool:
@@ -131,9 +131,9 @@ class Record:
         for name, names in self.axes.items():
             if len(names) != self[name].ndim:
                 shape = self[name].shape
-                raise DataError(f"tensor {name!r}: {len(names)} axis names for shape {shape} (expected {len(shape)})")
+                raise DataError(f"tensor {name[:100]!r}: {len(names)} axis names for shape {shape} (expected {len(shape)})")
             if len(set(names)) != len(names):
-                raise DataError(f"tensor {name!r}: axis names {', '.join(names)} are not all different")
+                raise DataError(f"tensor {name[:100]!r}: axis names {listed(names)} are not all different")
         for name in (name for name in self.tensors if name in self.axes or name == "x"):
             for dimension, size in enumerate(self[name].shape):
                 self._check_labels(name, dimension, size)
@@ -144,7 +144,7 @@ class Record:
         rows = labels if labels and isinstance(labels[0], list) else [labels] if labels is not None else []
         for row in rows:
             if row is not None and len(row) != size:
-                raise DataError(f"labels of axis {axis!r}: {len(row)} for the {size} indices of tensor {name!r}")
+                raise DataError(f"labels of axis {axis[:100]!r}: {len(row)} for the {size} indices of tensor {name[:100]!r}")
 
 
 def flat(labels: Labels | None) -> list[str]:
@@ -168,10 +168,10 @@ def in_row(labels: Labels | None, row: int) -> list[str]:
 
 
 def listed(names: Mapping[str, Any] | Sequence[str], most: int = 10) -> str:
-    """Names for an error message, the first ten of them.
+    """Names for an error message: the first ten of them, the first 60 characters of each.
 
     >>> listed(["x", "mask"])
     'x, mask'
     """
-    shown = ", ".join(list(names)[:most])
+    shown = ", ".join(str(name)[:60] for name in list(names)[:most])
     return shown + (f" and {len(names) - most} more" if len(names) > most else "") if names else "none"

@@ -72,7 +72,7 @@ def mapped(path: str) -> Mapped:
             raise DataError(f"{fault}: the tensors need {last.end} bytes, the file has {data.size}")
 
         def tensor(name: str) -> Array:
-            with blamed(path), within(f"tensor {name!r}"):
+            with blamed(path), within(f"tensor {name[:100]!r}"):
                 entry = entries[name]
                 return from_bytes(data[entry.begin : entry.end], dtype_of(entry.dtype), entry.shape)
 
@@ -174,24 +174,24 @@ def _checked_metadata(value: object) -> dict[str, str]:
 def _checked_entry(name: str, entry: object) -> Entry:
     """An entry of the header, once it is known to be one."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise DataError(f"tensor {name!r}: expected the keys dtype, shape and data_offsets")
+        raise DataError(f"tensor {name[:100]!r}: expected the keys dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(code, str) or code not in DTYPES:
-        raise DataError(f"tensor {name!r}: dtype {str(code)[:40]} not supported (use {', '.join(DTYPES)})")
+        raise DataError(f"tensor {name[:100]!r}: dtype {str(code)[:40]} not supported (use {', '.join(DTYPES)})")
     if not isinstance(shape, list):
-        raise DataError(f"tensor {name!r}: shape is not a list")
+        raise DataError(f"tensor {name[:100]!r}: shape is not a list")
     whole = isinstance(offsets, list) and all(type(at) is int and at >= 0 for at in offsets)
     if not whole or len(offsets) != 2:
-        raise DataError(f"tensor {name!r}: data_offsets are not two whole numbers")
-    with within(f"tensor {name!r}"):
+        raise DataError(f"tensor {name[:100]!r}: data_offsets are not two whole numbers")
+    with within(f"tensor {name[:100]!r}"):
         sizes = checked_shape(shape)
     begin, end = offsets
     need = math.prod(sizes) * dtype_of(DTYPES[code]).itemsize
     if end < begin:
-        raise DataError(f"tensor {name!r}: offsets ({begin},{end}) end before they begin")
+        raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) end before they begin")
     if end - begin != need:
-        raise DataError(f"tensor {name!r}: shape {list(sizes)} {code} needs {need} bytes, has {end - begin}")
-    with within(f"tensor {name!r}"):
+        raise DataError(f"tensor {name[:100]!r}: shape {list(sizes)} {code} needs {need} bytes, has {end - begin}")
+    with within(f"tensor {name[:100]!r}"):
         byte_count(sizes, dtype_of(DTYPES[code]).itemsize)
     return Entry(DTYPES[code], sizes, begin, end)
 
@@ -203,7 +203,7 @@ def _laid_out(entries: dict[str, Entry]) -> list[str]:
         begin, end = entries[name][2:]
         if begin != reached:
             fault = f"leave a hole at {reached}" if begin > reached else "overlap another tensor"
-            raise DataError(f"tensor {name!r}: offsets ({begin},{end}) {fault}")
+            raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) {fault}")
         reached = end
     return order
 
@@ -212,5 +212,5 @@ def _read_tensor(source: Source, name: str, entry: Entry) -> Array:
     size = entry.end - entry.begin
     data = source.take(size)
     if data.size < size:
-        raise DataError(f"truncated data: tensor {name!r} needs {size} bytes, got {data.size}")
+        raise DataError(f"truncated data: tensor {name[:100]!r} needs {size} bytes, got {data.size}")
     return from_bytes(data, dtype_of(entry.dtype), entry.shape)

@@ -122,8 +122,8 @@ class Parser:
         before, self.at = self.at, start
         at_opening = self.text[start - 1 : start] == b"["
         while depth:
-            if at_opening and self.next() == "]":
-                depth = self._skim_closings(depth)
+            if at_opening and self.next() in ("]", ""):
+                depth, at_opening = self._skim_closings(depth, "a value or ']'"), False
             elif at_opening := self.next() == "[":
                 depth += 1
                 if self._depth + depth > DEEPEST:
@@ -134,13 +134,13 @@ class Parser:
                 depth = self._skim_closings(depth)
         self.at = before
 
-    def _skim_closings(self, depth: int) -> int:
+    def _skim_closings(self, depth: int, expected: str = "',' or ']'") -> int:
         """Skip what follows a value, up to and with a comma; the depth after that."""
         while depth and (separator := self.next()) != ",":
             if separator != "]":
-                raise self.unexpected("',' or ']'")
+                raise self.unexpected(expected)
             self.at += 1
-            depth -= 1
+            depth, expected = depth - 1, "',' or ']'"
         if depth:
             self.at += 1
             if self.next() == "]":

@@ -42,6 +42,7 @@ from attnkit.tokenizers import from_folder
 SECONDS = 2.0
 EXTRA_MEMORY = 200 << 20
 LONGEST_MESSAGE = 600
+CHECKED = 8  # records of a stream that are written again
 MODELS = Path(__file__).parent.parent / "references" / "models"
 
 INTEGERS = [0, 1, -1, 2, 7, 8, 63, 64, 65, 127, 128, 255, 256, 1 << 15, 1 << 16, (1 << 24) + 1, (1 << 31) - 1, 1 << 31]
@@ -320,8 +321,9 @@ def check_tensors(data: bytes) -> bool:
 
 def check_stream(data: bytes, bfloat16: bool) -> bool:
     try:
-        for record in read(Source.of(data, "file"), bfloat16=bfloat16, lone_is_x=False):
-            check_record(record)
+        for at, record in enumerate(read(Source.of(data, "file"), bfloat16=bfloat16, lone_is_x=False)):
+            if at < CHECKED:
+                check_record(record)
     except AttnkitError as error:
         return check_error(error)
     return True
