@@ -222,7 +222,7 @@ def _balance(text: bytearray, start: int, end: int, depth: int) -> tuple[int, in
         return depth, 0, 0
     brackets = piece[places]
     depths = depth + np.cumsum(92 - brackets.astype(np.int64))
-    empty = np.count_nonzero((np.diff(places) == 1) & (brackets[:-1] < brackets[1:]))
+    empty = int(np.count_nonzero((np.diff(places) == 1) & (brackets[:-1] < brackets[1:])))
     ends = np.flatnonzero((depths == 0) | (depths > DEEPEST))
     if not ends.size:
         return int(depths[-1]), 0, empty

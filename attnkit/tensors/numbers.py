@@ -130,7 +130,7 @@ def _shape_of(skeleton: bytes) -> tuple[int, ...] | None:
     ((2, 3), None)
     """
     rank = len(skeleton) - len(skeleton.lstrip(b"["))
-    block, shape = b"", ()
+    block, shape = b"", tuple[int, ...]()
     for closing in range(1, rank + 1):  # lists that end where the first one at this depth does
         end = skeleton.find(b"]" * closing) + closing - 1
         inside = end - (rank - closing + 1)

@@ -131,7 +131,10 @@ class Record:
         for name, names in self.axes.items():
             if len(names) != self[name].ndim:
                 shape = self[name].shape
-                raise DataError(f"tensor {name[:100]!r}: {len(names)} axis names for shape {shape} (expected {len(shape)})")
+                raise DataError(
+                    f"tensor {name[:100]!r}: {len(names)} axis names for shape {shape}"
+                    f" (expected {len(shape)})"
+                )
             if len(set(names)) != len(names):
                 raise DataError(f"tensor {name[:100]!r}: axis names {listed(names)} are not all different")
         for name in (name for name in self.tensors if name in self.axes or name == "x"):
@@ -144,7 +147,8 @@ class Record:
         rows = labels if labels and isinstance(labels[0], list) else [labels] if labels is not None else []
         for row in rows:
             if row is not None and len(row) != size:
-                raise DataError(f"labels of axis {axis[:100]!r}: {len(row)} for the {size} indices of tensor {name[:100]!r}")
+                counts = f"{len(row)} for the {size} indices of tensor {name[:100]!r}"
+                raise DataError(f"labels of axis {axis[:100]!r}: {counts}")
 
 
 def flat(labels: Labels | None) -> list[str]:

@@ -12,6 +12,7 @@ how the time of each reader grows from n to 2n on 1 MB of each hostile kind of i
 
 import argparse
 import collections
+import contextlib
 import io
 import json
 import os
@@ -47,13 +48,47 @@ MODELS = Path(__file__).parent.parent / "references" / "models"
 
 INTEGERS = [0, 1, -1, 2, 7, 8, 63, 64, 65, 127, 128, 255, 256, 1 << 15, 1 << 16, (1 << 24) + 1, (1 << 31) - 1, 1 << 31]
 INTEGERS += [1 << 32, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 10**30, -(1 << 63), -(1 << 64)]
-NUMBERS = [*map(str, INTEGERS), "20000000", "1e5", "1e308", "1e309", "-1e-400", "0.1", "1.0", "-0.0", "01", "NaN", "1_0"]
-NUMBERS += ["Infinity", '"NaN"', '"-Infinity"', "null", "true", "[]", "[[],[]]", "{}", "9" * 400, "0." + "3" * 300, "1e"]
+NUMBERS = [
+    *map(str, INTEGERS),
+    "20000000",
+    "1e5",
+    "1e308",
+    "1e309",
+    "-1e-400",
+    "0.1",
+    "1.0",
+    "-0.0",
+    "01",
+    "NaN",
+    "1_0",
+]
+NUMBERS += [
+    "Infinity",
+    '"NaN"',
+    '"-Infinity"',
+    "null",
+    "true",
+    "[]",
+    "[[],[]]",
+    "{}",
+    "9" * 400,
+    "0." + "3" * 300,
+    "1e",
+]
 STRINGS = ["", "x", "mask", "é", "\\u0000", "\\ud800", "\\ud83d\\ude00", "\x1b[2J", "\\n", "a" * 300, "__metadata__"]
 STRINGS += ["meta.json", "../../etc/x", "token", "float16", "bfloat16", "int8", "uint64", "F64", "BF16", "BOOL", "<f8"]
 STRINGS += [">i2", "|O", "|V2", "shape", "data", "axes", "files", "beside", "NaN", "Infinity", "attnkit", "\\x"]
 NESTED = [b"[" * 70, b"[" * 64 + b"]" * 64, b"[" * 3000, b'{"a":' * 70, b'{"a":' * 70 + b"1" + b"}" * 70, b"[[[[1]]]]"]
-BAD_TEXT = [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\x00", b"\xef\xbb\xbf", b"\xe2\x80\xae", b"\n"]
+BAD_TEXT = [
+    b"\xff",
+    b"\xc0\x80",
+    b"\xed\xa0\x80",
+    b"\xf4\x90\x80\x80",
+    b"\x00",
+    b"\xef\xbb\xbf",
+    b"\xe2\x80\xae",
+    b"\n",
+]
 
 Mutate = Callable[[random.Random, bytes], bytes]
 
@@ -157,7 +192,9 @@ def nest(rng: random.Random, data: bytes) -> bytes:
 
 def flood(rng: random.Random, data: bytes) -> bytes:
     at = spot(rng, data)
-    return data[:at] + rng.choice([b" ", b"\r\n", b"[]", b",", b"[],", b"\\", b"0", b"a", b'"', b"\0"]) * 3000 + data[at:]
+    return (
+        data[:at] + rng.choice([b" ", b"\r\n", b"[]", b",", b"[],", b"\\", b"0", b"a", b'"', b"\0"]) * 3000 + data[at:]
+    )
 
 
 BYTES: list[Mutate] = [flip_bits, truncate, remove, repeat, move, insert, write_integer, flood]
@@ -448,7 +485,10 @@ def tokenizer_folders() -> dict[str, tuple[dict[str, bytes], list[str]]]:
         "vocab.json": (words, ["vocab.json"]),
         "vocab.yml": (lines, ["vocab.yml"]),
         "settings": (words | settings, ["tokenizer_config.json", "added_tokens.json"]),
-        "merges.txt": (folder("openai-gpt", "vocab.json", "merges.txt", "tokenizer_config.json"), ["vocab.json", "merges.txt"]),
+        "merges.txt": (
+            folder("openai-gpt", "vocab.json", "merges.txt", "tokenizer_config.json"),
+            ["vocab.json", "merges.txt"],
+        ),
         "source.spm": (marian, ["source.spm", "vocab.json"]),
         "spiece.model": ({"spiece.model": marian["source.spm"]} | settings, ["spiece.model", "tokenizer_config.json"]),
         "tokenizer.model": (llama, ["tokenizer.model"]),
@@ -492,7 +532,7 @@ def case(reader: Reader, name: str, seed: int, number: int) -> bytes:
 
 
 def verdict(reader: Reader, data: bytes) -> tuple[str, str]:
-    """"read", "refused" or "escaped", and for the last why."""
+    """ "read", "refused" or "escaped", and for the last why."""
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
@@ -534,13 +574,127 @@ def run(cases: int, seed: int, only: str = "") -> tuple[dict[str, collections.Co
     return outcomes, escapes
 
 
+# Hostile inputs of n bytes, for the growth of time
+
+
+def sized(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header
+
+
+def rec(**parts: Any) -> bytes:
+    return json.dumps(parts, separators=(",", ":")).encode()
+
+
+def st(header: Any) -> bytes:
+    return sized(json.dumps(header).encode())
+
+
+def entries(n: int) -> bytes:
+    return st({f"t{i}": {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i in range(n)}) + bytes(
+        4 * n
+    )
+
+
+X = {"x": {"data": [1]}}
+one = b"".join(encode(Record({"x": np.ones(1)}), "npy"))
+HOSTILE: dict[str, Callable[[int], bytes]] = {
+    "json keys": lambda n: rec(tensors={f"t{i}": 1 for i in range(n // 10)}),
+    "json tiny lists": lambda n: b"[" + b"[]," * (n // 3),
+    "json lists of one": lambda n: b"[" + b",".join([b"[1]"] * (n // 4)) + b"]",
+    "json lists, one bad": lambda n: b"[" + b",".join([b"[1]"] * (n // 4)) + b",x]",
+    "json nulls": lambda n: b"[" + b",".join([b"[null]"] * (n // 7)) + b"]",
+    "json ragged": lambda n: b"[" + b",".join([b"[1]"] * (n // 4)) + b",[1,2]]",
+    "json spaced lists": lambda n: b"[" + b"[ ]," * (n // 4) + b"[ ]]",
+    "json documents": lambda n: b"[1]" * (n // 60),
+    "json open": lambda n: b"[" * n,
+    "json long string": lambda n: b'"' + b"a" * n + b'"',
+    "json escapes": lambda n: b'"' + b"\\n" * (n // 2) + b'"',
+    "json long number": lambda n: b"[0." + b"3" * n + b"]",
+    "json long integer": lambda n: b"[" + b"3" * n + b"]",
+    "json int64 long": lambda n: b'{"tensors":{"x":{"dtype":"int64","data":[' + b"3" * n + b"]}}}",
+    "json int64 exponents": lambda n: (
+        b'{"tensors":{"x":{"dtype":"int64","data":[' + b",".join([b"1e0"] * (n // 4)) + b"]}}}"
+    ),
+    "json halfway": lambda n: (
+        b'{"tensors":{"x":{"dtype":"float32","data":[' + b",".join([b"1.00000005960464477539"] * (n // 23)) + b"]}}}"
+    ),
+    "json spaces": lambda n: b" " * n + b"1",
+    "json lines": lambda n: b"\n" * n + b"x",
+    "json spaces inside": lambda n: b"[1" + b" " * n + b"x]",
+    "json labels": lambda n: rec(tensors=X, labels={"a": ["b"] * (n // 4)}),
+    "json label lists": lambda n: rec(tensors=X, labels={"a": [["b"]] * (n // 6)}),
+    "json label axes": lambda n: rec(tensors=X, labels={f"a{i}": [] for i in range(n // 12)}),
+    "json history": lambda n: rec(tensors=X, history=[{"command": "a", "version": "1"}] * (n // 30)),
+    "json axes": lambda n: rec(tensors={"x": {"data": [1], "axes": ["a"] * (n // 4)}}),
+    "json deep history": lambda n: b'{"tensors":{"x":1},"history":' + b"[" * n,
+    "npy header spaces": lambda n: b"\x93NUMPY\x01\x00" + struct.pack("<H", 65000) + b"{" + b" " * 64998 + b"}",
+    "npy header quotes": lambda n: b"\x93NUMPY\x01\x00" + struct.pack("<H", 65000) + b"{" + b"'a': " * 12999 + b"}",
+    "npy header digits": lambda n: (
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", 65000)
+        + b"{'descr': '<f4', 'fortran_order': False, 'shape': ("
+        + b"1" * 64950
+    ),
+    "npy header shape": lambda n: (
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", 65000)
+        + (b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"1," * 32400 + b")}").ljust(65000)
+    ),
+    "npy arrays": lambda n: one * (n // len(one)),
+    "npz members": lambda n: b"".join(archive([(f"t{i}.npy", [one]) for i in range(n // 300)])),
+    "npz meta labels": lambda n: b"".join(
+        archive([("x.npy", [one]), ("meta.json", [rec(labels={"a": [["b"]] * (n // 6)})])])
+    ),
+    "npz meta lists": lambda n: b"".join(
+        archive([("x.npy", [one]), ("meta.json", [b'{"labels":{"a":[' + b"[]," * (n // 3) + b"[]]}}"])])
+    ),
+    "npz meta many keys": lambda n: b"".join(
+        archive([("x.npy", [one]), ("meta.json", [rec(labels={f"a{i}": [] for i in range(n // 12)})])])
+    ),
+    "npz long name": lambda n: b"".join(archive([("x" * 60000, [one])])),
+    "npz PK": lambda n: b"PK\x03\x04" + b"PK\x05\x06" * (n // 4),
+    "safetensors entries": lambda n: entries(n // 64),
+    "safetensors spaces": lambda n: n.to_bytes(8, "little") + b"{" + b" " * (n - 1),
+    "safetensors quotes": lambda n: n.to_bytes(8, "little") + b"{" + b'"a"' * ((n - 1) // 3) + b" " * ((n - 1) % 3),
+    "safetensors backslashes": lambda n: n.to_bytes(8, "little") + b'{"' + b"\\" * (n - 2),
+    "safetensors lists": lambda n: sized(b'{"a":[' + b"[]," * (n // 3) + b"[]]}"),
+    "safetensors metadata": lambda n: st(
+        {"__metadata__": {"attnkit": "[" * n}, "x": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}
+    ),
+    "safetensors empties": lambda n: st(
+        {f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(n // 60)}
+    ),
+}
+
+
+def cost(data: bytes) -> float:
+    start = time.process_time()
+    with contextlib.suppress(AttnkitError):
+        collections.deque(read(Source.of(data)), maxlen=0)
+    return time.process_time() - start
+
+
+def growth(n: int = 1 << 20) -> int:
+    """Print the seconds for n and 2n bytes of each kind; 1 where one takes more than three times as long."""
+    failed = False
+    for name, make in HOSTILE.items():
+        once, twice = (min(cost(make(size)) for _ in range(2)) for size in (n, 2 * n))
+        is_steep = twice > max(3 * once, 0.05)
+        print(f"{name:26} {once:7.3f} {twice:7.3f}{' grows faster than its input' if is_steep else ''}", flush=True)
+        failed |= is_steep
+    return failed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="readers whose name contains this")
     parser.add_argument("--case", type=int, help="write the file of this one case to stdout")
+    parser.add_argument("--scale", action="store_true", help="measure how time grows with hostile input")
     options = parser.parse_args()
+    if options.scale:
+        return growth()
     if options.case is not None:
         with tempfile.TemporaryDirectory() as scratch:
             sys.stdout.buffer.write(case(readers(scratch)[options.only], options.only, options.seed, options.case))

@@ -1,7 +1,11 @@
 """Damaged files: every reader either reads them or raises an error of attnkit that names the file."""
 
+import importlib.util
 import json
+import sys
+import time
 import warnings
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -34,6 +38,66 @@ STARTS = [
     b"[",
 ]
 JSONISH = st.text(alphabet='{}[]",:\\-+.0123456789eE truefalsnINy \n\t"tensorsdatashapedtype', max_size=60)
+
+
+spec = importlib.util.spec_from_file_location("fuzz", Path(__file__).with_name("fuzz.py"))
+fuzz = sys.modules["fuzz"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(fuzz)
+
+
+def test_every_reader_on_damaged_files():
+    """A short form of tests/tensors/fuzz.py, which says what each case must obey."""
+    outcomes, escapes = fuzz.run(2000, seed=3)
+    assert not escapes
+    assert all(counts["read"] + counts["refused"] for counts in outcomes.values())
+
+
+@pytest.mark.parametrize("name", [name for name in fuzz.HOSTILE if "documents" not in name])
+def test_hostile_input_is_read_or_refused_soon(name):
+    assert fuzz.cost(fuzz.HOSTILE[name](1 << 17)) < 2
+
+
+def test_a_flood_of_empty_lists_is_refused_before_its_end():
+    start = time.process_time()
+    with pytest.raises(AttnkitError, match="more than 16777216 empty lists"):
+        list(read(Source.of(b"[" + b"[]," * (1 << 25), "file")))
+    assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize("text", [b"[true,false]" + b"[" * 70, b"[1]" + b"[" * 70])
+def test_a_document_before_one_that_is_nested_too_deep(text):
+    stream = iter(read(Source.of(text, "file")))
+    assert next(stream)["x"].ndim == 1
+    with pytest.raises(AttnkitError, match="nested deeper than 64"):
+        next(stream)
+
+
+@pytest.mark.parametrize("text", ["[1[,2],[3,4]]", "[[1,]2,[3,4]]", "[[1,2]3,[4]]", "[[1][2]]", "[[1,2],,[3,4]]"])
+def test_brackets_within_an_element(text):
+    with pytest.raises(AttnkitError, match="line 1 column"):
+        list(read(Source.of(text.encode(), "file")))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_huge_tensors_without_elements(format):
+    """A file of 128 bytes must not cost what its dimensions without the zero multiply to."""
+    small = Record({"x": np.zeros((1 << 10, 0, 3), np.float32)})
+    [again] = read(Source.of(b"".join(encode(small, format))))
+    assert again["x"].shape == (1 << 10, 0, 3)
+    with pytest.raises(AttnkitError, match="too large for no elements"):
+        encode(Record({"x": np.zeros((20_000_000, 0), np.float32)}), format)
+    data = b"".join(encode(Record({"x": np.zeros((16_000_000, 0), np.float32)}), "npy"))
+    with pytest.raises(AttnkitError, match=r"file: shape \(26000000, 0\) too large for no elements"):
+        list(read(Source.of(data.replace(b"(16", b"(26"), "file")))
+
+
+def test_huge_tensors_without_elements_in_containers():
+    header = b'{"x":{"dtype":"F32","shape":[1000000000,0],"data_offsets":[0,0]}}'
+    npy = b"".join(encode(Record({"x": np.zeros((16_000_000, 0))}), "npy")).replace(b"(16", b"(26")
+    document = b'{"tensors":{"x":{"shape":[0,1000000000],"data":[]}}}'
+    for data in (len(header).to_bytes(8, "little") + header, b"".join(archive([("x.npy", [npy])])), document):
+        with pytest.raises(AttnkitError, match="too large for no elements"):
+            list(read(Source.of(data, "file")))
 
 
 def survives(data: bytes) -> None:
