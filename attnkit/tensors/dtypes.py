@@ -97,10 +97,10 @@ def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
     """
     check_empty(shape)
     if math.prod(size or 1 for size in shape) * itemsize >= 2**63:  # NumPy wants this even of empty arrays
-        raise DataError(f"shape {shape} too large")
+        raise DataError(f"shape {str(shape)[:80]} too large")
     count = math.prod(shape) * itemsize
     if count > physical_memory():
-        raise DataError(f"shape {shape} needs {readable(count)}, more than this machine's memory")
+        raise DataError(f"shape {str(shape)[:80]} needs {readable(count)}, more than this machine's memory")
     return count
 
 
@@ -113,7 +113,7 @@ def check_empty(shape: tuple[int, ...]) -> None:
     attnkit.errors.DataError: shape (20000000, 0) too large for no elements (limit 16777216 without its zeros)
     """
     if 0 in shape and math.prod(size or 1 for size in shape) > LARGEST_EMPTY:
-        raise DataError(f"shape {shape} too large for no elements (limit {LARGEST_EMPTY} without its zeros)")
+        raise DataError(f"shape {str(shape)[:80]} too large for no elements (limit {LARGEST_EMPTY} without its zeros)")
 
 
 def physical_memory() -> int:

@@ -132,8 +132,7 @@ class Record:
             if len(names) != self[name].ndim:
                 shape = self[name].shape
                 raise DataError(
-                    f"tensor {name[:100]!r}: {len(names)} axis names for shape {shape}"
-                    f" (expected {len(shape)})"
+                    f"tensor {name[:100]!r}: {len(names)} axis names for shape {shape} (expected {len(shape)})"
                 )
             if len(set(names)) != len(names):
                 raise DataError(f"tensor {name[:100]!r}: axis names {listed(names)} are not all different")

@@ -136,7 +136,7 @@ class _Reader:
         name = decoded(raw, flags)
         check_readable(name, flags, method)
         if method == STORED and packed != size and not flags & DESCRIBED:
-            raise DataError(f"member {name!r}: declared size {size}, stored in {packed} bytes, does not fit")
+            raise DataError(f"member {name[:100]!r}: declared size {size}, stored in {packed} bytes, does not fit")
         return Local(at, name, raw, flags, method, checksum, packed, size)
 
     def _plain(self, local: Local) -> tuple[Entry, Member]:
@@ -147,11 +147,11 @@ class _Reader:
     def _content(self, name: str, size: int) -> memoryview:
         """The next bytes, in place where they are in memory."""
         if size >= 1 << 62:
-            raise DataError(f"member {name!r}: declared size {size} does not fit")
+            raise DataError(f"member {name[:100]!r}: declared size {size} does not fit")
         content = self._source.take(size)
         self.at += content.size
         if content.size < size:
-            raise DataError(f"truncated ZIP archive: member {name!r} needs {size} bytes, got {content.size}")
+            raise DataError(f"truncated ZIP archive: member {name[:100]!r} needs {size} bytes, got {content.size}")
         return content.data
 
     def _described(self, local: Local) -> tuple[Entry, Member]:
@@ -174,12 +174,12 @@ class _Reader:
             try:
                 more = unpacker.decompress(ahead, 16 * STEP)
             except zlib.error as error:
-                raise DataError(f"member {name!r}: damaged: {error}") from error
+                raise DataError(f"member {name[:100]!r}: damaged: {error}") from error
             content += more
             used = len(ahead) - len(unpacker.unconsumed_tail) - len(unpacker.unused_data)
             self._read(used, "")
             if not (ahead or more):
-                raise DataError(f"truncated ZIP archive: member {name!r} does not end")
+                raise DataError(f"truncated ZIP archive: member {name[:100]!r} does not end")
             if len(content) > max(INFLATED, INFLATED_RATIO * (self.at - start)):
                 raise bomb(self.at - start, len(content), more="more than ")
         return memoryview(content)
@@ -195,8 +195,8 @@ class _Reader:
                 self._read(len(one), "")
                 return
         if any(one.startswith(ahead) for one in expected):
-            raise DataError(f"truncated ZIP archive: member {name!r} is cut")
-        raise DataError(f"member {name!r}: damaged: its size or checksum differs")
+            raise DataError(f"truncated ZIP archive: member {name[:100]!r} is cut")
+        raise DataError(f"member {name[:100]!r}: damaged: its size or checksum differs")
 
     def _entry(self) -> Entry:
         """The next entry of the directory."""
@@ -243,12 +243,14 @@ class _Reader:
         for entry in entries:
             at = entry.at - shift
             if not 0 <= at < limit:
-                raise DataError(f"member {entry.name!r} lies outside the archive")
+                raise DataError(f"member {entry.name[:100]!r} lies outside the archive")
             if at in found and at not in left:
                 raise DataError("members of the ZIP archive overlap")
             if at not in left or left[at].raw != entry.raw:
-                raise DataError(f"member {entry.name!r} is not where the directory says")
+                raise DataError(f"member {entry.name[:100]!r} is not where the directory says")
             if left.pop(at)[3:] != entry[3:]:
-                raise DataError(f"member {entry.name!r}: damaged: its size or checksum differs from the directory's")
+                raise DataError(
+                    f"member {entry.name[:100]!r}: damaged: its size or checksum differs from the directory's"
+                )
         if left:
-            raise DataError(f"member {next(iter(left.values())).name!r} is missing from the ZIP directory")
+            raise DataError(f"member {next(iter(left.values())).name[:100]!r} is missing from the ZIP directory")
