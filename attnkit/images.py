@@ -2,20 +2,24 @@
 
 import io
 import os
-from typing import Any
 
 import numpy as np
 
 from attnkit import model
 from attnkit.checkpoints.documents import document
-from attnkit.errors import DataError, UsageError
+from attnkit.checkpoints.settings import Settings
+from attnkit.errors import DataError
+from attnkit.libraries import guarded, needed
 from attnkit.tensors import Source, read
 from attnkit.tensors.files import exists
 from attnkit.tensors.record import Array
 
 SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff")
 SETTINGS = "preprocessor_config.json"
-HALF = [0.5, 0.5, 0.5]
+HALF = (0.5, 0.5, 0.5)
+BILINEAR, LAST_FILTER = 2, 5  # by Pillow's numbers
+SMALLEST = 1e-6  # deviation of a channel
+LARGER = 4  # times the usual size of its images that a model is given
 
 
 def decoded(source: Source) -> Array:
@@ -25,27 +29,19 @@ def decoded(source: Source) -> Array:
         if len(records) != 1:
             raise DataError(f"{len(records)} records (expected 1)", source.name)
         return records[0]["x"]
-    image = library(source.name)
-    try:
-        with image.open(io.BytesIO(source.read_all()), formats=("PNG", "JPEG")) as opened:
-            return np.asarray(opened.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, image.DecompressionBombError) as error:  # what Pillow raises
-        raise DataError(f"not a PNG or JPEG that can be read: {error}", source.name) from None
+    image, content = needed("PIL.Image", "image", source.name), io.BytesIO(source.read_all())
+    with (
+        guarded("not a PNG or JPEG that can be read", source.name),
+        image.open(content, formats=("PNG", "JPEG")) as opened,
+    ):
+        return np.asarray(opened.convert("RGB"))
 
 
-def library(name: str) -> Any:
-    """Pillow's Image module; UsageError says how to get it."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise UsageError("needs the Pillow library: pip install 'attnkit[image]'", name) from None
-    return Image
-
-
-def prepared(image: Array, folder: str) -> Array:
+def prepared(image: Array, folder: str, usual: tuple[int, int]) -> Array:
     """An image as a model takes it: float tensors as they are, pixels as its preprocessor_config.json says.
 
     image (C, height, width) float, or (height, width, 3) uint8 -> (C, height, width) float
+    usual  height and width of the images that the model was made for
 
     Pixels are resized, then multiplied by rescale_factor, less image_mean, divided by image_std.
     """
@@ -55,22 +51,31 @@ def prepared(image: Array, folder: str) -> Array:
         expected = "uint8 (height, width, 3), or floats (C, height, width)"
         raise DataError(f"{image.dtype} {image.shape} is no image (expected {expected})", "--image")
     path = os.path.join(folder, SETTINGS)
-    settings = document(path) if exists(path) else {}
-    if settings.get("do_resize", True):
-        image = resized(image, settings.get("size", 224), int(settings.get("resample", 2)))
-    mean, std = settings.get("image_mean", HALF), settings.get("image_std", HALF)
-    if not settings.get("do_normalize", True):
-        mean, std = [0.0] * 3, [1.0] * 3
-    scale = float(settings.get("rescale_factor", 1 / 255)) if settings.get("do_rescale", True) else 1.0
+    raw = Settings(document(path) if exists(path) else {}, path)
+    normalizes, rescales = raw.flag("do_normalize", True), raw.flag("do_rescale", True)
+    mean = raw.numbers("image_mean", HALF) if normalizes else [0.0] * 3
+    std = raw.numbers("image_std", HALF, least=SMALLEST) if normalizes else [1.0] * 3
+    scale = raw.number("rescale_factor", 1 / 255) if rescales else 1.0
+    if raw.flag("do_resize", True):
+        image = resized(image, size_of(raw, usual), raw.whole("resample", BILINEAR, least=0, most=LAST_FILTER))
     return model.normalised(image, mean, std, scale)
 
 
-def resized(image: Array, size: Any, filter: int) -> Array:
-    """Pixels resized to {height, width}, or to a square of one number, by a filter of Pillow's numbering."""
-    height, width = (size.get("height"), size.get("width")) if isinstance(size, dict) else (size, size)
-    if type(height) is not int or type(width) is not int or min(height, width) < 1:
-        raise DataError(f"size {size} (expected height and width)", SETTINGS)
-    if image.shape[:2] == (height, width):
+def size_of(raw: Settings, usual: tuple[int, int]) -> tuple[int, int]:
+    """The height and the width that images are resized to; DataError where the model is of much smaller ones."""
+    size = raw.values.get("size")
+    inner = Settings(size, raw.name) if isinstance(size, dict) else None
+    height, width = (inner.whole("height"), inner.whole("width")) if inner else 2 * (raw.whole("size", 224),)
+    if height > LARGER * usual[0] or width > LARGER * usual[1]:
+        expected = f"expected at most {LARGER} times the {usual[0]}x{usual[1]} of the model"
+        raise raw.wrong(f"size {height}x{width} ({expected})")
+    return height, width
+
+
+def resized(image: Array, size: tuple[int, int], filter: int) -> Array:
+    """Pixels resized to a height and a width, by a filter of Pillow's numbering."""
+    if image.shape[:2] == size:
         return image
-    made: Array = np.asarray(library("--image").fromarray(image).resize((width, height), filter))
+    with guarded("cannot be resized", "--image"):
+        made: Array = np.asarray(needed("PIL.Image", "image", "--image").fromarray(image).resize(size[::-1], filter))
     return made

@@ -75,6 +75,8 @@ def context_of(record: Record, **known: Any) -> "Context":
     """What a record knows of a run: its mask, the positions that follow from it, segments, grid and memory."""
     mask = record.tensors.get("mask")
     grid = record.tensors.get("grid")
+    if grid is not None and (grid.shape != (2,) or grid.dtype.kind not in "iu"):
+        raise DataError(f"grid {grid.dtype} {grid.shape}: expected two whole numbers, rows and columns of patches")
     return model.Context(
         mask=mask,
         positions=padded_positions(mask),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import DataError, FileError, UsageError
-from attnkit.options import Load
+from attnkit.options import Load, nearest
 from attnkit.tensors import Source, open_source, read
 from attnkit.tensors.files import is_missing
 from attnkit.tensors.record import Record, listed
@@ -101,10 +101,18 @@ def patched(text: str) -> tuple[dict[str, Any], dict[str, str]]:
         source, inner = opened(path, hash=True)
         with source:
             records = list(read(source, lone_is_x=False))
-            same = name if len(records) == 1 and name in records[0] else ""
-            arrays[name] = tensor_of(records, inner or same, source.name, "tensor")["x"]
+            arrays[name] = tensor_of(records, inner or namesake(records, name, source.name), source.name, "tensor")["x"]
             digests |= {source.name: source.digest()} if source.name != "<stdin>" else {}
     return arrays, digests
+
+
+def namesake(records: Sequence[Record], name: str, file: str) -> str:
+    """The name of the tensor that --patch takes of a file without one: "" where there is one tensor, or an x."""
+    found = records[0] if len(records) == 1 else Record({})
+    if name in found or "x" in found or len(found) < 2:
+        return name if name in found else ""
+    other = f" (it has {listed([*found], 4)}); NAME is an intermediate of the run, NAME=FILE:TENSOR takes any tensor"
+    raise UsageError(f"{file} has no tensor {name!r}{nearest(name, [*found]) or other}", "--patch")
 
 
 def tensor_of(records: Sequence[Record], name: str, file: str, what: Load) -> Any:

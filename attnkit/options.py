@@ -1,6 +1,7 @@
 """The flags: what may stand behind each, how it is read, and the ones that several tools share."""
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -203,8 +204,12 @@ def parsed(name: str, flag: Flag, value: Any) -> Any:
     >>> parsed("--window", integers("left and right", "L,R", 2), (1, 0))
     (1, 0)
     """
-    if flag.parse is None or flag.load or value is None:
-        return value
+    if flag.load or value is None:
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
+    if flag.parse is None:
+        if getattr(value, "shape", ()) != () or value not in (0, 1):
+            raise UsageError(f"expected True or False, got {value!r}", name)
+        return bool(value)
     if flag.several:
         given = value if isinstance(value, tuple | list) else (value,)
         return tuple(parsed(name, replace(flag, several=False), one) for one in given)

@@ -348,12 +348,13 @@ def inputs_of(
     batch: bool,
 ) -> tuple[Array, Record]:
     """What a stack of a model begins with, ids or an image, and the record of what is known of it."""
-    if checkpoint.config.patches:
+    cut = checkpoint.config.patches
+    if cut:
         if image is None:
             raise UsageError(f"a {checkpoint.config.family} model takes --image FILE")
         from attnkit import images
 
-        return images.prepared(image, checkpoint.folder), Record({})
+        return images.prepared(image, checkpoint.folder, (cut.height, cut.width)), Record({})
     if image is not None:
         raise UsageError(f"a {checkpoint.config.family} model takes no image", "--image")
     target = stack != checkpoint.config.stacks[0]

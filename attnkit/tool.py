@@ -10,7 +10,7 @@ import itertools
 import os
 import shlex
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_type_hints
 
@@ -112,10 +112,12 @@ class Tool:
             return Call(self, parameters, common | {"format": "json"}, operands=paths).result()
         if isinstance(item, Record):
             item = [item] if self.operand == PARTS else replace(item, formulas={}, asked=())
+        elif isinstance(item, np.ndarray | np.generic | int | float):
+            item = arrayed(item, "x")
         elif isinstance(item, str | list) and self.operand != INPUT and all(isinstance(one, str) for one in item):
             item = (item,) if isinstance(item, str) else tuple(item)
-        elif isinstance(item, np.ndarray | list) and not any(isinstance(one, Record) for one in item):
-            item = Record({"x": np.asarray(item)})
+        elif isinstance(item, list) and not any(isinstance(one, Record) for one in item):
+            item = arrayed(item, "x")
         with Call.together():
             return Call(self, parameters, common).apply(item)
 
@@ -124,6 +126,45 @@ class Tool:
         items = item if isinstance(item, list | tuple) else [item]
         taken = (str, os.PathLike) if self.operand in (INPUT, PARTS) else os.PathLike
         return tuple(map(os.fspath, items)) if items and all(isinstance(one, taken) for one in items) else ()
+
+
+def arrayed(value: Any, name: str) -> Record:
+    """A record of an array, a number or a list of numbers as x; UsageError for anything else."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of unlike lengths
+        raise UsageError("expected an array of numbers, got lists that make none", name) from None
+    if array.dtype.kind not in "fiubV":
+        raise UsageError(f"expected an array of numbers, got one of {array.dtype}", name)
+    return Record({"x": array})
+
+
+# what Python may give where the command line names a file -> the types of it, or what it must have, and its name
+CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "tensors": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
+    "memory": (lambda value: isinstance(value, Mapping | Record), "an array, a record or a dict of arrays"),
+    "attended": (lambda value: isinstance(value, Record), "an array or a record"),
+    "words": (lambda value: isinstance(value, list | tuple), "a list of words"),
+    "tokenizer": (lambda value: hasattr(value, "encode"), "a tokenizer"),
+    "model": (lambda value: hasattr(value, "params"), "a folder or a model"),
+    "patches": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
+}
+
+
+def content_of(value: Any, load: str, flag: str) -> Any:
+    """What Python gave in place of a file, as loading the file would give it; UsageError says what was expected."""
+    if load in ("tensor", "image", "memory", "attended") and not isinstance(value, Mapping | Record):
+        value = arrayed(value, flag)
+    if load in ("tensor", "image"):
+        if not isinstance(value, Record) or "x" not in value:
+            raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
+        return value["x"] if load == "image" else value
+    fits, expected = CONTENTS[load]
+    if load == "tensors" and isinstance(value, Record):
+        return value.tensors
+    if not fits(value):
+        raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
+    return value
 
 
 def tool(**traits: Any) -> Callable[[Callable[..., Result]], Tool]:
@@ -407,12 +448,10 @@ class Call:
 
     def _operand(self, name: str, value: Any, item: Item) -> Any:
         load = self.tool.flags[name].load or "tensor"
-        if isinstance(value, np.ndarray):
-            value = value if load == "image" else Record({"x": value})
-        if isinstance(value, Record) and load in ("attended", "memory"):
-            return operands.attended(value, operands.memory_in(value, load))
         if not isinstance(value, str):
-            return value
+            value = content_of(value, load, options.spelling(name))
+            attended = isinstance(value, Record) and load in ("attended", "memory")
+            return operands.attended(value, operands.memory_in(value, load)) if attended else value
         if value.startswith(":"):
             if not isinstance(item, Record):
                 raise UsageError(f"there is no record here to take {value[1:]!r} from", spelled(name, value)[0])

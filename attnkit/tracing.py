@@ -4,10 +4,11 @@ import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from attnkit import attending, options, tensors
+from attnkit import attending, model, options, tensors
 from attnkit.errors import DataError, UsageError
-from attnkit.tensors.record import Array, Labels, Record
+from attnkit.tensors.record import Array, Labels, Record, listed
 
+HEADS = ".heads"  # what the intermediate of a layer that holds its heads is called
 AXES: dict[str, tuple[str, ...]] = dict.fromkeys(("hidden", "activated", "linear", "gated"), ("token", "hidden"))
 AXES |= {"logits": ("token", "vocab"), "pooler": ("model",)}
 
@@ -19,6 +20,7 @@ class Tracer:
     patches   name -> the array that takes the place of that intermediate
     ablated   the heads that are set to 0, as `heads_of` reads them
     weights   what is kept in place of weights, as `model.view` reads it; "full": the weights
+    counts    the heads of each attention layer of the run: UsageError for one to switch off that is not there
     """
 
     def __init__(
@@ -27,11 +29,13 @@ class Tracer:
         patches: Mapping[str, Array] | None = None,
         ablated: tuple[str, ...] = (),
         weights: str = "full",
+        counts: Mapping[str, int] | None = None,
     ) -> None:
         self.kept: dict[str, Array] = {}
         self._patterns = patterns
         self._patches = dict(patches or {})
         self._ablated = heads_of(ablated)
+        check_heads(self._ablated, counts or {})
         self._whole = weights == "full"
         self._met: set[str] = set()
 
@@ -49,12 +53,10 @@ class Tracer:
 
     def check(self) -> None:
         """UsageError for a name that the run did not come by."""
-        for flag, names in (("--patch", self._patches), ("--ablate", self._ablated)):
-            for name in names:
-                if name not in self._met:
-                    raise UsageError(
-                        f"the run has no intermediate {name!r}{options.nearest(name, sorted(self._met))}", flag
-                    )
+        for name in self._patches:
+            if name not in self._met:
+                near = options.nearest(name, sorted(self._met)) or f" (it has {listed(sorted(self._met), 4)})"
+                raise UsageError(f"the run has no intermediate {name!r}{near}", "--patch")
         for pattern in self._patterns:
             if not fnmatch.filter(self._met, pattern):
                 raise UsageError(f"{pattern!r} fits no intermediate of this run", "--trace-only")
@@ -77,10 +79,6 @@ class Tracer:
         if name in self._ablated:
             array = array.copy()
             for heads in self._ablated[name]:
-                last = array.shape[-3] - 1
-                if (heads.stop or 0) > last + 1 or (heads.start or 0) > last:
-                    layer, beyond = name.removesuffix(".heads"), max(heads.start or 0, (heads.stop or 0) - 1)
-                    raise DataError(f"{layer} has heads 0 to {last}, not {beyond}", "--ablate")
                 array[..., heads, :, :] = 0
         if self.wants(name):
             self.kept[name] = array
@@ -109,8 +107,29 @@ def heads_of(ablated: Sequence[str]) -> dict[str, list[slice]]:
         chosen = slice(start, stop if between or start is None else start + 1)
         if chosen.stop is not None and chosen.stop <= (chosen.start or 0):
             raise UsageError(f"{text}: no heads from {chosen.start or 0} to before {chosen.stop}", "--ablate")
-        found.setdefault(f"{layer}.heads", []).append(chosen)
+        found.setdefault(f"{layer}{HEADS}", []).append(chosen)
     return found
+
+
+def head_counts(config: model.Config, steps: Sequence[model.Step]) -> dict[str, int]:
+    """The heads of each attention layer among some steps of a model."""
+    layers = [step.layer for step in steps if step.tool == "attend"]
+    return {layer: config.stack(model.place_of(layer)[0]).heads for layer in layers}
+
+
+def check_heads(ablated: Mapping[str, Sequence[slice]], counts: Mapping[str, int]) -> None:
+    """UsageError for a layer to switch off that is not among those of a run, or for a head of it.
+
+    ablated  as `heads_of` reads them; counts: the heads of each attention layer
+    """
+    for name, chosen in ablated.items():
+        layer = name.removesuffix(HEADS)
+        if layer not in counts:
+            near = options.nearest(layer, counts) or f" (it has {listed(counts, 4)})"
+            raise UsageError(f"the run has no attention layer {layer!r}{near}", "--ablate")
+        beyond = max(max(heads.start or 0, (heads.stop or 0) - 1) for heads in chosen)
+        if beyond >= counts[layer]:
+            raise UsageError(f"{layer} has heads 0 to {counts[layer] - 1}, not {beyond}", "--ablate")
 
 
 def axes_of(name: str, rank: int) -> tuple[str, ...]:

@@ -203,7 +203,8 @@ def test_a_record_arrives_by_its_first_bytes(tmp_path):
         ({"layers": "2:"}, "takes x from a record"),
         ({"normalize": True}, "--pool"),
         ({"trace_only": ("*",)}, "--trace FILE"),
-        ({"ablate": ("encoder.9.self:0",)}, "no intermediate 'encoder.9.self.heads'; did you mean encoder."),
+        ({"ablate": ("encoder.9.self:0",)}, "no attention layer 'encoder.9.self'; did you mean encoder.5.self?"),
+        ({"ablate": ("encoder.0",)}, "no attention layer 'encoder.0'; did you mean encoder.0.self?"),
         ({"ablate": ("encoder.0.self:12",)}, "has heads 0 to 11, not 12"),
         ({"ablate": ("encoder.0.self:last",)}, "expected LAYER, LAYER:HEAD or LAYER:A:B"),
         ({"ablate": ("encoder.0.self:2:13",)}, "has heads 0 to 11, not 12"),
@@ -277,7 +278,13 @@ def test_a_patch_takes_the_tensor_of_its_own_name(tmp_path):
     for status, given, problem in (
         (3, f"{name}={path}:encoder.0.norm1", f"--patch: shape (5, 384) for {name} of shape (12, 5, 5)"),
         (2, f"encoder.9.norm1={path}:{name}", "--patch: the run has no intermediate 'encoder.9.norm1'; did you mean"),
-        (3, f"encoder.9.self.q={path}", f"{path}: which tensor? it has encoder.embed,"),
+        (
+            2,
+            f"encoder.3.self.weight={path}",
+            f"--patch: {path} has no tensor 'encoder.3.self.weight'; did you mean {name}?",
+        ),
+        (2, f"nosuch={path}", f"--patch: {path} has no tensor 'nosuch' (it has encoder.embed, "),
+        (2, f"nosuch={path}:{name}", "--patch: the run has no intermediate 'nosuch' (it has encoder."),
     ):
         _, error = run("encode", "--model", MINILM, "The cat sat", "--patch", given, status=status)
         assert f"attnkit encode: {problem}" in error

@@ -26,14 +26,15 @@ from attnkit.errors import DataError, FileError
 from attnkit.model.config import Config, parameter_shape
 from attnkit.model.linear import by_columns
 from attnkit.model.precision import Array
-from attnkit.tensors.files import exists
+from attnkit.model.rotary import rope_frequencies
+from attnkit.tensors.files import blamed, exists
 
 __all__ = ["FAMILIES", "Checkpoint", "open_checkpoint"]
 
 FAMILIES = ("bert", "gpt2", "llama", "marian", "mistral", "openai-gpt", "qwen2", "t5", "transformer", "vit")
 CONFIG, GENERATION, NATIVE = "config.json", "generation_config.json", "model.npz"
 DEPTHS = ("n_layer", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
-          "encoder_layers", "decoder_layers")  # fmt: skip
+          "encoder_layers", "decoder_layers", "enc-depth", "dec-depth")  # fmt: skip
 TOKEN = re.compile(r"_token_id$|^bad_words_ids$")  # what the generation's own file may say anew
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 BUFFER = re.compile(  # what some files hold of a model besides what it has learned
@@ -265,6 +266,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
     config: Config = family.config(settings, weights)
     _check_tokens(settings, config)
     params = Parameters(config, weights, entries(config, family.layers(settings, config)))
+    _check_positions(settings, config)
     return Checkpoint(folder, config, raw, params, [*files, *weights.files])
 
 
@@ -272,7 +274,7 @@ def _family(settings: Settings) -> Any:
     """The module of the family that a configuration names."""
     name = settings.text("model_type")
     if name not in FAMILIES:
-        raise settings.wrong(f"model_type {name!r} is not known (expected {', '.join(FAMILIES)})")
+        raise settings.wrong(f"model_type {name[:40]!r} is not known (expected {', '.join(FAMILIES)})")
     return importlib.import_module(f"attnkit.checkpoints.{name.replace('-', '_')}")
 
 
@@ -284,6 +286,7 @@ def _open_native(folder: str) -> Checkpoint:
     if not exists(path):
         raise FileError(f"no {CONFIG} in this folder, nor a {NATIVE} of Marian", folder)
     weights, settings = marian_native.opened(path)
+    _check_depth(settings, len(weights.entries))
     config = marian_native.config(settings, weights)
     params = Parameters(config, weights, entries(config, marian_native.layers(settings, config)))
     return Checkpoint(folder, config, settings.values, params, [path])
@@ -295,6 +298,20 @@ def _check_depth(settings: Settings, stored: int) -> None:
         count = settings.values.get(key)
         if isinstance(count, int) and count > stored:
             raise settings.wrong(f"{key} {count}, and only {stored} tensors are stored")
+
+
+def _check_positions(settings: Settings, config: Config) -> None:
+    """DataError for rotary or relative positions that cannot be computed."""
+    positions = config.positions
+    if positions.kind == "rotary":
+        with blamed(settings.name):
+            rope_frequencies(config.stack(config.stacks[-1]).head_dim, positions.rope, 1)
+    if positions.kind == "t5":
+        for name in config.stacks:
+            exact = positions.buckets // (2 if config.stack(name).causal else 4)
+            if exact < 1 or positions.max_distance <= exact:
+                wrong = f"relative_attention_num_buckets {positions.buckets} up to relative_attention_max_distance "
+                raise settings.wrong(f"{wrong}{positions.max_distance}: too few buckets, or too short a distance")
 
 
 def _check_tokens(settings: Settings, config: Config) -> None:

@@ -12,7 +12,7 @@ TRANSFORM = "cls.predictions.transform"
 def config(raw: Settings, stored: Weights) -> Config:
     """The choices of a configuration; whether there is a pooler and a head, the stored names say."""
     if raw.text("position_embedding_type", "absolute") != "absolute":
-        raise raw.wrong(f"position_embedding_type {raw.text('position_embedding_type')!r} is not supported")
+        raise raw.wrong(f"position_embedding_type {raw.text('position_embedding_type')[:40]!r} is not supported")
     if raw.flag("is_decoder", False):
         raise raw.wrong("is_decoder is not supported")
     heads, predicts = raw.whole("num_attention_heads"), stored.has(f"{TRANSFORM}.dense.weight")

@@ -81,7 +81,7 @@ def _rope(raw: Settings, size: int) -> dict[str, Any]:
     inner = Settings(said, raw.name)
     kind = inner.text("rope_type", inner.text("type", "default"))
     if kind not in ROPE_TYPES:
-        raise raw.wrong(f"rope_type {kind!r} is not supported (use {', '.join(ROPE_TYPES)})")
+        raise raw.wrong(f"rope_type {kind[:40]!r} is not supported (use {', '.join(ROPE_TYPES)})")
     theta = inner.number("rope_theta", raw.number("rope_theta", 10000.0))
     known = {key: value for key, value in said.items() if value is not None and key != "type"}
     return {"max_position_embeddings": size, **known, "rope_type": kind, "rope_theta": theta}

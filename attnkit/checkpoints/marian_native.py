@@ -29,7 +29,7 @@ EXPECTED = {  # what these options must be for the arithmetic to be that of the 
 }
 UNKNOWN = 1  # the id of <unk>, which Marian does not generate
 LINE = re.compile(r"""([\w-]+):(?:\s+(.*))?""")
-INTEGER, NUMBER = re.compile(r"-?[0-9]+"), re.compile(r"-?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")
+INTEGER, NUMBER = re.compile(r"-?[0-9]{1,18}"), re.compile(r"-?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")
 
 
 def opened(path: str) -> tuple[Weights, Settings]:
@@ -49,7 +49,7 @@ def config(raw: Settings, stored: Weights) -> Config:
     """
     for key, value in EXPECTED.items():
         if raw.values.get(key, value) != value:
-            raise raw.wrong(f"{key} {raw.values[key]!r} is not supported (expected {value!r})")
+            raise raw.wrong(f"{key} {str(raw.values[key])[:40]!r} is not supported (expected {value!r})")
     if "n" in raw.text("transformer-postprocess-emb", "d"):
         raise raw.wrong("a norm of the embeddings (transformer-postprocess-emb) is not supported")
     width, (source, target) = raw.whole("dim-emb"), _vocabularies(raw)
@@ -117,7 +117,12 @@ def options(text: str, name: str) -> dict[str, Any]:
 def _value(text: str) -> Any:
     """A scalar, or a list of scalars between brackets."""
     if text[0] + text[-1] == "[]":
-        return [_value(part.strip()) for part in text[1:-1].split(",") if part.strip()]
+        return [_scalar(part.strip()) for part in text[1:-1].split(",") if part.strip()]
+    return _scalar(text)
+
+
+def _scalar(text: str) -> Any:
+    """A truth value, a number, or a text, which may stand in quotes."""
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
     if text in ("true", "false"):

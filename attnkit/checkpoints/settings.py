@@ -1,6 +1,8 @@
 """What a published `config.json` says, each value checked when it is asked for."""
 
-from collections.abc import Mapping
+import math
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from attnkit.errors import DataError
@@ -19,6 +21,18 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+
+
+LARGEST = (1 << 31) - 1  # no size and no id is larger
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is a number that a float holds.
+
+    >>> is_finite(1), is_finite(True), is_finite(10**400)
+    (True, False, False)
+    """
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 class Settings:
@@ -42,19 +56,29 @@ class Settings:
         """Whether the key is there and not null."""
         return self.values.get(key) is not None
 
-    def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number, not below the least."""
+    def whole(self, key: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+        """A whole number between two others, themselves included."""
         value = self._get(key, default, "a whole number")
-        if type(value) is not int or value < least:
-            raise self._ill(key, value, f"a whole number from {least} on")
+        if type(value) is not int or not least <= value <= most:
+            expected = f"from {least} on" if most == LARGEST else f"from {least} to {most}"
+            raise self._ill(key, value, f"a whole number {expected}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number above 0."""
         value = self._get(key, default, "a number")
-        if type(value) not in (int, float) or value <= 0:
+        if not is_finite(value) or value <= 0:
             raise self._ill(key, value, "a number above 0")
         return float(value)
+
+    def numbers(self, key: str, default: Sequence[float], least: float = -math.inf) -> list[float]:
+        """As many numbers as the default has, not below the least."""
+        value = self._get(key, list(default), "a list of numbers")
+        listed = isinstance(value, list) and len(value) == len(default)
+        if not listed or not all(is_finite(one) and least <= one for one in value):
+            above = "" if least == -math.inf else " above 0"
+            raise self._ill(key, value, f"{len(default)} numbers{above}")
+        return [float(one) for one in value]
 
     def flag(self, key: str, default: bool) -> bool:
         """true or false."""
@@ -74,7 +98,7 @@ class Settings:
         """What a table says of a text."""
         value = self.text(key, default)
         if value not in table:
-            raise self.wrong(f"{key} {value!r} is not supported (use {', '.join(table)})")
+            raise self.wrong(f"{key} {value[:40]!r} is not supported (use {', '.join(table)})")
         return table[value]
 
     def mapping(self, key: str) -> dict[str, Any]:
@@ -88,7 +112,7 @@ class Settings:
         """Height and width: two whole numbers, or one that is both."""
         value = self._get(key, None, "a whole number or two")
         sizes = value if isinstance(value, list) else [value, value]
-        if len(sizes) != 2 or not all(type(size) is int and size > 0 for size in sizes):
+        if len(sizes) != 2 or not all(type(size) is int and 0 < size <= LARGEST for size in sizes):
             raise self._ill(key, value, "a whole number or two")
         return sizes[0], sizes[1]
 
@@ -101,7 +125,7 @@ class Settings:
         """One id or a list of them."""
         value = self._get(key, list(default), "an id or a list of ids")
         ids = value if isinstance(value, list) else [value]
-        if not all(type(token) is int for token in ids):
+        if not all(type(token) is int and token <= LARGEST for token in ids):
             raise self._ill(key, value, "an id or a list of ids")
         return tuple(token for token in ids if token >= 0)
 

@@ -12,6 +12,7 @@ from attnkit.tensors.record import Array
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+LONGEST_NAME = 255
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "model.pt")
 
 
@@ -65,13 +66,28 @@ def lone(mapped: Mapped) -> Weights:
     return Weights(mapped.name, [mapped.name], dict.fromkeys(mapped.entries, mapped))
 
 
+def is_file_name(name: object) -> bool:
+    """Whether a value names a file of a folder, not one elsewhere.
+
+    >>> is_file_name("a.safetensors"), is_file_name("../a"), is_file_name(None)
+    (True, False, False)
+    """
+    return (
+        isinstance(name, str)
+        and os.path.basename(name) == name
+        and name not in ("", ".", "..")
+        and len(name) <= LONGEST_NAME
+        and name.isprintable()
+    )
+
+
 def _sharded(folder: str, index: str) -> Weights:
     map_of = Settings(document(index), index).mapping("weight_map")
     if not map_of:
         raise DataError("weight_map is missing or empty", index)
     shards: dict[str, Mapped] = {}
     for tensor, file in map_of.items():
-        if not isinstance(file, str) or os.path.basename(file) != file or file in ("", ".", ".."):
+        if not is_file_name(file):
             raise DataError(f"tensor {tensor!r}: {str(file)[:40]!r} is not the name of a file", index)
         path = os.path.join(folder, file)
         if file not in shards and not exists(path):

@@ -284,6 +284,8 @@ def random_weights(q: Array, k: Array, v: Array, heads: int, groups: int, seed: 
     if q.ndim == 4 or q.ndim < 2 or q.shape[-1] % heads:
         model.split_heads(np.empty((1, q.shape[-1] if q.ndim else 1)), heads)
         raise DataError(f"x {q.shape}: --seed makes weights for (T, D) or (B, T, D)")
+    if not (k.ndim and v.ndim):
+        raise DataError(f"K {k.shape} and V {v.shape}: a single number (expected (S, D) or (B, S, D))")
     rng, width = np.random.default_rng(seed), q.shape[-1] // heads
     shapes = {
         "wq": (q.shape[-1], heads * width),

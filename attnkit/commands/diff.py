@@ -84,6 +84,8 @@ def diff(
     Example:
       attnkit embed "a b" --dim 4 -o a.npy --only x && attnkit layernorm a.npy -o b.npy && attnkit diff a.npy b.npy
     """
+    if not isinstance(pair, Pair):
+        raise UsageError(f"takes a Pair of records, not {type(pair).__name__}")
     a, b = pair.a, pair.b
     if pair.traces:
         return compared_traces(a, b, rtol, atol)

@@ -10,7 +10,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.tensors.record import Array, Record
 from attnkit.tokenizers import Tokenizer
 from attnkit.tool import Call, tool
-from attnkit.tracing import Tracer
+from attnkit.tracing import Tracer, head_counts
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -85,7 +85,10 @@ def encode(
     stack = config.stacks[0]
     first, last = layers_between(layers_, config.stack(stack).layers)
     inputs, base = beginning(model_, stack, first, given, tokenizer, ids, pair, image, batch)
-    tracer = Tracer(trace_only or ("*",) if trace else (), patch, ablate, how)
+    if not inputs.ndim:
+        raise DataError("ids (): a single number (expected (T) or (B, T))")
+    steps = part_of(config, stack, first, last)
+    tracer = Tracer(trace_only or ("*",) if trace else (), patch, ablate, how, head_counts(config, steps))
     layers.warn_of_empty(base.tensors.get("mask"))
     context = layers.context_of(
         base,
@@ -95,7 +98,7 @@ def encode(
         breaks=Call.breaks,
         dtype=dtype,
     )
-    x = model.run(core, part_of(config, stack, first, last), inputs, context)
+    x = model.run(core, steps, inputs, context)
     whole = last == config.stack(stack).layers
     if trace and whole and config.head and len(config.stacks) == 1 and any(map(tracer.wants, HEAD)):
         model.head_logits(core, x, tracer.visit)

@@ -10,7 +10,7 @@ from attnkit.errors import UsageError
 from attnkit.masking import Attended
 from attnkit.tensors.record import Array, Record
 from attnkit.tokenizers import Tokenizer
-from attnkit.tracing import Tracer
+from attnkit.tracing import Tracer, head_counts
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -64,7 +64,7 @@ class Asked:
 
     def said(self, name: str) -> bool:
         """Whether a flag was given."""
-        return getattr(self, name) not in (None, False, ())
+        return is_given(getattr(self, name))
 
     @property
     def scores(self) -> bool:
@@ -78,7 +78,15 @@ class Asked:
 
     def tracer(self) -> Tracer:
         """The visitor that the flags ask for."""
-        return Tracer(self.trace_only or ("*",) if self.trace else (), self.patch, self.ablate)
+        kept = self.trace_only or ("*",) if self.trace else ()
+        config = self.model_.config
+        steps = model.program(config, config.stacks[-1])
+        return Tracer(kept, self.patch, self.ablate, counts=head_counts(config, steps))
+
+
+def is_given(value: Any) -> bool:
+    """Whether the value of a flag is other than that of one left out."""
+    return value is not None and value is not False and not (isinstance(value, tuple) and not value)
 
 
 def checked(asked: Asked) -> None:
@@ -110,7 +118,7 @@ def checked(asked: Asked) -> None:
 def refused(asked: Mapping[str, Any], names: Sequence[str], place: str) -> None:
     """UsageError for a flag that has no meaning here."""
     for name in names:
-        if asked.get(name) not in (None, False, ()):
+        if is_given(asked.get(name)):
             raise UsageError(f"goes with {place}", options.spelling(name))
 
 

@@ -99,7 +99,7 @@ def beginnings(given: Sequence[str] | Record | None, asked: Asked, voice: Voice)
     if asked.ids is not None or isinstance(given, Record):
         prompts, columns, batch = prompts_of(given, asked)
         made = [begun(prompt, None, None, None, asked) for prompt in prompts]
-        width = given["ids"].shape[-1] if isinstance(given, Record) and "ids" in given else 0
+        width = given["ids"].shape[-1] if asked.ids is None and isinstance(given, Record) else 0
         return [one._replace(columns=at, width=width) for one, at in zip(made, columns, strict=True)], batch
     if not given:
         return [begun([], None, None, None, asked)], False

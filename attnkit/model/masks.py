@@ -111,12 +111,17 @@ def segments(query_ids: ArrayLike, key_ids: ArrayLike) -> Array:
 
     query_ids (..., T), key_ids (..., S) -> (..., T, S)
 
+    DataError for ids that are a single number.
+
     >>> segments([0, 0, 1], [0, 0, 1]).astype(int)
     array([[1, 1, 0],
            [1, 1, 0],
            [0, 0, 1]])
     """
-    same: Array = np.asarray(query_ids)[..., :, None] == np.asarray(key_ids)[..., None, :]
+    queries, keys = np.asarray(query_ids), np.asarray(key_ids)
+    if not (queries.ndim and keys.ndim):
+        raise DataError("segments (): a single number (expected one for each token)")
+    same: Array = queries[..., :, None] == keys[..., None, :]
     return same
 
 

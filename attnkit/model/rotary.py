@@ -88,7 +88,7 @@ def _number(rope: Rope, name: str, default: float | None = None) -> float:
     if value is None:
         raise DataError(f"rope_type {rope.get('rope_type', rope.get('type'))!r} needs {name!r}")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise DataError(f"{name} {value!r} (expected a positive number)")
+        raise DataError(f"{name} {str(value)[:40]!r} (expected a positive number)")
     return float(value)
 
 
@@ -152,7 +152,10 @@ def _yarn(dim: int, rope: Rope, length: int) -> Scaled:
 
 def _pair_that_turns(times: float, dim: int, rope: Rope, length: float) -> float:
     """Which pair turns so many times within a length, between two of them as a rule."""
-    return dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(_number(rope, "rope_theta", 10000.0)))
+    theta = _number(rope, "rope_theta", 10000.0)
+    if theta == 1:
+        raise DataError("rope_theta 1 (yarn needs wavelengths that differ)")
+    return dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(theta))
 
 
 def _yarn_factor(rope: Rope, factor: float) -> float:

@@ -1,13 +1,13 @@
 """The files of a published folder: read, checked, and what they say of special tokens."""
 
-import importlib
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from attnkit.errors import DataError, FileError, UsageError
+from attnkit.errors import DataError, FileError
 from attnkit.tokenizers.tokens import MASK
 
 POINTER = b"version https://git-lfs"
@@ -31,14 +31,6 @@ class Added(NamedTuple):
     spelling: str
     id: int
     special: bool = True
-
-
-def needed(library: str, name: str) -> Any:
-    """An optional library, imported; UsageError says how to install it."""
-    try:
-        return importlib.import_module(library)
-    except ImportError:
-        raise UsageError(f"needs the {library} library: pip install 'attnkit[text]'", name) from None
 
 
 def spelling(token: Any) -> str | None:
@@ -187,9 +179,13 @@ def spelled(numbers: Mapping[str, int]) -> list[str]:
     return vocabulary
 
 
-LINE = re.compile(r"""(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^']|'')*)'|(?P<plain>[^\s"'].*?))\s*:\s+(\d+)""")
+WORD = r"""(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^']|'')*)'|(?P<plain>[^\s"'].*?))"""
+LINE = re.compile(WORD + r"\s*:\s+([0-9]{1,18})")
 ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))")
-ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b", "0": "\0"}
+ESCAPED = {
+    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b", "0": "\0",
+    "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029", " ": " ", "/": "/", '"': '"', "\\": "\\",
+}  # fmt: skip
 
 
 def pairs(text: str, name: str) -> dict[str, int]:
@@ -206,7 +202,10 @@ def pairs(text: str, name: str) -> dict[str, int]:
         if match is None:
             raise DataError(f"line {number} is not `token: id`: {line.strip()[:40]!r}", name)
         double, single, plain, id = match.groups()
-        word = plain if plain is not None else single.replace("''", "'") if double is None else unescaped(double)
+        try:
+            word = plain if plain is not None else single.replace("''", "'") if double is None else unescaped(double)
+        except ValueError as error:
+            raise DataError(f"line {number}: {error}", name) from None
         if word in found:
             raise DataError(f"line {number}: token {word[:40]!r} stands twice", name)
         found[word] = int(id)
@@ -221,7 +220,9 @@ def unescaped(text: str) -> str:
     """
 
     def character(match: re.Match[str]) -> str:
-        code = match[1] or match[2] or match[3]
-        return chr(int(code, 16)) if code else ESCAPED.get(match[4], match[4])
+        code = int(match[1] or match[2] or match[3] or "0", 16)
+        if code > sys.maxunicode or 0xD800 <= code < 0xE000 or (match[4] and match[4] not in ESCAPED):
+            raise ValueError(f"escape {match[0]} stands for no character")
+        return ESCAPED[match[4]] if match[4] else chr(code)
 
     return ESCAPE.sub(character, text)

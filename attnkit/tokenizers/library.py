@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnkit.errors import DataError
-from attnkit.tokenizers.files import LARGEST, SPECIAL, Folder, checked, needed, specials, spelled, spelling
+from attnkit.libraries import guarded, needed
+from attnkit.tokenizers.files import LARGEST, SPECIAL, Folder, checked, specials, spelled, spelling
 from attnkit.tokenizers.tokens import Tokenizer, Tokens
 
 # what is left out before and after, where a folder asks for spaces to be cleaned up; in this order
@@ -44,13 +45,10 @@ def from_json(content: str, name: str, settings: Mapping[str, Any] | None = None
 
     settings  what the tokenizer_config.json beside it says
     """
-    tokenizers = needed("tokenizers", name)
+    tokenizers = needed("tokenizers", "text", name)
     checked(content[:64].encode("utf-8", "replace"), name)
-    try:
-        library = tokenizers.Tokenizer.from_str(content)
-    except Exception as error:  # the library raises bare Exception
-        raise DataError(f"not a tokenizer.json: {error}", name) from None
-    return wrapped(library, name, settings or {})
+    with guarded("not a tokenizer.json", name):
+        return wrapped(tokenizers.Tokenizer.from_str(content), name, settings or {})
 
 
 def from_settings(folder: Folder) -> Tokenizer:
@@ -60,7 +58,7 @@ def from_settings(folder: Folder) -> Tokenizer:
 
 def wordpiece(folder: Folder) -> Tokenizer:
     """BERT's vocab.txt: one piece a line, `##` within a word, [CLS] a [SEP] and [CLS] a [SEP] b [SEP]."""
-    library = needed("tokenizers", folder.at("vocab.txt"))
+    library = needed("tokenizers", "text", folder.at("vocab.txt"))
     name = folder.at("vocab.txt")
     lines = folder.text("vocab.txt").removesuffix("\n").split("\n")
     numbers = {line.removesuffix("\r"): id for id, line in enumerate(lines)}
@@ -69,26 +67,27 @@ def wordpiece(folder: Folder) -> Tokenizer:
         if need not in special:
             raise DataError(f"the vocabulary has no {SPECIAL[need][0]} ({len(numbers)} words)", name)
     words = {key: lines[id].removesuffix("\r") for key, id in special.items()}
-    made = library.Tokenizer(library.models.WordPiece(numbers, unk_token=words["unk"]))
-    made.normalizer = library.normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=folder.flag("tokenize_chinese_chars", True),
-        strip_accents=folder.flag("strip_accents", None),
-        lowercase=folder.flag("do_lower_case", True),
-    )
-    made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
-    made.decoder = library.decoders.WordPiece(prefix="##")
-    made.post_processor = library.processors.TemplateProcessing(
-        single=[f"{words['cls']}:0", "$A:0", f"{words['sep']}:0"],
-        pair=[f"{words['cls']}:0", "$A:0", f"{words['sep']}:0", "$B:1", f"{words['sep']}:1"],
-        special_tokens=[(words[key], special[key]) for key in ("cls", "sep")],
-    )
+    with guarded("not a vocabulary of WordPiece", name):
+        made = library.Tokenizer(library.models.WordPiece(numbers, unk_token=words["unk"]))
+        made.normalizer = library.normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=folder.flag("tokenize_chinese_chars", True),
+            strip_accents=folder.flag("strip_accents", None),
+            lowercase=folder.flag("do_lower_case", True),
+        )
+        made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+        made.decoder = library.decoders.WordPiece(prefix="##")
+        made.post_processor = library.processors.TemplateProcessing(
+            single=[f"{words['cls']}:0", "$A:0", f"{words['sep']}:0"],
+            pair=[f"{words['cls']}:0", "$A:0", f"{words['sep']}:0", "$B:1", f"{words['sep']}:1"],
+            special_tokens=[(words[key], special[key]) for key in ("cls", "sep")],
+        )
     return completed(made, folder, name, special)
 
 
 def byte_pairs(folder: Folder) -> Tokenizer:
     """vocab.json and merges.txt: GPT-2's pairs of bytes; those of openai-gpt and qwen2 where config.json says so."""
-    library = needed("tokenizers", folder.at("vocab.json"))
+    library = needed("tokenizers", "text", folder.at("vocab.json"))
     numbers, name = folder.numbers("vocab.json"), folder.at("merges.txt")
     lines = [line.rstrip("\r") for line in folder.text("merges.txt").split("\n")]
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
@@ -98,10 +97,8 @@ def byte_pairs(folder: Folder) -> Tokenizer:
     family = folder.json("config.json").get("model_type")
     lower = family == "openai-gpt"
     options = {"unk_token": "<unk>", "end_of_word_suffix": "</w>"} if lower else {}
-    try:
+    with guarded("not the merges of vocab.json", name):
         made = library.Tokenizer(library.models.BPE(numbers, pairs, **options))
-    except Exception as error:  # the library raises bare Exception
-        raise DataError(f"not the merges of vocab.json: {error}", name) from None
     if lower:
         made.normalizer = library.normalizers.BertNormalizer(lowercase=True)
         made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
@@ -119,13 +116,14 @@ def byte_pairs(folder: Folder) -> Tokenizer:
 
 def completed(library: Any, folder: Folder, name: str, special: Mapping[str, int]) -> Tokenizer:
     """A tokenizer made from its parts, with the special and the added tokens of the folder found whole in a text."""
-    token = needed("tokenizers", name).AddedToken
-    library.add_special_tokens([token(library.id_to_token(id), normalized=False) for id in special.values()])
-    for added in folder.added:
-        library.add_tokens([token(added.spelling, normalized=False, special=added.special)])
-        if library.token_to_id(added.spelling) != added.id:
-            raise DataError(f"added token {added.spelling!r} has id {added.id}, after others of ids below it", name)
-    return wrapped(library, name, folder.settings)
+    token = needed("tokenizers", "text", name).AddedToken
+    with guarded("cannot be made a tokenizer", name):
+        library.add_special_tokens([token(library.id_to_token(id), normalized=False) for id in special.values()])
+        for added in folder.added:
+            library.add_tokens([token(added.spelling, normalized=False, special=added.special)])
+            if library.token_to_id(added.spelling) != added.id:
+                raise DataError(f"added token {added.spelling!r} has id {added.id}, after others of ids below it", name)
+        return wrapped(library, name, folder.settings)
 
 
 def wrapped(library: Any, name: str, settings: Mapping[str, Any]) -> Tokenizer:
@@ -141,19 +139,19 @@ def wrapped(library: Any, name: str, settings: Mapping[str, Any]) -> Tokenizer:
     clean = settings.get("clean_up_tokenization_spaces") is True and not pairs
 
     def encode(text: str, vocabulary: Sequence[str] = (), pair: str | None = None) -> Tokens:
-        try:
+        with guarded("cannot cut the text", name):
             found = library.encode(text, pair)
-        except Exception as error:  # the library raises bare Exception
-            raise DataError(f"cannot cut the text: {error}", name) from None
-        return Tokens(found.tokens, found.ids, found.type_ids)
+            return Tokens(found.tokens, found.ids, found.type_ids)
 
     def decode(ids: Sequence[int]) -> str:
-        text = library.decode([int(id) for id in ids], skip_special_tokens=True)
+        with guarded("cannot join the tokens", name):
+            text = library.decode([int(id) for id in ids], skip_special_tokens=True)
         return cleaned(text) if clean else text
 
     def spell() -> list[str]:
-        added = {token.content: id for id, token in library.get_added_tokens_decoder().items()}
-        numbers = library.get_vocab(with_added_tokens=False) | added  # an added token may stand in place of another
+        with guarded("its vocabulary cannot be listed", name):
+            added = {token.content: id for id, token in library.get_added_tokens_decoder().items()}
+            numbers = library.get_vocab(with_added_tokens=False) | added  # an added token may stand in place of another
         if max(numbers.values()) > LARGEST:
             raise DataError(f"id {max(numbers.values())} (expected 0 to {LARGEST})", name)
         return spelled(numbers)
@@ -167,7 +165,7 @@ def special_of(library: Any, settings: Mapping[str, Any]) -> dict[str, int]:
     named = [word for key in SPECIAL if (word := spelling(settings.get(f"{key}_token"))) and word not in own]
     known = {word: id for word in named if (id := library.token_to_id(word)) is not None}
     if known:
-        token = needed("tokenizers", "").AddedToken
+        token = needed("tokenizers", "text", "").AddedToken
         library.add_special_tokens([token(word, normalized=False) for word in known])
     return specials(settings, (own | known).get)
 
@@ -179,6 +177,6 @@ def enclose(library: Any, settings: Mapping[str, Any], special: Mapping[str, int
     first, second = (
         [f"{word}:{at}" for word in (words.get("bos"), f"${'AB'[at]}", words.get("eos")) if word] for at in (0, 1)
     )
-    library.post_processor = needed("tokenizers", "").processors.TemplateProcessing(
+    library.post_processor = needed("tokenizers", "text", "").processors.TemplateProcessing(
         single=first, pair=[*first, *second], special_tokens=[(words[key], id) for key, id in asked.items()]
     )

@@ -1,16 +1,18 @@
 """Sentencepiece models as Marian, T5 and Llama use them, and vocabularies of words between spaces."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from attnkit.errors import DataError, UsageError
-from attnkit.tokenizers.files import LARGEST, Folder, needed, specials, spelled
+from attnkit.libraries import guarded, needed
+from attnkit.tokenizers.files import Folder, specials, spelled
 from attnkit.tokenizers.library import cleaned
 from attnkit.tokenizers.tokens import Tokenizer, Tokens, numbered
 
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+MOST_EXTRA = 1 << 16  # of a folder without a model, or with one of a larger vocabulary
 
 # a stretch of text between tokens found whole, and whether it begins the text -> ids
 Cut = Callable[[str, bool], Sequence[int]]
@@ -36,9 +38,7 @@ def translation(folder: Folder) -> Tokenizer:
 def sentinels(folder: Folder) -> Tokenizer:
     """T5: the pieces of spiece.model, above them <extra_id_99> … <extra_id_0>; then </s>."""
     model, pieces = loaded(folder, "spiece.model")
-    count = folder.settings.get("extra_ids", 100)
-    if type(count) is not int or not 0 <= count <= LARGEST:
-        raise DataError(f"extra_ids is {str(count)[:40]} (expected 0 to {LARGEST})", folder.at("tokenizer_config.json"))
+    count = extra_ids(folder, len(pieces))
     vocabulary = [*pieces, *(f"<extra_id_{at}>" for at in reversed(range(count)))]
     numbers = {word: id for id, word in enumerate(vocabulary)}
     special = required(folder, "spiece.model", numbers, "unk", "eos")
@@ -53,6 +53,17 @@ def sentinels(folder: Folder) -> Tokenizer:
     )
 
 
+def extra_ids(folder: Folder, pieces: int) -> int:
+    """How many tokens the settings of a T5 add to its pieces, no more than the model of the folder has room for."""
+    count, size = folder.settings.get("extra_ids", 100), folder.json("config.json").get("vocab_size")
+    most = max(size - pieces, 0) if type(size) is int else MOST_EXTRA
+    if type(count) is not int or not 0 <= count <= min(most, MOST_EXTRA):
+        room = f", as {pieces} pieces in a vocab_size of {size} allow" if most < MOST_EXTRA else ""
+        expected = f"expected 0 to {min(most, MOST_EXTRA)}{room}"
+        raise DataError(f"extra_ids is {str(count)[:40]!r} ({expected})", folder.at("tokenizer_config.json"))
+    return count
+
+
 def byte_fallback(folder: Folder) -> Tokenizer:
     """Llama: <s>, then the pieces of tokenizer.model, bytes for characters it has no piece for."""
     model, pieces = loaded(folder, "tokenizer.model")
@@ -60,7 +71,8 @@ def byte_fallback(folder: Folder) -> Tokenizer:
     special = required(folder, "tokenizer.model", numbers, "unk")
     prefix = folder.flag("add_prefix_space", True)
     everywhere = folder.flag("legacy", False)
-    start = model.encode("\n")
+    with guarded("cannot cut a line end", folder.at("tokenizer.model")):
+        start = model.encode("\n")
 
     def cut(text: str, first: bool) -> Sequence[int]:
         if prefix and (everywhere or (first and not text.startswith((" ", "▁")))):
@@ -112,17 +124,16 @@ def assembled(
     numbers = {**numbers, **{added.spelling: added.id for added in folder.added}}
     vocabulary = spelled(numbers)
     hidden = {*special.values(), *(numbers[word] for word in whole), *(one.id for one in folder.added if one.special)}
-    found = {vocabulary[id] for id in hidden} | {added.spelling for added in folder.added}
-    found.discard("")  # an id that a second one of the same spelling has left without a word
-    pattern = re.compile("(" + "|".join(re.escape(word) for word in sorted(found, key=len, reverse=True)) + ")")
+    found = frozenset({vocabulary[id] for id in hidden} | {added.spelling for added in folder.added}) - {""}
     clean = folder.settings.get("clean_up_tokenization_spaces") is True
 
     def encode(text: str, known: Sequence[str] = (), pair: str | None = None) -> Tokens:
         if pair is not None:
             raise UsageError("its tokenizer takes one text, not a pair", folder.path)
         ids = [*before]
-        for at, part in enumerate(pattern.split(text) if found else [text]):
-            ids += [numbers[part]] if at % 2 else cut(part, at == 0) if part else []
+        with guarded("cannot cut the text", folder.path):
+            for at, part in enumerate(divided(text, found)):
+                ids += [numbers[part]] if at % 2 else cut(part, at == 0) if part else []
         ids += after
         return Tokens([vocabulary[id] for id in ids], ids)
 
@@ -135,12 +146,32 @@ def assembled(
 
 def loaded(folder: Folder, name: str) -> tuple[Any, list[str]]:
     """The sentencepiece model of a file, and its pieces by id."""
-    model = needed("sentencepiece", folder.at(name)).SentencePieceProcessor()
+    model = needed("sentencepiece", "text", folder.at(name)).SentencePieceProcessor()
+    data = folder.data(name)
     try:
-        model.LoadFromSerializedProto(folder.data(name))
-        return model, [model.id_to_piece(id) for id in range(model.get_piece_size())]
-    except (RuntimeError, UnicodeDecodeError):  # what the library says names its own source lines
+        with guarded("", ""):
+            model.LoadFromSerializedProto(data)
+            return model, [model.id_to_piece(id) for id in range(model.get_piece_size())]
+    except DataError:  # what the library says names its own source lines
         raise DataError("not a sentencepiece model", folder.at(name)) from None
+
+
+def divided(text: str, words: Collection[str]) -> list[str]:
+    """A text divided at some words, leftmost first and then the longest: text, word, text, word, … text.
+
+    >>> divided("a<s>b</s>", {"<s>", "</s>"})
+    ['a', '<s>', 'b', '</s>', '']
+    """
+    lengths = sorted({len(word) for word in words if word}, reverse=True)
+    first = re.compile("[" + "".join({re.escape(word[0]) for word in words if word}) + "]") if lengths else None
+    parts, start, at = [], 0, 0
+    while first and (found := first.search(text, at)):
+        at = found.start()
+        size = next((n for n in lengths if text[at : at + n] in words), 0)
+        parts += [text[start:at], text[at : at + size]] if size else []
+        at += size or 1
+        start = at if size else start
+    return [*parts, text[start:]]
 
 
 def required(folder: Folder, file: str, numbers: Mapping[str, int], *names: str) -> dict[str, int]:
