@@ -34,6 +34,9 @@ def decoded(source: Source) -> Array:
         guarded("not a PNG or JPEG that can be read", source.name),
         image.open(content, formats=("PNG", "JPEG")) as opened,
     ):
+        if opened.width * opened.height > image.MAX_IMAGE_PIXELS:
+            size, most = f"{opened.width}x{opened.height} pixels", image.MAX_IMAGE_PIXELS
+            raise DataError(f"{size} (expected at most {most})", source.name)
         return np.asarray(opened.convert("RGB"))
 
 

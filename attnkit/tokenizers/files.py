@@ -125,7 +125,7 @@ class Folder:
         if found is None:
             return default
         if not isinstance(found, bool):
-            raise DataError(f"{name} is {str(found)[:40]} (expected true or false)", self.at("tokenizer_config.json"))
+            raise DataError(f"{name} is {str(found)[:40]!r} (expected true or false)", self.at("tokenizer_config.json"))
         return found
 
     @cached_property
@@ -160,7 +160,7 @@ def checked_numbers(found: Mapping[str, Any], name: str) -> dict[str, int]:
     seen: dict[int, str] = {}
     for word, id in found.items():
         if type(id) is not int or not 0 <= id <= LARGEST:
-            raise DataError(f"token {word[:40]!r} has id {str(id)[:40]} (expected 0 to {LARGEST})", name)
+            raise DataError(f"token {word[:40]!r} has id {repr(id)[:40]} (expected 0 to {LARGEST})", name)
         if id in seen:
             raise DataError(f"tokens {seen[id][:40]!r} and {word[:40]!r} have the same id {id}", name)
         seen[id] = word

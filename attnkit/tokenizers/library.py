@@ -122,7 +122,9 @@ def completed(library: Any, folder: Folder, name: str, special: Mapping[str, int
         for added in folder.added:
             library.add_tokens([token(added.spelling, normalized=False, special=added.special)])
             if library.token_to_id(added.spelling) != added.id:
-                raise DataError(f"added token {added.spelling!r} has id {added.id}, after others of ids below it", name)
+                raise DataError(
+                    f"added token {added.spelling[:40]!r} has id {added.id}, after others of ids below it", name
+                )
         return wrapped(library, name, folder.settings)
 
 

@@ -174,7 +174,7 @@ def used(folder: str, family: str, has_text: bool) -> None:
             attnkit.decode(memory, model=folder, score="a cat")
     else:
         attnkit.decode(**given(folder, has_text, ["The cat"]), max_tokens=2)
-        attnkit.decode(None, model=folder, max_tokens=2, beam=2)
+        attnkit.decode(**given(folder, has_text, ["The cat"]), max_tokens=2, beam=2)
         if has_text:
             attnkit.decode("The", model=folder, score="a cat")
 

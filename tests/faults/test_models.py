@@ -4,6 +4,8 @@ import json
 import os
 import pty
 import shutil
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,98 @@ def test_a_terminal_in_place_of_text(attnkit, refused, tool):
         os.close(leader)
         os.close(terminal)
     refused(run, 2, f"{tool}: no input, and standard input is a terminal: give TEXT, or pipe it in")
+
+
+@pytest.fixture
+def panicking(attnkit):
+    """A folder of BERT whose tokenizer.json names a token that it does not number: the library panics on a text."""
+    folder = attnkit.folder / "model"
+    shutil.copytree(MODELS / "bert-mlm", folder)
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    settings["post_processor"]["special_tokens"].pop("[CLS]")
+    (folder / "tokenizer.json").write_text(json.dumps(settings))
+    return "model/tokenizer.json"
+
+
+@pytest.mark.parametrize("line", ["embed --dim 4 --tokenizer model/tokenizer.json", "embed --model model",
+                                  "encode --model model"])  # fmt: skip
+def test_a_panic_of_the_tokenizers_library(attnkit, refused, panicking, line):
+    refused(attnkit(*line.split(), "the cat"), 3, f"{line.split()[0]}: {panicking}: cannot cut the text: ")
+
+
+def test_a_panic_where_standard_error_is_closed(attnkit, panicking):
+    run = attnkit.shell(f"attnkit embed --dim 4 --tokenizer {panicking} cat 2>&-; echo $?")
+    assert run.out == b"3\n"
+
+
+def png(*chunks):
+    """A PNG of these chunks, whatever is in them."""
+    made = b"\x89PNG\r\n\x1a\n"
+    for kind, body in chunks:
+        made += struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    return made
+
+
+HEADER = b"IHDR", struct.pack(">IIBBBBB", 4, 4, 8, 2, 0, 0, 0)
+IMAGES = {
+    "short gamma": png(HEADER, (b"gAMA", b""), (b"IDAT", zlib.compress(bytes(52))), (b"IEND", b"")),
+    "short header": png((b"IHDR", b"\0\0\0\1"), (b"IEND", b"")),
+    "no size": png((b"IHDR", bytes(13)), (b"IEND", b"")),
+    "bomb": png((b"IHDR", struct.pack(">IIBBBBB", 12000, 9000, 8, 2, 0, 0, 0)), (b"IDAT", b""), (b"IEND", b"")),
+    "signature": b"\x89PNG",
+    "JPEG marks": b"\xff\xd8\xff" + bytes(range(256)),
+}
+
+
+@pytest.mark.parametrize("content", IMAGES.values(), ids=IMAGES)
+def test_an_image_that_cannot_be_read(main, refused, attnkit, content):
+    attnkit.file("image", content)
+    refused(main("encode", "--model", str(MODELS / "vit"), "--image", "image"), 3, "encode: image: ")
+
+
+PREPARED = [
+    {"image_mean": None, "image_std": [0.5, 0.5]}, {"image_mean": 0.5}, {"image_mean": [0, "x", 1]}, {"image_std": []},
+    {"image_std": [0, 1, 1]}, {"image_std": [1e-300, 1, 1]}, {"image_std": {"0": 1}}, {"resample": 99},
+    {"resample": "bilinear"}, {"rescale_factor": "x"}, {"rescale_factor": 1e400}, {"do_resize": 1}, {"size": {}},
+    {"size": "224"}, {"size": [32, 32]}, {"size": {"height": 32}}, {"size": {"shortest_edge": 32}},
+    {"size": 60_000}, {"size": {"height": 32, "width": 10**12}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", PREPARED, ids=str)
+def test_settings_of_images(main, refused, attnkit, changes):
+    folder = attnkit.folder / "model"
+    shutil.copytree(MODELS / "vit", folder)
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}).replace("Infinity", "1e400"))
+    run = main("encode", "--model", "model", "--image", str(MODELS / "vit.png"))
+    refused(run, 3, "encode: model/preprocessor_config.json: ")
+
+
+def test_an_image_much_larger_than_the_model_is_not_made(attnkit, refused):
+    folder = attnkit.folder / "model"
+    shutil.copytree(MODELS / "vit", folder)
+    (folder / "preprocessor_config.json").write_text('{"size": 60000}')
+    run = attnkit("encode", "--model", "model", "--image", str(MODELS / "vit.png"))
+    refused(run, 3, "encode: model/preprocessor_config.json: size 60000x60000 (expected at most 4 times the 32x32")
+
+
+@pytest.mark.parametrize("number", ["2147483648", "9223372036854775808", "1" + "0" * 30, "1" + "0" * 400, "1e400"])
+@pytest.mark.parametrize(("file", "key"), [("config.json", "vocab_size"), ("config.json", "n_positions"),
+                                           ("generation_config.json", "eos_token_id")])  # fmt: skip
+def test_numbers_beyond_those_of_the_machine(main, refused, attnkit, file, key, number):
+    folder = attnkit.folder / "model"
+    shutil.copytree(MODELS / "gpt2", folder)
+    settings = json.loads((folder / file).read_text()) | {key: "NUMBER"}
+    (folder / file).write_text(json.dumps(settings).replace('"NUMBER"', number))
+    refused(main("decode", "--model", "model", "a cat", "--max-tokens", "1"), 3, "decode: model/")
+
+
+def test_a_rotation_that_cannot_be_computed(main, refused, attnkit):
+    folder = attnkit.folder / "model"
+    shutil.copytree(MODELS / "llama-yarn", folder)
+    saying(rope_theta=1)(folder)
+    refused(main("show", "model"), 3, "show: model/config.json: rope_theta 1")
 
 
 def test_a_folder_has_no_history(attnkit, refused):

@@ -148,3 +148,33 @@ def test_without_the_library(monkeypatch, library, name):
 def test_a_tokenizer_json_alone():
     with pytest.raises(DataError, match=r"t\.json: a Git LFS pointer"):
         from_json(POINTER.decode(), "t.json")
+
+
+@pytest.mark.parametrize("escape", ["\\UFFFFFFFF", "\\ud800", "\\xZZ", "\\u12", "\\q"])
+def test_escapes_that_stand_for_no_character(tmp_path, escape):
+    (tmp_path / "vocab.yml").write_text(f'a: 0\n"b{escape}": 1\n')
+    fails(tmp_path, "vocab.yml: line 2: escape .* stands for no character")
+
+
+def test_every_escape_of_yaml(tmp_path):
+    (tmp_path / "vocab.yml").write_text(r'"\x41\u00e9\U0001f642\t\"\\\N\_\L\P\/\ ": 0')
+    assert from_folder(str(tmp_path)).vocabulary == ['Aé🙂\t"\\\x85\xa0\u2028\u2029/ ']
+
+
+def test_extra_ids_that_the_model_has_no_room_for(tmp_path):
+    for file in ("spiece.model", "config.json"):
+        (tmp_path / file).write_bytes((MODELS / "t5" / file).read_bytes())
+    write(tmp_path, tokenizer_config_json={"extra_ids": 200_000})
+    fails(
+        tmp_path, r"tokenizer_config.json: extra_ids is '200000' \(expected 0 to 4, as 80 pieces in a vocab_size of 84"
+    )
+    (tmp_path / "config.json").unlink()
+    fails(tmp_path, r"extra_ids is '200000' \(expected 0 to 65536\)")
+
+
+def test_very_many_tokens_found_whole(tmp_path):
+    """A pattern of so many alternatives takes half a minute to make."""
+    (tmp_path / "spiece.model").write_bytes((MODELS / "t5" / "spiece.model").read_bytes())
+    write(tmp_path, tokenizer_config_json={"extra_ids": 1 << 16})
+    tokens = from_folder(str(tmp_path)).encode("a <extra_id_1> b <extra_id_12> <extra_id_65535><extra_id_x>").spellings
+    assert [one for one in tokens if one.startswith("<extra")] == ["<extra_id_1>", "<extra_id_12>", "<extra_id_65535>"]
