@@ -111,7 +111,7 @@ class Tool:
         if paths := self._paths(item):
             return Call(self, parameters, common | {"format": "json"}, operands=paths).result()
         if isinstance(item, Record):
-            item = [item] if self.operand == PARTS else replace(item, formulas={}, asked=())
+            item = [item] if self.operand == PARTS else replace(numeric(item), formulas={}, asked=())
         elif isinstance(item, np.ndarray | np.generic | int | float):
             item = arrayed(item, "x")
         elif isinstance(item, str | list) and self.operand != INPUT and all(isinstance(one, str) for one in item):
@@ -134,9 +134,17 @@ def arrayed(value: Any, name: str) -> Record:
         array = np.asarray(value)
     except ValueError:  # lists of unlike lengths
         raise UsageError("expected an array of numbers, got lists that make none", name) from None
-    if array.dtype.kind not in "fiubV":
-        raise UsageError(f"expected an array of numbers, got one of {array.dtype}", name)
-    return Record({"x": array})
+    return numeric(Record({"x": array}), name)
+
+
+def numeric(record: Record, name: str = "") -> Record:
+    """The record, once its tensors are known to be of numbers; UsageError names the flag, else the tensor."""
+    for tensor, array in record.tensors.items():
+        if not isinstance(array, np.ndarray | np.generic):
+            raise UsageError(f"expected an array, got {type(array).__name__}", name or tensor)
+        if array.dtype.kind not in "fiubV":
+            raise UsageError(f"expected an array of numbers, got one of {array.dtype}", name or tensor)
+    return record
 
 
 # what Python may give where the command line names a file -> the types of it, or what it must have, and its name
@@ -158,7 +166,7 @@ def content_of(value: Any, load: str, flag: str) -> Any:
     if load in ("tensor", "image"):
         if not isinstance(value, Record) or "x" not in value:
             raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
-        return value["x"] if load == "image" else value
+        return value["x"] if load == "image" else numeric(value, flag)
     fits, expected = CONTENTS[load]
     if load == "tensors" and isinstance(value, Record):
         return value.tensors

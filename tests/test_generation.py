@@ -534,3 +534,21 @@ def test_texts_of_a_stream_stand_in_lines_and_tables_apart(flags):
     out, _ = run(*line, input=b"the cat\nthe dog\n")
     tables = "--best" in flags or "--score" in flags
     assert ("\n\n" in out.decode()) == tables
+
+
+@pytest.mark.parametrize(
+    ("name", "ablated", "problem"),
+    [
+        ("gpt2", "decoder.0", "the run has no attention layer 'decoder.0'; did you mean decoder.0.self?"),
+        ("gpt2", "encoder.0.self", "no attention layer 'encoder.0.self'; did you mean decoder.0.self?"),
+        ("gpt2", "decoder.0.self:9", "decoder.0.self has heads 0 to 3, not 9"),
+        ("gpt2", "decoder.0.ffn", "no attention layer 'decoder.0.ffn'; did you mean decoder.0.self?"),
+        ("gpt2", "xyz", r"no attention layer 'xyz' \(it has decoder.0.self, decoder.1.self\)"),
+        ("marian", "encoder.0.self", "no attention layer 'encoder.0.self'; did you mean decoder.0.self?"),
+        ("marian", "decoder.0.cross:0:5", "decoder.0.cross has heads 0 to 3, not 4"),
+    ],
+)
+def test_heads_that_the_model_lacks_are_a_wrong_usage(name, ablated, problem):
+    for limit in (0, 1):
+        with pytest.raises(UsageError, match=f"--ablate: .*{problem}"):
+            attnkit.decode("le chat", model=folder(name), max_tokens=limit, ablate=(ablated,))

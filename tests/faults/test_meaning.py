@@ -260,3 +260,8 @@ def test_an_unknown_word_becomes_the_unknown_token(attnkit, files):
     files({"v.txt": "a\n[UNK]\n"})
     run = attnkit("embed", "a zzz", "--dim", "2", "--vocab", "v.txt")
     assert json.loads(run.out)["tensors"]["ids"]["data"] == [0, 1]
+
+
+def test_segments_of_a_single_number(attnkit, refused):
+    attnkit.file("one.json", b"7")
+    refused(attnkit("mask", "good.json", "--segments", "one.json"), 3, "mask: one.json: segments (): a single number")

@@ -1,0 +1,95 @@
+"""A single number, or what is none, in every place where Python may give an array: a result or an error of ours."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import commands
+from attnkit.errors import AttnkitError, UsageError
+from attnkit.tensors import Record
+
+MODELS = Path(__file__).parent / "references" / "models"
+GPT2, VIT = str(MODELS / "gpt2"), str(MODELS / "vit")
+X, IDS, IMAGE = np.ones((3, 4)), np.array([1, 2]), np.zeros((3, 32, 32), np.float32)
+
+CALLS = [
+    ("embed", "a b", {"dim": 4}),
+    ("embed", None, {"ids": IDS, "model": GPT2}),
+    ("embed", None, {"image": IMAGE, "model": VIT}),
+    ("posenc", X, {}),
+    ("posenc", X, {"kind": "rotary"}),
+    ("posenc", X, {"kind": "alibi"}),
+    ("posenc", X, {"kind": "t5"}),
+    ("mask", X, {"causal": True}),
+    ("attend", X, {"heads": 2, "seed": 0}),
+    ("attend", X, {}),
+    ("layernorm", X, {}),
+    ("layernorm", X, {"kind": "batch"}),
+    ("ffn", X, {"hidden": 8}),
+    ("merge", None, {}),
+    ("diff", X, {}),
+    ("history", X, {}),
+    ("encode", Record({"ids": IDS}), {"model": GPT2}),
+    ("encode", None, {"image": IMAGE, "model": VIT}),
+    ("decode", X, {"table": np.ones((5, 4))}),
+    ("decode", None, {"ids": IDS, "model": GPT2, "max_tokens": 1}),
+]
+NUMBERS = [np.float64(2), np.array(1), np.array(True), np.array("a"), np.array(None), np.zeros(0)]
+BESIDE = ("ids", "mask", "memory", "memory_mask", "bias", "types", "grid")
+
+
+def given(tool, item, parameters):
+    """Every call with one of the numbers: as what the tool is called with, beside x, or as a parameter."""
+    for number in NUMBERS:
+        yield number, parameters
+        for name in BESIDE:
+            yield (
+                Record({"x": X if isinstance(item, Record | None | str) else item, name: np.asarray(number)}),
+                parameters,
+            )
+        for name in commands.find(tool).flags:
+            if name not in ("trace", "cache_out"):  # names of files
+                yield item, parameters | {name: number}
+                yield item, parameters | {name: Record({"x": np.asarray(number)})}
+
+
+@pytest.mark.parametrize(("tool", "item", "parameters"), CALLS)
+def test_a_number_for_an_array(tool, item, parameters):
+    call = getattr(attnkit, tool, None) or commands.find(tool)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for one, more in given(tool, item, parameters):
+            try:
+                call(one, **more)
+            except AttnkitError as error:
+                assert error.exit_code in (2, 3, 4) and "\n" not in str(error), (one, more)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"mask": "none.npy"}, "none.npy: No such file"),
+        ({"mask": b"ab"}, "--mask: expected an array of numbers"),
+        ({"mask": [[1], [1, 2]]}, "--mask: expected an array of numbers, got lists that make none"),
+        ({"params": X}, "--params: expected a dict of arrays, got ndarray"),
+        ({"model": X, "layer": "decoder.0.self"}, "--model: expected a folder or a model, got ndarray"),
+        ({"causal": X}, "causal: expected True or False"),
+        ({"causal": "yes"}, "causal: expected True or False, got 'yes'"),
+    ],
+)
+def test_what_was_expected(given, problem):
+    with pytest.raises(AttnkitError, match=problem):
+        attnkit.attend(X, **given)
+
+
+def test_what_stands_for_an_array():
+    table = attnkit.attend(X, mask=np.bool_(True), causal=1)
+    np.testing.assert_array_equal(table["x"], attnkit.attend(X, mask=np.array([[True]]), causal=True)["x"])
+    assert (
+        attnkit.embed(None, ids=IDS, model=MODELS / "gpt2").history == attnkit.embed(None, ids=IDS, model=GPT2).history
+    )
+    with pytest.raises(UsageError, match="takes a Pair of records, not Record"):
+        commands.find("diff")(X)
