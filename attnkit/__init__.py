@@ -12,6 +12,7 @@ masking       which mask and bias attention uses
 tracing       intermediates of a run kept, replaced, switched off; recipes: a model as a shell pipeline
 generating/   text token by token: prompts, caches, what is shown on the way
 options, commandline, operands, formats, views, output   flags, arguments, files, formats, looks, results
+libraries     optional ones: imported when needed, their failures in one line
 pipelines     tools chained in one process
 cli           the process: arguments in, exit code out
 

@@ -259,6 +259,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
     generation = os.path.join(folder, GENERATION)
     if exists(generation):
         said = {key: value for key, value in document(generation).items() if value is not None and TOKEN.search(key)}
+        Settings(said, generation).special()  # what is wrong there is not in config.json
         settings, files = Settings({**raw, **said}, path), [path, generation]
     weights = open_weights(folder)
     weights.prefixes = family.PREFIXES

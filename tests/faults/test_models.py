@@ -218,7 +218,7 @@ def test_numbers_beyond_those_of_the_machine(main, refused, attnkit, file, key, 
     shutil.copytree(MODELS / "gpt2", folder)
     settings = json.loads((folder / file).read_text()) | {key: "NUMBER"}
     (folder / file).write_text(json.dumps(settings).replace('"NUMBER"', number))
-    refused(main("decode", "--model", "model", "a cat", "--max-tokens", "1"), 3, "decode: model/")
+    refused(main("decode", "--model", "model", "a cat", "--max-tokens", "1"), 3, f"decode: model/{file}: ")
 
 
 def test_a_rotation_that_cannot_be_computed(main, refused, attnkit):
