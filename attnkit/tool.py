@@ -161,9 +161,9 @@ CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def content_of(value: Any, load: str, flag: str) -> Any:
     """What Python gave in place of a file, as loading the file would give it; UsageError says what was expected."""
-    if load in ("tensor", "image", "memory", "attended") and not isinstance(value, Mapping | Record):
+    if load in ("tensor", "ids", "image", "memory", "attended") and not isinstance(value, Mapping | Record):
         value = arrayed(value, flag)
-    if load in ("tensor", "image"):
+    if load in ("tensor", "ids", "image"):
         if not isinstance(value, Record) or "x" not in value:
             raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
         return value["x"] if load == "image" else numeric(value, flag)
