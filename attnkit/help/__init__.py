@@ -62,7 +62,7 @@ def _render_block(block: str, width: int, bold: bool) -> str:
         return _render_table(block, width)
     if block.startswith("- "):
         items = _plain(block)[2:].split("\n- ")
-        return "\n".join(_fill(item, width, "  ") for item in items)
+        return "\n".join(_fill(f"- {item}", width, "  ") for item in items)
     return _fill(_plain(block), width, "")
 
 
@@ -76,7 +76,9 @@ def _plain(text: str) -> str:
 
 
 def _fill(text: str, width: int, indent: str) -> str:
-    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        " ".join(text.split()), width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _render_table(block: str, width: int) -> str:
@@ -89,9 +91,12 @@ def _render_table(block: str, width: int) -> str:
     """
     rows = [[_plain(cell).strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()]
     rows = [[cell.replace(r"\|", "|") for cell in row] for row in rows if set("".join(row)) - set("-: ")]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 8:
-        widths[widths.index(max(widths))] -= 1
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    while sum(widths) + 2 * (len(widths) - 1) > width and widths != words:  # no word is cut
+        spare = [size - word for size, word in zip(widths, words, strict=True)]
+        widths[spare.index(max(spare))] -= 1
     lines = []
     for row in rows:
         cells = [_fill(cell, size, "").splitlines() for cell, size in zip(row, widths, strict=True)]

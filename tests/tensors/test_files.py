@@ -1,4 +1,4 @@
-"""Sources and sinks: the fault list, section I, through real pipes, signals and limits."""
+"""Sources and sinks: section I of `attnkit help faults`, through real pipes, signals and limits."""
 
 import ctypes
 import os

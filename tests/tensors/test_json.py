@@ -1,4 +1,4 @@
-"""JSON: the fault list, section J, numbers to the last bit, and documents that arrive piece by piece."""
+"""JSON: section J of `attnkit help faults`, numbers to the last bit, and documents that arrive piece by piece."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""NPY: the fault list, section N, and what numpy.save writes."""
+"""NPY: section N of `attnkit help faults`, and what numpy.save writes."""
 
 import io
 import struct

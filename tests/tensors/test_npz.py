@@ -1,4 +1,4 @@
-"""NPZ: the fault list, section Z, and the archives of numpy and zipfile."""
+"""NPZ: section Z of `attnkit help faults`, and the archives of numpy and zipfile."""
 
 import io
 import os

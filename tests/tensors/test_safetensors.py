@@ -1,4 +1,4 @@
-"""safetensors: the fault list, section S, and the library that everyone uses."""
+"""safetensors: section S of `attnkit help faults`, and the library that everyone uses."""
 
 import json
 

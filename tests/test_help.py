@@ -1,0 +1,109 @@
+"""attnkit help: topics and tools, Markdown on a pipe, plain text on a terminal."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnkit import cli, commands, help
+
+ROOT = Path(__file__).parent.parent
+TOPICS = help.list_topics()
+
+
+def run(*arguments, **options):
+    command = [sys.executable, "-m", "attnkit", "help", *arguments]
+    return subprocess.run(command, capture_output=True, cwd=ROOT, **options)
+
+
+def on_a_terminal(*arguments, **env):
+    """What a terminal shows of a page."""
+    leader, follower = pty.openpty()
+    env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")} | env
+    with subprocess.Popen([sys.executable, "-m", "attnkit", "help", *arguments], stdout=follower, cwd=ROOT, env=env):
+        os.close(follower)
+        shown = b""
+        try:
+            while chunk := os.read(leader, 65536):
+                shown += chunk
+        except OSError:  # how Linux says that the other side is closed
+            pass
+    os.close(leader)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_alone_it_lists_every_tool_and_topic(capfd):
+    assert cli.main(["help"]) == 0
+    shown = capfd.readouterr().out
+    for name, what in {**commands.TOOLS, **TOPICS}.items():
+        assert re.search(rf"^  {name} +{re.escape(what)}$", shown, re.MULTILINE)
+    assert set(TOPICS) >= {"checkpoints", "faults", "operators"}
+
+
+@pytest.mark.parametrize("tool", ["attend", "run"])
+def test_a_tool_is_its_own_help(tool, capfd):
+    assert cli.main(["help", tool]) == 0
+    first = capfd.readouterr().out
+    assert cli.main([tool, "--help"]) == 0
+    assert first == capfd.readouterr().out != ""
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_pipe_gets_the_markdown(topic):
+    done = run(topic, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == (ROOT / "attnkit" / "help" / f"{topic}.md").read_bytes()
+
+
+@pytest.mark.parametrize("width", [60, 100])
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_terminal_gets_text_that_fits(topic, width):
+    shown = on_a_terminal(topic, COLUMNS=str(width), TERM="xterm")
+    title = help.read_page(topic).partition("\n")[0].removeprefix("# ")
+    assert shown.startswith(f"\x1b[1m{title}\x1b[0m\n\n")
+    examples = [line for line in shown.splitlines() if line.startswith("    ")]
+    prose = [line for line in shown.splitlines() if not line.startswith("    ")]
+    assert not any(re.match(r"#|\||```", line) or "`" in line for line in prose)
+    assert any(line.startswith("    $ attnkit ") or "| attnkit" in line for line in examples)
+    for line in prose:  # names are not cut, and a row of several long ones may need more
+        assert len(line) <= width or line.startswith("\x1b[1m") or max(map(len, line.split())) > 30
+
+
+@pytest.mark.parametrize("setting", [{"NO_COLOR": "1", "TERM": "xterm"}, {"TERM": "dumb"}])
+def test_no_bold_where_none_is_wanted(setting):
+    shown = on_a_terminal("faults", **setting)
+    assert "\x1b" not in shown and shown.startswith("faults: bad input")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["operator"], "no tool or topic 'operator'; did you mean operators?"),
+        (["atend"], "no tool or topic 'atend'; did you mean attend?"),
+        (["../cli"], "no tool or topic '../cli'; attnkit help lists both"),
+        (["attend", "mask"], "expected one TOOL or TOPIC, got 2: attend mask"),
+    ],
+)
+def test_what_is_no_topic(arguments, problem):
+    done = run(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"attnkit help: {problem}\n")
+
+
+@pytest.mark.parametrize(
+    ("stream", "problem"), [(">&-", "Bad file descriptor"), (">/dev/full", "No space left on device")]
+)
+def test_a_page_that_cannot_be_written(stream, problem):
+    line = f'"{sys.executable}" -m attnkit help faults {stream}'
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (4, f"attnkit help: <stdout>: write error: {problem}\n")
+
+
+def test_every_fault_that_a_test_names_is_in_the_list():
+    listed = set(re.findall(r"^- ([A-Z][0-9]+):", help.read_page("faults"), re.MULTILINE))
+    for path in [*(ROOT / "tests" / "faults").glob("*.py"), *(ROOT / "tests" / "tensors").glob("*.py")]:
+        for comment in re.findall(r"^ *#( [NZSJMIT][0-9]+(?:[,:].*)?)$", path.read_text(), re.MULTILINE):
+            assert set(re.findall(r"\b[NZSJMIT][0-9]+\b", comment)) <= listed, f"{path.name}:{comment}"
