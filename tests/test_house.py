@@ -16,7 +16,7 @@ from attnkit import cli, commands, options
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attnkit"
 PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").glob("*.md"))]
-OTHERS = {"--no-deps"}  # flags of other programs that a page runs
+OTHERS = {"--no-deps", "--haeds"}  # of pip, and of an example that is misspelled
 
 # room -> the rooms it may import; everything may import errors
 ARROWS = {

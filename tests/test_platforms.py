@@ -87,7 +87,9 @@ def attnkit(tmp_path):
 
 
 def test_stages_of_a_pipe(attnkit):
-    line = "attnkit {} 'The cat sat' --dim 8 | attnkit {} | attnkit {} --causal | attnkit {} --heads 2 --only x -f npy"
+    line = (
+        "attnkit {} 'The cat sat' --dim 8 | attnkit {} | attnkit {} --causal | attnkit {} --heads 2 --only x -f npy -q"
+    )
     made = attnkit(line.format("embed", "posenc", "mask", "attend"))
     [record] = read(Source.of(made))
     here = f'"{sys.executable}" -m attnkit'
@@ -101,10 +103,10 @@ def test_a_file_is_replaced_and_read_from_every_place(attnkit, tmp_path):
     (tmp_path / "x.npz").write_bytes(b"old")
     attnkit("echo '[[2,4],[6,9]]' > x.json; attnkit layernorm x.json -o x.npz && attnkit layernorm x.npz -o x.npz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "elsewhere.py", "x.json", "x.npz"]
-    expected = attnkit("attnkit attend x.npz -f npy")
-    for line in ("attnkit attend < x.npz -f npy", "cat x.npz | attnkit attend -f npy",
-                 "attnkit attend <(cat x.npz) -f npy", "attnkit attend x.npz -f npy -o /dev/stdout",
-                 "attnkit run 'attend x.npz -f npy'"):  # fmt: skip
+    expected = attnkit("attnkit attend x.npz -f npy -q")
+    for line in ("attnkit attend < x.npz -f npy -q", "cat x.npz | attnkit attend -f npy -q",
+                 "attnkit attend <(cat x.npz) -f npy -q", "attnkit attend x.npz -f npy -q -o /dev/stdout",
+                 "attnkit run 'attend x.npz -f npy -q'"):  # fmt: skip
         assert attnkit(line) == expected
 
 
