@@ -96,7 +96,8 @@ def stage(name, **parameters):
 
 STAGES = st.one_of(
     stage("posenc", kind=["sinusoidal", "rotary"], offset=[0, 9]),
-    stage("mask", window=[(-1, 0), (2, 1)], causal=[None, True], prefix=[None, 0, 3]),
+    stage("mask", window=[(-1, 0), (2, 1)], causal=[None, True]),
+    stage("mask", window=[(-1, 0), (2, 1)], prefix=[0, 3]),
     stage("attend", heads=[1, 2, 4], seed=[0, 3], softcap=[1.0, 30.0], keep=[("weights",), ("q", "masked")]),
     stage("layernorm", kind=["layer", "rms", "batch"], eps=[1e-9, 0.1]),
     stage(

@@ -167,7 +167,7 @@ def attend(
         scale=scale, softcap=softcap, score=score, score_params=compared,
         past_key=array(past_key), past_value=array(past_value), softmax_dtype=softmax_dtype,
         rotary=said_by_model.get("rotary"), weights=how,
-        keep=(*asked, emit, *ALWAYS, *(["lse"] if partial or v.shape[-1] else [])),
+        keep=(*asked, emit, *ALWAYS, *(["lse"] if partial or v.shape[-1:] != (0,) else [])),
     )  # fmt: skip
     if not partial and "lse" in found:
         attending.warn_of_blind(np.isneginf(found["lse"]), strict)

@@ -88,7 +88,7 @@ def _number(rope: Rope, name: str, default: float | None = None) -> float:
     if value is None:
         raise DataError(f"rope_type {rope.get('rope_type', rope.get('type'))!r} needs {name!r}")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise DataError(f"{name} {str(value)[:40]!r} (expected a positive number)")
+        raise DataError(f"{name} {repr(value)[:40]} (expected a positive number)")
     return float(value)
 
 

@@ -142,13 +142,14 @@ def reject(attnkit, refused, request):
         reader, by_name, onto_old = list(itertools.product(READERS, (False, True), (False, True)))[number % 40]
         name = attnkit.file("in.put", content) if by_name else "-"
         arguments = reader.replace("INPUT", name).split()
+        old = "old.svg" if arguments[0] == "history" else "old.json"  # which writes text
         if onto_old:
-            arguments += ["-o", attnkit.file("old.json", OLD)]
+            arguments += ["-o", attnkit.file(old, OLD)]
         before = set(os.listdir(attnkit.folder))
         run = attnkit(*arguments, stdin=b"" if by_name else content, limits=FLAT)
         refused(run, 3, f"{arguments[0]}: {name if by_name else '<stdin>'}: ", *parts)
         assert set(os.listdir(attnkit.folder)) == before
-        assert not onto_old or (attnkit.folder / "old.json").read_bytes() == OLD
+        assert not onto_old or (attnkit.folder / old).read_bytes() == OLD
 
     return check
 

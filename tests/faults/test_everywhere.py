@@ -37,7 +37,7 @@ TOKENIZERS = {
 }
 IMAGES = {"cut": (b"\x89PNG\r\n\x1a\n", "not a PNG or JPEG that can be read"), "text": TENSORS["text"]}
 BAD = {"tensor": TENSORS, "tensors": TENSORS, "words": WORDS, "tokenizer": TOKENIZERS, "image": IMAGES}
-BAD |= {"memory": TENSORS, "attended": TENSORS, "patches": TENSORS, "model": {"a file": (b"", "not a folder")}}
+BAD |= {"memory": TENSORS, "attended": TENSORS, "ids": TENSORS, "patches": TENSORS, "model": {"a file": (b"", "not a folder")}}
 FLAGS = [
     (name, flag.replace("_", "-").strip("-"), found.load)
     for name, tool in TOOLS.items()
@@ -82,10 +82,11 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
 def test_operands(attnkit, main, refused, tool):
     for content, problem in TENSORS.values():
         name = attnkit.file("bad", content)
+        old = "old.svg" if tool == "history" else "old.json"  # which writes text
         for operands in [["bad"], ["bad:x"]] if tool != "diff" else [["bad", "good.json"], ["good.json", "bad"]]:
-            run = main(tool, *operands, *READING.get(tool, []), "-o", attnkit.file("old.json", b"old"))
+            run = main(tool, *operands, *READING.get(tool, []), "-o", attnkit.file(old, b"old"))
             refused(run, 3, f"{tool}: {name}: ", problem)
-            assert (attnkit.folder / "old.json").read_bytes() == b"old"
+            assert (attnkit.folder / old).read_bytes() == b"old"
 
 
 @pytest.mark.slow

@@ -455,7 +455,7 @@ def test_a_mapped_file_that_is_cut_short_while_it_is_written_out(tmp_path, monke
     assert os.listdir(tmp_path) == ["big"]
 
 
-# S10
+# I19
 def test_the_signals_are_set_before_anything_is_imported():
     code = (
         "import builtins, signal, sys; imported = builtins.__import__\n"
@@ -471,7 +471,7 @@ def test_the_signals_are_set_before_anything_is_imported():
     assert set(done.stdout.split()) <= {"gc", "enum"}  # modules of C, and what `signal` itself needs
 
 
-# S11
+# I12
 def test_the_temporary_of_a_private_file_is_private(attnkit):
     attnkit.file("old.json", b"old")
     (attnkit.folder / "old.json").chmod(0o600)

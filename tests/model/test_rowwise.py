@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, UsageError
 from attnkit.model import SCORES, attention, rowwise
 
 RNG = np.random.default_rng(11)
@@ -135,7 +135,7 @@ def test_errors_tell_of_the_whole():
         attention(q, k, v, keep=(), bias=np.ones(34), softmax_dtype="float16")
     with pytest.raises(DataError, match=r"Q \(2,4,21,6\)"):
         attention(q, k, v, keep=(), score="additive", score_params=PARAMS | {"wa": np.ones((7, 3))})
-    with pytest.raises(DataError, match="query 21 of 21"):
+    with pytest.raises(UsageError, match="query 21 of 21"):
         attention(q, k, v, keep=("weights",), weights="rows:21", softmax_dtype="float16")
 
 
