@@ -35,6 +35,11 @@ def is_finite(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
+def is_nested(value: Any) -> bool:
+    """Whether a value is a list of lists."""
+    return isinstance(value, list) and all(isinstance(one, list) for one in value)
+
+
 class Settings:
     """The keys of a configuration; a key that is null counts as one that is absent.
 
@@ -144,7 +149,8 @@ class Settings:
     def special(self, start: int | None = None, eos: tuple[int, ...] = (), **ids: int | None) -> Special:
         """The special tokens, the arguments standing in for those that are not said."""
         lists = self._get("bad_words_ids", [], "a list of lists of ids")
-        if not isinstance(lists, list) or not all(isinstance(words, list) for words in lists):
+        banned = [words[0] for words in lists if len(words) == 1] if is_nested(lists) else None
+        if banned is None or not all(type(one) is int and 0 <= one <= LARGEST for one in banned):
             raise self._ill("bad_words_ids", lists, "a list of lists of ids")
         return Special(
             start=self.token("decoder_start_token_id", start),
@@ -153,7 +159,7 @@ class Settings:
             bos=self.token("bos_token_id", ids.get("bos")),
             forced_bos=self.token("forced_bos_token_id"),
             forced_eos=self.token("forced_eos_token_id", ids.get("forced_eos")),
-            banned=tuple(words[0] for words in lists if len(words) == 1 and type(words[0]) is int),
+            banned=tuple(banned),
         )
 
     def _get(self, key: str, default: Any, expected: str) -> Any:

@@ -221,6 +221,14 @@ def test_numbers_beyond_those_of_the_machine(main, refused, attnkit, file, key, 
     refused(main("decode", "--model", "model", "a cat", "--max-tokens", "1"), 3, f"decode: model/{file}: ")
 
 
+@pytest.mark.parametrize("banned", ["[[9223372036854775808]]", "[[-1]]", '[["a"]]', "[3]", "3"])
+def test_words_never_generated_that_are_no_ids(main, refused, attnkit, banned):
+    folder = attnkit.folder / "model"
+    shutil.copytree(MODELS / "marian", folder)
+    (folder / "generation_config.json").write_text(f'{{"bad_words_ids": {banned}}}')
+    refused(main("show", "model"), 3, "show: model/generation_config.json: bad_words_ids is ")
+
+
 def test_a_rotation_that_cannot_be_computed(main, refused, attnkit):
     folder = attnkit.folder / "model"
     shutil.copytree(MODELS / "llama-yarn", folder)
