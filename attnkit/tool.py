@@ -111,13 +111,15 @@ class Tool:
         if paths := self._paths(item):
             return Call(self, parameters, common | {"format": "json"}, operands=paths).result()
         if isinstance(item, Record):
-            item = [item] if self.operand == PARTS else replace(numeric(item), formulas={}, asked=())
+            item = replace(numeric(item), formulas={}, asked=())
         elif isinstance(item, np.ndarray | np.generic | int | float):
             item = arrayed(item, "x")
         elif isinstance(item, str | list) and self.operand != INPUT and all(isinstance(one, str) for one in item):
             item = (item,) if isinstance(item, str) else tuple(item)
         elif isinstance(item, list) and not any(isinstance(one, Record) for one in item):
             item = arrayed(item, "x")
+        if self.operand == PARTS and isinstance(item, Record):
+            item = [item]
         with Call.together():
             return Call(self, parameters, common).apply(item)
 
