@@ -65,6 +65,7 @@ class Source:
         self.name = name
         self._descriptor = descriptor
         self._ahead = memoryview(b"")  # read from the descriptor, not consumed yet
+        self._buffer = memoryview(b"" if descriptor < 0 else bytearray(CHUNK))
         self._ended = False
         self._captured: list[Buffer] | None = None  # consumed since the last record, where asked for
         self._hash = None
@@ -187,10 +188,10 @@ class Source:
         """Reads until that many bytes are ahead, or the source ends."""
         have, parts = len(self._ahead), [self._ahead]
         while have < count and not self._ended:
-            chunk = self._reading(lambda size: os.read(self._descriptor, size), CHUNK)
-            self._ended = not chunk
-            parts.append(memoryview(chunk))
-            have += len(chunk)
+            got = self._reading(lambda buffer: os.readv(self._descriptor, [buffer]), self._buffer)
+            self._ended = got == 0
+            parts.append(memoryview(bytes(self._buffer[:got])))  # of its own size: a pipe gives little at a time
+            have += got
         if len(parts) > 1:
             self._ahead = parts[1] if len(parts) == 2 and not parts[0] else memoryview(b"".join(parts))
 
