@@ -11,7 +11,7 @@ from attnkit.errors import DataError, FileError
 from attnkit.tokenizers.tokens import MASK
 
 POINTER = b"version https://git-lfs"
-LARGEST = (1 << 24) - 1  # no id is larger, so a vocabulary always fits into memory
+LARGEST = (1 << 22) - 1  # no id is larger, so a vocabulary takes little memory and time
 
 # what each special token is called where no file says so
 SPECIAL = {
