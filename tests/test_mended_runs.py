@@ -244,7 +244,9 @@ BESIDE = [f"encode --model {STORY} 'Once upon' --trace", f"decode --model {STORY
 
 
 @pytest.mark.parametrize("asked", BESIDE)
-@pytest.mark.parametrize(("where", "status"), [("> /dev/full", 4), ("-o missing/out.npz", 4), ("--only nothing > out", 3)])
+@pytest.mark.parametrize(
+    ("where", "status"), [("> /dev/full", 4), ("-o missing/out.npz", 4), ("--only nothing > out", 3)]
+)
 def test_a_run_that_fails_leaves_the_files_beside_its_result(tmp_path, asked, where, status):
     (tmp_path / "beside.npz").write_text("as it was")
     run(f"attnkit {asked} beside.npz {where}", tmp_path, status)

@@ -37,7 +37,13 @@ TOKENIZERS = {
 }
 IMAGES = {"cut": (b"\x89PNG\r\n\x1a\n", "not a PNG or JPEG that can be read"), "text": TENSORS["text"]}
 BAD = {"tensor": TENSORS, "tensors": TENSORS, "words": WORDS, "tokenizer": TOKENIZERS, "image": IMAGES}
-BAD |= {"memory": TENSORS, "attended": TENSORS, "ids": TENSORS, "patches": TENSORS, "model": {"a file": (b"", "not a folder")}}
+BAD |= {
+    "memory": TENSORS,
+    "attended": TENSORS,
+    "ids": TENSORS,
+    "patches": TENSORS,
+    "model": {"a file": (b"", "not a folder")},
+}
 FLAGS = [
     (name, flag.replace("_", "-").strip("-"), found.load)
     for name, tool in TOOLS.items()

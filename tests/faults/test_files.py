@@ -377,7 +377,7 @@ def test_a_signal_while_reading(attnkit, number, times):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
 def test_a_signal_at_any_time(attnkit, number):
-    line = ["attnkit", "run", "posenc --size 1200 --dim 1000 | layernorm | attend"]
+    line = ["attnkit", "run", "-q", "posenc --size 1200 --dim 1000 | layernorm | attend"]
     whole = attnkit.run([*line, "--format", "npy"]).out
     for seed in range(4):
         old = attnkit.folder / attnkit.file("old.npy", b"old")
@@ -488,7 +488,7 @@ def test_the_temporary_of_a_private_file_is_private(attnkit):
     assert stat.S_IMODE((attnkit.folder / "old.json").stat().st_mode) == 0o600
 
 
-# S12
+# I10
 @pytest.mark.parametrize("failing", [0, 1, 2])
 @pytest.mark.parametrize("links", [True, False])
 @pytest.mark.parametrize("old", [("a", "b", "c"), ("a",), ("c",), ()])
