@@ -46,9 +46,9 @@ def main() -> None:
 
     import sys
 
-    from attnkit import cli
+    from attnkit.cli import main
 
-    os._exit(cli.main(sys.argv[1:]))
+    os._exit(main.main(sys.argv[1:]))
 
 
 def end_by_truncation(number: int) -> None:
@@ -57,9 +57,9 @@ def end_by_truncation(number: int) -> None:
     Python runs its own handlers between two instructions, and the one at hand never ends, so the system calls this
     one through ctypes. For any other SIGBUS the process dies of it.
     """
-    from attnkit import cli
+    from attnkit.cli import main
 
-    if status := cli.cut_short():
+    if status := main.cut_short():
         os._exit(status)
     import ctypes
 

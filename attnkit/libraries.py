@@ -13,7 +13,7 @@ LONGEST = 200  # characters of a library's message that are quoted
 PANIC = "pyo3_runtime"  # the module of the exception that a panic of Rust code becomes, which is no Exception
 
 
-def needed(library: str, extra: str, name: str) -> Any:
+def import_library(library: str, extra: str, name: str) -> Any:
     """An optional library, imported; UsageError says how to install it."""
     try:
         return importlib.import_module(library)
@@ -23,12 +23,12 @@ def needed(library: str, extra: str, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def guarded(problem: str, name: str) -> Iterator[None]:
+def call_library(problem: str, name: str) -> Iterator[None]:
     """Turn whatever a library raises on bad data, panics included, into a DataError: problem, and what it says.
 
     What the library itself prints on standard error is discarded.
 
-    >>> with guarded("not a number", "n.txt"):
+    >>> with call_library("not a number", "n.txt"):
     ...     int("x")
     Traceback (most recent call last):
     attnkit.errors.DataError: n.txt: not a number: invalid literal for int() with base 10: 'x'

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import pipelines, tensors
+from attnkit import formats
+from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError
-from attnkit.tensors.record import Record
+from attnkit.record import Record
 
 MODELS = Path(__file__).parent / "references" / "models"
 RNG = np.random.default_rng(0)
@@ -36,7 +37,7 @@ def expected(q, keys, mask):
 
 
 def ran(text):
-    [record] = pipelines.chained(pipelines.stages(text)).items
+    [record] = pipeline.chain_stages(pipeline.parse_stages(text)).items
     return record
 
 
@@ -55,7 +56,7 @@ MASKS = {
 @pytest.mark.parametrize("flag", ["memory", "key"])
 def test_the_padding_in_the_mask_of_a_memory_is_not_attended_to(mask, axes, flag, tmp_path):
     memory = Record({"x": MEMORY, "mask": mask}, {"mask": axes} if axes else {})
-    tensors.save(memory, str(tmp_path / "m.npz"))
+    formats.save(memory, str(tmp_path / "m.npz"))
     right = expected(X, MEMORY, PADDED)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -91,7 +92,7 @@ def test_a_memory_mask_has_a_row_for_each_query_where_mask_cross_made_it():
 def test_the_cross_layer_of_a_model_uses_the_mask_of_its_memory_from_wherever_it_comes(name, layer, tmp_path):
     folder = str(MODELS / name)
     states = attnkit.encode(PAIR, model=folder)
-    tensors.save(states, str(tmp_path / "e.npz"))
+    formats.save(states, str(tmp_path / "e.npz"))
     width = states["x"].shape[-1]
     query = RNG.standard_normal((2, 3, width)).astype(np.float32)
     target = Record({"x": query}, {"x": ("batch", "token", "model")})
@@ -113,7 +114,7 @@ def test_the_cross_layer_of_a_model_uses_the_mask_of_its_memory_from_wherever_it
 def test_decode_looks_at_no_padding_of_a_memory_that_stages_made(tmp_path):
     folder = str(MODELS / "marian")
     states = attnkit.encode(PAIR, model=folder)
-    tensors.save(states.only(["x", "mask"]), str(tmp_path / "stages.npz"))  # as the printed pipeline leaves it
+    formats.save(states.only(["x", "mask"]), str(tmp_path / "stages.npz"))  # as the printed pipeline leaves it
     said = {"model": folder, "max_tokens": 4}
     right = attnkit.decode(states, **said)
     found = attnkit.decode(memory=str(tmp_path / "stages.npz"), **said)
@@ -193,7 +194,7 @@ def test_a_mask_or_bias_that_is_not_used_is_named(given, flags, said):
 
 def test_the_warning_names_the_file_and_the_flag_that_would_use_its_mask(tmp_path):
     path = str(tmp_path / "m.npz")
-    tensors.save(CAUSAL, path)
+    formats.save(CAUSAL, path)
     with pytest.warns(
         AttnkitWarning, match=re.escape(f"{path}: its mask has a row for each") + r".*\(--mask .*:mask uses"
     ):
@@ -239,10 +240,10 @@ def test_the_mask_of_new_tokens_leaves_the_keys_of_the_past_open():
 )
 def test_a_mask_comes_with_its_memory_in_a_shell_as_in_one_process(way, tmp_path):
     memory = attnkit.embed(["a b c d", "e"], dim=4)
-    tensors.save(memory, str(tmp_path / "m.npz"))
-    tensors.save(attnkit.embed(["f g", "h i"], dim=4), str(tmp_path / "q.npz"))
+    formats.save(memory, str(tmp_path / "m.npz"))
+    formats.save(attnkit.embed(["f g", "h i"], dim=4), str(tmp_path / "q.npz"))
     held = {"x": X.astype(np.float32), "memory": memory["x"], "memory_mask": memory["mask"]}
-    tensors.save(Record(held, {"memory_mask": AXES}), str(tmp_path / "h.npz"))
+    formats.save(Record(held, {"memory_mask": AXES}), str(tmp_path / "h.npz"))
     staged = " | ".join(f"{sys.executable} -m attnkit {stage}" for stage in way.split(" | "))
     lines = f"{staged} -f json", f"{sys.executable} -m attnkit run '{way}' --format json"
     piped, chained = (subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True) for line in lines)

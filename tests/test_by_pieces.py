@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import layers, model, pipelines, tensors
+from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.recipes import recipe
-from attnkit.tensors.record import Record
+from attnkit.cli import pipeline
+from attnkit.inference import layers
+from attnkit.inference.shell_pipeline import shell_pipeline
+from attnkit.record import Record
 
 MODELS = Path(__file__).parent / "references" / "models"
 NAMES = ("bert", "bert-mlm", "gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-dynamic", "mistral",
@@ -33,7 +35,7 @@ def checkpoint(name):
 
 def ran(text):
     """The record that a pipeline makes, in this process."""
-    [record] = pipelines.chained(pipelines.stages(text)).items
+    [record] = pipeline.chain_stages(pipeline.parse_stages(text)).items
     return record
 
 
@@ -41,8 +43,8 @@ def traced(name, stack, inputs, memory=None):
     """Every intermediate of a stack run whole, and its result."""
     kept = {}
     context = model.Context(memory=memory, visit=lambda name: lambda array: kept.setdefault(name, array))
-    core = layers.of(checkpoint(name))
-    return kept, model.run(core, model.program(core.config, stack), inputs, context)
+    core = layers.core_model(checkpoint(name))
+    return kept, model.run(core, model.layer_plan(core.config, stack), inputs, context)
 
 
 def given(name, stack):
@@ -59,7 +61,7 @@ def given(name, stack):
 
 def pieces(name, part, path, folder):
     """The pipeline of a part, which reads its input from a file."""
-    text = recipe(checkpoint(name).config, str(MODELS / name), part)
+    text = shell_pipeline(checkpoint(name).config, str(MODELS / name), part)
     text = text.replace("memory.npz", f"{folder}/memory.npz")
     if "attnkit embed" in text:
         return text.replace('"TEXT"', f"--ids {path}").replace("IMAGE", path).replace("\\\n", "")
@@ -74,20 +76,20 @@ def test_every_part_of_every_model_is_its_pipeline(name, tmp_path):
     for stack in config.stacks:
         inputs = given(name, stack)
         kept, last = traced(name, stack, inputs, memory)
-        tensors.save(Record({"x": inputs}), path)
+        formats.save(Record({"x": inputs}), path)
         np.testing.assert_array_equal(ran(pieces(name, stack, path, tmp_path))["x"], last)
         before = inputs
-        for step in model.program(config, stack):
-            if model.place_of(step.layer)[1] is not None:
+        for step in model.layer_plan(config, stack):
+            if model.parse_layer_name(step.layer)[1] is not None:
                 break
             before = kept[step.layer]
         for number in range(config.stack(stack).layers):
             end = model.layer_steps(config, stack, number)[-1]
-            tensors.save(Record({"x": before}), path)
+            formats.save(Record({"x": before}), path)
             before = kept[f"{end.layer}.residual" if end.residual else end.layer]
             np.testing.assert_array_equal(ran(pieces(name, f"{stack}.{number}", path, tmp_path))["x"], before)
         memory = last
-        tensors.save(Record({"x": last}), str(tmp_path / "memory.npz"))
+        formats.save(Record({"x": last}), str(tmp_path / "memory.npz"))
 
 
 @pytest.mark.slow
@@ -102,7 +104,7 @@ def test_the_printed_line_runs_in_a_shell_and_gives_the_bytes_of_encode(tmp_path
         ["bash", "-c", f"{line} -f npz --only x,ids"], cwd=tmp_path, capture_output=True, check=True
     ).stdout
     whole = attnkit.encode("the cat sat", model=str(MODELS / "bert-mlm"))
-    [record] = tensors.read(tensors.Source.of(made))
+    [record] = formats.read(formats.Source.of(made))
     for key in ("x", "ids"):
         np.testing.assert_array_equal(record[key], whole[key])
     assert record.labels == whole.labels
@@ -124,8 +126,8 @@ def test_padded_batches_by_pieces(name, side, tmp_path):
     x = attnkit.embed(model=str(MODELS / name), ids=ids["x"]).put(
         {"mask": mask}, {"mask": ("batch", "all queries", "key")}
     )
-    tensors.save(x, path)
-    text = recipe(checkpoint(name).config, str(MODELS / name), stack).replace("\\\n", "")
+    formats.save(x, path)
+    text = shell_pipeline(checkpoint(name).config, str(MODELS / name), stack).replace("\\\n", "")
     _, rest = text.split("|", 1)
     tool, flags = rest.split(" --", 1)
     np.testing.assert_array_equal(ran(f"{tool} {path} --{flags}")["x"], whole["x"])
@@ -160,11 +162,11 @@ def masked_record(x, mask):
 
 def after_embedding(name, stack, inputs):
     """What the first step that is no embedding takes, and its pipeline without that step."""
-    text = recipe(checkpoint(name).config, str(MODELS / name), stack).replace("\\\n", "")
+    text = shell_pipeline(checkpoint(name).config, str(MODELS / name), stack).replace("\\\n", "")
     if inputs.dtype.kind == "f":
         return inputs, text
-    core = layers.of(checkpoint(name))
-    return model.embedded(core, f"{stack}.embed", inputs, model.Context()), text.split("|", 1)[1]
+    core = layers.core_model(checkpoint(name))
+    return model.embed_tokens(core, f"{stack}.embed", inputs, model.Context()), text.split("|", 1)[1]
 
 
 def piped(text, path, memory_path):
@@ -177,23 +179,23 @@ def piped(text, path, memory_path):
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "vit"])
 def test_the_printed_pipelines_of_a_padded_batch_are_the_model_run_whole(name, side, tmp_path):
-    core, known = layers.of(checkpoint(name)), {}
+    core, known = layers.core_model(checkpoint(name)), {}
     path, memory_path = str(tmp_path / "input.npz"), str(tmp_path / "memory.npz")
     for stack in core.config.stacks:
         inputs, mask = padded_batch(name, stack, side)
-        whole = model.run(core, model.program(core.config, stack), inputs, context(mask, **known))
+        whole = model.run(core, model.layer_plan(core.config, stack), inputs, context(mask, **known))
         x, text = after_embedding(name, stack, inputs)
-        tensors.save(masked_record(x, mask), path)
+        formats.save(masked_record(x, mask), path)
         made = piped(text, path, memory_path)
         np.testing.assert_array_equal(made["x"], whole)
-        tensors.save(made, memory_path)
+        formats.save(made, memory_path)
         known = {"memory": whole, "memory_mask": mask}
 
 
 def by_steps(name, stack, record, memory, offset, past):
     """The record through the tools, one after another, and the keys and values of each layer of self-attention."""
     config, present, residual = checkpoint(name).config, {}, record
-    for step in model.program(config, stack):
+    for step in model.layer_plan(config, stack):
         given = {"model": str(MODELS / name), "layer": step.layer}
         before = residual if step.residual == "kept" else record
         residual = record if step.keep else residual
@@ -216,17 +218,17 @@ def by_steps(name, stack, record, memory, offset, past):
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", [name for name in NAMES if checkpoint(name).config.decoder])
 def test_a_padded_batch_goes_on_from_a_cache_by_pieces_as_it_does_whole(name, side):
-    core, known, memory = layers.of(checkpoint(name)), {}, None
+    core, known, memory = layers.core_model(checkpoint(name)), {}, None
     if core.config.encoder:
         inputs, mask = padded_batch(name, "encoder", side)
-        states = model.run(core, model.program(core.config, "encoder"), inputs, context(mask))
+        states = model.run(core, model.layer_plan(core.config, "encoder"), inputs, context(mask))
         known, memory = {"memory": states, "memory_mask": mask}, masked_record(states, mask)
     inputs, mask = padded_batch(name, "decoder", side)
-    cache, past, positions = model.Cache(), {}, model.token_positions(mask)
+    cache, past, positions = model.KVCache(), {}, model.token_positions(mask)
     for part in (slice(0, 4), slice(4, 6), slice(6, 7)):
         seen = mask[..., : part.stop]
         about = model.Context(mask=seen, positions=positions[:, part], cache=cache, **known)
-        whole = model.run(core, model.program(core.config, "decoder"), inputs[:, part], about)
+        whole = model.run(core, model.layer_plan(core.config, "decoder"), inputs[:, part], about)
         x, _ = after_embedding(name, "decoder", inputs[:, part])
         made, past = by_steps(name, "decoder", masked_record(x, seen), memory, part.start, past)
         np.testing.assert_array_equal(made["x"], whole)

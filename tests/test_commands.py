@@ -11,9 +11,10 @@ import pytest
 import tokenizers
 
 import attnkit
-from attnkit import model, pipelines, tensors
+from attnkit import formats, model
+from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError, FileError, UsageError
-from attnkit.tensors import Record
+from attnkit.formats import Record
 
 RNG = np.random.default_rng(2017)
 X = RNG.standard_normal((2, 5, 8))
@@ -32,8 +33,8 @@ def here(tmp_path, monkeypatch):
 
 def read_back(record):
     """The record after a trip through JSON, where axes and labels are checked."""
-    data = b"".join(bytes(part) for part in tensors.encode(record, "json"))
-    return next(iter(tensors.read(tensors.Source.of(data))))
+    data = b"".join(bytes(part) for part in formats.encode(record, "json"))
+    return next(iter(formats.read(formats.Source.of(data))))
 
 
 class TestEmbed:
@@ -63,7 +64,7 @@ class TestEmbed:
 
     def test_the_ids_of_a_file_bring_their_mask_and_labels(self, here):
         batch = attnkit.embed(("a b c", "a"), dim=4)
-        tensors.save(batch, "b.npz")
+        formats.save(batch, "b.npz")
         Path("v").write_text("a\nb\nc\n[pad]\n")
         for ids in ("b.npz", "b.npz:ids", batch):
             for given in ({"vocab": "v", "dim": 4}, {"table": batch["table"]}):
@@ -77,12 +78,12 @@ class TestEmbed:
     def test_padding_of_given_ids_is_no_part_of_a_models_texts(self, here):
         data = Path(__file__).parent.parent / "samples" / "data"
         french, folder = str(data / "fr-en"), str(data / "story")
-        tensors.save(attnkit.embed(("le chat noir dort", "le chien"), model=french), "b.npz")
-        whole, batch = attnkit.encode(ids="b.npz", model=french), tensors.load("b.npz")
+        formats.save(attnkit.embed(("le chat noir dort", "le chien"), model=french), "b.npz")
+        whole, batch = attnkit.encode(ids="b.npz", model=french), formats.load("b.npz")
         assert np.array_equal(whole["x"], attnkit.encode(batch, model=french)["x"])
         assert np.array_equal(whole["mask"], batch["mask"])
         batch = attnkit.embed(("One day the fox", "One"), model=folder)
-        tensors.save(batch, "b.npz")
+        formats.save(batch, "b.npz")
         (said,) = {attnkit.decode(("One day the fox", "One"), model=folder, max_tokens=3)["ids"].tobytes()}
         assert attnkit.decode(ids="b.npz", model=folder, max_tokens=3)["ids"].tobytes() == said
 
@@ -160,7 +161,7 @@ class TestPosenc:
 
     def test_alibi_and_t5_are_biases_of_attention(self):
         record = attnkit.posenc(of(X), kind="alibi", heads=2)
-        expected = model.alibi(np.arange(5), np.arange(5), 2)
+        expected = model.alibi_bias(np.arange(5), np.arange(5), 2)
         assert np.array_equal(record["bias"], expected) and record.axes["bias"] == ("head", "query", "key")
         out = attnkit.attend(record, heads=2, bias=":bias", keep="masked,scaled")
         assert np.allclose(out["masked"], out["scaled"] + expected, rtol=0, atol=1e-15)
@@ -597,17 +598,17 @@ class TestCommon:
         assert repr(of(CAT)) == "<Record: x (3, 4) float64>"
 
     def test_a_file_of_python_is_that_of_the_command_line(self, here):
-        tensors.save(attnkit.embed("a b", dim=4), "r.npz")
+        formats.save(attnkit.embed("a b", dim=4), "r.npz")
         np.save("x.npy", CAT)
         for number in "12":
-            tensors.save(attnkit.attend("r.npz", partial=True), f"part{number}.npz")
+            formats.save(attnkit.attend("r.npz", partial=True), f"part{number}.npz")
         for item, line in (
             ("r.npz", "layernorm r.npz"),
             (Path("x.npy"), "layernorm x.npy"),
             ("r.npz:table", "layernorm r.npz:table"),
             (["part1.npz", Path("part2.npz")], "merge part1.npz part2.npz"),
         ):
-            (shell,) = list(pipelines.chained(pipelines.stages(f"{line} -f json")).items)
+            (shell,) = list(pipeline.chain_stages(pipeline.parse_stages(f"{line} -f json")).items)
             record = getattr(attnkit, line.split()[0])(item)
             assert record.history == shell.history and record["x"].tobytes() == shell["x"].tobytes()
         (entry,) = attnkit.layernorm(Path("x.npy")).history
@@ -615,7 +616,7 @@ class TestCommon:
         assert np.array_equal(attnkit.attend("x.npy", memory=Path("x.npy"))["x"], attnkit.attend(CAT, memory=CAT)["x"])
         with pytest.raises(FileError, match="nosuch: No such file"):
             attnkit.attend("nosuch")
-        tensors.save(of(CAT), "stream.json")
+        formats.save(of(CAT), "stream.json")
         Path("stream.json").write_text(Path("stream.json").read_text() * 2)
         with pytest.raises(DataError, match=r"stream\.json: 2 records \(expected 1\)"):
             attnkit.attend("stream.json")
@@ -684,4 +685,4 @@ class TestCommon:
         ):
             record = getattr(attnkit, tool)(record, **given)
             assert record["x"].shape == shape
-        assert tensors.survive(record, "json")["x"].shape == shape
+        assert formats.round_trip(record, "json")["x"].shape == shape

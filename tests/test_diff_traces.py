@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnkit import commands, pipelines
+from attnkit import commands
+from attnkit.cli import pipeline
 from attnkit.commands.diff import Pair, are_traces
-from attnkit.tensors import save
-from attnkit.tensors.record import Record
+from attnkit.formats import save
+from attnkit.record import Record
 
 MODELS = Path(__file__).parent / "references" / "models"
 ENV = os.environ | {"NO_COLOR": "1"}
@@ -121,7 +122,7 @@ def test_the_cosine_of_numbers_whose_squares_leave_the_range(tmp_path, factor):
     a, b = str(tmp_path / "a.npy"), str(tmp_path / "b.npy")
     np.save(a, np.array([3.0, 4.0]) * factor)
     np.save(b, np.array([4.0, 3.0]) * factor)
-    (found,) = pipelines.chained(pipelines.stages(f"diff {a} {b} -f json")).items
+    (found,) = pipeline.chain_stages(pipeline.parse_stages(f"diff {a} {b} -f json")).items
     np.testing.assert_allclose(found["cosine"], 0.96)
 
 
@@ -149,7 +150,7 @@ def test_the_history_of_a_difference_has_both_files(tmp_path):
     ],
 )
 def test_the_cosine_of_special_numbers(a, b, cosine):
-    found = commands.find("diff").function(Pair(Record({"x": np.array(a)}), Record({"x": np.array(b)})))
+    found = commands.find_tool("diff").function(Pair(Record({"x": np.array(a)}), Record({"x": np.array(b)})))
     np.testing.assert_allclose(found["cosine"][0], cosine, rtol=1e-15)
     assert not abs(found["cosine"][0]) > 1
 
@@ -158,5 +159,5 @@ def test_no_cosine_is_above_1():
     rng = np.random.default_rng(0)
     for _ in range(300):
         x = rng.normal(size=37)
-        found = commands.find("diff").function(Pair(Record({"x": x}), Record({"x": x * rng.uniform(0.5, 3)})))
+        found = commands.find_tool("diff").function(Pair(Record({"x": x}), Record({"x": x * rng.uniform(0.5, 3)})))
         assert 1 - 1e-12 < found["cosine"][0] <= 1

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import tensors
+from attnkit import formats
 from attnkit.errors import DataError, UsageError
-from attnkit.tensors.record import Record
+from attnkit.record import Record
 
 REFERENCES = Path(__file__).parent / "references"
 MODELS = REFERENCES / "models"
@@ -60,7 +60,7 @@ def test_sentence_embeddings_of_minilm_in_a_batch():
 def test_lines_are_a_stream_of_the_same_vectors():
     text = "".join(f"{line}\n" for line in SENTENCES[:4]).encode()
     out, _ = run("encode", "--model", MINILM, "--pool", "mean", "--normalize", "--lines", "-f", "json", input=text)
-    for record, text in zip(tensors.read(tensors.Source.of(out)), SENTENCES[:4], strict=True):
+    for record, text in zip(formats.read(formats.Source.of(out)), SENTENCES[:4], strict=True):
         np.testing.assert_array_equal(record["x"], attnkit.encode(text, model=MINILM, pool="mean", normalize=True)["x"])
 
 
@@ -115,7 +115,7 @@ def test_parts_are_the_whole(name):
 def test_a_trace_holds_every_intermediate_in_order(tmp_path):
     path = str(tmp_path / "run.npz")
     record = attnkit.encode("The cat sat", model=MINILM, trace=path)
-    trace = tensors.load(path)
+    trace = formats.load(path)
     names = list(trace.tensors)
     assert names[:4] == ["encoder.embed", "encoder.positions", "encoder.embed_norm", "encoder.0.self.q"]
     assert names[-1] == "encoder.5.norm2" and len(names) == 3 + 6 * 17
@@ -129,7 +129,7 @@ def test_a_trace_holds_every_intermediate_in_order(tmp_path):
 def test_a_trace_of_chosen_names_holds_them_alone(tmp_path):
     path = str(tmp_path / "run.npz")
     attnkit.encode("The cat sat", model=MINILM, trace=path, trace_only=("*.self.weights", "encoder.0.norm?"))
-    names = list(tensors.load(path).tensors)
+    names = list(formats.load(path).tensors)
     assert len(names) == 6 + 2 and names[:2] == ["encoder.0.self.weights", "encoder.0.norm1"]
 
 
@@ -139,18 +139,18 @@ def test_a_trace_of_chosen_names_holds_them_alone(tmp_path):
 def test_a_trace_says_what_weights_say_without_the_weights(name, part, tmp_path):
     whole, said, rows = (str(tmp_path / f"{what}.npz") for what in ("whole", "said", "rows"))
     record = attnkit.encode(ids=ids(name), model=folder(name), trace=whole, trace_only=("*.weights",), dtype="float64")
-    weights = tensors.load(whole)[f"{part}.weights"]
+    weights = formats.load(whole)[f"{part}.weights"]
     options = {"ids": ids(name), "model": folder(name), "dtype": "float64"}
     other = attnkit.encode(**options, trace=said, trace_only=("*.weights",), weights="stats")
     np.testing.assert_allclose(other["x"], record["x"], atol=1e-12)
-    stats = tensors.load(said)
+    stats = formats.load(said)
     assert not [one for one in stats if one.endswith(".weights")]
-    assert len(stats.tensors) == 6 * len(tensors.load(whole).tensors)
+    assert len(stats.tensors) == 6 * len(formats.load(whole).tensors)
     np.testing.assert_allclose(stats[f"{part}.weights.received"], weights.sum(axis=-2), atol=1e-12)
     np.testing.assert_allclose(stats[f"{part}.weights.max"], weights.max(axis=-1), atol=1e-12)
     assert stats.axes[f"{part}.weights.entropy"][-2:] == ("head", "query")
     attnkit.encode(**options, trace=rows, trace_only=("*.weights",), weights="rows:-1")
-    row = tensors.load(rows)
+    row = formats.load(rows)
     assert all(one.endswith(".weights.rows") for one in row)
     np.testing.assert_allclose(row[f"{part}.weights.rows"], weights[..., -1:, :], atol=1e-12)
 
@@ -158,7 +158,7 @@ def test_a_trace_says_what_weights_say_without_the_weights(name, part, tmp_path)
 def test_the_trace_of_a_decoder_only_model_ends_in_logits(tmp_path):
     path = str(tmp_path / "run.safetensors")
     attnkit.encode(model=folder("gpt2"), ids=ids("gpt2")["x"], trace=path, trace_only=("logits",))
-    np.testing.assert_allclose(tensors.load(path)["x"], frozen("gpt2")["logits.f64"], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(formats.load(path)["x"], frozen("gpt2")["logits.f64"], rtol=0, atol=1e-4)
 
 
 def test_a_patch_with_what_was_there_changes_nothing_and_another_does(tmp_path):
@@ -167,7 +167,7 @@ def test_a_patch_with_what_was_there_changes_nothing_and_another_does(tmp_path):
     name = "encoder.3.self.weights"
     same = attnkit.encode("The cat sat", model=MINILM, patch=f"{name}={path}:{name}")
     np.testing.assert_allclose(same["x"], record["x"], rtol=0, atol=1e-6)
-    tensors.save(Record({name: np.zeros_like(tensors.load(path)[name])}), other)
+    formats.save(Record({name: np.zeros_like(formats.load(path)[name])}), other)
     zero = attnkit.encode("The cat sat", model=MINILM, patch=f"{name}={other}")
     gone = attnkit.encode("The cat sat", model=MINILM, ablate=tuple(f"encoder.3.self:{head}" for head in range(12)))
     assert np.abs(zero["x"] - record["x"]).max() > 0.01
@@ -177,14 +177,14 @@ def test_a_patch_with_what_was_there_changes_nothing_and_another_does(tmp_path):
 def test_an_ablated_head_gives_nothing(tmp_path):
     path = str(tmp_path / "run.npz")
     attnkit.encode("The cat sat", model=MINILM, ablate=("encoder.3.self:5",), trace=path, trace_only=("*.heads",))
-    heads = tensors.load(path)["encoder.3.self.heads"]
+    heads = formats.load(path)["encoder.3.self.heads"]
     assert not heads[5].any() and all(heads[head].any() for head in range(12) if head != 5)
 
 
 def test_the_real_process_says_the_same_as_python(tmp_path):
     out, _ = run("encode", "--model", MINILM, "The cat sat", "-f", "npz")
     python = attnkit.encode("The cat sat", model=MINILM)
-    assert out == b"".join(tensors.encode(python, "npz"))
+    assert out == b"".join(formats.encode(python, "npz"))
     piped, _ = run("encode", "--model", MINILM, "-f", "json", input=b"The cat sat\n")
     assert out == run("show", "-f", "npz", input=piped)[0]
 
@@ -192,7 +192,7 @@ def test_the_real_process_says_the_same_as_python(tmp_path):
 def test_a_record_arrives_by_its_first_bytes(tmp_path):
     record, _ = run("embed", "--model", MINILM, "The cat sat", "-f", "safetensors")
     out, _ = run("encode", "--model", MINILM, "-f", "json", "--only", "x", input=record)
-    [again] = tensors.read(tensors.Source.of(out))
+    [again] = formats.read(formats.Source.of(out))
     np.testing.assert_array_equal(again["x"], attnkit.encode("The cat sat", model=MINILM)["x"])
 
 
@@ -236,7 +236,7 @@ def test_a_trace_of_a_stream_is_refused(tmp_path):
 def test_the_name_of_a_file_of_tensors_is_no_text(tool, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = "run.npz"
-    tensors.save(Record({"x": np.zeros((2, 2))}), path)
+    formats.save(Record({"x": np.zeros((2, 2))}), path)
     Path("cat").write_text("The cat sat\n")
     reads = "" if tool == "embed" else f"; attnkit {tool} … < {path}"
     for name in (path, f"{path}:x"):
@@ -360,7 +360,7 @@ def test_a_mask_of_another_length_is_refused():
 def test_an_image_model_with_classes_has_a_trace(tmp_path):
     path = str(tmp_path / "run.npz")
     attnkit.encode(model=folder("vit"), image=frozen("vit")["pixels"][0], trace=path)
-    np.testing.assert_allclose(tensors.load(path)["logits"], frozen("vit")["logits.f64"][0], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(formats.load(path)["logits"], frozen("vit")["logits.f64"][0], rtol=0, atol=1e-4)
 
 
 def test_a_replay_leaves_the_trace_alone(tmp_path):

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import layers, model, tensors, tokenizers
+from attnkit import formats, model, tokenizers
 from attnkit.checkpoints import open_checkpoint
 from attnkit.commands.decode import filled
-from attnkit.display import Look
+from attnkit.display import Style
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.generating.continuing import choice_shown
-from attnkit.generating.voices import Voice
-from attnkit.tensors.record import Record
+from attnkit.inference import layers
+from attnkit.inference.detokenizer import Detokenizer
+from attnkit.inference.generate import render_choice
+from attnkit.record import Record
 
 MODELS = Path(__file__).parent / "references" / "models"
 CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
@@ -128,22 +129,22 @@ def test_padding_changes_nothing(name):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", [*CAUSAL, *SEQ2SEQ])
 def test_the_cache_changes_nothing(name, dtype):
-    core = layers.of(open_checkpoint(folder(name)))
+    core = layers.core_model(open_checkpoint(folder(name)))
     prompt, memory = frozen(name)["ids"], None
     if core.config.encoder:
-        memory = model.run(core, model.program(core.config, "encoder"), prompt, model.Context(dtype=dtype))
+        memory = model.run(core, model.layer_plan(core.config, "encoder"), prompt, model.Context(dtype=dtype))
         prompt = np.array([[core.config.special.start]])
 
     class Uncached(model.CachedDecoder):
         def __call__(self, tokens):
-            self.cache = model.Cache()
+            self.cache = model.KVCache()
             return super().__call__(tokens)
 
     told = {}
     for kind in (model.CachedDecoder, Uncached):
         rows = told[kind] = []
         predict = kind(core, memory=memory, dtype=dtype)
-        settings = model.Settings(limit=30)
+        settings = model.SamplingConfig(limit=30)
         text = model.generate(predict, prompt[0], settings, seen=lambda info, rows=rows: rows.append(info.logits))
         rows.append(np.array(text.ids))
     for ours, theirs in zip(*told.values(), strict=True):
@@ -229,7 +230,7 @@ def test_several_texts_are_a_batch_and_lines_a_stream():
     batch = attnkit.decode(lines, model=folder("gpt2"), max_tokens=5)
     assert batch.axes_of("ids") == ("batch", "token")
     out, _ = run("decode", "--model", folder("gpt2"), "--max-tokens", "5", "--lines", input="\n".join(lines).encode())
-    for row, (record, line) in enumerate(zip(tensors.read(tensors.Source.of(out)), lines, strict=True)):
+    for row, (record, line) in enumerate(zip(formats.read(formats.Source.of(out)), lines, strict=True)):
         one = attnkit.decode(line, model=folder("gpt2"), max_tokens=5)
         size = len(one["ids"])
         assert record["ids"].tolist() == one["ids"].tolist() == batch["ids"][row][:size].tolist()
@@ -250,7 +251,7 @@ def test_translation_from_text_from_a_record_and_from_a_file(tmp_path):
     name, file = folder("marian"), str(tmp_path / "memory.npz")
     direct = attnkit.decode("Le chat", model=name, max_tokens=8)
     record = attnkit.encode("Le chat", model=name)
-    tensors.save(record, file)
+    formats.save(record, file)
     for ours in (
         attnkit.decode(record, model=name, max_tokens=8),
         attnkit.decode(None, memory=file, model=name, max_tokens=8),
@@ -258,7 +259,7 @@ def test_translation_from_text_from_a_record_and_from_a_file(tmp_path):
     ):
         assert ours["ids"].tolist() == direct["ids"].tolist()
     batch = attnkit.encode(["Le chat", "Le chien mange la pomme"], model=name)
-    tensors.save(batch, file)
+    formats.save(batch, file)
     both = attnkit.decode(batch, model=name, max_tokens=8)
     assert both["ids"][0][: len(direct["ids"])].tolist() == direct["ids"].tolist()
     again = attnkit.decode(None, memory=file, model=name, max_tokens=8)
@@ -304,7 +305,7 @@ def test_the_end_of_the_positions(tmp_path):
 def test_a_trace_of_a_score_and_a_head_switched_off(tmp_path):
     file = str(tmp_path / "trace.npz")
     plain = attnkit.decode("The cat sat", model=folder("gpt2"), max_tokens=0, trace=file)
-    traced = tensors.load(file)
+    traced = formats.load(file)
     assert traced["decoder.0.self.weights"].shape[-2:] == (traced["logits"].shape[0],) * 2
     assert traced.labels["query"] == traced.labels["key"] == traced.labels["token"]
     assert traced.labels["token"][1:] == plain.labels["token"]
@@ -419,18 +420,18 @@ def test_the_head_of_text_is_that_of_its_hidden_states(tmp_path):
     for key in apart:
         np.testing.assert_array_equal(direct[key], apart[key])
     out, _ = run("decode", "--model", name, "--lines", "-f", "json", input=f"{text}\n{text}\n".encode())
-    for record in tensors.read(tensors.Source.of(out)):
+    for record in formats.read(formats.Source.of(out)):
         np.testing.assert_array_equal(record["x"], apart["x"])
     given = frozen("bert-mlm")["ids"]
     ours = attnkit.decode(None, ids=given, model=name, dtype="float64")
     np.testing.assert_allclose(ours["logits"], frozen("bert-mlm")["logits.f64"], rtol=0, atol=1e-9)
     file, trace = str(tmp_path / "states.npz"), str(tmp_path / "trace.npz")
-    tensors.save(attnkit.encode(text, model=name), file)
+    formats.save(attnkit.encode(text, model=name), file)
     attnkit.decode(text, model=name, trace=trace, trace_only=("encoder.embed", "logits"))
-    assert list(tensors.load(trace).tensors) == ["encoder.embed", "logits"]
+    assert list(formats.load(trace).tensors) == ["encoder.embed", "logits"]
     where = apart.labels["token"].index("[MASK]")
     guess = int(apart["next"][where])
-    tokenizer = tokenizers.from_folder(name)
+    tokenizer = tokenizers.load_tokenizer(name)
     words = f"the {tokenizer.decode([guess]) or tokenizer.vocabulary[guess]} sat"
     for line in ([text], [file], ["--layer", "head", file]):
         assert run("decode", "--model", name, "--emit", "text", *line)[0].decode() == f"{words}\n"
@@ -453,7 +454,7 @@ def test_steps_say_how_likely_the_model_found_a_token_and_by_what_it_was_drawn(t
     told = (model.generation.Filtered("temperature", logits, tempered),
             model.generation.Filtered("top-k", tempered, np.where([True, True, False], tempered, -np.inf)))  # fmt: skip
     info = model.generation.StepInfo(0, logits, told, 1, float(np.log(0.3)))
-    lines = choice_shown(info, Voice(None, 3), Look(precision=3)).splitlines()
+    lines = render_choice(info, Detokenizer(None, 3), Style(precision=3)).splitlines()
     assert lines[1] == "id  token   logit  probability  after temperature, top-k"
     assert [line.split() for line in lines[3:5]] == [["0", "0", "-0.693", "0.500", "0.735"],
                                                      ["1", "1", "-1.204", "0.300", "0.265"]]  # fmt: skip
@@ -487,7 +488,7 @@ def test_a_translation_has_no_prompt_unless_one_is_given():
 
 def test_a_memory_may_be_one_tensor_of_a_file(tmp_path):
     name, file = folder("marian"), str(tmp_path / "memory.npz")
-    tensors.save(attnkit.encode("Le chat", model=name), file)
+    formats.save(attnkit.encode("Le chat", model=name), file)
     direct = attnkit.decode("Le chat", model=name, max_tokens=8)["ids"].tolist()
     for memory in (file, f"{file}:memory", f"{file}:x"):
         assert attnkit.decode(None, memory=memory, model=name, max_tokens=8)["ids"].tolist() == direct
@@ -504,7 +505,7 @@ def test_a_cache_needs_no_text(tmp_path):
 
 def test_the_guess_stands_in_place_of_the_mask_alone():
     name = folder("bert-mlm")
-    words = tokenizers.from_folder(name).vocabulary
+    words = tokenizers.load_tokenizer(name).vocabulary
     wanted, mask = words.index("cat") if "cat" in words else 40, words.index("[MASK]")
     ids, guesses = np.array([[2, mask, 7], [mask, 5, 6]]), np.full((2, 3), wanted)
     assert filled(ids, guesses, words).tolist() == [[2, wanted, 7], [wanted, 5, 6]]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from attnkit import cli, commands, help
+from attnkit import commands, help
+from attnkit.cli import main
 
 ROOT = Path(__file__).parent.parent
 TOPICS = help.list_topics()
@@ -37,7 +38,7 @@ def on_a_terminal(*arguments, **env):
 
 
 def test_alone_it_lists_every_tool_and_topic(capfd):
-    assert cli.main(["help"]) == 0
+    assert main.main(["help"]) == 0
     shown = capfd.readouterr().out
     for name, what in {**commands.TOOLS, **TOPICS}.items():
         assert re.search(rf"^  {name} +{re.escape(what)}$", shown, re.MULTILINE)
@@ -46,9 +47,9 @@ def test_alone_it_lists_every_tool_and_topic(capfd):
 
 @pytest.mark.parametrize("tool", ["attend", "run"])
 def test_a_tool_is_its_own_help(tool, capfd):
-    assert cli.main(["help", tool]) == 0
+    assert main.main(["help", tool]) == 0
     first = capfd.readouterr().out
-    assert cli.main([tool, "--help"]) == 0
+    assert main.main([tool, "--help"]) == 0
     assert first == capfd.readouterr().out != ""
 
 

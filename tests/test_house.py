@@ -11,56 +11,37 @@ from pathlib import Path
 
 import pytest
 
-from attnkit import cli, commands, options
+from attnkit import commands
+from attnkit.cli import main, options
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attnkit"
 PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").glob("*.md"))]
 OTHERS = {"--no-deps", "--haeds"}  # of pip, and of an example that is misspelled
 
-# room -> the rooms it may import; everything may import errors
+# room -> the rooms it may import, besides errors
 ARROWS = {
     "errors": set(),
-    "libraries": set(),
-    "model": set(),
-    "tensors": set(),
-    "display": set(),
-    "tokenizers": {"libraries"},
-    "checkpoints": {"model", "tensors"},
-    "options": set(),
-    "masking": {"tensors"},
-    "operands": {"checkpoints", "images", "masking", "options", "tensors", "tokenizers"},
-    "images": {"checkpoints", "libraries", "model", "tensors"},
-    "formats": {"options", "tensors"},
-    "tool": {"__init__", "display", "formats", "operands", "options", "tensors"},
-    "attending": {"model", "tensors"},
-    "layers": {"attending", "checkpoints", "model", "options", "tensors"},
-    "texts": {"checkpoints", "images", "layers", "model", "operands", "tensors", "tokenizers", "tool"},
-    "tracing": {"attending", "model", "options", "tensors"},
-    "generating": {
-        "checkpoints", "display", "layers", "masking", "model", "operands", "options", "tensors", "texts", "tokenizers",
-        "tool", "tracing", "views",
-    },
-    "recipes": {"model", "options"},
-    "overviews": {"checkpoints", "display", "layers", "model", "tensors", "views"},
-    "views": {"display", "formats", "options", "tensors", "tool"},
-    "output": {"display", "formats", "tensors", "tool", "views"},
-    "commandline": {"commands", "options", "tool"},
-    "pipelines": {"commandline", "commands", "formats", "tensors", "tool"},
-    "commands": {
-        "__init__", "attending", "checkpoints", "display", "formats", "generating", "layers", "masking", "model",
-        "operands", "options", "output", "overviews", "pipelines", "recipes", "tensors", "texts", "tokenizers", "tool",
-        "tracing", "views",
-    },
     "help": set(),
-    "cli": {"__init__", "commands", "commandline", "display", "help", "options", "output", "tensors", "tool"},
+    "libraries": set(),
+    "record": set(),
+    "model": set(),
+    "formats": {"record"},
+    "tokenizers": {"libraries"},
+    "display": {"record"},
+    "checkpoints": {"formats", "model", "record", "tokenizers"},
+    "inference": {"checkpoints", "cli", "display", "formats", "libraries", "model", "record", "tokenizers"},
+    "cli": {"__init__", "checkpoints", "commands", "display", "formats", "help", "inference", "record", "tokenizers"},
+    "commands": {
+        "__init__", "checkpoints", "cli", "display", "formats", "inference", "model", "record", "tokenizers",
+    },
     "__main__": {"cli"},
-    "__init__": set(),
+    "__init__": {"record"},
 }  # fmt: skip
 
 # what the core may import besides numpy: no input, no output, no process; and in one file what runs it on all cores
 MODEL_IMPORTS = {"collections", "dataclasses", "functools", "hashlib", "importlib", "math", "numpy", "re", "typing"}
-CORES = {"parallel.py": {"contextlib", "ctypes", "os", "threading"}}
+CORES = {"threads.py": {"contextlib", "ctypes", "os", "threading"}}
 
 
 def imports(path):
@@ -99,7 +80,7 @@ def test_no_command_imports_a_command(path):
     assert not [name for name in imports(path) if name.startswith("attnkit.commands")]
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "model").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((PACKAGE / "model").rglob("*.py")), ids=lambda path: path.name)
 def test_the_core_is_pure(path):
     outside = {name.split(".")[0] for name in imports(path)} - {"attnkit"}
     assert outside <= MODEL_IMPORTS | CORES.get(path.name, set())
@@ -108,7 +89,7 @@ def test_the_core_is_pure(path):
 
 
 def test_the_command_line_starts_without_numpy_rich_and_typer():
-    code = "import sys, attnkit.cli; print(*sorted({'numpy', 'rich', 'typer'} & set(sys.modules)))"
+    code = "import sys, attnkit.cli.main; print(*sorted({'numpy', 'rich', 'typer'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == ""
 
@@ -116,9 +97,9 @@ def test_the_command_line_starts_without_numpy_rich_and_typer():
 @pytest.mark.parametrize("tool", ["layernorm", "attend"])
 def test_a_stage_imports_no_rich_no_zipfile_no_whole_model_it_does_not_need(tool):
     code = (
-        "import sys; from attnkit import cli; cli.main([*sys.argv[1:], '-f', 'json', '-']);"
+        "import sys; from attnkit.cli.main import main; main([*sys.argv[1:], '-f', 'json', '-']);"
         "heavy = {'rich', 'zipfile', 'hashlib', 'ml_dtypes', 'numpy.random'};"
-        "unneeded = heavy | {'attnkit.model.config', 'attnkit.model.parallel'};"
+        "unneeded = heavy | {'attnkit.model.config', 'attnkit.model.kernels.threads'};"
         "print(*sorted(unneeded & set(sys.modules)), file=sys.stderr)"
     )
     run = subprocess.run([sys.executable, "-c", code, tool], input=b"[[1,2]]", capture_output=True, check=True)
@@ -131,7 +112,7 @@ def test_every_tool_has_its_file_its_row_in_the_readme_and_an_example():
     assert files == set(commands.TOOLS)
     for name in commands.TOOLS:
         assert re.search(rf"^\| `{name}", readme, re.MULTILINE), f"no row for {name} in the README"
-        assert f"attnkit {name}" in commands.find(name).__doc__
+        assert f"attnkit {name}" in commands.find_tool(name).__doc__
 
 
 def without_spaces(text):
@@ -141,10 +122,10 @@ def without_spaces(text):
 
 @pytest.mark.parametrize("name", commands.TOOLS)
 def test_every_flag_is_in_the_help_of_its_tool(name, capfd):
-    assert cli.main([name, "--help"]) == 0
-    shown, tool = capfd.readouterr().out, commands.find(name)
+    assert main.main([name, "--help"]) == 0
+    shown, tool = capfd.readouterr().out, commands.find_tool(name)
     parameters = list(inspect.signature(tool.function).parameters)[1:]
-    assert all(f" {options.spelling(one)} " in shown for one in (*parameters, *tool.extra, *options.COMMON))
+    assert all(f" {options.flag_name(one)} " in shown for one in (*parameters, *tool.extra, *options.COMMON))
     flags = options.COMMON | tool.extra | tool.flags
     assert [one for one, flag in flags.items() if without_spaces(flag.help) not in without_spaces(shown)] == []
 
@@ -152,8 +133,8 @@ def test_every_flag_is_in_the_help_of_its_tool(name, capfd):
 def test_every_flag_of_a_page_is_a_flag_of_a_tool():
     known = {"--help", "--version"}
     for name in commands.TOOLS:
-        tool = commands.find(name)
-        known |= {options.spelling(one) for one in tool.flags | tool.extra | options.COMMON}
+        tool = commands.find_tool(name)
+        known |= {options.flag_name(one) for one in tool.flags | tool.extra | options.COMMON}
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text()))
         assert named <= known | OTHERS, f"{page.name} names flags of no tool: {sorted(named - known - OTHERS)}"

@@ -9,7 +9,7 @@ import pytest
 import attnkit
 from attnkit import model
 from attnkit.errors import DataError
-from attnkit.tensors.record import Record
+from attnkit.record import Record
 
 RNG = np.random.default_rng(5)
 HEADS, TOKENS, WIDTH = 4, 60, 32

@@ -11,11 +11,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import attnkit
-from attnkit import pipelines, tensors
+from attnkit import formats
 from attnkit.checkpoints import open_checkpoint
+from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.recipes import recipe
-from attnkit.tensors.record import Record
+from attnkit.inference.shell_pipeline import shell_pipeline
+from attnkit.record import Record
 
 ROOT = Path(__file__).parent.parent
 STORY, FRENCH = (str(ROOT / "samples" / "data" / name) for name in ("story", "fr-en"))
@@ -41,7 +42,7 @@ def broken(folder, *missing):
 
 def ran(text):
     """The record that a pipeline makes, in this process."""
-    [record] = pipelines.chained(pipelines.stages(text)).items
+    [record] = pipeline.chain_stages(pipeline.parse_stages(text)).items
     return record
 
 
@@ -93,11 +94,11 @@ def test_the_last_token_of_a_limit_is_a_forced_end():
 def test_the_printed_pipeline_of_a_translation_computes_its_score(tmp_path, name, source, target):
     trace = str(tmp_path / "run.npz")
     attnkit.decode(source, model=name, score=target, trace=trace)
-    text = recipe(open_checkpoint(name).config, name, "all").replace("memory.npz", str(tmp_path / "memory.npz"))
+    text = shell_pipeline(open_checkpoint(name).config, name, "all").replace("memory.npz", str(tmp_path / "memory.npz"))
     encoder, decoder = re.split(r"(?<!\\)\n", text)
     encoder, _, file = encoder.replace("\\\n", "").replace("TEXT", source).rpartition(" -o ")
-    tensors.save(ran(encoder), file)
-    ours, whole = ran(decoder.replace("\\\n", "").replace("TEXT", target)), tensors.load(trace)
+    formats.save(ran(encoder), file)
+    ours, whole = ran(decoder.replace("\\\n", "").replace("TEXT", target)), formats.load(trace)
     np.testing.assert_array_equal(ours["logits"], whole["logits"])
     assert ours.labels["token"] == whole.labels["token"]
 
@@ -186,9 +187,9 @@ def test_ids_without_labels_and_padding_are_taken():
 def test_a_decoder_without_words_runs_from_files(tmp_path):
     name = MODELS / "transformer"
     for file, size in (("source", 5), ("target", 3)):
-        tensors.save(attnkit.posenc(None, size=size, dim=16, dtype="float32"), str(tmp_path / f"{file}.npz"))
+        formats.save(attnkit.posenc(None, size=size, dim=16, dtype="float32"), str(tmp_path / f"{file}.npz"))
     run(f"attnkit encode --model {name} < source.npz > memory.npz", tmp_path)
-    memory, target = (tensors.load(str(tmp_path / f"{file}.npz")) for file in ("memory", "target"))
+    memory, target = (formats.load(str(tmp_path / f"{file}.npz")) for file in ("memory", "target"))
     whole = attnkit.decode(target.put({"memory": memory["memory"]}), model=str(name))["x"]
     decode = f"attnkit decode --model {name}"
     for line in (
@@ -198,7 +199,7 @@ def test_a_decoder_without_words_runs_from_files(tmp_path):
         f"attnkit run 'show target.npz -f npz | decode --model {name} --memory memory.npz'",
     ):
         run(f"{line} --format npz > made.npz", tmp_path)
-        np.testing.assert_array_equal(tensors.load(str(tmp_path / "made.npz"))["x"], whole)
+        np.testing.assert_array_equal(formats.load(str(tmp_path / "made.npz"))["x"], whole)
     _, said = run(f"{decode} < memory.npz", tmp_path, 3)
     assert "x is the memory itself" in said
     run(f"{decode} --memory - < memory.npz", tmp_path, 2)
@@ -228,10 +229,10 @@ def test_all_of_an_encoder_alone_ends_with_its_head(tmp_path):
         ("vit", image, lambda model: attnkit.decode(None, image=image, model=model)),
     ):
         model = str(MODELS / name)
-        text = recipe(open_checkpoint(model).config, model, "all").replace("\\\n", "")
+        text = shell_pipeline(open_checkpoint(model).config, model, "all").replace("\\\n", "")
         made = ran(text.replace("TEXT", given).replace("IMAGE", given))
         np.testing.assert_array_equal(made["logits"], whole(model)["logits"])
-    assert "--layer head" not in recipe(open_checkpoint(str(MODELS / "bert")).config, "DIR", "all")
+    assert "--layer head" not in shell_pipeline(open_checkpoint(str(MODELS / "bert")).config, "DIR", "all")
 
 
 def test_a_warning_is_one_from_python_too():
@@ -286,7 +287,7 @@ def test_what_a_run_wrote_beside_its_result_is_replayed(tmp_path, asked):
     for file in ("beside.npz", "out.npz"):
         assert "1 command run again: equal bit for bit" in run(f"attnkit history {file} --replay", tmp_path)[0]
     assert (tmp_path / "beside.npz").read_bytes() == before
-    [name] = [name for name in tensors.load(str(tmp_path / "beside.npz")) if name.startswith("decoder.0.self.k")]
+    [name] = [name for name in formats.load(str(tmp_path / "beside.npz")) if name.startswith("decoder.0.self.k")]
     run(f"attnkit show beside.npz --name {name} -o part.npz", tmp_path)
     assert "2 commands run again: equal bit for bit" in run("attnkit history part.npz --replay", tmp_path)[0]
     (tmp_path / "beside.npz").unlink()
@@ -329,7 +330,7 @@ def test_the_trace_of_a_batch_is_one_record_as_of_encode(tmp_path, pad):
     attnkit.decode(batch, model=STORY, max_tokens=0, trace=files[0])
     attnkit.encode(batch, model=STORY, trace=files[1])
     attnkit.decode("Once upon", model=STORY, max_tokens=0, trace=files[2])
-    ours, whole, alone = map(tensors.load, files)
+    ours, whole, alone = map(formats.load, files)
     assert [*ours] == [*whole] and ours.axes == whole.axes
     real = batch["mask"][:, 0]
     for name in whole:
@@ -345,7 +346,7 @@ def test_the_trace_of_a_batch_is_one_record_as_of_encode(tmp_path, pad):
 def test_traces_of_several_texts_and_of_a_cache(tmp_path):
     trace, cache = str(tmp_path / "t.npz"), str(tmp_path / "c.npz")
     attnkit.decode(["le chat", "le chat noir dort"], model=FRENCH, score="the cat", trace=trace)
-    found = tensors.load(trace)
+    found = formats.load(trace)
     assert found.axes["decoder.0.cross.weights"] == ("batch", "head", "query", "source")
     assert found.labels["source"] == [
         ["▁le", "▁chat", "</s>", "<pad>", "<pad>"],
@@ -354,7 +355,7 @@ def test_traces_of_several_texts_and_of_a_cache(tmp_path):
     attnkit.decode("Once upon", model=STORY, max_tokens=1, cache_out=cache)
     for more in (" time", [" time", " time there was"]):
         attnkit.decode(more, model=STORY, cache_in=cache, max_tokens=0, emit="logits", trace=trace)
-        found = tensors.load(trace)
+        found = formats.load(trace)
         shape = found["decoder.0.self.weights"].shape
         assert shape[0] == (1 if isinstance(more, str) else 2) and shape[-1] > shape[-2]
     with pytest.raises(DataError, match="a batch without rows"):
@@ -472,7 +473,7 @@ ABLATED = {
 def test_heads_are_switched_off_one_by_one_by_ranges_and_by_layers(tmp_path, asked):
     file = str(tmp_path / "t.npz")
     made = attnkit.encode("Once upon", model=STORY, ablate=asked, trace=file, trace_only="*.heads")
-    trace = tensors.load(file)
+    trace = formats.load(file)
     for layer, heads in enumerate(ABLATED[asked]):
         assert [at for at, head in enumerate(trace[f"decoder.{layer}.self.heads"]) if not head.any()] == heads
     assert f"--ablate {asked}" in made.history[-1]["command"]
@@ -481,7 +482,7 @@ def test_heads_are_switched_off_one_by_one_by_ranges_and_by_layers(tmp_path, ask
         return
     flags = " ".join(f"--ablate {part}" for part in asked.split(","))
     run(f"attnkit encode --model {STORY} 'Once upon' {flags} -o made.npz", tmp_path)
-    np.testing.assert_array_equal(tensors.load(str(tmp_path / "made.npz"))["x"], made["x"])
+    np.testing.assert_array_equal(formats.load(str(tmp_path / "made.npz"))["x"], made["x"])
 
 
 def test_segments_are_taken_by_their_published_name():
@@ -501,7 +502,7 @@ def test_ids_alone_are_ids(tmp_path, tool, keep):
     made = f"--model {STORY} -f npz > made.npz"
     run(f"attnkit embed --model {STORY} 'One day' --only ids {keep} | attnkit {tool} {made}", tmp_path)
     whole = getattr(attnkit, tool)("One day", model=STORY)
-    found = tensors.load(str(tmp_path / "made.npz"))
+    found = formats.load(str(tmp_path / "made.npz"))
     np.testing.assert_array_equal(found["x"], whole["x"])
     assert found.axes_of("x") == whole.axes_of("x")
 
@@ -512,7 +513,7 @@ def test_ids_alone_may_be_of_a_batch_and_of_a_source(tmp_path):
     np.savez(tmp_path / "ids.npz", ids=[ids, ids[::-1]])
     run(f"attnkit decode --model {STORY} < ids.npz -o made.npz", tmp_path)
     wanted = attnkit.decode(None, ids=np.stack([ids, ids[::-1]]), model=STORY)["x"]
-    np.testing.assert_array_equal(tensors.load(str(tmp_path / "made.npz"))["x"], wanted)
+    np.testing.assert_array_equal(formats.load(str(tmp_path / "made.npz"))["x"], wanted)
     line = f"attnkit embed --model {FRENCH} '{SOURCE}' --only ids | attnkit decode --model {FRENCH} --emit text"
     assert run(line, tmp_path)[0] == f"{TARGET}\n"
     assert run(f'attnkit run "{line.replace("attnkit ", "")}"', tmp_path)[0] == f"{TARGET}\n"
@@ -523,7 +524,7 @@ def test_ids_alone_may_be_of_a_batch_and_of_a_source(tmp_path):
 @pytest.mark.slow
 def test_a_text_of_one_token_has_an_empty_row_of_scores(tmp_path):
     run(f"printf 'One day\\nOnce\\n' | attnkit decode --model {STORY} --batch --max-tokens 0 -o made.npz", tmp_path)
-    made, alone = tensors.load(str(tmp_path / "made.npz")), attnkit.decode("One day", model=STORY, max_tokens=0)
+    made, alone = formats.load(str(tmp_path / "made.npz")), attnkit.decode("One day", model=STORY, max_tokens=0)
     np.testing.assert_array_equal(made["x"], [alone["x"], np.zeros_like(alone["x"])])
     assert made["mask"].tolist() == [[[True] * len(alone["x"])], [[False] * len(alone["x"])]]
     one = attnkit.decode("Once", model=STORY, max_tokens=0)
@@ -569,7 +570,7 @@ def test_a_second_text_goes_with_a_first(tool):
 
 
 def test_a_record_without_keys_is_no_cache(tmp_path):
-    tensors.save(attnkit.embed("the cat", dim=4), str(tmp_path / "x.npz"))
+    formats.save(attnkit.embed("the cat", dim=4), str(tmp_path / "x.npz"))
     with pytest.raises(DataError, match="no cache: it has no keys"):
         attnkit.decode("the cat", model=STORY, cache_in=str(tmp_path / "x.npz"))
 

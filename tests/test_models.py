@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnkit import layers, model
+from attnkit import model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.inference import layers
 
 MODELS = Path(__file__).parent / "references" / "models"
 DTYPES = {"f32": "float32", "f64": "float64"}
@@ -26,7 +27,7 @@ def frozen(name):
 
 @cache
 def core(name):
-    return layers.of(open_checkpoint(str(MODELS / name)))
+    return layers.core_model(open_checkpoint(str(MODELS / name)))
 
 
 def close(ours, given, key, name, dtype, real=...):
@@ -49,7 +50,9 @@ def hidden(stack, count):
 
     def name_of(config, number):
         if number < 0:
-            steps = [step.layer for step in model.program(config, stack) if model.place_of(step.layer)[1] is None]
+            steps = [
+                step.layer for step in model.layer_plan(config, stack) if model.parse_layer_name(step.layer)[1] is None
+            ]
             return [name for name in steps if name != f"{stack}.norm"][-1]
         last = model.layer_steps(config, stack, number)[-1]
         return f"{last.layer}.residual" if config.norm_first else last.layer
@@ -65,7 +68,7 @@ def ran(name, stack, inputs, dtype, **known):
         return lambda array: kept.setdefault(name, array)
 
     context = model.Context(visit=visit, dtype=DTYPES[dtype], **known)
-    return model.run(core(name), model.program(core(name).config, stack), inputs, context), kept
+    return model.run(core(name), model.layer_plan(core(name).config, stack), inputs, context), kept
 
 
 def states(name, stack, kept, last):
@@ -144,11 +147,11 @@ def test_bert_with_segments_and_pooler(dtype):
         close(state, given, f"hidden.{number}", "bert", dtype)
     for number in range(2):
         close(kept[f"encoder.{number}.self.weights"], given, f"attentions.{number}", "bert", dtype)
-    close(model.pooled(core("bert"), x), given, "pooled", "bert", dtype)
+    close(model.pool_first(core("bert"), x), given, "pooled", "bert", dtype)
     mask, positions = padding(given["batch_mask"])
     x, _ = ran("bert", "encoder", given["batch_ids"], dtype, mask=mask, positions=positions)
     close(x, given, "batch.hidden.2", "bert", dtype, mask[:, 0])
-    close(model.pooled(core("bert"), x), given, "batch.pooled", "bert", dtype)
+    close(model.pool_first(core("bert"), x), given, "batch.pooled", "bert", dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

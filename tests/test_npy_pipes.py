@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnkit import cli, tensors
+from attnkit import formats
+from attnkit.cli import main
 
 ENV = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 ENV.pop("ATTNKIT_FORMAT", None)
@@ -36,23 +37,23 @@ def bash(line, stdin=b"", **env):
 def here(capfdbinary, line):
     """The same of a command line of attnkit, in this process."""
     capfdbinary.readouterr()
-    code = cli.main(shlex.split(line))
+    code = main.main(shlex.split(line))
     out, err = capfdbinary.readouterr()
     return code, out, err.decode()
 
 
 def records(data):
-    return list(tensors.read(tensors.Source.of(data)))
+    return list(formats.read(formats.Source.of(data)))
 
 
 def xs(data):
     return [(record["x"].dtype.name, record["x"].tolist()) for record in records(data)]
 
 
-def piped(stages, formats):
+def piped(stages, each):
     """Stages joined by a shell, each told its format, or not."""
     return " | ".join(
-        f"attnkit {one}" + f" -f {format}" * bool(format) for one, format in zip(stages, formats, strict=True)
+        f"attnkit {one}" + f" -f {format}" * bool(format) for one, format in zip(stages, each, strict=True)
     )
 
 
@@ -69,12 +70,12 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("formats", FORMATS.values(), ids=FORMATS)
-def test_the_six_tools_in_any_format(formats, unbuffered):
+@pytest.mark.parametrize("each", FORMATS.values(), ids=FORMATS)
+def test_the_six_tools_in_any_format(each, unbuffered):
     stages = [EMBED, *SIX]
-    code, out, err = bash(piped(stages, formats), PYTHONUNBUFFERED=unbuffered)
+    code, out, err = bash(piped(stages, each), PYTHONUNBUFFERED=unbuffered)
     assert code == 0, err
-    line = " | ".join(f"{one}" + f" -f {format}" * bool(format) for one, format in zip(stages, formats, strict=True))
+    line = " | ".join(f"{one}" + f" -f {format}" * bool(format) for one, format in zip(stages, each, strict=True))
     again = bash(f"attnkit run {shlex.quote(line)}")
     assert again == (0, out, err)
     assert xs(out) == xs(bash(f"attnkit run {shlex.quote(' | '.join(stages))}")[1])
@@ -244,7 +245,7 @@ def test_a_long_stream_of_archives_takes_no_more_memory_than_a_short_one():
         "subprocess.run(['attnkit', 'layernorm'], stdout=subprocess.DEVNULL, check=True);"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    archive = b"".join(map(bytes, tensors.encode(tensors.Record({"x": np.ones((100, 100))}), "npz")))
+    archive = b"".join(map(bytes, formats.encode(formats.Record({"x": np.ones((100, 100))}), "npz")))
 
     def peak(count):
         return int(
@@ -258,7 +259,7 @@ def test_a_long_stream_of_archives_takes_no_more_memory_than_a_short_one():
 def test_the_records_before_a_bad_one_are_written(format):
     """Of wrong bytes, and of a right record that the tool refuses."""
     good, wide, flat = (
-        b"".join(map(bytes, tensors.encode(tensors.Record({"x": array}), format)))
+        b"".join(map(bytes, formats.encode(formats.Record({"x": array}), format)))
         for array in (np.ones((2, 4)), np.ones((3, 4)), np.ones(4))
     )
     expected = bash("attnkit posenc", good)[1] + bash("attnkit posenc", wide)[1]

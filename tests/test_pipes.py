@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attnkit
-from attnkit import tensors, tool
-from attnkit.tensors import Record
+from attnkit import formats
+from attnkit.cli import tool
+from attnkit.formats import Record
 
 ENV = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
 
@@ -30,7 +31,7 @@ def shell(line, stdin=b"", check=True, **env):
 def words(stage):
     """A stage (name, argument, parameters) as a command line."""
     name, argument, parameters = stage
-    flags = [word for key, value in parameters.items() for word in tool.spelled(key, value)]
+    flags = [word for key, value in parameters.items() for word in tool.to_flags(key, value)]
     return shlex.join([name, *([] if argument is None else [argument]), *flags])
 
 
@@ -50,9 +51,9 @@ def by_calls(stages, format):
     def call(record, stage):
         name, argument, parameters = stage
         made = getattr(attnkit, name)(record if argument is None else argument, **parameters)
-        return tensors.survive(made, format)
+        return formats.round_trip(made, format)
 
-    return b"".join(bytes(part) for part in tensors.encode(reduce(call, stages, None), format))
+    return b"".join(bytes(part) for part in formats.encode(reduce(call, stages, None), format))
 
 
 EMBED = ("embed", "The cat sat on the mat", {"dim": 8})
@@ -126,7 +127,7 @@ def test_the_law_of_the_pipe_holds_for_any_pipeline(stages, format, text):
 
 def test_nan_keeps_the_law():
     bits = np.array([[0x7FC00001, 0xFFC00000, 0x3F800000]], np.uint32).view(np.float32)
-    record = tensors.encode(Record({"x": bits}), "npz")
+    record = formats.encode(Record({"x": bits}), "npz")
     data = b"".join(bytes(part) for part in record)
     piped = shell("attnkit attend -q -f json | attnkit layernorm -q", data)
     assert piped == shell("attnkit run -q 'attend -f json | layernorm'", data)
@@ -432,7 +433,7 @@ def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
     changed[2, 3] += 0.25
     other = record.put({"x": changed}, {"x": ("token", "model")})
     for name, one in (("a", record), ("b", other)):
-        Path(f"{name}.npz").write_bytes(b"".join(bytes(part) for part in tensors.encode(one, "npz")))
+        Path(f"{name}.npz").write_bytes(b"".join(bytes(part) for part in formats.encode(one, "npz")))
     done = subprocess.run(["attnkit", "diff", "a.npz", "b.npz"], capture_output=True, env=ENV)
     assert done.returncode == 1
     line = done.stdout.decode().splitlines()[0]

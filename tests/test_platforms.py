@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnkit.tensors import Source, dtypes, files, open_source, read
+from attnkit.formats import Source, dtypes, open_source, read, streams
 
 ROOT = Path(__file__).parent.parent
 STORY = ROOT / "samples" / "data" / "story"
@@ -149,7 +149,7 @@ def test_no_call_reads_more_than_the_system_allows(tmp_path, monkeypatch):
         asked.append(sum(map(len, buffers)))
         return known(descriptor, buffers)
 
-    monkeypatch.setattr(files, "READ_LIMIT", 30)
+    monkeypatch.setattr(streams, "READ_LIMIT", 30)
     monkeypatch.setattr(os, "readv", readv)
     with open_source(str(path)) as source:
         target = np.empty(100, np.uint8)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import tensors
-from attnkit.tensors import Record
+from attnkit import formats
+from attnkit.formats import Record
 
 STORY = str(Path(__file__).parent.parent / "samples" / "data" / "story")
 ENV = os.environ | {"COLUMNS": "80"}
@@ -32,7 +32,7 @@ def written(line, folder):
 
 @pytest.fixture
 def here(tmp_path):
-    tensors.save(attnkit.embed("a b", dim=4), str(tmp_path / "r.npz"))
+    formats.save(attnkit.embed("a b", dim=4), str(tmp_path / "r.npz"))
     return tmp_path
 
 
@@ -77,13 +77,13 @@ def test_a_text_between_stages_is_refused_too(here):
 
 def test_the_control_characters_of_a_text_are_spelled_out_in_a_picture(here):
     words, table = ["\x1b[31mred", "b"], np.eye(2)
-    tensors.save(Record({"x": table, "table": table}, labels={"vocab": words}), str(here / "red.npz"))
+    formats.save(Record({"x": table, "table": table}, labels={"vocab": words}), str(here / "red.npz"))
     assert rb"\x1b[31mred" in written("decode red.npz --emit text -f svg", here).replace(b"&#160;", b" ")
 
 
 def test_statistics_are_data_too(here):
     x = np.array([[1.0, -2.0, 0.0], [np.nan, np.inf, 4.0]], np.float32)
-    tensors.save(Record({"x": x, "ids": np.array([3, 5]), "none": np.zeros((0, 2))}), str(here / "s.npz"))
+    formats.save(Record({"x": x, "ids": np.array([3, 5]), "none": np.zeros((0, 2))}), str(here / "s.npz"))
     record = json.loads(written("show s.npz --stats -f json", here))
     found = {name: one["data"] for name, one in record["tensors"].items()}
     assert record["labels"] == {"name": ["x", "ids", "none"]} and record["tensors"]["min"]["axes"] == ["name"]

@@ -11,12 +11,14 @@ import pytest
 import safetensors.numpy
 
 import attnkit
-from attnkit import model, overviews, pipelines, recipes
+from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.weights import open_weights
-from attnkit.display import Look
-from attnkit.model import Config, Special, Stack
-from attnkit.tensors.record import Record
+from attnkit.cli import pipeline
+from attnkit.display import Style
+from attnkit.inference import model_summary, shell_pipeline
+from attnkit.model import Config, SpecialTokens, StackConfig
+from attnkit.record import Record
 
 MODELS = Path(__file__).parent / "references" / "models"
 FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
@@ -51,23 +53,23 @@ def shell(script, folder, **more):
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_overview(name):
     checkpoint = open_checkpoint(str(MODELS / name))
-    seen = overviews.overview(checkpoint, Look())
+    seen = model_summary.model_facts(checkpoint, Style())
     assert max(map(len, seen.splitlines())) <= 80 and len(seen.splitlines()) < 120
     for said in [f"{checkpoint.parameter_count:,}", *SAID.get(name, [])]:
         assert said in " ".join(seen.split()) or said in seen
     for layer in checkpoint.layers():
-        _, number, part = model.place_of(layer)
+        _, number, part = model.parse_layer_name(layer)
         assert part in seen and (number is None or f".0…{last_layer(checkpoint, layer)}.{part}" in seen)
 
 
 def last_layer(checkpoint, layer):
-    return checkpoint.config.stack(model.place_of(layer)[0]).layers - 1
+    return checkpoint.config.stack(model.parse_layer_name(layer)[0]).layers - 1
 
 
-@pytest.mark.parametrize("look", [Look(20), Look(40, unicode=False), Look(200, color=True)])
+@pytest.mark.parametrize("look", [Style(20), Style(40, unicode=False), Style(200, color=True)])
 def test_the_overview_fits_every_terminal(look):
     for name in FOLDERS:
-        seen = re.sub(r"\x1b\[[0-9]*m", "", overviews.overview(open_checkpoint(str(MODELS / name)), look))
+        seen = re.sub(r"\x1b\[[0-9]*m", "", model_summary.model_facts(open_checkpoint(str(MODELS / name)), look))
         assert max(map(len, seen.splitlines())) <= look.width
         assert look.unicode or seen.isascii()
 
@@ -123,10 +125,10 @@ def test_one_tensor_by_either_name():
 @pytest.mark.parametrize("name", FOLDERS)
 def test_every_stored_tensor_has_an_axis_name_for_each_axis(name):
     checkpoint = open_checkpoint(str(MODELS / name))
-    overviews.published(checkpoint).checked()
+    model_summary.checkpoint_record(checkpoint).checked()
     for layer in checkpoint.layers():
         if checkpoint.params[layer]:
-            part = overviews.part(checkpoint, layer).checked()
+            part = model_summary.model_part(checkpoint, layer).checked()
             assert {key: array.shape for key, array in part.tensors.items()} == {
                 key: model.parameter_shape(checkpoint.config, layer, key) for key in checkpoint.params[layer]
             }
@@ -206,7 +208,12 @@ def test_the_pipeline_of_a_layer_goes_from_what_enters_it_to_what_leaves_it(tmp_
 
 def stages(name, part):
     checkpoint = open_checkpoint(str(MODELS / name))
-    return recipes.recipe(checkpoint.config, "DIR", part).replace("attnkit ", "").replace(" \\\n", "").split("  | ")
+    return (
+        shell_pipeline.shell_pipeline(checkpoint.config, "DIR", part)
+        .replace("attnkit ", "")
+        .replace(" \\\n", "")
+        .split("  | ")
+    )
 
 
 def test_the_pipelines_of_parts():
@@ -226,13 +233,13 @@ def test_the_pipelines_of_parts():
 
 def test_all_of_an_encoder_and_a_decoder_is_two_pipelines():
     checkpoint = open_checkpoint(str(MODELS / "marian-half"))
-    encoder, decoder = re.split(r"(?<!\\)\n", recipes.recipe(checkpoint.config, "my model", "all"))
+    encoder, decoder = re.split(r"(?<!\\)\n", shell_pipeline.shell_pipeline(checkpoint.config, "my model", "all"))
     assert encoder.endswith("--layer encoder.1.norm2 -o memory.npz")
     assert decoder.startswith("attnkit embed --model 'my model' --layer decoder.embed \"TEXT\" \\\n")
     assert "attend --model 'my model' --layer decoder.1.cross --memory memory.npz --residual" in decoder
     assert decoder.endswith("decode --model 'my model' --layer head")
     checkpoint = open_checkpoint(str(MODELS / "transformer"))
-    encoder, decoder = re.split(r"(?<!\\)\n", recipes.recipe(checkpoint.config, "DIR", "all"))
+    encoder, decoder = re.split(r"(?<!\\)\n", shell_pipeline.shell_pipeline(checkpoint.config, "DIR", "all"))
     assert "--residual source.npz \\\n" in encoder and "--residual target.npz \\\n" in decoder
 
 
@@ -247,21 +254,23 @@ def test_the_pipelines_of_an_encoder_and_a_decoder_run(tmp_path):
     checkpoint = open_checkpoint(str(folder))
     core = model.Model(checkpoint.config, checkpoint.params)
     source, target = (np.load(tmp_path / f"{name}.npz")["x"] for name in ("source", "target"))
-    memory = model.run(core, model.program(core.config, "encoder"), source, model.Context())
-    whole = model.run(core, model.program(core.config, "decoder"), target, model.Context(memory=memory))
+    memory = model.run(core, model.layer_plan(core.config, "encoder"), source, model.Context())
+    whole = model.run(core, model.layer_plan(core.config, "decoder"), target, model.Context(memory=memory))
     assert np.array_equal(np.array(x["data"], whole.dtype), whole)
 
 
 def test_alike_names_need_numbers_that_follow_each_other():
     names = ["h.0.w", "h.2.w", "h.10.w", "h.1.w", "h.01.w", "wi_0", "wi_1", "w"]
-    found = [(name, count) for name, _, count in overviews.alike(dict.fromkeys(names, (2,)))]
+    found = [(name, count) for name, _, count in model_summary.alike(dict.fromkeys(names, (2,)))]
     assert found == [("h.0…2.w", 3), ("h.10.w", 1), ("h.01.w", 1), ("wi_0…1", 2), ("w", 1)]
 
 
 def test_windows_of_some_layers():
-    config = Config("qwen2", 4, decoder=Stack(4, 1, 4, 1, 2, windows=(-1, 5, 5, -1)), special=Special(banned=(1, 2)))
-    assert "a window of 5 keys before the query in layers 1…2" in overviews.stack_told(config, "decoder")
-    assert overviews.tokens_told(config.special) == "never 1 2"
+    config = Config(
+        "qwen2", 4, decoder=StackConfig(4, 1, 4, 1, 2, windows=(-1, 5, 5, -1)), special=SpecialTokens(banned=(1, 2))
+    )
+    assert "a window of 5 keys before the query in layers 1…2" in model_summary.stack_told(config, "decoder")
+    assert model_summary.tokens_told(config.special) == "never 1 2"
 
 
 @pytest.mark.slow
@@ -315,23 +324,23 @@ OPTIONS = {
 @pytest.mark.parametrize("name, settings, added", OPTIONS.values(), ids=OPTIONS)
 def test_every_layer_and_its_pipeline_of_every_option(name, settings, added, tmp_path):
     checkpoint = widened(name, tmp_path, settings, added)
-    assert overviews.overview(checkpoint, Look()) and list(overviews.published(checkpoint))
+    assert model_summary.model_facts(checkpoint, Style()) and list(model_summary.checkpoint_record(checkpoint))
     for layer in checkpoint.layers():
         parameters = checkpoint.params[layer]
         if parameters:
-            shown = overviews.part(checkpoint, layer)
+            shown = model_summary.model_part(checkpoint, layer)
             assert all(len(shown.axes[key]) == array.ndim for key, array in parameters.items())
-    for part in ("all", *recipes.parts(checkpoint.config)):
-        assert recipes.recipe(checkpoint.config, "DIR", part)
+    for part in ("all", *shell_pipeline.pipeline_parts(checkpoint.config)):
+        assert shell_pipeline.shell_pipeline(checkpoint.config, "DIR", part)
 
 
 def test_the_biases_of_a_gated_network_in_its_pipeline(tmp_path):
     checkpoint = widened("llama", tmp_path, {"mlp_bias": True, "attention_bias": True}, FFN + ATTENTION)
     whole = attnkit.encode(Record({"ids": np.array([3, 4, 5])}), model=str(tmp_path))
-    text = recipes.recipe(checkpoint.config, str(tmp_path), "decoder").replace("\\\n", "")
+    text = shell_pipeline.shell_pipeline(checkpoint.config, str(tmp_path), "decoder").replace("\\\n", "")
     ids = np.array([3, 4, 5])
     np.save(tmp_path / "ids.npy", ids)
-    [record] = pipelines.chained(pipelines.stages(text.replace('"TEXT"', f"--ids {tmp_path}/ids.npy"))).items
+    [record] = pipeline.chain_stages(pipeline.parse_stages(text.replace('"TEXT"', f"--ids {tmp_path}/ids.npy"))).items
     np.testing.assert_array_equal(record["x"], whole["x"])
     plain = attnkit.encode(Record({"ids": ids}), model=str(MODELS / "llama"))
     assert not np.array_equal(whole["x"], plain["x"])

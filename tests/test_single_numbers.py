@@ -9,7 +9,7 @@ import pytest
 import attnkit
 from attnkit import commands
 from attnkit.errors import AttnkitError, UsageError
-from attnkit.tensors import Record
+from attnkit.formats import Record
 
 MODELS = Path(__file__).parent / "references" / "models"
 GPT2, VIT = str(MODELS / "gpt2"), str(MODELS / "vit")
@@ -50,7 +50,7 @@ def given(tool, item, parameters):
                 Record({"x": X if isinstance(item, Record | None | str) else item, name: np.asarray(number)}),
                 parameters,
             )
-        for name in commands.find(tool).flags:
+        for name in commands.find_tool(tool).flags:
             if name not in ("trace", "cache_out"):  # names of files
                 yield item, parameters | {name: number}
                 yield item, parameters | {name: Record({"x": np.asarray(number)})}
@@ -58,7 +58,7 @@ def given(tool, item, parameters):
 
 @pytest.mark.parametrize(("tool", "item", "parameters"), CALLS)
 def test_a_number_for_an_array(tool, item, parameters):
-    call = getattr(attnkit, tool, None) or commands.find(tool)
+    call = getattr(attnkit, tool, None) or commands.find_tool(tool)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for one, more in given(tool, item, parameters):
@@ -92,4 +92,4 @@ def test_what_stands_for_an_array():
         attnkit.embed(None, ids=IDS, model=MODELS / "gpt2").history == attnkit.embed(None, ids=IDS, model=GPT2).history
     )
     with pytest.raises(UsageError, match="takes a Pair of records, not Record"):
-        commands.find("diff")(X)
+        commands.find_tool("diff")(X)

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from attnkit import tensors
-from attnkit.checkpoints.documents import document
-from attnkit.checkpoints.names import Published, entries
-from attnkit.checkpoints.settings import Settings
+from attnkit import formats
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.json_file import read_json_object
+from attnkit.checkpoints.mapping import TensorSpec, expand_layers
 from attnkit.checkpoints.weights import Weights, open_weights
 from attnkit.errors import DataError, FileError
+from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config, parameter_shape
-from attnkit.model.linear import by_columns
-from attnkit.model.precision import Array
+from attnkit.model.dtypes import Array
+from attnkit.model.linear import to_column_major
 from attnkit.model.rotary import rope_frequencies
-from attnkit.tensors.files import blamed, exists
 
 __all__ = ["FAMILIES", "Checkpoint", "open_checkpoint"]
 
@@ -95,7 +95,7 @@ class Checkpoint:
 
     def digests(self) -> dict[str, str]:
         """The SHA-256 of every file that the model was read from, by path."""
-        return {path: digest(path, *marks(path)) for path in self._files}
+        return {path: file_digest(path, *file_stamp(path)) for path in self._files}
 
     def _near(self, name: str) -> str:
         """What the user may have meant."""
@@ -109,14 +109,14 @@ class Checkpoint:
         return f" (near: {', '.join(near)})" if near else ""
 
 
-def marks(path: str) -> tuple[int, int, int]:
+def file_stamp(path: str) -> tuple[int, int, int]:
     """What tells whether a file is still the same: its number, its size and when it was written."""
     status = os.stat(path)
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @cache
-def digest(path: str, *marks: int) -> str:
+def file_digest(path: str, *marks: int) -> str:
     """The SHA-256 of a file, computed once while its marks stay."""
     import hashlib
 
@@ -130,7 +130,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
     Arrays are (in, out), and views of the file where it holds float32 or float64.
     """
 
-    def __init__(self, config: Config, weights: Weights, entries: Mapping[str, Mapping[str, Published]]) -> None:
+    def __init__(self, config: Config, weights: Weights, entries: Mapping[str, Mapping[str, TensorSpec]]) -> None:
         self.config = config
         self.weights = weights
         self.entries = entries
@@ -153,9 +153,9 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         """Lay a weight of more rows than columns by columns, unless it lies so; then it is no view of the file."""
         weight = self[layer][name]
         if weight.flags.c_contiguous and len(weight) > weight.shape[1]:
-            self._ready[layer][name] = by_columns(weight)
+            self._ready[layer][name] = to_column_major(weight)
             self._whole.pop((self._stored(layer, name), self.entries[layer][name].fill), None)
-            tensors.let_go(weight)
+            formats.release_pages(weight)
 
     def count(self) -> int:
         """The elements of all tensors in use."""
@@ -169,8 +169,8 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
     def unread_layers(self) -> list[str]:
         """What the names of stored layers begin with that the configuration leaves out, as h.12."""
         used = self._used()
-        known, read = set(map(numberless, used)), set(map(stem_of, used))
-        found = dict.fromkeys(stem_of(name) for name in self.unread() if numberless(name) in known)
+        known, read = set(map(name_pattern, used)), set(map(layer_prefix, used))
+        found = dict.fromkeys(layer_prefix(name) for name in self.unread() if name_pattern(name) in known)
         return [stem for stem in found if stem not in read]
 
     def flaw(self, first: str = "") -> str:
@@ -180,7 +180,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         """
         for layer in dict.fromkeys([first, *self._ready]):
             for name, array in self._ready.get(layer, {}).items():
-                if found := tensors.non_finite(array):
+                if found := formats.first_non_finite(array):
                     return f"parameter {layer}.{name} is {found}"
         return ""
 
@@ -188,7 +188,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         entry, stored = self.entries[layer][name], self._stored(layer, name)
         key = stored, entry.fill
         if key not in self._whole:
-            self._whole[key] = entry.grown(computable(self.weights.tensor(stored)))
+            self._whole[key] = entry.grown(as_float(self.weights.tensor(stored)))
         return entry.parameter(self._whole[key], parameter_shape(self.config, layer, name))
 
     def _stored(self, layer: str, name: str) -> str:
@@ -215,29 +215,29 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
                     raise DataError(f"{where} has dtype {dtype} (expected a float)", self.weights.file(stored))
 
 
-def stem_of(name: str) -> str:
+def layer_prefix(name: str) -> str:
     """A published name as far as the number of its layer; "" where it has none.
 
-    >>> stem_of("h.12.ln_1.weight"), stem_of("wte.weight")
+    >>> layer_prefix("h.12.ln_1.weight"), layer_prefix("wte.weight")
     ('h.12', '')
     """
     found = NUMBER.search(name)
     return name[: found.end()] if found else ""
 
 
-def numberless(name: str) -> str:
+def name_pattern(name: str) -> str:
     """A published name without the number of its layer, so that those of all layers are one.
 
-    >>> numberless("h.12.ln_1.weight")
+    >>> name_pattern("h.12.ln_1.weight")
     'h.#.ln_1.weight'
     """
     return NUMBER.sub("#", name, count=1)
 
 
-def computable(array: Array) -> Array:
+def as_float(array: Array) -> Array:
     """The array itself if it is float64 or float32, else as float32, exactly.
 
-    >>> computable(np.array([1.5], np.float16))
+    >>> as_float(np.array([1.5], np.float16))
     array([1.5], dtype=float32)
     """
     return array if array.dtype in (np.float64, np.float32) else array.astype(np.float32)
@@ -252,26 +252,28 @@ def open_checkpoint(folder: str) -> Checkpoint:
         raise FileError("not a folder" if exists(folder) else "no such folder", folder)
     path = os.path.join(folder, CONFIG)
     if not exists(path):
-        return _open_native(folder)
-    raw = document(path)
-    settings, files = Settings(raw, path), [path]
+        return _open_marian(folder)
+    raw = read_json_object(path)
+    settings, files = ConfigReader(raw, path), [path]
     family = _family(settings)
     generation = os.path.join(folder, GENERATION)
     if exists(generation):
-        said = {key: value for key, value in document(generation).items() if value is not None and TOKEN.search(key)}
-        Settings(said, generation).special()  # what is wrong there is not in config.json
-        settings, files = Settings({**raw, **said}, path), [path, generation]
+        said = {
+            key: value for key, value in read_json_object(generation).items() if value is not None and TOKEN.search(key)
+        }
+        ConfigReader(said, generation).special()  # what is wrong there is not in config.json
+        settings, files = ConfigReader({**raw, **said}, path), [path, generation]
     weights = open_weights(folder)
     weights.prefixes = family.PREFIXES
     _check_depth(settings, len(weights.entries))
     config: Config = family.config(settings, weights)
     _check_tokens(settings, config)
-    params = Parameters(config, weights, entries(config, family.layers(settings, config)))
+    params = Parameters(config, weights, expand_layers(config, family.layers(settings, config)))
     _check_positions(settings, config)
     return Checkpoint(folder, config, raw, params, [*files, *weights.files])
 
 
-def _family(settings: Settings) -> Any:
+def _family(settings: ConfigReader) -> Any:
     """The module of the family that a configuration names."""
     name = settings.text("model_type")
     if name not in FAMILIES:
@@ -279,21 +281,21 @@ def _family(settings: Settings) -> Any:
     return importlib.import_module(f"attnkit.checkpoints.{name.replace('-', '_')}")
 
 
-def _open_native(folder: str) -> Checkpoint:
+def _open_marian(folder: str) -> Checkpoint:
     """A folder with the NumPy file of Marian."""
     from attnkit.checkpoints import marian_native
 
     path = os.path.join(folder, NATIVE)
     if not exists(path):
         raise FileError(f"no {CONFIG} in this folder, nor a {NATIVE} of Marian", folder)
-    weights, settings = marian_native.opened(path)
+    weights, settings = marian_native.open_marian(path)
     _check_depth(settings, len(weights.entries))
     config = marian_native.config(settings, weights)
-    params = Parameters(config, weights, entries(config, marian_native.layers(settings, config)))
+    params = Parameters(config, weights, expand_layers(config, marian_native.layers(settings, config)))
     return Checkpoint(folder, config, settings.values, params, [path])
 
 
-def _check_depth(settings: Settings, stored: int) -> None:
+def _check_depth(settings: ConfigReader, stored: int) -> None:
     """DataError where there are more layers than tensors, before so many are looked for."""
     for key in DEPTHS:
         count = settings.values.get(key)
@@ -301,11 +303,11 @@ def _check_depth(settings: Settings, stored: int) -> None:
             raise settings.wrong(f"{key} {count}, and only {stored} tensors are stored")
 
 
-def _check_positions(settings: Settings, config: Config) -> None:
+def _check_positions(settings: ConfigReader, config: Config) -> None:
     """DataError for rotary or relative positions that cannot be computed."""
     positions = config.positions
     if positions.kind == "rotary":
-        with blamed(settings.name):
+        with name_errors(settings.name):
             rope_frequencies(config.stack(config.stacks[-1]).head_dim, positions.rope, 1)
     if positions.kind == "t5":
         for name in config.stacks:
@@ -315,7 +317,7 @@ def _check_positions(settings: Settings, config: Config) -> None:
                 raise settings.wrong(f"{wrong}{positions.max_distance}: too few buckets, or too short a distance")
 
 
-def _check_tokens(settings: Settings, config: Config) -> None:
+def _check_tokens(settings: ConfigReader, config: Config) -> None:
     """DataError where the token that a decoder starts with is not in its vocabulary."""
     start, vocab = config.special.start, config.decoder.vocab if config.decoder else 0
     if start is not None and vocab and start >= vocab:

@@ -1,15 +1,15 @@
 """BERT: a post-norm encoder of tokens and segments, with a pooler and a head for masked words where it has them."""
 
-from attnkit.checkpoints.names import Layers, Published, linear, norm, table, tied
-from attnkit.checkpoints.settings import ACTIVATIONS, Settings
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
-from attnkit.model.config import Config, Positions, Stack
+from attnkit.model.config import Config, PositionConfig, StackConfig
 
 PREFIXES = ("bert.",)
 TRANSFORM = "cls.predictions.transform"
 
 
-def config(raw: Settings, stored: Weights) -> Config:
+def config(raw: ConfigReader, stored: Weights) -> Config:
     """The choices of a configuration; whether there is a pooler and a head, the stored names say."""
     if raw.text("position_embedding_type", "absolute") != "absolute":
         raise raw.wrong(f"position_embedding_type {raw.text('position_embedding_type')[:40]!r} is not supported")
@@ -19,7 +19,7 @@ def config(raw: Settings, stored: Weights) -> Config:
     return Config(
         "bert",
         raw.whole("hidden_size"),
-        encoder=Stack(
+        encoder=StackConfig(
             layers=raw.whole("num_hidden_layers"),
             heads=heads,
             hidden=raw.whole("intermediate_size"),
@@ -29,7 +29,7 @@ def config(raw: Settings, stored: Weights) -> Config:
         ),
         eps=raw.number("layer_norm_eps", 1e-12),
         activation=raw.choice("hidden_act", ACTIVATIONS, "gelu"),
-        positions=Positions("learned", size=raw.whole("max_position_embeddings")),
+        positions=PositionConfig("learned", size=raw.whole("max_position_embeddings")),
         embed_norm=True,
         types=raw.whole("type_vocab_size", 2),
         pooler=stored.has("pooler.dense.weight"),
@@ -39,14 +39,14 @@ def config(raw: Settings, stored: Weights) -> Config:
     )
 
 
-def layers(raw: Settings, config: Config) -> Layers:
+def layers(raw: ConfigReader, config: Config) -> Layers:
     """Where the parameters of each layer lie."""
     at, words = "encoder.layer.{n}", "embeddings.word_embeddings.weight"
     is_tied = raw.flag("tie_word_embeddings", True)
-    decoder = tied(words) if is_tied else linear("", "cls.predictions.decoder", biased=False)
+    decoder = tied_head(words) if is_tied else linear("", "cls.predictions.decoder", biased=False)
     return {
-        "encoder.embed": table(words) | {"types": Published(("embeddings.token_type_embeddings.weight",))},
-        "encoder.positions": table("embeddings.position_embeddings.weight"),
+        "encoder.embed": embedding_table(words) | {"types": TensorSpec(("embeddings.token_type_embeddings.weight",))},
+        "encoder.positions": embedding_table("embeddings.position_embeddings.weight"),
         "encoder.embed_norm": norm("embeddings.LayerNorm"),
         "encoder.{n}.self": linear("q", f"{at}.attention.self.query")
         | linear("k", f"{at}.attention.self.key")
@@ -58,5 +58,5 @@ def layers(raw: Settings, config: Config) -> Layers:
         "pooler": linear("", "pooler.dense"),
         "head.dense": linear("", f"{TRANSFORM}.dense"),
         "head.norm": norm(f"{TRANSFORM}.LayerNorm"),
-        "head": decoder | {"b": Published(("cls.predictions.bias", "cls.predictions.decoder.bias"))},
+        "head": decoder | {"b": TensorSpec(("cls.predictions.bias", "cls.predictions.decoder.bias"))},
     }

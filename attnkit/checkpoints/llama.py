@@ -3,16 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
-from attnkit.checkpoints.names import Layers, linear, norm, table, tied
-from attnkit.checkpoints.settings import ACTIVATIONS, Settings
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.mapping import Layers, embedding_table, linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
-from attnkit.model.config import Config, Positions, Stack
+from attnkit.model.config import Config, PositionConfig, StackConfig
 
 PREFIXES = ("model.",)
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 
 
-def config(raw: Settings, stored: Weights) -> Config:
+def config(raw: ConfigReader, stored: Weights) -> Config:
     """The choices of a configuration."""
     heads, size = raw.whole("num_attention_heads"), raw.whole("max_position_embeddings", 2048)
     kv_heads = raw.whole("num_key_value_heads", heads)
@@ -23,7 +23,7 @@ def config(raw: Settings, stored: Weights) -> Config:
     return Config(
         raw.text("model_type"),
         raw.whole("hidden_size"),
-        decoder=Stack(
+        decoder=StackConfig(
             layers=raw.whole("num_hidden_layers"),
             heads=heads,
             hidden=raw.whole("intermediate_size"),
@@ -37,24 +37,24 @@ def config(raw: Settings, stored: Weights) -> Config:
         eps=raw.number("rms_norm_eps", 1e-6),
         norm_first=True,
         activation=raw.choice("hidden_act", ACTIVATIONS, "silu"),
-        positions=Positions("rotary", size=size, rope=_rope(raw, size)),
+        positions=PositionConfig("rotary", size=size, rope=_rope(raw, size)),
         head=raw.flag("tie_word_embeddings", False) or has_head,
         special=raw.special(),
     )
 
 
-def layers(raw: Settings, config: Config) -> Layers:
+def layers(raw: ConfigReader, config: Config) -> Layers:
     """Where the parameters of each layer lie."""
     biased = raw.flag("attention_bias", False)
     return mapping(raw, biased, biased, raw.flag("mlp_bias", False))
 
 
-def mapping(raw: Settings, inputs: bool = False, output: bool = False, ffn: bool = False) -> Layers:
+def mapping(raw: ConfigReader, inputs: bool = False, output: bool = False, ffn: bool = False) -> Layers:
     """Where the parameters lie, and which have biases: queries, keys and values, their output, the network."""
     at, words = "layers.{n}", "embed_tokens.weight"
     is_tied = raw.flag("tie_word_embeddings", False)
     return {
-        "decoder.embed": table(words),
+        "decoder.embed": embedding_table(words),
         "decoder.{n}.norm1": norm(f"{at}.input_layernorm", biased=False),
         "decoder.{n}.self": linear("q", f"{at}.self_attn.q_proj", inputs)
         | linear("k", f"{at}.self_attn.k_proj", inputs)
@@ -65,7 +65,7 @@ def mapping(raw: Settings, inputs: bool = False, output: bool = False, ffn: bool
         | linear("3", f"{at}.mlp.up_proj", ffn)
         | linear("2", f"{at}.mlp.down_proj", ffn),
         "decoder.norm": norm("norm", biased=False),
-        "head": tied(words) if is_tied else tied("lm_head.weight"),
+        "head": tied_head(words) if is_tied else tied_head("lm_head.weight"),
     }
 
 
@@ -75,10 +75,10 @@ def windowed(config: Config, sizes: tuple[int, ...]) -> Config:
     return replace(config, decoder=replace(stack, windows=tuple(size - 1 for size in sizes) if any(sizes) else ()))
 
 
-def _rope(raw: Settings, size: int) -> dict[str, Any]:
+def _rope(raw: ConfigReader, size: int) -> dict[str, Any]:
     """The rotation, said in one object since version 5 of the format, in two places before."""
     said = raw.mapping("rope_parameters") or {**raw.mapping("rope_scaling"), "rope_theta": raw.values.get("rope_theta")}
-    inner = Settings(said, raw.name)
+    inner = ConfigReader(said, raw.name)
     kind = inner.text("rope_type", inner.text("type", "default"))
     if kind not in ROPE_TYPES:
         raise raw.wrong(f"rope_type {kind[:40]!r} is not supported (use {', '.join(ROPE_TYPES)})")

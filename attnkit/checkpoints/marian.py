@@ -2,16 +2,16 @@
 
 from math import sqrt
 
-from attnkit.checkpoints.names import Entries, Layers, Published, linear, norm, table, tied
-from attnkit.checkpoints.settings import ACTIVATIONS, Settings
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.mapping import Entries, Layers, TensorSpec, embedding_table, linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
-from attnkit.model.config import Config, Positions, Stack
+from attnkit.model.config import Config, PositionConfig, StackConfig
 
 PREFIXES = ("model.",)
 BIAS = "final_logits_bias"
 
 
-def config(raw: Settings, stored: Weights) -> Config:
+def config(raw: ConfigReader, stored: Weights) -> Config:
     """The choices of a configuration."""
     width, vocab = raw.whole("d_model"), raw.whole("vocab_size")
     return Config(
@@ -20,22 +20,22 @@ def config(raw: Settings, stored: Weights) -> Config:
         encoder=_stack(raw, "encoder", vocab),
         decoder=_stack(raw, "decoder", raw.whole("decoder_vocab_size", vocab)),
         activation=raw.choice("activation_function", ACTIVATIONS, "gelu"),
-        positions=Positions("sinusoidal", size=raw.whole("max_position_embeddings", 1024), layout="halves"),
+        positions=PositionConfig("sinusoidal", size=raw.whole("max_position_embeddings", 1024), layout="halves"),
         embed_scale=sqrt(width) if raw.flag("scale_embedding", False) else 1.0,
         head=stored.has(BIAS) or raw.built_as("MTModel"),
         special=raw.special(start=raw.token("pad_token_id"), eos=(0,)),
     )
 
 
-def layers(raw: Settings, config: Config) -> Layers:
+def layers(raw: ConfigReader, config: Config) -> Layers:
     """Where the parameters of each layer lie."""
     shared = ["shared.weight"] if raw.flag("share_encoder_decoder_embeddings", True) else []
     target = [*shared, "decoder.embed_tokens.weight"]
     is_tied = raw.flag("tie_word_embeddings", True)
     found: dict[str, Entries] = {
-        "encoder.embed": table(*shared, "encoder.embed_tokens.weight"),
-        "decoder.embed": table(*target),
-        "head": (tied(*target) if is_tied else tied("lm_head.weight")) | {"b": Published((BIAS,), lead=1)},
+        "encoder.embed": embedding_table(*shared, "encoder.embed_tokens.weight"),
+        "decoder.embed": embedding_table(*target),
+        "head": (tied_head(*target) if is_tied else tied_head("lm_head.weight")) | {"b": TensorSpec((BIAS,), lead=1)},
     }
     for stack, middle in (("encoder", ()), ("decoder", (("cross", "encoder_attn"),))):
         at, parts = f"{stack}.layers.{{n}}", [("self", "self_attn"), *middle]
@@ -47,9 +47,9 @@ def layers(raw: Settings, config: Config) -> Layers:
     return found
 
 
-def _stack(raw: Settings, name: str, vocab: int) -> Stack:
+def _stack(raw: ConfigReader, name: str, vocab: int) -> StackConfig:
     heads = raw.whole(f"{name}_attention_heads")
-    return Stack(
+    return StackConfig(
         layers=raw.whole(f"{name}_layers"),
         heads=heads,
         hidden=raw.whole(f"{name}_ffn_dim"),

@@ -4,12 +4,12 @@ import re
 from math import sqrt
 from typing import Any
 
-from attnkit.checkpoints.names import Entries, Layers, Published, table
-from attnkit.checkpoints.settings import Settings
-from attnkit.checkpoints.weights import Weights, lone
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mapping import Entries, Layers, TensorSpec, embedding_table
+from attnkit.checkpoints.weights import Weights, single_file
 from attnkit.errors import DataError
-from attnkit.model.config import Config, Positions, Special, Stack
-from attnkit.tensors import npz
+from attnkit.formats import npz
+from attnkit.model.config import Config, PositionConfig, SpecialTokens, StackConfig
 
 OPTIONS = "special:model.yml"
 ACTIVATIONS = {"relu": "relu", "swish": "silu"}
@@ -32,16 +32,16 @@ LINE = re.compile(r"""([\w-]+):(?:\s+(.*))?""")
 INTEGER, NUMBER = re.compile(r"-?[0-9]{1,18}"), re.compile(r"-?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")
 
 
-def opened(path: str) -> tuple[Weights, Settings]:
+def open_marian(path: str) -> tuple[Weights, ConfigReader]:
     """The tensors of the file, and its options."""
-    weights = lone(npz.mapped(path))
+    weights = single_file(npz.mapped(path))
     if OPTIONS not in weights.entries:
         raise DataError(f"no member {OPTIONS!r}: not a model of Marian", path)
     text = weights.tensor(OPTIONS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    return weights, Settings(options(text, path), path)
+    return weights, ConfigReader(options(text, path), path)
 
 
-def config(raw: Settings, stored: Weights) -> Config:
+def config(raw: ConfigReader, stored: Weights) -> Config:
     """The choices of the options.
 
     The decoder begins with a vector of zeros: the token after the last one of the vocabulary, with a row of
@@ -61,24 +61,24 @@ def config(raw: Settings, stored: Weights) -> Config:
         decoder=_stack(raw, "decoder", raw.whole("dec-depth"), target + 1),
         eps=1e-9,
         activation=raw.choice("transformer-ffn-activation", ACTIVATIONS, "swish"),
-        positions=Positions("sinusoidal", base=10000 ** (half / max(half - 1, 1)), layout="halves"),
+        positions=PositionConfig("sinusoidal", base=10000 ** (half / max(half - 1, 1)), layout="halves"),
         embed_scale=sqrt(width),
-        special=Special(start=target, eos=(0,), pad=target, banned=(UNKNOWN,)),
+        special=SpecialTokens(start=target, eos=(0,), pad=target, banned=(UNKNOWN,)),
     )
 
 
-def layers(raw: Settings, config: Config) -> Layers:
+def layers(raw: ConfigReader, config: Config) -> Layers:
     """Where the parameters of each layer lie."""
     together = raw.flag("tied-embeddings-all", False) or raw.flag("tied-embeddings-src", False)
     if not (raw.flag("tied-embeddings-all", False) or raw.flag("tied-embeddings", False)):
         raise raw.wrong("an output layer of its own (neither tied-embeddings nor tied-embeddings-all) is not supported")
     target = "Wemb" if together else "decoder_Wemb"
-    start = Published((target,), fill=0.0)
-    bias = Published(("decoder_ff_logit_out_b",), lead=1, fill=float("-inf"))
+    start = TensorSpec((target,), fill=0.0)
+    bias = TensorSpec(("decoder_ff_logit_out_b",), lead=1, fill=float("-inf"))
     found: dict[str, Entries] = {
-        "encoder.embed": table("Wemb" if together else "encoder_Wemb"),
+        "encoder.embed": embedding_table("Wemb" if together else "encoder_Wemb"),
         "decoder.embed": {"table": start},
-        "head": {"w": Published((target,), turned=True, fill=0.0), "b": bias},
+        "head": {"w": TensorSpec((target,), turned=True, fill=0.0), "b": bias},
     }
     for stack, parts in (("encoder", ["self"]), ("decoder", ["self", "context"])):
         at = f"{stack}_l{{k}}"
@@ -132,17 +132,17 @@ def _scalar(text: str) -> Any:
     return float(text) if NUMBER.fullmatch(text) else text
 
 
-def _vocabularies(raw: Settings) -> tuple[int, int]:
+def _vocabularies(raw: ConfigReader) -> tuple[int, int]:
     sizes = raw.values.get("dim-vocabs")
     if not isinstance(sizes, list) or len(sizes) != 2 or not all(type(size) is int and size > 1 for size in sizes):
         raise raw.wrong("dim-vocabs is not a list of two whole numbers")
     return sizes[0], sizes[1]
 
 
-def _stack(raw: Settings, name: str, depth: int, vocab: int) -> Stack:
+def _stack(raw: ConfigReader, name: str, depth: int, vocab: int) -> StackConfig:
     decodes, hidden = name == "decoder", raw.whole("transformer-dim-ffn")
     wider = raw.whole("transformer-decoder-dim-ffn", 0, least=0) if decodes else 0
-    return Stack(
+    return StackConfig(
         layers=depth,
         heads=raw.whole("transformer-heads"),
         hidden=wider or hidden,
@@ -156,12 +156,12 @@ def _stack(raw: Settings, name: str, depth: int, vocab: int) -> Stack:
 
 def _parameters(stem: str, letters: str) -> Entries:
     """The weights (in, out) and the biases (1, out) of several linear layers."""
-    weights = {f"w{letter}": Published((f"{stem}_W{letter}",)) for letter in letters}
-    return weights | {f"b{letter}": Published((f"{stem}_b{letter}",), lead=1) for letter in letters}
+    weights = {f"w{letter}": TensorSpec((f"{stem}_W{letter}",)) for letter in letters}
+    return weights | {f"b{letter}": TensorSpec((f"{stem}_b{letter}",), lead=1) for letter in letters}
 
 
 def _norm(stem: str) -> Entries:
     return {
-        "gamma": Published((f"{stem}_ln_scale",), lead=1),
-        "beta": Published((f"{stem}_ln_bias",), lead=1),
+        "gamma": TensorSpec((f"{stem}_ln_scale",), lead=1),
+        "beta": TensorSpec((f"{stem}_ln_bias",), lead=1),
     }

@@ -1,22 +1,22 @@
 """GPT-1: the names of GPT-2, each norm after its residual and none at the end."""
 
 from attnkit.checkpoints import gpt2
-from attnkit.checkpoints.names import Layers, linear, table, tied
-from attnkit.checkpoints.settings import Settings
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mapping import Layers, embedding_table, linear, tied_head
 from attnkit.checkpoints.weights import Weights
-from attnkit.model.config import Config, Positions, Stack
+from attnkit.model.config import Config, PositionConfig, StackConfig
 
 PREFIXES = ("transformer.",)
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu-tanh", "silu": "silu", "swish": "silu"}  # this family's own meaning
 
 
-def config(raw: Settings, stored: Weights) -> Config:
+def config(raw: ConfigReader, stored: Weights) -> Config:
     """The choices of a configuration."""
     width, heads = raw.whole("n_embd"), raw.whole("n_head")
     return Config(
         "openai-gpt",
         width,
-        decoder=Stack(
+        decoder=StackConfig(
             layers=raw.whole("n_layer"),
             heads=heads,
             hidden=4 * width,
@@ -27,17 +27,17 @@ def config(raw: Settings, stored: Weights) -> Config:
         ),
         eps=raw.number("layer_norm_epsilon", 1e-5),
         activation=raw.choice("afn", ACTIVATIONS, "gelu"),
-        positions=Positions("learned", size=raw.whole("n_positions", 512)),
+        positions=PositionConfig("learned", size=raw.whole("n_positions", 512)),
         special=raw.special(),
     )
 
 
-def layers(raw: Settings, config: Config) -> Layers:
+def layers(raw: ConfigReader, config: Config) -> Layers:
     """Where the parameters of each layer lie."""
     is_tied = raw.flag("tie_word_embeddings", True)
     return {
         **gpt2.DECODER,
-        "decoder.embed": table("tokens_embed.weight"),
-        "decoder.positions": table("positions_embed.weight"),
-        "head": tied("tokens_embed.weight") if is_tied else linear("", "lm_head", biased=False),
+        "decoder.embed": embedding_table("tokens_embed.weight"),
+        "decoder.positions": embedding_table("positions_embed.weight"),
+        "head": tied_head("tokens_embed.weight") if is_tied else linear("", "lm_head", biased=False),
     }

@@ -1,14 +1,14 @@
 """ViT: a pre-norm encoder of the patches of an image, a token of its own before them, classes read off that one."""
 
-from attnkit.checkpoints.names import Layers, Published, linear, norm
-from attnkit.checkpoints.settings import ACTIVATIONS, Settings
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.mapping import Layers, TensorSpec, linear, norm
 from attnkit.checkpoints.weights import Weights
-from attnkit.model.config import Config, Patches, Positions, Stack
+from attnkit.model.config import Config, PatchConfig, PositionConfig, StackConfig
 
 PREFIXES = ("vit.",)
 
 
-def config(raw: Settings, stored: Weights) -> Config:
+def config(raw: ConfigReader, stored: Weights) -> Config:
     """The choices of a configuration; whether there is a pooler and a head, the stored names say."""
     width, heads = raw.whole("hidden_size"), raw.whole("num_attention_heads")
     (height, across), (patch_height, patch_width) = raw.pair("image_size"), raw.pair("patch_size")
@@ -20,7 +20,7 @@ def config(raw: Settings, stored: Weights) -> Config:
     return Config(
         "vit",
         width,
-        encoder=Stack(
+        encoder=StackConfig(
             layers=raw.whole("num_hidden_layers"),
             heads=heads,
             hidden=raw.whole("intermediate_size"),
@@ -31,26 +31,26 @@ def config(raw: Settings, stored: Weights) -> Config:
         eps=raw.number("layer_norm_eps", 1e-12),
         norm_first=True,
         activation=raw.choice("hidden_act", ACTIVATIONS, "gelu"),
-        positions=Positions("learned", size=(height // patch_height) * (across // patch_width) + 1),
-        patches=Patches(height, across, patch_height, patch_width, raw.whole("num_channels", 3)),
+        positions=PositionConfig("learned", size=(height // patch_height) * (across // patch_width) + 1),
+        patches=PatchConfig(height, across, patch_height, patch_width, raw.whole("num_channels", 3)),
         pooler=pooler,
         head=stored.has("classifier.weight"),
         classes=_classes(raw),
     )
 
 
-def layers(raw: Settings, config: Config) -> Layers:
+def layers(raw: ConfigReader, config: Config) -> Layers:
     """Where the parameters of each layer lie."""
     at, patches = "encoder.layer.{n}", "embeddings.patch_embeddings.projection"
     biased = raw.flag("qkv_bias", True)
     sizes = (raw.whole("num_channels", 3), *raw.pair("patch_size"))
     return {
         "encoder.embed": {
-            "w": Published((f"{patches}.weight",), turned=True, unfolded=sizes),
-            "b": Published((f"{patches}.bias",)),
-            "cls": Published(("embeddings.cls_token",), lead=2),
+            "w": TensorSpec((f"{patches}.weight",), turned=True, unfolded=sizes),
+            "b": TensorSpec((f"{patches}.bias",)),
+            "cls": TensorSpec(("embeddings.cls_token",), lead=2),
         },
-        "encoder.positions": {"table": Published(("embeddings.position_embeddings",), lead=1)},
+        "encoder.positions": {"table": TensorSpec(("embeddings.position_embeddings",), lead=1)},
         "encoder.{n}.norm1": norm(f"{at}.layernorm_before"),
         "encoder.{n}.self": linear("q", f"{at}.attention.attention.query", biased)
         | linear("k", f"{at}.attention.attention.key", biased)
@@ -64,7 +64,7 @@ def layers(raw: Settings, config: Config) -> Layers:
     }
 
 
-def _classes(raw: Settings) -> tuple[str, ...]:
+def _classes(raw: ConfigReader) -> tuple[str, ...]:
     """What the classes are called, two nameless ones where nothing is said."""
     names = raw.mapping("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     if sorted(names) != sorted(str(number) for number in range(len(names))):

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterable, Sequence
 
-from attnkit.checkpoints.documents import document
-from attnkit.checkpoints.settings import Settings
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.json_file import read_json_object
 from attnkit.errors import DataError, FileError
-from attnkit.tensors import safetensors
-from attnkit.tensors.files import Mapped, exists
-from attnkit.tensors.record import Array
+from attnkit.formats import safetensors
+from attnkit.formats.streams import Mapped, exists
+from attnkit.record import Array
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -53,7 +53,7 @@ def open_weights(folder: str) -> Weights:
     """The tensors of a folder, in one safetensors file or in the shards of an index; errors name what is missing."""
     single, index = os.path.join(folder, SINGLE), os.path.join(folder, INDEX)
     if exists(single):
-        return lone(safetensors.mapped(single))
+        return single_file(safetensors.mapped(single))
     if exists(index):
         return _sharded(folder, index)
     pickled = next((name for name in PICKLES if exists(os.path.join(folder, name))), None)
@@ -61,7 +61,7 @@ def open_weights(folder: str) -> Weights:
     raise FileError(f"no weights (looked for {SINGLE} and {INDEX}){hint}", folder)
 
 
-def lone(mapped: Mapped) -> Weights:
+def single_file(mapped: Mapped) -> Weights:
     """The tensors of one file."""
     return Weights(mapped.name, [mapped.name], dict.fromkeys(mapped.entries, mapped))
 
@@ -82,7 +82,7 @@ def is_file_name(name: object) -> bool:
 
 
 def _sharded(folder: str, index: str) -> Weights:
-    map_of = Settings(document(index), index).mapping("weight_map")
+    map_of = ConfigReader(read_json_object(index), index).mapping("weight_map")
     if not map_of:
         raise DataError("weight_map is missing or empty", index)
     shards: dict[str, Mapped] = {}

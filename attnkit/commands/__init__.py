@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from attnkit.tool import Tool
+    from attnkit.cli.tool import Tool
 
 TOOLS = {
     "embed": "text or token ids to vectors",
@@ -30,27 +30,27 @@ TOOLS = {
 INSTEAD = {("attend", "--temperature"): "--scale S multiplies the scores; a temperature T is --scale 1/(T·√K)"}
 
 
-def find(name: str) -> "Tool":
+def find_tool(name: str) -> "Tool":
     """The tool of that name; only its own file is imported."""
     if name not in TOOLS:
-        from attnkit.options import nearest
+        from attnkit.cli.options import suggest
 
         what = "flag" if name.startswith("-") else "tool"
-        meant = nearest(name, [*TOOLS, "help", "--help", "--version"])
+        meant = suggest(name, [*TOOLS, "help", "--help", "--version"])
         raise UsageError(f"no {what} {name!r}{meant or '; attnkit --help lists the tools'}")
     found: Tool = getattr(importlib.import_module(f"{__name__}.{name}"), name)
     return found
 
 
-def elsewhere(tool: str, flag: str) -> str:
+def flag_hint(tool: str, flag: str) -> str:
     """A hint at what has a flag that a tool lacks: the tools that have it, or another flag; "" where nothing has.
 
-    >>> elsewhere("attend", "--heatmap"), elsewhere("attend", "--hedas")
+    >>> flag_hint("attend", "--heatmap"), flag_hint("attend", "--hedas")
     ('; --heatmap is a flag of show and peek', '')
     """
     if (tool, flag) in INSTEAD:
         return f"; {INSTEAD[tool, flag]}"
     name = flag.removeprefix("--").replace("-", "_")
-    others = [other for other in TOOLS if {name, f"{name}_"} & {*find(other).flags, *find(other).extra}]
+    others = [other for other in TOOLS if {name, f"{name}_"} & {*find_tool(other).flags, *find_tool(other).extra}]
     *most, last = others or [""]
     return f"; {flag} is a flag of {', '.join(most)}{' and ' * bool(most)}{last}" if others else ""

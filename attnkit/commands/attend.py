@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from attnkit import attending, layers, masking, model, operands, options
+from attnkit import model
+from attnkit.cli import operands, options
+from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.masking import Attended
-from attnkit.tensors.record import Array, Record, listed
-from attnkit.tool import tool
+from attnkit.inference import intermediates, layers, masking
+from attnkit.inference.masking import AttendedTensor
+from attnkit.record import Array, Record, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -50,11 +52,11 @@ def attend(
     layer: Annotated[str | None, options.LAYER] = None,
     seed: Annotated[int | None, options.integer("random weights from this seed", 0)] = None,
     memory: Annotated[
-        Attended | None, options.attended("keys and values come from here, not from x; :memory is the record's")
+        AttendedTensor | None, options.attended("keys and values come from here, not from x; :memory is the record's")
     ] = None,
-    query: Annotated[Attended | None, options.attended("queries in place of x")] = None,
-    key: Annotated[Attended | None, options.attended("keys in place of x or the memory")] = None,
-    value: Annotated[Attended | None, options.attended("values in place of the keys")] = None,
+    query: Annotated[AttendedTensor | None, options.attended("queries in place of x")] = None,
+    key: Annotated[AttendedTensor | None, options.attended("keys in place of x or the memory")] = None,
+    value: Annotated[AttendedTensor | None, options.attended("values in place of the keys")] = None,
     mask: Annotated[
         Record | None,
         options.tensor(
@@ -131,17 +133,17 @@ def attend(
         raise UsageError(f"--weights {weights} is in place of all the weights, which --steps, --keep or --emit ask for")
     inputs = record or Record({})
     if model_ is not None:
-        layer = layers.chosen(model_, layer, "attend")
+        layer = layers.find_layer(model_, layer, "attend")
         if layer.endswith(".cross") and memory is None and key is None:
-            memory = operands.attended(inputs, "memory", own=True)
-    asking = query or operands.chosen(inputs)
-    keys = key or memory or operands.chosen(inputs)
+            memory = operands.load_attended(inputs, "memory", own=True)
+    asking = query or operands.select_tensor(inputs)
+    keys = key or memory or operands.select_tensor(inputs)
     q, k, v = asking["x"], keys["x"], (value or keys)["x"]
     over = "source" if key or memory else "key"
     past = 0 if past_key is None else sum(past_key["x"].shape[-2:-1])
     by_hand = model_ is None
-    mask = mask or masking.mask_in_use(inputs, query, key or memory, past, by_hand)
-    bias = bias or masking.bias_in_use(inputs, query, key or memory, by_hand)
+    mask = mask or masking.find_mask(inputs, query, key or memory, past, by_hand)
+    bias = bias or masking.find_bias(inputs, query, key or memory, by_hand)
     warn_of_floats(mask)
     said_by_model: dict[str, Any] = {}
     if model_ is not None and layer is not None:
@@ -170,10 +172,10 @@ def attend(
         keep=(*asked, emit, *ALWAYS, *(["lse"] if partial or v.shape[-1:] != (0,) else [])),
     )  # fmt: skip
     if not partial and "lse" in found:
-        attending.warn_of_blind(np.isneginf(found["lse"]), strict)
+        intermediates.warn_fully_masked_rows(np.isneginf(found["lse"]), strict)
 
     restricted = mask is not None or causal or window != (-1, -1) or lengths is not None
-    said = attending.formulas(found, projections, score, scale, softcap, bias is not None, restricted)
+    said = intermediates.attention_formulas(found, projections, score, scale, softcap, bias is not None, restricted)
     output, formula = found.pop("output"), said["output"] if steps or keep else said["attention"]
     if residual:
         output, formula = model.add(output, inputs["x"]), formula + " + input"
@@ -181,14 +183,16 @@ def attend(
         output, formula = model.add(output, add["x"]), formula + " + residual"
     seen = "present" if past_key is not None else over
     lead = ("batch",)[: found["q"].ndim - 3]
-    axes = {name: (*lead, *attending.axes_of(name, seen if name not in "kv" else over)) for name in found}
+    axes = {name: (*lead, *intermediates.attention_axes(name, seen if name not in "kv" else over)) for name in found}
     idle = {name for name in ("capped", "masked") if said[name] == "as before" and name not in keep}
     kept = {name: x for name, x in found.items() if name in asked or name.startswith("weights.")}
     if "present" in keep:
         kept |= {name: found[name] for name in ("present_key", "present_value")}
     if partial:  # with what makes the output of the merged heads
-        kept |= {"lse": found["lse"]} | {name: projections[name] for name in attending.OUTPUT if name in projections}
-        axes |= attending.OUTPUT
+        kept |= {"lse": found["lse"]} | {
+            name: projections[name] for name in intermediates.OUTPUT_PARAMETERS if name in projections
+        }
+        axes |= intermediates.OUTPUT_PARAMETERS
     if emit or partial:
         name = emit or "heads"
         output, formula, axes["x"] = found[name], said[name], axes[name]
@@ -197,11 +201,11 @@ def attend(
     if query is not None:  # its tokens are not those of the record
         axes["x"] = tuple("query" if axis == "token" else axis for axis in axes["x"])
     used = {operand.name for operand in (query, key, value, memory) if operand is not None and operand.is_given}
-    rest = inputs.without([name for name in attending.intermediates_in(inputs) if name not in used])
+    rest = inputs.without([name for name in intermediates.intermediates_in(inputs) if name not in used])
     return rest.put(
         kept | {"x": output},
         {name: axes[name] for name in (*kept, "x")},
-        attending.labels(asking, keys, over, how, found["q"].shape[-2]) if kept or emit or query else {},
+        intermediates.attention_labels(asking, keys, over, how, found["q"].shape[-2]) if kept or emit or query else {},
         {name: said[name] for name in kept if name in said and name not in idle} | {"x": formula},
     )
 
@@ -212,11 +216,11 @@ def options_of(
     """What a model says of attention in one of its layers, for the tokens of a record."""
     if q.ndim not in (2, 3):
         raise DataError(f"x {q.shape}: --model takes (T, D) or (B, T, D)")
-    context = layers.context_of(inputs)
+    context = layers.context_from(inputs)
     context.past = past
     if past and context.positions is not None:
         context.positions = layers.positions_after(context.positions, mask, past, q.shape[-2])
-    return model.attention_options(layers.of(checkpoint), layer, q.shape[-2], context)
+    return model.attention_options(layers.core_model(checkpoint), layer, q.shape[-2], context)
 
 
 def merged(
@@ -256,12 +260,14 @@ def sorted_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str
     needs = model.SCORES[score].needs
     known = (*PROJECTIONS, *OTHERS)
     if unknown := [name for name in params if name not in known]:
-        problem = f"parameter {unknown[0]!r} is not one of {listed(PROJECTIONS)} (it has {listed([*params])})"
+        problem = f"parameter {unknown[0]!r} is not one of {join_names(PROJECTIONS)} (it has {join_names([*params])})"
         raise DataError(problem, "--params")
     if missing := [name for name in needs if name not in params]:
-        raise DataError(f"no {listed(missing)}, which --score {score} needs (it has {listed([*params])})", "--params")
+        raise DataError(
+            f"no {join_names(missing)}, which --score {score} needs (it has {join_names([*params])})", "--params"
+        )
     if not needs and not set(params) & set(PROJECTIONS):
-        raise DataError(f"no {listed(PROJECTIONS)} (it has {listed([*params])})", "--params")
+        raise DataError(f"no {join_names(PROJECTIONS)} (it has {join_names([*params])})", "--params")
     projections = {name: one for name, one in params.items() if name in PROJECTIONS}
     return {name: params[name] for name in needs}, projections
 

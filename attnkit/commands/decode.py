@@ -8,33 +8,41 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnkit import display, generating, layers, model, options, tokenizers, views
+from attnkit import display, model, tokenizers
+from attnkit.cli import options, views
+from attnkit.cli.tool import Stage, cast_x, tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.generating import LOOKING, READING, SAMPLING, SPEAKING, Asked
-from attnkit.tensors.record import Array, Labels, Record, flat, in_row
+from attnkit.inference import layers, text_generation
+from attnkit.inference.text_generation import (
+    GENERATION_FLAGS,
+    HOOK_FLAGS,
+    INPUT_FLAGS,
+    SAMPLING_FLAGS,
+    GenerationOptions,
+)
+from attnkit.record import Array, Labels, Record, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer
-from attnkit.tool import Call, converted, tool
 
 
-def shown(record: Record, call: Call, look: display.Look) -> str:
+def shown(record: Record, call: Stage, look: display.Style) -> str:
     """A text as text; of hidden states the most probable words at every position, one table a batch row."""
     checkpoint = call.loaded.get("model_")
-    if checkpoint is not None and generating.speaks(checkpoint.config, call.parameters["layer"]):
-        return generating.looked(record, call, look)
+    if checkpoint is not None and text_generation.generates_text(checkpoint.config, call.parameters["layer"]):
+        return text_generation.render_generation(record, call, look)
     if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
-        return views.drawn(record, "x", look)
+        return views.render_tensor(record, "x", look)
     x = record["x"]
     probs = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) if x.ndim > 1 else x[None, None]
     ids, shares = model.candidates(probs, call.extra.get("top") or 5)
-    words = flat(record.labels.get("vocab")) or None
+    words = shared_labels(record.labels.get("vocab")) or None
     tokens = record.labels_of("x", x.ndim - 2) if x.ndim > 1 else None
     title, corner = ("next word", "position") if checkpoint is None else called(checkpoint.config)
     drawn = []
     for row in range(len(probs)):
-        here = in_row(tokens, row) or [str(at) for at in range(probs.shape[1])]
+        here = row_labels(tokens, row) or [str(at) for at in range(probs.shape[1])]
         real = [at for at, token in enumerate(here) if token not in tokenizers.PADDING]
         drawn.append(
-            display.candidates(
+            display.candidates_table(
                 [here[at] for at in real], ids[row][real], shares[row][real], words, look,
                 title=f"batch {row}" if len(probs) > 1 else title, formula=record.formulas["x"], corner=corner,
             )
@@ -42,12 +50,12 @@ def shown(record: Record, call: Call, look: display.Look) -> str:
     return "\n\n".join(drawn)
 
 
-def lone(record: Record, call: Call) -> bool:
+def lone(record: Record, call: Stage) -> bool:
     """Whether what is shown is one text and nothing beside it."""
     checkpoint = call.loaded.get("model_")
-    speaks = checkpoint is not None and generating.speaks(checkpoint.config, call.parameters["layer"])
+    speaks = checkpoint is not None and text_generation.generates_text(checkpoint.config, call.parameters["layer"])
     as_text = call.parameters["emit"] in (None, "text") and "rank" not in record
-    return speaks and as_text and len(flat(record.labels.get("text"))) == 1
+    return speaks and as_text and len(shared_labels(record.labels.get("text"))) == 1
 
 
 def called(config: model.Config) -> tuple[str, str]:
@@ -59,10 +67,10 @@ def called(config: model.Config) -> tuple[str, str]:
 
 @tool(
     operand="[INPUT | TEXT...]",
-    feed=generating.beginning,
+    feed=text_generation.read_prompts,
     view=shown,
     plain=lone,
-    alone=generating.stands_alone,
+    alone=text_generation.needs_no_input,
     extra={
         "top": options.integer("candidates in the table, or at each of the --steps [default: 5]", 1),
         "lines": options.switch("a stream: one record for each line of text"),
@@ -106,7 +114,7 @@ def decode(
         options.Flag(
             "sum of log-probabilities over ((5 + length) / 6)^A, or over length^A [default: average:1]",
             "gnmt:A|average:A",
-            generating.penalty_text,
+            text_generation.check_length_penalty,
         ),
     ] = None,
     repetition_penalty: Annotated[
@@ -192,28 +200,30 @@ def decode(
     given = dict(locals())  # before any other name is bound
     if model_ is not None:
         asked = asked_of(given)
-        if generating.speaks(model_.config, layer):
-            return generating.answered(record, asked)
+        if text_generation.generates_text(model_.config, layer):
+            return text_generation.run_decode(record, asked)
     else:
-        generating.refused(given, (*READING, *SPEAKING, *LOOKING, "tokenizer", "layer"), "--model DIR")
+        text_generation.refuse_flags(
+            given, (*INPUT_FLAGS, *GENERATION_FLAGS, *HOOK_FLAGS, "tokenizer", "layer"), "--model DIR"
+        )
     if model_ is None or layer is not None or model_.config.decoder is not None:
         record = states_in(record)
         if model_ is not None and layer is None:
-            return generating.transformed(record, asked)
+            return text_generation.run_decoder_stack(record, asked)
     if params is not None and table is not None:
         raise UsageError("--params and --table: one or the other")
     if model_ is not None:
-        generating.refused(given, SPEAKING, "a model that writes text, not with its head alone")
+        text_generation.refuse_flags(given, GENERATION_FLAGS, "a model that writes text, not with its head alone")
         if layer is not None:
-            layers.chosen(model_, layer, "decode")
+            layers.find_layer(model_, layer, "decode")
         if isinstance(record, Record):
-            generating.refused(given, READING, "text, not with hidden states")
-            record = record if dtype is None else converted(record, dtype)
-        record, logits, words, join = generating.head_of(record, asked)
+            text_generation.refuse_flags(given, INPUT_FLAGS, "text, not with hidden states")
+            record = record if dtype is None else cast_x(record, dtype)
+        record, logits, words, join = text_generation.apply_head(record, asked)
         formula = "head(x)"
     else:
         record, join = states_in(record), None
-        record = record if dtype is None else converted(record, dtype)
+        record = record if dtype is None else cast_x(record, dtype)
         weight, bias, words, formula = output_matrix(record, table, params)
         logits = model.logits(record["x"], weight, bias)
     words = vocab or words
@@ -223,7 +233,7 @@ def decode(
             "--vocab" if vocab else "labels of axis 'vocab'",
         )
     tau = temperature or 1.0
-    scaled = logits if tau == 1 else model.tempered(logits, tau)
+    scaled = logits if tau == 1 else model.apply_temperature(logits, tau)
     if top_k is not None:
         scaled = model.top_k(scaled, top_k)
     if top_p is not None:
@@ -281,18 +291,18 @@ def states_in(given: Sequence[str] | Record | None) -> Record:
     raise UsageError("hidden states are due, in a record, and this is text" if given else "no record to decode")
 
 
-def asked_of(given: Mapping[str, Any]) -> Asked:
+def asked_of(given: Mapping[str, Any]) -> GenerationOptions:
     """The flags as what is asked of a model; UsageError for one that goes with none."""
     for name in ("params", "table"):
         if given[name] is not None:
-            raise UsageError(f"--model and {options.spelling(name)}: one or the other")
-    if given["vocab"] is not None and generating.speaks(given["model_"].config, given["layer"]):
+            raise UsageError(f"--model and {options.flag_name(name)}: one or the other")
+    if given["vocab"] is not None and text_generation.generates_text(given["model_"].config, given["layer"]):
         raise UsageError("--model and --vocab: one or the other, where the model writes text")
     if given["image"] is not None and not given["model_"].config.patches:
         raise UsageError(f"a {given['model_'].config.family} model takes no image", "--image")
     if given["dtype"] not in (None, "float32", "float64"):
         raise UsageError(f"{given['dtype']}: a model computes in float32 or float64", "--dtype")
-    return Asked(**{field.name: given[field.name] for field in fields(Asked)})
+    return GenerationOptions(**{field.name: given[field.name] for field in fields(GenerationOptions)})
 
 
 def kept_words(top_k: int | None, top_p: float | None, min_p: float | None) -> str:
@@ -307,14 +317,14 @@ def kept_words(top_k: int | None, top_p: float | None, min_p: float | None) -> s
 
 def sampling(given: Mapping[str, Any]) -> bool:
     """Whether a word is drawn, not the most probable one taken."""
-    return any(given[name] is not None for name in SAMPLING)
+    return any(given[name] is not None for name in SAMPLING_FLAGS)
 
 
 def output_matrix(
     record: Record, table: Record | None, params: Mapping[str, Array] | None
 ) -> tuple[Array, Array | None, list[str], str]:
     """The output matrix (D, N), its bias, the words of its columns, and its formula."""
-    words = flat(record.labels.get("vocab"))
+    words = shared_labels(record.labels.get("vocab"))
     if params is not None:
         if "w" not in params or set(params) - {"w", "b"}:
             raise DataError(
@@ -322,7 +332,7 @@ def output_matrix(
             )
         return params["w"], params.get("b"), words, "x W + b" if "b" in params else "x W"
     if table is not None:
-        words = (flat(table.labels_of("x", 0)) if table["x"].ndim == 2 else []) or words
+        words = (shared_labels(table.labels_of("x", 0)) if table["x"].ndim == 2 else []) or words
         matrix = table["x"]
     elif "table" in record:
         matrix = record["table"]
@@ -371,7 +381,7 @@ def spoken(
     shown = np.zeros(rows.shape, bool) if guessed is None else guessed.reshape(rows.shape)
     lines = []
     for at, row in enumerate(rows):
-        here = [""] * len(row) if not tokens or flat(tokens) else in_row(tokens, at)
+        here = [""] * len(row) if not tokens or shared_labels(tokens) else row_labels(tokens, at)
         real = [place for place, token in enumerate(here[: len(row)]) if token not in tokenizers.PADDING]
         kept = row[real].tolist()
         if join:

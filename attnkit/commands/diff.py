@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnkit import display, options
+from attnkit import display
+from attnkit.cli import options
+from attnkit.cli.tool import Records, Stage, cast_x, tool
 from attnkit.errors import UsageError, escaped
-from attnkit.tensors.record import Array, Record, flat, in_row, listed
-from attnkit.tool import Call, Flow, converted, tool
+from attnkit.record import Array, Record, join_names, row_labels, shared_labels
 
 FIGURES = ("differing", "max_abs", "max_rel", "cosine")
 STAGE = re.compile(
@@ -28,14 +29,14 @@ class Pair:
     traces: bool = False
 
 
-def pairs(call: Call, upstream: Flow | None) -> Flow:
+def pairs(call: Stage, upstream: Records | None) -> Records:
     """Feed: the records of A and of B, side by side."""
     if len(call.operands) != 2:
         raise UsageError(f"two files to compare, not {len(call.operands)}: attnkit diff A B")
-    return Flow(None, together(call))
+    return Records(None, together(call))
 
 
-def together(call: Call) -> Iterator[Pair]:
+def together(call: Stage) -> Iterator[Pair]:
     """Record by record; a stream that ends before the other goes on with records of nothing."""
     name_a, name_b = call.operands
     ours, first = call.read(name_a).items, call.source
@@ -49,7 +50,7 @@ def together(call: Call) -> Iterator[Pair]:
             return
         a, b = a or Record({}), b or Record({})
         if dtype:
-            a, b = (converted(one, dtype) if "x" in one else one for one in (a, b))
+            a, b = (cast_x(one, dtype) if "x" in one else one for one in (a, b))
         yield Pair(a.only(only), b.only(only)) if only else Pair(a, b, are_traces(a, b))
 
 
@@ -114,7 +115,7 @@ def compared_traces(a: Record, b: Record, rtol: float, atol: float) -> Record:
         told[f"{counted(later, 'later ')} not compared; --only NAME compares one"] = ""
     for which, ours, other in (("A", a, b), ("B", b, a)):
         if alone := [name for name in ours if name not in other]:
-            told[f"only in {which}"] = listed(alone)
+            told[f"only in {which}"] = join_names(alone)
     return figured(rows, told)
 
 
@@ -226,12 +227,12 @@ def place(record: Record, name: str, index: tuple[int, ...]) -> str:
     parts = []
     for dimension, at in enumerate(index):
         labels, axes = record.labels_of(name, dimension), record.axes_of(name)
-        row = in_row(labels, index[axes.index("batch")]) if "batch" in axes else flat(labels)
+        row = row_labels(labels, index[axes.index("batch")]) if "batch" in axes else shared_labels(labels)
         parts.append(f"{axes[dimension]} {at}" + (f" {row[at]!r}" if at < len(row) else ""))
     return f"[{', '.join(parts)}]"
 
 
-def told(record: Record, look: display.Look) -> str:
+def told(record: Record, look: display.Style) -> str:
     """A line a tensor, or what else there is to tell."""
     lines = [f"{name}: {sentence}" if sentence else name for name, sentence in record.formulas.items()]
     return "\n".join(escaped(line) for line in lines)

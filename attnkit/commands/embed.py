@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from attnkit import layers, model, options, texts, tokenizers
+from attnkit import model, tokenizers
+from attnkit.cli import options
+from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.tensors.record import Array, Record
+from attnkit.inference import layers, text_inputs
+from attnkit.record import Array, Record
 from attnkit.tokenizers import Tokenizer
-from attnkit.tool import tool
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 @tool(
     operand="[TEXT]...",
-    feed=texts.texts_of,
+    feed=text_inputs.read_texts,
     alone=lambda given: given["ids"] is not None or given["image"] is not None,
     extra={"lines": options.switch("a stream: one record for each line")},
     adds=lambda given: False,
@@ -86,11 +88,13 @@ def embed(
     matrix = None if table is None else table["x"]
     if matrix is not None and matrix.ndim != 2:
         raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")
-    known = vocab or texts.known_words(table)
+    known = vocab or text_inputs.table_words(table)
     if ids is not None:
-        found = texts.spelled(ids, known, 0 if matrix is None else len(matrix))
+        found = text_inputs.ids_to_inputs(ids, known, 0 if matrix is None else len(matrix))
     else:
-        found = texts.read(given, tokenizer or tokenizers.BUILT_IN["words"], known, own=matrix is None, batch=batch)
+        found = text_inputs.tokenize(
+            given, tokenizer or tokenizers.BUILTIN_TOKENIZERS["words"], known, own=matrix is None, batch=batch
+        )
     if dim is not None:
         matrix = random_vectors(found.vocabulary, dim, seed)
     x = model.one_hot(found.ids, found.size) if matrix is None else model.embed(found.ids, matrix)
@@ -117,12 +121,12 @@ def of_model(
     batch: bool,
 ) -> Record:
     """The vectors that a model gives to a text, to ids, or to the patches of an image."""
-    layer = layers.chosen(checkpoint, layer, "embed")
+    layer = layers.find_layer(checkpoint, layer, "embed")
     layers.check_pair(checkpoint.config, pair, given)
-    stack = model.place_of(layer)[0]
-    inputs, base = texts.inputs_of(checkpoint, stack, given, tokenizer, ids, pair, image, batch)
-    context = layers.context_of(base)
-    x = model.embedded(layers.of(checkpoint), layer, inputs, context)
+    stack = model.parse_layer_name(layer)[0]
+    inputs, base = text_inputs.model_inputs(checkpoint, stack, given, tokenizer, ids, pair, image, batch)
+    context = layers.context_from(base)
+    x = model.embed_tokens(layers.core_model(checkpoint), layer, inputs, context)
     made = {"x": x} | ({"grid": np.array(context.grid)} if context.grid else {})
     axes = ("batch", "token", "model")[3 - x.ndim :]
     said = "patches W + b" if checkpoint.config.patches else "table[ids]"
@@ -132,7 +136,7 @@ def of_model(
 def random_vectors(vocabulary: list[str], dim: int, seed: int) -> Array:
     """A random table of the vocabulary; its padding token is zero."""
     table = model.random_table(vocabulary, dim, seed)
-    pad = tokenizers.padding(vocabulary)
+    pad = tokenizers.find_padding(vocabulary)
     if pad is not None:
         table[vocabulary.index(pad)] = 0
     return table

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from attnkit import attending, layers, model, options, texts
+from attnkit import model
+from attnkit.cli import options
+from attnkit.cli.tool import Stage, tool
 from attnkit.errors import DataError, UsageError
-from attnkit.tensors.record import Array, Record
+from attnkit.inference import intermediates, layers, text_inputs
+from attnkit.inference.hooks import Tracer, head_counts
+from attnkit.record import Array, Record
 from attnkit.tokenizers import Tokenizer
-from attnkit.tool import Call, tool
-from attnkit.tracing import Tracer, head_counts
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -21,7 +23,7 @@ POOLS = ("none", "cls", "mean", "pooler")
 
 @tool(
     operand="[TEXT]...",
-    feed=texts.given_to_model,
+    feed=text_inputs.read_model_input,
     alone=lambda given: given["ids"] is not None or given["image"] is not None,
     extra={"lines": options.switch("a stream: one record for each line")},
     adds=lambda given: False,
@@ -72,7 +74,7 @@ def encode(
     """
     if model_ is None:
         raise UsageError("which model? --model DIR")
-    if trace is not None and Call.writes(trace):
+    if trace is not None and Stage.writes(trace):
         raise UsageError(f"{trace} is the file of --output too", "--trace")
     if trace_only and trace is None:
         raise UsageError("goes with --trace FILE", "--trace-only")
@@ -81,7 +83,7 @@ def encode(
     if normalize and pool == "none":
         raise UsageError("goes with --pool", "--normalize")
     how = "full" if weights is None else weights
-    config, core = model_.config, layers.whole(model_)
+    config, core = model_.config, layers.complete_model(model_)
     stack = config.stacks[0]
     first, last = layers_between(layers_, config.stack(stack).layers)
     inputs, base = beginning(model_, stack, first, given, tokenizer, ids, pair, image, batch)
@@ -89,13 +91,13 @@ def encode(
         raise DataError("ids (): a single number (expected (T) or (B, T))")
     steps = part_of(config, stack, first, last)
     tracer = Tracer(trace_only or ("*",) if trace else (), patch, ablate, how, head_counts(config, steps))
-    layers.warn_of_empty(base.tensors.get("mask"))
-    context = layers.context_of(
+    layers.warn_empty_mask_rows(base.tensors.get("mask"))
+    context = layers.context_from(
         base,
         visit=tracer.visit,
         weights=how,
-        watch=lambda step: Call.report(step.layer),
-        breaks=Call.breaks,
+        watch=lambda step: Stage.report(step.layer),
+        breaks=Stage.breaks,
         dtype=dtype,
     )
     x = model.run(core, steps, inputs, context)
@@ -107,12 +109,12 @@ def encode(
     else:
         made = pooled(core, base, x, pool, normalize, tracer)
         if "batch" in made.axes_of("x") and given and not isinstance(given, Record):
-            made = made.put({}, labels={"batch": texts.checked(given)})
+            made = made.put({}, labels={"batch": text_inputs.require_unicode(given)})
     tracer.check()
     if trace:
         tokens = base.labels.get("token")
-        rows = attending.row_labels(how, tokens, x.shape[-2])
-        Call.beside(trace, given, tracer.record(tokens).put({}, labels=rows))
+        rows = intermediates.row_labels(how, tokens, x.shape[-2])
+        Stage.beside(trace, given, tracer.record(tokens).put({}, labels=rows))
     return made
 
 
@@ -132,8 +134,8 @@ def layers_between(text: str, count: int) -> tuple[int, int]:
 def part_of(config: model.Config, stack: str, first: int, last: int) -> list[model.Step]:
     """The steps of some layers: with the embeddings where they begin with the first, the last norm where they end."""
     chosen = []
-    for step in model.program(config, stack):
-        number = model.place_of(step.layer)[1]
+    for step in model.layer_plan(config, stack):
+        number = model.parse_layer_name(step.layer)[1]
         at = (-1 if step.layer != f"{stack}.norm" else config.stack(stack).layers) if number is None else number
         if first <= at < last or (at < 0 and first == 0) or (at == last == config.stack(stack).layers):
             chosen.append(step)
@@ -158,14 +160,14 @@ def beginning(
     if not isinstance(given, Record):
         if first or not embeds:
             raise UsageError(f"{'--layers from A > 0' if embeds else f'a {config.family} model'} takes x from a record")
-        return texts.inputs_of(checkpoint, stack, given, tokenizer, ids, pair, image, batch)
+        return text_inputs.model_inputs(checkpoint, stack, given, tokenizer, ids, pair, image, batch)
     from_ids = first == 0 and embeds and not config.patches
-    given = layers.normal(layers.with_ids(given) if from_ids else given)
+    given = layers.normalize_mask(layers.ids_from_x(given) if from_ids else given)
     if from_ids:
         if "ids" not in given:
             raise DataError("the record has no ids (layers from A > 0 take its x: --layers A:B)")
-        texts.same_words(given, checkpoint, "source", tokenizer)
-        texts.unheeded(given, "ids", "--layers A:B goes on from x")
+        text_inputs.check_vocabulary(given, checkpoint, "source", tokenizer)
+        text_inputs.warn_ignored_input(given, "ids", "--layers A:B goes on from x")
         return model.check_ids(given["ids"], config.stack(stack).vocab), given
     x = given["x"]
     begins_with_image = config.patches and not first
@@ -198,15 +200,15 @@ def pooled(core: model.Model, base: Record, x: Array, pool: str, normalize: bool
         x = np.take_along_axis(x, first_to_last(real)[..., None], axis=-2)
         real = np.take_along_axis(real, first_to_last(real), axis=-1)
     if pool == "mean":
-        made, said = model.mean_over(x, real), "mean of the tokens"
+        made, said = model.mean_pool(x, real), "mean of the tokens"
     elif pool == "pooler":
         if not core.config.pooler:
             raise UsageError("the model has no pooler", "--pool")
-        made, said = model.pooled(core, x, tracer.visit), "tanh(first token W + b)"
+        made, said = model.pool_first(core, x, tracer.visit), "tanh(first token W + b)"
     else:
         made, said = model.first_token(x), "first token"
     if normalize:
-        made, said = model.unit(made), f"{said}, to length 1"
+        made, said = model.l2_normalize(made), f"{said}, to length 1"
     axes = ("batch", "model")[2 - made.ndim :]
     rest = base.only([name for name in base if name not in ("x", "mask")])
     return Record({"x": made}, {"x": axes}, formulas={"x": said}).joined(rest)

@@ -5,10 +5,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnkit import layers, model, options
+from attnkit import model
+from attnkit.cli import options
+from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.tensors.record import Array, Record, listed
-from attnkit.tool import tool
+from attnkit.inference import layers
+from attnkit.record import Array, Record, join_names
 
 WEIGHTS = {"w1", "b1", "w2", "b2", "w3", "b3"}
 ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hold the weights of a whole layer
@@ -54,7 +56,7 @@ def ffn(
     if model_ is not None:
         if gated or activation != "relu":
             raise UsageError("--model says which network: no --activation or --gated with it")
-        weights = model_.params[layers.chosen(model_, layer, "ffn")]
+        weights = model_.params[layers.find_layer(model_, layer, "ffn")]
         activation = model_.config.activation
     elif hidden is not None:
         weights = random_weights(x, hidden, gated, seed)
@@ -103,7 +105,7 @@ def checked(params: Mapping[str, Array], gated: bool) -> Mapping[str, Array]:
     """The weights of a file; DataError names what is missing or not of this network."""
     needed = {"w1", "w2"} | ({"w3"} if gated else set())
     if missing := sorted(needed - set(params)):
-        raise DataError(f"no {', '.join(missing)} (it has {listed([*params])})", "--params")
+        raise DataError(f"no {', '.join(missing)} (it has {join_names([*params])})", "--params")
     if unknown := sorted(set(params) - WEIGHTS - ATTENTION):
         raise DataError(f"{', '.join(unknown)} is none of {', '.join(sorted(WEIGHTS))}", "--params")
     params = {name: one for name, one in params.items() if name in WEIGHTS}

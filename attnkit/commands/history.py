@@ -10,21 +10,22 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from attnkit import __version__, options, pipelines, tensors
+from attnkit import __version__, formats
+from attnkit.cli import options, pipeline
+from attnkit.cli.tool import Records, Result, Stage, read_records, tool
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
-from attnkit.tensors.record import Record
-from attnkit.tool import Call, Flow, Result, arriving, tool
+from attnkit.record import Record
 
 STREAMS = ("/dev/", "/proc/")  # where `<(…)` and descriptors are
 BESIDE = ("trace", "cache_out")  # flags whose file is written beside the result
 HERE = "/dev/fd/3"  # where a script has what goes on to the next command and is not the result
 
 
-def recorded(call: Call, upstream: Flow | None) -> Flow:
+def recorded(call: Stage, upstream: Records | None) -> Records:
     """Feed: the record of a file or of the stage before; a folder is none, and has no history."""
     for name in filter(os.path.isdir, call.operands):
         raise FileError("Is a directory; a history is that of a record: attnkit history FILE", name)
-    return arriving(call, upstream)
+    return read_records(call, upstream)
 
 
 @tool(feed=recorded, numeric=lambda given: False, prints=lambda given: True)
@@ -55,7 +56,7 @@ def history(
     if streams:
         raise DataError(f"it was made from {streams[0]}, a stream that cannot be read again")
     parts[0].calls[0].common["format"] = "json"  # an input in npy would be followed in npy, which carries no history
-    with tensors.regular_files_only():
+    with formats.regular_files_only():
         problem = ""
         for found in made_again(parts):
             problem = difference(record, found)
@@ -68,7 +69,7 @@ def history(
 class Part(NamedTuple):
     """A pipeline of the history, and the file beside its result in which it has what goes on; "" of the result."""
 
-    calls: list[Call]
+    calls: list[Stage]
     beside: str
 
 
@@ -85,7 +86,7 @@ def pipes(record: Record) -> list[Part]:
     return [part for part in parts if part.calls]
 
 
-def called(command: str) -> Call:
+def called(command: str) -> Stage:
     """The stage that a command of the history is.
 
     DataError where it is none, or has a flag that no command in a history has: one that writes its result to a file.
@@ -98,7 +99,7 @@ def called(command: str) -> Call:
         raise DataError(f"its history has a command that is not attnkit's: {command}")
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # the help, where it asks for that
-            call = pipelines.stage(words[1:])
+            call = pipeline.parse_stage(words[1:])
     except UsageError as error:
         raise DataError(f"its history has a command that attnkit {__version__} refuses ({error}): {command}") from None
     if "output" in call.common:
@@ -108,18 +109,18 @@ def called(command: str) -> Call:
 
 def made_again(parts: list[Part]) -> Iterator[Result]:
     """What the last of some pipelines makes, each going on from what the one before has made; nothing is written."""
-    upstream: Flow | None = None
+    upstream: Records | None = None
     for calls, beside in parts:
         files: dict[str, Record] = {}
-        with Call.stored_by(files.__setitem__):
-            made = pipelines.chained(calls, upstream=upstream).items
+        with Stage.stored_by(files.__setitem__):
+            made = pipeline.chain_stages(calls, upstream=upstream).items
             if not beside:
                 yield from made
                 return
             for _ in made:  # what it writes beside its result is there once it is done
                 pass
-        found = tensors.survive(files[beside], tensors.suffix_format(beside) or "json")
-        upstream = Flow("json", iter([found]))
+        found = formats.round_trip(files[beside], formats.suffix_format(beside) or "json")
+        upstream = Records("json", iter([found]))
     yield found
 
 
@@ -147,12 +148,12 @@ def script(record: Record, parts: list[Part]) -> str:
     return "\n".join([*lines, " \\\n  | ".join(stages)])
 
 
-def written(call: Call) -> dict[str, str]:
+def written(call: Stage) -> dict[str, str]:
     """The files that a command writes beside its result, by flag."""
     return {name: call.parameters[name] for name in BESIDE if call.parameters.get(name) is not None}
 
 
-def spelled(call: Call, beside: str) -> str:
+def spelled(call: Stage, beside: str) -> str:
     """A command of the script, which writes no file: what goes on from one beside its result goes down the pipe."""
     elsewhere = {name: HERE if path == beside else os.devnull for name, path in written(call).items()}
     words = shlex.split(replace(call, parameters=call.parameters | elsewhere).line(None))
@@ -169,7 +170,7 @@ def difference(before: Record, after: Any) -> str:
         for file, digest in then.get("files", {}).items():
             if now.get("files", {}).get(file) != digest:
                 return f"{file} is another file than it was (SHA-256 {digest[:12]}… then)"
-    a, b = (tensors.survive(one, "json") for one in (before, after))
+    a, b = (formats.round_trip(one, "json") for one in (before, after))
     if list(a.tensors) != list(b.tensors):
         return f"there are other tensors: {', '.join(b.tensors)} (expected {', '.join(a.tensors)})"
     for name in a.tensors:

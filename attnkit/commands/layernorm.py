@@ -2,10 +2,12 @@
 
 from typing import Annotated, Any
 
-from attnkit import layers, model, options
+from attnkit import model
+from attnkit.cli import options
+from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.tensors.record import Array, Record
-from attnkit.tool import tool
+from attnkit.inference import layers
+from attnkit.record import Array, Record
 
 FORMULAS = {
     "layer": "(x − mean) · 1/√(var + ε) · γ + β, over the last axes",
@@ -54,7 +56,7 @@ def layernorm(
     if model_ is not None:
         if gamma is not None or beta is not None or kind != "layer" or axis != -1:
             raise UsageError("--model says which norm: no --kind, --gamma, --beta or --axis with it")
-        params = model_.params[layers.chosen(model_, layer, "layernorm")]
+        params = model_.params[layers.find_layer(model_, layer, "layernorm")]
         scale, shift, eps, kind = params.get("gamma"), params.get("beta"), model_.config.eps, model_.config.norm
     elif layer is not None:
         raise UsageError("goes with --model DIR", "--layer")

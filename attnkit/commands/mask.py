@@ -5,12 +5,13 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from attnkit import model, options, tokenizers
+from attnkit import model, tokenizers
+from attnkit.cli import options
+from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.tensors.dtypes import check_empty
-from attnkit.tensors.files import blamed
-from attnkit.tensors.record import Array, Labels, Record, flat, in_row
-from attnkit.tool import tool
+from attnkit.formats.dtypes import check_empty
+from attnkit.formats.streams import name_errors
+from attnkit.record import Array, Labels, Record, row_labels, shared_labels
 
 FILLS = ("-inf", "lowest", "-1e9")
 
@@ -92,15 +93,15 @@ def mask(
     if padding:
         rules.append(Rule("padding", "key is no padding", unpadded(record, keys, pad_id)))
     if lengths is not None:
-        rules.append(Rule("lengths", "key < length", model.padding(lengths["x"], keys)))
+        rules.append(Rule("lengths", "key < length", model.padding_mask(lengths["x"], keys)))
     if segments is not None:
         ids = segments["x"]
-        rules.append(Rule("segments", "segment(key) = segment(query)", model.segments(ids, ids)))
+        rules.append(Rule("segments", "segment(key) = segment(query)", model.segment_mask(ids, ids)))
     if with_ is not None:
-        own = model.boolean(with_["x"])
+        own = model.to_boolean(with_["x"])
         rules.append(Rule("with", "the mask of --with", own if polarity == "attend" else ~own))
     if record is not None and "mask" in record and not cross:
-        rules.append(Rule("record", "the record's mask", model.boolean(record["mask"])))
+        rules.append(Rule("record", "the record's mask", model.to_boolean(record["mask"])))
     if not rules:
         flags = "--causal, --padding, --lengths, --window, --prefix, --chunk, --segments or --with"
         raise UsageError(f"which rule? {flags}")
@@ -129,18 +130,18 @@ def by_position(
     """The rules that know a query and a key by their positions alone."""
     rules = []
     if causal:
-        rules.append(Rule("causal", f"key ≤ {shifted(start)}", model.causal(queries, keys, start)))
+        rules.append(Rule("causal", f"key ≤ {shifted(start)}", model.causal_mask(queries, keys, start)))
     if prefix is not None:
         formula = f"key ≤ {shifted(start)} or key < {prefix}"
-        rules.append(Rule("prefix", formula, model.prefix(queries, keys, prefix, start)))
+        rules.append(Rule("prefix", formula, model.prefix_mask(queries, keys, prefix, start)))
     if window is not None:
         left, right = window
         before = f"{shifted(start, -left)} ≤ " if left >= 0 else ""
         after = f" ≤ {shifted(start, right)}" if right >= 0 else ""
-        rules.append(Rule("window", f"{before}key{after}", model.window(queries, keys, left, right, start)))
+        rules.append(Rule("window", f"{before}key{after}", model.window_mask(queries, keys, left, right, start)))
     if chunk is not None:
         formula = f"key // {chunk} = ({shifted(start)}) // {chunk}"
-        rules.append(Rule("chunk", formula, model.chunked(queries, keys, chunk, start)))
+        rules.append(Rule("chunk", formula, model.chunk_mask(queries, keys, chunk, start)))
     return rules
 
 
@@ -159,7 +160,7 @@ def extent(record: Record | None, size: tuple[int, ...] | None, cross: bool) -> 
     if record is None:
         if size is None or len(size) > 2:
             raise UsageError("T or T,S", "--size")
-        with blamed("--size"):
+        with name_errors("--size"):
             check_empty((size[0], size[-1]))
         return size[0], size[-1]
     x = record["x"]
@@ -175,11 +176,11 @@ def unpadded(record: Record | None, keys: int, pad_id: int | None) -> Array:
     if record is None:
         raise UsageError("needs a record with ids or lengths; --lengths FILE gives them", "--padding")
     if "lengths" in record and pad_id is None:
-        return model.padding(record["lengths"], keys)
+        return model.padding_mask(record["lengths"], keys)
     ids = record["ids"] if "ids" in record else record["x"]
     if pad_id is None:
-        words = flat(record.labels.get("vocab"))
-        word = tokenizers.padding(words)
+        words = shared_labels(record.labels.get("vocab"))
+        word = tokenizers.find_padding(words)
         if word is None:
             raise UsageError("which id is padding? its vocabulary names none; --pad-id N", "--padding")
         pad_id = words.index(word)
@@ -237,7 +238,7 @@ def explained(
 def word(record: Record | None, axis: str, at: int, cell: tuple[int, ...]) -> str:
     """The token at an index, quoted, where the record names it."""
     labels = record.labels.get(axis) or record.labels.get("token") if record else None
-    row = in_row(labels, cell[0]) if cell[2:] else flat(labels)
+    row = row_labels(labels, cell[0]) if cell[2:] else shared_labels(labels)
     return f" {row[at]!r}" if at < len(row) else ""
 
 
@@ -247,11 +248,11 @@ def formed(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Array:
         return cells.astype(np.uint8)
     if form == "lengths":
         try:
-            return model.lengths_of(cells)
+            return model.mask_lengths(cells)
         except DataError as error:
             raise UsageError(error.problem, "--as lengths") from None
     if form == "additive":
-        return model.additive(cells, dtype, lowest(dtype) if fill == "lowest" else float(fill))
+        return model.to_additive(cells, dtype, lowest(dtype) if fill == "lowest" else float(fill))
     return cells
 
 

@@ -6,17 +6,19 @@ from typing import Annotated
 
 import numpy as np
 
-from attnkit import attending, model, operands, options
+from attnkit import model
+from attnkit.cli import operands, options
+from attnkit.cli.tool import Records, Stage, tool
 from attnkit.errors import DataError
-from attnkit.tensors.record import Array, Record, flat, listed
-from attnkit.tool import Call, Flow, tool
+from attnkit.inference import intermediates
+from attnkit.record import Array, Record, join_names, shared_labels
 
 
-def parts(call: Call, upstream: Flow | None) -> Flow:
+def parts(call: Stage, upstream: Records | None) -> Records:
     """Feed: the records of all the files, or of standard input, at once."""
     found: list[Record] = []
     formats = []
-    for path in call.operands or ("-" if upstream is not None else operands.piped(),):
+    for path in call.operands or ("-" if upstream is not None else operands.stdin_or_error(),):
         flow = call.read(path)
         for part in flow.items:
             if call.operands and (wrong := problem(part, found[0] if found else part)):
@@ -25,7 +27,7 @@ def parts(call: Call, upstream: Flow | None) -> Flow:
         formats.append(flow.format)
         if call.operands and call.source is not None and call.source.digest():
             call.files[call.source.name] = call.source.digest()
-    return Flow(formats[0], iter([found]))
+    return Records(formats[0], iter([found]))
 
 
 @tool(operand="[PART]...", feed=parts)
@@ -60,12 +62,12 @@ def merge(
     formulas = {"x": "Σ parts · exp(lse − log Σ exp(lse))", "lse": "log Σ exp(lse)"}
     if not join:
         return first.put({"x": x, "lse": lse}, axes, formulas=formulas)
-    attending.warn_of_blind(np.isneginf(lse))
-    wo, bo = (parts[0].tensors.get(name) for name in attending.OUTPUT)
+    intermediates.warn_fully_masked_rows(np.isneginf(lse))
+    wo, bo = (parts[0].tensors.get(name) for name in intermediates.OUTPUT_PARAMETERS)
     output = model.linear(model.merge_heads(x), wo, bo, names=("heads", "wo", "bo"))
     formula = "merged heads side by side" + " W_O" * (wo is not None) + " + b_O" * (bo is not None)
     tokens = first.labels.get("query")
-    rest = first.without(("lse", *attending.OUTPUT))
+    rest = first.without(("lse", *intermediates.OUTPUT_PARAMETERS))
     labels = {"token": tokens} if tokens else {}
     return rest.put({"x": output}, {"x": (*lead, "token", "model")}, labels, {"x": formula})
 
@@ -80,11 +82,11 @@ def shared(parts: Sequence[Record]) -> Record:
     first, rest = parts[0], parts[1:]
     if not rest:
         return first
-    dropped = set(attending.intermediates_in(first)) - {"q", "lse"}
+    dropped = set(intermediates.intermediates_in(first)) - {"q", "lse"}
     dropped |= {
         name for name in ("mask", "bias") if name in first and first[name].shape[-1:] != first["x"].shape[-2:-1]
     }
-    for name in [name for name in first if name not in ("x", "lse", *attending.OUTPUT)]:
+    for name in [name for name in first if name not in ("x", "lse", *intermediates.OUTPUT_PARAMETERS)]:
         if not all(name in part and alike(part[name], first[name]) for part in rest):
             dropped.add(name)
     kept = first.without(dropped)
@@ -113,8 +115,8 @@ def problem(part: Record, first: Record) -> str:
         return f"x {shape}, but {first['x'].shape} in part 1"
     ours, others = part.labels.get("query"), first.labels.get("query")
     if ours and others and ours != others:
-        return f"queries {listed(flat(ours), 3)}, but {listed(flat(others), 3)} in part 1"
-    for name in attending.OUTPUT:
+        return f"queries {join_names(shared_labels(ours), 3)}, but {join_names(shared_labels(others), 3)} in part 1"
+    for name in intermediates.OUTPUT_PARAMETERS:
         if name in part and name in first and not alike(part[name], first[name]):
             return f"another {name} than in part 1"
     return ""

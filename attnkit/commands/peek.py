@@ -1,19 +1,20 @@
 """attnkit peek: look into the middle of a pipe."""
 
-from attnkit import display, views
-from attnkit.tensors.record import Record
-from attnkit.tool import Call, tool
+from attnkit import display
+from attnkit.cli import views
+from attnkit.cli.tool import Stage, tool
+from attnkit.record import Record
 
 
-def seen(record: Record, call: Call, look: display.Look) -> str:
+def seen(record: Record, call: Stage, look: display.Style) -> str:
     """The part of the record that the flags name."""
-    part = views.selected(record, call.extra.get("name") or (), call.extra.get("slice") or "")
-    return views.seen(part, call, look)
+    part = views.select(record, call.extra.get("name") or (), call.extra.get("slice") or "")
+    return views.render(part, call, look)
 
 
 @tool(
     view=seen,
-    extra=views.LOOKS | {"name": views.NAME, "slice": views.SLICE},
+    extra=views.VIEW_FLAGS | {"name": views.NAME, "slice": views.SLICE},
     aside=lambda given: True,
     numeric=lambda given: False,
     verbatim=True,

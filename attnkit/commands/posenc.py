@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from attnkit import layers, model, options
+from attnkit import model
+from attnkit.cli import options
+from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.tensors.dtypes import check_empty
-from attnkit.tensors.files import blamed
-from attnkit.tensors.record import Array, Record
-from attnkit.tool import tool
+from attnkit.formats.dtypes import check_empty
+from attnkit.formats.streams import name_errors
+from attnkit.inference import layers
+from attnkit.record import Array, Record
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -84,7 +86,7 @@ def posenc(
         if where.ndim != 1:
             raise DataError(f"shape {where.shape}: {kind} takes positions of one row (T)", "--positions")
         if kind == "alibi":
-            return biased(record, model.alibi(where, keys, heads), "−slope(head) · |key − query|", alone)
+            return biased(record, model.alibi_bias(where, keys, heads), "−slope(head) · |key − query|", alone)
         if heads not in (1, needed(table, kind).shape[1]):
             raise UsageError(f"--table has biases of {needed(table, kind).shape[1]} heads, not of {heads}", "--heads")
         buckets = model.t5_buckets(
@@ -114,10 +116,10 @@ def posenc(
         )
     if kind == "learned":
         formula, width = "table[pos]", needed(table, kind).shape[1]
-        encoding = partial(model.learned, table=needed(table, kind))
+        encoding = partial(model.learned_positions, table=needed(table, kind))
     else:
         formula, width = SINUSOIDS[layout].format(base=f"{base:g}"), x.shape[-1]
-        encoding = partial(model.sinusoidal, dim=width, layout=layout, base=base)
+        encoding = partial(model.sinusoidal_positions, dim=width, layout=layout, base=base)
     if width != x.shape[-1]:
         raise DataError(f"x {x.shape} and table {needed(table, kind).shape}: width {x.shape[-1]} != {width}")
     if alone:
@@ -134,12 +136,12 @@ def of_model(
     """x with the positions of a model: added, or, where they act inside attention, x as it is."""
     if record is None:
         raise UsageError("--model takes an input: no --size with it")
-    layer, x = layers.chosen(checkpoint, layer, "posenc"), record["x"]
+    layer, x = layers.find_layer(checkpoint, layer, "posenc"), record["x"]
     width = checkpoint.config.width
     if x.ndim < 2 or x.shape[-1] != width:
         family = checkpoint.config.family
         raise DataError(f"x {x.shape}: the positions of this {family} model are for (T, {width}) or (B, T, {width})")
-    context = layers.context_of(record)
+    context = layers.context_from(record)
     if given is not None:
         context.positions = model.check_ids(given["x"], 2**53, "position")
     elif offset:
@@ -147,7 +149,7 @@ def of_model(
         context.positions = layers.positions_after(usual, context.mask, offset, x.shape[-2])
     inner = checkpoint.config.positions.kind in ("rotary", "t5")
     formula = "x: these positions act inside attention" if inner else "x + positions of the model"
-    added = model.positioned(layers.of(checkpoint), layer, x, context)
+    added = model.apply_positions(layers.core_model(checkpoint), layer, x, context)
     return record.put({"x": added}, {"x": record.axes_of("x")}, formulas={"x": formula})
 
 
@@ -167,7 +169,7 @@ def made(kind: str, size: tuple[int, ...], dim: int | None) -> Record:
         raise UsageError("T, or T,S with alibi and t5", "--size")
     if dim is None and kind in ("sinusoidal", "rotary"):
         raise UsageError("--dim D says how wide the encoding is", "--size")
-    with blamed("--size"):
+    with name_errors("--size"):
         check_empty((size[0], dim or 1))
     return Record({"x": np.zeros((size[0], dim or 0))})
 
@@ -188,7 +190,7 @@ def looked_up(cos: Record | None, sin: Record | None, positions: Array) -> tuple
     if cos["x"].shape != sin["x"].shape:
         raise DataError(f"cos {cos['x'].shape} and sin {sin['x'].shape} differ in shape")
     if cos["x"].ndim == 2:
-        return model.learned(positions, cos["x"]), model.learned(positions, sin["x"])
+        return model.learned_positions(positions, cos["x"]), model.learned_positions(positions, sin["x"])
     return cos["x"], sin["x"]
 
 

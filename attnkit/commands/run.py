@@ -3,27 +3,28 @@
 from pathlib import Path
 from typing import Any
 
-from attnkit import operands, options, output, pipelines, tensors
+from attnkit import formats
+from attnkit.cli import operands, options, output, pipeline
+from attnkit.cli.output_format import DISPLAY_FORMATS
+from attnkit.cli.tool import Records, Result, Stage, tool
 from attnkit.errors import FileError, UsageError
-from attnkit.formats import EYES
-from attnkit.tensors.record import Record
-from attnkit.tool import Call, Flow, Result, tool
+from attnkit.record import Record
 
 
-def script(call: Call) -> str:
+def script(call: Stage) -> str:
     """The pipeline of a run: its argument, or the file of -f."""
     file = call.extra.get("file")
     if file is None:
         if len(call.operands) != 1:
             raise UsageError("one pipeline in quotes, or -f FILE: attnkit run 'embed \"The cat\" --dim 4 | posenc'")
         return call.operands[0]
-    with tensors.open_source(file) as source:
-        return operands.text_of(source)
+    with formats.open_source(file) as source:
+        return operands.read_text(source)
 
 
-def pipeline(call: Call, upstream: Flow | None) -> Flow:
+def pipeline_text(call: Stage, upstream: Records | None) -> Records:
     """Feed: what comes out of the last stage; its own flags for output hold where run has none."""
-    calls = pipelines.stages(script(call))
+    calls = pipeline.parse_stages(script(call))
     if call.extra.get("file") and call.operands:
         calls[0].operands = call.operands
     call.extra["last"] = last = calls[-1]
@@ -33,21 +34,21 @@ def pipeline(call: Call, upstream: Flow | None) -> Flow:
         make_folder(save)
     counts = [0] * len(calls)
 
-    def after(at: int, done: Call, result: Result) -> None:
+    def after(at: int, done: Stage, result: Result) -> None:
         counts[at] += 1
         if save:
             keep(save, at, counts[at], done, result)
-        if done is not last or call.common["format"] not in EYES:
-            output.aside(done, result, asked=bool(call.extra.get("steps")))
+        if done is not last or call.common["format"] not in DISPLAY_FORMATS:
+            output.show_aside(done, result, asked=bool(call.extra.get("steps")))
 
-    flow = pipelines.chained(calls, after)
+    flow = pipeline.chain_stages(calls, after)
     call.common = last.common | {"format": output.format_for(last, flow.format)}
     format, items = last.settled(call.common["format"], flow.items)
     call.common["format"] = format
     for name in ("only", "dtype"):
         call.common.pop(name, None)  # the last stage has done it
     call.noted = True  # by the last stage
-    return Flow(format, last.departing(items, format))
+    return Records(format, last.departing(items, format))
 
 
 def make_folder(name: str) -> None:
@@ -58,21 +59,21 @@ def make_folder(name: str) -> None:
         raise FileError(f"cannot write {name}: {error.strerror}") from None
 
 
-def keep(folder: str, at: int, count: int, call: Call, result: Result) -> None:
+def keep(folder: str, at: int, count: int, call: Stage, result: Result) -> None:
     """One result of one stage in a file of --save: 1-embed.npz, and 1-embed-2.npz for the second record."""
     name = f"{at + 1}-{call.tool.name}" + (f"-{count}" if count > 1 else "")
     if isinstance(result, Record):
-        path, data = Path(folder, f"{name}.npz"), tensors.encode(result, "npz")
+        path, data = Path(folder, f"{name}.npz"), formats.encode(result, "npz")
     else:
         path, data = Path(folder, f"{name}.txt"), [(result + "\n").encode()]
-    with tensors.open_sink(str(path)) as sink:
+    with formats.open_sink(str(path)) as sink:
         sink.write(data)
 
 
 @tool(
     operand="PIPELINE",
-    feed=pipeline,
-    view=lambda record, call, look: output.shown(call.extra["last"], record, look),
+    feed=pipeline_text,
+    view=lambda record, call, look: output.render(call.extra["last"], record, look),
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
     extra={
         "file": options.Flag(

@@ -5,33 +5,34 @@ import re
 from dataclasses import replace
 from typing import Annotated
 
-from attnkit import display, operands, options, views
+from attnkit import display
+from attnkit.cli import operands, options, views
+from attnkit.cli.tool import Records, Stage, read_records, tool
+from attnkit.cli.views import CheckpointRecord
 from attnkit.errors import UsageError
-from attnkit.tensors.record import Record
-from attnkit.tool import Call, Flow, arriving, tool
-from attnkit.views import Published
+from attnkit.record import Record
 
 NO_FOLDER = "goes with the folder of a model: attnkit show DIR --pipeline NAME"
 
 
-def found(call: Call, upstream: Flow | None) -> Flow:
+def found(call: Stage, upstream: Records | None) -> Records:
     """Feed: the tensors of a folder, of a part of it, or what any other input holds."""
     folder, name = folder_of(call.operands[0]) if call.operands else ("", "")
     pipeline, names = call.parameters["pipeline"], call.parameters["name"]
     if not folder:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
-        return arriving(call, upstream)
-    asked = [options.spelling(flag) for flag in (*views.LOOKS, "name", "slice") if given(call, flag)]
+        return read_records(call, upstream)
+    asked = [options.flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if given(call, flag)]
     if pipeline is not None and (name or asked):
         raise UsageError(f"--pipeline goes with a folder alone, without {name or asked[0]}")
     if not (name or names) and {"--heatmap", "--heads", "--slice"} & {*asked}:
         raise UsageError(f"which tensor? --name NAME, or {folder}:NAME", asked[-1])
-    from attnkit import overviews
+    from attnkit.inference import model_summary
 
-    checkpoint, _ = operands.load(folder, "model")
+    checkpoint, _ = operands.load_operand(folder, "model")
     call.loaded["folder"] = checkpoint
-    return Flow(None, iter([overviews.published(checkpoint, name, names)]))
+    return Records(None, iter([model_summary.checkpoint_record(checkpoint, name, names)]))
 
 
 def folder_of(operand: str) -> tuple[str, str]:
@@ -46,27 +47,27 @@ def folder_of(operand: str) -> tuple[str, str]:
     return next(((operand[:at], operand[at + 1 :]) for at in ends if os.path.isdir(operand[:at])), ("", ""))
 
 
-def given(call: Call, flag: str) -> bool:
+def given(call: Stage, flag: str) -> bool:
     """Whether a flag of show was given."""
     return bool(call.parameters.get(flag) or call.extra.get(flag))
 
 
-def seen(record: Record, call: Call, look: display.Look) -> str:
+def seen(record: Record, call: Stage, look: display.Style) -> str:
     """A folder as its model, its tensors and its layers; anything else as the flags ask."""
-    if not isinstance(record, Published) or not record.whole or "only" in call.common or given(call, "stats"):
-        return views.seen(record, call, look)
-    from attnkit import overviews
+    if not isinstance(record, CheckpointRecord) or not record.whole or "only" in call.common or given(call, "stats"):
+        return views.render(record, call, look)
+    from attnkit.inference import model_summary
 
     if given(call, "list"):
-        return overviews.tensors(record.checkpoint, look, fold=False)
-    return overviews.overview(record.checkpoint, look)
+        return model_summary.tensor_rows(record.checkpoint, look, fold=False)
+    return model_summary.model_facts(record.checkpoint, look)
 
 
 @tool(
     feed=found,
     view=seen,
     derived=views.derived,
-    extra=views.LOOKS,
+    extra=views.VIEW_FLAGS,
     eyes=True,
     names=True,
     numeric=lambda given: False,
@@ -100,10 +101,12 @@ def show(
       attnkit embed "The cat sat" --dim 8 | attnkit attend --keep weights | attnkit show --name weights --heatmap
     """
     if pipeline is not None:
-        if not isinstance(record, Published):
+        if not isinstance(record, CheckpointRecord):
             raise UsageError(NO_FOLDER, "--pipeline")
-        from attnkit import recipes
+        from attnkit.inference import shell_pipeline
 
-        return recipes.recipe(record.checkpoint.config, record.checkpoint.folder, pipeline)
-    chosen = views.selected(record, name, slice)
-    return replace(chosen) if isinstance(record, Published) else chosen  # a record just made, which has its history
+        return shell_pipeline.shell_pipeline(record.checkpoint.config, record.checkpoint.folder, pipeline)
+    chosen = views.select(record, name, slice)
+    return (
+        replace(chosen) if isinstance(record, CheckpointRecord) else chosen
+    )  # a record just made, which has its history

@@ -1,29 +1,29 @@
 """Tables, heat maps and pictures of tensors: arrays in, text for a terminal out; nothing here prints."""
 
-from attnkit.display.heatmaps import heads, heatmap
-from attnkit.display.pictures import picture
-from attnkit.display.sheets import facts, table
-from attnkit.display.steps import beams, choice, said, scores
-from attnkit.display.summaries import candidates, listing, measured, sized, statistics
-from attnkit.display.tables import tensor
-from attnkit.display.terminal import Look, look
+from attnkit.display.export import export_picture
+from attnkit.display.facts import facts, facts_table
+from attnkit.display.generation import beams_table, choice_table, dim_then_bold, scores_table
+from attnkit.display.heatmaps import heatmap, heatmap_grid
+from attnkit.display.style import Style, detect_style
+from attnkit.display.summaries import candidates_table, human_size, measured, statistics_table, tensor_list
+from attnkit.display.tables import tensor_table
 
 __all__ = [
-    "Look",
-    "beams",
-    "candidates",
-    "choice",
+    "Style",
+    "beams_table",
+    "candidates_table",
+    "choice_table",
+    "detect_style",
+    "dim_then_bold",
+    "export_picture",
     "facts",
-    "heads",
+    "facts_table",
     "heatmap",
-    "listing",
-    "look",
+    "heatmap_grid",
+    "human_size",
     "measured",
-    "picture",
-    "said",
-    "scores",
-    "sized",
-    "statistics",
-    "table",
-    "tensor",
+    "scores_table",
+    "statistics_table",
+    "tensor_list",
+    "tensor_table",
 ]

@@ -9,23 +9,23 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.display.numbers import brief, plain, style
-from attnkit.display.panels import Array, Cut, Labels, Panel, about, cut, panels
-from attnkit.display.terminal import Look
+from attnkit.display.slicing import Array, Elision, Labels, Matrix, describe_tensor, elide, to_matrices
+from attnkit.display.style import Style
 from attnkit.display.text import (
     GUTTER,
     LONGEST_LABEL,
     Block,
-    beside,
+    ansi,
     block,
     clip,
-    columns,
+    display_width,
+    escape,
     glyphs,
     heading,
-    label,
-    literal,
+    join_lines,
+    label_text,
     pad,
-    page,
-    styled,
+    side_by_side,
     wrapped,
 )
 
@@ -49,7 +49,7 @@ class Scale(NamedTuple):
     high: float
     inks: list[tuple[str, str, str]]  # what comes before a cell, what fills it, what comes after
 
-    def levels(self, part: Panel, rows: Cut, shown: Cut) -> list[list[int]]:
+    def levels(self, part: Matrix, rows: Elision, shown: Elision) -> list[list[int]]:
         """The level of each cell that is shown; -inf is how scores say masked."""
         at = np.ix_(rows.where(), shown.where())
         values = part.values[at].astype(np.float64)
@@ -69,7 +69,7 @@ def heatmap(
     array: Array,
     axes: Sequence[str],
     labels: Sequence[Labels | None],
-    look: Look,
+    look: Style,
     *,
     formula: str = "",
     mask: Array | None = None,
@@ -81,7 +81,7 @@ def heatmap(
     The scale is symmetric about 0 where there are both signs. Few columns show their numbers too.
     Raises DataError where the mask does not broadcast.
 
-    >>> print(heatmap("x", np.eye(2), ("token", "model"), (["The", "cat"], None), Look()))
+    >>> print(heatmap("x", np.eye(2), ("token", "model"), (["The", "cat"], None), Style()))
     x (token 2, model 2) float64
          0   1
     The ████
@@ -91,12 +91,12 @@ def heatmap(
     return _maps(name, array, axes, labels, look, formula, mask, grid, most=MOST_MAPS, compact=False)
 
 
-def heads(
+def heatmap_grid(
     name: str,
     array: Array,
     axes: Sequence[str],
     labels: Sequence[Labels | None],
-    look: Look,
+    look: Style,
     *,
     formula: str = "",
     mask: Array | None = None,
@@ -108,7 +108,8 @@ def heads(
     array (..., head, rows, columns), mask broadcastable to it, True = may attend -> text
     Raises DataError where the mask does not broadcast.
 
-    >>> print(heads("weights", np.eye(2)[None], ("head", "query", "key"), [None, ["a", "b"], ["a", "b"]], Look()))
+    >>> labels = [None, ["a", "b"], ["a", "b"]]
+    >>> print(heatmap_grid("weights", np.eye(2)[None], ("head", "query", "key"), labels, Style()))
     weights (head 1, query 2, key 2) float64
     head 0
       a b
@@ -125,8 +126,8 @@ class Layout(NamedTuple):
 
     stub: int
     cell: int
-    rows: Cut
-    columns: Cut
+    rows: Elision
+    columns: Elision
     form: str  # of the numbers in the cells, "" for none
     compact: bool
 
@@ -136,7 +137,7 @@ def _maps(
     array: Array,
     axes: Sequence[str],
     labels: Sequence[Labels | None],
-    look: Look,
+    look: Style,
     formula: str,
     mask: Array | None,
     grid: bool,
@@ -144,22 +145,22 @@ def _maps(
     most: int,
     compact: bool,
 ) -> str:
-    lines = heading(name, about(array, axes, look), formula, look)
+    lines = heading(name, describe_tensor(array, axes, look), formula, look)
     if array.size == 0:
-        return page([*lines, "empty"])
-    parts = panels(array, axes, labels, look, mask, most)
+        return join_lines([*lines, "empty"])
+    parts = to_matrices(array, axes, labels, look, mask, most)
     scale = _scale(parts.shown, look)
     layout = _layout(parts.shown, most == MOST_MAPS and (len(parts.shown) == 1 or not grid), compact, look)
     levels = [scale.levels(part, layout.rows, layout.columns) for part in parts.shown]
     blocks = [_map(part, level, scale, layout, look) for part, level in zip(parts.shown, levels, strict=True)]
-    lines += beside(blocks, look, grid)
+    lines += side_by_side(blocks, look, grid)
     for note in (parts.hidden, _cut_note(layout)):
-        lines += [styled(line, "2", look) for line in wrapped(note, look)]
+        lines += [ansi(line, "2", look) for line in wrapped(note, look)]
     used = {level for map_levels in levels for row in map_levels for level in row}
-    return page([*lines, *_legend(scale, used, look)])
+    return join_lines([*lines, *_legend(scale, used, look)])
 
 
-def _scale(parts: Sequence[Panel], look: Look) -> Scale:
+def _scale(parts: Sequence[Matrix], look: Style) -> Scale:
     """From the least to the greatest finite value that is not masked; even about 0 with both signs."""
     ends: list[float] = []
     for part in parts:
@@ -195,32 +196,32 @@ def _ink(color: Sequence[int]) -> tuple[str, str, str]:
     return f"\x1b[48;2;{red};{green};{blue};38;2;{text};{text};{text}m", " ", "\x1b[0m"
 
 
-def _layout(parts: Sequence[Panel], roomy: bool, compact: bool, look: Look) -> Layout:
+def _layout(parts: Sequence[Matrix], roomy: bool, compact: bool, look: Style) -> Layout:
     """The widest cells that fit: with labels across and numbers, of two columns, of one."""
     height, width = parts[0].values.shape
-    rows, every = cut(height, MOST_ROWS), cut(width, width)
+    rows, every = elide(height, MOST_ROWS), elide(width, width)
     stub = _stub(parts, rows, roomy, compact, look) if parts[0].rows else 0
     room = look.width - stub - (1 if stub else 0)
     if compact or 2 * width > room:
-        shown = every if width <= room else cut(width, max(room - columns(glyphs(look).ellipsis), 1))
+        shown = every if width <= room else elide(width, max(room - display_width(glyphs(look).ellipsis), 1))
         return Layout(stub, 1, rows, shown, "", compact)
     if roomy and 4 * width <= room:
-        across = max(columns(label(name, look, SHORT_LABEL)) for part in parts for name in part.columns)
+        across = max(display_width(label_text(name, look, SHORT_LABEL)) for part in parts for name in part.columns)
         form, across = _numbers(parts, rows, across, look)
         if (across + 1) * width <= room:
             return Layout(stub, across + 1, rows, every, form, compact)
     return Layout(stub, 2, rows, every, "", compact)
 
 
-def _stub(parts: Sequence[Panel], rows: Cut, roomy: bool, compact: bool, look: Look) -> int:
+def _stub(parts: Sequence[Matrix], rows: Elision, roomy: bool, compact: bool, look: Style) -> int:
     """The width of the row labels of all maps."""
     if compact:
         return max(map(len, _ticks(rows)))
     longest = LONGEST_LABEL if roomy else SHORT_LABEL
-    return max(columns(label(name, look, longest)) for part in parts for name in rows.of(part.rows))
+    return max(display_width(label_text(name, look, longest)) for part in parts for name in rows.of(part.rows))
 
 
-def _numbers(parts: Sequence[Panel], rows: Cut, across: int, look: Look) -> tuple[str, int]:
+def _numbers(parts: Sequence[Matrix], rows: Elision, across: int, look: Style) -> tuple[str, int]:
     """How to write numbers in cells at least `across` wide, and how wide the cells then are."""
     if not look.color:
         return "", max(across, 3)  # a shade leaves no room for them
@@ -229,25 +230,25 @@ def _numbers(parts: Sequence[Panel], rows: Cut, across: int, look: Look) -> tupl
     return form, max([across, *(len(format(value, form)) + 1 for value in plain(values))])
 
 
-def _map(part: Panel, levels: list[list[int]], scale: Scale, layout: Layout, look: Look) -> Block:
+def _map(part: Matrix, levels: list[list[int]], scale: Scale, layout: Layout, look: Style) -> Block:
     """One map: column labels, then its rows with theirs."""
     ellipsis = glyphs(look).ellipsis
     lines = ["".join(layout.columns.gap(row, ellipsis)) for row in _cells(part, levels, scale, layout)]
-    width = layout.cell * len(levels[0]) + (columns(ellipsis) if layout.columns.hidden else 0)
+    width = layout.cell * len(levels[0]) + (display_width(ellipsis) if layout.columns.hidden else 0)
     stub = layout.stub + 1 if layout.stub else 0
     if stub:
         names = (
             _ticks(layout.rows)
             if layout.compact
-            else [clip(literal(name, look), layout.stub, look) for name in layout.rows.of(part.rows)]
+            else [clip(escape(name, look), layout.stub, look) for name in layout.rows.of(part.rows)]
         )
-        lines = [styled(pad(name, stub), "36", look) + line for name, line in zip(names, lines, strict=True)]
+        lines = [ansi(pad(name, stub), "36", look) + line for name, line in zip(names, lines, strict=True)]
     gap = pad(clip(f"{ellipsis} {layout.rows.hidden} more", stub + width, look), stub + width)
-    above = [styled(" " * stub + line, "36", look) for line in _above(part, layout, width, look)]
-    return block([*above, *layout.rows.gap(lines, styled(gap, "2", look))], stub + width, part.title, look)
+    above = [ansi(" " * stub + line, "36", look) for line in _above(part, layout, width, look)]
+    return block([*above, *layout.rows.gap(lines, ansi(gap, "2", look))], stub + width, part.title, look)
 
 
-def _cells(part: Panel, levels: list[list[int]], scale: Scale, layout: Layout) -> list[list[str]]:
+def _cells(part: Matrix, levels: list[list[int]], scale: Scale, layout: Layout) -> list[list[str]]:
     """Each cell in its ink, with its number where there is room."""
     last, size = len(scale.inks) - 3, layout.cell
     plain_cells = [
@@ -265,23 +266,23 @@ def _cells(part: Panel, levels: list[list[int]], scale: Scale, layout: Layout) -
     return rows
 
 
-def _ticks(shown: Cut) -> list[str]:
+def _ticks(shown: Elision) -> list[str]:
     """Every tenth index and the last, "" for those between."""
     last = shown.size - 1
     return [str(i) if i % 10 == 0 or (i == last and i % 10 > 1) else "" for i in shown.where().tolist()]
 
 
-def _above(part: Panel, layout: Layout, width: int, look: Look) -> list[str]:
+def _above(part: Matrix, layout: Layout, width: int, look: Style) -> list[str]:
     """The lines above a map: labels across, labels downwards, or every tenth index."""
     names = layout.columns.of(part.columns)
     if layout.cell > 2:
-        return ["".join(_centred(label(name, look, layout.cell - 1), layout.cell) for name in names)]
+        return ["".join(_centred(label_text(name, look, layout.cell - 1), layout.cell) for name in names)]
     if layout.cell == 2:
-        return _downwards([label(name, look, SHORT_LABEL) for name in names])
-    return [_ruler(layout.columns, width, columns(glyphs(look).ellipsis))]
+        return _downwards([label_text(name, look, SHORT_LABEL) for name in names])
+    return [_ruler(layout.columns, width, display_width(glyphs(look).ellipsis))]
 
 
-def _ruler(shown: Cut, width: int, gap: int) -> str:
+def _ruler(shown: Elision, width: int, gap: int) -> str:
     """The ticks above the columns they count, as far as they do not run into each other."""
     line = ""
     for i, mark in enumerate(_ticks(shown)):
@@ -293,7 +294,7 @@ def _ruler(shown: Cut, width: int, gap: int) -> str:
 
 
 def _centred(text: str, width: int) -> str:
-    return pad(" " * ((width - columns(text)) // 2) + text, width)
+    return pad(" " * ((width - display_width(text)) // 2) + text, width)
 
 
 def _downwards(names: Sequence[str]) -> list[str]:
@@ -302,7 +303,7 @@ def _downwards(names: Sequence[str]) -> list[str]:
     for name in names:
         stack: list[str] = []
         for character in name:
-            if columns(character) == 0 and stack:
+            if display_width(character) == 0 and stack:
                 stack[-1] += character
             else:
                 stack.append(character)
@@ -318,7 +319,7 @@ def _cut_note(layout: Layout) -> str:
     return f"not shown: {', '.join(parts)}" if parts else ""
 
 
-def _legend(scale: Scale, used: set[int], look: Look) -> list[str]:
+def _legend(scale: Scale, used: set[int], look: Style) -> list[str]:
     """The scale from its low to its high end, and the marks that occur."""
     marks, last = glyphs(look), len(scale.inks) - 3
     words = [f"{marks.masked} masked"] if last + 1 in used else []

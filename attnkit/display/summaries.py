@@ -6,20 +6,31 @@ from typing import Any
 import numpy as np
 
 from attnkit.display.numbers import brief, plain
-from attnkit.display.panels import Array, cut, shape_text
+from attnkit.display.slicing import Array, elide, shape_text
+from attnkit.display.style import Style
 from attnkit.display.tables import BETWEEN, MOST_ROWS, grid, widths
-from attnkit.display.terminal import Look
-from attnkit.display.text import clip, columns, glyphs, heading, label, literal, pad, page, styled, wrapped
+from attnkit.display.text import (
+    ansi,
+    clip,
+    display_width,
+    escape,
+    glyphs,
+    heading,
+    join_lines,
+    label_text,
+    pad,
+    wrapped,
+)
 
 LONGEST_NAME = 48
 
 
-def statistics(named: Mapping[str, Array], look: Look) -> str:
+def statistics_table(named: Mapping[str, Array], look: Style) -> str:
     """A table of the extremes, the moments and the special values of each tensor.
 
     Moments and extremes are those of the finite values; the deviation is the population's.
 
-    >>> print(statistics({"x": np.array([0.0, 2.0, np.nan])}, Look()))
+    >>> print(statistics_table({"x": np.array([0.0, 2.0, np.nan])}, Style()))
     name  shape  dtype    min  max  mean  std  zeros  nan  inf
     ──────────────────────────────────────────────────────────
     x     (3)    float64    0    2     1    1      1    1    0
@@ -28,10 +39,10 @@ def statistics(named: Mapping[str, Array], look: Look) -> str:
         return "no tensors"
     heads = ["name", "shape", "dtype", "min", "max", "mean", "std", "zeros", "nan", "inf"]
     rows = [[_name(name, look), *_facts(array, look)] for name, array in named.items()]
-    return page(_folded(heads, rows, look, left=3))
+    return join_lines(_folded(heads, rows, look, left=3))
 
 
-def _facts(array: Array, look: Look) -> list[str]:
+def _facts(array: Array, look: Style) -> list[str]:
     numbers, counts = measured(array)
     texts = [_brief(number, look) for number in numbers] or ["-"] * 4
     return [f"({', '.join(map(str, array.shape))})", array.dtype.name, *texts, *map(str, counts)]
@@ -59,18 +70,18 @@ def _moments(finite: Array) -> list[np.float64]:
     return [finite.mean(dtype=np.float64), finite.std(dtype=np.float64)]
 
 
-def _brief(number: np.generic, look: Look) -> str:
+def _brief(number: np.generic, look: Style) -> str:
     """A number in a few significant digits; a whole number of an exact dtype in all of them."""
     value = plain(np.asarray(number))
     return brief(value, look.precision) if isinstance(value, float) else str(int(value))
 
 
-def listing(named: Mapping[str, tuple[Array, Sequence[str]]], look: Look, title: str = "", last: str = "") -> str:
+def tensor_list(named: Mapping[str, tuple[Array, Sequence[str]]], look: Style, title: str = "", last: str = "") -> str:
     """A table of tensors: name, shape with axis names, dtype, bytes; the totals last.
 
     With a last line below, the extremes of the finite values stand in place of the bytes.
 
-    >>> print(listing({"x": (np.zeros((3, 4)), ("token", "model"))}, Look()))
+    >>> print(tensor_list({"x": (np.zeros((3, 4)), ("token", "model"))}, Style()))
     name  shape               dtype    bytes
     ────────────────────────────────────────
     x     (token 3, model 4)  float64   96 B
@@ -78,23 +89,23 @@ def listing(named: Mapping[str, tuple[Array, Sequence[str]]], look: Look, title:
     """
     top = heading(title, "", "", look) if title else []
     total = sum(array.nbytes for array, _ in named.values())
-    totals = f"{len(named)} tensor{'' if len(named) == 1 else 's'}, {sized(total)}"
+    totals = f"{len(named)} tensor{'' if len(named) == 1 else 's'}, {human_size(total)}"
     if not named:
-        return page([*top, totals])
+        return join_lines([*top, totals])
     heads = ["name", "shape", "dtype", *(["min", "max"] if last else ["bytes"])]
     rows = [
         [_name(name, look), shape_text(array, axes, look), array.dtype.name]
-        + (_facts(array, look)[2:4] if last else [sized(array.nbytes)])
+        + (_facts(array, look)[2:4] if last else [human_size(array.nbytes)])
         for name, (array, axes) in named.items()
     ]
-    below = [totals, *wrapped(literal(last, look), look)] if last else [totals]
-    return page([*top, *_folded(heads, rows, look, left=3), *(styled(line, "2", look) for line in below)])
+    below = [totals, *wrapped(escape(last, look), look)] if last else [totals]
+    return join_lines([*top, *_folded(heads, rows, look, left=3), *(ansi(line, "2", look) for line in below)])
 
 
-def sized(count: int) -> str:
+def human_size(count: int) -> str:
     """Bytes in decimal units.
 
-    >>> sized(96), sized(1_500_000)
+    >>> human_size(96), human_size(1_500_000)
     ('96 B', '1.5 MB')
     """
     if count < 1000:
@@ -103,12 +114,12 @@ def sized(count: int) -> str:
     return f"{count / 1000**power:.1f} {'kMGTP'[power - 1]}B"
 
 
-def candidates(
+def candidates_table(
     rows: Sequence[str],
     ids: Array,
     probs: Array,
     words: Sequence[str] | None,
-    look: Look,
+    look: Style,
     title: str = "",
     formula: str = "",
     corner: str = "position",
@@ -118,34 +129,34 @@ def candidates(
     ids, probs (T, top), rows T labels, words the vocabulary, corner what a row is -> text
 
     >>> ids, probs = np.array([[1, 0]]), np.array([[0.7, 0.3]])
-    >>> print(candidates(["The"], ids, probs, ["a", "cat"], Look(precision=2)))
+    >>> print(candidates_table(["The"], ids, probs, ["a", "cat"], Style(precision=2)))
     position  1st       2nd
     ──────────────────────────
     The       cat 0.70  a 0.30
     """
     top = heading(title, "", formula, look) if title or formula else []
     if ids.size == 0:
-        return page([*top, "empty"])
-    kept = cut(len(rows), MOST_ROWS)
+        return join_lines([*top, "empty"])
+    kept = elide(len(rows), MOST_ROWS)
     ranked = [
         _ranked([_word(at, words, look) for at in kept.of(column)], kept.of(chances), look)
         for column, chances in zip(ids.T.tolist(), plain(probs.T), strict=True)
     ]
-    names = [label(name, look) for name in kept.of(rows)]
+    names = [label_text(name, look) for name in kept.of(rows)]
     body = [list(row) for row in zip(names, *ranked, strict=True)]
     marks = glyphs(look)
     gap = [f"{marks.ellipsis} {kept.hidden} more", *[marks.ellipsis] * len(ranked)]
     heads = [corner, *(_ordinal(i + 1) for i in range(len(ranked)))]
-    return page([*top, *_folded(heads, kept.gap(body, gap), look, left=len(heads))])
+    return join_lines([*top, *_folded(heads, kept.gap(body, gap), look, left=len(heads))])
 
 
-def _word(at: int, words: Sequence[str] | None, look: Look) -> str:
-    return label(words[at], look) if words is not None and 0 <= at < len(words) else str(at)
+def _word(at: int, words: Sequence[str] | None, look: Style) -> str:
+    return label_text(words[at], look) if words is not None and 0 <= at < len(words) else str(at)
 
 
-def _ranked(words: Sequence[str], chances: Sequence[float], look: Look) -> list[str]:
+def _ranked(words: Sequence[str], chances: Sequence[float], look: Style) -> list[str]:
     """The cells of one rank: words, then their probabilities below each other."""
-    wide = max(map(columns, words))
+    wide = max(map(display_width, words))
     return [f"{pad(word, wide)} {chance:.{look.precision}f}" for word, chance in zip(words, chances, strict=True)]
 
 
@@ -159,16 +170,16 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if number % 100 in (11, 12, 13) else endings.get(number % 10, 'th')}"
 
 
-def _name(name: str, look: Look) -> str:
+def _name(name: str, look: Style) -> str:
     """A name at most half the width, its middle left out where it is longer: the end tells most names apart."""
-    shown, room = literal(name, look), min(LONGEST_NAME, look.width // 2)
+    shown, room = escape(name, look), min(LONGEST_NAME, look.width // 2)
     ending = shown[len(shown) - room // 2 :]
-    if columns(shown) <= room or columns(ending) > room // 2:
+    if display_width(shown) <= room or display_width(ending) > room // 2:
         return clip(shown, room, look)
     return clip(shown, room - room // 2, look) + ending
 
 
-def _folded(heads: list[str], rows: list[list[str]], look: Look, left: int) -> list[str]:
+def _folded(heads: list[str], rows: list[list[str]], look: Style, left: int) -> list[str]:
     """A table whose columns go on below, after the first column again, where they do not fit the width."""
     cells = [heads, *rows]
     wide = widths(cells)

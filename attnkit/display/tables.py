@@ -6,9 +6,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from attnkit.display.numbers import plain, style
-from attnkit.display.panels import Array, Cut, Labels, Panel, about, cut, panels
-from attnkit.display.terminal import Look
-from attnkit.display.text import Block, beside, block, columns, glyphs, heading, label, page, styled, wrapped
+from attnkit.display.slicing import Array, Elision, Labels, Matrix, describe_tensor, elide, to_matrices
+from attnkit.display.style import Style
+from attnkit.display.text import (
+    Block,
+    ansi,
+    block,
+    display_width,
+    glyphs,
+    heading,
+    join_lines,
+    label_text,
+    side_by_side,
+    wrapped,
+)
 
 MOST_ROWS = 30
 MOST_PANELS = 8
@@ -16,12 +27,12 @@ BETWEEN = 2  # spaces between two columns
 TIGHT = 1  # where that is what it takes to show them all
 
 
-def tensor(
+def tensor_table(
     name: str,
     array: Array,
     axes: Sequence[str],
     labels: Sequence[Labels | None],
-    look: Look,
+    look: Style,
     *,
     formula: str = "",
     mask: Array | None = None,
@@ -32,30 +43,30 @@ def tensor(
     Rows and columns that do not fit are left out between head and tail, and counted.
     Raises DataError where the mask does not broadcast.
 
-    >>> print(tensor("x", np.eye(2), ("token", "model"), (["The", "cat"], None), Look()))
+    >>> print(tensor_table("x", np.eye(2), ("token", "model"), (["The", "cat"], None), Style()))
     x (token 2, model 2) float64
     token\model       0       1
     ───────────────────────────
     The          1.0000  0.0000
     cat          0.0000  1.0000
     """
-    lines = heading(name, about(array, axes, look), formula, look)
+    lines = heading(name, describe_tensor(array, axes, look), formula, look)
     if array.size == 0:
-        return page([*lines, "empty"])
+        return join_lines([*lines, "empty"])
     if array.ndim == 0:
-        return page([*lines, format(plain(array), style(array, look.precision))])
-    parts = panels(array, axes, labels, look, mask, MOST_PANELS)
-    lines += beside(_blocks(parts.shown, parts.corner, look), look)
-    lines += [styled(line, "2", look) for line in wrapped(parts.hidden, look)]
+        return join_lines([*lines, format(plain(array), style(array, look.precision))])
+    parts = to_matrices(array, axes, labels, look, mask, MOST_PANELS)
+    lines += side_by_side(_blocks(parts.shown, parts.corner, look), look)
+    lines += [ansi(line, "2", look) for line in wrapped(parts.hidden, look)]
     if any(part.masked.any() for part in parts.shown):
-        lines.append(styled(f"{glyphs(look).masked} masked", "2", look))
-    return page(lines)
+        lines.append(ansi(f"{glyphs(look).masked} masked", "2", look))
+    return join_lines(lines)
 
 
-def _blocks(parts: Sequence[Panel], corner: str, look: Look) -> list[Block]:
+def _blocks(parts: Sequence[Matrix], corner: str, look: Style) -> list[Block]:
     """A table for each panel, all with the same rows and columns shown, the same widths and one style."""
-    rows = cut(parts[0].values.shape[0], MOST_ROWS)
-    wanted = cut(parts[0].values.shape[1], look.width)  # more could not fit
+    rows = elide(parts[0].values.shape[0], MOST_ROWS)
+    wanted = elide(parts[0].values.shape[1], look.width)  # more could not fit
     at = np.ix_(rows.where(), wanted.where())
     form = style(np.concatenate([part.values[at][~part.masked[at]] for part in parts]), look.precision)
     tables = [_texts(part, corner, rows, wanted, form, look) for part in parts]
@@ -72,7 +83,7 @@ def _blocks(parts: Sequence[Panel], corner: str, look: Look) -> list[Block]:
     ]
 
 
-def _opened(table: list[list[str]], kept: Cut, stub: int, look: Look) -> list[list[str]]:
+def _opened(table: list[list[str]], kept: Elision, stub: int, look: Style) -> list[list[str]]:
     """The table with only the columns to keep after its first `stub`, and the count of the others."""
     shown = kept._replace(size=len(table[0]) - stub)
     marks = [_gap(kept.hidden, look)] + [glyphs(look).ellipsis] * (len(table) - 1)
@@ -81,10 +92,10 @@ def _opened(table: list[list[str]], kept: Cut, stub: int, look: Look) -> list[li
 
 def widths(rows: Sequence[Sequence[str]]) -> list[int]:
     """How wide each column of these rows is."""
-    return [max(map(columns, column)) for column in zip(*rows, strict=True)]
+    return [max(map(display_width, column)) for column in zip(*rows, strict=True)]
 
 
-def _texts(part: Panel, corner: str, rows: Cut, shown: Cut, form: str, look: Look) -> list[list[str]]:
+def _texts(part: Matrix, corner: str, rows: Elision, shown: Elision, form: str, look: Style) -> list[list[str]]:
     """The panel as text, its headings first and its row labels before each row."""
     marks = glyphs(look)
     at = np.ix_(rows.where(), shown.where())
@@ -92,37 +103,37 @@ def _texts(part: Panel, corner: str, rows: Cut, shown: Cut, form: str, look: Loo
         [marks.masked if blocked else format(value, form) for value, blocked in zip(*pair, strict=True)]
         for pair in zip(plain(part.values[at]), part.masked[at].tolist(), strict=True)
     ]
-    heads = [label(name, look) for name in shown.of(part.columns)]
+    heads = [label_text(name, look) for name in shown.of(part.columns)]
     if part.rows:
-        stubs = [label(name, look) for name in rows.of(part.rows)]
+        stubs = [label_text(name, look) for name in rows.of(part.rows)]
         cells = [[stub, *row] for stub, row in zip(stubs, cells, strict=True)]
-        heads = [label(corner, look), *heads]
-    gap = [label(f"{marks.ellipsis} {rows.hidden} more", look), *[marks.ellipsis] * (len(heads) - 1)]
+        heads = [label_text(corner, look), *heads]
+    gap = [label_text(f"{marks.ellipsis} {rows.hidden} more", look), *[marks.ellipsis] * (len(heads) - 1)]
     return [heads, *rows.gap(cells, gap)]
 
 
-def _gap(hidden: int, look: Look) -> str:
+def _gap(hidden: int, look: Style) -> str:
     """The heading of the columns left out; short where every column is dear."""
     return f"{glyphs(look).ellipsis} {hidden} more" if look.width >= 60 else f"+{hidden}"
 
 
-def _fitting(wide: Sequence[int], wanted: Cut, room: int, between: int, look: Look) -> Cut:
+def _fitting(wide: Sequence[int], wanted: Elision, room: int, between: int, look: Style) -> Elision:
     """The most columns of these widths that fit the room, at least one; `wanted` tells how many there are."""
     if not wanted.hidden and sum(wide) + between * (len(wide) - 1) <= room:
         return wanted
-    gap = columns(_gap(wanted.size, look))
+    gap = display_width(_gap(wanted.size, look))
     for most in range(len(wide) - 1, 1, -1):
-        kept = cut(wanted.size, most)
+        kept = elide(wanted.size, most)
         taken = sum(wide[: kept.head]) + sum(wide[len(wide) - kept.tail :]) + gap
         if taken + between * most <= room:
             return kept
-    return cut(wanted.size, 1)
+    return elide(wanted.size, 1)
 
 
 def grid(
     rows: Sequence[Sequence[str]],
     wide: Sequence[int],
-    look: Look,
+    look: Style,
     *,
     left: Sequence[int] = (0,),
     title: str = "",
@@ -154,7 +165,7 @@ def grid(
     return block(file.getvalue().splitlines(), total, title, look)
 
 
-def _ink(text: str, is_label: bool, look: Look) -> str:
+def _ink(text: str, is_label: bool, look: Style) -> str:
     marks = glyphs(look)
     if text in (marks.masked, marks.ellipsis, "-inf"):
         return "dim"

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from attnkit.display.terminal import Look
+from attnkit.display.style import Style
 from attnkit.errors import escaped
 
 LONGEST_LABEL = 16
@@ -36,15 +36,15 @@ SPELLED = str.maketrans(
 )  # fmt: skip
 
 
-def glyphs(look: Look) -> Glyphs:
+def glyphs(look: Style) -> Glyphs:
     """The characters that this look may use."""
     return UNICODE if look.unicode else ASCII
 
 
-def columns(text: str) -> int:
+def display_width(text: str) -> int:
     """How many terminal columns a text takes: 2 for a wide character, 0 for a combining one.
 
-    >>> columns("cat"), columns("日本"), columns("e\\u0301")
+    >>> display_width("cat"), display_width("日本"), display_width("e\\u0301")
     (3, 4, 1)
     """
     from rich.cells import cell_len
@@ -52,29 +52,29 @@ def columns(text: str) -> int:
     return cell_len(text)
 
 
-def literal(text: str, look: Look) -> str:
+def escape(text: str, look: Style) -> str:
     """The text with every character visible: control characters escaped, blanks quoted.
 
-    >>> literal("a\\nb", Look()), literal(" ", Look()), literal("[pad]", Look())
+    >>> escape("a\\nb", Style()), escape(" ", Style()), escape("[pad]", Style())
     ('a\\\\nb', "' '", '[pad]')
     """
     shown = escaped(text)
     if not look.unicode:
         shown = shown.encode("ascii", "backslashreplace").decode()
-    elif columns(shown) == 0:  # combining characters alone would sit on the column before them
+    elif display_width(shown) == 0:  # combining characters alone would sit on the column before them
         shown = text.encode("ascii", "backslashreplace").decode()
     return shown if shown.strip() else repr(shown)
 
 
-def clip(text: str, width: int, look: Look) -> str:
+def clip(text: str, width: int, look: Style) -> str:
     """The text, its end replaced by an ellipsis where it is wider than `width`.
 
-    >>> clip("attention", 6, Look()), clip("attention", 6, Look(unicode=False)), clip("日本語", 4, Look())
+    >>> clip("attention", 6, Style()), clip("attention", 6, Style(unicode=False)), clip("日本語", 4, Style())
     ('atten…', 'atte..', '日…')
     """
     from rich.cells import set_cell_size
 
-    if columns(text) <= width:
+    if display_width(text) <= width:
         return text
     ellipsis = glyphs(look).ellipsis[:width]
     return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis
@@ -82,15 +82,15 @@ def clip(text: str, width: int, look: Look) -> str:
 
 def pad(text: str, width: int) -> str:
     """The text filled with spaces to `width` columns."""
-    return text + " " * (width - columns(text))
+    return text + " " * (width - display_width(text))
 
 
-def label(text: str, look: Look, longest: int = LONGEST_LABEL) -> str:
+def label_text(text: str, look: Style, longest: int = LONGEST_LABEL) -> str:
     """A label fit for a table: harmless, and at most `longest` columns and a quarter of the width."""
-    return clip(literal(text, look), min(longest, max(look.width // 4, 6)), look)
+    return clip(escape(text, look), min(longest, max(look.width // 4, 6)), look)
 
 
-def styled(text: str, code: str, look: Look) -> str:
+def ansi(text: str, code: str, look: Style) -> str:
     """The text in an ANSI style such as "1" (bold) or "2" (dim), where the look has colours."""
     return f"\x1b[{code}m{text}\x1b[0m" if look.color and text else text
 
@@ -102,15 +102,15 @@ class Block(NamedTuple):
     width: int
 
 
-def block(lines: Sequence[str], width: int, title: str, look: Look) -> Block:
+def block(lines: Sequence[str], width: int, title: str, look: Style) -> Block:
     """A block of these lines, each `width` columns, under a title ("" for none)."""
-    wide = max(width, min(columns(title), look.width))
+    wide = max(width, min(display_width(title), look.width))
     filled = [line + " " * (wide - width) for line in lines]
-    heading = [styled(pad(clip(title, wide, look), wide), "1", look)] if title else []
+    heading = [ansi(pad(clip(title, wide, look), wide), "1", look)] if title else []
     return Block(heading + filled, wide)
 
 
-def beside(blocks: Sequence[Block], look: Look, grid: bool = True) -> list[str]:
+def side_by_side(blocks: Sequence[Block], look: Style, grid: bool = True) -> list[str]:
     """The blocks left to right, as many in a band as fit the width; one a band without `grid`."""
     bands: list[list[Block]] = []
     for one in blocks:
@@ -128,27 +128,27 @@ def beside(blocks: Sequence[Block], look: Look, grid: bool = True) -> list[str]:
     return lines
 
 
-def page(lines: Sequence[str]) -> str:
+def join_lines(lines: Sequence[str]) -> str:
     """The lines as one text, without spaces at their ends and without a last newline."""
     return "\n".join(line.rstrip() for line in lines)
 
 
-def heading(name: str, about: str, formula: str, look: Look) -> list[str]:
+def heading(name: str, about: str, formula: str, look: Style) -> list[str]:
     """The first lines of a display: name in bold, what it is, and its formula beside or below it."""
-    name = literal(name, look) if name else ""
+    name = escape(name, look) if name else ""
     first, *more = wrapped(f"{name} {about}".strip(), look)
     bold = len(name) if first.startswith(name) else len(first)
-    lines = [styled(first[:bold], "1", look) + styled(first[bold:], "2", look)]
-    lines += [styled(line, "2", look) for line in more]
+    lines = [ansi(first[:bold], "1", look) + ansi(first[bold:], "2", look)]
+    lines += [ansi(line, "2", look) for line in more]
     if not formula:
         return lines
-    formula = "= " + literal(formula if look.unicode else formula.translate(SPELLED), look)
-    if not more and columns(first) + 3 + columns(formula) <= look.width:
+    formula = "= " + escape(formula if look.unicode else formula.translate(SPELLED), look)
+    if not more and display_width(first) + 3 + display_width(formula) <= look.width:
         return [f"{lines[0]}   {formula}"]
     return lines + wrapped("  " + formula, look)
 
 
-def wrapped(text: str, look: Look) -> list[str]:
+def wrapped(text: str, look: Style) -> list[str]:
     """The text in lines that fit the width, broken at spaces."""
     lines = textwrap.wrap(text, look.width, subsequent_indent="    ", break_on_hyphens=False)
     return [clip(line, look.width, look) for line in lines]  # textwrap takes wide characters for narrow ones

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model import formula, masks
-from attnkit.model.embedding import check_ids
-from attnkit.model.linear import linear
-from attnkit.model.precision import (
+from attnkit.model import dense_attention, masks
+from attnkit.model.checks import shown
+from attnkit.model.dtypes import (
     ROUNDINGS,
     Array,
     DType,
@@ -22,10 +21,11 @@ from attnkit.model.precision import (
     quiet,
     working,
 )
+from attnkit.model.embedding import check_ids
+from attnkit.model.hooks import Hook, apply_hook, is_requested, no_hook, summary_names
+from attnkit.model.linear import linear
 from attnkit.model.rotary import rotate
-from attnkit.model.scores import SCORES, Score, as_they_are, dot
-from attnkit.model.shapes import shown
-from attnkit.model.visits import Visit, nobody, seen, view_names, wanted
+from attnkit.model.scores import SCORES, Score, dot, identity
 
 SQUARE = ("scores", "scaled", "capped", "masked", "weights")  # intermediates of every query with every key
 MANY = 1 << 18  # scores of all heads, of one row of a batch, from which on blocks of them are faster than all at once
@@ -85,7 +85,7 @@ def attention(
     softmax_dtype: str | None = None,
     weights: str = "full",
     keep: Collection[str] | None = None,
-    visit: Visit = nobody,
+    visit: Hook = no_hook,
 ) -> dict[str, Array]:
     """Each query's average of the values, weighted by the softmax of its scores against the keys.
 
@@ -123,9 +123,9 @@ def attention(
     """
     result, dtype = output_dtype(q), working(q, k, v)
     function, params = _score(score, score_params, dtype)
-    _check_operands(q, k, v, trailing=3, same_width=function.prepared is as_they_are)
-    q = seen(visit, "q", cast(q, dtype))
-    k, v = (seen(visit, name, cast_matrices(x, dtype)) for name, x in (("k", k), ("v", v)))
+    _check_operands(q, k, v, trailing=3, same_width=function.prepared is identity)
+    q = apply_hook(visit, "q", cast(q, dtype))
+    k, v = (apply_hook(visit, name, cast_matrices(x, dtype)) for name, x in (("k", k), ("v", v)))
     keys, values = _extended(k, past_key, "K", "past_key"), _extended(v, past_value, "V", "past_value")
     _check_options(past_key, past_value, lengths, softcap, softmax_dtype)
     past += keys.shape[-2] - k.shape[-2]
@@ -136,10 +136,10 @@ def attention(
     offset = masks.causal_offset(q.shape[-2], keys.shape[-2], align=align, past=past, lengths=lengths)
     place: dict[str, Any] = {"causal": causal, "window": window, "lengths": lengths}
     changes: dict[str, Any] = {"scale": float(scale), "softcap": float(softcap), "bias": bias, "mask": mask}
-    views = view_names(weights)
+    views = summary_names(weights)
     if views and keep is not None and "weights" in keep:
         keep = {*keep, *views} - {"weights"}
-    asked = partial(wanted, keep, visit)
+    asked = partial(is_requested, keep, visit)
     viewed, whole, many = any(map(asked, views)), any(map(asked, SQUARE)), _many(q, keys)
     steps = {"q": q, "k": k, "v": v, "present_key": keys, "present_value": values}
     left, right = function.prepared(q, keys, params)
@@ -147,42 +147,42 @@ def attention(
     if many and unlogged and not (values.shape[-1] or viewed or whole):  # nothing to average
         steps["heads"] = np.zeros((*q.shape[:-1], 0), dtype)
     elif function.compared is dot and softmax_dtype is None and not whole and (viewed or many):
-        from attnkit.model.blockwise import blockwise_attention
+        from attnkit.model.kernels.tiled_attention import tiled_attention
 
         place |= {"align": align, "past": past}
-        steps["heads"], steps["lse"] = blockwise_attention(left, right, values, **place, **changes)
+        steps["heads"], steps["lse"] = tiled_attention(left, right, values, **place, **changes)
         if viewed:
-            from attnkit.model import inspection
+            from attnkit.model.kernels import weight_stats
 
-            steps |= inspection.views(weights, left, right, **place, **changes)
+            steps |= weight_stats.summarize_weights(weights, left, right, **place, **changes)
     elif many and not whole:
-        from attnkit.model.rowwise import rowwise_attention
+        from attnkit.model.kernels.row_attention import row_attention
 
         how = weights if viewed else "full"
-        steps |= rowwise_attention(
-            function, params, left, right, values, offset, softmax_dtype, how, **place, **changes
-        )
+        steps |= row_attention(function, params, left, right, values, offset, softmax_dtype, how, **place, **changes)
     else:
         scores = function.compared(left, right, params)  # (..., H, T, S)
-        allowed = formula.allowed(q.shape[-2], keys.shape[-2], offset, **place)
+        allowed = dense_attention.allowed_cells(q.shape[-2], keys.shape[-2], offset, **place)
         logged = viewed or keep is None or "lse" in keep
-        steps |= formula.average(scores, values, allowed, softmax_dtype, logged, asked, visit, **changes)
+        steps |= dense_attention.dense_attention(
+            scores, values, allowed, softmax_dtype, logged, asked, visit, **changes
+        )
         if viewed:
-            from attnkit.model import inspection
+            from attnkit.model.kernels import weight_stats
 
-            position = formula.positions(slice(0, q.shape[-2]), offset)
-            steps |= inspection.views_of(weights, steps.pop("weights"), steps["lse"], position)
+            position = dense_attention.query_positions(slice(0, q.shape[-2]), offset)
+            steps |= weight_stats.summarize_dense_weights(weights, steps.pop("weights"), steps["lse"], position)
     for name in ("heads", *views):
         if name in steps:
-            steps[name] = seen(visit, name, steps[name])
+            steps[name] = apply_hook(visit, name, steps[name])
     order = [name for name in (*ORDER, *views) if name in steps and (name == "heads" or keep is None or name in keep)]
-    return in_dtype(result, {name: steps[name] for name in order})
+    return cast_intermediates(result, {name: steps[name] for name in order})
 
 
 ORDER = ("q", "k", "v", *SQUARE, "heads", "lse", "present_key", "present_value")
 
 
-def in_dtype(dtype: DType, steps: Mapping[str, Array]) -> dict[str, Array]:
+def cast_intermediates(dtype: DType, steps: Mapping[str, Array]) -> dict[str, Array]:
     """The intermediates in the dtype of a result; what is said of weights keeps its own."""
     said = ("lse", "weights.")
     return {name: x if name.startswith(said) else x.astype(dtype, copy=False) for name, x in steps.items()}
@@ -284,7 +284,7 @@ def multi_head_attention(
     rotary: tuple[Array, Array] | None = None,
     remember: Callable[[Callable[[], tuple[Array, Array]]], tuple[Array, Array, int]] | None = None,
     past: int = 0,
-    visit: Visit = nobody,
+    visit: Hook = no_hook,
     **options: Any,
 ) -> dict[str, Array]:
     """Attention of several heads, each with its own projection of queries, keys and values.
@@ -337,5 +337,5 @@ def multi_head_attention(
     steps = attention(turned(split_heads(q, heads)), k, v, past=past, visit=visit, **options)
     merged = merge_heads(steps["heads"])
     output = linear(merged, params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
-    steps["output"] = seen(visit, "output", output)
-    return in_dtype(result, steps)
+    steps["output"] = apply_hook(visit, "output", output)
+    return cast_intermediates(result, steps)

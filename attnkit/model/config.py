@@ -24,7 +24,7 @@ from attnkit.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Positions:
+class PositionConfig:
     """How a model knows where a token stands.
 
     kind     none, learned, sinusoidal, rotary or t5
@@ -44,7 +44,7 @@ class Positions:
 
 
 @dataclass(frozen=True)
-class Patches:
+class PatchConfig:
     """How an image is cut: its usual height and width, the height and width of a patch, and its channels."""
 
     height: int
@@ -55,7 +55,7 @@ class Patches:
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackConfig:
     """One stack of layers.
 
     windows   for each layer how many keys before a query it sees, -1 all of them; () where no layer is limited
@@ -74,7 +74,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Special:
+class SpecialTokens:
     """The tokens that mean something to generation, by id.
 
     start   what a decoder begins with; None: with the prompt itself
@@ -105,27 +105,27 @@ class Config:
 
     family: str
     width: int
-    encoder: Stack | None = None
-    decoder: Stack | None = None
+    encoder: StackConfig | None = None
+    decoder: StackConfig | None = None
     norm: str = "layer"
     eps: float = 1e-5
     norm_first: bool = False
     activation: str = "relu"
-    positions: Positions = field(default_factory=Positions)
+    positions: PositionConfig = field(default_factory=PositionConfig)
     scale: float | None = None
     scale_by_layer: bool = False
     embed_scale: float = 1.0
     embed_norm: bool = False
     logit_scale: float = 1.0
     types: int = 0
-    patches: Patches | None = None
+    patches: PatchConfig | None = None
     pooler: bool = False
     head: bool = True
     transform: bool = False
     classes: tuple[str, ...] = ()
-    special: Special = field(default_factory=Special)
+    special: SpecialTokens = field(default_factory=SpecialTokens)
 
-    def stack(self, name: str) -> Stack:
+    def stack(self, name: str) -> StackConfig:
         """The encoder or the decoder; UsageError where the model has none."""
         found = {"encoder": self.encoder, "decoder": self.decoder}.get(name)
         if found is None:
@@ -157,7 +157,7 @@ SUBLAYERS = (("self", "attend"), ("cross", "attend"), ("ffn", "ffn"))
 def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
     """The steps of one layer: every sub-layer with its residual, and its norm after it or before it.
 
-    >>> small = Stack(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2)
+    >>> small = StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2)
     >>> [step.layer for step in layer_steps(Config("bert", 2, encoder=small), "encoder", 0)]
     ['encoder.0.self', 'encoder.0.norm1', 'encoder.0.ffn', 'encoder.0.norm2']
     """
@@ -170,11 +170,12 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
     return steps
 
 
-def program(config: Config, stack: str) -> list[Step]:
+def layer_plan(config: Config, stack: str) -> list[Step]:
     """All the steps of a stack, from ids (or patches) to its last hidden states.
 
-    >>> small = Stack(layers=0, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
-    >>> [step.tool for step in program(Config("gpt2", 2, decoder=small, positions=Positions("learned")), "decoder")]
+    >>> small = StackConfig(layers=0, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
+    >>> config = Config("gpt2", 2, decoder=small, positions=PositionConfig("learned"))
+    >>> [step.tool for step in layer_plan(config, "decoder")]
     ['embed', 'posenc', 'layernorm']
     """
     chosen = config.stack(stack)
@@ -188,10 +189,10 @@ def program(config: Config, stack: str) -> list[Step]:
     return [*steps, Step("layernorm", f"{stack}.norm")] if chosen.final_norm else steps
 
 
-def place_of(layer: str) -> tuple[str, int | None, str]:
+def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
     """The stack, the number and the part of a layer's name; "" and None where it has none.
 
-    >>> place_of("decoder.3.cross"), place_of("encoder.norm"), place_of("head.dense")
+    >>> parse_layer_name("decoder.3.cross"), parse_layer_name("encoder.norm"), parse_layer_name("head.dense")
     (('decoder', 3, 'cross'), ('encoder', None, 'norm'), ('', None, 'head.dense'))
     """
     found = re.fullmatch(r"(encoder|decoder)\.(?:([0-9]+)\.)?(\w+)", layer)
@@ -203,11 +204,11 @@ def place_of(layer: str) -> tuple[str, int | None, str]:
 def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
     """The shape that a parameter of a layer has.
 
-    >>> small = Stack(layers=1, heads=2, hidden=8, kv_heads=1, head_dim=3, vocab=9)
+    >>> small = StackConfig(layers=1, heads=2, hidden=8, kv_heads=1, head_dim=3, vocab=9)
     >>> parameter_shape(Config("llama", 4, decoder=small), "decoder.0.self", "wk")
     (4, 3)
     """
-    stack_name, _, part = place_of(layer)
+    stack_name, _, part = parse_layer_name(layer)
     width, patches, positions = config.width, config.patches, config.positions
     if not stack_name:
         last = config.stack(config.stacks[-1])

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.precision import Array, cast, is_float, output_dtype, quiet, working
-from attnkit.model.shapes import index, shown
+from attnkit.model.checks import index, shown
+from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
 
 
 def check_ids(ids: ArrayLike, size: int, noun: str = "token id") -> Array:

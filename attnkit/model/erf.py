@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attnkit.model.precision import Array, cast, output_dtype, quiet, working
+from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 
 # fmt: off
 # |x| < 0.84375: erf(x) = x + x P(x^2) / Q(x^2)

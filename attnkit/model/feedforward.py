@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterator
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
+from attnkit.model.checks import shown
+from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.erf import erf
+from attnkit.model.hooks import Hook, apply_hook, is_requested, no_hook
 from attnkit.model.linear import linear
-from attnkit.model.precision import Array, cast, output_dtype, quiet, working
-from attnkit.model.shapes import shown
-from attnkit.model.visits import Visit, nobody, seen, wanted
 
 PART = 1 << 18  # numbers: a megabyte of float32
 
@@ -74,20 +74,20 @@ def silu(x: Array) -> Array:
     return y
 
 
-def activated(activation: str, x: Array, *, spent: bool = False) -> Array:
+def apply_activation(activation: str, x: Array, *, spent: bool = False) -> Array:
     """An activation of each number; a part of a large array at a time, which stays in a core's own cache.
 
     x (...) -> (...)
 
     A large x that is `spent` makes room for the result, as fresh memory comes slowly.
 
-    >>> activated("relu", np.array([-2.0, 3.0])).tolist()
+    >>> apply_activation("relu", np.array([-2.0, 3.0])).tolist()
     [0.0, 3.0]
     """
     function = ACTIVATIONS[activation]
     if x.size <= PART:
         return function(x)
-    from attnkit.model.parallel import on_all_cores, spans
+    from attnkit.model.kernels.threads import run_parallel, split_range
 
     given = x.reshape(-1)
     y = given if spent else np.empty(x.size, x.dtype)
@@ -96,7 +96,7 @@ def activated(activation: str, x: Array, *, spent: bool = False) -> Array:
         for part in parts:
             y[part] = function(given[part])
 
-    on_all_cores(work, spans(0, x.size, PART))
+    run_parallel(work, split_range(0, x.size, PART))
     return y.reshape(x.shape)
 
 
@@ -120,7 +120,7 @@ def feed_forward(
     *,
     activation: str = "relu",
     keep: Collection[str] | None = None,
-    visit: Visit = nobody,
+    visit: Hook = no_hook,
 ) -> dict[str, Array]:
     """activation(x W1 + b1) W2 + b2, the same for every position; gated by x W3 + b3 where w3 is given.
 
@@ -141,13 +141,15 @@ def feed_forward(
         raise DataError(f"w3 {shown(w3.shape)} and w1 {shown(w1.shape)}: shapes differ")
     given = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
     result, x = output_dtype(x), cast(x, working(*given))
-    steps = {"hidden": seen(visit, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}
-    inner = seen(visit, "activated", activated(activation, steps["hidden"], spent=not wanted(keep, visit, "hidden")))
+    steps = {"hidden": apply_hook(visit, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}
+    inner = apply_hook(
+        visit, "activated", apply_activation(activation, steps["hidden"], spent=not is_requested(keep, visit, "hidden"))
+    )
     steps["activated"] = inner
     if w3 is not None:
-        steps["linear"] = seen(visit, "linear", linear(x, w3, b3, names=("x", "w3", "b3")))
-        gated = np.multiply(inner, steps["linear"], out=None if wanted(keep, visit, "activated") else inner)
-        inner = steps["gated"] = seen(visit, "gated", gated)
-    steps["output"] = seen(visit, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2")))
+        steps["linear"] = apply_hook(visit, "linear", linear(x, w3, b3, names=("x", "w3", "b3")))
+        gated = np.multiply(inner, steps["linear"], out=None if is_requested(keep, visit, "activated") else inner)
+        inner = steps["gated"] = apply_hook(visit, "gated", gated)
+    steps["output"] = apply_hook(visit, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2")))
     kept = [name for name in steps if name == "output" or keep is None or name in keep]
     return {name: steps[name].astype(result, copy=False) for name in kept}

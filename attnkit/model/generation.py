@@ -13,7 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.decoding import (
+from attnkit.model.checks import shown
+from attnkit.model.dtypes import Array, cast, quiet, working
+from attnkit.model.embedding import check_ids
+from attnkit.model.masks import mask_block
+from attnkit.model.sampling import (
+    apply_temperature,
     check_finite,
     largest,
     log_probabilities,
@@ -21,21 +26,16 @@ from attnkit.model.decoding import (
     probabilities,
     repetition_penalty,
     sample,
-    tempered,
     top_k,
     top_p,
 )
-from attnkit.model.embedding import check_ids
-from attnkit.model.masks import block
-from attnkit.model.precision import Array, cast, quiet, working
 from attnkit.model.scores import shifted
-from attnkit.model.shapes import shown
 
 Filter = Callable[[Array, Array], Array]  # scores (B, N), ids so far (B, T) -> scores (B, N)
 Penalty = Callable[[float, int], float]  # sum of log-probabilities, number of tokens -> score
 
 
-class Predictor(Protocol):
+class NextTokenModel(Protocol):
     """A model in the middle of a text: it remembers the tokens it was given, in as many rows as it was last told."""
 
     def __call__(self, tokens: Array) -> Array:
@@ -46,7 +46,7 @@ class Predictor(Protocol):
 
 
 @dataclass(frozen=True)
-class Settings:
+class SamplingConfig:
     """How the next token is chosen.
 
     limit                how many tokens at most; minimum: before so many, no end
@@ -106,7 +106,7 @@ class StepInfo(NamedTuple):
         return probabilities(self.scores)
 
 
-class Generated(NamedTuple):
+class GeneratedText(NamedTuple):
     """A text that was generated.
 
     ids        the new tokens, with the one that ended it
@@ -129,18 +129,18 @@ class BeamsInfo(NamedTuple):
 
     step: int
     logits: Array
-    running: tuple[Generated, ...]
-    finished: tuple[Generated, ...]
+    running: tuple[GeneratedText, ...]
+    finished: tuple[GeneratedText, ...]
 
 
-def score(logits: Array, ids: ArrayLike) -> Array:
+def score_tokens(logits: Array, ids: ArrayLike) -> Array:
     """The log-probability of each given token.
 
     logits (..., N), ids (...) -> (...)
 
     DataError for an id outside 0..N-1, or where there is not one for each row of logits.
 
-    >>> score(np.log(np.array([[0.25, 0.75], [0.5, 0.5]])), [1, 0]).round(4)
+    >>> score_tokens(np.log(np.array([[0.25, 0.75], [0.5, 0.5]])), [1, 0]).round(4)
     array([-0.2877, -0.6931])
     """
     words = check_ids(ids, logits.shape[-1])
@@ -150,13 +150,13 @@ def score(logits: Array, ids: ArrayLike) -> Array:
 
 
 def generate(
-    predict: Predictor,
+    predict: NextTokenModel,
     prompt: ArrayLike,
-    settings: Settings,
+    settings: SamplingConfig,
     rng: "np.random.Generator | None" = None,
     stop: Callable[[list[int]], bool] | None = None,
     seen: Callable[[StepInfo], None] | None = None,
-) -> Generated:
+) -> GeneratedText:
     """Tokens after the prompt, one at a time: the likeliest of each step, or one drawn by its probability.
 
     prompt (T,) -> Generated
@@ -168,13 +168,13 @@ def generate(
     >>> class Model:  # whose next token is the one after the last
     ...     def __call__(self, tokens):
     ...         return np.eye(4)[(tokens[:, -1] + 1) % 4]
-    >>> generate(Model(), [0], Settings(eos=(3,))).ids
+    >>> generate(Model(), [0], SamplingConfig(eos=(3,))).ids
     (1, 2, 3)
     """
     past, filters = _begin(prompt, settings)
     if settings.sampled and rng is None:
         raise UsageError("nothing to sample with (expected a random generator)")
-    tokens, result = past, Generated(why="limit")
+    tokens, result = past, GeneratedText(why="limit")
     for step in range(settings.limit):
         logits = predict(tokens)
         _check(logits, step, settings)
@@ -194,15 +194,15 @@ def generate(
 
 
 def beam_search(
-    predict: Predictor,
+    predict: NextTokenModel,
     prompt: ArrayLike,
-    settings: Settings,
+    settings: SamplingConfig,
     beams: int,
     penalty: Penalty | None = None,
     returned: int = 1,
     stop: Callable[[list[int]], bool] | None = None,
     seen: Callable[[BeamsInfo], None] | None = None,
-) -> list[Generated]:
+) -> list[GeneratedText]:
     """The best texts that a search finds which carries `beams` of them on at once, best first.
 
     prompt (T,) -> `returned` Generated, or as many as there are
@@ -223,21 +223,21 @@ def beam_search(
     ...         return np.log(np.array([[0.3, 0.3, 0.4], [0.45, 0.1, 0.45], [0.9, 0.05, 0.05]])[tokens[:, -1]])
     ...     def reorder(self, rows):
     ...         pass
-    >>> [beam.ids for beam in beam_search(Model(), [0], Settings(limit=2), beams=2, returned=2)]
+    >>> [beam.ids for beam in beam_search(Model(), [0], SamplingConfig(limit=2), beams=2, returned=2)]
     [(2, 0), (0, 2)]
     """
     past, filters = _begin(prompt, settings)
     _check_beams(beams, returned, settings)
     rank = penalty or LENGTH_PENALTIES["average"](1.0)
     looked_at = (1 + max(len(settings.eos), 1)) * beams
-    tokens, running, finished = past, [Generated()], list[Generated]()
+    tokens, running, finished = past, [GeneratedText()], list[GeneratedText]()
     for step in range(settings.limit):
         logits = predict(tokens)
         _check(logits, step, settings)
         logs = log_probabilities(logits)
         told = _apply(filters, logs, past)
         sums = np.array([beam.score for beam in running])[:, None] + told
-        going: list[tuple[int, Generated]] = []
+        going: list[tuple[int, GeneratedText]] = []
         for place, (row, word) in enumerate(_best(sums, looked_at, step)):
             beam = _longer(running[row], word, float(logs[row, word]), float(sums[row, word]))
             why = _ending(beam.ids, settings, stop) or ("limit" if step + 1 == settings.limit else "")
@@ -256,31 +256,31 @@ def beam_search(
             predict.reorder(np.array(rows))
         tokens = np.array([beam.ids[-1:] for beam in running])
         past = np.concatenate([past[rows], tokens], axis=1)
-    return finished[:returned] or [Generated(why="limit")]
+    return finished[:returned] or [GeneratedText(why="limit")]
 
 
-def gnmt(exponent: float) -> Penalty:
+def gnmt_penalty(exponent: float) -> Penalty:
     """The sum over ((5 + length) / 6)^exponent (Wu et al. 2016, equation 14, without its coverage).
 
-    >>> round(gnmt(1.0)(-6.0, 7), 4)
+    >>> round(gnmt_penalty(1.0)(-6.0, 7), 4)
     -3.0
     """
     return lambda total, length: total / ((5 + length) / 6) ** exponent
 
 
-def average(exponent: float) -> Penalty:
+def average_penalty(exponent: float) -> Penalty:
     """The sum over length^exponent: 0 is the sum, 1 the mean.
 
-    >>> average(1.0)(-6.0, 3)
+    >>> average_penalty(1.0)(-6.0, 3)
     -2.0
     """
     return lambda total, length: total / length**exponent
 
 
-LENGTH_PENALTIES: dict[str, Callable[[float], Penalty]] = {"gnmt": gnmt, "average": average}
+LENGTH_PENALTIES: dict[str, Callable[[float], Penalty]] = {"gnmt": gnmt_penalty, "average": average_penalty}
 
 
-def _begin(prompt: ArrayLike, settings: Settings) -> tuple[Array, list[tuple[str, Filter]]]:
+def _begin(prompt: ArrayLike, settings: SamplingConfig) -> tuple[Array, list[tuple[str, Filter]]]:
     """The prompt (1, T), and the filters that the settings ask for."""
     past = np.asarray(prompt)
     if past.ndim != 1 or not past.size:
@@ -291,7 +291,7 @@ def _begin(prompt: ArrayLike, settings: Settings) -> tuple[Array, list[tuple[str
     return past[None].astype(np.int64), list(_filters(settings, past.size))
 
 
-def _check_beams(beams: int, returned: int, settings: Settings) -> None:
+def _check_beams(beams: int, returned: int, settings: SamplingConfig) -> None:
     if beams < 1:
         raise UsageError(f"beams {beams} (expected 1 or more)")
     if not 1 <= returned <= beams:
@@ -300,7 +300,7 @@ def _check_beams(beams: int, returned: int, settings: Settings) -> None:
         raise UsageError("a beam search does not sample")
 
 
-def _filters(settings: Settings, start: int) -> Iterator[tuple[str, Filter]]:
+def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter]]:
     """The filters in the order they apply, each with its name; `start` is the number of tokens of the prompt."""
     if settings.repetition_penalty != 1:
         yield "repetition penalty", lambda scores, ids: repetition_penalty(scores, ids, settings.repetition_penalty)
@@ -318,9 +318,9 @@ def _filters(settings: Settings, start: int) -> Iterator[tuple[str, Filter]]:
         yield from _narrowing(settings)
 
 
-def _narrowing(settings: Settings) -> Iterator[tuple[str, Filter]]:
+def _narrowing(settings: SamplingConfig) -> Iterator[tuple[str, Filter]]:
     if settings.temperature != 1:
-        yield "temperature", lambda scores, ids: tempered(scores, settings.temperature)
+        yield "temperature", lambda scores, ids: apply_temperature(scores, settings.temperature)
     if (k := settings.top_k) is not None:
         yield "top-k", lambda scores, ids: top_k(scores, k)
     if (p := settings.top_p) is not None:
@@ -332,11 +332,11 @@ def _narrowing(settings: Settings) -> Iterator[tuple[str, Filter]]:
 def _without(scores: Array, ids: tuple[int, ...]) -> Array:
     allowed = np.ones(scores.shape[-1], dtype=bool)
     allowed[list(ids)] = False
-    return block(scores, allowed)
+    return mask_block(scores, allowed)
 
 
 def _only(scores: Array, word: int | None) -> Array:
-    return block(np.zeros_like(scores), np.arange(scores.shape[-1]) == word)
+    return mask_block(np.zeros_like(scores), np.arange(scores.shape[-1]) == word)
 
 
 def _apply(filters: list[tuple[str, Filter]], scores: Array, past: Array) -> Array:
@@ -353,7 +353,7 @@ def _filtered(filters: list[tuple[str, Filter]], scores: Array, past: Array) -> 
 
 
 @quiet
-def _check(logits: Array, step: int, settings: Settings) -> None:
+def _check(logits: Array, step: int, settings: SamplingConfig) -> None:
     """DataError for a row of logits that allows no choice; at the first step also for an id that is no word."""
     bad = ~np.isfinite(logits.max(axis=-1, initial=-np.inf))
     if bad.any():
@@ -378,11 +378,11 @@ def _logprob(logits: Array, word: int) -> float:
     return float(scores[word]) - math.log(np.exp(scores).sum())
 
 
-def _longer(text: Generated, word: int, logprob: float, score: float) -> Generated:
+def _longer(text: GeneratedText, word: int, logprob: float, score: float) -> GeneratedText:
     return text._replace(ids=(*text.ids, word), logprobs=(*text.logprobs, logprob), score=score)
 
 
-def _ending(ids: tuple[int, ...], settings: Settings, stop: Callable[[list[int]], bool] | None) -> str:
+def _ending(ids: tuple[int, ...], settings: SamplingConfig, stop: Callable[[list[int]], bool] | None) -> str:
     """Why a text ends with the last of these tokens, "" where it does not."""
     if ids[-1] in settings.eos:
         return "eos"

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.precision import Array, cast, output_dtype, quiet, working
-from attnkit.model.shapes import fit, shown
+from attnkit.model.checks import fit, shown
+from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 
 
 @quiet
@@ -51,24 +51,24 @@ def check_inner(x: Array, weight: Array, names: tuple[str, ...]) -> None:
     raise DataError(f"{pair}: first dimension {weight.shape[0]} != {x.shape[-1]}")
 
 
-def by_columns(weight: Array) -> Array:
+def to_column_major(weight: Array) -> Array:
     """A copy of a weight (D, E) of which each column lies in one piece.
 
     A product of one row with a weight of more rows than columns reads it a quarter faster so.
 
-    >>> by_columns(np.eye(2)).flags.f_contiguous
+    >>> to_column_major(np.eye(2)).flags.f_contiguous
     True
     """
-    from attnkit.model.parallel import on_all_cores, spans
+    from attnkit.model.kernels.threads import run_parallel, split_range
 
     columns = np.empty(weight.shape[::-1], weight.dtype)
 
     def turn(tasks: Iterator[slice]) -> None:
         for rows in tasks:
-            for some in spans(0, len(columns), 256):  # pieces that stay in the cache
+            for some in split_range(0, len(columns), 256):  # pieces that stay in the cache
                 columns[some, rows] = weight[rows, some].T
 
-    on_all_cores(turn, spans(0, len(weight), 64))
+    run_parallel(turn, split_range(0, len(weight), 64))
     return columns.T
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from attnkit.errors import DataError, UsageError
+from attnkit.model.checks import index, shown
+from attnkit.model.dtypes import Array
 from attnkit.model.embedding import check_ids
-from attnkit.model.precision import Array
-from attnkit.model.shapes import index, shown
 
 ALIGNMENTS = ("top-left", "bottom-right")
 
@@ -39,12 +39,12 @@ def _grid(queries: int, keys: int, offset: ArrayLike) -> tuple[Array, Array]:
     return np.arange(queries)[:, None] + np.asarray(offset)[..., None, None], np.arange(keys)
 
 
-def causal(queries: int, keys: int, offset: ArrayLike = 0) -> Array:
+def causal_mask(queries: int, keys: int, offset: ArrayLike = 0) -> Array:
     """No query sees a key after itself: j <= i + offset.
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
-    >>> causal(2, 3).astype(int)
+    >>> causal_mask(2, 3).astype(int)
     array([[1, 0, 0],
            [1, 1, 0]])
     """
@@ -53,14 +53,14 @@ def causal(queries: int, keys: int, offset: ArrayLike = 0) -> Array:
     return allowed
 
 
-def window(queries: int, keys: int, left: int, right: int, offset: ArrayLike = 0) -> Array:
+def window_mask(queries: int, keys: int, left: int, right: int, offset: ArrayLike = 0) -> Array:
     """A query sees `left` keys before itself and `right` after it; -1 is unbounded.
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
     UsageError for a bound below -1.
 
-    >>> window(3, 3, 1, 0).astype(int)
+    >>> window_mask(3, 3, 1, 0).astype(int)
     array([[1, 0, 0],
            [1, 1, 0],
            [0, 1, 1]])
@@ -72,29 +72,29 @@ def window(queries: int, keys: int, left: int, right: int, offset: ArrayLike = 0
     return allowed
 
 
-def prefix(queries: int, keys: int, length: int, offset: ArrayLike = 0) -> Array:
+def prefix_mask(queries: int, keys: int, length: int, offset: ArrayLike = 0) -> Array:
     """Causal, but the first `length` keys are seen by every query (a prefix language model).
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
-    >>> prefix(3, 3, 2).astype(int)
+    >>> prefix_mask(3, 3, 2).astype(int)
     array([[1, 1, 0],
            [1, 1, 0],
            [1, 1, 1]])
     """
     if length < 0:
         raise UsageError(f"prefix {length} (expected 0 or more)")
-    return causal(queries, keys, offset) | (np.arange(keys) < length)
+    return causal_mask(queries, keys, offset) | (np.arange(keys) < length)
 
 
-def padding(lengths: ArrayLike, keys: int) -> Array:
+def padding_mask(lengths: ArrayLike, keys: int) -> Array:
     """Only the first `length` keys of each row of the batch are real.
 
     lengths (B,) -> (B, 1, S), or () -> (1, S)
 
     DataError for a length outside 0..S, and for lengths of more than one axis.
 
-    >>> padding([1, 2], 3).astype(int)
+    >>> padding_mask([1, 2], 3).astype(int)
     array([[[1, 0, 0]],
     <BLANKLINE>
            [[1, 1, 0]]])
@@ -106,14 +106,14 @@ def padding(lengths: ArrayLike, keys: int) -> Array:
     return allowed
 
 
-def segments(query_ids: ArrayLike, key_ids: ArrayLike) -> Array:
+def segment_mask(query_ids: ArrayLike, key_ids: ArrayLike) -> Array:
     """A query sees the keys of its own segment: documents packed into one row stay apart.
 
     query_ids (..., T), key_ids (..., S) -> (..., T, S)
 
     DataError for ids that are a single number.
 
-    >>> segments([0, 0, 1], [0, 0, 1]).astype(int)
+    >>> segment_mask([0, 0, 1], [0, 0, 1]).astype(int)
     array([[1, 1, 0],
            [1, 1, 0],
            [0, 0, 1]])
@@ -125,12 +125,12 @@ def segments(query_ids: ArrayLike, key_ids: ArrayLike) -> Array:
     return same
 
 
-def chunked(queries: int, keys: int, size: int, offset: ArrayLike = 0) -> Array:
+def chunk_mask(queries: int, keys: int, size: int, offset: ArrayLike = 0) -> Array:
     """A query sees the keys of its own chunk of `size` positions.
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
-    >>> chunked(3, 3, 2).astype(int)
+    >>> chunk_mask(3, 3, 2).astype(int)
     array([[1, 1, 0],
            [1, 1, 0],
            [0, 0, 1]])
@@ -142,14 +142,14 @@ def chunked(queries: int, keys: int, size: int, offset: ArrayLike = 0) -> Array:
     return allowed
 
 
-def boolean(mask: Array) -> Array:
+def to_boolean(mask: Array) -> Array:
     """A mask of booleans, or of the whole numbers 0 and 1, as booleans.
 
     mask (...) -> (...)
 
     DataError names the first value that is neither.
 
-    >>> boolean(np.array([1, 0]))
+    >>> to_boolean(np.array([1, 0]))
     array([ True, False])
     """
     if mask.dtype.kind not in "iub":
@@ -162,43 +162,43 @@ def boolean(mask: Array) -> Array:
     return mask.astype(bool)
 
 
-def block(scores: Array, allowed: Array, fill: float = -np.inf) -> Array:
+def mask_block(scores: Array, allowed: Array, fill: float = -np.inf) -> Array:
     """The scores where attention is allowed, -inf (or `fill`) elsewhere.
 
     scores (...), allowed (...) -> (...)
 
-    >>> block(np.array([1.5, 2.5]), np.array([True, False]))
+    >>> mask_block(np.array([1.5, 2.5]), np.array([True, False]))
     array([ 1.5, -inf])
     """
     return np.where(allowed, scores, np.asarray(fill).astype(scores.dtype))
 
 
-def additive(mask: Array, dtype: DTypeLike = np.float32, fill: float = -np.inf) -> Array:
+def to_additive(mask: Array, dtype: DTypeLike = np.float32, fill: float = -np.inf) -> Array:
     """A mask to add to scores: 0 where attention is allowed, `fill` where it is not.
 
     mask (...) -> (...)
 
-    >>> additive(np.array([True, False]))
+    >>> to_additive(np.array([True, False]))
     array([  0., -inf], dtype=float32)
     """
-    return block(np.zeros((), dtype), boolean(mask), fill)
+    return mask_block(np.zeros((), dtype), to_boolean(mask), fill)
 
 
-def lengths_of(mask: Array) -> Array:
+def mask_lengths(mask: Array) -> Array:
     """The number of leading keys that every query may attend to, when the mask says nothing else.
 
     mask (..., T, S) -> (...) int64
 
     DataError unless the mask is exactly such a padding mask.
 
-    >>> lengths_of(padding([1, 2], 3))
+    >>> mask_lengths(padding_mask([1, 2], 3))
     array([1, 2])
     """
     if mask.ndim < 2:
         raise DataError(f"mask {shown(mask.shape)}: rank {mask.ndim}, expected 2 or more (query, key)")
-    allowed = boolean(mask)
+    allowed = to_boolean(mask)
     lengths: Array = np.asarray(allowed.all(axis=-2).sum(axis=-1))
-    different = allowed != padding(lengths, mask.shape[-1])
+    different = allowed != padding_mask(lengths, mask.shape[-1])
     if different.any():
         raise DataError(f"mask is not a padding mask: {index(different)} breaks a run of leading keys")
     return lengths.astype(np.int64)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.precision import Array, cast, output_dtype, quiet, working
-from attnkit.model.shapes import fit, shown
+from attnkit.model.checks import fit, shown
+from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 
 BLOCK = 1 << 16  # numbers in a block of rows, of which each core has one at a time
 LARGE = 1 << 18  # numbers from which on two cores are faster than one
@@ -93,9 +93,9 @@ def _normalize_rows(
     if rows.size < LARGE:
         work(_blocks(rows))
     else:
-        from attnkit.model.parallel import on_all_cores
+        from attnkit.model.kernels.threads import run_parallel
 
-        on_all_cores(work, _blocks(rows))
+        run_parallel(work, _blocks(rows))
     kept = (*x.shape[:first], *[1] * len(shape))
     return Normalized(y.reshape(x.shape), mean.reshape(kept) if centred else None, inverse_std.reshape(kept))
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
+from attnkit.model.checks import shown
+from attnkit.model.dtypes import Array, output_dtype
 from attnkit.model.embedding import check_ids
 from attnkit.model.linear import add
-from attnkit.model.precision import Array, output_dtype
 from attnkit.model.rotary import angles
-from attnkit.model.shapes import shown
 
 BLOCK = 1 << 18  # numbers in a block of tokens
 
@@ -22,7 +22,7 @@ LAYOUTS = {
 }
 
 
-def sinusoidal(positions: ArrayLike, dim: int, *, layout: str = "paper", base: float = 10000.0) -> Array:
+def sinusoidal_positions(positions: ArrayLike, dim: int, *, layout: str = "paper", base: float = 10000.0) -> Array:
     """Sines and cosines of the position at geometric frequencies: sin and cos of p / base^(2i/D).
 
     positions (..., T) -> (..., T, D) float64
@@ -30,7 +30,7 @@ def sinusoidal(positions: ArrayLike, dim: int, *, layout: str = "paper", base: f
     Layout "paper" alternates sine and cosine (Attention Is All You Need, section 3.5); "halves" puts all
     sines first, as Marian and tensor2tensor do. DataError for an odd width, UsageError for an unknown layout.
 
-    >>> sinusoidal([0, 1], 4).round(4)
+    >>> sinusoidal_positions([0, 1], 4).round(4)
     array([[0.    , 1.    , 0.    , 1.    ],
            [0.8415, 0.5403, 0.01  , 1.    ]])
     """
@@ -48,7 +48,7 @@ def add_positions(x: Array, positions: ArrayLike, encoding: Callable[[Array], Ar
 
     Source: Attention Is All You Need, section 3.5. DataError where the widths do not meet.
 
-    >>> add_positions(np.ones((2, 2), np.float32), [0, 1], lambda p: sinusoidal(p, 2)).round(4)
+    >>> add_positions(np.ones((2, 2), np.float32), [0, 1], lambda p: sinusoidal_positions(p, 2)).round(4)
     array([[1.    , 2.    ],
            [1.8415, 1.5403]], dtype=float32)
     """
@@ -63,14 +63,14 @@ def add_positions(x: Array, positions: ArrayLike, encoding: Callable[[Array], Ar
     return result
 
 
-def learned(positions: ArrayLike, table: Array) -> Array:
+def learned_positions(positions: ArrayLike, table: Array) -> Array:
     """The table's row of each position.
 
     positions (..., T), table (P, D) -> (..., T, D)
 
     DataError names a position outside 0..P-1.
 
-    >>> learned([1, 0], np.array([[0.5], [0.25]]))
+    >>> learned_positions([1, 0], np.array([[0.5], [0.25]]))
     array([[0.25],
            [0.5 ]])
     """
@@ -101,12 +101,12 @@ def _geometric(count: int) -> Array:
     return slopes
 
 
-def alibi(query_positions: ArrayLike, key_positions: ArrayLike, heads: int) -> Array:
+def alibi_bias(query_positions: ArrayLike, key_positions: ArrayLike, heads: int) -> Array:
     """A bias that falls with distance: -slope |i - j|.
 
     query_positions (T,), key_positions (S,) -> (H, T, S) float64
 
-    >>> alibi([0, 1], [0, 1], 1)
+    >>> alibi_bias([0, 1], [0, 1], 1)
     array([[[ 0.        , -0.00390625],
             [-0.00390625,  0.        ]]])
     """

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.model.precision import Array
+from attnkit.model.dtypes import Array
 
 Params = Mapping[str, Mapping[str, Any]]  # of a layer: self, cross, ffn, norm1, norm2, norm3
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.precision import Array, cast, output_dtype, quiet, working
-from attnkit.model.shapes import shown
+from attnkit.model.checks import shown
+from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 
 Rope = Mapping[str, Any]
 Scaled = tuple[Array, float]

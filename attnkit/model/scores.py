@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError
+from attnkit.model.checks import shown
+from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.linear import check_inner
-from attnkit.model.precision import Array, cast, output_dtype, quiet, working
-from attnkit.model.shapes import shown
 
 
 def shifted(scores: Array, axis: int = -1) -> Array:
@@ -85,18 +85,18 @@ def dot(q: Array, k: Array, params: Mapping[str, Array] | None = None) -> Array:
     return product(q, np.swapaxes(k, -1, -2))
 
 
-def as_they_are(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
+def identity(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
     """Queries and keys that are compared without more ado."""
     return q, k
 
 
-def bilinear(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
+def project_general(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
     """The queries as their dot products with the keys are q W k^T (Luong et al. 2015, section 3.1), and the keys.
 
     q (..., H, T, K), k (..., G, S, L), w (K, L) or (H, K, L) -> (..., H, T, L), (..., G, S, L)
 
     >>> x = np.array([[[1.0, 2.0]]])
-    >>> dot(*bilinear(x, x, {"w": np.array([[0.0, 1.0], [0.0, 0.0]])})).tolist()
+    >>> dot(*project_general(x, x, {"w": np.array([[0.0, 1.0], [0.0, 0.0]])})).tolist()
     [[[2.0]]]
     """
     w = params["w"]
@@ -107,7 +107,7 @@ def bilinear(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Ar
     return q @ w, k
 
 
-def projected(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
+def project_additive(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
     """Queries and keys in the space where `of_sums` adds them.
 
     q (..., H, T, K), k (..., G, S, L), wa (K, A), ua (L, A), va (A,) -> (..., H, T, A), (..., G, S, A)
@@ -121,14 +121,14 @@ def projected(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, A
     return q @ wa, k @ ua
 
 
-def of_sums(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
+def additive_scores(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
     """A score from a small network, tanh(q Wa + k Ua) . va (Bahdanau et al. 2015, appendix A.1.2), once projected.
 
     q (..., H, T, A), k (..., G, S, A), va (A,) -> (..., H, T, S)
 
     >>> x, one = np.array([[[0.5]]]), np.ones((1, 1))
     >>> params = {"wa": one, "ua": one, "va": np.array([2.0])}
-    >>> of_sums(*projected(x, x, params), params).round(4).tolist()
+    >>> additive_scores(*project_additive(x, x, params), params).round(4).tolist()
     [[[1.5232]]]
     """
     rows = grouped(q, k.shape[-3])[..., :, None, :]  # (..., G, H/G*T, 1, A)
@@ -150,8 +150,8 @@ class Score(NamedTuple):
 
 
 SCORES = {
-    "scaled-dot": Score((), as_they_are, dot),
-    "dot": Score((), as_they_are, dot),
-    "additive": Score(("wa", "ua", "va"), projected, of_sums),
-    "general": Score(("w",), bilinear, dot),
+    "scaled-dot": Score((), identity, dot),
+    "dot": Score((), identity, dot),
+    "additive": Score(("wa", "ua", "va"), project_additive, additive_scores),
+    "general": Score(("w",), project_general, dot),
 }

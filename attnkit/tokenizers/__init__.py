@@ -9,14 +9,23 @@ pieces.py     sentencepiece models, and vocabularies of words between spaces
 streaming.py  text as it is generated
 """
 
-from attnkit.tokenizers.folder import NoTokenizer, from_folder
-from attnkit.tokenizers.library import from_json
-from attnkit.tokenizers.split import BUILT_IN, chars, words
-from attnkit.tokenizers.streaming import incremental
-from attnkit.tokenizers.tokens import MASK, PADDING, UNKNOWN, Tokenizer, Tokens, distinct, numbered, padding
+from attnkit.tokenizers.auto import NoTokenizer, load_tokenizer
+from attnkit.tokenizers.huggingface import from_json
+from attnkit.tokenizers.simple import BUILTIN_TOKENIZERS, chars, words
+from attnkit.tokenizers.streaming import decode_incrementally
+from attnkit.tokenizers.tokens import (
+    MASK,
+    PADDING,
+    UNKNOWN,
+    Tokenizer,
+    Tokens,
+    distinct_tokens,
+    find_padding,
+    tokens_to_ids,
+)
 
 __all__ = [
-    "BUILT_IN",
+    "BUILTIN_TOKENIZERS",
     "MASK",
     "PADDING",
     "UNKNOWN",
@@ -24,11 +33,11 @@ __all__ = [
     "Tokenizer",
     "Tokens",
     "chars",
-    "distinct",
-    "from_folder",
+    "decode_incrementally",
+    "distinct_tokens",
+    "find_padding",
     "from_json",
-    "incremental",
-    "numbered",
-    "padding",
+    "load_tokenizer",
+    "tokens_to_ids",
     "words",
 ]

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 UNSETTLED = re.compile(r"(?:\ufffd| n?'?| '[vr ])$")
 
 
-def incremental(decode: Callable[[Sequence[int]], str]) -> Callable[[int | None], str]:
+def decode_incrementally(decode: Callable[[Sequence[int]], str]) -> Callable[[int | None], str]:
     """A function that takes ids one by one and gives the text that has become certain; None gives what it holds back.
 
     Only the ids since the last certain text are decoded, after those of the text before it, which say whether
     a space belongs between the two.
 
-    >>> spell = incremental(lambda ids: " ".join(["a", "cat"][at] for at in ids))
+    >>> spell = decode_incrementally(lambda ids: " ".join(["a", "cat"][at] for at in ids))
     >>> [spell(0), spell(1), spell(None)]
     ['a', ' cat', '']
     """

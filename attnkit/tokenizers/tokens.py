@@ -46,19 +46,19 @@ class Tokenizer:
         return self.spell()
 
 
-def distinct(texts: Sequence[Sequence[str]]) -> list[str]:
+def distinct_tokens(texts: Sequence[Sequence[str]]) -> list[str]:
     """The different tokens of some texts, in the order they first appear.
 
-    >>> distinct([["the", "cat"], ["the", "dog"]])
+    >>> distinct_tokens([["the", "cat"], ["the", "dog"]])
     ['the', 'cat', 'dog']
     """
     return list(dict.fromkeys(token for text in texts for token in text))
 
 
-def numbered(tokens: Sequence[str], numbers: Mapping[str, int]) -> list[int]:
+def tokens_to_ids(tokens: Sequence[str], numbers: Mapping[str, int]) -> list[int]:
     """Ids of tokens; an unknown one gets the id of the vocabulary's unknown token, or is an error.
 
-    >>> numbered(["am", "zzz"], {"am": 0, "<unk>": 1})
+    >>> tokens_to_ids(["am", "zzz"], {"am": 0, "<unk>": 1})
     [0, 1]
     """
     unknown = next((numbers[word] for word in UNKNOWN if word in numbers), None)
@@ -69,6 +69,6 @@ def numbered(tokens: Sequence[str], numbers: Mapping[str, int]) -> list[int]:
     return [number for number in ids if number is not None]
 
 
-def padding(vocabulary: Sequence[str]) -> str | None:
+def find_padding(vocabulary: Sequence[str]) -> str | None:
     """The vocabulary's own padding token, None where it has none."""
     return next((word for word in PADDING if word in vocabulary), None)

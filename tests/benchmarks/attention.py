@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from attnkit.__main__ import spare_time
-from attnkit.model.blockwise import blockwise_attention
+from attnkit.model.kernels.tiled_attention import tiled_attention
 
 HEADS, WIDTH = 8, 64
 LENGTHS = (512, 2048, 4096, 8192, 16384)
@@ -137,7 +137,7 @@ def fits(length: int) -> bool:
 def works(length: int, causal: bool) -> dict[str, Work]:
     """Ours first, then whichever peers there are."""
     q, k, v = operands(length)
-    found: dict[str, Work] = {"attnkit": lambda: blockwise_attention(q, k, v, causal=causal)}
+    found: dict[str, Work] = {"attnkit": lambda: tiled_attention(q, k, v, causal=causal)}
     if find_spec("torch"):
         found["torch"] = torch_work(q, k, v, causal)
     if find_spec("onnx") and find_spec("onnxruntime") and fits(length):
@@ -191,8 +191,8 @@ def growth(lengths: list[int]) -> None:
     for length in lengths:
         q, k, v = operands(length)
         both: dict[str, Work] = {
-            "whole": lambda q=q, k=k, v=v: blockwise_attention(q, k, v),
-            "causal": lambda q=q, k=k, v=v: blockwise_attention(q, k, v, causal=True),
+            "whole": lambda q=q, k=k, v=v: tiled_attention(q, k, v),
+            "causal": lambda q=q, k=k, v=v: tiled_attention(q, k, v, causal=True),
         }
         found = least(both, runs_of(length))
         taken[length, False], taken[length, True] = found["whole"], found["causal"]
@@ -238,10 +238,10 @@ def steep(lengths: list[int]) -> None:
         far, bias = 10 * q, np.random.default_rng(1).standard_normal((length, length), dtype=np.float32)
         taken = least(
             {
-                "plain": lambda q=q, k=k, v=v: blockwise_attention(q, k, v),
-                "far": lambda q=far, k=k, v=v: blockwise_attention(q, k, v),
-                "bias": lambda q=q, k=k, v=v, bias=bias: blockwise_attention(q, k, v, bias=bias),
-                "softcap": lambda q=q, k=k, v=v: blockwise_attention(q, k, v, softcap=30.0),
+                "plain": lambda q=q, k=k, v=v: tiled_attention(q, k, v),
+                "far": lambda q=far, k=k, v=v: tiled_attention(q, k, v),
+                "bias": lambda q=q, k=k, v=v, bias=bias: tiled_attention(q, k, v, bias=bias),
+                "softcap": lambda q=q, k=k, v=v: tiled_attention(q, k, v, softcap=30.0),
             },
             runs_of(length),
         )

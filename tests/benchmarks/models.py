@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attnkit import tensors
-from attnkit.tensors import Record
+from attnkit import formats
+from attnkit.formats import Record
 
 ENV = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
 ENV.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -181,7 +181,7 @@ def write_gpt2(folder: Path) -> int:
             weights |= {f"{name}.weight": np.ones(shape, np.float32), f"{name}.bias": np.zeros(shape, np.float32)}
         else:
             weights[name] = 0.02 * rng.standard_normal(shape, np.float32)
-    tensors.save(Record(weights), str(folder / "model.safetensors"))
+    formats.save(Record(weights), str(folder / "model.safetensors"))
     return sum(array.nbytes for array in weights.values())
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attnkit import tensors
-from attnkit.tensors import Record, Source
+from attnkit import formats
+from attnkit.formats import Record, Source
 
 ENV = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 SIX = "embed 'The cat sat on the mat' --dim 8 | posenc | mask --causal | attend --heads 2 | layernorm | decode"
@@ -95,11 +95,11 @@ def large_npy(folder: Path) -> None:
 def json_text() -> None:
     x = np.random.default_rng(0).standard_normal((1024, 1024), dtype=np.float32)
     record = Record({"x": x})
-    text = b"".join(bytes(part) for part in tensors.encode(record, "json"))
-    ours = best(lambda: tensors.encode(record, "json")), best(lambda: list(tensors.read(Source.of(text))))
+    text = b"".join(bytes(part) for part in formats.encode(record, "json"))
+    ours = best(lambda: formats.encode(record, "json")), best(lambda: list(formats.read(Source.of(text))))
     plain = json.dumps(x.tolist())
     theirs = best(lambda: json.dumps(x.tolist()), 3), best(lambda: np.array(json.loads(plain), np.float32), 3)
-    (back,) = tensors.read(Source.of(text))
+    (back,) = formats.read(Source.of(text))
     assert back["x"].tobytes() == x.tobytes()
     print("\nJSON of 1024 x 1024 float32, in one process")
     for what, us, them in zip(("write", "read"), ours, theirs, strict=True):

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from attnkit.checkpoints import FAMILIES, open_checkpoint
 from attnkit.help import read_page
-from attnkit.model.config import Patches, Special, parameter_shape
+from attnkit.model.config import PatchConfig, SpecialTokens, parameter_shape
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
@@ -171,10 +171,10 @@ def test_vit(tmp_path):
     same(model, "encoder.0.norm2", "gamma", stored["vit.encoder.layer.0.layernorm_after.weight"])
     same(model, "head", "w", stored["classifier.weight"].T)
     config = model.config
-    assert config.patches == Patches(32, 32, 8, 8, 3) and config.positions.size == 17
+    assert config.patches == PatchConfig(32, 32, 8, 8, 3) and config.positions.size == 17
     assert config.classes == ("cat", "dog", "river", "machine", "book") and config.norm_first
     again = copied("vit", tmp_path, image_size=[16, 64], patch_size=[8, 8], qkv_bias=False)
-    assert again.config.patches == Patches(16, 64, 8, 8, 3)
+    assert again.config.patches == PatchConfig(16, 64, 8, 8, 3)
     assert set(again.params["encoder.0.self"]) == {"wq", "wk", "wv", "wo", "bo"}
 
 
@@ -189,7 +189,7 @@ def test_t5():
     same(model, "head", "w", stored["shared.weight"].T)
     config = model.config
     assert (config.scale, config.norm, config.activation, config.logit_scale) == (1.0, "rms", "relu", 16**-0.5)
-    assert config.special == Special(start=0, eos=(1,), pad=0) and config.decoder.head_dim == 6
+    assert config.special == SpecialTokens(start=0, eos=(1,), pad=0) and config.decoder.head_dim == 6
 
 
 def test_t5_gated(tmp_path):
@@ -224,7 +224,7 @@ def test_marian():
     assert np.shares_memory(model.params["head"]["w"], model.params["encoder.embed"]["table"])
     config = model.config
     assert config.embed_scale == 4.0 and config.activation == "silu" and config.positions.layout == "halves"
-    assert config.special == Special(start=92, eos=(0,), pad=92, bos=0, forced_eos=0, banned=(92,))
+    assert config.special == SpecialTokens(start=92, eos=(0,), pad=92, bos=0, forced_eos=0, banned=(92,))
 
 
 def test_marian_with_two_vocabularies(tmp_path):
@@ -342,7 +342,7 @@ def test_a_generation_of_its_own_says_more(tmp_path):
     said = {"eos_token_id": [3, 5], "bos_token_id": None, "pad_token_id": 7, "temperature": 0.6}
     (tmp_path / "generation_config.json").write_text(json.dumps(said))
     special = copied("llama", tmp_path, eos_token_id=2, bos_token_id=1).config.special
-    assert special == Special(eos=(3, 5), bos=1, pad=7)
+    assert special == SpecialTokens(eos=(3, 5), bos=1, pad=7)
 
 
 def test_shards_are_one_model(tmp_path):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from attnkit.checkpoints import Checkpoint, computable, open_checkpoint
+from attnkit.checkpoints import Checkpoint, as_float, open_checkpoint
 from attnkit.checkpoints.marian_native import options
 from attnkit.errors import AttnkitError, DataError, FileError
-from attnkit.tensors import Record, encode
-from attnkit.tensors.dtypes import dtype_of
+from attnkit.formats import Record, encode
+from attnkit.formats.dtypes import dtype_of
 
 GPT2 = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 6}
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 548105171\n"
@@ -110,7 +110,7 @@ def test_other_floats(dtype, tmp_path, tensors):
 
 def test_every_bfloat16_widens_exactly():
     every = np.arange(1 << 16, dtype=np.uint16)
-    wide = computable(every.view(dtype_of("bfloat16")))
+    wide = as_float(every.view(dtype_of("bfloat16")))
     assert np.array_equal(wide.view(np.uint32), every.astype(np.uint32) << 16)
 
 

@@ -155,11 +155,12 @@ def chosen(folders: list[Path], seed: int | None) -> list[Case]:
 def used(folder: str, family: str, has_text: bool) -> None:
     """Opens a folder, shows it and runs it for a few tokens."""
     import attnkit
-    from attnkit import display, overviews
+    from attnkit import display
     from attnkit.checkpoints import open_checkpoint
-    from attnkit.tensors import Record
+    from attnkit.formats import Record
+    from attnkit.inference import model_summary
 
-    overviews.overview(open_checkpoint(folder), display.Look())
+    model_summary.model_facts(open_checkpoint(folder), display.Style())
     if family == "vit":
         attnkit.encode(None, model=folder, image=str(MODELS / "vit.png"))
     elif family in ("transformer", "transformer-prenorm"):
@@ -181,7 +182,7 @@ def used(folder: str, family: str, has_text: bool) -> None:
 
 def given(folder: str, has_text: bool, texts: list[str]) -> dict[str, Any]:
     """The first argument and the model of a call: texts where the folder has a tokenizer, else ids."""
-    from attnkit.tensors import Record
+    from attnkit.formats import Record
 
     item = texts if has_text else Record({"ids": np.array([3, 4])})
     return {"item": item, "model": folder}
@@ -260,10 +261,10 @@ def rewritten(folder: Path) -> None:
 
 def tokenized(folder: Path) -> bool:
     from attnkit.errors import AttnkitError
-    from attnkit.tokenizers import from_folder
+    from attnkit.tokenizers import load_tokenizer
 
     try:
-        from_folder(str(folder))
+        load_tokenizer(str(folder))
     except AttnkitError:
         return False
     return True

@@ -7,22 +7,22 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attnkit.display import Look, heatmap, picture, tensor
+from attnkit.display import Style, export_picture, heatmap, tensor_table
 
 LABELS = ["<a&b>", "日本", "{x}", "[/s]"]
-LOOK = Look(width=60, color=True)
+LOOK = Style(width=60, color=True)
 TITLE = "attend <x> & {y}\x1b\n"
 
 
 @pytest.fixture
 def shown() -> str:
     labels = (LABELS, LABELS)
-    parts = [draw("w", np.eye(4), ("query", "key"), labels, LOOK) for draw in (tensor, heatmap)]
+    parts = [draw("w", np.eye(4), ("query", "key"), labels, LOOK) for draw in (tensor_table, heatmap)]
     return "\n\n".join(parts)
 
 
 def test_svg(shown: str) -> None:
-    svg = picture(shown, TITLE, "svg")
+    svg = export_picture(shown, TITLE, "svg")
     root = ElementTree.fromstring(svg)
     texts = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[0] == "attend\xa0<x>\xa0&\xa0{y}\\x1b\\n"
@@ -33,12 +33,12 @@ def test_svg(shown: str) -> None:
 
 
 def test_svg_gives_wide_characters_their_two_columns() -> None:
-    one = re.findall(r'textLength="([\d.]+)"', picture("日本", "", "svg"))
-    assert one == re.findall(r'textLength="([\d.]+)"', picture("abcd", "", "svg"))
+    one = re.findall(r'textLength="([\d.]+)"', export_picture("日本", "", "svg"))
+    assert one == re.findall(r'textLength="([\d.]+)"', export_picture("abcd", "", "svg"))
 
 
 def test_html(shown: str) -> None:
-    page = picture(shown, TITLE, "html")
+    page = export_picture(shown, TITLE, "html")
     texts: list[str] = []
     parser = HTMLParser()
     parser.handle_data = texts.append  # type: ignore[method-assign]
@@ -51,11 +51,11 @@ def test_html(shown: str) -> None:
 
 @pytest.mark.parametrize("kind", ["svg", "html"])
 def test_nothing_is_fetched(shown: str, kind: str) -> None:
-    page = picture(shown, TITLE, kind)
+    page = export_picture(shown, TITLE, kind)
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|url\((?!#)|@import|src=|<script|href", page)
 
 
 @pytest.mark.parametrize("kind", ["svg", "html"])
 def test_the_same_text_gives_the_same_bytes(shown: str, kind: str) -> None:
-    assert picture(shown, TITLE, kind) == picture(shown, TITLE, kind)
-    assert picture("", "", kind)
+    assert export_picture(shown, TITLE, kind) == export_picture(shown, TITLE, kind)
+    assert export_picture("", "", kind)

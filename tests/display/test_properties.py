@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from rich.cells import cell_len
 
-from attnkit.display import Look, candidates, heads, heatmap, listing, statistics, tensor
+from attnkit.display import Style, candidates_table, heatmap, heatmap_grid, statistics_table, tensor_list, tensor_table
 
 AXES = ("batch", "head", "query", "key")
 ODD = [
@@ -29,7 +29,7 @@ ODD = [
 ]
 DTYPES = [np.float64, np.float32, np.float16, np.int64, np.uint64, np.int8, np.bool_, ml_dtypes.bfloat16]
 
-looks = st.builds(Look, st.integers(40, 160), st.booleans(), st.booleans(), st.integers(0, 8))
+looks = st.builds(Style, st.integers(40, 160), st.booleans(), st.booleans(), st.integers(0, 8))
 words = st.one_of(st.sampled_from(ODD), st.text(max_size=20))
 
 
@@ -56,7 +56,7 @@ def labelled(draw: st.DrawFn) -> tuple:
     return array, axes, labels, mask
 
 
-def check(text: str, look: Look) -> None:
+def check(text: str, look: Style) -> None:
     """Fits the width, and holds only what the look allows."""
     seen = re.sub(r"\x1b\[[\d;]*m", "", text) if look.color else text
     for line in seen.split("\n"):
@@ -66,7 +66,7 @@ def check(text: str, look: Look) -> None:
     text.encode()
 
 
-@pytest.mark.parametrize("draw", [tensor, heatmap, heads])
+@pytest.mark.parametrize("draw", [tensor_table, heatmap, heatmap_grid])
 @settings(deadline=None, max_examples=120)
 @given(given_=labelled(), look=looks, name=words, formula=words)
 def test_every_tensor_fits(draw, given_, look, name, formula) -> None:
@@ -79,8 +79,8 @@ def test_every_tensor_fits(draw, given_, look, name, formula) -> None:
 @settings(deadline=None)
 @given(named=st.dictionaries(words, arrays(), max_size=5), look=looks)
 def test_every_summary_fits(named, look) -> None:
-    check(statistics(named, look), look)
-    check(listing({name: (array, AXES[4 - array.ndim :]) for name, array in named.items()}, look), look)
+    check(statistics_table(named, look), look)
+    check(tensor_list({name: (array, AXES[4 - array.ndim :]) for name, array in named.items()}, look), look)
 
 
 @settings(deadline=None)
@@ -92,7 +92,7 @@ def test_every_summary_fits(named, look) -> None:
 )
 def test_every_candidate_fits(rows, top, vocabulary, look) -> None:
     ids = np.arange(len(rows) * top).reshape(-1, top)
-    check(candidates(rows, ids, ids / 1000, vocabulary, look), look)
+    check(candidates_table(rows, ids, ids / 1000, vocabulary, look), look)
 
 
 @settings(deadline=None)
@@ -105,7 +105,7 @@ def test_every_candidate_fits(rows, top, vocabulary, look) -> None:
 def test_no_cell_of_a_table_is_empty(array, label, width, keep) -> None:
     labels = ([label] * array.shape[0], [label] * array.shape[1])
     mask = np.full(array.shape, keep)
-    shown = tensor("x", array, ("query", "key"), labels, Look(width), mask=mask).splitlines()
+    shown = tensor_table("x", array, ("query", "key"), labels, Style(width), mask=mask).splitlines()
     rule = next(i for i, line in enumerate(shown) if set(line) == {"─"})
     counts = {len(line.split()) for line in shown[rule + 1 :] if not line.startswith(("… ", "· masked"))}
     line = shown[rule - 1]  # `… 90 more` is one heading

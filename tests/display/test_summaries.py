@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from attnkit.display import Look, candidates, listing, statistics
+from attnkit.display import Style, candidates_table, statistics_table, tensor_list
 
 
 def drawn(text: str) -> str:
@@ -18,7 +18,7 @@ def test_statistics() -> None:
         "mask": np.array([True, False]),
         "none": np.zeros((0, 3)),
     }
-    assert statistics(named, Look(width=100)) == drawn("""
+    assert statistics_table(named, Style(width=100)) == drawn("""
 name  shape   dtype    min                  max       mean        std  zeros  nan  inf
 ──────────────────────────────────────────────────────────────────────────────────────
 x     (2, 2)  float32   -2                    1       -0.5        1.5      0    1    1
@@ -31,7 +31,7 @@ none  (0, 3)  float64    -                    -          -          -      0    
 def test_statistics_of_half_floats_and_extremes() -> None:
     half = np.full(4096, 60000, np.float16)
     named = {"f16": half, "bf16": half.astype(ml_dtypes.bfloat16), "f64": np.array([1.7e308, -1.7e308])}
-    rows = [line.split() for line in statistics(named, Look(width=100)).splitlines()[2:]]
+    rows = [line.split() for line in statistics_table(named, Style(width=100)).splitlines()[2:]]
     assert rows == [
         ["f16", "(4096)", "float16", *["6e+04"] * 3, "0", "0", "0", "0"],
         ["bf16", "(4096)", "bfloat16", *["5.99e+04"] * 3, "0", "0", "0", "0"],
@@ -40,7 +40,7 @@ def test_statistics_of_half_floats_and_extremes() -> None:
 
 
 def test_columns_that_do_not_fit_go_on_below() -> None:
-    shown = statistics({"weights": np.array([[0.5, 0.25]])}, Look(width=40))
+    shown = statistics_table({"weights": np.array([[0.5, 0.25]])}, Style(width=40))
     assert shown == drawn("""
 name     shape   dtype     min  max
 ───────────────────────────────────
@@ -57,7 +57,7 @@ def test_listing() -> None:
         "wte.weight": (np.zeros((500, 16), np.float32), ("vocab", "model")),
         "[bold]": (np.zeros((), np.int64), ()),
     }
-    assert listing(named, Look(), title="gpt2") == drawn("""
+    assert tensor_list(named, Style(), title="gpt2") == drawn("""
 gpt2
 name        shape                  dtype      bytes
 ───────────────────────────────────────────────────
@@ -65,13 +65,15 @@ wte.weight  (vocab 500, model 16)  float32  32.0 kB
 [bold]      ()                     int64        8 B
 2 tensors, 32.0 kB
 """)
-    assert listing({}, Look()) == "0 tensors, 0 B"
-    assert statistics({}, Look()) == "no tensors"
+    assert tensor_list({}, Style()) == "0 tensors, 0 B"
+    assert statistics_table({}, Style()) == "no tensors"
 
 
 def test_candidates() -> None:
     ids, probs = np.array([[1, 0], [2, 9]]), np.array([[0.75, 0.25], [0.5, 0.125]], np.float32)
-    shown = candidates(["The", "[pad]"], ids, probs, ["a", "cat", "mañana"], Look(precision=3), "next", "softmax")
+    shown = candidates_table(
+        ["The", "[pad]"], ids, probs, ["a", "cat", "mañana"], Style(precision=3), "next", "softmax"
+    )
     assert shown == drawn("""
 next   = softmax
 position  1st           2nd
@@ -79,15 +81,15 @@ position  1st           2nd
 The       cat    0.750  a 0.250
 [pad]     mañana 0.500  9 0.125
 """)
-    assert "17 0.750" in candidates(["The"], np.array([[17]]), np.array([[0.75]]), None, Look(precision=3))
+    assert "17 0.750" in candidates_table(["The"], np.array([[17]]), np.array([[0.75]]), None, Style(precision=3))
 
 
 def test_candidates_of_a_long_text() -> None:
     ids, probs = np.zeros((100, 2), int), np.ones((100, 2))
-    lines = candidates([f"t{i}" for i in range(100)], ids, probs, None, Look()).splitlines()
+    lines = candidates_table([f"t{i}" for i in range(100)], ids, probs, None, Style()).splitlines()
     assert lines[21:24] == [
         "t19        0 1.0000  0 1.0000",
         "… 70 more  …         …",
         "t90        0 1.0000  0 1.0000",
     ]
-    assert candidates([], np.zeros((0, 3), int), np.zeros((0, 3)), None, Look()) == "empty"
+    assert candidates_table([], np.zeros((0, 3), int), np.zeros((0, 3)), None, Style()) == "empty"

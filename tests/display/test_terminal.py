@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from attnkit.display import Look, look
+from attnkit.display import Style, detect_style
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,12 @@ from attnkit.display import Look, look
     ],
 )
 def test_color(terminal: bool, environ: dict[str, str], color: bool) -> None:
-    assert look(terminal, environ, "utf-8").color is color
+    assert detect_style(terminal, environ, "utf-8").color is color
 
 
 @pytest.mark.parametrize(("columns", "width"), [("120", 120), ("20", 20), ("1", 20), ("0099", 99), ("99999", 99999)])
 def test_width_from_columns(columns: str, width: int) -> None:
-    assert look(False, {"COLUMNS": columns}, "utf-8").width == width
+    assert detect_style(False, {"COLUMNS": columns}, "utf-8").width == width
 
 
 @pytest.mark.parametrize("columns", ["", "0", "-5", "abc", "1e3", "٣٣", "9" * 5000, " 80"])
@@ -36,21 +36,21 @@ def test_width_without_usable_columns(columns: str, monkeypatch: pytest.MonkeyPa
         raise OSError
 
     monkeypatch.setattr("os.get_terminal_size", closed)
-    assert look(False, {"COLUMNS": columns}, "utf-8").width == 80
+    assert detect_style(False, {"COLUMNS": columns}, "utf-8").width == 80
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "UTF-8", "utf8", "utf-16"])
 def test_unicode_in_unicode_encodings(encoding: str) -> None:
-    assert look(True, {}, encoding).unicode
+    assert detect_style(True, {}, encoding).unicode
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "ISO-8859-1", "", None])
 def test_ascii_in_all_others(encoding: str | None) -> None:
-    assert not look(True, {}, encoding).unicode
+    assert not detect_style(True, {}, encoding).unicode
 
 
 def test_precision_is_passed_on() -> None:
-    assert look(False, {"COLUMNS": "80"}, "utf-8", precision=2) == Look(80, False, True, 2)
+    assert detect_style(False, {"COLUMNS": "80"}, "utf-8", precision=2) == Style(80, False, True, 2)
 
 
 def test_rich_is_not_imported_until_something_is_drawn() -> None:

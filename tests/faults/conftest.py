@@ -157,11 +157,11 @@ def reject(attnkit, refused, request):
 @pytest.fixture
 def main(attnkit, capfdbinary, monkeypatch):
     """Run a command line within this process, in the folder: what takes hundreds of them."""
-    from attnkit import cli
+    from attnkit.cli import main
 
     def run(*arguments) -> Run:
         monkeypatch.chdir(attnkit.folder)
-        code = cli.main(list(arguments))
+        code = main.main(list(arguments))
         out, err = capfdbinary.readouterr()
         return Run(code, out, err.decode("utf-8", "backslashreplace"))
 

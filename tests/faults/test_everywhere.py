@@ -6,7 +6,7 @@ import pytest
 
 from attnkit import commands
 
-TOOLS = {name: commands.find(name) for name in commands.TOOLS}
+TOOLS = {name: commands.find_tool(name) for name in commands.TOOLS}
 TENSORS = {
     "empty": (b"", "empty input"),
     "cut": (b"\x93NUMPY\x01\x00v\x00{'descr", "truncated header"),

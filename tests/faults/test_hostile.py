@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attnkit import cli
-from attnkit.tensors import Record, save
-from attnkit.tool import Call
+from attnkit.cli import main
+from attnkit.cli.tool import Stage
+from attnkit.formats import Record, save
 
 STORY = Path(__file__).parents[2] / "samples" / "data" / "story"
 HOSTILE = {
@@ -258,12 +258,12 @@ def test_no_text_of_a_record_reaches_a_terminal_as_an_order(hostile, monkeypatch
     monkeypatch.chdir(folder)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(Call, "report", Call.report)
+    monkeypatch.setattr(Stage, "report", Stage.report)
     codes = {}
     for view in VIEWS:
         arguments = [word.replace("TEXT", text.replace("\0", "")) for word in view.split()]
         with on_terminal() as pieces:
-            codes[view] = cli.main(arguments)
+            codes[view] = main.main(arguments)
         shown = b"".join(pieces)
         left = PLAIN.sub(b"", shown).decode("utf-8")
         assert shown or codes[view] == 0, view

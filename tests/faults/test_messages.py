@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import cli, commands
+from attnkit import commands
+from attnkit.cli import main
 from attnkit.errors import AttnkitError, DataError
-from attnkit.tensors import Record, save
+from attnkit.formats import Record, save
 
 LONGEST = 500  # bytes of a line on standard error
 LONG = {
@@ -31,7 +32,7 @@ def brief(done, *what):
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("tool", commands.TOOLS)
 def test_a_long_argument(attnkit, main, tool, text):
-    found = commands.find(tool)
+    found = commands.find_tool(tool)
     more = LARGE.get(tool, [])
     brief(main(tool, text, *more), tool)
     brief(main(tool, f"good.json:{text}", *more), tool)
@@ -108,9 +109,9 @@ def test_what_is_no_exception_is_a_bug_all_the_same(monkeypatch, capfd):
     def panic(name):
         raise Panic("called `Option::unwrap()` on a `None` value")
 
-    monkeypatch.setattr(commands, "find", panic)
-    assert cli.main(["attend"]) == 70
+    monkeypatch.setattr(commands, "find_tool", panic)
+    assert main.main(["attend"]) == 70
     assert capfd.readouterr().err.startswith("attnkit: a bug in attnkit: Panic: called `Option::unwrap()`")
-    monkeypatch.setattr(commands, "find", lambda name: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(commands, "find_tool", lambda name: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        cli.main(["attend"])
+        main.main(["attend"])

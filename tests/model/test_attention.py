@@ -172,7 +172,7 @@ def test_cached_is_the_full_pass():
 def test_lengths_are_a_padding_mask_and_move_the_diagonal():
     q, k, v = operands(queries=3, keys=5)
     lengths = np.array([5, 2])
-    mask = model.padding(lengths, 5)[:, None]
+    mask = model.padding_mask(lengths, 5)[:, None]
     np.testing.assert_array_equal(attention(q, k, v, lengths=lengths)["heads"], attention(q, k, v, mask=mask)["heads"])
     weights = attention(q, k, v, lengths=lengths, causal=True)["weights"]
     full = attention(q[:1], k[:1], v[:1], causal=True, align="bottom-right")["weights"]
@@ -185,10 +185,10 @@ def test_lengths_are_a_padding_mask_and_move_the_diagonal():
 def test_causality_and_windows_are_masks():
     q, k, v = operands(queries=4, keys=6)
     for options, mask in [
-        ({"causal": True}, model.causal(4, 6)),
-        ({"causal": True, "align": "bottom-right"}, model.causal(4, 6, 2)),
-        ({"window": (1, 2)}, model.window(4, 6, 1, 2)),
-        ({"causal": True, "window": (2, -1)}, model.window(4, 6, 2, 0)),
+        ({"causal": True}, model.causal_mask(4, 6)),
+        ({"causal": True, "align": "bottom-right"}, model.causal_mask(4, 6, 2)),
+        ({"window": (1, 2)}, model.window_mask(4, 6, 1, 2)),
+        ({"causal": True, "window": (2, -1)}, model.window_mask(4, 6, 2, 0)),
     ]:
         np.testing.assert_array_equal(attention(q, k, v, **options)["heads"], attention(q, k, v, mask=mask)["heads"])
 
@@ -199,7 +199,7 @@ def test_masks_of_booleans_numbers_and_floats_agree(dtype):
     mask = np.random.default_rng(5).random((2, 1, 5, 5)) > 0.5
     expected = attention(q, k, v, mask=mask)["heads"]
     np.testing.assert_array_equal(attention(q, k, v, mask=mask.astype(dtype))["heads"], expected)
-    np.testing.assert_array_equal(attention(q, k, v, mask=model.additive(mask, np.float64))["heads"], expected)
+    np.testing.assert_array_equal(attention(q, k, v, mask=model.to_additive(mask, np.float64))["heads"], expected)
 
 
 def test_a_bias_is_an_additive_mask():
@@ -234,7 +234,7 @@ def test_softcap_comes_before_the_mask():
     q, k, v = operands()
     steps = attention(10 * q, k, v, softcap=2.0, causal=True)
     near(steps["capped"], 2 * np.tanh(steps["scaled"] / 2))
-    np.testing.assert_array_equal(np.isneginf(steps["masked"]), np.broadcast_to(~model.causal(5, 5), (2, 2, 5, 5)))
+    np.testing.assert_array_equal(np.isneginf(steps["masked"]), np.broadcast_to(~model.causal_mask(5, 5), (2, 2, 5, 5)))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -274,7 +274,7 @@ def test_scores_of_every_kind():
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
 def test_narrow_floats_compute_in_float32(dtype):
     q, k, v = (x.astype(dtype) for x in operands())
-    steps = attention(q, k, v, mask=model.causal(5, 5))
+    steps = attention(q, k, v, mask=model.causal_mask(5, 5))
     wide = attention(*(x.astype(np.float32) for x in (q, k, v)), causal=True)
     assert steps["lse"].dtype == np.float64
     assert {steps[name].dtype for name in steps if name != "lse"} == {np.dtype(dtype)}

@@ -7,7 +7,7 @@ import pytest
 
 from attnkit import model
 from attnkit.errors import DataError, UsageError
-from attnkit.model import LENGTH_PENALTIES, Settings, beam_search, generate, score
+from attnkit.model import LENGTH_PENALTIES, SamplingConfig, beam_search, generate, score_tokens
 
 BLOCKED = -np.inf
 GREEDY_TRAP = np.log(np.array([[0.1, 0.5, 0.4], [0.4, 0.3, 0.3], [0.9, 0.05, 0.05]]))  # 0 ends; 2 is better than 1
@@ -61,11 +61,11 @@ def texts(chain, prompt, limit, eos, rank):
 
 
 def test_greedy_takes_the_likeliest_and_ends():
-    text = generate(Chain(GREEDY_TRAP), [2], Settings(limit=5))
+    text = generate(Chain(GREEDY_TRAP), [2], SamplingConfig(limit=5))
     assert text.ids == (0, 1, 0, 1, 0) and text.why == "limit"
     np.testing.assert_allclose(text.logprobs, np.log([0.9, 0.5, 0.4, 0.5, 0.4]))
     assert text.score == pytest.approx(sum(text.logprobs))
-    text = generate(Chain(GREEDY_TRAP), [0], Settings(limit=5, eos=(0,)))
+    text = generate(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=5, eos=(0,)))
     assert text.ids == (1, 0) and text.why == "eos"
 
 
@@ -76,31 +76,31 @@ def test_a_stop_of_the_callers_own_sees_all_new_tokens():
         asked.append(ids)
         return ids[-2:] == [0, 1]
 
-    text = generate(Chain(GREEDY_TRAP), [2], Settings(limit=5), stop=stop)
+    text = generate(Chain(GREEDY_TRAP), [2], SamplingConfig(limit=5), stop=stop)
     assert text.ids == (0, 1) and text.why == "stop" and asked == [[0], [0, 1]]
-    found = beam_search(Chain(GREEDY_TRAP), [2], Settings(limit=5), 2, stop=lambda ids: ids[-2:] == [0, 1])
+    found = beam_search(Chain(GREEDY_TRAP), [2], SamplingConfig(limit=5), 2, stop=lambda ids: ids[-2:] == [0, 1])
     assert found[0].ids == (0, 1) and found[0].why == "stop"
 
 
 def test_nothing_is_generated_within_a_limit_of_none():
-    assert generate(Chain(GREEDY_TRAP), [0], Settings(limit=0)) == model.Generated(why="limit")
-    assert beam_search(Chain(GREEDY_TRAP), [0], Settings(limit=0), 3) == [model.Generated(why="limit")]
+    assert generate(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=0)) == model.GeneratedText(why="limit")
+    assert beam_search(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=0), 3) == [model.GeneratedText(why="limit")]
 
 
 def test_the_model_is_given_each_token_once():
     chain = History(WAVES[:6])
-    text = generate(chain, [1, 2, 3], Settings(limit=6))
+    text = generate(chain, [1, 2, 3], SamplingConfig(limit=6))
     assert chain.texts.tolist() == [[1, 2, 3, *text.ids[:-1]]]
 
 
 def test_ties_go_to_the_lower_id():
-    assert generate(Chain(np.zeros((3, 3))), [2], Settings(limit=2)).ids == (0, 0)
-    found = beam_search(Chain(np.zeros((3, 3))), [2], Settings(limit=2), 3, returned=3)
+    assert generate(Chain(np.zeros((3, 3))), [2], SamplingConfig(limit=2)).ids == (0, 0)
+    found = beam_search(Chain(np.zeros((3, 3))), [2], SamplingConfig(limit=2), 3, returned=3)
     assert [text.ids for text in found] == [(0, 0), (0, 1), (0, 2)]
 
 
 def test_what_a_beam_finds_and_greedy_misses():
-    settings = Settings(limit=2)
+    settings = SamplingConfig(limit=2)
     assert generate(Chain(GREEDY_TRAP), [0], settings).ids == (1, 0)  # 0.5 · 0.4
     best = beam_search(Chain(GREEDY_TRAP), [0], settings, 2)[0]
     assert best.ids == (2, 0)  # 0.4 · 0.9
@@ -112,7 +112,7 @@ def test_what_a_beam_finds_and_greedy_misses():
 @pytest.mark.parametrize("make", [lambda: Chain(WAVES[:4, :4]), lambda: History(WAVES[:6])], ids=["chain", "history"])
 def test_with_room_for_every_text_the_search_is_exhaustive(make, rank):
     truth = texts(make(), [3, 1], 3, (2,), rank)
-    found = beam_search(make(), [3, 1], Settings(limit=3, eos=(2,)), 400, rank, returned=400)
+    found = beam_search(make(), [3, 1], SamplingConfig(limit=3, eos=(2,)), 400, rank, returned=400)
     assert len(found) == len(truth)
     assert [text.ids for text in found] == [ids for ids, _ in truth]
     np.testing.assert_allclose([text.score for text in found], [value for _, value in truth])
@@ -120,11 +120,11 @@ def test_with_room_for_every_text_the_search_is_exhaustive(make, rank):
 
 @pytest.mark.parametrize("beams", [2, 3, 5])
 def test_beams_keep_their_own_past(beams):
-    settings = Settings(limit=8, eos=(4,))
+    settings = SamplingConfig(limit=8, eos=(4,))
     for text in beam_search(History(WAVES[:6]), [3, 1], settings, beams, returned=beams):
         alone = History(WAVES[:6])
         rows = [alone(np.array([[3, 1]]))[0], *(alone(np.array([[word]]))[0] for word in text.ids[:-1])]
-        np.testing.assert_allclose(score(np.array(rows), text.ids), text.logprobs)
+        np.testing.assert_allclose(score_tokens(np.array(rows), text.ids), text.logprobs)
         assert text.score == pytest.approx(sum(text.logprobs) / len(text.ids))
 
 
@@ -166,25 +166,25 @@ PUBLISHED = [
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_beams_as_published(prompt, beams, exponent, settings, ids, scores, dtype):
     rank = LENGTH_PENALTIES["average"](exponent)
-    found = beam_search(Chain(WAVES.astype(dtype)), prompt, Settings(**settings), beams, rank, returned=len(ids))
+    found = beam_search(Chain(WAVES.astype(dtype)), prompt, SamplingConfig(**settings), beams, rank, returned=len(ids))
     assert [list(text.ids) for text in found] == ids
     np.testing.assert_allclose([text.score for text in found], scores, atol=1e-4)
 
 
 def test_greedy_as_published():
-    settings = Settings(limit=7, eos=(2,))
+    settings = SamplingConfig(limit=7, eos=(2,))
     assert generate(Chain(WAVES), [0], settings).ids == (8, 3, 3, 3, 3, 3, 3)
-    settings = Settings(limit=7, eos=(2,), repetition_penalty=1.5, banned=(8,))
+    settings = SamplingConfig(limit=7, eos=(2,), repetition_penalty=1.5, banned=(8,))
     assert generate(Chain(WAVES), [0], settings).ids == (1, 2)
 
 
 def test_a_vocabulary_smaller_than_the_beams():
-    found = beam_search(Chain(GREEDY_TRAP), [0], Settings(limit=2), 20, returned=20)
+    found = beam_search(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=2), 20, returned=20)
     assert len({text.ids for text in found}) == len(found) == 9
 
 
 def test_forced_and_banned_tokens():
-    settings = Settings(limit=4, eos=(0,), banned=(1,), forced_bos=1, forced_eos=0, minimum=3)
+    settings = SamplingConfig(limit=4, eos=(0,), banned=(1,), forced_bos=1, forced_eos=0, minimum=3)
     told = []
     text = generate(Chain(GREEDY_TRAP), [2], settings, seen=told.append)
     assert text.ids == (1, 2, 2, 0) and text.why == "eos"
@@ -197,7 +197,7 @@ def test_forced_and_banned_tokens():
 
 def test_every_filter_of_a_step_is_told():
     table = np.tile(np.log([0.4, 0.3, 0.2, 0.06, 0.04]), (5, 1))
-    settings = Settings(limit=2, sampled=True, temperature=2.0, top_k=4, top_p=0.7, min_p=0.8)
+    settings = SamplingConfig(limit=2, sampled=True, temperature=2.0, top_k=4, top_p=0.7, min_p=0.8)
     told = []
     text = generate(Chain(table), [0], settings, np.random.default_rng(0), seen=told.append)
     assert [info.step for info in told] == [0, 1]
@@ -212,7 +212,7 @@ def test_every_filter_of_a_step_is_told():
 
 def test_what_is_told_of_beams():
     told = []
-    found = beam_search(Chain(WAVES), [0], Settings(limit=5, eos=(2,)), 3, returned=3, seen=told.append)
+    found = beam_search(Chain(WAVES), [0], SamplingConfig(limit=5, eos=(2,)), 3, returned=3, seen=told.append)
     assert [info.step for info in told] == list(range(len(told)))
     assert [info.logits.shape for info in told] == [(1, 9), *[(3, 9)] * (len(told) - 1)]
     for info in told:
@@ -222,7 +222,7 @@ def test_what_is_told_of_beams():
 
 
 def test_draws_follow_the_odds_and_the_seed():
-    settings = Settings(limit=4000, sampled=True)
+    settings = SamplingConfig(limit=4000, sampled=True)
     text = generate(Chain(np.tile(np.log([0.1, 0.6, 0.3]), (3, 1))), [0], settings, np.random.default_rng(0))
     np.testing.assert_allclose(np.bincount(text.ids) / 4000, [0.1, 0.6, 0.3], atol=0.03)
     again = generate(Chain(np.tile(np.log([0.1, 0.6, 0.3]), (3, 1))), [0], settings, np.random.default_rng(0))
@@ -230,12 +230,12 @@ def test_draws_follow_the_odds_and_the_seed():
 
 
 def test_scores_of_given_tokens():
-    np.testing.assert_allclose(score(GREEDY_TRAP[None], [[2, 0, 1]]), np.log([[0.4, 0.4, 0.05]]))
-    np.testing.assert_array_equal(score(np.array([[0.0, 2000.0]], np.float32), [0]), np.float32([-2000]))
+    np.testing.assert_allclose(score_tokens(GREEDY_TRAP[None], [[2, 0, 1]]), np.log([[0.4, 0.4, 0.05]]))
+    np.testing.assert_array_equal(score_tokens(np.array([[0.0, 2000.0]], np.float32), [0]), np.float32([-2000]))
     with pytest.raises(DataError, match="token id 3"):
-        score(GREEDY_TRAP, [0, 1, 3])
+        score_tokens(GREEDY_TRAP, [0, 1, 3])
     with pytest.raises(DataError, match=r"ids \(2,\) for logits \(3,3\)"):
-        score(GREEDY_TRAP, [0, 1])
+        score_tokens(GREEDY_TRAP, [0, 1])
 
 
 @pytest.mark.parametrize("search", [generate, lambda *given: beam_search(*given, 2)], ids=["one", "beams"])
@@ -248,30 +248,30 @@ def test_a_step_that_allows_no_choice(search, bad, message):
     table[[0, 1, 2], [1, 2, 3]] = 0.0
     table[3] = bad
     with pytest.raises(DataError, match=f"^{message}$"):
-        search(Chain(table), [0], Settings(limit=9))
+        search(Chain(table), [0], SamplingConfig(limit=9))
 
 
 @pytest.mark.parametrize("search", [generate, lambda *given: beam_search(*given, 2)], ids=["one", "beams"])
 def test_what_cannot_be_asked(search):
     chain = Chain(np.zeros((3, 3)))
     with pytest.raises(DataError, match=r"^no finite logit at step 0$"):
-        search(chain, [0], Settings(banned=(0, 1, 2)))
+        search(chain, [0], SamplingConfig(banned=(0, 1, 2)))
     with pytest.raises(DataError, match="token id 7"):
-        search(chain, [0], Settings(forced_eos=7))
+        search(chain, [0], SamplingConfig(forced_eos=7))
     with pytest.raises(DataError, match=r"prompt \(0,\)"):
-        search(chain, [], Settings())
+        search(chain, [], SamplingConfig())
     with pytest.raises(UsageError, match="limit -1"):
-        search(chain, [0], Settings(limit=-1))
+        search(chain, [0], SamplingConfig(limit=-1))
     with pytest.raises(UsageError, match="repetition penalty 0"):
-        search(chain, [0], Settings(repetition_penalty=0.0))
+        search(chain, [0], SamplingConfig(repetition_penalty=0.0))
     with pytest.raises(UsageError, match="sample"):
-        search(chain, [0], Settings(sampled=True))
+        search(chain, [0], SamplingConfig(sampled=True))
 
 
 def test_how_many_beams_can_be_asked():
     chain = Chain(np.zeros((3, 3)))
     with pytest.raises(UsageError, match="beams 0"):
-        beam_search(chain, [0], Settings(), 0)
+        beam_search(chain, [0], SamplingConfig(), 0)
     with pytest.raises(UsageError, match="3 texts of 2 beams"):
-        beam_search(chain, [0], Settings(), 2, returned=3)
-    assert beam_search(chain, [0], Settings(limit=1), 1)[0].ids == (0,)
+        beam_search(chain, [0], SamplingConfig(), 2, returned=3)
+    assert beam_search(chain, [0], SamplingConfig(limit=1), 1)[0].ids == (0,)

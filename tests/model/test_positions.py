@@ -5,10 +5,10 @@ import pytest
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import (
-    alibi,
+    alibi_bias,
     alibi_slopes,
-    learned,
-    sinusoidal,
+    learned_positions,
+    sinusoidal_positions,
     t5_bias,
     t5_buckets,
 )
@@ -16,43 +16,43 @@ from attnkit.model import (
 
 def test_sinusoidal_by_hand():
     expected = [[0, 1, 0, 1], [0.8415, 0.5403, 0.0100, 0.99995], [0.9093, -0.4161, 0.0200, 0.9998]]
-    np.testing.assert_allclose(sinusoidal(np.arange(3), 4), expected, atol=5e-5)
+    np.testing.assert_allclose(sinusoidal_positions(np.arange(3), 4), expected, atol=5e-5)
 
 
 def test_sinusoidal_added_to_the_cat_sat():
     x = np.arange(1, 13).reshape(3, 4) / 10
     expected = [[0.1, 1.2, 0.3, 1.4], [1.3415, 1.1403, 0.71, 1.8], [1.8093, 0.5839, 1.12, 2.1998]]
-    np.testing.assert_allclose(x + sinusoidal(np.arange(3), 4), expected, atol=5.1e-5)
+    np.testing.assert_allclose(x + sinusoidal_positions(np.arange(3), 4), expected, atol=5.1e-5)
 
 
 def test_halves_are_the_paper_layout_reordered():
-    paper, halves = sinusoidal(np.arange(9), 6), sinusoidal(np.arange(9), 6, layout="halves")
+    paper, halves = sinusoidal_positions(np.arange(9), 6), sinusoidal_positions(np.arange(9), 6, layout="halves")
     np.testing.assert_array_equal(halves, np.concatenate([paper[:, ::2], paper[:, 1::2]], axis=1))
 
 
 def test_a_shift_is_one_rotation_of_every_encoding():
-    near, far = sinusoidal(np.arange(5), 8), sinusoidal(np.arange(5) + 3, 8)
+    near, far = sinusoidal_positions(np.arange(5), 8), sinusoidal_positions(np.arange(5) + 3, 8)
     np.testing.assert_allclose(near @ near.T, far @ far.T, atol=1e-12)
 
 
 def test_sinusoidal_ranges():
-    assert sinusoidal(np.zeros((2, 3)), 0).shape == (2, 3, 0)
+    assert sinusoidal_positions(np.zeros((2, 3)), 0).shape == (2, 3, 0)
     with pytest.raises(DataError, match="sinusoidal width 5 is not even"):
-        sinusoidal([0], 5)
+        sinusoidal_positions([0], 5)
     with pytest.raises(UsageError, match="layout 'thirds'"):
-        sinusoidal([0], 4, layout="thirds")
+        sinusoidal_positions([0], 4, layout="thirds")
     with pytest.raises(UsageError, match="base 0"):
-        sinusoidal([0], 4, base=0.0)
+        sinusoidal_positions([0], 4, base=0.0)
 
 
 def test_learned_positions_are_rows():
     table = np.arange(6.0).reshape(3, 2)
-    np.testing.assert_array_equal(learned([[2, 0]], table), table[[[2, 0]]])
+    np.testing.assert_array_equal(learned_positions([[2, 0]], table), table[[[2, 0]]])
     for position in (3, -1):
         with pytest.raises(DataError, match=rf"position {position} at \[1\] outside 0..2"):
-            learned([0, position], table)
+            learned_positions([0, position], table)
     with pytest.raises(DataError, match="expected rank 2"):
-        learned([0], np.zeros(3))
+        learned_positions([0], np.zeros(3))
 
 
 def test_alibi_slopes_as_published():
@@ -64,7 +64,7 @@ def test_alibi_slopes_as_published():
 
 
 def test_alibi_falls_with_distance():
-    bias = alibi(np.array([2]), np.arange(4), 8)
+    bias = alibi_bias(np.array([2]), np.arange(4), 8)
     np.testing.assert_array_equal(bias[0], [[-1.0, -0.5, 0.0, -0.5]])
     assert not np.signbit(bias[0, 0, 2])
 

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnkit import layers, model
+from attnkit import model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.inference import layers
 from attnkit.model import reference
-from attnkit.model.blockwise import blockwise_attention
-from attnkit.model.rowwise import rowwise_attention
+from attnkit.model.kernels.incremental_decoder import compile_decode_step
+from attnkit.model.kernels.row_attention import row_attention
+from attnkit.model.kernels.tiled_attention import tiled_attention
 from attnkit.model.scores import SCORES
-from attnkit.model.stepping import one_token
 
 MODELS = Path(__file__).parents[1] / "references" / "models"
 CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
@@ -142,7 +143,7 @@ def test_blocks_of_scores(batch, heads, queries, keys, width, masking):
     rng = np.random.default_rng(1)
     q, k, v = operands(rng, batch, heads, queries, keys, width)
     mask = masked(masking, rng, batch, queries, keys)
-    found, lse = blockwise_attention(q, k, v, mask=given_to_core(mask), scale=width**-0.5)
+    found, lse = tiled_attention(q, k, v, mask=given_to_core(mask), scale=width**-0.5)
     same(found, reference.attention(q, k, v, over_heads(mask)))
     seen = np.broadcast_to(over_heads(mask), (*q.shape[:-1], keys)).any(axis=-1)
     assert np.isneginf(lse).tolist() == (~seen).tolist()
@@ -170,7 +171,7 @@ def test_rows_of_scores(batch, heads, queries, keys, width, masking):
     q, k, v = operands(rng, batch, heads, queries, keys, width)
     mask = masked(masking, rng, batch, queries, keys)
     options = {"mask": given_to_core(mask), "scale": width**-0.5}
-    found = rowwise_attention(SCORES["scaled-dot"], {}, q, k, v, 0, **options)
+    found = row_attention(SCORES["scaled-dot"], {}, q, k, v, 0, **options)
     same(found["heads"], reference.attention(q, k, v, over_heads(mask)))
 
 
@@ -201,13 +202,13 @@ def test_feed_forward():
 
 @pytest.mark.parametrize("width", [2, 4, 512])
 def test_sinusoidal_positions(width):
-    same(model.sinusoidal(np.arange(100), width), reference.sinusoidal_positions(100, width))
+    same(model.sinusoidal_positions(np.arange(100), width), reference.sinusoidal_positions(100, width))
 
 
 def test_embeddings():
     table, ids = np.random.default_rng(7).standard_normal((9, 6)), np.array([[3, 0, 8], [1, 1, 2]])
     x = model.scale_embedding(model.embed(ids, table))
-    same(model.add_positions(x, np.arange(3), lambda t: model.sinusoidal(t, 6)), reference.embed(ids, table))
+    same(model.add_positions(x, np.arange(3), lambda t: model.sinusoidal_positions(t, 6)), reference.embed(ids, table))
 
 
 def test_next_token():
@@ -254,7 +255,7 @@ def wide(core):
 
 @pytest.fixture(scope="module")
 def core():
-    return wide(layers.of(open_checkpoint(str(MODELS / "transformer"))))
+    return wide(layers.core_model(open_checkpoint(str(MODELS / "transformer"))))
 
 
 def test_stacks_of_a_published_model(core):
@@ -262,13 +263,13 @@ def test_stacks_of_a_published_model(core):
     width, heads = core.config.width, core.config.encoder.heads
     source, target = rng.standard_normal((2, 5, width)), rng.standard_normal((2, 4, width))
     real = np.arange(5) < np.array([5, 3])[:, None, None]  # (B, 1, S)
-    memory = model.run(core, model.program(core.config, "encoder"), source, model.Context(mask=real))
+    memory = model.run(core, model.layer_plan(core.config, "encoder"), source, model.Context(mask=real))
     encoded = reduce(
         lambda x, one: reference.encoder_layer(x, one, heads=heads, mask=real), stack(core, "encoder"), source
     )
     same(memory, reference.layer_norm(encoded, **core.params["encoder.norm"]))
     context = model.Context(memory=memory, memory_mask=real)
-    ours = model.run(core, model.program(core.config, "decoder"), target, context)
+    ours = model.run(core, model.layer_plan(core.config, "decoder"), target, context)
     decoded = reduce(
         lambda x, one: reference.decoder_layer(x, memory, one, heads=heads, memory_mask=real),
         stack(core, "decoder"), target,
@@ -282,7 +283,9 @@ def test_a_decoder_that_reads_token_by_token(core):
     x, memory = rng.standard_normal((2, 6, width)), rng.standard_normal((2, 5, width))
     expected = reduce(lambda y, one: reference.decoder_layer(y, memory, one, heads=heads), stack(core, "decoder"), x)
     expected = reference.layer_norm(expected, **core.params["decoder.norm"])
-    steps, cache = model.program(core.config, "decoder"), model.Cache()
+    steps, cache = model.layer_plan(core.config, "decoder"), model.KVCache()
     plain = [model.run(core, steps, x[:, t : t + 1], model.Context(memory=memory, cache=cache)) for t in range(3)]
-    fast = one_token(core.config, core.params, steps, cache)  # goes on from the keys and values of the first three
+    fast = compile_decode_step(
+        core.config, core.params, steps, cache
+    )  # goes on from the keys and values of the first three
     same(np.concatenate([*plain, *(fast(x[:, t], {})[:, None] for t in range(3, 6))], axis=1), expected)

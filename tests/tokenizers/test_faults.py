@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnkit.errors import DataError, FileError, UsageError
-from attnkit.tokenizers import from_folder, from_json
+from attnkit.tokenizers import from_json, load_tokenizer
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 466247\n"
@@ -16,7 +16,7 @@ WORDS = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n"
 
 def fails(path, message, kind=DataError, text=None):
     with pytest.raises(kind, match=message) as caught:
-        tokenizer = from_folder(str(path))
+        tokenizer = load_tokenizer(str(path))
         if text is not None:
             tokenizer.encode(text)
     assert "\n" not in str(caught.value)
@@ -69,7 +69,7 @@ def test_an_id_out_of_reason(tmp_path):
     model = {"type": "WordLevel", "vocab": {"a": 4_000_000_000}, "unk_token": "a"}
     write(tmp_path, tokenizer_json={"model": model})
     with pytest.raises(DataError, match="id 4000000000"):
-        _ = from_folder(str(tmp_path)).vocabulary
+        _ = load_tokenizer(str(tmp_path)).vocabulary
 
 
 def test_a_text_without_an_unknown_token(tmp_path):
@@ -127,7 +127,7 @@ def test_sentencepiece_models_without_their_vocabulary(tmp_path):
     write(tmp_path, vocab_json={"</s>": 0})
     fails(tmp_path, "vocab.json: the vocabulary of 1 tokens has no unk token")
     with pytest.raises(FileError, match=r"target\.spm: No such file"):
-        from_folder(str(tmp_path), "target")
+        load_tokenizer(str(tmp_path), "target")
 
 
 def test_yaml_lines(tmp_path):
@@ -158,7 +158,7 @@ def test_escapes_that_stand_for_no_character(tmp_path, escape):
 
 def test_every_escape_of_yaml(tmp_path):
     (tmp_path / "vocab.yml").write_text(r'"\x41\u00e9\U0001f642\t\"\\\N\_\L\P\/\ ": 0')
-    assert from_folder(str(tmp_path)).vocabulary == ['Aé🙂\t"\\\x85\xa0\u2028\u2029/ ']
+    assert load_tokenizer(str(tmp_path)).vocabulary == ['Aé🙂\t"\\\x85\xa0\u2028\u2029/ ']
 
 
 def test_extra_ids_that_the_model_has_no_room_for(tmp_path):
@@ -176,5 +176,7 @@ def test_very_many_tokens_found_whole(tmp_path):
     """A pattern of so many alternatives takes half a minute to make."""
     (tmp_path / "spiece.model").write_bytes((MODELS / "t5" / "spiece.model").read_bytes())
     write(tmp_path, tokenizer_config_json={"extra_ids": 1 << 16})
-    tokens = from_folder(str(tmp_path)).encode("a <extra_id_1> b <extra_id_12> <extra_id_65535><extra_id_x>").spellings
+    tokens = (
+        load_tokenizer(str(tmp_path)).encode("a <extra_id_1> b <extra_id_12> <extra_id_65535><extra_id_x>").spellings
+    )
     assert [one for one in tokens if one.startswith("<extra")] == ["<extra_id_1>", "<extra_id_12>", "<extra_id_65535>"]

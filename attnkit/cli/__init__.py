@@ -1,0 +1,1 @@
+"""What every tool shares: options, operands, stages of a pipe, output, errors and exit codes."""

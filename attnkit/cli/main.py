@@ -1,0 +1,156 @@
+"""The process from its arguments to its exit code: the single place where errors become a line."""
+
+import errno
+import gc
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from attnkit import __version__, commands
+from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, FileError, UsageError, escaped, shortened
+
+if TYPE_CHECKING:
+    from attnkit.cli.tool import Stage
+
+FIRST_STEPS = 'attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit mask --causal | attnkit attend --heads 2'
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line; the exit code (the table of them is in the README)."""
+    place = "attnkit"
+    try:
+        if not arguments or arguments[0] in ("-h", "--help", "--version"):
+            text = f"attnkit {__version__}\n" if "--version" in arguments else overview()
+            os.write(1, text.encode())
+            return 0
+        if arguments[0] == "help":
+            place = "attnkit help"
+            return show_help(arguments[1:])
+        chosen = commands.find_tool(arguments[0])
+        place = f"attnkit {chosen.name}"
+        from attnkit.cli.parser import parse
+
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # the signs of the help in an encoding without them
+        call = parse(chosen, arguments[1:])
+        gc.freeze()  # the modules will be needed to the end
+        gc.enable()
+        status = 0 if call is None else execute(call)
+        if sys.stdout:  # what Typer's help left in it
+            sys.stdout.flush()
+        elif call is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return status
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
+        return failed(error, place)
+
+
+def execute(call: "Stage") -> int:
+    """Run a call from its input to its output; warnings become lines on standard error."""
+    import warnings
+
+    from attnkit.cli import output
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        at_work = call.current or call
+        if not at_work.common.get("quiet"):
+            word = "note" if issubclass(category, AttnkitNote) else "warning"
+            output.write_stderr(f"attnkit {at_work.tool.name}: {word}: {shortened(escaped(str(message)))}\n")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not call.common.get("quiet"):
+            warnings.simplefilter("default", AttnkitWarning)
+            warnings.simplefilter("always", AttnkitNote)
+        warnings.showwarning = show
+        if os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not call.common.get("quiet"):
+            type(call).report = output.PROGRESS.report
+        type(call).remark = output.show_remark
+        return output.write(call)
+
+
+def show_help(names: list[str]) -> int:
+    """Print the options of a tool, the page of a topic, or a list of both; UsageError for another name."""
+    from attnkit import help as pages
+
+    topics = pages.list_topics()
+    if len(names) > 1:
+        raise UsageError(f"expected one TOOL or TOPIC, got {len(names)}: {' '.join(names)}")
+    if not names or names[0] in ("-h", "--help", "help"):
+        return main(["--help"])
+    if names[0] in commands.TOOLS:
+        return main([names[0], "--help"])
+    if names[0] not in topics:
+        from attnkit.cli.options import suggest
+
+        meant = suggest(names[0], [*commands.TOOLS, *topics])
+        raise UsageError(f"no tool or topic {names[0]!r}{meant or '; attnkit help lists both'}")
+    page = pages.read_page(names[0])
+    if os.isatty(1):
+        from attnkit import display
+
+        look = display.detect_style(True, os.environ, "utf-8")
+        page = pages.render_page(page, look.width, bold=look.color)
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    sys.stdout.write(page)
+    sys.stdout.flush()
+    return 0
+
+
+def cut_short() -> int:
+    """Say which mapped file is shorter than it was, the temporaries removed: its exit code, 0 where none is."""
+    from attnkit.cli.tool import Stage
+    from attnkit.formats import streams
+
+    streams.remove_temporaries()
+    name = streams.cut_short()
+    place = f"attnkit {Stage.current.tool.name}" if Stage.current else "attnkit"
+    return failed(FileError("cut short while it was read", name), place) if name else 0
+
+
+def overview() -> str:
+    """What `attnkit` alone prints."""
+    from attnkit import help as pages
+
+    rows = "".join(f"  {name:<10} {what}\n" for name, what in commands.TOOLS.items())
+    topics = "".join(f"  {name:<12} {title}\n" for name, title in pages.list_topics().items())
+    return f"""Usage: attnkit TOOL [INPUT] [OPTIONS]
+
+The Transformer as Unix tools.
+
+{rows}
+{topics}
+  attnkit TOOL --help   its options and an example
+  attnkit help TOPIC    a page of documentation
+  attnkit --version
+
+Example:
+  {FIRST_STEPS}
+"""
+
+
+def failed(error: BaseException, place: str) -> int:
+    """Say in one line what went wrong; the exit code of its kind."""
+    if os.environ.get("ATTNKIT_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    if isinstance(error, AttnkitError):
+        code, line = error.exit_code, str(error)
+    elif isinstance(error, OSError):
+        name = "<stdout>: write error" if error.filename is None else os.fsdecode(error.filename)
+        code, line = 4, f"{name}: {error.strerror}"
+    elif isinstance(error, MemoryError):
+        code, line = 3, f"not enough memory{': ' if str(error) else ''}{error}"
+    else:
+        code, line = 70, f"a bug in attnkit: {type(error).__name__}: {error} (ATTNKIT_DEBUG=1 shows where)"
+    from attnkit.cli import output
+
+    output.write_stderr(f"{getattr(error, 'place', '') or place}: {shortened(escaped(line))}\n")
+    return code

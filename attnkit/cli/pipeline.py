@@ -1,0 +1,90 @@
+"""Pipelines in one process: a line of text to stages, and stages to one flow."""
+
+import shlex
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from attnkit import commands, formats
+from attnkit.cli import parser
+from attnkit.cli.output_format import DISPLAY_FORMATS, text_format
+from attnkit.cli.tool import Records, Result, Stage
+from attnkit.errors import UsageError
+from attnkit.record import Record
+
+
+def parse_stages(text: str) -> list[Stage]:
+    """The stages of a pipeline: quoted as in a shell, parted by |, with # comments; line ends are spaces.
+
+    >>> [call.tool.name for call in parse_stages("embed 'a b' --dim 2 | attnkit layernorm  # normalize")]
+    ['embed', 'layernorm']
+    """
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="|<>&;")
+    lexer.whitespace_split, lexer.commenters = True, "#"
+    try:
+        words = list(lexer)
+    except ValueError as error:
+        raise UsageError(f"cannot read the pipeline: {str(error).lower()}") from None
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word == "|":
+            parts.append([])
+        elif word and set(word) <= set("|<>&;"):
+            raise UsageError(f"{word!r} is the shell's: a pipeline here has | alone (-o FILE writes, INPUT reads)")
+        else:
+            parts[-1].append(word)
+    calls = [parse_stage(part[1:] if part[:1] == ["attnkit"] else part) for part in parts]
+    for call in calls[:-1]:
+        call.inner = True
+        if call.common.get("output"):
+            raise UsageError(f"{call.tool.name} -o {call.common['output']}: only the last stage writes a file")
+        if call.common.get("format") in DISPLAY_FORMATS or (call.tool.eyes and "format" not in call.common):
+            raise UsageError(f"{call.tool.name} prints for eyes: the next stage cannot read that (-f FORMAT)")
+        if call.tool.prints(call.parameters):
+            text_format(call.common)
+    return calls
+
+
+def parse_stage(arguments: list[str]) -> Stage:
+    """One stage of a pipeline from its words."""
+    if not arguments:
+        raise UsageError("an empty stage: nothing on one side of a |")
+    chosen = commands.find_tool(arguments[0])
+    if chosen.name in ("run", "history"):
+        raise UsageError(f"{chosen.name} is no stage of a pipeline")
+    call = parser.parse(chosen, arguments[1:])
+    if call is None:
+        raise UsageError("--help is no stage of a pipeline")
+    return call
+
+
+def chain_stages(
+    calls: list[Stage],
+    after: Callable[[int, Stage, Result], None] = lambda at, call, result: None,
+    at: int = 0,
+    upstream: Records | None = None,
+) -> Records:
+    """The flow out of the last stage; every record is handed on as it would be read back from a pipe.
+
+    after   (index, stage, result), called with every result of every stage
+    """
+    here = calls[at].flow(upstream)
+    results = with_callbacks(here.items, partial(after, at, calls[at]))
+    if at == len(calls) - 1:
+        return Records(here.format, results)
+    format, results = calls[at].settled(calls[at].choose(here.format), results)
+    takes_bfloat16 = calls[at + 1].dtype == "bfloat16"
+    arriving = split_pipeline(calls[at].departing(results, format), format, takes_bfloat16)
+    return chain_stages(calls, after, at + 1, Records(format, arriving))
+
+
+def with_callbacks(results: Iterator[Result], after: Callable[[Result], None]) -> Iterator[Result]:
+    """The results, each shown to `after` on its way."""
+    for result in results:
+        after(result)
+        yield result
+
+
+def split_pipeline(results: Iterator[Result], format: str, bfloat16: bool) -> Iterator[Result]:
+    """The results as they would arrive through a pipe in this format, at a stage that takes bfloat16 or not."""
+    for result in results:
+        yield formats.round_trip(result, format, bfloat16) if isinstance(result, Record) else result

@@ -1,0 +1,212 @@
+"""Records to bytes and back: one file a format; streams, strict readers, atomic files.
+
+    record.py       the record that flows through a pipe
+    files.py        byte sources read once, sinks that replace a file as a whole
+    dtypes.py       which dtypes and shapes there are, and conversion between dtypes
+    npy.py npz.py safetensors.py json.py   the formats, each with `read` and `encode`
+    archive.py zipstream.py   the ZIP container of npz, in memory and from front to back
+    syntax.py       the strict JSON parser
+    numbers.py      tensors as nested lists of numbers
+    meta.py         axes, labels and history as JSON
+
+Formats are imported when a file needs them: a stage of a pipe pays only for its own.
+"""
+
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from attnkit.errors import DataError
+from attnkit.formats.dtypes import cast, first_non_finite, physical_memory, to_contiguous, unsupported
+from attnkit.formats.streams import (
+    Buffer,
+    Sink,
+    Source,
+    name_errors,
+    open_sink,
+    open_source,
+    regular_files_only,
+    release_pages,
+    write_all,
+    write_together,
+)
+from attnkit.record import Record
+
+__all__ = [
+    "FORMATS",
+    "STREAMS",
+    "Record",
+    "Sink",
+    "Source",
+    "Stream",
+    "cast",
+    "encode",
+    "first_non_finite",
+    "load",
+    "open_sink",
+    "open_source",
+    "physical_memory",
+    "read",
+    "regular_files_only",
+    "release_pages",
+    "round_trip",
+    "save",
+    "suffix_format",
+    "write_all",
+    "write_together",
+]
+
+FORMATS = ("json", "npy", "npz", "safetensors")
+STREAMS = ("json", "npy", "npz")  # formats that hold several records back to back
+SUFFIXES = {".json": "json", ".jsonl": "json", ".ndjson": "json"} | {f".{name}": name for name in FORMATS[1:]}
+
+# What JSON begins with, and what is likely meant to be JSON: its parser says where it goes wrong.
+JSON_STARTS = b" \t\r\n{[\"-0123456789+'/#"
+JSON_WORDS = (b"true", b"fals", b"null", b"NaN", b"Infi")
+SIGNATURES = {
+    b"\x1f\x8b": "gzip",
+    b"\x89PNG": "PNG",
+    b"\x7fELF": "ELF",
+    b"\x89HDF": "HDF5",
+    b"\xff\xd8\xff": "JPEG",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"%PDF": "PDF",
+    b"GGUF": "GGUF",
+    b"version https://git-lfs": "Git LFS pointer",
+    b"<": "HTML or XML",
+}
+SAFETENSORS_HEADER = 100_000_000  # no header is longer, so the high bytes of its length are zero
+
+
+class Stream:
+    """The records of one source, in order, read as they are asked for.
+
+    format  "json", "npy", "npz" or "safetensors"
+    """
+
+    def __init__(self, format: str, records: Iterator[Record]) -> None:
+        self.format = format
+        self._records = records
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._records
+
+
+def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True) -> Stream:
+    """The records of a source, its format told by its first bytes; DataError names the source.
+
+    bfloat16   take 2-byte void elements of NPY, which is how NumPy saves bfloat16, for it
+    lone_is_x  call the only tensor of a record `x`, whatever it is called in the file
+
+    >>> stream = read(Source.of(b"[1, 2][3]"))
+    >>> stream.format, [record["x"].tolist() for record in stream]
+    ('json', [[1, 2], [3]])
+    """
+    with name_errors(source.name):
+        format = _sniff(source)
+    options = {"bfloat16": bfloat16} if format in ("npy", "npz") else {}
+    records: Iterator[Record] = _module(format).read(source, **options)
+    return Stream(format, map(_lone_as_x, records) if lone_is_x else records)
+
+
+def encode(record: Record, format: str, indent: bool = False) -> list[Buffer]:
+    """A record as the bytes of a file; DataError where the format cannot hold it.
+
+    indent  JSON on several lines, one matrix row a line
+
+    >>> import numpy as np
+    >>> encode(Record({"x": np.array([True])}), "json")
+    [b'{"tensors":{"x":{"dtype":"bool","shape":[1],"data":[true]}},"labels":{},"history":[]}\\n']
+    """
+    buffers: list[Buffer] = _module(format).encode(record, **({"indent": True} if indent else {}))
+    return buffers
+
+
+def load(path: str) -> Record:
+    """The one record of a file; DataError where it holds several."""
+    with open_source(path) as source:
+        records = list(read(source))
+    if len(records) != 1:
+        raise DataError(f"{len(records)} records (expected 1)", path)
+    return records[0]
+
+
+def save(record: Record, path: str) -> None:
+    """A record to a file, replaced in one step, in the format of its suffix (JSON where it has none)."""
+    with open_sink(path) as sink:
+        sink.write(encode(record, suffix_format(path) or "json"))
+
+
+def round_trip(record: Record, format: str, bfloat16: bool = False) -> Record:
+    """The record as `read` gives it back after `encode`, without encoding; DataError where that would fail.
+
+    >>> import numpy as np
+    >>> round_trip(Record({"x": np.ones(2), "ids": np.arange(2)}, labels={"model": ["a", "b"]}), "npy")
+    <Record: x (2,) float64>
+    """
+    if format == "npy":
+        array = to_contiguous(_module("npy").only_tensor(record))
+        if array.dtype.name == "bfloat16" and not bfloat16:
+            raise unsupported("<V2", "; if it is bfloat16: --dtype bfloat16")
+        return Record({"x": array})
+    as_read = _module("json").canonical if format == "json" else to_contiguous
+    tensors = {name: as_read(array) for name, array in record.tensors.items()}
+    axes = {name: tuple(names) for name, names in record.axes.items() if name in tensors}
+    return _lone_as_x(Record(tensors, axes, record.labels, record.history))
+
+
+def suffix_format(path: str) -> str | None:
+    """The format that the end of a file name stands for.
+
+    >>> suffix_format("out.jsonl"), suffix_format("out.txt")
+    ('json', None)
+    """
+    return next((format for suffix, format in SUFFIXES.items() if path.lower().endswith(suffix)), None)
+
+
+def _module(format: str) -> Any:
+    return importlib.import_module(f"attnkit.formats.{format}")
+
+
+def _lone_as_x(record: Record) -> Record:
+    """The record with its only tensor called `x`, so that files of one array flow whatever it is called."""
+    if len(record.tensors) != 1 or "x" in record:
+        return record
+    [(name, array)] = record.tensors.items()
+    axes = {"x": record.axes[name]} if name in record.axes else {}
+    return replace(record, tensors={"x": array}, axes=axes)
+
+
+def _sniff(source: Source) -> str:
+    """The format of a source, from no more bytes than it takes: a short document may be all there is."""
+    start = source.peek(4)
+    if not start:
+        raise source.empty("NPY, NPZ, JSON or safetensors")
+    if start == b"\x93NUM"[: len(start)]:
+        return "npy"
+    if start in (b"PK\x03\x04", b"PK\x05\x06"):
+        return "npz"
+    likely_json = start[0] in JSON_STARTS or start.startswith((*JSON_WORDS, b"\xef\xbb\xbf"))
+    if likely_json and min(start) > 5:  # the fourth byte of a header's length is less
+        return "json"
+    head = source.peek(512)
+    length = int.from_bytes(head[:8], "little")
+    looks = next((name for signature, name in SIGNATURES.items() if head.startswith(signature)), None)
+    pickled = re.match(rb"\x80[\x02-\x05][^\x00]", head)  # its version, and the first of its instructions
+    is_header = head[8:9] == b"{" or (length <= SAFETENSORS_HEADER and not looks and not pickled)
+    if is_header and not _is_text(head[:8]):
+        return "safetensors"
+    if pickled:
+        raise DataError("object arrays (pickle) are never loaded")
+    looks = looks or ("text" if _is_text(head) else None)
+    raise DataError("not a tensor file" + (f" (looks like {looks})" if looks else ""))
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether bytes are UTF-8 (the last character perhaps cut) without control characters."""
+    text = head.decode("utf-8", "ignore")
+    return len(text.encode()) > len(head) - 4 and all(c.isprintable() or c in "\t\r\n\f" for c in text)

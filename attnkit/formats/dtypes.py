@@ -1,0 +1,253 @@
+"""The dtypes and shapes that attnkit's files may hold, and the way from one dtype to another."""
+
+import math
+import os
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.record import Array
+
+NAMES = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint64",
+    "uint32",
+    "uint16",
+    "uint8",
+    "bool",
+)
+PRECISION = {"float32": 24, "float16": 11, "bfloat16": 8}  # bits of the significand, the hidden one included
+MOST_DIMENSIONS = 64  # NumPy's own limit
+LARGEST_EMPTY = 1 << 24  # what the other dimensions of a tensor without elements may multiply to
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of that name; DataError where attnkit does not support it.
+
+    >>> dtype_of("float32")
+    dtype('float32')
+    """
+    if name == "bfloat16":
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return found
+    if name not in NAMES:
+        raise unsupported(name)
+    return np.dtype(name)
+
+
+@cache
+def name_of(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype, whatever its byte order; DataError where attnkit does not support it.
+
+    >>> name_of(np.dtype(">f4"))
+    'float32'
+    """
+    if dtype.name not in NAMES:
+        raise unsupported(dtype.name)
+    return dtype.name
+
+
+def unsupported(name: str, hint: str = "") -> DataError:
+    """The error for a dtype that attnkit does not support."""
+    return DataError(f"dtype {name} not supported (use float16/32/64, bfloat16, ints, bool){hint}")
+
+
+@cache
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is one of the four float dtypes (bfloat16 is no `np.floating`).
+
+    >>> is_float(np.dtype("float16")), is_float(np.dtype("int8"))
+    (True, False)
+    """
+    return name_of(dtype) in ("float64", *PRECISION)
+
+
+def checked_shape(dimensions: Sequence[object]) -> tuple[int, ...]:
+    """Dimensions read from a file as a shape; DataError unless each is a whole number >= 0.
+
+    >>> checked_shape([2, 3])
+    (2, 3)
+    """
+    if len(dimensions) > MOST_DIMENSIONS:
+        raise DataError(f"invalid shape: {len(dimensions)} dimensions (limit {MOST_DIMENSIONS})")
+    sizes = [size for size in dimensions if type(size) is int and size >= 0]
+    if len(sizes) < len(dimensions):
+        raise DataError(f"invalid shape ({', '.join(str(size)[:40] for size in dimensions)})")
+    return tuple(sizes)
+
+
+def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
+    """The bytes of an array; DataError where no array, or this machine, can be so large.
+
+    >>> byte_count((3, 4), 8)
+    96
+    """
+    check_empty(shape)
+    if math.prod(size or 1 for size in shape) * itemsize >= 2**63:  # NumPy wants this even of empty arrays
+        raise DataError(f"shape {str(shape)[:80]} too large")
+    count = math.prod(shape) * itemsize
+    if count > physical_memory():
+        raise DataError(f"shape {str(shape)[:80]} needs {is_readable(count)}, more than this machine's memory")
+    return count
+
+
+def check_empty(shape: tuple[int, ...]) -> None:
+    """Refuse a shape without elements whose other dimensions are huge: no bytes pay for the rows it would cost.
+
+    >>> check_empty((0, 768))
+    >>> check_empty((20_000_000, 0))
+    Traceback (most recent call last):
+    attnkit.errors.DataError: shape (20000000, 0) too large for no elements (limit 16777216 without its zeros)
+    """
+    if 0 in shape and math.prod(size or 1 for size in shape) > LARGEST_EMPTY:
+        raise DataError(f"shape {str(shape)[:80]} too large for no elements (limit {LARGEST_EMPTY} without its zeros)")
+
+
+def physical_memory() -> int:
+    """Return the bytes of memory this machine has; without limit where the system does not say."""
+    try:
+        pages = os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        pages = -1
+    return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else sys.maxsize
+
+
+def is_readable(count: int) -> str:
+    """A number of bytes for people.
+
+    >>> is_readable(1536), is_readable(4 * 10**12)
+    ('1.5 KB', '4.0 TB')
+    """
+    if count < 1000:
+        return f"{count} bytes"
+    power = min((len(str(count)) - 1) // 3, 4)
+    return f"{count / 1000**power:.1f} {('KB', 'MB', 'GB', 'TB')[power - 1]}"
+
+
+def from_bytes(data: Array, dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool = False) -> Array:
+    """Bytes (as uint8) as a read-only native array, copied only where they must be.
+
+    >>> from_bytes(np.array([0, 1, 0, 2], np.uint8), np.dtype(">i2"), (2,))
+    array([1, 2], dtype=int16)
+    """
+    if dtype == np.bool_ and data.size and data.max() > 1:
+        raise DataError(f"bool value {data.max()} (expected 0 or 1)")
+    array = data.view(dtype)
+    native = array.astype(dtype.newbyteorder("<")) if dtype.byteorder == ">" else array
+    aligned = native if native.flags.aligned else native.copy()
+    result = np.asarray(aligned.reshape(shape, order="F" if fortran else "C"), order="C")
+    result.flags.writeable = False
+    return result
+
+
+def to_contiguous(array: Array) -> Array:
+    """The array as files hold it: little-endian, C order, a supported dtype; DataError where no file can.
+
+    >>> to_contiguous(np.ones((2, 3), ">f4").T).flags.c_contiguous
+    True
+    """
+    name_of(array.dtype)
+    check_empty(array.shape)
+    order = array.dtype.newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
+    return np.asarray(array, dtype=order, order="C")
+
+
+def byte_view(array: Array) -> memoryview:
+    """The bytes of an array, copied only where it is not plain.
+
+    >>> bytes(byte_view(np.array([1, 2], ">i2")))
+    b'\\x01\\x00\\x02\\x00'
+    """
+    return to_contiguous(array).reshape(-1).view(np.uint8).data
+
+
+def round_to(doubles: Array, name: str) -> Array:
+    """float64 -> the float dtype of that name, rounded once, to nearest even; too large becomes infinite.
+
+    >>> round_to(np.array([0.1]), "float16")
+    array([0.1], dtype=float16)
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        if name != "bfloat16":
+            return np.asarray(doubles.astype(name))
+        # ml_dtypes goes through float32 and so rounds twice: round that first step to odd instead.
+        singles = doubles.astype(np.float32)
+        inexact = np.isfinite(doubles) & (singles != doubles)
+        beyond = inexact & (np.abs(singles) > np.abs(doubles))
+        bits = singles.view(np.uint32) - beyond.astype(np.uint32)  # toward zero
+        bits |= inexact.astype(np.uint32)
+        return np.asarray(bits.view(np.float32).astype(dtype_of(name)))
+
+
+def cast(array: Array, name: str) -> Array:
+    """The array in the dtype of that name; DataError names the first element that it cannot hold.
+
+    >>> cast(np.array([1.0, 2.0]), "uint8")
+    array([1, 2], dtype=uint8)
+    """
+    source, target = name_of(array.dtype), dtype_of(name)
+    if source == name:
+        return array
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        result = round_to(array, name) if source == "float64" and name in PRECISION else array.astype(target)
+        misfits = np.flatnonzero(~_fits(array, result))
+    if misfits.size:
+        index = np.unravel_index(misfits[0], array.shape)
+        raise outside("".join(f"[{i}]" for i in index), array[index], name)
+    return result
+
+
+def _fits(array: Array, result: Array) -> Array:
+    """Which elements a conversion kept: floats may lose digits but not become infinite."""
+    if is_float(result.dtype):
+        return np.isfinite(result) | ~np.isfinite(array) if is_float(array.dtype) else np.isfinite(result)
+    if is_float(array.dtype):
+        low, high = (0, 1) if result.dtype == np.bool_ else bounds(result.dtype.name)
+        doubles = array.astype(np.float64)
+        return np.asarray((doubles >= low) & (doubles < high + 1) & (np.trunc(doubles) == doubles))
+    return np.asarray((result.astype(array.dtype) == array) & ((result < 0) == (array < 0)))
+
+
+def bounds(name: str) -> tuple[int, int]:
+    """The least and the greatest value of an integer dtype.
+
+    >>> bounds("uint8")
+    (0, 255)
+    """
+    return int(np.iinfo(name).min), int(np.iinfo(name).max)
+
+
+def outside(path: str, value: object, name: str) -> DataError:
+    """The error for an element that a dtype cannot hold."""
+    return DataError(f"{f'element {path}' if path else 'the value'} is {value}, outside {name}")
+
+
+def first_non_finite(x: Array) -> str:
+    """The first NaN or infinity of a float tensor and its index, "" where there is none.
+
+    >>> first_non_finite(np.array([[0.0, np.nan]]))
+    'nan at [0][1]'
+    """
+    if x.dtype.kind not in "fV":
+        return ""
+    with np.errstate(all="ignore"):
+        if np.isfinite(x.sum(dtype=np.float32 if x.itemsize == 2 else None)):
+            return ""
+        at = np.argwhere(~np.isfinite(x))
+    if not len(at):
+        return ""
+    index = tuple(int(i) for i in at[0])
+    return f"{float(x[index])} at " + "".join(f"[{i}]" for i in index)

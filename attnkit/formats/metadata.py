@@ -1,0 +1,102 @@
+"""What a record carries beside its tensors, axes, labels and history, to and from JSON."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from attnkit.errors import DataError
+from attnkit.formats.json_parser import JSONParser
+from attnkit.record import Labels, Record
+
+PARTS = ("axes", "labels", "history")
+VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,64}", re.ASCII)
+SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+def dumps(value: object) -> bytes:
+    """Compact JSON; DataError for text that is not Unicode, such as a file name in another encoding.
+
+    >>> dumps({"token": ["a"]})
+    b'{"token":["a"]}'
+    """
+    import orjson
+
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError as error:
+        raise DataError(f"labels or history cannot be written: {error}") from error
+
+
+def parts(record: Record) -> dict[str, Any]:
+    """Axes, labels and history as JSON holds them."""
+    axes = {name: list(record.axes[name]) for name in record.tensors if name in record.axes}
+    return {"axes": axes, "labels": record.labels, "history": record.history}
+
+
+def loads(text: bytes) -> dict[str, Any]:
+    """The object in a JSON text; DataError with its position where it is not one."""
+    parser = JSONParser(text=text)
+    value = parser.value()
+    parser.finish()
+    if not isinstance(value, dict):
+        raise DataError("axes, labels and history are not a JSON object")
+    return value
+
+
+def with_metadata(record: Record, values: dict[str, Any]) -> Record:
+    """The record with axes, labels and history, once they are known to fit it."""
+    check_keys(values, PARTS)
+    axes = values.get("axes", {})
+    if not isinstance(axes, dict):
+        raise DataError('key "axes" is not an object')
+    return Record(
+        record.tensors,
+        {name: axis_names(names) for name, names in axes.items()},
+        checked_labels(values.get("labels", {})),
+        checked_history(values.get("history", [])),
+    ).checked()
+
+
+def check_keys(keys: Iterable[str], allowed: tuple[str, ...]) -> None:
+    """Makes sure that no key would be ignored."""
+    for key in keys:
+        if key not in allowed:
+            raise DataError(f'unknown key "{key[:40]}" (expected {", ".join(allowed)})')
+
+
+def axis_names(value: object) -> tuple[str, ...]:
+    """Axis names from JSON: a list of strings."""
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise DataError('key "axes" is not a list of strings')
+    return tuple(value)
+
+
+def checked_labels(value: object) -> dict[str, Labels]:
+    """Labels from JSON: per axis a list of strings, or of such lists."""
+    if not isinstance(value, dict):
+        raise DataError('key "labels" is not an object')
+    for axis, labels in value.items():
+        rows = labels if isinstance(labels, list) and labels and isinstance(labels[0], list) else [labels]
+        if not all(isinstance(row, list) and all(isinstance(label, str) for label in row) for row in rows):
+            raise DataError(f'labels of axis "{axis[:40]}" are not a list of strings, nor of such lists')
+    return value
+
+
+def checked_history(value: object) -> list[dict[str, Any]]:
+    """History from JSON: a list of objects, each with a command, its version, the SHA-256 of the files it read.
+
+    `beside` is the file that the command wrote the record to, where it is not its result.
+    """
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise DataError('key "history" is not a list of objects')
+    for at, entry in enumerate(value):
+        files = entry.get("files", {})
+        texts = entry.get("command"), entry.get("version"), entry.get("beside", "")
+        if not (isinstance(files, dict) and all(isinstance(text, str) for text in texts)):
+            raise DataError(f'entry {at} of key "history" is not an object of "command", "version" and "files"')
+        if not VERSION.fullmatch(entry["version"]):
+            raise DataError(f'entry {at} of key "history": version {entry["version"]!r} is none of attnkit')
+        for file, digest in files.items():
+            if not (isinstance(digest, str) and SHA256.fullmatch(digest)):
+                raise DataError(f'entry {at} of key "history": {file!r} has no SHA-256, but {digest!r}')
+    return value

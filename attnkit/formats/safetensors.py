@@ -1,0 +1,216 @@
+"""safetensors: a JSON header, then the bytes of each tensor; all else of a record is in `__metadata__`."""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.formats.dtypes import byte_count, byte_view, checked_shape, dtype_of, from_bytes, name_of, to_contiguous
+from attnkit.formats.json_parser import JSONParser
+from attnkit.formats.metadata import dumps, loads, parts, with_metadata
+from attnkit.formats.streams import Buffer, Mapped, Source, map_file, name_errors, within
+from attnkit.record import Array, Record
+
+DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+CODES = {name: code for code, name in DTYPES.items()}
+METADATA = "__metadata__"
+LONGEST_HEADER = 100_000_000  # the limit of the safetensors library
+KEYS = re.compile(rb'"(?:[^"\\]++|\\.)*+"(\s*+:)?', re.DOTALL)  # every string, and whether it is a key
+
+
+class Entry(NamedTuple):
+    """One tensor as the header tells of it, and the span of its bytes after the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read(source: Source) -> Iterator[Record]:
+    """The one record of a safetensors file, its tensors in the order of the header.
+
+    >>> import numpy as np
+    >>> [r["x"].tolist() for r in read(Source.of(b"".join(encode(Record({"x": np.arange(3)})))))]
+    [[0, 1, 2]]
+    """
+    with name_errors(source.name):
+        entries, metadata = _header(_header_text(source))
+        arrays = {name: _read_tensor(source, name, entries[name]) for name in _laid_out(entries)}
+        if rest := len(source.peek(1 << 16)):
+            raise DataError(f"{rest if rest < 1 << 16 else 'more than 65535'} bytes after the last tensor")
+        record = Record({name: arrays[name] for name in entries})
+        yield with_metadata(record, loads(metadata["attnkit"].encode()) if "attnkit" in metadata else {})
+
+
+def mapped(path: str) -> Mapped:
+    """The tensors of a safetensors file without their data, each used where it lies when it is asked for."""
+    with name_errors(path):
+        source = Source.of(memoryview(map_file(path)), path)
+        entries, _ = _header(_header_text(source))
+        last = entries[_laid_out(entries)[-1]]
+        data = np.frombuffer(source.available(), np.uint8)
+        if data.size != last.end:
+            fault = "truncated" if data.size < last.end else "too long"
+            raise DataError(f"{fault}: the tensors need {last.end} bytes, the file has {data.size}")
+
+        def tensor(name: str) -> Array:
+            with name_errors(path), within(f"tensor {name[:100]!r}"):
+                entry = entries[name]
+                return from_bytes(data[entry.begin : entry.end], dtype_of(entry.dtype), entry.shape)
+
+        return Mapped(path, {name: (entry.dtype, entry.shape) for name, entry in entries.items()}, tensor)
+
+
+def encode(record: Record) -> list[Buffer]:
+    """A record as safetensors, its tensors in order and not copied.
+
+    >>> import numpy as np
+    >>> len(encode(Record({"x": np.eye(2), "mask": np.eye(2) > 0})))
+    3
+    """
+    if METADATA in record:
+        raise DataError(f"a safetensors file cannot hold a tensor called {METADATA}")
+    header: dict[str, Any] = {METADATA: {"attnkit": dumps(parts(record)).decode()}}
+    at = 0
+    arrays = [to_contiguous(array) for array in record.tensors.values()]
+    for name, array in zip(record.tensors, arrays, strict=True):
+        entry = {"dtype": CODES[name_of(array.dtype)], "shape": array.shape}
+        header[name] = {**entry, "data_offsets": (at, at + array.nbytes)}
+        at += array.nbytes
+    text = dumps(header)
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *map(byte_view, arrays)]
+
+
+class _Header(JSONParser):
+    """A JSON text whose errors name the byte of the file."""
+
+    def where(self, at: int) -> str:
+        return f"bad safetensors header at byte {at + 8}"
+
+
+def _header_text(source: Source) -> bytes:
+    start = source.read(8)
+    if len(start) < 8:
+        raise DataError(f"truncated header: expected 8 bytes, got {len(start)}")
+    length = int.from_bytes(start, "little")
+    if length > LONGEST_HEADER:
+        raise DataError(f"header too large: {length} bytes (limit {LONGEST_HEADER})")
+    text = source.read(length)
+    if len(text) < length:
+        raise DataError(f"truncated header: expected {8 + length} bytes, got {8 + len(text)}")
+    return text
+
+
+def _header(text: bytes) -> tuple[dict[str, Entry], dict[str, str]]:
+    """The entries and the metadata of a header; the strict parser is asked only for what is wrong."""
+    try:
+        return _checked(_at_the_speed_of_c(text))
+    except DataError:
+        return _checked(_strictly(text))
+
+
+def _at_the_speed_of_c(text: bytes) -> dict[str, Any]:
+    """The object in a text; DataError where the strict parser may not agree, as for keys that occur twice."""
+    import orjson
+
+    try:
+        header = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise DataError("not JSON") from error
+    if text[:1] != b"{" or sum(map(bool, KEYS.findall(text))) != _keys(header):
+        raise DataError("not an object, or a key occurs twice")
+    return dict(header)
+
+
+def _keys(value: object) -> int:
+    """How many keys the objects two levels deep have: what lies deeper belongs to no header."""
+    if not isinstance(value, dict):
+        return 0
+    return len(value) + sum(len(entry) for entry in value.values() if isinstance(entry, dict))
+
+
+def _strictly(text: bytes) -> dict[str, Any]:
+    parser = _Header(text=text)
+    if text[:1] != b"{":
+        raise parser.unexpected("'{'")
+    header: dict[str, Any] = parser.value()
+    parser.finish()
+    return header
+
+
+def _checked(header: dict[str, Any]) -> tuple[dict[str, Entry], dict[str, str]]:
+    metadata = _checked_metadata(header.pop(METADATA, {}))
+    if not header:
+        raise DataError("no tensors in this safetensors file")
+    entries = {name: _checked_entry(name, entry) for name, entry in header.items()}
+    return entries, metadata
+
+
+def _checked_metadata(value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise DataError(f"{METADATA} does not map names to strings")
+    return value
+
+
+def _checked_entry(name: str, entry: object) -> Entry:
+    """An entry of the header, once it is known to be one."""
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise DataError(f"tensor {name[:100]!r}: expected the keys dtype, shape and data_offsets")
+    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(code, str) or code not in DTYPES:
+        raise DataError(f"tensor {name[:100]!r}: dtype {str(code)[:40]} not supported (use {', '.join(DTYPES)})")
+    if not isinstance(shape, list):
+        raise DataError(f"tensor {name[:100]!r}: shape is not a list")
+    whole = isinstance(offsets, list) and all(type(at) is int and at >= 0 for at in offsets)
+    if not whole or len(offsets) != 2:
+        raise DataError(f"tensor {name[:100]!r}: data_offsets are not two whole numbers")
+    with within(f"tensor {name[:100]!r}"):
+        sizes = checked_shape(shape)
+    begin, end = offsets
+    need = math.prod(sizes) * dtype_of(DTYPES[code]).itemsize
+    if end < begin:
+        raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) end before they begin")
+    if end - begin != need:
+        raise DataError(f"tensor {name[:100]!r}: shape {list(sizes)} {code} needs {need} bytes, has {end - begin}")
+    with within(f"tensor {name[:100]!r}"):
+        byte_count(sizes, dtype_of(DTYPES[code]).itemsize)
+    return Entry(DTYPES[code], sizes, begin, end)
+
+
+def _laid_out(entries: dict[str, Entry]) -> list[str]:
+    """The tensors in the order of their bytes; DataError for holes and overlaps."""
+    order, reached = sorted(entries, key=lambda name: entries[name][2:]), 0
+    for name in order:
+        begin, end = entries[name][2:]
+        if begin != reached:
+            fault = f"leave a hole at {reached}" if begin > reached else "overlap another tensor"
+            raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) {fault}")
+        reached = end
+    return order
+
+
+def _read_tensor(source: Source, name: str, entry: Entry) -> Array:
+    size = entry.end - entry.begin
+    data = source.take(size)
+    if data.size < size:
+        raise DataError(f"truncated data: tensor {name[:100]!r} needs {size} bytes, got {data.size}")
+    return from_bytes(data, dtype_of(entry.dtype), entry.shape)

@@ -1,0 +1,1 @@
+"""Models and records: inputs, prompts, text generation, scoring, hooks. No command line, no stdout."""

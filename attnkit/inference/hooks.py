@@ -1,0 +1,153 @@
+"""Looking into a run of a model: intermediates by name kept, replaced, or heads switched off."""
+
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from attnkit import formats, model
+from attnkit.cli import options
+from attnkit.errors import DataError, UsageError
+from attnkit.inference import intermediates
+from attnkit.record import Array, Labels, Record, join_names
+
+HEADS = ".heads"  # what the intermediate of a layer that holds its heads is called
+INTERMEDIATE_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("hidden", "activated", "linear", "gated"), ("token", "hidden")
+)
+INTERMEDIATE_AXES |= {"logits": ("token", "vocab"), "pooler": ("model",)}
+
+
+class Tracer:
+    """The visitor of a run.
+
+    patterns  names to keep, as in a shell; () keeps none
+    patches   name -> the array that takes the place of that intermediate
+    ablated   the heads that are set to 0, as `heads_of` reads them
+    weights   what is kept in place of weights, as `model.view` reads it; "full": the weights
+    counts    the heads of each attention layer of the run: UsageError for one to switch off that is not there
+    """
+
+    def __init__(
+        self,
+        patterns: tuple[str, ...],
+        patches: Mapping[str, Array] | None = None,
+        ablated: tuple[str, ...] = (),
+        weights: str = "full",
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
+        self.kept: dict[str, Array] = {}
+        self._patterns = patterns
+        self._patches = dict(patches or {})
+        self._ablated = parse_ablation(ablated)
+        check_heads(self._ablated, counts or {})
+        self._whole = weights == "full"
+        self._met: set[str] = set()
+
+    def visit(self, name: str) -> Callable[[Array], Array] | None:
+        """What to do at an intermediate: nothing, where nobody asks for it."""
+        self._met.add(name)
+        asked = name in self._patches or name in self._ablated or self.wants(name)
+        return (lambda array: self._changed(name, array)) if asked else None
+
+    def wants(self, name: str) -> bool:
+        """Whether an intermediate is kept; what is said of weights goes by their name too."""
+        weights, dot, _ = name.partition(".weights.")
+        names = [name, f"{weights}.weights"] if dot else [name] if self._whole or not name.endswith(".weights") else []
+        return any(fnmatch.fnmatchcase(one, pattern) for one in names for pattern in self._patterns)
+
+    def check(self) -> None:
+        """UsageError for a name that the run did not come by."""
+        for name in self._patches:
+            if name not in self._met:
+                near = options.suggest(name, sorted(self._met)) or f" (it has {join_names(sorted(self._met), 4)})"
+                raise UsageError(f"the run has no intermediate {name!r}{near}", "--patch")
+        for pattern in self._patterns:
+            if not fnmatch.filter(self._met, pattern):
+                raise UsageError(f"{pattern!r} fits no intermediate of this run", "--trace-only")
+
+    def record(self, tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None) -> Record:
+        """The intermediates kept, in the order of the run, with the tokens of its axes; keys: those of a cache too."""
+        axes = {name: intermediate_axes(name, array.ndim) for name, array in self.kept.items()}
+        labels: dict[str, Labels] = {}
+        for names, found in ((("token", "query"), tokens), (("key",), keys or tokens), (("source",), source)):
+            labels |= {name: found for name in names if found}
+        used = {axis for names in axes.values() for axis in names}
+        return Record(self.kept, axes, {name: found for name, found in labels.items() if name in used})
+
+    def _changed(self, name: str, array: Array) -> Array:
+        if name in self._patches:
+            patch = self._patches[name]
+            if patch.shape != array.shape:
+                raise DataError(f"shape {patch.shape} for {name} of shape {array.shape}", "--patch")
+            array = formats.cast(patch, array.dtype.name)
+        if name in self._ablated:
+            array = array.copy()
+            for heads in self._ablated[name]:
+                array[..., heads, :, :] = 0
+        if self.wants(name):
+            self.kept[name] = array
+        return array
+
+
+def parse_ablation(ablated: Sequence[str]) -> dict[str, list[slice]]:
+    """The heads to switch off by the name of the intermediate that holds them.
+
+    Each is LAYER, all its heads; LAYER:HEAD or LAYER:A:B, heads A to B - 1; or more heads of the layer before.
+
+    >>> parse_ablation(("encoder.3.self:5", "7:9", "encoder.4.self"))
+    {'encoder.3.self.heads': [slice(5, 6, None), slice(7, 9, None)], 'encoder.4.self.heads': [slice(None, None, None)]}
+    """
+    found: dict[str, list[slice]] = {}
+    layer = ""
+    for text in ablated:
+        more = re.fullmatch(r"[0-9]{1,9}|[0-9]{0,9}:[0-9]{0,9}", text, re.ASCII)
+        name, colon, heads = ("", ":", text) if more else text.partition(":")
+        layer = name or layer
+        if not (layer and (heads or not colon) and re.fullmatch(r"[0-9]{0,9}(:[0-9]{0,9})?", heads, re.ASCII)):
+            expected = "LAYER, LAYER:HEAD or LAYER:A:B, such as encoder.3.self:5"
+            raise UsageError(f"expected {expected}, got {text!r}", "--ablate")
+        first, between, end = heads.partition(":")
+        start, stop = int(first) if first else None, int(end) if end else None
+        chosen = slice(start, stop if between or start is None else start + 1)
+        if chosen.stop is not None and chosen.stop <= (chosen.start or 0):
+            raise UsageError(f"{text}: no heads from {chosen.start or 0} to before {chosen.stop}", "--ablate")
+        found.setdefault(f"{layer}{HEADS}", []).append(chosen)
+    return found
+
+
+def head_counts(config: model.Config, steps: Sequence[model.Step]) -> dict[str, int]:
+    """The heads of each attention layer among some steps of a model."""
+    layers = [step.layer for step in steps if step.tool == "attend"]
+    return {layer: config.stack(model.parse_layer_name(layer)[0]).heads for layer in layers}
+
+
+def check_heads(ablated: Mapping[str, Sequence[slice]], counts: Mapping[str, int]) -> None:
+    """UsageError for a layer to switch off that is not among those of a run, or for a head of it.
+
+    ablated  as `heads_of` reads them; counts: the heads of each attention layer
+    """
+    for name, chosen in ablated.items():
+        layer = name.removesuffix(HEADS)
+        if layer not in counts:
+            near = options.suggest(layer, counts) or f" (it has {join_names(counts, 4)})"
+            raise UsageError(f"the run has no attention layer {layer!r}{near}", "--ablate")
+        beyond = max(max(heads.start or 0, (heads.stop or 0) - 1) for heads in chosen)
+        if beyond >= counts[layer]:
+            raise UsageError(f"{layer} has heads 0 to {counts[layer] - 1}, not {beyond}", "--ablate")
+
+
+def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:
+    """The axis names of an intermediate.
+
+    >>> intermediate_axes("encoder.0.self.weights", 4), intermediate_axes("decoder.0.cross.weights.received", 2)
+    (('batch', 'head', 'query', 'key'), ('head', 'source'))
+    """
+    layer, dot, step = name.rpartition(".weights.") if ".weights." in name else name.rpartition(".")
+    step = f"weights.{step}" if dot == ".weights." else step
+    if step in intermediates.ATTENTION_AXES:
+        axes = intermediates.attention_axes(step, "source" if layer.endswith(".cross") else "key")
+    else:
+        axes = INTERMEDIATE_AXES.get(step, ("token", "model"))
+    if rank < len(axes):  # one class for a whole image
+        axes = axes[-rank:]
+    return ("batch", *axes) if rank > len(axes) else axes

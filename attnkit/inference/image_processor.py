@@ -1,0 +1,86 @@
+"""Images to the numbers that a model takes: read, resized, normalized."""
+
+import io
+import os
+
+import numpy as np
+
+from attnkit import model
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.json_file import read_json_object
+from attnkit.errors import DataError
+from attnkit.formats import Source, read
+from attnkit.formats.streams import exists
+from attnkit.libraries import call_library, import_library
+from attnkit.record import Array
+
+SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff")
+SETTINGS = "preprocessor_config.json"
+HALF = (0.5, 0.5, 0.5)
+BILINEAR, LAST_FILTER = 2, 5  # by Pillow's numbers
+SMALLEST = 1e-6  # deviation of a channel
+LARGER = 4  # times the usual size of its images that a model is given
+
+
+def decode_image(source: Source) -> Array:
+    """The pixels of a PNG or JPEG, (height, width, 3) uint8, or the one tensor of a file of tensors."""
+    if not source.peek(4).startswith(SIGNATURES):
+        records = list(read(source))
+        if len(records) != 1:
+            raise DataError(f"{len(records)} records (expected 1)", source.name)
+        return records[0]["x"]
+    image, content = import_library("PIL.Image", "image", source.name), io.BytesIO(source.read_all())
+    with (
+        call_library("not a PNG or JPEG that can be read", source.name),
+        image.open(content, formats=("PNG", "JPEG")) as opened,
+    ):
+        if opened.width * opened.height > image.MAX_IMAGE_PIXELS:
+            size, most = f"{opened.width}x{opened.height} pixels", image.MAX_IMAGE_PIXELS
+            raise DataError(f"{size} (expected at most {most})", source.name)
+        return np.asarray(opened.convert("RGB"))
+
+
+def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
+    """An image as a model takes it: float tensors as they are, pixels as its preprocessor_config.json says.
+
+    image (C, height, width) float, or (height, width, 3) uint8 -> (C, height, width) float
+    usual  height and width of the images that the model was made for
+
+    Pixels are resized, then multiplied by rescale_factor, less image_mean, divided by image_std.
+    """
+    if image.dtype.kind == "f":
+        return image
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3:
+        expected = "uint8 (height, width, 3), or floats (C, height, width)"
+        raise DataError(f"{image.dtype} {image.shape} is no image (expected {expected})", "--image")
+    path = os.path.join(folder, SETTINGS)
+    raw = ConfigReader(read_json_object(path) if exists(path) else {}, path)
+    normalizes, rescales = raw.flag("do_normalize", True), raw.flag("do_rescale", True)
+    mean = raw.numbers("image_mean", HALF) if normalizes else [0.0] * 3
+    std = raw.numbers("image_std", HALF, least=SMALLEST) if normalizes else [1.0] * 3
+    scale = raw.number("rescale_factor", 1 / 255) if rescales else 1.0
+    if raw.flag("do_resize", True):
+        image = resize_image(image, size_of(raw, usual), raw.whole("resample", BILINEAR, least=0, most=LAST_FILTER))
+    return model.normalize_pixels(image, mean, std, scale)
+
+
+def size_of(raw: ConfigReader, usual: tuple[int, int]) -> tuple[int, int]:
+    """The height and the width that images are resized to; DataError where the model is of much smaller ones."""
+    size = raw.values.get("size")
+    inner = ConfigReader(size, raw.name) if isinstance(size, dict) else None
+    height, width = (inner.whole("height"), inner.whole("width")) if inner else 2 * (raw.whole("size", 224),)
+    if height > LARGER * usual[0] or width > LARGER * usual[1]:
+        expected = f"expected at most {LARGER} times the {usual[0]}x{usual[1]} of the model"
+        raise raw.wrong(f"size {height}x{width} ({expected})")
+    return height, width
+
+
+def resize_image(image: Array, size: tuple[int, int], filter: int) -> Array:
+    """Pixels resized to a height and a width, by a filter of Pillow's numbering."""
+    if image.shape[:2] == size:
+        return image
+    with call_library("cannot be resized", "--image"):
+        made: Array = np.asarray(
+            import_library("PIL.Image", "image", "--image").fromarray(image).resize(size[::-1], filter)
+        )
+    return made

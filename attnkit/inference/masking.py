@@ -1,0 +1,179 @@
+"""Which mask and which bias attention uses: those of what it attends to."""
+
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnkit.errors import AttnkitWarning
+from attnkit.record import Array, Record
+
+ONE_ROW = ("batch", "all queries", "key")
+
+
+@dataclass(frozen=True, repr=False)
+class AttendedTensor(Record):
+    """One tensor of a record as `x`, and the mask of that record that belongs to it as keys.
+
+    name      of the tensor in its record
+    mask      the mask as `x`; None where the record has none that applies to queries from elsewhere
+    square    whether the record has a mask with a row for each of its own tokens, which does not apply to them
+    is_given  whether the record is the one at hand
+    source    the file, for messages
+    """
+
+    name: str = "x"
+    mask: Record | None = None
+    square: bool = False
+    is_given: bool = False
+    source: str = ""
+
+
+def attended_tensor(found: Record, record: Record, name: str, source: str = "", own: bool = False) -> AttendedTensor:
+    """The tensor `name` of a record, which `found` holds as x, with the mask that belongs to it.
+
+    >>> memory = Record({"x": np.zeros((1, 2, 4)), "mask": np.array([[[True, False]]])})
+    >>> attended_tensor(memory.only(["x"]), memory, "x").mask["x"].tolist()
+    [[[True, False]]]
+    """
+    mask = mask_of(record, name)
+    square = mask is None and has_mask_for(record, name)
+    return AttendedTensor(
+        found.tensors, found.axes, found.labels, found.history,
+        name=name, mask=mask, square=square, is_given=own, source=source,
+    )  # fmt: skip
+
+
+def mask_of(record: Record, name: str) -> Record | None:
+    """The mask of a tensor as keys: `memory_mask` for the memory, else the one row of `mask` for all queries."""
+    is_memory = "memory" in record and (name == "memory" or same(record[name], record["memory"]))
+    if "memory_mask" in record and (is_memory or "memory" not in record):
+        return named(record, "memory_mask", record[name])
+    return one_row(record, record[name]) if has_mask_for(record, name) else None
+
+
+def has_mask_for(record: Record, name: str) -> bool:
+    """Whether the record's `mask` has a column for each row of this tensor."""
+    keys, mask = record[name], record.tensors.get("mask")
+    if mask is None or not mask.ndim or keys.ndim < 2:
+        return False
+    if name == "memory" and "x" in record and not same(keys, record["x"]):
+        return False  # the mask is of x
+    return name == "x" or mask.shape[-1] == keys.shape[-2]
+
+
+def one_row(record: Record, keys: Array) -> Record | None:
+    """The `mask` of a record as one row for all queries, (B, 1, S) or (1, S); None where its rows differ.
+
+    >>> one_row(Record({"mask": np.array([[True, False], [True, False]])}), np.zeros((2, 4)))["x"].tolist()
+    [[True, False]]
+    """
+    found = named(record, "mask", keys)
+    mask = found["x"]
+    if mask.ndim < 2:
+        return replace(found, tensors={"x": np.atleast_2d(mask)}, axes={})
+    if not mask.shape[-2] or not (mask == mask[..., :1, :]).all():
+        return None
+    return replace(found, tensors={"x": mask[..., :1, :]})
+
+
+def named(record: Record, name: str, tensor: Array) -> Record:
+    """A mask over the rows of a tensor as `x`, its axes named: one of a batch begins with the axis `batch`.
+
+    (B, S) and (B, 1, S) without names are those of a padded batch of B rows, as encode and decode read them.
+    """
+    mask, axes = record[name], record.axes.get(name, ())
+    batch = len(tensor) if tensor.ndim > 2 else -1
+    if mask.shape == (batch, *tensor.shape[-2:-1]) and (
+        axes[:1] == ("batch",) or (not axes and batch != mask.shape[1])
+    ):
+        return Record({"x": mask[:, None]}, {"x": ONE_ROW})
+    if not axes and mask.ndim == 3 and len(mask) == batch:
+        axes = ONE_ROW
+    return Record({"x": mask}, {"x": axes} if axes else {})
+
+
+def find_mask(
+    record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, past: int, hand: bool
+) -> Record | None:
+    """The mask of attention where no flag names one; a warning where the record has one that is not used.
+
+    queries, keys  what they come from; None: x of the record
+    past           keys before those of the record
+    hand           whether flags, not a model, say what is attended to
+    """
+    if not is_own(keys, record):
+        if keys is not None and keys.square:
+            warn_of_square(keys)
+        elif hand and fits(record, "mask", keys):
+            warn("the record's mask is of its own tokens and is not used", "--mask :mask")
+        return keys.mask if keys is not None else None
+    if "mask" not in record:
+        return None
+    x = record["x"] if keys is None else keys["x"]
+    if is_own(queries, record):
+        return after(named(record, "mask", x), past, x)
+    found = one_row(record, x)
+    if found is None:
+        warn("the record's mask has a row for each of its own tokens, not for these queries, and is not used",
+             "--mask :mask")  # fmt: skip
+    return found if found is None else after(found, past, x)
+
+
+def warn_of_square(keys: AttendedTensor) -> None:
+    """Say that a mask with a row for each token of what is attended to is not used for other queries."""
+    is_file = not keys.is_given and keys.source not in ("", "<stdin>")
+    which = f"{keys.source}: its mask" if is_file else "the mask of what is attended to"
+    file = "" if keys.is_given else keys.source if is_file else "FILE"
+    warn(f"{which} has a row for each of its own tokens and is not used", f"--mask {file}:mask")
+
+
+def find_bias(record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, hand: bool) -> Record | None:
+    """The record's `bias` for attention of its own tokens to each other; a warning where it is not used."""
+    if "bias" not in record:
+        return None
+    if not (is_own(queries, record) and is_own(keys, record)):
+        if hand and fits(record, "bias", keys):
+            warn("the record's bias is of its own tokens and is not added", "--bias :bias")
+        return None
+    if not hand:
+        warn("the record's bias is not added: the positions are the model's", "--bias :bias")
+        return None
+    return Record({"x": record["bias"]}, {"x": record.axes["bias"]} if "bias" in record.axes else {})
+
+
+def same(one: Array, other: Array) -> bool:
+    """Whether two arrays hold the same numbers, NaN included."""
+    return one is other or np.array_equal(one, other, equal_nan=True)
+
+
+def is_own(operand: AttendedTensor | None, record: Record) -> bool:
+    """Whether the rows of an operand are the tokens of the record: its x, or a tensor of it with as many rows."""
+    if operand is None or (operand.is_given and operand.name == "x"):
+        return True
+    rows = record.tensors.get("x", operand["x"]).shape[-2:-1]
+    return operand.is_given and operand.name != "memory" and operand["x"].shape[-2:-1] == rows
+
+
+def fits(record: Record, name: str, keys: AttendedTensor | None) -> bool:
+    """Whether a mask or bias of the record has a column for each of the keys, so that it could be meant."""
+    keys_shape = record["x"].shape if keys is None else keys["x"].shape
+    return name in record and record[name].shape[-1:] == keys_shape[-2:-1]
+
+
+def after(mask: Record, past: int, x: Array) -> Record:
+    """A mask of the tokens of x with columns for the keys before them, which all may be seen.
+
+    >>> after(Record({"x": np.array([[True, False]])}), 1, np.zeros((2, 4)))["x"].tolist()
+    [[True, True, False]]
+    """
+    cells = mask["x"]
+    if not past or not cells.ndim or cells.shape[-1:] != x.shape[-2:-1]:
+        return mask
+    seen = np.full((*cells.shape[:-1], past), 0 if cells.dtype.kind == "f" else 1, cells.dtype)
+    return replace(mask, tensors={"x": np.concatenate([seen, cells], axis=-1)})
+
+
+def warn(problem: str, hint: str) -> None:
+    """Say what attention does not use, and the flag that would."""
+    warnings.warn(f"{problem} ({hint} uses it)", AttnkitWarning, stacklevel=4)

@@ -1,0 +1,335 @@
+"""What a published folder holds: the choices of its model, its stored tensors, its layers."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, TypeVar
+
+from attnkit import display, model
+from attnkit.cli.views import CheckpointRecord
+from attnkit.display import Style
+from attnkit.errors import DataError
+from attnkit.inference import layers
+from attnkit.model import Config, PositionConfig, SpecialTokens
+from attnkit.record import Record, join_names
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+What = TypeVar("What", bound=Hashable)
+NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]*)(?![0-9])")
+MOST = 8  # words in a row
+
+# how a parameter's axes are called; a weight is (in, out)
+PARAMETER_AXES = {
+    **dict.fromkeys(("wq", "wk", "wv"), ("model", "all heads")),
+    **dict.fromkeys(("bq", "bk", "bv"), ("all heads",)),
+    **dict.fromkeys(("w1", "w3"), ("model", "hidden")),
+    **dict.fromkeys(("bo", "b2", "gamma", "beta", "cls"), ("model",)),
+    "wo": ("all heads", "model"),
+    **dict.fromkeys(("b1", "b3"), ("hidden",)),
+    "w2": ("hidden", "model"),
+    "types": ("segment", "model"),
+}
+TABLES = {"embed": ("vocab", "model"), "positions": ("position", "model"), "bias": ("bucket", "head")}
+UNFOLDED = ("channel", "patch row", "patch column")  # as published weights of patches are
+PART_OF = {"bias": "attend", "pooler": "encode", "head.dense": "decode", "head.norm": "decode"}
+TAKEN_BY = PART_OF | {part: tool for tool, parts in layers.PARTS.items() for part in parts}
+
+
+def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequence[str] = ()) -> CheckpointRecord:
+    """The stored tensors of a folder, where they lie; or just a part of it, or the tensors of these names."""
+    if part_name:
+        found = model_part(checkpoint, part_name)
+    elif names:
+        found = reduce(Record.joined, (read_tensor(checkpoint, name) for name in names))
+    else:
+        stored = {name: checkpoint.tensor(name) for name in checkpoint.tensors()}
+        found = Record(stored, published_axes(checkpoint))
+    return CheckpointRecord(found.tensors, found.axes, checkpoint=checkpoint, whole=not (part_name or names))
+
+
+def read_tensor(checkpoint: "Checkpoint", name: str) -> Record:
+    """One stored tensor by its published name, its prefix written or not, or one parameter by ours.
+
+    DataError lists the names that come near.
+    """
+    weights = checkpoint.params.weights
+    stored = weights.find([name, *(name.removeprefix(prefix) for prefix in weights.prefixes)])
+    array = checkpoint.tensor(stored or name)
+    axes = published_axes(checkpoint).get(stored) if stored else parameter_axes(checkpoint.config, *name.rsplit(".", 1))
+    return Record({name: array}, {name: axes} if axes else {})
+
+
+def model_part(checkpoint: "Checkpoint", name: str) -> Record:
+    """One tensor; or all parameters of a layer, or of all layers whose names begin so, named after that beginning.
+
+    DataError lists the names that come near.
+    """
+    params = checkpoint.params
+    chosen = [name] if name in params else [layer for layer in params if layer.startswith(f"{name}.")]
+    if not chosen or params.weights.has(name):
+        return read_tensor(checkpoint, name)
+    found, axes = {}, {}
+    for layer in chosen:
+        for parameter, array in params[layer].items():
+            short = f"{layer}.{parameter}".removeprefix(f"{name}.")
+            found[short], axes[short] = array, parameter_axes(checkpoint.config, layer, parameter)
+    if not found:
+        raise DataError(f"{name} has no parameters", checkpoint.folder)
+    return Record(found, axes)
+
+
+def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
+    """The axis names of a parameter.
+
+    >>> parameter_axes(Config("bert", 2), "encoder.0.self", "wq"), parameter_axes(Config("bert", 2), "head", "w")
+    (('model', 'all heads'), ('model', 'vocab'))
+    """
+    place = model.parse_layer_name(layer)[2]
+    if name == "table":
+        return TABLES[place]
+    into, out = ("pixel", "model") if place == "embed" else ("model", "out")
+    if place == "head":
+        out = "class" if config.classes else "vocab"
+    return {"w": (into, out), "b": (out,)}.get(name) or PARAMETER_AXES[name]
+
+
+def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
+    """The axis names of the stored tensors that a layer uses."""
+    found: dict[str, tuple[str, ...]] = {}
+    for layer, names in checkpoint.params.entries.items():
+        for name, entry in names.items():
+            axes = parameter_axes(checkpoint.config, layer, name)
+            axes = (*axes[:-1], "q k v") if entry.part[1] > 1 else axes
+            axes = axes[::-1] if entry.turned else axes
+            axes = (*axes[:-1], *UNFOLDED) if entry.unfolded else axes
+            stored = checkpoint.params.weights.find(entry.names)
+            if stored:
+                found.setdefault(stored, (*(f"axis{i}" for i in range(entry.lead)), *axes))
+    return found
+
+
+def model_facts(checkpoint: "Checkpoint", look: Style) -> str:
+    """The model, its stored tensors and its layers, those that are alike in one row."""
+    told = display.facts(checkpoint.folder, facts(checkpoint), look)
+    return "\n\n".join([told, tensor_rows(checkpoint, look, fold=True), layer_table(checkpoint, look)])
+
+
+def tensor_rows(checkpoint: "Checkpoint", look: Style, fold: bool) -> str:
+    """The stored tensors: published name, how many of which shape, and the dtype where it is not the usual one."""
+    stored = checkpoint.tensors()
+    usual = Counter(dtype for dtype, _ in stored.values()).most_common(1)
+    rows = alike(stored) if fold else ((name, what, 1) for name, what in stored.items())
+    cells = [
+        [name, f"{count} × " * (count > 1) + shape_text(shape) + f" {dtype}" * (dtype != usual[0][0])]
+        for name, (dtype, shape), count in rows
+    ]
+    idle = len(stored) - len(published_axes(checkpoint))
+    last = f"{len(stored)} tensors" + f", {idle} not used" * bool(idle) + "; --list: one a line" * fold
+    return display.facts_table(["tensor", "shape"], cells, look, last=last)
+
+
+def layer_table(checkpoint: "Checkpoint", look: Style) -> str:
+    """The names of the layers, the tool that takes each, its parameters."""
+    named = {
+        layer: (TAKEN_BY[model.parse_layer_name(layer)[2]], parameters(checkpoint, layer))
+        for layer in checkpoint.layers()
+    }
+    cells = [[layer, tool, said] for layer, (tool, said), _ in alike(named)]
+    last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
+    return display.facts_table(["layer", "tool", "parameters"], cells, look, last=last)
+
+
+def parameters(checkpoint: "Checkpoint", layer: str) -> str:
+    """The parameters of a layer, those of one shape together: `wq wk (4, 4), bq bk (4)`."""
+    by_shape: dict[tuple[int, ...], list[str]] = {}
+    for name in checkpoint.params.entries[layer]:
+        by_shape.setdefault(model.parameter_shape(checkpoint.config, layer, name), []).append(name)
+    return ", ".join(f"{' '.join(names)} {shape_text(shape)}" for shape, names in by_shape.items()) or "none"
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """A shape as text.
+
+    >>> shape_text((3, 4)), shape_text((5,))
+    ('(3, 4)', '(5)')
+    """
+    return f"({', '.join(map(str, shape))})"
+
+
+def alike(named: Mapping[str, What]) -> Iterator[tuple[str, What, int]]:
+    """Names that differ in their first number alone, and mean the same, as one, with their count.
+
+    >>> list(alike({"h.0.w": 4, "h.1.w": 4, "h.2.w": 5, "ln_f": 4}))
+    [('h.0…1.w', 4, 2), ('h.2.w', 5, 1), ('ln_f', 4, 1)]
+    """
+    groups: dict[tuple[str, str, What], list[int]] = {}
+    for name, what in named.items():
+        found = NUMBER.search(name)
+        start, end = found.span() if found else (len(name), len(name))
+        groups.setdefault((name[:start], name[end:], what), []).append(int(found[0]) if found else -1)
+    for (before, after, what), numbers in groups.items():
+        for first, last in runs(sorted(numbers)):
+            number = "" if first < 0 else str(first) if first == last else f"{first}…{last}"
+            yield f"{before}{number}{after}", what, last - first + 1
+
+
+def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """The first and the last of every run of whole numbers that follow each other.
+
+    >>> list(runs([0, 1, 2, 5]))
+    [(0, 2), (5, 5)]
+    """
+    starts = [at for at, number in enumerate(numbers) if at == 0 or numbers[at - 1] != number - 1]
+    for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
+        yield numbers[start], numbers[end - 1]
+
+
+def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
+    """What there is to say of a model, the empty left out."""
+    config, stored, unread = checkpoint.config, checkpoint.tensors(), checkpoint.params.unread()
+    files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
+    size = display.human_size(sum(map(os.path.getsize, files)))
+    dtypes = Counter(dtype for dtype, _ in stored.values()).most_common()
+    rows = {
+        "family": config.family,
+        "parameters": f"{checkpoint.parameter_count:,}",
+        "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}",
+        "not read": f"{len(unread)} of {len(stored)} tensors: {join_names(unread, 3)}" if unread else "",
+        "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
+        **{name: stack_told(config, name) for name in config.stacks},
+        "norm": norm_told(config),
+        "activation": config.activation + ", gated" * gated(checkpoint),
+        "positions": positions_told(config.positions),
+        "segments": f"{config.types} kinds" if config.types else "",
+        "image": image_told(config),
+        "classes": named(config.classes),
+        "tokens": tokens_told(config.special),
+        "scale": scale_told(config),
+    }
+    return [(name, said) for name, said in rows.items() if said]
+
+
+def stack_told(config: Config, name: str) -> str:
+    """The sizes of a stack and what it sees."""
+    stack = config.stack(name)
+    shared = f", {stack.kv_heads} of keys and values" if stack.kv_heads != stack.heads else ""
+    said = [
+        f"{stack.layers} layer{'s' * (stack.layers != 1)}, width {config.width:,}",
+        f"{stack.heads} heads of {stack.head_dim}{shared}",
+        f"hidden width {stack.hidden:,}",
+        f"vocabulary {stack.vocab:,}" if stack.vocab else "",
+        "causal" if stack.causal else "",
+        "attends to the memory" if stack.cross else "",
+        windows_told(stack.windows),
+    ]
+    return ", ".join(filter(None, said))
+
+
+def windows_told(windows: tuple[int, ...]) -> str:
+    """How many keys before a query the layers see.
+
+    >>> windows_told((5, 5)), windows_told((-1, 5)), windows_told(())
+    ('a window of 5 keys before the query', 'a window of 5 keys before the query in layer 1', '')
+    """
+    by_size = {size: [at for at, one in enumerate(windows) if one == size] for size in windows if size >= 0}
+    places = {size: ", ".join(f"{a}…{b}" if b > a else f"{a}" for a, b in runs(at)) for size, at in by_size.items()}
+    return ", ".join(
+        f"a window of {size:,} keys before the query"
+        + (f" in layer{'s' * (len(by_size[size]) > 1)} {places[size]}" if len(by_size[size]) < len(windows) else "")
+        for size in by_size
+    )
+
+
+def norm_told(config: Config) -> str:
+    """Which norm stands where."""
+    said = [
+        "RMS" if config.norm == "rms" else "layer",
+        "before each sub-layer (pre-norm)" if config.norm_first else "after each residual (post-norm)",
+        f"eps {config.eps:g}",
+        "one of the embeddings" if config.embed_norm else "",
+        "one at the end" if any(config.stack(name).final_norm for name in config.stacks) else "",
+    ]
+    return ", ".join(filter(None, said))
+
+
+def gated(checkpoint: "Checkpoint") -> bool:
+    """Whether the feed-forward networks have a gate."""
+    return any("w3" in names for names in checkpoint.params.entries.values())
+
+
+def positions_told(positions: PositionConfig) -> str:
+    """How positions are known, and how many there are.
+
+    >>> positions_told(PositionConfig("learned", size=1024))
+    'learned, at most 1,024'
+    """
+    order = "sines before cosines" if positions.layout == "halves" else "sine and cosine in turn"
+    rope = [f"{key} {number_told(value)}" for key, value in positions.rope.items() if key != "max_position_embeddings"]
+    kinds = {
+        "sinusoidal": f"sinusoidal, {order}, base {positions.base:g}",
+        "rotary": ", ".join(["rotary", *rope]),
+        "t5": f"a bias on the scores: {positions.buckets} buckets up to distance {positions.max_distance}",
+    }
+    return kinds.get(positions.kind, positions.kind) + (f", at most {positions.size:,}" if positions.size else "")
+
+
+def number_told(value: object) -> str:
+    """A published value in a few digits.
+
+    >>> number_told(500000.0), number_told("yarn"), number_told([1.0, 2.5])
+    ('500000', 'yarn', '1 2.5')
+    """
+    if isinstance(value, list):
+        return named(tuple(map(number_told, value)), between=" ")
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def image_told(config: Config) -> str:
+    """How an image is cut."""
+    cut = config.patches
+    if cut is None:
+        return ""
+    size = f"{cut.height} × {cut.width}"
+    return f"{cut.channels} channels of {size}, patches of {cut.patch_height} × {cut.patch_width}"
+
+
+def tokens_told(special: SpecialTokens) -> str:
+    """The ids that mean something.
+
+    >>> tokens_told(SpecialTokens(eos=(2,), bos=1))
+    'begin 1, end 2'
+    """
+    said = {
+        "begin": special.bos,
+        "end": " ".join(map(str, special.eos)) or None,
+        "padding": special.pad,
+        "decoding starts with": special.start,
+        "first is always": special.forced_bos,
+        "last is always": special.forced_eos,
+        "never": " ".join(map(str, special.banned)) or None,
+    }
+    return ", ".join(f"{name} {ids}" for name, ids in said.items() if ids is not None)
+
+
+def scale_told(config: Config) -> str:
+    """What is multiplied otherwise than usual."""
+    said = [
+        "" if config.scale is None else f"scores × {config.scale:g}",
+        "scores / number of the layer" if config.scale_by_layer else "",
+        "" if config.embed_scale == 1 else f"embeddings × {config.embed_scale:g}",
+        "" if config.logit_scale == 1 else f"hidden states × {config.logit_scale:g} before the head",
+    ]
+    return ", ".join(filter(None, said))
+
+
+def named(words: tuple[str, ...], between: str = ", ") -> str:
+    """The first few of some words, and how many there are.
+
+    >>> named(tuple("abcdefghij")), named(("cat",))
+    ('a, b, c, d, e, f, g, h … (10 in all)', 'cat')
+    """
+    return between.join(words[:MOST]) + (f" … ({len(words)} in all)" if len(words) > MOST else "")

@@ -1,0 +1,79 @@
+"""The shell pipelines that equal a model, or a part of it."""
+
+import shlex
+from collections.abc import Sequence
+
+from attnkit import model
+from attnkit.cli import options
+from attnkit.errors import UsageError
+from attnkit.model import Config, Step
+
+HEAD = Step("decode", "head")
+MEMORY = "memory.npz"
+INPUTS = {"encoder": "source.npz", "decoder": "target.npz"}  # of a model that has no embeddings
+
+
+def shell_pipeline(config: Config, folder: str, name: str) -> str:
+    """The pipeline of a layer, a sub-layer, a stack, the head, or all, ready for a shell.
+
+    UsageError names the parts that come near.
+
+    >>> small = model.StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2)
+    >>> print(shell_pipeline(Config("bert", 2, encoder=small), "DIR", "encoder.0.ffn"))
+    attnkit ffn --model DIR --layer encoder.0.ffn --residual
+    """
+    if name == "all":
+        return "\n".join(stack_pipeline(config, folder, stack) for stack in config.stacks)
+    known = pipeline_parts(config)
+    if name not in known:
+        some = ", ".join(["all", *config.stacks, *["head"] * config.head, f"{config.stacks[0]}.0"])
+        hint = options.suggest(name, [*known, "all"])
+        raise UsageError(f"the model has no stages {name!r} (there is {some} …){hint}", "--pipeline")
+    return join_stages([stage_line(config, folder, step) for step in known[name]])
+
+
+def pipeline_parts(config: Config) -> dict[str, list[Step]]:
+    """The steps of everything that has a pipeline, by name."""
+    found: dict[str, list[Step]] = {}
+    for stack in config.stacks:
+        steps = model.layer_plan(config, stack)
+        found[stack] = steps
+        found |= {f"{stack}.{n}": model.layer_steps(config, stack, n) for n in range(config.stack(stack).layers)}
+        found |= {step.layer: [step] for step in steps}
+    return found | ({"head": [HEAD]} if config.head else {})
+
+
+def stack_pipeline(config: Config, folder: str, stack: str) -> str:
+    """The pipeline of a stack from its input to what the model makes of it: its memory, or its logits."""
+    steps = model.layer_plan(config, stack)
+    stages = [
+        stage_line(config, folder, step) for step in [*steps, *[HEAD] * (stack == config.stacks[-1] and config.head)]
+    ]
+    if steps and steps[0].tool != "embed":
+        stages[0] += f" {INPUTS[stack]}"
+    if stack != config.stacks[-1]:
+        stages[-1] += f" -o {MEMORY}"
+    return join_stages(stages)
+
+
+def stage_line(config: Config, folder: str, step: Step) -> str:
+    """One stage on a command line.
+
+    >>> config = Config("gpt2", 2, decoder=model.StackConfig(1, 1, 4, 1, 2))
+    >>> stage_line(config, "my model", Step("layernorm", "decoder.norm"))
+    "attnkit layernorm --model 'my model' --layer decoder.norm"
+    """
+    stack, _, part = model.parse_layer_name(step.layer)
+    words = ["attnkit", step.tool, "--model", folder]
+    if step.tool not in ("embed", "posenc") or stack != config.stacks[0]:
+        words += ["--layer", step.layer]
+    words += ["--memory", MEMORY] if part == "cross" else []
+    words += {"input": ["--residual"], "kept": ["--add", ":residual"]}.get(step.residual, [])
+    words += ["--keep", "residual"] if step.keep else []
+    given = "" if step.tool != "embed" else " --image IMAGE" if config.patches else ' "TEXT"'
+    return shlex.join(words) + given
+
+
+def join_stages(stages: Sequence[str]) -> str:
+    """Stages as one pipeline, a line each."""
+    return " \\\n  | ".join(stages)

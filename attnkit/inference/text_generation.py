@@ -1,0 +1,126 @@
+"""Whole models that speak: beginnings read, words chosen one after another, texts scored.
+
+asked.py       the flags, and which of them go together
+voices.py      the words of a model
+beginnings.py  what a text goes on from: the tokens so far, a memory, a cache
+caches.py      keys and values as a record
+continuing.py  tokens chosen one after another
+scoring.py     given tokens, and how likely they are
+packing.py     texts computed one by one, as one batch
+vectors.py     the head alone, and a decoder without words
+
+Every text is computed alone, without padding, so that a text of a batch is what it is by itself.
+"""
+
+from collections.abc import Sequence
+
+from attnkit import display, tokenizers
+from attnkit.cli import views
+from attnkit.cli.tool import Stage
+from attnkit.errors import UsageError
+from attnkit.inference import layers
+from attnkit.inference.batching import add_padding_mask, pad_layout, pad_records
+from attnkit.inference.detokenizer import detokenizer_of
+from attnkit.inference.generate import check_length_penalty, generate_one, to_record
+from attnkit.inference.head import apply_head, run_decoder_stack
+from attnkit.inference.options import (
+    GENERATION_FLAGS,
+    HOOK_FLAGS,
+    INPUT_FLAGS,
+    SAMPLING_FLAGS,
+    GenerationOptions,
+    check_options,
+    max_new_tokens,
+    refuse_flags,
+)
+from attnkit.inference.prompts import generates_text, make_prompts, needs_no_input, read_prompts
+from attnkit.inference.scoring import score_text
+from attnkit.record import Record, shared_labels
+
+__all__ = [
+    "GENERATION_FLAGS",
+    "HOOK_FLAGS",
+    "INPUT_FLAGS",
+    "SAMPLING_FLAGS",
+    "GenerationOptions",
+    "apply_head",
+    "check_length_penalty",
+    "generates_text",
+    "needs_no_input",
+    "read_prompts",
+    "refuse_flags",
+    "render_generation",
+    "run_decode",
+    "run_decoder_stack",
+]
+
+
+TOKEN_TENSORS = ("x", "ids", "mask", "types", "token_type_ids", "scores")
+
+
+def run_decode(given: Sequence[str] | Record | None, asked: GenerationOptions) -> Record | str:
+    """What a model says, or how likely it finds what is given."""
+    check_options(asked)
+    given = layers.ids_from_x(given) if isinstance(given, Record) else given
+    core, config = layers.complete_model(asked.model_), asked.model_.config
+    if not config.head:
+        raise UsageError(f"this {config.family} model has no head: it maps tokens to vectors", "--model")
+    voice = detokenizer_of(asked)
+    begun, several = make_prompts(given, asked, voice)
+    if several and (asked.best or asked.cache_out):
+        raise UsageError("goes with one text, and there is a batch", "--best" if asked.best else "--cache-out")
+    if asked.scores:
+        made = [score_text(core, one, asked, voice, asked.tracer(), given) for one in begun]
+        columns = pad_layout(begun, asked) if several else None
+        record = pad_records([one.record for one in made], voice.padding, columns)
+        if columns:
+            record = add_padding_mask(record, ("batch",), [len(one.record["x"]) for one in made], columns)
+        if asked.trace:
+            Stage.beside(asked.trace, given, pad_records([one.trace for one in made], voice.padding, columns))
+    else:
+        tracer = asked.tracer()
+        layers.prepare_decoding(asked.model_, max_new_tokens(asked))
+        texts_made = [generate_one(core, one, asked, voice, tracer, given, len(begun) == 1) for one in begun]
+        record = to_record(begun, texts_made, asked, voice, several)
+        tracer.check()
+    if asked.emit == "text":
+        found = shared_labels(record.labels.get("text"))
+        if not found:
+            raise UsageError("--emit text needs words, and the model has no tokenizer that joins them")
+        return "\n".join(found)
+    return record.joined(unrelated_tensors(given)) if isinstance(given, Record) else record
+
+
+def unrelated_tensors(record: Record) -> Record:
+    """The tensors of a record that are not of the tokens that a text began with."""
+    gone = {"token", "key", "query", "vocab"}
+    names = [name for name in record if name not in TOKEN_TENSORS and not gone & set(record.axes_of(name))]
+    return record.only(names)
+
+
+def render_generation(record: Record, call: Stage, look: display.Style) -> str:
+    """What a terminal shows of a text: the words, the beginning dim; of scores a table and their sum."""
+    found = shared_labels(record.labels.get("text"))
+    if call.parameters["emit"] not in (None, "text") or not (found or "rank" in record):
+        return views.render_tables(record, call, look)
+    if "rank" in record:
+        count = len(record["x"]) if record["x"].ndim == 2 else 1
+        return "\n\n".join(render_scores(record, row, look) for row in range(count))
+    shown = []
+    scores = record["scores"].tolist() if "scores" in record and len(found) > 1 else []
+    prompts = shared_labels(record.labels.get("prompt")) or [""] * len(found)
+    for at, (text, prompt) in enumerate(zip(found, prompts, strict=True)):
+        rest = text[len(prompt) :] if text.startswith(prompt) else text
+        line = display.dim_then_bold(prompt if text.startswith(prompt) else "", rest, look)
+        shown.append(f"{scores[at]:.{look.precision}f}  {line}" if scores else line)
+    return "\n".join(shown)
+
+
+def render_scores(record: Record, row: int, look: display.Style) -> str:
+    """The scores of one text as a table, and what they come to."""
+    at = row if record["x"].ndim == 2 else ...
+    names = record.labels.get("token") or [str(word) for word in record["ids"][at]]
+    tokens = [str(name) for name in (names[row] if names and isinstance(names[0], list) else names)]
+    real = [place for place, name in enumerate(tokens) if name not in tokenizers.PADDING or record["rank"][at][place]]
+    x, ids, rank = (record[name][at][real].tolist() for name in ("x", "ids", "rank"))
+    return display.scores_table([tokens[place] for place in real], ids, x, rank, look)

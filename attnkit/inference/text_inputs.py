@@ -1,0 +1,369 @@
+"""Text on its way to ids: from the command line, from standard input, or from the stage before; tokenized, padded."""
+
+import contextlib
+import itertools
+import os
+import shlex
+import stat
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnkit import formats, model, tokenizers
+from attnkit.cli.operands import decode_text, stdin_or_error
+from attnkit.cli.tool import Records, Stage
+from attnkit.cli.tool import to_flags as stage_spelled
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, FileError, UsageError
+from attnkit.formats import Source, open_source
+from attnkit.inference import layers
+from attnkit.record import Array, Labels, Record, row_labels, shared_labels
+from attnkit.tokenizers import Tokenizer, Tokens
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+
+TEXT_NEEDED = "give TEXT, or pipe it in"
+
+
+def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
+    """Feed: the TEXT arguments, else standard input: one text, or one a line with --lines and --batch.
+
+    alone  whether nothing is read, where the tool's own parameters do not say it all
+    """
+    lines, batch = call.extra.get("lines"), call.parameters["batch"]
+    if call.tool.alone(call.parameters) if alone is None else alone:
+        if call.operands or lines or batch:
+            raise UsageError("--ids and --image stand in place of text: no TEXT, --lines or --batch with them")
+        return Records(None, iter([()]))
+    if lines and batch:
+        raise UsageError("--lines makes a record of each line, --batch one record of all: one or the other")
+    if call.operands:
+        for text in filter(tensor_file, call.operands):
+            reads = f"; attnkit {call.tool.name} … < {tensor_file(text)}" if call.tool.feed is not read_texts else ""
+            what = "a pipe" if is_pipe(text) else "a file of tensors"
+            raise UsageError(f"{what}, and TEXT is due{reads}", text)
+        return Records(None, iter([(text,) for text in call.operands] if lines else [call.operands]))
+    arriving = read_lines(open_source(stdin_or_error(TEXT_NEEDED))) if upstream is None else upstream_lines(upstream)
+    if lines:
+        return Records(None, ((line,) for line in arriving))
+    return Records(None, (tuple(all_lines) if batch else ("\n".join(all_lines),) for all_lines in [list(arriving)]))
+
+
+def read_model_input(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
+    """Feed of what runs a whole model: the TEXT arguments, or what arrives: records as they are, or text.
+
+    Standard input is a record where it begins as one: a file of tensors, or JSON with the key "tensors".
+    """
+    alone = call.tool.alone(call.parameters) if alone is None else alone
+    if call.operands or alone:
+        return read_texts(call, upstream, alone)
+    if upstream is None:
+        source = open_source(stdin_or_error(TEXT_NEEDED))
+        if looks_like_tensors(source.glance(16)):
+            return call.reading(source, formats.read(source), "-", "")
+        return read_texts(call, Records(None, read_lines(source)), alone)
+    first = next(upstream.items, None)
+    items = itertools.chain([] if first is None else [first], upstream.items)
+    return (
+        Records(upstream.format, items) if isinstance(first, Record) else read_texts(call, Records(None, items), alone)
+    )
+
+
+def looks_like_tensors(start: bytes) -> bool:
+    """Whether bytes begin a file of tensors, and not a text.
+
+    >>> looks_like_tensors(b'{"tensors":{'), looks_like_tensors(b"[CLS] is a token"), looks_like_tensors(b"The cat")
+    (True, False, False)
+    """
+    header = start[3:8] == bytes(5) and start[8:9] in (b"{", b"")  # that of safetensors
+    return header or start.startswith((b"\x93NUMPY", b"PK\x03\x04", b'{"tensors"'))
+
+
+def is_pipe(name: str) -> bool:
+    """Whether this is the name of a pipe; a text too long for a name is none.
+
+    >>> is_pipe("word " * 100)
+    False
+    """
+    try:
+        return stat.S_ISFIFO(os.stat(name).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def tensor_file(text: str) -> str:
+    """The file of tensors, or the pipe, that a text names, as FILE or as FILE:NAME; "" where it names none."""
+    for name in (text, text.rpartition(":")[0]):
+        if is_pipe(name):  # `<(another pipeline)`
+            return name
+        if os.path.isfile(name):
+            with contextlib.suppress(FileError), open_source(name) as source:
+                return name if looks_like_tensors(source.peek(16)) else ""
+    return ""
+
+
+def read_lines(source: Source) -> Iterator[str]:
+    """The lines of a source, each as soon as it is there."""
+    rest, empty = b"", True
+    while chunk := source.available():
+        empty = False
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (decode_text(line, source.name).removesuffix("\r") for line in whole)
+    if empty:
+        raise source.empty("text")
+    if rest:
+        yield decode_text(rest, source.name)
+
+
+def upstream_lines(upstream: Records) -> Iterator[str]:
+    """The lines that the stage before this one prints."""
+    for item in upstream.items:
+        if isinstance(item, Record):
+            raise UsageError("text is due, and the stage before writes tensors")
+        yield from item.split("\n")
+
+
+class EncodedInputs(NamedTuple):
+    """Token ids (T) or (B, T), their spellings, their vocabulary and its size, the mask (B, 1, T), segments."""
+
+    ids: Array
+    tokens: Labels | None
+    vocabulary: list[str]
+    size: int
+    mask: Array | None = None
+    types: Array | None = None
+
+    def record(self) -> Record:
+        """The record of ids, mask and segments, without x."""
+        axes = ("batch", "token")[2 - self.ids.ndim :]
+        labels = {} if self.tokens is None else {"token": self.tokens}
+        found = Record({}).put({"ids": self.ids}, {"ids": axes}, labels)
+        if self.types is not None:
+            found = found.put({"types": self.types}, {"types": axes})
+        if self.mask is None:
+            return found
+        seen = {} if self.tokens is None else {"key": self.tokens}
+        return found.put(
+            {"mask": self.mask}, {"mask": ("batch", "all queries", "key")}, seen, {"mask": "token ≠ padding"}
+        )
+
+
+def table_words(table: Record | None) -> list[str]:
+    """The words a table's rows are labelled with, none where they are not."""
+    return shared_labels(table.labels_of("x", 0)) if table is not None and table["x"].ndim else []
+
+
+def ids_to_inputs(given: Record, vocabulary: list[str], rows: int) -> EncodedInputs:
+    """Given ids, spelled by the vocabulary where there is one, else as they are labelled; with their mask."""
+    given = layers.padded_ids(given)
+    ids = given["ids"]
+    size = rows or len(vocabulary)
+    if not size:
+        raise UsageError("--ids needs the size of the vocabulary: --vocab FILE or --table FILE")
+    checked = model.check_ids(ids, size)
+    if checked.ndim not in (1, 2):
+        raise DataError(f"shape {checked.shape} is not (T) or (B, T)", "--ids")
+    if len(vocabulary) == size:
+        tokens = np.array(vocabulary, dtype=object)[checked].tolist()
+        return EncodedInputs(checked, tokens, vocabulary, size, given.tensors.get("mask"))
+    return EncodedInputs(checked, given.labels.get("token"), [], size, given.tensors.get("mask"))
+
+
+def tokenize(
+    texts: Sequence[str] | str | None, tokenizer: Tokenizer, known: list[str], own: bool, batch: bool
+) -> EncodedInputs:
+    """Texts cut into tokens and numbered; several of them padded to one length."""
+    cut = [tokenizer.encode(text, known) for text in require_unicode(texts)]
+    tokens = [one.spellings for one in cut]
+    vocabulary = tokenizer.vocabulary or known or (tokenizers.distinct_tokens(tokens) if own else [])
+    if not vocabulary and not own:
+        raise UsageError("the rows of the table carry no words: --vocab FILE names them, or --ids FILE")
+    padding = tokenizers.find_padding(vocabulary)
+    if padding is None and len(set(map(len, tokens))) > 1:
+        if known or tokenizer.vocabulary:
+            raise DataError(f"texts of different lengths, and the vocabulary has no {' '.join(tokenizers.PADDING)}")
+        padding, vocabulary = "[pad]", [*vocabulary, "[pad]"]
+    numbers = {word: at for at, word in enumerate(vocabulary)}
+    ids = [one.ids if one.ids is not None else tokenizers.tokens_to_ids(one.spellings, numbers) for one in cut]
+    return pad_batch(tokens, ids, numbers.get(padding or "", 0), padding or "", batch)._replace(
+        vocabulary=vocabulary, size=len(vocabulary)
+    )
+
+
+def require_unicode(texts: Sequence[str] | str | None) -> list[str]:
+    """Texts known to be Unicode."""
+    given = [texts] if isinstance(texts, str) else texts or []
+    return [decode_text(text.encode("utf-8", "surrogateescape"), "TEXT") for text in given]
+
+
+def pad_batch(tokens: list[list[str]], ids: list[list[int]], pad: int, padding: str, batch: bool) -> EncodedInputs:
+    """One text as it is, or several as one batch, padded to the right, with its mask."""
+    lengths = [len(row) for row in ids]
+    longest = max(lengths, default=0)
+    labels = [row + [padding] * (longest - len(row)) for row in tokens]
+    matrix = np.array([row + [pad] * (longest - len(row)) for row in ids], dtype=np.int64).reshape(len(ids), longest)
+    if len(ids) == 1 and not batch:
+        return EncodedInputs(matrix[0], labels[0], [], 0)
+    return EncodedInputs(matrix, labels, [], 0, model.padding_mask(np.array(lengths), longest))
+
+
+def tokenize_for_model(
+    checkpoint: "Checkpoint",
+    stack: str,
+    texts: Sequence[str] | str | None,
+    tokenizer: Tokenizer | None,
+    ids: Record | None,
+    pair: str | None = None,
+    batch: bool = False,
+    target: bool = False,
+) -> EncodedInputs:
+    """The ids that a stack of a model is given: those of texts by its own tokenizer, or given ones.
+
+    target  whether texts are put between the tokens that begin and end the target of an encoder-decoder model
+    """
+    config = checkpoint.config
+    size = config.stack(stack).vocab
+    if not size:
+        raise UsageError(f"a {config.family} model takes no text", "--model")
+    side = "target" if config.encoder and stack == "decoder" else "source"
+    if ids is not None:
+        return ids_to_inputs(ids, vocabulary_of(checkpoint, side, tokenizer, size), size)
+    tokenizer = tokenizer or tokenizer_of(checkpoint, side)
+    second = {} if pair is None else {"pair": pair}
+    cut = [tokenizer.encode(text, **second) for text in require_unicode(texts)]
+    if any(one.ids is None for one in cut):
+        raise UsageError("a model takes a tokenizer that numbers its tokens: a tokenizer.json", "--tokenizer")
+    special = config.special
+    if target:
+        cut = [decoder_input(one, special, tokenizer.vocabulary) for one in cut]
+    pad = next((one for one in (special.pad, *special.eos) if one is not None), 0)
+    labels = [one.spellings for one in cut]
+    pads = tokenizer.vocabulary[pad : pad + 1] if len(set(map(len, labels))) > 1 else []  # a vocabulary takes time
+    padding = tokenizers.find_padding(pads) or tokenizers.PADDING[0]
+    found = pad_batch(labels, [one.ids or [] for one in cut], pad, padding, batch)
+    model.check_ids(found.ids, size)
+    if pair is None:
+        return found
+    kinds = pad_batch(labels, [one.types or [0] * len(one.spellings) for one in cut], 0, "", batch)
+    return found._replace(types=kinds.ids)
+
+
+def decoder_input(text: Tokens, special: model.SpecialTokens, words: Sequence[str]) -> Tokens:
+    """The tokens of a text as a decoder reads them: behind its start token, and with the end.
+
+    >>> decoder_input(Tokens(["a"], [1]), model.SpecialTokens(start=2, eos=(0,)), ["</s>", "a"])
+    Tokens(spellings=['2', 'a', '</s>'], ids=[2, 1, 0], types=None)
+    """
+    ids = [*([] if special.start is None else [special.start]), *with_eos(text.ids or [], special)]
+    return Tokens([words[id] if id < len(words) else str(id) for id in ids], ids)
+
+
+def with_eos(ids: Sequence[int], special: model.SpecialTokens) -> list[int]:
+    """The ids of a target without the token that begins a text, and with the one that ends it.
+
+    >>> with_eos([5, 1], model.SpecialTokens(bos=5, eos=(0,))), with_eos([1, 0], model.SpecialTokens(eos=(0,)))
+    ([1, 0], [1, 0])
+    """
+    rest = [*(ids[1:] if ids[:1] == [special.bos] else ids)]
+    return rest if not special.eos or rest[-1:] in [[one] for one in special.eos] else [*rest, special.eos[0]]
+
+
+def check_vocabulary(
+    record: Record, checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None = None, axis: str = "token"
+) -> None:
+    """DataError for ids whose labels are not what this model calls them: they are those of another model.
+
+    Nothing is known where the ids have no labels, or where the tokenizer cannot be read.
+    """
+    ids, labels = record["ids"], record.labels.get(axis)
+    rows = np.atleast_2d(ids)
+    names = [row_labels(labels, at) for at in range(len(rows))]
+    if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or any(len(one) != rows.shape[1] for one in names):
+        return
+    words = vocabulary_of(checkpoint, side, tokenizer, checkpoint.config.stack(checkpoint.config.stacks[0]).vocab)
+    for at in np.ndindex(rows.shape) if words else ():
+        id, name = int(rows[at]), names[at[0]][at[1]]
+        known = words[id] if 0 <= id < len(words) else ""
+        if known and name not in ("", str(id), known, *tokenizers.PADDING):
+            place = f"[{at[1]}]" if ids.ndim == 1 else f"[{at[0]}][{at[1]}]"
+            raise DataError(f"token {name!r} at {place} is id {id}, which this model spells {known!r}")
+
+
+QUIET = ("mask", "peek", "show")  # tools that leave x as it is
+CHANGING = ("--layers", "--pool", "--patch", "--ablate")
+
+
+def warn_ignored_input(record: Record, begins: str, instead: str) -> None:
+    """Warns where x is work that a run does not look at, because it begins from something else.
+
+    begins   what it begins from; instead: what would look at x
+
+    It is no such work where the tokens' embeddings, or the hidden states of the whole model, are just made.
+    """
+    if "x" not in record or record["x"].dtype.kind not in "fV" or record.axes_of("x")[-1:] != ("model",):
+        return
+    last = next(
+        (words for one in reversed(record.history) if (words := command_words(one)) and words[0] not in QUIET), []
+    )
+    if last[:1] in (["embed"], ["encode"]) and is_same_model(last) and not {*CHANGING} & {*last}:
+        return
+    said = f"x {record['x'].shape} is not looked at: the run begins again from {begins}; {instead}"
+    warnings.warn(said, AttnkitWarning, stacklevel=2)
+
+
+def command_words(entry: Mapping[str, Any]) -> list[str]:
+    """The words of a command of the history, from the name of the tool on."""
+    try:
+        return shlex.split(str(entry.get("command", "")))[1:]
+    except ValueError:
+        return []
+
+
+def is_same_model(words: Sequence[str]) -> bool:
+    """Whether a command took the model that the stage at work takes."""
+    here = Stage.current.parameters.get("model_") if Stage.current else None
+    models = [after for flag, after in itertools.pairwise(words) if flag == "--model"]
+    return len(models) == 1 and os.path.abspath(models[0]) == os.path.abspath(stage_spelled("model_", here)[1])
+
+
+def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
+    """The tokenizer of a model, of one side of a translation; its files belong to the model's history."""
+    found: Tokenizer = checkpoint.beside(side, tokenizers.load_tokenizer)
+    return found
+
+
+def vocabulary_of(checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None, size: int) -> list[str]:
+    """The words of a model by their ids; none where its tokenizer cannot be read."""
+    try:
+        words = (tokenizer or tokenizer_of(checkpoint, side)).vocabulary
+    except AttnkitError:
+        return []
+    return words[:size] + [""] * (size - len(words)) if words else []
+
+
+def model_inputs(
+    checkpoint: "Checkpoint",
+    stack: str,
+    given: Sequence[str] | str | None,
+    tokenizer: Tokenizer | None,
+    ids: Record | None,
+    pair: str | None,
+    image: Array | None,
+    batch: bool,
+) -> tuple[Array, Record]:
+    """What a stack of a model begins with, ids or an image, and the record of what is known of it."""
+    cut = checkpoint.config.patches
+    if cut:
+        if image is None:
+            raise UsageError(f"a {checkpoint.config.family} model takes --image FILE")
+        from attnkit.inference import image_processor
+
+        return image_processor.prepare_image(image, checkpoint.folder, (cut.height, cut.width)), Record({})
+    if image is not None:
+        raise UsageError(f"a {checkpoint.config.family} model takes no image", "--image")
+    target = stack != checkpoint.config.stacks[0]
+    found = tokenize_for_model(checkpoint, stack, given, tokenizer, ids, pair, batch, target)
+    return found.ids, found.record()

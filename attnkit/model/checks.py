@@ -1,0 +1,38 @@
+"""Shapes as a reader writes them, and the checks that name both sides of a mismatch."""
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.model.dtypes import Array
+
+
+def shown(shape: tuple[int, ...]) -> str:
+    """A shape for an error message.
+
+    >>> shown((2, 4, 8)), shown((4,))
+    ('(2,4,8)', '(4,)')
+    """
+    return str(shape).replace(" ", "")
+
+
+def fit(x: Array, shape: tuple[int, ...], name: str, target: str) -> Array:
+    """x broadcast to a shape; DataError where it cannot be. Both names come with the shape the user gave.
+
+    >>> fit(np.array([1, 2]), (3, 2), "bias (2,)", "scores (3,2)").shape
+    (3, 2)
+    """
+    if x.shape == shape:
+        return x
+    try:
+        return np.broadcast_to(x, shape)
+    except ValueError:
+        raise DataError(f"{name} does not broadcast to {target}") from None
+
+
+def index(where: Array) -> str:
+    """The first True of a boolean array, as an index path.
+
+    >>> index(np.array([[False, False], [False, True]]))
+    '[1][1]'
+    """
+    return "".join(f"[{i}]" for i in np.argwhere(where)[0])

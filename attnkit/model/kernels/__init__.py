@@ -1,0 +1,1 @@
+"""Fast paths, each tested against the formula it must equal."""

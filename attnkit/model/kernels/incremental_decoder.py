@@ -1,0 +1,230 @@
+"""One token at a time: a decoder that keeps what it has read, and its layers in as few calls as can be.
+
+Between two products of a large model its weights sweep the processor's caches, so that every Python call costs
+several times what it does elsewhere. What does not change from token to token is therefore settled once. The
+result is that of `run` on one token, to rounding.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from attnkit.model.config import Config, StackConfig, Step, layer_plan, parse_layer_name
+from attnkit.model.dtypes import Array, quiet
+from attnkit.model.feedforward import ACTIVATIONS
+from attnkit.model.hooks import no_hook
+from attnkit.model.kv_cache import KVCache
+from attnkit.model.rotary import rotate
+from attnkit.model.transformer import Context, Model, head_logits, relative_positions, run
+
+Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), what attention needs of positions -> (B, D)
+Parameters = Mapping[str, Array]
+
+
+class CachedDecoder:
+    """What comes next, according to a model that keeps the keys and values of what it has read.
+
+    cache    of the beginning of the text: the first call skips as many of its tokens
+    context  what Context knows besides, the memory (B, S, D) of an encoder-decoder model above all
+    """
+
+    def __init__(self, model: Model, cache: KVCache | None = None, **context: Any) -> None:
+        self.model, self.steps = model, layer_plan(model.config, "decoder")
+        self.cache, self.context = KVCache() if cache is None else cache, context
+        self._first = next((at for at, step in enumerate(self.steps) if parse_layer_name(step.layer)[1] is not None), 0)
+        self._text: Array | None = None
+        self._layers: tuple[KVCache, Layer] | None = None
+
+    def __call__(self, tokens: Array) -> Array:
+        """The logits after some more tokens: tokens (B, T) -> (B, N)."""
+        self._text = tokens if self._text is None else np.concatenate([self._text, tokens], axis=1)
+        if not cacheable(self.model.config, self._text.shape[1]):
+            self.cache = KVCache()
+        context, rest = Context(cache=self.cache, **self.context), self._text[:, self.cache.length :]
+        x = self._one(rest, context) if self._lean(rest, context) else run(self.model, self.steps, rest, context)
+        return head_logits(self.model, np.ascontiguousarray(x[:, -1]), context.visit)
+
+    def _lean(self, tokens: Array, context: Context) -> bool:
+        """Whether one token goes through layers that nobody looks into, and no row of the memory is padded."""
+        alone = context.visit is no_hook and context.mask is None and context.memory_mask is None
+        return tokens.shape[1] == 1 and context.past > 0 and alone and context.dtype in (None, "float32")
+
+    def _one(self, tokens: Array, context: Context) -> Array:
+        """The last hidden states (B, 1, D) of one token (B, 1)."""
+        if self._layers is None or self._layers[0] is not self.cache:
+            made = compile_decode_step(self.model.config, self.model.params, self.steps[self._first :], self.cache)
+            self._layers = self.cache, made
+        x = run(self.model, self.steps[: self._first], tokens, context)
+        context.watch(self.steps[self._first])
+        relative = relative_positions(self.model, "decoder", 1, context)
+        return self._layers[1](x[:, 0], relative)[:, None]
+
+    def reorder(self, rows: Array) -> None:
+        """Makes row i of the batch what row rows[i] was."""
+        self.cache.reorder(rows)
+        self._text = None if self._text is None else self._text[rows]
+
+
+def cacheable(config: Config, length: int | None = None) -> bool:
+    """Whether keys stay what they are as a text grows to a length, or to any.
+
+    They do not where rotations depend on the length of the whole text.
+    """
+    rope = config.positions.rope
+    if rope.get("rope_type", rope.get("type")) != "dynamic":
+        return True
+    return length is not None and length <= rope.get("max_position_embeddings", 0)
+
+
+def compile_decode_step(config: Config, params: Mapping[str, Parameters], steps: list[Step], cache: KVCache) -> Layer:
+    """The steps of layers as one function of one token in each row.
+
+    The cache must hold the tokens before, and the keys of the memory. `relative` is what `attention_options`
+    says of the token's position: rotary, or bias.
+    """
+    made = [(step, _operator(config, params, step, cache)) for step in steps]
+
+    @quiet
+    def stepped(x: Array, relative: Mapping[str, Any]) -> Array:
+        kept = x
+        for step, operator in made:
+            if step.keep:
+                kept = x
+            y = operator(x, relative)
+            x = y + (kept if step.residual == "kept" else x) if step.residual else y
+        return x
+
+    return stepped
+
+
+def _operator(config: Config, params: Mapping[str, Parameters], step: Step, cache: KVCache) -> Layer:
+    here = params.get(step.layer, {})
+    if step.tool == "layernorm":
+        return _norm(config, here)
+    if step.tool == "ffn":
+        return _ffn(config, here)
+    stack, number, part = parse_layer_name(step.layer)
+    return (_cross if part == "cross" else _self)(config, config.stack(stack), number or 0, here, step.layer, cache)
+
+
+def _norm(config: Config, params: Parameters) -> Layer:
+    gamma, beta = (params[name].astype(np.float64) if name in params else None for name in ("gamma", "beta"))
+    centred, eps, size = config.norm == "layer", config.eps, np.float64(config.width)
+
+    def norm(x: Array, relative: Mapping[str, Any]) -> Array:
+        wide = x.astype(np.float64)
+        if centred:
+            wide -= np.add.reduce(wide, axis=-1, keepdims=True) / size
+        wide /= np.sqrt(np.vecdot(wide, wide)[:, None] / size + eps)
+        if gamma is not None:
+            wide *= gamma
+        if beta is not None:
+            wide += beta
+        return wide.astype(x.dtype)
+
+    return norm
+
+
+def _linear(weight: Array, bias: Array | None) -> Callable[[Array], Array]:
+    def linear(x: Array) -> Array:
+        y = x @ weight
+        if bias is not None:
+            y += bias
+        return y
+
+    return linear
+
+
+def _ffn(config: Config, params: Parameters) -> Layer:
+    inner, outer = _linear(params["w1"], params.get("b1")), _linear(params["w2"], params.get("b2"))
+    gate = _linear(params["w3"], params.get("b3")) if "w3" in params else None
+    activation = ACTIVATIONS[config.activation]
+
+    def ffn(x: Array, relative: Mapping[str, Any]) -> Array:
+        hidden = activation(inner(x))
+        return outer(hidden if gate is None else hidden * gate(x))
+
+    return ffn
+
+
+def _projections(params: Parameters) -> Callable[[Array], tuple[Array, Array, Array]]:
+    """Queries, keys and values: by one product where their weights lie side by side in one matrix."""
+    weights, biases = [params[f"w{c}"] for c in "qkv"], [params.get(f"b{c}") for c in "qkv"]
+    whole = _side_by_side(weights)
+    if whole is None:
+        apart = [_linear(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
+        return lambda x: (apart[0](x), apart[1](x), apart[2](x))
+    joined = None if biases[0] is None else np.concatenate([one for one in biases if one is not None])
+    together, first, second = _linear(whole, joined), weights[0].shape[1], weights[0].shape[1] + weights[1].shape[1]
+
+    def projections(x: Array) -> tuple[Array, Array, Array]:
+        y = together(x)
+        return y[:, :first], y[:, first:second], y[:, second:]
+
+    return projections
+
+
+def _side_by_side(weights: list[Array]) -> Array | None:
+    """The matrix whose columns are those of all these, where they are neighbours in memory; else None.
+
+    >>> both = np.arange(6.0).reshape(1, 6)
+    >>> _side_by_side([both[:, :2], both[:, 2:4], both[:, 4:]]).tolist(), _side_by_side([both, both.copy()])
+    ([[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]], None)
+    """
+    first, at = weights[0], weights[0].__array_interface__["data"][0]
+    for weight in weights:
+        if weight.strides != first.strides or weight.__array_interface__["data"][0] != at:
+            return None
+        at += weight.shape[1] * weight.strides[1]
+    shape = first.shape[0], sum(weight.shape[1] for weight in weights)
+    return np.lib.stride_tricks.as_strided(first, shape, first.strides, writeable=False)
+
+
+def _scale(config: Config, stack: StackConfig, number: int) -> float:
+    scale = stack.head_dim**-0.5 if config.scale is None else config.scale
+    return scale / (number + 1) if config.scale_by_layer else scale
+
+
+def _average(q: Array, keys: Array, values: Array, scale: float, bias: Array | None = None) -> Array:
+    """The values, weighted: q (B, G, H/G, K), keys (B, G, S, K), values (B, G, S, K) -> (B, H*K)."""
+    scores = q @ keys.swapaxes(-1, -2)
+    scores *= scale
+    if bias is not None:
+        scores += bias
+    scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= np.add.reduce(scores, axis=-1, keepdims=True)
+    return (scores @ values).reshape(len(q), -1)
+
+
+def _self(config: Config, stack: StackConfig, number: int, params: Parameters, layer: str, cache: KVCache) -> Layer:
+    project, out = _projections(params), _linear(params["wo"], params.get("bo"))
+    groups, heads, width = stack.kv_heads, stack.heads // stack.kv_heads, stack.head_dim
+    scale, window = _scale(config, stack, number), stack.windows[number] if stack.windows else -1
+
+    def attend(x: Array, relative: Mapping[str, Any]) -> Array:
+        q, k, v = project(x)
+        q, k, v = q.reshape(-1, groups, heads, width), k.reshape(-1, groups, 1, width), v.reshape(-1, groups, 1, width)
+        if "rotary" in relative:
+            q, k = rotate(q, *relative["rotary"]), rotate(k, *relative["rotary"])
+        keys, values, _ = cache.extend(layer, k, v)
+        if window >= 0:
+            keys, values = keys[..., -window - 1 :, :], values[..., -window - 1 :, :]
+        bias = relative.get("bias")  # (H, 1, S)
+        if bias is not None:
+            bias = bias.reshape(groups, heads, -1)[..., -keys.shape[-2] :]
+        return out(_average(q, keys, values, scale, bias))
+
+    return attend
+
+
+def _cross(config: Config, stack: StackConfig, number: int, params: Parameters, layer: str, cache: KVCache) -> Layer:
+    project, out = _linear(params["wq"], params.get("bq")), _linear(params["wo"], params.get("bo"))
+    shape = -1, stack.kv_heads, stack.heads // stack.kv_heads, stack.head_dim
+    scale = _scale(config, stack, number)
+
+    def attend(x: Array, relative: Mapping[str, Any]) -> Array:
+        return out(_average(project(x).reshape(shape), *cache.pair(layer), scale))
+
+    return attend

@@ -1,0 +1,321 @@
+"""What the weights of attention say, without the matrix of every query with every key."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attnkit.errors import UsageError
+from attnkit.model.dtypes import Array, DType, output_dtype, quiet, working
+from attnkit.model.embedding import check_ids
+from attnkit.model.hooks import WEIGHT_SUMMARIES, parse_weight_summary
+from attnkit.model.kernels.tiled_attention import update_running_max
+from attnkit.model.kernels.tiles import (
+    KeyTile,
+    QueryTile,
+    Task,
+    TiledInputs,
+    Workspace,
+    block_of,
+    prepare_inputs,
+    run_tiles,
+    score_dtype,
+    tasks_of,
+)
+from attnkit.model.sampling import largest
+from attnkit.model.scores import softmax
+
+BLOCKS = (128, 2240)  # queries and keys: a megabyte of float32, which stays in a core's own cache
+
+
+def summarize_weights(how: str, q: Array, k: Array, **options: Any) -> dict[str, Array]:
+    """What `how` says is to be seen of the weights, by the names of the intermediates.
+
+    q (..., H, T, K), k (..., G, S, K)
+
+    stats       weights.lse, entropy, max, argmax, span, received: see weight_stats
+    topk:K      weights.top and weights.keys: see weight_topk
+    rows:I,J,…  weights.rows: see weight_rows; -1 is the last query
+
+    `options` are those of `operands`. UsageError for another `how`, and for a query that is not there.
+
+    >>> x = np.eye(2)[None]
+    >>> summarize_weights("rows:-1", x, x, causal=True)["weights.rows"].round(2).tolist()
+    [[[0.33, 0.67]]]
+    """
+    kind, numbers = parse_weight_summary(how)
+    if kind == "stats":
+        found = weight_stats(q, k, **options)
+    elif kind == "topk":
+        found = dict(zip(WEIGHT_SUMMARIES["topk"], weight_topk(q, k, numbers[0], **options), strict=True))
+    else:
+        found = {"rows": weight_rows(q, k, places(numbers, q.shape[-2]), **options)}
+    return {f"weights.{name}": x for name, x in found.items()}
+
+
+def summarize_dense_weights(how: str, weights: Array, lse: Array, position: Array) -> dict[str, Array]:
+    """The same of weights that are at hand.
+
+    weights (..., H, T, S), lse (..., H, T), position (..., 1, T) of the queries among the keys
+
+    >>> weights, zeros = np.array([[[0.25, 0.75]]]), np.zeros((1, 1))
+    >>> summarize_dense_weights("topk:1", weights, zeros, zeros)["weights.keys"].tolist()
+    [[[1]]]
+    """
+    kind, numbers = parse_weight_summary(how)
+    keys = np.arange(weights.shape[-1])
+    nothing = ~(weights != 0).any(axis=-1)  # queries without any key
+    if kind == "stats":
+        logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
+        found = {
+            "lse": lse,
+            "entropy": -np.sum(weights * logs, axis=-1),
+            "max": weights.max(axis=-1, initial=0),
+            "argmax": np.where(
+                nothing | np.isnan(weights).any(axis=-1), -1, weights.argmax(axis=-1) if len(keys) else -1
+            ),
+            "span": np.sum(weights * np.abs(position[..., None] - keys).astype(weights.dtype), axis=-1),
+            "received": weights.sum(axis=-2, dtype=np.float64).astype(weights.dtype),
+        }
+    elif kind == "topk":
+        order = largest(weights, numbers[0])
+        top = np.take_along_axis(weights, order, axis=-1)
+        found = {"top": top, "keys": np.where((top == 0) | np.isnan(top), -1, order)}
+    else:
+        found = {"rows": weights[..., places(numbers, weights.shape[-2]), :]}
+    return {f"weights.{name}": x for name, x in found.items()}
+
+
+def places(numbers: tuple[int, ...], count: int) -> list[int]:
+    """The places of some of so many queries; negative numbers count from the end. UsageError beyond either end.
+
+    >>> places((0, -1), 5)
+    [0, 4]
+    """
+    for number in numbers:
+        if not -count <= number < count:
+            expected = f"expected {-count} to {count - 1}" if count else "there is none"
+            raise UsageError(f"weights rows: query {number} of {count} ({expected})")
+    return [number % count for number in numbers]
+
+
+def weight_stats(
+    q: Array, k: Array, *, blocks: tuple[int, int] = BLOCKS, threads: int | None = None, **options: Any
+) -> dict[str, Array]:
+    """How each query spreads its weights over the keys, and how much weight each key receives.
+
+    q (..., H, T, K), k (..., G, S, K) -> {name: (..., H, T)}, but received (..., H, S)
+
+    lse         logarithm of the sum of the exponentials of the scores, float64 as `merge` wants it
+    entropy     of the weights, in nats: 0 for a single key, log n for n keys alike
+    max         the largest weight, and argmax its key, the lower one of equals; -1 where there is none
+    span        how far a query looks: the mean distance |i + offset - j|, each key counted by its weight
+    received    the sum over the queries of the weights of a key
+
+    `options` are those of `operands`. A query that sees nothing has -inf, 0, 0, -1 and 0, one with NaN among its
+    scores NaN. Time grows with T S, memory with T + S. Sources: Ghader and Monz 2017 (entropy); Vig and Belinkov
+    2019, section 4.2 (distance).
+
+    >>> x = np.eye(2)[None]
+    >>> for name, stat in weight_stats(x, x, causal=True).items():
+    ...     print(name, stat.round(2).tolist())
+    lse [[0.71, 1.11]]
+    entropy [[0.0, 0.63]]
+    max [[1.0, 0.67]]
+    argmax [[0, 1]]
+    span [[0.0, 0.33]]
+    received [[1.33, 0.67]]
+    """
+    result, given = _given(q, k, options)
+    queries, keys = given.q.shape[:3], (*given.q.shape[:2], given.k.shape[2])
+    stats = {name: np.zeros(keys if name == "received" else queries) for name in WEIGHT_SUMMARIES["stats"]}
+    stats["argmax"] = np.full(queries, -1)
+
+    def look(task: Task, room: Workspace) -> None:
+        exact, _ = score_dtype(given, task)
+        for name, stat in _stats(block_of(given, task, exact), blocks[1], room).items():
+            stats[name][task] = stat
+
+    def receive(task: Task, room: Workspace) -> None:
+        stats["received"][task] = _received(given, task, stats["lse"], blocks[0], room)
+
+    run_tiles(look, given, tasks_of(given, queries[2], blocks[0]), threads)
+    run_tiles(receive, given, tasks_of(given, keys[2], blocks[1]), threads)
+    stats["received"][np.isnan(stats["lse"]).any(axis=-1)] = np.nan
+    kinds = {"lse": np.dtype(np.float64), "argmax": np.dtype(np.int64)}
+    return {
+        name: x.reshape(*q.shape[:-2], x.shape[-1]).astype(kinds.get(name, result), copy=False)
+        for name, x in stats.items()
+    }
+
+
+def _stats(block: QueryTile, step: int, room: Workspace) -> dict[str, Array]:
+    """The statistics of a block of queries, each (m,), gathered while the largest score rises."""
+    top = np.full(len(block.low), -np.inf, block.columns.dtype)
+    total, below, distance = np.zeros((3, len(top)))  # sums of e^d, -d e^d and |i - j| e^d; d is the score less the top
+    best = np.full(len(top), -1)
+    for keys in block.key_blocks(step):
+        scores = block.block(block.scores(KeyTile(block, keys, room)), keys)  # (n, m)
+        before = top
+        top, base, faded = update_running_max(before, scores)
+        rose = np.flatnonzero(top > before)
+        best[rose] = keys.start + scores[:, rose].argmax(axis=0)
+        scores -= base
+        shares = np.exp(scores)
+        scores *= shares
+        np.copyto(scores, 0, where=shares == 0)  # and not -inf times 0
+        ones, steps = np.ones(len(shares), shares.dtype), np.arange(len(shares), dtype=shares.dtype)
+        here = ones @ shares
+        below = faded * (below + total * np.where(total > 0, base - before, 0)) - ones @ scores
+        distance = faded * distance + _distances(shares, block.position - keys.start, here, steps)
+        total = faded * total + here
+    seen = np.where(total == 0, 1, total)
+    best[np.isnan(total)] = -1
+    return {
+        "lse": top + np.log(total),
+        "entropy": np.log(seen) + below / seen,
+        "max": np.where(total == 0, 0, 1 / seen),
+        "argmax": best,
+        "span": distance / seen,
+    }
+
+
+def _distances(shares: Array, position: Array, total: Array, steps: Array) -> Array:
+    """Each query's distances to a block of keys, counted by their shares: (n, m), (m,), (m,), (n,) -> (m,)."""
+    last = len(steps) - 1
+    if position.min() >= last:  # no query stands before any of the keys
+        distances: Array = (position - last) * total + (last - steps) @ shares
+    elif position.max() <= 0:
+        distances = steps @ shares - position * total
+    else:
+        shares *= np.abs(position - steps[:, None]).astype(shares.dtype)
+        distances = np.ones_like(steps) @ shares
+    return distances
+
+
+def _received(given: TiledInputs, task: Task, lse: Array, step: int, room: Workspace) -> Array:
+    """The sum of the weights of each of a block of keys, (n,); the blocks of queries are those of the first pass."""
+    batch, head, keys = task
+    received = np.zeros(keys.stop - keys.start)
+    looking = np.flatnonzero((given.low[batch] < keys.stop) & (given.high[batch] > keys.start))
+    if not len(looking):
+        return received
+    for first in range(looking[0] // step * step, looking[-1] + 1, step):
+        part = batch, head, slice(first, min(first + step, given.q.shape[2]))
+        exact, _ = score_dtype(given, part)
+        block = block_of(given, part, exact)
+        weights = block.block(block.scores(KeyTile(block, keys, room)), keys)
+        weights -= np.where(np.isneginf(lse[part]), 0, lse[part]).astype(exact)
+        np.exp(weights, out=weights)
+        received += weights @ np.ones(weights.shape[1], exact)
+    return received
+
+
+def weight_topk(
+    q: Array, k: Array, count: int, *, blocks: tuple[int, int] = BLOCKS, threads: int | None = None, **options: Any
+) -> tuple[Array, Array]:
+    """The largest weights of each query and their keys, the largest first, the lower key first among equals.
+
+    q (..., H, T, K), k (..., G, S, K) -> weights (..., H, T, N), keys (..., H, T, N) int64, with N the lesser of
+    count and S
+
+    `options` are those of `operands`. Where fewer keys have a weight above 0, the rest has key -1; a query with NaN
+    among its scores has weights of NaN. UsageError for a count below 1.
+
+    >>> x = np.eye(2)[None]
+    >>> weights, keys = weight_topk(x, x, 2, causal=True)
+    >>> weights.round(2).tolist(), keys.tolist()
+    ([[[1.0, 0.0], [0.67, 0.33]]], [[[0, -1], [1, 0]]])
+    """
+    if count < 1:
+        raise UsageError(f"count {count} (expected 1 or more)")
+    result, given = _given(q, k, options)
+    count = min(count, k.shape[-2])
+    shape = (*given.q.shape[:3], count)
+    weights, keys = np.zeros(shape, result), np.full(shape, -1, np.int64)
+
+    def look(task: Task, room: Workspace) -> None:
+        exact, _ = score_dtype(given, task)
+        weights[task], found = _largest(block_of(given, task, exact), count, blocks[1], room)
+        keys[task] = np.where((weights[task] == 0) | np.isnan(weights[task]), -1, found)
+
+    run_tiles(look, given, tasks_of(given, shape[2], blocks[0]), threads)
+    return weights.reshape(*q.shape[:-1], count), keys.reshape(*q.shape[:-1], count)
+
+
+def _largest(block: QueryTile, count: int, step: int, room: Workspace) -> tuple[Array, Array]:
+    """The largest weights of a block of queries and their keys: (m, N), (m, N)."""
+    queries = len(block.low)
+    top, total = np.full(queries, -np.inf, block.columns.dtype), np.zeros(queries)
+    found, where = np.full((queries, count), -np.inf, block.columns.dtype), np.full((queries, count), -1)
+    for keys in block.key_blocks(step):
+        scores = block.block(block.scores(KeyTile(block, keys, room)), keys)  # (n, m)
+        least = floor = found[:, -1]
+        if len(scores) > count and np.isneginf(floor).any():  # a first block: only its own largest come in question
+            floor = np.maximum(floor, np.partition(scores, -count, axis=0)[-count])
+        j, i = np.nonzero((scores >= floor) & (scores > least))
+        found, where = _ranked(found, where, i, scores[j, i], j + keys.start)
+        top, base, faded = update_running_max(top, scores)
+        scores -= base
+        total = faded * total + np.ones(len(scores), scores.dtype) @ np.exp(scores, out=scores)
+    lse = np.where(total == 0, 0, top + np.log(total))
+    return np.exp(found - lse[:, None]), where
+
+
+def _ranked(found: Array, where: Array, i: Array, scores: Array, j: Array) -> tuple[Array, Array]:
+    """The lists of the queries once the candidates (query i, score, key j) have come in: (m, N), (m, N)."""
+    if not len(i):
+        return found, where
+    rows, count = found.shape
+    i = np.concatenate([np.repeat(np.arange(rows), count), i])
+    scores, j = np.concatenate([found.ravel(), scores]), np.concatenate([where.ravel(), j])
+    order = np.lexsort((j, -scores, i))
+    first = np.searchsorted(i[order], np.arange(rows))
+    chosen = order[first[:, None] + np.arange(count)]
+    return scores[chosen], j[chosen]
+
+
+def weight_rows(
+    q: Array,
+    k: Array,
+    queries: ArrayLike,
+    *,
+    blocks: tuple[int, int] = BLOCKS,
+    threads: int | None = None,
+    **options: Any,
+) -> Array:
+    """The weights of some queries on all keys, in the order asked for.
+
+    q (..., H, T, K), k (..., G, S, K), queries (R,) -> (..., H, R, S)
+
+    `options` are those of `operands`. UsageError for a query that is not there.
+
+    >>> x = np.eye(2)[None]
+    >>> weight_rows(x, x, [1], causal=True).round(2).tolist()
+    [[[0.33, 0.67]]]
+    """
+    result, given = _given(q, k, options)
+    wanted = np.reshape(check_ids(queries, q.shape[-2], "query"), -1)
+    chosen, order = np.unique(wanted, return_inverse=True)  # in their order, as a block wants them
+    given = given.only(chosen)
+    shape = (*given.q.shape[:3], k.shape[-2])
+    weights = np.empty(shape, result)
+    at_once = max(1, blocks[0] * blocks[1] // max(k.shape[-2], 1))
+
+    def look(task: Task, room: Workspace) -> None:
+        exact, _ = score_dtype(given, task)
+        block = block_of(given, task, exact)
+        scores = np.full((len(block.low), shape[-1]), -np.inf, exact)
+        for keys in block.key_blocks(blocks[1]):
+            scores[:, keys] = block.block(block.scores(KeyTile(block, keys, room)), keys).T
+        weights[task] = softmax(scores)
+
+    run_tiles(look, given, tasks_of(given, shape[2], min(at_once, blocks[0])), threads)
+    return weights[:, :, order].reshape(*q.shape[:-2], len(wanted), shape[-1])
+
+
+@quiet
+def _given(q: Array, k: Array, options: dict[str, Any]) -> tuple[DType, TiledInputs]:
+    """The dtype of a result, and the operands in the dtype to compute in."""
+    dtype = working(q, k)
+    return output_dtype(q), prepare_inputs(np.asarray(q, dtype), np.asarray(k, dtype), **options)

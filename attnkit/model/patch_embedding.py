@@ -1,0 +1,98 @@
+"""Images to tokens: pixels to numbers, an image cut into patches, positions for another number of them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.model.checks import shown
+from attnkit.model.dtypes import Array, cast, output_dtype, working
+
+
+def normalize_pixels(pixels: Array, mean: Sequence[float], std: Sequence[float], scale: float = 1 / 255) -> Array:
+    """The channels of an image, each (scale x - mean) / std.
+
+    pixels (height, width, C), mean (C,), std (C,) -> (C, height, width) float32
+
+    DataError where there is not one mean and one deviation for each channel, or where a deviation is 0.
+
+    >>> normalize_pixels(np.array([[[0, 255]]], np.uint8), [0.5, 0.5], [0.5, 0.5]).ravel()
+    array([-1.,  1.], dtype=float32)
+    """
+    if pixels.ndim != 3:
+        raise DataError(f"image {shown(pixels.shape)}: rank {pixels.ndim}, expected 3 (height, width, channel)")
+    for name, values in (("means", mean), ("deviations", std)):
+        if len(values) != pixels.shape[-1]:
+            raise DataError(f"{len(values)} {name} for image {shown(pixels.shape)}: expected {pixels.shape[-1]}")
+    if 0 in std:
+        raise DataError("a deviation of 0 (expected positive numbers)")
+    center, spread = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    scaled = (pixels.astype(np.float32) * np.float32(scale) - center) / spread
+    return np.ascontiguousarray(np.moveaxis(scaled, -1, 0))
+
+
+def extract_patches(image: Array, patch_height: int, patch_width: int) -> Array:
+    """An image cut into patches, row by row, each flattened channel by channel.
+
+    image (..., C, height, width) -> (..., rows * columns, C * patch_height * patch_width)
+
+    Source: ViT (Dosovitskiy et al. 2021), section 3.1. DataError where the patch does not divide the image.
+
+    >>> extract_patches(np.arange(8).reshape(1, 2, 4), 2, 2)
+    array([[0, 1, 4, 5],
+           [2, 3, 6, 7]])
+    """
+    if image.ndim < 3:
+        raise DataError(f"image {shown(image.shape)}: rank {image.ndim}, expected 3 or more (channel, height, width)")
+    *lead, channels, height, width = image.shape
+    if min(patch_height, patch_width) < 1 or height % patch_height or width % patch_width:
+        size = f"{patch_height} x {patch_width}"
+        raise DataError(f"image {shown(image.shape)}: {height} x {width} is not divisible by patches of {size}")
+    rows, columns = height // patch_height, width // patch_width
+    cut = image.reshape(*lead, channels, rows, patch_height, columns, patch_width)
+    ordered = np.moveaxis(cut, (-4, -2), (-5, -4))  # (..., rows, columns, C, patch_height, patch_width)
+    return ordered.reshape(*lead, rows * columns, channels * patch_height * patch_width)
+
+
+def interpolate_positions(table: Array, rows: int, columns: int, new_rows: int, new_columns: int) -> Array:
+    """Learned positions of a grid of patches, for a grid of another size; the row of the class token stays.
+
+    table (1 + rows * columns, D) -> (1 + new_rows * new_columns, D)
+
+    Bicubic: a new point lies at scale (i + 1/2) - 1/2 of the old grid and takes its four neighbours on each axis,
+    the nearest of the edge where there are none, by Keys' cubic kernel (1981, equation 4) with a = -3/4.
+    DataError where the table does not hold the grid.
+
+    >>> interpolate_positions(np.array([[9.0], [0.0], [4.0]]), 1, 2, 1, 4).ravel().round(4)
+    array([ 9.    , -0.4219,  0.9062,  3.0938,  4.4219])
+    """
+    if table.ndim != 2 or len(table) != 1 + rows * columns or min(rows, columns) < 1:
+        raise DataError(f"position table {shown(table.shape)}: expected 1 + {rows} x {columns} rows, as the grid has")
+    if min(new_rows, new_columns) < 1:
+        raise DataError(f"grid of {new_rows} x {new_columns} patches (expected 1 or more)")
+    if (rows, columns) == (new_rows, new_columns):
+        return table
+    dtype = working(table)
+    grid = cast(table[1:], dtype).reshape(rows, columns, table.shape[1])
+    down, across = _bicubic(rows, new_rows).astype(dtype), _bicubic(columns, new_columns).astype(dtype)
+    tall = np.tensordot(down, grid, 1)  # (new_rows, columns, D)
+    points = (across @ tall).reshape(new_rows * new_columns, table.shape[1])
+    return np.concatenate([table[:1], points]).astype(output_dtype(table), copy=False)
+
+
+def _bicubic(old: int, new: int) -> Array:
+    """What each old point gives to each new one along an axis: (new, old)."""
+    where = old / new * (np.arange(new) + 0.5) - 0.5
+    first = np.floor(where)
+    weights = np.zeros((new, old))
+    for step in (-1, 0, 1, 2):
+        source = np.clip(first.astype(np.int64) + step, 0, old - 1)
+        weights[np.arange(new), source] += _kernel(np.abs(where - first - step))
+    return weights
+
+
+def _kernel(distance: Array, a: float = -0.75) -> Array:
+    """Keys' kernel: two cubics of the distance, one up to 1 and one from there to 2."""
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = a * (((distance - 5) * distance + 8) * distance - 4)
+    return np.where(distance <= 1, near, far)

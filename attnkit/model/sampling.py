@@ -1,0 +1,293 @@
+"""Hidden states to words: logits, probabilities, and the choice of the next token.
+
+The generator's type is quoted in annotations: numpy.random costs ten milliseconds, for those who sample.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from attnkit.errors import DataError, NotFiniteError, UsageError
+from attnkit.model.checks import shown
+from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
+from attnkit.model.embedding import check_ids
+from attnkit.model.linear import linear
+from attnkit.model.masks import mask_block
+from attnkit.model.scores import shifted, softmax
+
+
+def logits(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """A score for every word of the vocabulary; with tied embeddings the weight is the table transposed.
+
+    x (..., D), weight (D, N), bias (N,) -> (..., N)
+
+    They are at least float32: in 16 bits neighbours among large logits are one number, or infinity.
+    DataError where shapes do not meet.
+
+    >>> logits(np.array([1.0, 2.0]), np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]))
+    array([1., 2., 3.])
+    """
+    given = [array for array in (x, weight, bias) if array is not None]
+    return linear(cast(x, working(*given)), weight, bias, names=("x", "output weight", "output bias"))
+
+
+@quiet
+def apply_temperature(logits: Array, temperature: float) -> Array:
+    """The logits less the largest of their row, divided by the temperature: below 1 sharper, above 1 flatter.
+
+    logits (..., N) -> (..., N)
+
+    UsageError unless the temperature is positive.
+
+    >>> apply_temperature(np.array([1.0, 3.0]), 2.0)
+    array([-1.,  0.])
+    """
+    if not 0 < temperature < math.inf:
+        raise UsageError(f"temperature {temperature} (expected a positive number)")
+    # shifted first, so that a tiny temperature cannot turn the largest score into infinity
+    scores: Array = shifted(_rows(logits, working(logits))) / float(temperature)
+    return scores
+
+
+@quiet
+def probabilities(logits: Array, temperature: float = 1.0) -> Array:
+    """softmax(logits / temperature).
+
+    logits (..., N) -> (..., N)
+
+    UsageError unless the temperature is positive.
+
+    >>> probabilities(np.array([0.0, np.log(4)]), temperature=2.0).round(4)
+    array([0.3333, 0.6667])
+    """
+    return softmax(apply_temperature(logits, temperature)).astype(output_dtype(logits), copy=False)
+
+
+@quiet
+def log_probabilities(logits: Array) -> Array:
+    """The logarithm of softmax(logits), exact where a probability is too small to write down.
+
+    logits (..., N) -> (..., N)
+
+    >>> log_probabilities(np.array([0.0, 2000.0]))
+    array([-2000.,     0.])
+    """
+    scores = shifted(_rows(logits, working(logits)))
+    logs: Array = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+    return logs.astype(output_dtype(logits), copy=False)
+
+
+@quiet
+def repetition_penalty(logits: Array, ids: Array, penalty: float) -> Array:
+    """The logits of the words that were said before made less likely: divided where positive, else multiplied.
+
+    logits (..., N), ids (..., T) -> (..., N)
+
+    A word said twice is penalized once. Source: CTRL (Keskar et al. 2019), section 4.1, and the multiplication that
+    became the custom. UsageError unless the penalty is positive; DataError for an id outside 0..N-1.
+
+    >>> repetition_penalty(np.array([3.0, -3.0, 3.0]), np.array([0, 1, 1]), 1.5)
+    array([ 2. , -4.5,  3. ])
+    """
+    if not 0 < penalty < math.inf:
+        raise UsageError(f"repetition penalty {penalty} (expected a positive number)")
+    scores = _rows(logits, working(logits)).astype(output_dtype(logits))
+    words = np.broadcast_to(check_ids(ids, logits.shape[-1]), (*logits.shape[:-1], np.shape(ids)[-1]))
+    said = np.take_along_axis(scores, words, axis=-1)
+    np.put_along_axis(scores, words, np.where(said < 0, said * penalty, said / penalty), axis=-1)
+    return scores
+
+
+def _rows(scores: Array, dtype: DType) -> Array:
+    if scores.ndim == 0:
+        raise DataError("x (): a single number, expected one for each word of the vocabulary")
+    return cast(scores, dtype)
+
+
+def _filter(logits: Array, keep: Callable[[Array], Array]) -> Array:
+    """The logits that `keep` lets through, -inf for the rest; NaN stays, so that sampling can report it."""
+    given = logits.astype(output_dtype(logits), copy=False)
+    wide = _rows(logits, np.dtype(np.float64))
+    return mask_block(given, keep(wide) | np.isnan(wide))
+
+
+def _order(scores: Array) -> Array:
+    """Indices from the largest score to the smallest; ties by the lower index, NaN last."""
+    return np.argsort(-scores, axis=-1, kind="stable")
+
+
+def largest(scores: Array, count: int) -> Array:
+    """The indices of the `count` largest scores, or of all, best first; ties by the lower index, NaN last.
+
+    scores (..., N) -> (..., M) int64, where M is the lesser of `count` and N
+
+    Only these are sorted, not the whole row.
+
+    >>> largest(np.array([1.0, 3.0, 2.0, 3.0]), 2)
+    array([1, 3])
+    """
+    if count >= scores.shape[-1] or np.isnan(scores).any():
+        return _order(scores)[..., :count]
+    chosen = np.nonzero(_among_largest(scores, count))[-1].reshape(*scores.shape[:-1], count)
+    return np.take_along_axis(chosen, _order(np.take_along_axis(scores, chosen, axis=-1)), axis=-1)
+
+
+def _among_largest(scores: Array, count: int) -> Array:
+    """Whether a score is one of the `count` largest of its row: less than all of them, none NaN."""
+    last = scores.shape[-1] - count
+    least = np.partition(scores, last, axis=-1)[..., last : last + 1]
+    among: Array = scores >= least
+    if (among.sum(axis=-1) == count).all():
+        return among
+    above, equal = scores > least, scores == least
+    room = count - above.sum(axis=-1, keepdims=True)
+    among = above | (equal & (np.cumsum(equal, axis=-1) <= room))
+    return among
+
+
+@quiet
+def top_k(logits: Array, k: int) -> Array:
+    """Only the k largest logits, -inf for the rest; ties go to the lower index.
+
+    logits (..., N) -> (..., N)
+
+    UsageError for k < 1.
+
+    >>> top_k(np.array([1.0, 3.0, 3.0, 2.0]), 1)
+    array([-inf,   3., -inf, -inf])
+    """
+    if k < 1:
+        raise UsageError(f"top-k {k} (expected 1 or more)")
+
+    def keep(scores: Array) -> Array:
+        if k >= scores.shape[-1]:
+            return np.ones(scores.shape, dtype=bool)
+        return _among_largest(np.where(np.isnan(scores), -np.inf, scores), k)
+
+    return _filter(logits, keep)
+
+
+@quiet
+def top_p(logits: Array, p: float) -> Array:
+    """Only the fewest most probable words whose probabilities reach p together, -inf for the rest.
+
+    logits (..., N) -> (..., N)
+
+    At least one is kept, and p = 1 keeps all. Source: Holtzman et al. 2020, section 3.1. UsageError unless
+    0 < p <= 1.
+
+    >>> top_p(np.log(np.array([0.125, 0.5, 0.375])), 0.75).round(4)
+    array([   -inf, -0.6931, -0.9808])
+    """
+    if not 0 < p <= 1:
+        raise UsageError(f"top-p {p} (expected more than 0, at most 1)")
+
+    def keep(scores: Array) -> Array:
+        if p == 1:
+            return np.ones(scores.shape, dtype=bool)
+        order, sums = _until(scores, p)
+        before = np.concatenate([np.zeros_like(sums[..., :1]), sums[..., :-1]], axis=-1)
+        kept = np.zeros(scores.shape, dtype=bool)
+        np.put_along_axis(kept, order, before < p, axis=-1)
+        return kept
+
+    return _filter(logits, keep)
+
+
+def _until(scores: Array, p: float) -> tuple[Array, Array]:
+    """Enough indices, the largest score first, for their probabilities to reach p, and the running sums of these."""
+    shares, count = softmax(scores), 64
+    while True:
+        order = largest(scores, count)
+        sums = np.cumsum(np.take_along_axis(shares, order, axis=-1), axis=-1)
+        if count >= scores.shape[-1] or (sums[..., -1] >= p).all():
+            return order, sums
+        count *= 8
+
+
+@quiet
+def min_p(logits: Array, p: float) -> Array:
+    """Only words at least p times as probable as the most probable one, -inf for the rest.
+
+    logits (..., N) -> (..., N)
+
+    UsageError unless 0 <= p <= 1.
+
+    >>> min_p(np.log(np.array([0.125, 0.5, 0.375])), 0.5).round(4)
+    array([   -inf, -0.6931, -0.9808])
+    """
+    if not 0 <= p <= 1:
+        raise UsageError(f"min-p {p} (expected 0 to 1)")
+    return _filter(logits, lambda scores: np.exp(shifted(scores)) >= p)
+
+
+@quiet
+def check_finite(logits: Array, start: int = 0) -> Array:
+    """The logits in float64; DataError names the first row with no finite one, or with NaN or infinity.
+
+    logits (..., N) -> (..., N)
+
+    Rows are steps, counted from `start`.
+
+    >>> check_finite(np.array([0.0, -np.inf]))
+    array([  0., -inf])
+    """
+    scores = _rows(logits, np.dtype(np.float64))
+    rows = scores.reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
+    if scores.shape[-1] == 0 and len(rows):
+        raise DataError(f"logits {shown(scores.shape)}: the vocabulary is empty")
+    for step in np.flatnonzero(~np.isfinite(rows).any(axis=-1)):
+        raise NotFiniteError(f"no finite logit at step {start + step}")
+    for step, word in np.argwhere(np.isnan(rows) | np.isposinf(rows)):
+        raise NotFiniteError(f"logit {rows[step, word]} at step {start + step}")
+    return scores
+
+
+@quiet
+def sample(logits: Array, rng: "np.random.Generator", temperature: float = 1.0) -> Array:
+    """A word drawn with the probability that its logit gives it, one number of `rng` a row.
+
+    logits (..., N) -> (...) int64
+
+    DataError for a row without a finite logit, or with NaN; UsageError unless the temperature is positive.
+
+    >>> sample(np.array([[0.0, 9.0], [9.0, 0.0]]), np.random.default_rng(0))
+    array([1, 0])
+    """
+    shares = probabilities(check_finite(logits), temperature)
+    sums = np.cumsum(shares, axis=-1)
+    draws = rng.random(logits.shape[:-1])[..., None]
+    # the last sum is divided to exactly 1, which no draw reaches
+    return np.asarray((sums / sums[..., -1:] <= draws).sum(axis=-1), dtype=np.int64)
+
+
+def greedy(logits: Array) -> Array:
+    """The word of the largest logit, the lower index where several are largest.
+
+    logits (..., N) -> (...) int64
+
+    DataError for a row without a finite logit, or with NaN.
+
+    >>> greedy(np.array([[1.0, 3.0, 3.0]]))
+    array([1])
+    """
+    scores = check_finite(logits)
+    return np.asarray(np.argmax(scores, axis=-1) if scores.size else np.zeros(scores.shape[:-1]), dtype=np.int64)
+
+
+@quiet
+def candidates(probabilities: Array, top: int) -> tuple[Array, Array]:
+    """The most probable words and their probabilities, best first; ties by the lower index, NaN last.
+
+    probabilities (..., N) -> ids (..., M) int64, probabilities (..., M), where M is the lesser of `top` and N
+
+    UsageError for top < 1.
+
+    >>> candidates(np.array([0.25, 0.5, 0.25]), 2)
+    (array([1, 0]), array([0.5 , 0.25]))
+    """
+    if top < 1:
+        raise UsageError(f"top {top} (expected 1 or more)")
+    ids = largest(_rows(probabilities, working(probabilities)), top)
+    return ids, np.take_along_axis(probabilities, ids, axis=-1)

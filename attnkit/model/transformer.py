@@ -1,0 +1,400 @@
+"""Whole models: the steps of a configuration, run on its parameters."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.model.attention import multi_head_attention
+from attnkit.model.checks import shown
+from attnkit.model.config import Config, StackConfig, Step, layer_steps, parse_layer_name
+from attnkit.model.dtypes import Array, cast, quiet, working
+from attnkit.model.embedding import embed
+from attnkit.model.feedforward import ACTIVATIONS, feed_forward
+from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
+from attnkit.model.kv_cache import KVCache
+from attnkit.model.linear import add, linear
+from attnkit.model.norms import Normalized, layer_norm, rms_norm
+from attnkit.model.patch_embedding import extract_patches, interpolate_positions
+from attnkit.model.positions import add_positions, learned_positions, sinusoidal_positions, t5_bias, t5_buckets
+from attnkit.model.rotary import rope_frequencies, rotary_angles
+from attnkit.model.sampling import logits
+
+Params = Mapping[str, Mapping[str, Array]]
+
+
+class Model(NamedTuple):
+    """A configuration and the parameters of its layers, by name (see config.py)."""
+
+    config: Config
+    params: Params
+
+
+@dataclass
+class Context:
+    """What the steps of a run know besides x.
+
+    mask         (T, T), (B, 1, T) or (B, T, T): who may attend to whom; causality is the model's own
+    memory       (..., S, D) what cross-attention looks at, and memory_mask, (B, 1, S)
+    positions    (T,) or (B, T); by default those after the tokens of the cache
+    types        (..., T) the segment of each token
+    grid         rows and columns of the patches of an image
+    cache        keys and values of the tokens before
+    visit        may look at any intermediate, and replace it
+    weights      what attention gives in place of its weights, where `visit` asks for it: see `attention`
+    watch        is told of each step before it runs
+    breaks       is told of the first layer whose result is not finite
+    dtype        what embeddings are converted to, and so computed in from there on
+    """
+
+    mask: Array | None = None
+    memory: Array | None = None
+    memory_mask: Array | None = None
+    positions: Array | None = None
+    types: Array | None = None
+    grid: tuple[int, int] | None = None
+    cache: KVCache | None = None
+    visit: Hook = no_hook
+    weights: str = "full"
+    watch: Callable[[Step], None] = lambda step: None
+    breaks: Callable[[str], None] = lambda layer: None
+    dtype: str | None = None
+    past: int = field(init=False)  # tokens of the cache, before this run adds its own
+    shared: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)  # alike for all layers of a stack
+
+    def __post_init__(self) -> None:
+        self.past = 0 if self.cache is None else self.cache.length
+
+
+def run(model: Model, steps: Iterable[Step], x: Array, context: Context) -> Array:
+    """x through the steps, one after another.
+
+    x (..., T, D), or what the first step takes: ids (..., T), an image (..., C, height, width) -> (..., T, D)
+
+    Errors are those of the steps.
+    """
+    kept, finite = x, bool(np.isfinite(x).all())
+    for step in steps:
+        context.watch(step)
+        before = x
+        kept = x if step.keep else kept
+        x = OPERATORS[step.tool](model, step.layer, x, context)
+        if step.residual:
+            x = add(x, kept if step.residual == "kept" else before)
+            x = apply_hook(context.visit, f"{step.layer}.residual", x)
+        if finite and not np.isfinite(x).all():
+            finite = False
+            context.breaks(step.layer)
+    return x
+
+
+def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Array:
+    """The vectors of ids, scaled, with those of their segments added; or of the patches of an image.
+
+    ids (..., T), or an image (..., C, height, width) -> (..., T, D)
+    """
+    config, params = model.config, model.params[layer]
+    if config.patches:
+        x, context.grid = embed_patches(config, params, ids.astype(context.dtype or ids.dtype, copy=False))
+    else:
+        x = embed(ids, params["table"])
+        x = x.astype(context.dtype or x.dtype, copy=False)
+        if config.embed_scale != 1:
+            x = x * np.asarray(config.embed_scale, x.dtype)
+        if "types" in params:
+            kinds = np.zeros(np.shape(ids), np.int64) if context.types is None else context.types
+            if kinds.shape not in (np.shape(ids), np.shape(ids)[-1:]):
+                raise DataError(f"segments {kinds.shape} for tokens {np.shape(ids)}: expected one for each token")
+            x = x + embed(kinds, params["types"])
+    return apply_hook(context.visit, layer, x)
+
+
+def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> tuple[Array, tuple[int, int]]:
+    """Every patch of an image as a vector, the class token before them; and the rows and columns of patches."""
+    if config.patches is None or image.ndim < 3 or image.shape[-3] != config.patches.channels:
+        channels = config.patches.channels if config.patches else 0
+        raise DataError(f"image {image.shape}: expected ({channels}, height, width)")
+    height, width = config.patches.patch_height, config.patches.patch_width
+    rows = linear(extract_patches(image, height, width), params["w"], params.get("b"))
+    first = np.broadcast_to(params["cls"], (*rows.shape[:-2], 1, rows.shape[-1]))
+    grid = image.shape[-2] // height, image.shape[-1] // width
+    return np.concatenate([first, rows], axis=-2), grid
+
+
+def apply_positions(model: Model, layer: str, x: Array, context: Context) -> Array:
+    """x with its positions added, where the model adds any; rotary and T5 positions act inside attention.
+
+    x (..., T, D) -> (..., T, D)
+
+    DataError for more tokens than the model has positions.
+    """
+    config = model.config
+    kind = config.positions.kind
+    if kind not in ("learned", "sinusoidal"):
+        return x
+    where = context.positions if context.positions is not None else context.past + np.arange(x.shape[-2])
+    return apply_hook(
+        context.visit, layer, add_positions(x, where, position_encoding(model, layer, x, where, context.grid))
+    )
+
+
+def position_encoding(
+    model: Model, layer: str, x: Array, where: Array, grid: tuple[int, int] | None
+) -> Callable[[Array], Array]:
+    """positions (..., T) -> the vectors (..., T, D) that this model adds to x."""
+    positions = model.config.positions
+    if positions.kind == "sinusoidal":
+        _check_size(model.config, where)
+        return lambda part: sinusoidal_positions(part, x.shape[-1], layout=positions.layout, base=positions.base)
+    table, cut = model.params[layer]["table"], model.config.patches
+    if cut and grid and grid != (cut.height // cut.patch_height, cut.width // cut.patch_width):
+        usual = cut.height // cut.patch_height, cut.width // cut.patch_width
+        table = interpolate_positions(table.astype(x.dtype, copy=False), *usual, *grid)
+    else:
+        _check_size(model.config, where)
+    return lambda part: learned_positions(part, table)
+
+
+def _check_size(config: Config, where: Array) -> None:
+    size, most = config.positions.size, int(where.max(initial=-1)) + 1
+    if size and most > size:
+        raise DataError(f"{most} tokens, and this {config.family} model has {size} positions")
+
+
+def token_positions(mask: Array) -> Array:
+    """The position of every token of a padded batch: its number among the real ones.
+
+    mask (B, 1, T) or (B, T), True = real -> (B, T)
+
+    >>> token_positions(np.array([[False, True, True]]))
+    array([[0, 0, 1]])
+    """
+    real = mask.reshape(mask.shape[0], mask.shape[-1])
+    positions: Array = np.maximum(np.cumsum(real, axis=-1) - 1, 0)
+    return positions
+
+
+def normalize(model: Model, layer: str, x: Array) -> Normalized:
+    """x normalized as this model does it, with the statistics used.
+
+    x (..., T, D) -> y (..., T, D)
+    """
+    params: Mapping[str, Any] = model.params.get(layer, {})
+    norm: Callable[..., Normalized] = rms_norm if model.config.norm == "rms" else layer_norm
+    return norm(x, **params, eps=model.config.eps)
+
+
+def _norm(model: Model, layer: str, x: Array, context: Context) -> Array:
+    return apply_hook(context.visit, layer, normalize(model, layer, x).y)
+
+
+def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
+    part, cache = parse_layer_name(layer)[2], context.cache
+    source = x
+    options = attention_options(model, layer, x.shape[-2], context)
+    if part == "cross":
+        if context.memory is None:
+            raise DataError(f"{layer} looks at a memory, and there is none")
+        source = context.memory
+        if cache is not None:
+            options["remember"] = lambda make: cache.once(layer, make)
+    elif cache is not None:
+        options["remember"] = lambda make: cache.extend(layer, *make())
+    params, visit = model.params.get(layer, {}), scoped(context.visit, layer)
+    options |= {"weights": context.weights, "keep": (), "visit": visit}
+    return multi_head_attention(x, source, source, params, **options)["output"]
+
+
+def attention_options(model: Model, layer: str, queries: int, context: Context) -> dict[str, Any]:
+    """The options of `multi_head_attention` for one layer of a model: heads, scale, masks and positions."""
+    config = model.config
+    name, number, part = parse_layer_name(layer)
+    stack = config.stack(name)
+    scale = config.scale
+    if config.scale_by_layer:
+        scale = (1 / math.sqrt(stack.head_dim) if scale is None else scale) / ((number or 0) + 1)
+    options: dict[str, Any] = {"heads": stack.heads, "kv_heads": stack.kv_heads, "scale": scale}
+    if part == "cross":
+        return options | {"mask": _over_heads(context.memory_mask)}
+    options |= {"causal": stack.causal, "mask": _over_heads(context.mask)}
+    if stack.windows and stack.windows[number or 0] >= 0:
+        options["window"] = (stack.windows[number or 0], -1)
+    if name not in context.shared:
+        context.shared[name] = relative_positions(model, name, queries, context)
+    return options | context.shared[name]
+
+
+def relative_positions(model: Model, name: str, queries: int, context: Context) -> dict[str, Any]:
+    """What positions give attention, the same in every layer of a stack: rotary, or a bias on the scores."""
+    positions, past, stack = model.config.positions, context.past, model.config.stack(name)
+    if positions.kind == "rotary":
+        where = context.positions if context.positions is not None else past + np.arange(queries)
+        frequencies, factor = rope_frequencies(stack.head_dim, positions.rope, int(where.max(initial=0)) + 1)
+        cos, sin = rotary_angles(where, stack.head_dim, frequencies=frequencies)
+        if where.ndim == 2:
+            cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
+        return {"rotary": (cos * factor, sin * factor)}
+    if positions.kind == "t5":
+        options = {"buckets": positions.buckets, "max_distance": positions.max_distance}
+        buckets = t5_buckets(
+            past + np.arange(queries), np.arange(past + queries), bidirectional=not stack.causal, **options
+        )
+        return {"bias": t5_bias(buckets, model.params[f"{name}.bias"]["table"])}
+    return {}
+
+
+def _over_heads(mask: Array | None) -> Array | None:
+    return mask[:, None] if mask is not None and mask.ndim == 3 else mask
+
+
+def _ffn(model: Model, layer: str, x: Array, context: Context) -> Array:
+    params: Mapping[str, Any] = model.params[layer]
+    visit = scoped(context.visit, layer)
+    return feed_forward(x, **params, activation=model.config.activation, keep=(), visit=visit)["output"]
+
+
+Operator = Callable[[Model, str, Array, Context], Array]
+
+OPERATORS: dict[str, Operator] = {
+    "embed": embed_tokens,
+    "posenc": apply_positions,
+    "layernorm": _norm,
+    "attend": _attend,
+    "ffn": _ffn,
+}
+
+
+def head_logits(model: Model, x: Array, visit: Hook = no_hook) -> Array:
+    """Hidden states to a score for every word (or class) of the model.
+
+    x (..., T, D) -> (..., T, N), or (..., C) for classes, which the first token alone decides; at least float32
+    """
+    config, params = model.config, model.params
+    x = cast(first_token(x) if config.classes else x, working(x))
+    if config.transform:
+        bent = ACTIVATIONS[config.activation](linear(x, params["head.dense"]["w"], params["head.dense"]["b"]))
+        x = apply_hook(visit, "head.norm", normalize(model, "head.norm", apply_hook(visit, "head.dense", bent)).y)
+    if config.logit_scale != 1:
+        x = x * np.asarray(config.logit_scale, x.dtype)
+    head = params["head"]
+    return apply_hook(visit, "logits", logits(x, head["w"], head.get("b")))
+
+
+def first_token(x: Array) -> Array:
+    """The hidden state of the first token, which stands for the whole text.
+
+    x (..., T, D) -> (..., D)
+
+    DataError for a text without tokens.
+
+    >>> first_token(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    array([1., 2.])
+    """
+    if x.shape[-2] == 0:
+        raise DataError(f"x {shown(x.shape)} has no tokens, so there is no first one")
+    return np.ascontiguousarray(x[..., 0, :])
+
+
+def mean_pool(x: Array, real: Array) -> Array:
+    """The mean of the hidden states of real tokens.
+
+    x (..., T, D), real (..., T), True = a token, not padding -> (..., D)
+
+    >>> mean_pool(np.array([[1.0], [3.0], [9.0]]), np.array([True, True, False]))
+    array([2.])
+    """
+    weights = real[..., None].astype(x.dtype)
+    mean: Array = (x * weights).sum(axis=-2) / np.maximum(weights.sum(axis=-2), 1)
+    return mean
+
+
+@quiet
+def l2_normalize(x: Array) -> Array:
+    """x divided by its length; a row of zeros stays.
+
+    x (..., D) -> (..., D)
+
+    Rows are scaled by a power of two first, which is exact, so that no square leaves the range of the dtype.
+
+    >>> l2_normalize(np.array([3.0, 4.0]))
+    array([0.6, 0.8])
+    """
+    near = np.ldexp(x, -np.frexp(np.abs(x).max(axis=-1, keepdims=True, initial=0))[1])
+    length = np.sqrt(np.square(near).sum(axis=-1, keepdims=True))
+    scaled: Array = near / np.where(length == 0, 1, length).astype(x.dtype)
+    return scaled
+
+
+def pool_first(model: Model, x: Array, visit: Hook = no_hook) -> Array:
+    """The first token's hidden state through the pooler: tanh(x w + b).
+
+    x (..., T, D) -> (..., D)
+    """
+    params = model.params["pooler"]
+    return apply_hook(visit, "pooler", np.tanh(linear(first_token(x), params["w"], params.get("b"))))
+
+
+def encoder_layer(
+    x: Array,
+    params: Params,
+    *,
+    heads: int,
+    norm_first: bool = False,
+    activation: str = "relu",
+    eps: float = 1e-5,
+    mask: Array | None = None,
+    causal: bool = False,
+) -> Array:
+    """Self-attention, then the feed-forward network, each with a residual and a norm.
+
+    x (..., T, D) -> (..., T, D)
+
+    `params` holds "self" (wq wk wv wo bq bk bv bo), "ffn" (w1 b1 w2 b2, w3 when gated), "norm1" and "norm2"
+    (gamma, beta). The norm follows each residual (Attention Is All You Need, section 3.1), or comes
+    before each sub-layer with `norm_first`. Errors are those of the sub-layers.
+
+    >>> zero = {"w1": np.zeros((2, 3)), "w2": np.zeros((3, 2))}
+    >>> encoder_layer(np.array([[3.0, 5.0]]), {"ffn": zero}, heads=1, norm_first=True).round(4)
+    array([[2., 6.]])
+    """
+    stack = StackConfig(layers=1, heads=heads, hidden=0, kv_heads=heads, head_dim=0, causal=causal)
+    config = Config("", x.shape[-1], encoder=stack, norm_first=norm_first, activation=activation, eps=eps)
+    return _one_layer(config, "encoder", x, params, Context(mask=mask))
+
+
+def decoder_layer(
+    x: Array,
+    memory: Array,
+    params: Params,
+    *,
+    heads: int,
+    norm_first: bool = False,
+    activation: str = "relu",
+    eps: float = 1e-5,
+    mask: Array | None = None,
+    memory_mask: Array | None = None,
+    causal: bool = True,
+) -> Array:
+    """Causal self-attention, attention over the memory, then the feed-forward network.
+
+    x (..., T, D), memory (..., S, D) -> (..., T, D)
+
+    `params` is that of encoder_layer with "cross" and "norm3" besides: norm1 belongs to self, norm2 to cross,
+    norm3 to ffn. Errors are those of the sub-layers.
+
+    >>> zero = {"w1": np.zeros((2, 3)), "w2": np.zeros((3, 2))}
+    >>> x = np.array([[3.0, 5.0]])
+    >>> decoder_layer(x, 2 * x, {"ffn": zero}, heads=1, norm_first=True).round(4)
+    array([[ 8., 16.]])
+    """
+    stack = StackConfig(layers=1, heads=heads, hidden=0, kv_heads=heads, head_dim=0, causal=causal, cross=True)
+    config = Config("", x.shape[-1], decoder=stack, norm_first=norm_first, activation=activation, eps=eps)
+    return _one_layer(config, "decoder", x, params, Context(mask=mask, memory=memory, memory_mask=memory_mask))
+
+
+def _one_layer(config: Config, stack: str, x: Array, params: Params, context: Context) -> Array:
+    named = {f"{stack}.0.{part}": weights for part, weights in params.items()}
+    return run(Model(config, named), layer_steps(config, stack, 0), x, context)

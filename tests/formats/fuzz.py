@@ -1,0 +1,712 @@
+"""Fuzz every reader in process: python tests/tensors/fuzz.py --cases 100000 --seed 1
+
+A case is a seed file with one to four structure-aware mutations. The law that each case must obey:
+
+- the result is records that every format writes and reads back equal, or an AttnkitError of one short line with
+  exit code 3 or 4; no other exception ever;
+- no more than SECONDS of processor time and EXTRA_MEMORY bytes of memory for a file of a few kB.
+
+The same seed gives the same cases; `--only READER` and `--case N` run a single one again. `--scale` instead measures
+how the time of each reader grows from n to 2n on 1 MB of each hostile kind of input.
+"""
+
+import argparse
+import collections
+import contextlib
+import io
+import json
+import os
+import random
+import re
+import resource
+import signal
+import struct
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from attnkit.cli.main import escaped
+from attnkit.errors import AttnkitError
+from attnkit.formats import FORMATS, Record, Source, encode, npz, read, safetensors
+from attnkit.formats.json import canonical
+from attnkit.formats.zip import archive
+from attnkit.tokenizers import load_tokenizer
+
+SECONDS = 2.0
+EXTRA_MEMORY = 200 << 20
+LONGEST_MESSAGE = 600
+CHECKED = 8  # records of a stream that are written again
+MODELS = Path(__file__).parent.parent / "references" / "models"
+
+INTEGERS = [0, 1, -1, 2, 7, 8, 63, 64, 65, 127, 128, 255, 256, 1 << 15, 1 << 16, (1 << 24) + 1, (1 << 31) - 1, 1 << 31]
+INTEGERS += [1 << 32, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 10**30, -(1 << 63), -(1 << 64)]
+NUMBERS = [
+    *map(str, INTEGERS),
+    "20000000",
+    "1e5",
+    "1e308",
+    "1e309",
+    "-1e-400",
+    "0.1",
+    "1.0",
+    "-0.0",
+    "01",
+    "NaN",
+    "1_0",
+]
+NUMBERS += [
+    "Infinity",
+    '"NaN"',
+    '"-Infinity"',
+    "null",
+    "true",
+    "[]",
+    "[[],[]]",
+    "{}",
+    "9" * 400,
+    "0." + "3" * 300,
+    "1e",
+]
+STRINGS = ["", "x", "mask", "é", "\\u0000", "\\ud800", "\\ud83d\\ude00", "\x1b[2J", "\\n", "a" * 300, "__metadata__"]
+STRINGS += ["meta.json", "../../etc/x", "token", "float16", "bfloat16", "int8", "uint64", "F64", "BF16", "BOOL", "<f8"]
+STRINGS += [">i2", "|O", "|V2", "shape", "data", "axes", "files", "beside", "NaN", "Infinity", "attnkit", "\\x"]
+NESTED = [b"[" * 70, b"[" * 64 + b"]" * 64, b"[" * 3000, b'{"a":' * 70, b'{"a":' * 70 + b"1" + b"}" * 70, b"[[[[1]]]]"]
+BAD_TEXT = [
+    b"\xff",
+    b"\xc0\x80",
+    b"\xed\xa0\x80",
+    b"\xf4\x90\x80\x80",
+    b"\x00",
+    b"\xef\xbb\xbf",
+    b"\xe2\x80\xae",
+    b"\n",
+]
+
+Mutate = Callable[[random.Random, bytes], bytes]
+
+
+class Reader(NamedTuple):
+    """What one kind of file is made of, how it is damaged, and how it is read.
+
+    seeds   files that read well
+    mutate  damages one of them
+    check   reads a file, says whether it could be, and raises Escape where the law is broken
+    share   how many cases it has for each one of a reader of share 1
+    """
+
+    seeds: list[bytes]
+    mutate: Mutate
+    check: Callable[[bytes], bool]
+    share: int = 1
+
+
+class Escape(Exception):
+    """A case that breaks the law."""
+
+
+class TooSlow(BaseException):
+    """A case has used up its processor time."""
+
+
+# Mutations of bytes
+
+
+def spot(rng: random.Random, data: bytes) -> int:
+    return rng.randrange(len(data) + 1)
+
+
+def span(rng: random.Random, data: bytes) -> tuple[int, int]:
+    start = spot(rng, data)
+    return start, min(len(data), start + int(rng.expovariate(1 / 12)))
+
+
+def flip_bits(rng: random.Random, data: bytes) -> bytes:
+    result = bytearray(data or b"\0")
+    for _ in range(rng.choice([1, 1, 2, 8])):
+        result[rng.randrange(len(result))] ^= 1 << rng.randrange(8)
+    return bytes(result)
+
+
+def truncate(rng: random.Random, data: bytes) -> bytes:
+    return data[: spot(rng, data)]
+
+
+def remove(rng: random.Random, data: bytes) -> bytes:
+    start, end = span(rng, data)
+    return data[:start] + data[end:]
+
+
+def repeat(rng: random.Random, data: bytes) -> bytes:
+    start, end = span(rng, data)
+    return data[:end] + data[start:end] * rng.choice([1, 2, 50]) + data[end:]
+
+
+def move(rng: random.Random, data: bytes) -> bytes:
+    start, end = span(rng, data)
+    rest = data[:start] + data[end:]
+    at = spot(rng, rest)
+    return rest[:at] + data[start:end] + rest[at:]
+
+
+def insert(rng: random.Random, data: bytes) -> bytes:
+    at = spot(rng, data)
+    piece = rng.choice([*NESTED, *BAD_TEXT, rng.randbytes(rng.randrange(9)), bytes(rng.choices(b'{}[]",: -.0e', k=3))])
+    return data[:at] + piece + data[at:]
+
+
+def write_integer(rng: random.Random, data: bytes) -> bytes:
+    """Overwrites a field of 1, 2, 4 or 8 bytes, at the start and at the end of a file more often."""
+    width = rng.choice([1, 2, 4, 8])
+    at = rng.choice([rng.randrange(12), spot(rng, data), max(0, len(data) - rng.randrange(1, 24))])
+    value = rng.choice([*INTEGERS, len(data), rng.randrange(1 << 16)]) % (1 << 8 * width)
+    return data[:at] + value.to_bytes(width, "little") + data[at + width :]
+
+
+def substitute(pattern: bytes, choices: list[str], rng: random.Random, data: bytes) -> bytes:
+    found = list(re.finditer(pattern, data))
+    if not found:
+        return insert(rng, data)
+    place = rng.choice(found)
+    return data[: place.start()] + rng.choice(choices).encode() + data[place.end() :]
+
+
+def edit_number(rng: random.Random, data: bytes) -> bytes:
+    return substitute(rb"(?<![\w.])-?[0-9][0-9.eE+-]*", NUMBERS, rng, data)
+
+
+def edit_string(rng: random.Random, data: bytes) -> bytes:
+    return substitute(rb"""(?<=["'])[^"'\\]{0,40}(?=["'])""", STRINGS, rng, data)
+
+
+def nest(rng: random.Random, data: bytes) -> bytes:
+    return substitute(rb"[0-9]+|\[\]|\{\}", [piece.decode() for piece in NESTED], rng, data)
+
+
+def flood(rng: random.Random, data: bytes) -> bytes:
+    at = spot(rng, data)
+    return (
+        data[:at] + rng.choice([b" ", b"\r\n", b"[]", b",", b"[],", b"\\", b"0", b"a", b'"', b"\0"]) * 3000 + data[at:]
+    )
+
+
+BYTES: list[Mutate] = [flip_bits, truncate, remove, repeat, move, insert, write_integer, flood]
+TEXT: list[Mutate] = [edit_number, edit_number, edit_string, edit_string, nest, remove, move, insert, flood]
+
+
+def splice(rng: random.Random, data: bytes, seeds: list[bytes]) -> bytes:
+    other = rng.choice(seeds)
+    return rng.choice([data + other, data[: spot(rng, data)] + other[spot(rng, other) :]])
+
+
+# Mutations of a JSON tree, its objects as lists of pairs so that a key may stand twice
+
+
+class Pairs(list[tuple[str, Any]]):
+    """A JSON object."""
+
+
+def to_json(value: Any) -> bytes:
+    if isinstance(value, Pairs):
+        return b"{" + b",".join(json.dumps(key).encode() + b":" + to_json(item) for key, item in value) + b"}"
+    if isinstance(value, list):
+        return b"[" + b",".join(map(to_json, value)) + b"]"
+    return value if isinstance(value, bytes) else json.dumps(value).encode()
+
+
+def nodes(value: Any) -> Iterator[list[Any]]:
+    if isinstance(value, list):
+        yield value
+        for item in value:
+            yield from nodes(item[1] if isinstance(item, tuple) else item)
+
+
+def edit_tree(rng: random.Random, data: bytes) -> bytes:
+    """Duplicates, removes, reorders, renames or replaces a member of one of the objects and lists of a text."""
+    try:
+        tree = json.loads(data, object_pairs_hook=Pairs)
+    except (ValueError, RecursionError):
+        return edit_string(rng, data)
+    for _ in range(rng.randrange(1, 3)):
+        filled = [node for node in nodes(tree) if node]
+        if not filled:
+            break
+        edit_node(rng, rng.choice(filled), filled)
+    return to_json(tree)
+
+
+def edit_node(rng: random.Random, node: list[Any], others: list[list[Any]]) -> None:
+    at = rng.randrange(len(node))
+    match rng.randrange(6):
+        case 0:
+            node.insert(rng.randrange(len(node) + 1), node[at])
+        case 1:
+            del node[at]
+        case 2:
+            rng.shuffle(node)
+        case 3 if isinstance(node, Pairs):
+            node[at] = (rng.choice(["é", "x", "data", "attnkit", "token", "files", "", "__metadata__"]), node[at][1])
+        case 4:
+            donor = rng.choice(others)
+            item = rng.choice([to_json(donor), to_json(list(donor)) if not isinstance(donor, Pairs) else b"{}"])
+            node[at] = (node[at][0], item) if isinstance(node, Pairs) else item
+        case _:
+            item = rng.choice([*NUMBERS[:-4], '"a"', '["a","b"]', '[["a"],["b"]]', "[1,2]", "[[1,2],[3,4]]"]).encode()
+            node[at] = (node[at][0], item) if isinstance(node, Pairs) else item
+
+
+def mutate_json(rng: random.Random, data: bytes) -> bytes:
+    return rng.choice([*TEXT, *BYTES, edit_tree, edit_tree, edit_tree])(rng, data)
+
+
+# Mutations inside the containers, lengths and checksums made to fit again
+
+
+def mutate_npy(rng: random.Random, data: bytes) -> bytes:
+    length = int.from_bytes(data[8:10], "little")
+    if rng.random() < 0.4 or len(data) < 10 + length:
+        return rng.choice(BYTES)(rng, data)
+    header = rng.choice([edit_number, edit_number, edit_string, flip_bits, remove, repeat])(rng, data[10 : 10 + length])
+    body = data[10 + length :]
+    body = rng.choice([body, body, body * 2, body[:4], b""])
+    return data[:8] + struct.pack("<H", len(header) % 65536) + header + body
+
+
+def mutate_safetensors(rng: random.Random, data: bytes) -> bytes:
+    length = int.from_bytes(data[:8], "little")
+    if rng.random() < 0.3 or len(data) < 8 + length:
+        return rng.choice(BYTES)(rng, data)
+    header = rng.choice([edit_tree, edit_tree, edit_number, edit_string, nest, flip_bits])(rng, data[8 : 8 + length])
+    if rng.random() < 0.2:
+        header = metadata_edited(rng, header)
+    return len(header).to_bytes(8, "little") + header + data[8 + length :]
+
+
+def metadata_edited(rng: random.Random, header: bytes) -> bytes:
+    try:
+        tree = json.loads(header)
+        tree["__metadata__"]["attnkit"] = mutate_json(rng, tree["__metadata__"]["attnkit"].encode()).decode("latin-1")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return header
+    return json.dumps(tree).encode()
+
+
+def mutate_npz(rng: random.Random, data: bytes) -> bytes:
+    if rng.random() < 0.2:
+        return rng.choice(BYTES)(rng, data)
+    if rng.random() < 0.3:
+        return lie(rng, data)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            members = [(info.filename, file.read(info)) for info in file.infolist()]
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error):
+        return lie(rng, data)
+    return packed(rng, members_edited(rng, members)) if members else lie(rng, data)
+
+
+def lie(rng: random.Random, data: bytes) -> bytes:
+    """Overwrites a field of one of the ZIP headers."""
+    places = [found.start() for found in re.finditer(rb"PK(?:\x01\x02|\x03\x04|\x05\x06|\x06\x06|\x06\x07)", data)]
+    if not places:
+        return flip_bits(rng, data)
+    at, width = rng.choice(places) + rng.randrange(4, 46), rng.choice([1, 2, 4])
+    value = rng.choice([*INTEGERS, len(data), *places]) % (1 << 8 * width)
+    return data[:at] + value.to_bytes(width, "little") + data[at + width :]
+
+
+def members_edited(rng: random.Random, members: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    at = rng.randrange(len(members))
+    name, content = members[at]
+    match rng.randrange(6):
+        case 0:
+            return [*members, members[at]]
+        case 1:
+            return members[:at] + members[at + 1 :]
+        case 2:
+            return rng.sample(members, len(members))
+        case 3:
+            members[at] = (rng.choice([*STRINGS, "x.npy", ".npy", "é.npy", "a.pkl", "meta.json.npy"]), content)
+        case _:
+            members[at] = (name, (mutate_json if name == "meta.json" else mutate_npy)(rng, content))
+    return members
+
+
+def packed(rng: random.Random, members: list[tuple[str, bytes]]) -> bytes:
+    if rng.random() < 0.5:
+        return b"".join(archive([(name, [content]) for name, content in members]))
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as file:
+        for name, content in {name or "x": content for name, content in members}.items():
+            file.writestr(name, content)
+    return target.getvalue()
+
+
+# The law
+
+
+def check_tensors(data: bytes) -> bool:
+    accepted = [check_stream(data, bfloat16) for bfloat16 in (False, True)]
+    return any(accepted)
+
+
+def check_stream(data: bytes, bfloat16: bool) -> bool:
+    try:
+        for at, record in enumerate(read(Source.of(data, "file"), bfloat16=bfloat16, lone_is_x=False)):
+            if at < CHECKED:
+                check_record(record)
+    except AttnkitError as error:
+        return check_error(error)
+    return True
+
+
+def check_error(error: AttnkitError) -> bool:
+    line = escaped(str(error))
+    if error.exit_code not in (3, 4) or len(line) > LONGEST_MESSAGE or not error.name:
+        raise Escape(f"error {error.exit_code} of {len(line)} characters: {line[:200]}") from error
+    return False
+
+
+def check_record(record: Record) -> None:
+    if not record.tensors:
+        raise Escape("a record without tensors")
+    record.checked()
+    for format in FORMATS if len(record.tensors) == 1 else [name for name in FORMATS if name != "npy"]:
+        try:
+            written = b"".join(encode(record, format))
+        except AttnkitError as error:
+            if any(why in str(error) for why in ("cannot hold a tensor called", "too long for a ZIP")):
+                continue
+            raise Escape(f"{record} is read, but not written as {format}: {error}") from error
+        check_same(record, written, format)
+
+
+def check_same(record: Record, written: bytes, format: str) -> None:
+    try:
+        [again] = read(Source.of(written, "again"), bfloat16=format == "npy", lone_is_x=False)
+    except AttnkitError as error:
+        raise Escape(f"{record} written as {format} is not read: {error}") from error
+    before = [canonical(array) if format == "json" else array for array in record.tensors.values()]
+    same = all(
+        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        for one, other in zip(before, again.tensors.values(), strict=True)
+    )
+    if format != "npy":
+        axes = {name: tuple(names) for name, names in record.axes.items()}
+        same = same and list(again.tensors) == list(record.tensors) and again.axes == axes
+        same = same and again.labels == record.labels and again.history == record.history
+    if not same:
+        raise Escape(f"{record} is not the same when written as {format} and read again")
+
+
+def check_mapped(module: Any, data: bytes, path: str) -> bool:
+    Path(path).write_bytes(data)
+    try:
+        found = module.mapped(path)
+        for name, (dtype, shape) in found.entries.items():
+            array = found.tensor(name)
+            if array.shape != shape or array.dtype.name != dtype:
+                raise Escape(f"{name}: {array.shape} {array.dtype} is announced as {shape} {dtype}")
+    except AttnkitError as error:
+        return check_error(error)
+    return True
+
+
+def check_folder(files: dict[str, bytes], folder: str) -> bool:
+    for name in os.listdir(folder):
+        os.unlink(os.path.join(folder, name))
+    for name, content in files.items():
+        Path(folder, name).write_bytes(content)
+    try:
+        tokenizer = load_tokenizer(folder)
+        ids = tokenizer.encode("Hello wörld <s> the cat").ids
+        tokenizer.decode(ids)
+    except AttnkitError as error:
+        return check_error(error)
+    return True
+
+
+# The seeds
+
+
+def samples(format: str) -> list[bytes]:
+    records = [
+        Record({"x": np.array([[1.5, np.nan], [-np.inf, 0.1]], np.float32)}),
+        Record({"x": np.arange(6, dtype=np.int64).reshape(2, 3)}, {"x": ("token", "model")}, {"token": ["The", "é"]}),
+        Record({"x": np.zeros((2, 0, 3), ml_dtypes.bfloat16)}),
+        Record({"x": np.array(2**64 - 1, np.uint64)}),
+    ]
+    if format != "npy":
+        records.append(full())
+    files = [b"".join(encode(record, format)) for record in records]
+    return [*files, files[0] + files[1]] if format in ("json", "npy") else files
+
+
+def full() -> Record:
+    tensors = {
+        "x": np.array([[[1.5, 2.5]], [[1e-8, 3]]], np.float64),
+        "mask": np.array([[True, False]]),
+        "half": np.array([0.1, 65504], np.float16),
+        "b": np.ones(2, ml_dtypes.bfloat16),
+        "ids": np.array([[1], [2]], np.uint8),
+    }
+    axes = {"x": ("batch", "token", "model"), "mask": ("batch", "model"), "ids": ("batch", "token")}
+    labels = {"token": [["a"], ["b"]], "vocab": ["p", "q"]}
+    history = [{"command": "embed 'a'", "version": "1", "files": {"t.npy": "ab" * 32}, "beside": "out.npz"}]
+    return Record(tensors, axes, labels, history)
+
+
+def json_seeds() -> list[bytes]:
+    bare = [b"[[1, 2], [3, 4]] [5]\n7", b"[[],[]]", b"[true, false]", b'["NaN", -1.5e3]', b'{"tensors":{"x":[[1.5]]}}']
+    indented = b"".join(encode(full(), "json", indent=True))
+    return [*samples("json"), *bare, indented, b"\xef\xbb\xbf[1,\r\n2]\r\n"]
+
+
+def tokenizer_folders() -> dict[str, tuple[dict[str, bytes], list[str]]]:
+    """Name of a reader -> the files of a folder, and which of them are damaged."""
+
+    def folder(model: str, *names: str) -> dict[str, bytes]:
+        return {name: (MODELS / model / name).read_bytes() for name in names if (MODELS / model / name).exists()}
+
+    special = b'{"unk_token":{"content":"<unk>"},"extra_ids":3,"added_tokens_decoder":{"7":{"content":"<x>"}},"a":true}'
+    settings = {"tokenizer_config.json": special, "added_tokens.json": b'{"<y>": 60}'}
+    marian = folder("marian", "vocab.json", "source.spm", "target.spm", "tokenizer_config.json")
+    llama = folder("llama", "tokenizer.model")
+    words = {"vocab.json": b'{"<unk>":0,"</s>":1,"Hello":2,"the":3,"cat":4}'}
+    lines = {"vocab.yml": b"---\n<unk>: 0\n</s>: 1\n'it''s': 2\n\"\\x41\\u00e9\\\"\": 3\nthe: 4\n"}
+    return {
+        "vocab.txt": (folder("bert-mlm", "vocab.txt"), ["vocab.txt"]),
+        "vocab.json": (words, ["vocab.json"]),
+        "vocab.yml": (lines, ["vocab.yml"]),
+        "settings": (words | settings, ["tokenizer_config.json", "added_tokens.json"]),
+        "merges.txt": (
+            folder("openai-gpt", "vocab.json", "merges.txt", "tokenizer_config.json"),
+            ["vocab.json", "merges.txt"],
+        ),
+        "source.spm": (marian, ["source.spm", "vocab.json"]),
+        "spiece.model": ({"spiece.model": marian["source.spm"]} | settings, ["spiece.model", "tokenizer_config.json"]),
+        "tokenizer.model": (llama, ["tokenizer.model"]),
+    }
+
+
+def readers(scratch: str) -> dict[str, Reader]:
+    """Every reader by name; those that need a file or a folder keep it under `scratch`."""
+    path = os.path.join(scratch, "file")
+    files = {format: samples(format) for format in FORMATS}
+    found = {
+        "json": Reader(json_seeds(), mutate_json, check_tensors, 8),
+        "npy": Reader(files["npy"], mutate_npy, check_tensors, 4),
+        "npz": Reader(files["npz"], mutate_npz, check_tensors, 8),
+        "safetensors": Reader(files["safetensors"], mutate_safetensors, check_tensors, 8),
+        "npz mapped": Reader(files["npz"], mutate_npz, lambda data: check_mapped(npz, data, path)),
+        "safetensors mapped": Reader(
+            files["safetensors"], mutate_safetensors, lambda data: check_mapped(safetensors, data, path)
+        ),
+    }
+    for name, (folder, damaged) in tokenizer_folders().items():
+        if damaged[0] in folder:
+            found |= {f"{name}: {file}": tokenizer_reader(folder, file, scratch) for file in damaged}
+    return found
+
+
+def tokenizer_reader(folder: dict[str, bytes], file: str, scratch: str) -> Reader:
+    place = os.path.join(scratch, "folder")
+    os.makedirs(place, exist_ok=True)
+    mutate = mutate_json if file.endswith(".json") else lambda rng, data: rng.choice([*BYTES, *TEXT])(rng, data)
+    return Reader([folder[file]], mutate, lambda data: check_folder(folder | {file: data}, place))
+
+
+def case(reader: Reader, name: str, seed: int, number: int) -> bytes:
+    """The file of one case."""
+    rng = random.Random(f"{seed} {name} {number}")
+    data = rng.choice(reader.seeds)
+    for _ in range(rng.choice([1, 1, 1, 2, 2, 4])):
+        data = splice(rng, data, reader.seeds) if rng.random() < 0.05 else reader.mutate(rng, data)
+    return data
+
+
+def verdict(reader: Reader, data: bytes) -> tuple[str, str]:
+    """ "read", "refused" or "escaped", and for the last why."""
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    try:
+        outcome = "read" if reader.check(data) else "refused"
+    except Escape as error:
+        return "escaped", str(error)
+    except BaseException as error:  # a panic of a library in Rust is one too
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        return "escaped", f"{type(error).__name__}: {error}"[:300]
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    spent = time.process_time() - start
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    if spent > SECONDS or grown > EXTRA_MEMORY:
+        return "escaped", f"{spent:.1f} s, {grown >> 20} MB more memory for {len(data)} bytes"
+    return outcome, ""
+
+
+def stop(*_: object) -> None:
+    raise TooSlow(f"more than {SECONDS} s")
+
+
+def run(cases: int, seed: int, only: str = "") -> tuple[dict[str, collections.Counter[str]], list[str]]:
+    """Cases of every reader in turn: the outcomes of each, and the escapes."""
+    escapes = []
+    with tempfile.TemporaryDirectory() as scratch:
+        found = {name: reader for name, reader in readers(scratch).items() if only in name}
+        turns = [name for name, reader in found.items() for _ in range(reader.share)]
+        outcomes: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in found}
+        for number in range(cases):
+            name = turns[number % len(turns)]
+            outcome, why = verdict(found[name], case(found[name], name, seed, number))
+            outcomes[name][outcome] += 1
+            if why:
+                escapes.append(escaped(f"--seed {seed} --only {name!r} --case {number}: {why[:300]}"))
+                print(escapes[-1], file=sys.stderr, flush=True)
+    return outcomes, escapes
+
+
+# Hostile inputs of n bytes, for the growth of time
+
+
+def sized(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header
+
+
+def rec(**parts: Any) -> bytes:
+    return json.dumps(parts, separators=(",", ":")).encode()
+
+
+def st(header: Any) -> bytes:
+    return sized(json.dumps(header).encode())
+
+
+def entries(n: int) -> bytes:
+    return st({f"t{i}": {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i in range(n)}) + bytes(
+        4 * n
+    )
+
+
+X = {"x": {"data": [1]}}
+one = b"".join(encode(Record({"x": np.ones(1)}), "npy"))
+HOSTILE: dict[str, Callable[[int], bytes]] = {
+    "json keys": lambda n: rec(tensors={f"t{i}": 1 for i in range(n // 10)}),
+    "json tiny lists": lambda n: b"[" + b"[]," * (n // 3),
+    "json lists of one": lambda n: b"[" + b",".join([b"[1]"] * (n // 4)) + b"]",
+    "json lists, one bad": lambda n: b"[" + b",".join([b"[1]"] * (n // 4)) + b",x]",
+    "json nulls": lambda n: b"[" + b",".join([b"[null]"] * (n // 7)) + b"]",
+    "json ragged": lambda n: b"[" + b",".join([b"[1]"] * (n // 4)) + b",[1,2]]",
+    "json spaced lists": lambda n: b"[" + b"[ ]," * (n // 4) + b"[ ]]",
+    "json documents": lambda n: b"[1]" * (n // 60),
+    "json open": lambda n: b"[" * n,
+    "json long string": lambda n: b'"' + b"a" * n + b'"',
+    "json escapes": lambda n: b'"' + b"\\n" * (n // 2) + b'"',
+    "json long number": lambda n: b"[0." + b"3" * n + b"]",
+    "json long integer": lambda n: b"[" + b"3" * n + b"]",
+    "json int64 long": lambda n: b'{"tensors":{"x":{"dtype":"int64","data":[' + b"3" * n + b"]}}}",
+    "json int64 exponents": lambda n: (
+        b'{"tensors":{"x":{"dtype":"int64","data":[' + b",".join([b"1e0"] * (n // 4)) + b"]}}}"
+    ),
+    "json halfway": lambda n: (
+        b'{"tensors":{"x":{"dtype":"float32","data":[' + b",".join([b"1.00000005960464477539"] * (n // 23)) + b"]}}}"
+    ),
+    "json spaces": lambda n: b" " * n + b"1",
+    "json lines": lambda n: b"\n" * n + b"x",
+    "json spaces inside": lambda n: b"[1" + b" " * n + b"x]",
+    "json labels": lambda n: rec(tensors=X, labels={"a": ["b"] * (n // 4)}),
+    "json label lists": lambda n: rec(tensors=X, labels={"a": [["b"]] * (n // 6)}),
+    "json label axes": lambda n: rec(tensors=X, labels={f"a{i}": [] for i in range(n // 12)}),
+    "json history": lambda n: rec(tensors=X, history=[{"command": "a", "version": "1"}] * (n // 30)),
+    "json axes": lambda n: rec(tensors={"x": {"data": [1], "axes": ["a"] * (n // 4)}}),
+    "json deep history": lambda n: b'{"tensors":{"x":1},"history":' + b"[" * n,
+    "npy header spaces": lambda n: b"\x93NUMPY\x01\x00" + struct.pack("<H", 65000) + b"{" + b" " * 64998 + b"}",
+    "npy header quotes": lambda n: b"\x93NUMPY\x01\x00" + struct.pack("<H", 65000) + b"{" + b"'a': " * 12999 + b"}",
+    "npy header digits": lambda n: (
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", 65000)
+        + b"{'descr': '<f4', 'fortran_order': False, 'shape': ("
+        + b"1" * 64950
+    ),
+    "npy header shape": lambda n: (
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", 65000)
+        + (b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"1," * 32400 + b")}").ljust(65000)
+    ),
+    "npy arrays": lambda n: one * (n // len(one)),
+    "npz members": lambda n: b"".join(archive([(f"t{i}.npy", [one]) for i in range(n // 300)])),
+    "npz meta labels": lambda n: b"".join(
+        archive([("x.npy", [one]), ("meta.json", [rec(labels={"a": [["b"]] * (n // 6)})])])
+    ),
+    "npz meta lists": lambda n: b"".join(
+        archive([("x.npy", [one]), ("meta.json", [b'{"labels":{"a":[' + b"[]," * (n // 3) + b"[]]}}"])])
+    ),
+    "npz meta many keys": lambda n: b"".join(
+        archive([("x.npy", [one]), ("meta.json", [rec(labels={f"a{i}": [] for i in range(n // 12)})])])
+    ),
+    "npz long name": lambda n: b"".join(archive([("x" * 60000, [one])])),
+    "npz PK": lambda n: b"PK\x03\x04" + b"PK\x05\x06" * (n // 4),
+    "safetensors entries": lambda n: entries(n // 64),
+    "safetensors spaces": lambda n: n.to_bytes(8, "little") + b"{" + b" " * (n - 1),
+    "safetensors quotes": lambda n: n.to_bytes(8, "little") + b"{" + b'"a"' * ((n - 1) // 3) + b" " * ((n - 1) % 3),
+    "safetensors backslashes": lambda n: n.to_bytes(8, "little") + b'{"' + b"\\" * (n - 2),
+    "safetensors lists": lambda n: sized(b'{"a":[' + b"[]," * (n // 3) + b"[]]}"),
+    "safetensors metadata": lambda n: st(
+        {"__metadata__": {"attnkit": "[" * n}, "x": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}
+    ),
+    "safetensors empties": lambda n: st(
+        {f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(n // 60)}
+    ),
+}
+
+
+def cost(data: bytes) -> float:
+    start = time.process_time()
+    with contextlib.suppress(AttnkitError):
+        collections.deque(read(Source.of(data)), maxlen=0)
+    return time.process_time() - start
+
+
+def growth(n: int = 1 << 20) -> int:
+    """Print the seconds for n and 2n bytes of each kind; 1 where one takes more than three times as long."""
+    failed = False
+    for name, make in HOSTILE.items():
+        once, twice = (min(cost(make(size)) for _ in range(2)) for size in (n, 2 * n))
+        is_steep = twice > max(3 * once, 0.05)
+        print(f"{name:26} {once:7.3f} {twice:7.3f}{' grows faster than its input' if is_steep else ''}", flush=True)
+        failed |= is_steep
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="readers whose name contains this")
+    parser.add_argument("--case", type=int, help="write the file of this one case to stdout")
+    parser.add_argument("--scale", action="store_true", help="measure how time grows with hostile input")
+    options = parser.parse_args()
+    if options.scale:
+        return growth()
+    if options.case is not None:
+        with tempfile.TemporaryDirectory() as scratch:
+            sys.stdout.buffer.write(case(readers(scratch)[options.only], options.only, options.seed, options.case))
+        return 0
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # a case that asks for more must not take the machine
+    start = time.perf_counter()
+    outcomes, escapes = run(options.cases, options.seed, options.only)
+    for name, counts in outcomes.items():
+        print(f"{name:36} {counts.total():7} cases: {counts['read']:6} read {counts['refused']:6} refused")
+    print(f"{options.cases} cases, {len(escapes)} escapes, {time.perf_counter() - start:.0f} s")
+    return bool(escapes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

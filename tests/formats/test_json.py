@@ -1,0 +1,302 @@
+"""JSON: section J of `attnkit help faults`, numbers to the last bit, and documents that arrive piece by piece."""
+
+import json
+import os
+import threading
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnkit.errors import DataError
+from attnkit.formats import Record, Source, encode, read
+
+BOM = b"\xef\xbb\xbf"
+
+
+def records(data: bytes | str) -> list[Record]:
+    return list(read(Source.of(data.encode() if isinstance(data, str) else data, "file")))
+
+
+def x(data: bytes | str):
+    [record] = records(data)
+    return record["x"]
+
+
+def tensor(data, **keys) -> str:
+    """A record whose x has this data (JSON text) and these keys."""
+    before = "".join(f'"{key}":{json.dumps(value)},' for key, value in keys.items())
+    return f'{{"tensors":{{"x":{{{before}"data":{data}}}}}}}'
+
+
+@pytest.mark.parametrize(
+    "text, dtype, value",
+    [
+        ("[[1, 2], [3, 4]]", "int64", [[1, 2], [3, 4]]),
+        ("[[1, 2.5]]", "float64", [[1.0, 2.5]]),
+        ("[1, 1e2]", "float64", [1.0, 100.0]),
+        ("[true, false]", "bool", [True, False]),
+        ("7", "int64", 7),
+        ("-0.5e1 ", "float64", -5.0),
+        ("true", "bool", True),
+        ('"NaN"', "float64", np.nan),
+        ('["Infinity", -1]', "float64", [np.inf, -1.0]),
+        (r'["\u004eaN", 1]', "float64", [np.nan, 1.0]),
+        ("[]", "float64", []),
+        ("[[], []]", "float64", [[], []]),
+        ("[[[1]]]", "int64", [[[1]]]),
+        ("[9223372036854775807, -9223372036854775808]", "int64", [2**63 - 1, -(2**63)]),
+        (tensor("[1.0, 2e1]", dtype="int8"), "int8", [1, 20]),
+        (tensor("[18446744073709551615, 1]", dtype="uint64"), "uint64", [2**64 - 1, 1]),
+        (tensor("[9007199254740993.0]", dtype="int64"), "int64", [2**53 + 1]),
+        (tensor("[]", dtype="bool", shape=[0, 5]), "bool", []),
+        (tensor("[[], []]", dtype="int8", shape=[2, 0]), "int8", [[], []]),
+        (tensor("3", dtype="float16", shape=[]), "float16", 3.0),
+        ('{"tensors":{"x":[[1]]}}', "int64", [[1]]),
+        (BOM + b"[1]", "int64", [1]),
+        ("[1,\r\n2]\r\n", "int64", [1, 2]),
+        ("\r[1,\r2]\r", "int64", [1, 2]),
+        (" \t[ 1 , 2 ]   ", "int64", [1, 2]),
+    ],
+)
+def test_good_input(text, dtype, value):
+    array = x(text)
+    assert array.dtype == dtype
+    assert np.array_equal(array, np.array(value, dtype).reshape(array.shape), equal_nan=array.dtype.kind == "f")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (" ", "line 1 column 2: unexpected end of input, expected a JSON document"),
+        ("\n\n", "line 3 column 1: unexpected end of input"),
+        (BOM, "line 1 column 1: unexpected end of input"),
+        ("{", "line 1 column 2: unexpected end of input, expected a key in double quotes or '}'"),
+        ("[1,2,]", "line 1 column 6: trailing comma"),
+        ("[[1],\n [2],\n]", "line 3 column 1: trailing comma"),
+        ('{"tensors": {},}', "line 1 column 16: trailing comma"),
+        ("# comment\n[1]", "line 1 column 1: unexpected '#', expected a value"),
+        ("[1, /* two */ 2]", "line 1 column 5: unexpected '/', expected a value"),
+        ("// one\n1", "line 1 column 1: unexpected '/'"),
+        ("01", "line 1 column 1: bad number 01"),
+        ("[1, 01]", "line 1 column 5: bad number 01"),
+        ("+1", "line 1 column 1: bad number +1"),
+        ("[1.]", "line 1 column 2: bad number 1."),
+        ("[.5]", "line 1 column 2: bad number .5"),
+        ("[0x10]", "line 1 column 2: bad number 0x10"),
+        ("0x10", "line 1 column 1: bad number 0x10"),
+        ("'a'", 'line 1 column 1: unexpected "\'", expected a value'),
+        ("[1 2]", "line 1 column 4: unexpected '2', expected ',' or ']'"),
+        ("[1,,2]", "line 1 column 4: unexpected ',', expected a value"),
+        ("[1}", "line 1 column 3: unexpected '}', expected ',' or ']'"),
+        ("]", "not a tensor file (looks like text)"),
+        ("NaN", 'line 1 column 1: NaN is not JSON; write the string "NaN", "Infinity" or "-Infinity"'),
+        ("[1, NaN]", "line 1 column 5: NaN is not JSON"),
+        ("-Infinity", "line 1 column 1: -Infinity is not JSON"),
+        ("[Infinity]", "line 1 column 2: Infinity is not JSON"),
+        ("[1e999]", "line 1 column 2: number 1e999 is out of range"),
+        ("tru", "not a tensor file (looks like text)"),
+        ("trueish", "line 1 column 1: trueish is not JSON"),
+        ("[[[1, 2, null]]]", "element [0][0][2] is null, expected a number"),
+        ("[[1, true]]", "element [0][1] is true, expected a number"),
+        ('[[1, "1"]]', 'element [0][1] is "1", expected a number'),
+        ("[true, 1.5]", "element [1] is 1.5, expected true or false"),
+        ("[1, {}]", "element [1] is an object, expected a number"),
+        ("null", "the value is null, expected a number"),
+        ('"hello"', 'the value is "hello", expected a number'),
+        ("[[1, 2], [3]]", "row 1 has 1 element, row 0 has 2"),
+        ("[[[1, 2]], [[3, 4, 5]]]", "row [1][0] has 3 elements, row [0][0] has 2"),
+        ("[[[1], [2, 3]]]", "row [0][1] has 2 elements, row [0][0] has 1"),
+        ("[[1, 2], 3]", "element [1] is a number, element [0] is nested 1 deep"),
+        ("[1, [2]]", "element [1] is nested 1 deep, element [0] is a number"),
+        ("[" * 65 + "]" * 65, "line 1 column 65: nested deeper than 64"),
+        ("[" * 100_000, "nested deeper than 64"),
+        ('{"tensors":{}, "tensors":{}}', 'line 1 column 16: duplicate key "tensors"'),
+        ('{"tensors":{"x":{"data":1,"data":2}}}', 'duplicate key "data"'),
+        ("{}", 'key "tensors" is missing'),
+        ('{"tensors":{}}', 'key "tensors" is empty'),
+        ('{"tensors":[1]}', "line 1 column 12: unexpected '[', expected '{'"),
+        ('{"__proto__":1}', 'unknown key "__proto__" (expected tensors, labels, history)'),
+        (tensor("1", type="f4"), ['tensor "x"', 'unknown key "type"'][1]),
+        ('{"tensors":{"x":{"dtype":"int8"}}}', 'tensor "x": key "data" is missing'),
+        (tensor("[1]", dtype="float8"), 'tensor "x": dtype float8 not supported'),
+        (tensor("[1]", dtype=8), 'tensor "x": dtype 8 not supported'),
+        (tensor("[[1, 2]]", shape=[3, 4]), 'tensor "x": key "shape" says (3, 4), the data are (1, 2)'),
+        (tensor("[]", shape=[2, 0]), 'key "shape" says (2, 0), the data are (0,)'),
+        (tensor("[1]", shape=[-1]), "invalid shape (-1)"),
+        (tensor("[1]", shape=[True]), "invalid shape (True)"),
+        (tensor("[1]", shape=1), 'key "shape" is not a list'),
+        (tensor("[]", shape=[0, 2**64]), "too large"),
+        (tensor("[1]", axes="model"), 'key "axes" is not a list of strings'),
+        (tensor("[1]", axes=["a", "b"]), "2 axis names for shape (1,)"),
+        (tensor("[[1, 1e39]]", dtype="float32"), 'tensor "x": element [0][1] is 1e+39, outside float32'),
+        (tensor("[65520]", dtype="float16"), "element [0] is 65520, outside float16"),
+        (tensor("[1, 300]", dtype="uint8"), "element [1] is 300, outside uint8"),
+        (tensor("[-1]", dtype="uint64"), "element [0] is -1, outside uint64"),
+        (tensor("[3e2]", dtype="uint8"), "element [0] is 3E+2, outside uint8"),
+        (tensor("[1.5]", dtype="int64"), "element [0] is 1.5, expected a whole number for int64"),
+        (tensor("[1e-999999999]", dtype="int64"), "outside int64"),
+        (tensor('["NaN"]', dtype="int64"), 'element [0] is "NaN", expected a number'),
+        (tensor("[1]", dtype="bool"), "element [0] is 1, expected true or false"),
+        (tensor("[true]", dtype="int8"), "element [0] is true, expected a number"),
+        ("[9223372036854775808]", "element [0] is 9223372036854775808, outside int64"),
+        ("[36893488147419103232]", "outside int64"),
+        ('{"tensors":{"x":1},"labels":{"a":[1]}}', 'labels of axis "a" are not a list of strings'),
+        ('{"tensors":{"x":1},"labels":[]}', 'key "labels" is not an object'),
+        ('{"tensors":{"x":1},"history":["a"]}', 'key "history" is not a list of objects'),
+        ('{"tensors":{"x":1},"history":[{}]}', 'entry 0 of key "history" is not an object of "command", "version"'),
+        (
+            '{"tensors":{"x":{"axes":["a"],"data":[1]}},"labels":{"a":["p","q"]}}',
+            "labels of axis 'a': 2 for the 1",
+        ),
+        (b'{"\xff":1}', "line 1 column 3: invalid UTF-8"),
+        ('{"a\nb":1}', "line 1 column 4: control character in a string"),
+        (r'{"\x41":1}', "line 1 column 3: bad escape"),
+        (r'{"\ud800":1}', "line 1 column 2: bad escape"),
+        ('{"abc', "line 1 column 2: string without an end"),
+        ("[1] hello", "line 1 column 5: hello is not JSON"),
+        ("[1]\n\n  [2\n", "line 4 column 1: unexpected end of input, expected ',' or ']'"),
+        ('{"é": 1, x', ["line 1 column 2", "unknown key"][1]),
+        ('["é", x]', "line 1 column 7: x is not JSON"),
+    ],
+)
+def test_bad_input(text, message):
+    with pytest.raises(DataError) as caught:
+        records(text)
+    assert str(caught.value).startswith("file: ") and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_keys_have_a_limit_and_may_be_long():
+    with pytest.raises(DataError, match="more than 100000 keys"):
+        records('{"tensors":{' + ",".join(f'"{i}":1' for i in range(100_001)))
+    name = "k" * 1_000_000
+    assert list(records(f'{{"tensors":{{"x":1,"{name}":2}}}}')[0].tensors) == ["x", name]
+
+
+def test_several_documents_and_the_place_of_what_is_none():
+    assert [r["x"].tolist() for r in records('[1][2]\n3 4\n{"tensors":{"x":5}}true')] == [
+        [1],
+        [2],
+        3,
+        4,
+        5,
+        True,
+    ]
+    stream = iter(read(Source.of(b"[1]\n[2] ,", "file")))
+    assert [next(stream)["x"].tolist(), next(stream)["x"].tolist()] == [[1], [2]]
+    with pytest.raises(DataError, match="line 2 column 5: unexpected ','"):
+        next(stream)
+
+
+def test_key_order_is_free():
+    x = '{"data":[0.1],"axes":["a"],"shape":[1],"dtype":"float32"}'
+    text = f'{{"history":[],"labels":{{"a":["p"]}},"tensors":{{"x":{x}}}}}'
+    [record] = records(text)
+    assert record["x"].dtype == np.float32 and record.axes == {"x": ("a",)} and record.labels == {"a": ["p"]}
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_decimals_are_rounded_once(name, data):
+    """Decimals a hair from the middle between two floats, where rounding to float64 first would go wrong."""
+    dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
+    bits = np.dtype(f"u{dtype.itemsize}")
+    limit = int(np.array(np.inf, dtype).view(bits)) - 2
+    low = data.draw(st.integers(0, limit))
+    a, b = (Fraction(float(np.array(value, bits).view(dtype))) for value in (low, low + 1))
+    offset = data.draw(st.sampled_from([-1, 0, 1])) * Fraction(1, 10 ** data.draw(st.integers(15, 40))) * (b - a)
+    exact = (a + b) / 2 + offset
+    expected = low + (offset > 0 or (offset == 0 and low % 2))
+    digits = -(-(exact * 10**400).numerator // (exact * 10**400).denominator) if offset > 0 else exact * 10**400 // 1
+    text = f"{digits}e-400"
+    if (offset == 0 and digits != exact * 10**400) or Fraction(digits, 10**400) <= a:
+        return  # not writable in so many digits
+    assert int(x(tensor(f"[{text}]", dtype=name)).view(bits)[0]) == expected
+
+
+def test_numbers_are_the_shortest():
+    written = b"".join(encode(Record({"x": np.array([0.1, 1 / 3, 1e-8, 2**24], np.float32)}), "json"))
+    assert b"[0.1,0.33333334,1e-8,16777216.0]" in written
+    written = b"".join(encode(Record({"x": np.array([0.1, 1 / 3, 1.0], ml_dtypes.bfloat16)}), "json"))
+    assert b"[0.1,0.334,1.0]" in written
+
+
+def test_one_line_unless_indented():
+    record = Record({"x": np.array([[1, 2], [3, 4]]), "e": np.zeros((0, 5))}, labels={"token": ["a\n", "b"]})
+    written = b"".join(encode(record, "json"))
+    assert written.count(b"\n") == 1 and written.endswith(b"\n")
+    rows = b"".join(encode(record, "json", indent=True)).decode().splitlines()
+    assert "        [1, 2]," in rows and "        [3, 4]" in rows
+
+
+class Pieces:
+    """A source whose descriptor is a pipe that a thread feeds as told."""
+
+    def __enter__(self):
+        reading, self.writing = os.pipe()
+        self.source = Source(reading, "pipe")
+        return self
+
+    def __exit__(self, *_):
+        os.close(self.writing)
+        self.source.close()
+
+    def send(self, data: bytes) -> None:
+        os.write(self.writing, data)
+
+
+@pytest.mark.parametrize(
+    "document", [b"[[1,2],[3,4]]", b'{"tensors":{"x":[true]}}', b'["NaN", 1.5]', b"[true,false]", b"[[]]"]
+)
+def test_a_document_is_there_as_soon_as_its_bytes_are(document):
+    with Pieces() as pieces:
+        pieces.send(document)
+        stream = iter(read(pieces.source))
+        for _ in range(3):
+            first = within_seconds(lambda: next(stream), 5)
+            assert "x" in first
+            pieces.send(b"\n" + document)
+
+
+def within_seconds(call, seconds):
+    """The result of a call that must not wait for more input."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert found, "still waiting"
+    return found[0]
+
+
+@given(st.integers(1, 40), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_pieces_of_any_size_make_the_same_records(size, indent):
+    record = Record(
+        {"x": np.array([[0.1, np.nan], [np.inf, -3]]), "m": np.eye(2) > 0, 'é\\"': np.array(2)},
+        labels={"token": ["\u20ac\n", "\\"]},
+        history=[{"command": "a", "version": "1", "n": 1.5, "deep": {"list": [1, None, True, "\u00e9"]}}],
+    )
+    data = b"".join(encode(record, "json", indent)) * 2
+    source = Source.of(b"", "pieces")
+    pieces = iter([data[at : at + size] for at in range(0, len(data), size)])
+    source.available = lambda: next(pieces, b"")
+    source.peek = lambda count: data[:count]
+    whole, cut = records(data), list(read(source))
+    assert [b"".join(encode(r, "json")) for r in cut] == [b"".join(encode(r, "json")) for r in whole]
+    assert len(cut) == 2 and cut[0].history == record.history and cut[0].labels == record.labels
+
+
+def test_a_large_document_in_pieces_is_not_scanned_again_and_again():
+    text = b"[" + b",".join([b"[1.25]"] * 300_000) + b"]"
+    source = Source.of(b"", "pieces")
+    pieces = iter([text[at : at + 4096] for at in range(0, len(text), 4096)])
+    seen = []
+    source.available = lambda: seen.append(1) or next(pieces, b"")
+    source.peek = lambda count: text[:count]
+    [record] = read(source)
+    assert record["x"].shape == (300_000, 1) and len(seen) > 400

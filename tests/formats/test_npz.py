@@ -1,0 +1,346 @@
+"""NPZ: section Z of `attnkit help faults`, and the archives of numpy and zipfile."""
+
+import io
+import os
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+
+from attnkit.errors import DataError
+from attnkit.formats import Record, Source, encode, read, zip
+
+
+def record_of(data: bytes, **options) -> Record:
+    [record] = read(Source.of(data, "file"), **options)
+    return record
+
+
+def saved(save=np.savez, **arrays) -> bytes:
+    written = io.BytesIO()
+    save(written, **arrays)
+    return written.getvalue()
+
+
+def npy(array) -> bytes:
+    written = io.BytesIO()
+    np.save(written, array)
+    return written.getvalue()
+
+
+def zipped(*files, method=zipfile.ZIP_STORED) -> bytes:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", method) as made:
+        for name, data in files:
+            made.writestr(zipfile.ZipInfo(name), data, compress_type=method)
+    return written.getvalue()
+
+
+ONE = npy(np.arange(6.0).reshape(2, 3))
+RECORD = Record(
+    {"x": np.eye(3), "mask": np.eye(3) > 0, "é": np.arange(2)},
+    {"x": ("token", "model")},
+    {"token": list("abc")},
+)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_numpy_archives(save):
+    again = record_of(saved(save, a=np.arange(4), b=np.zeros((1024, 256), np.float32)))
+    assert list(again.tensors) == ["a", "b"] and again["a"].tolist() == [0, 1, 2, 3] and not again["b"].any()
+
+
+def test_numpy_reads_ours_without_pickle():
+    data = b"".join(encode(RECORD, "npz"))
+    with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
+        assert loaded.files == ["x", "mask", "é", "meta.json"]
+        assert np.array_equal(loaded["mask"], np.eye(3, dtype=bool))
+    with zipfile.ZipFile(io.BytesIO(data)) as made:
+        assert made.testzip() is None
+        assert {info.date_time for info in made.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert {info.compress_type for info in made.infolist()} == {zipfile.ZIP_STORED}
+
+
+def test_equal_records_are_equal_bytes_and_data_is_not_copied():
+    assert b"".join(encode(RECORD, "npz")) == b"".join(encode(RECORD, "npz"))
+    big = np.zeros(1000)
+    buffers = encode(Record({"x": big}), "npz")
+    assert any(np.shares_memory(np.frombuffer(buffer, np.uint8), big) for buffer in buffers)
+    data = bytearray(b"".join(buffers))
+    assert record_of(data)["x"].flags.aligned
+
+
+def test_zip64(monkeypatch):
+    """Large sizes and far offsets, with the limit brought down to where a test can reach it."""
+    monkeypatch.setattr(zip, "WIDE", 300)
+    big = [("a", [b"a" * 200]), ("b", [b"b" * 400]), ("c", [b"c" * 10])]
+    monkeypatch.setattr(zip, "LOCAL", Clipped(zip.LOCAL, 300))
+    monkeypatch.setattr(zip, "CENTRAL", Clipped(zip.CENTRAL, 300))
+    monkeypatch.setattr(zip, "END", Clipped(zip.END, 300))
+    data = b"".join(zip.archive(big))
+    with zipfile.ZipFile(io.BytesIO(data)) as made:
+        assert made.testzip() is None
+        assert [made.read(info) for info in made.infolist()] == [content[0] for _, content in big]
+    monkeypatch.undo()
+    found = zip.members(bytearray(data))
+    assert [bytes(zip.contents(member)) for member in found] == [content[0] for _, content in big]
+
+
+class Clipped:
+    """A struct that writes what stands for "see the ZIP64 field" in place of a lowered limit."""
+
+    def __init__(self, layout: struct.Struct, limit: int) -> None:
+        self.layout, self.limit, self.size = layout, limit, layout.size
+
+    def pack(self, *values):
+        return self.layout.pack(*(0xFFFFFFFF if value == self.limit else value for value in values))
+
+
+def test_many_members_need_zip64():
+    files = [(f"{i}.txt", [b""]) for i in range(66_000)]
+    data = bytearray(b"".join(zip.archive(files)))
+    assert len(zip.members(data)) == 66_000
+    with zipfile.ZipFile(io.BytesIO(data)) as made:
+        assert len(made.infolist()) == 66_000
+
+
+@pytest.mark.parametrize("name", ["../../etc/x", "/abs", "C:\\x", "a/b", "tab\t", "x.npy", ""])
+def test_names_are_only_keys(name):
+    again = record_of(zipped((f"{name}.npy", ONE), ("y.npy", ONE)))
+    assert list(again.tensors) == [name, "y"]
+
+
+def bomb(size: int) -> bytes:
+    return saved(np.savez_compressed, x=np.zeros(size, np.uint8))
+
+
+def test_bombs_are_refused_from_the_directory():
+    data = bomb(200_000_000)
+    assert len(data) < 200_000
+    with pytest.raises(DataError, match=r"195\.\d KB|194\.\d KB compressed would become 200\.0 MB"):
+        record_of(data)
+
+
+def test_sizes_that_lie_are_found_while_inflating():
+    data = bytearray(bomb(10_000_000))
+    where = data.rindex(b"PK\x01\x02") + 24
+    assert struct.unpack_from("<I", data, where) == (10_000_128,)
+    struct.pack_into("<I", data, where, 1000)
+    with pytest.raises(DataError, match=r"member 'x\.npy': damaged"):
+        record_of(bytes(data))
+
+
+class Pipe(io.RawIOBase):
+    """A file that cannot seek, as a pipe cannot: zipfile writes checksums and sizes behind the members."""
+
+    def __init__(self):
+        self.written = b""
+
+    def writable(self):
+        return True
+
+    def seekable(self):
+        return False
+
+    def tell(self):
+        raise OSError("a pipe")
+
+    def write(self, data):
+        self.written += bytes(data)
+        return len(data)
+
+
+def streamed(save=np.savez, **arrays) -> bytes:
+    pipe = Pipe()
+    save(pipe, **arrays)
+    return pipe.written
+
+
+def streamed_zip(method, *files) -> bytes:
+    """An archive written to a pipe, its descriptors of 32 bits."""
+    pipe = Pipe()
+    with zipfile.ZipFile(pipe, "w", method) as made:
+        for name, data in files:
+            made.writestr(name, data)
+    return pipe.written
+
+
+BIG = np.arange(300_000.0).reshape(1000, 300)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("write", [saved, streamed])
+def test_archives_of_numpy_follow_one_another(save, write):
+    data = write(save, a=BIG, b=np.arange(3)) + write(save, a=BIG + 1, b=np.zeros(()), c=np.zeros((0, 2)))
+    first, second = read(Source.of(data))
+    assert np.array_equal(first["a"], BIG) and first["b"].tolist() == [0, 1, 2]
+    assert np.array_equal(second["a"], BIG + 1) and second["b"] == 0 and second["c"].shape == (0, 2)
+
+
+def test_archives_written_one_after_another_into_a_file():
+    """Their offsets count from the start of the file."""
+    written = io.BytesIO()
+    for value in range(3):
+        np.savez(written, x=np.full(5, value))
+    assert [record["x"][0] for record in read(Source.of(written.getvalue()))] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_record_written_to_a_pipe(method):
+    data = streamed_zip(method, ("x.npy", ONE), ("meta.json", b'{"axes":{"x":["token","model"]}}'))
+    first, second = read(Source.of(data * 2))
+    assert first.axes == second.axes == {"x": ("token", "model")} and first["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("write", [saved, streamed])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_every_cut_and_every_change_of_an_archive_after_another(write, save):
+    whole = write(save, x=np.arange(4.0))
+    for end in range(4, len(whole)):
+        records = iter(read(Source.of(GOOD + whole[:end], "file")))
+        next(records)
+        with pytest.raises(DataError, match=r"file: .*truncated"):
+            next(records)
+    for at in range(whole.index(b"\x93NUMPY") if save is np.savez else 43, len(whole)):
+        changed = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        try:
+            again = [record["x"].tolist() for record in read(Source.of(GOOD + changed, "file"))]
+        except DataError as error:
+            assert error.name == "file"
+        else:  # a date, a version, an attribute
+            assert again[1] == [0, 1, 2, 3]
+
+
+def test_a_record_is_there_before_the_next_one_is():
+    data = b"".join(encode(RECORD, "npz"))
+    reader, writer = os.pipe()
+    with Source(reader, "pipe") as source:
+        os.write(writer, data)
+        records = iter(read(source))
+        assert np.array_equal(next(records)["x"], np.eye(3))
+        os.write(writer, streamed(x=np.arange(3)))
+        assert next(records)["x"].tolist() == [0, 1, 2]
+        os.close(writer)
+        assert list(records) == []
+
+
+def test_bombs_in_a_stream_are_refused_as_they_grow():
+    data = streamed(np.savez_compressed, x=np.zeros(80_000_000, np.uint8))
+    with pytest.raises(DataError, match=r"compressed would become more than 6\d\.\d MB \(limit 67.1 MB\)"):
+        record_of(data)
+
+
+def test_what_header_and_directory_say_must_be_the_same():
+    data = bytearray(zipped(("x.npy", ONE), ("y.npy", ONE)))
+    entry = data.rindex(b"PK\x01\x02")
+    first = data.index(b"PK\x01\x02")
+    gone = data[:first] + data[entry:]
+    struct.pack_into("<2HL", gone, len(gone) - 14, 1, 1, len(data) - 22 - entry)
+    swapped = bytes(data[:first] + data[entry:-22] + data[first:entry] + data[-22:])
+    assert list(record_of(swapped).tensors) == ["x", "y"]  # the order of a directory is free
+    for changed, problem in (
+        (bytes(gone), "member 'x.npy' is missing from the ZIP directory"),
+        (changed_at(data, entry + 16), "member 'y.npy': damaged: its size or checksum differs from the directory's"),
+        (changed_at(data, entry + 46), "is not where the directory says"),
+        (changed_at(data, len(data) - 10), "bad ZIP directory: its size or place differs"),
+        (changed_at(data, len(data) - 6), "bad ZIP directory: its size or place differs"),
+        (changed_at(data, len(data) - 14), "bad ZIP directory (several disks)"),
+        (changed_at(data, entry), "neither a member nor the directory"),
+    ):
+        with pytest.raises(DataError) as caught:
+            record_of(changed)
+        assert problem in str(caught.value)
+
+
+def test_sizes_beyond_all_bounds_are_refused():
+    """A ZIP64 size of a member, and of the end of the directory, with bytes enough to begin with."""
+    wide = struct.pack("<2H2Q", 1, 16, 2**64 - 1, 2**64 - 1)
+    head = zip.LOCAL.pack(b"PK\x03\x04", 45, 0, 0, 0, 0, 0, 0xFFFFFFFF, 0xFFFFFFFF, 5, len(wide)) + b"x.npy" + wide
+    with pytest.raises(DataError, match=r"member 'x\.npy': declared size 18446744073709551615 does not fit"):
+        record_of(head + bytes(20 << 20))
+    end = zip.END64.pack(b"PK\x06\x06", 2**63, 45, 45, 0, 0, 1, 1, 1, 1)
+    with pytest.raises(DataError, match="bad ZIP directory"):
+        record_of(GOOD[:-22] + end + GOOD[-22:])
+
+
+def changed_at(data: bytearray, at: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+def encrypted() -> bytes:
+    data = bytearray(zipped(("x.npy", ONE)))
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(data)
+
+
+def twice() -> bytes:
+    data = zipped(("x.npy", ONE), ("y.npy", ONE))
+    return data.replace(b"y.npy", b"x.npy")
+
+
+def overlapping() -> bytes:
+    """Two entries of the directory that share one member's bytes."""
+    data = bytearray(zipped(("x.npy", ONE), ("x.npz", ONE)).replace(b"x.npz", b"x.npy"))
+    second = data.rindex(b"PK\x01\x02")
+    struct.pack_into("<I", data, second + 42, 0)
+    return bytes(data)
+
+
+def flipped() -> bytes:
+    data = bytearray(zipped(("x.npy", ONE)))
+    data[data.index(b"\x93NUMPY") + 140] ^= 1
+    return bytes(data)
+
+
+GOOD = zipped(("x.npy", ONE))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (zipped(), "no tensors in this NPZ file"),
+        (zipped(("meta.json", b"{}")), "no tensors in this NPZ file"),
+        (zipped(("x.npy", ONE), ("readme.txt", b"hello")), "member 'readme.txt': not an NPY array"),
+        (zipped(("x.npy", b"hello, world")), "member 'x.npy': not an NPY array"),
+        (
+            zipped(("model/data.pkl", b"x")),
+            "member 'model/data.pkl': object arrays (pickle) are never loaded",
+        ),
+        (saved(x=np.array([1, None], object)), "member 'x.npy': object arrays (pickle) are never loaded"),
+        (zipped(("x.npy", ONE + b"junk")), "member 'x.npy': 4 bytes after the array are not a tensor"),
+        (zipped(("x.npy", ONE[:-4])), "member 'x.npy': truncated data"),
+        (zipped(("x.npy", ONE), method=zipfile.ZIP_BZIP2), "member 'x.npy' is compressed with bzip2"),
+        (zipped(("x.npy", ONE), method=zipfile.ZIP_LZMA), "member 'x.npy' is compressed with lzma"),
+        (encrypted(), "member 'x.npy' is encrypted"),
+        (twice(), "duplicate member 'x.npy'"),
+        (overlapping(), "overlap"),
+        (flipped(), "member 'x.npy': damaged"),
+        (GOOD[:-30], "truncated ZIP archive: no end of its directory"),
+        (GOOD + b"junk", "4 bytes after the ZIP archive"),
+        (GOOD[:4] + b"junk" + GOOD[4:], "bad ZIP archive: no header where a member begins"),
+        (
+            zipped(("x.npy", ONE), ("meta.json", b"{")),
+            "member 'meta.json': line 1 column 2: unexpected end of input",
+        ),
+        (zipped(("x.npy", ONE), ("meta.json", b"[]")), "not a JSON object"),
+        (
+            zipped(("x.npy", ONE), ("meta.json", b'{"a":1}')),
+            'unknown key "a" (expected axes, labels, history)',
+        ),
+        (zipped(("x.npy", ONE), ("meta.json", b'{"bfloat16":["y"]}')), 'key "bfloat16" does not list tensors'),
+        (zipped(("x.npy", ONE), ("meta.json", b'{"axes":{"y":["a"]}}')), "no tensor 'y'"),
+        (zipped(("x.npy", ONE), ("meta.json", b'{"axes":{"x":["a"]}}')), "1 axis names for shape (2, 3)"),
+        (
+            zipped(("x.npy", ONE), ("meta.json", b'{"labels":{"a":[1]}}')),
+            'labels of axis "a" are not a list of',
+        ),
+    ],
+)
+def test_bad_input(data, message):
+    with pytest.raises(DataError) as caught:
+        record_of(data)
+    assert str(caught.value).startswith("file: ") and message in str(caught.value)

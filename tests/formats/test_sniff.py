@@ -1,0 +1,76 @@
+"""Formats told by their first bytes, and what is said of files that hold no tensors."""
+
+import gzip
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from attnkit.errors import DataError
+from attnkit.formats import FORMATS, Record, Source, read, suffix_format
+from attnkit.formats.safetensors import encode as safetensors
+
+HEAVY = ("orjson", "zipfile", "hashlib", "ml_dtypes", "json", "pathlib", "attnkit.formats.json")
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"", "empty input (expected NPY, NPZ, JSON or safetensors)"),
+        (b"hello\n", "not a tensor file (looks like text)"),
+        ("żółw".encode(), "not a tensor file (looks like text)"),
+        (b"this is text", "not a tensor file (looks like text)"),
+        (gzip.compress(b"[1]", mtime=0), "not a tensor file (looks like gzip)"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not a tensor file (looks like PNG)"),
+        (b"\x7fELF\2\1\1" + bytes(9), "not a tensor file (looks like ELF)"),
+        (b"<!DOCTYPE html>", "not a tensor file (looks like HTML or XML)"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "not a tensor file (looks like Git LFS pointer)"),
+        (b"\x89HDF\r\n\x1a\n", "not a tensor file (looks like HDF5)"),
+        (b"\xfe\xfe[\xdax\x08M\x89\xe4\xe2\xff", "not a tensor file"),
+        (pickle.dumps([1]), "object arrays (pickle) are never loaded"),
+        (b"PK\x05\x06" + bytes(18), "no tensors in this NPZ file"),
+        (b"PK\x03\x04 and no more", "truncated ZIP archive"),
+        (b"\x93NUMPX and more", "not an NPY array"),
+    ],
+)
+def test_what_is_not_a_tensor(data, message):
+    with pytest.raises(DataError) as caught:
+        list(read(Source.of(data, "file")))
+    assert str(caught.value).startswith("file: ") and message in str(caught.value)
+
+
+def test_pickle_is_not_run(tmp_path):
+    canary = tmp_path / "canary"
+
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(canary),)
+
+    for data in (pickle.dumps(Trap(), protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)):
+        with pytest.raises(DataError):
+            list(read(Source.of(data)))
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("size", range(1, 600))
+def test_no_header_length_is_taken_for_json(size):
+    """A header of 91 or 123 bytes, say, begins like a JSON list or object."""
+    data = b"".join(safetensors(Record({"x": np.ones(1), "n" * size: np.ones(1)})))
+    assert read(Source.of(data)).format == "safetensors"
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_suffixes(format):
+    assert suffix_format(f"folder.x/file.{format}") == suffix_format(f"F.{format.upper()}") == format
+    assert suffix_format("a.jsonl") == suffix_format("a.ndjson") == "json"
+    assert suffix_format("json") is None and suffix_format("a.json.gz") is None
+
+
+def test_only_the_format_in_use_is_imported():
+    report = f"; import sys; print([m for m in {HEAVY} if m in sys.modules])"
+    ours = "import attnkit.formats as t; t.read(t.Source.of(b'\\x93NUMPY'))"
+    printed = [subprocess.check_output([sys.executable, "-c", s + report]) for s in (ours, "import numpy")]
+    assert printed[0] == printed[1]

@@ -1,0 +1,58 @@
+"""The fast way through one token gives what the plain way gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnkit import model
+from attnkit.checkpoints import open_checkpoint
+from attnkit.inference import layers
+
+MODELS = Path(__file__).parents[1] / "references" / "models"
+NAMES = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-yarn", "mistral", "qwen2", "t5", "t5-gated",
+         "marian", "marian-native")  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_one_token_is_the_run_of_one_token(name, rows):
+    core = layers.core_model(open_checkpoint(str(MODELS / name)))
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1, 40, (rows, 12))
+    memory = rng.standard_normal((rows, 5, core.config.width)).astype(np.float32) if core.config.encoder else None
+    lean, calls = model.CachedDecoder(core, memory=memory), []
+    plain = model.CachedDecoder(core, memory=memory, visit=lambda name: calls.append(name))
+    for start, end in [(0, 3), *((at, at + 1) for at in range(3, 12))]:
+        a, b = lean(ids[:, start:end]), plain(ids[:, start:end])
+        assert a.dtype == b.dtype == np.float32
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, np.abs(b[np.isfinite(b)]).max()))
+    assert lean._layers is not None and plain._layers is None and calls
+    for (layer, ours), (other, theirs) in zip(lean.cache, plain.cache, strict=True):
+        assert layer == other
+        for x, y in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * max(1, np.abs(y).max()))
+
+
+def test_weights_laid_anew_for_long_texts_say_the_same():
+    plain, long = open_checkpoint(str(MODELS / "gpt2")), open_checkpoint(str(MODELS / "gpt2"))
+    layers.prepare_decoding(long, layers.LONG - 1)
+    assert long.params["decoder.0.ffn"]["w2"].flags.c_contiguous
+    layers.prepare_decoding(long, layers.LONG)
+    laid = long.params["decoder.0.ffn"]["w2"]
+    assert laid.flags.f_contiguous and not laid.flags.c_contiguous
+    assert np.array_equal(laid, plain.params["decoder.0.ffn"]["w2"])
+    layers.prepare_decoding(long, layers.LONG)
+    assert long.params["decoder.0.ffn"]["w2"] is laid  # once for all texts
+    texts = [
+        model.generate(model.CachedDecoder(layers.core_model(one)), np.arange(1, 4), model.SamplingConfig(limit=20)).ids
+        for one in (plain, long)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_weights_that_lie_by_columns_stay_where_they_are():
+    checkpoint = open_checkpoint(str(MODELS / "llama"))
+    before = checkpoint.params["decoder.0.ffn"]["w2"]
+    layers.prepare_decoding(checkpoint, layers.LONG)
+    assert checkpoint.params["decoder.0.ffn"]["w2"] is before

@@ -1,0 +1,48 @@
+"""Layers are the calls they are made of; test_references.py compares them with PyTorch."""
+
+import numpy as np
+import pytest
+
+from attnkit.model import decoder_layer, encoder_layer, feed_forward, l2_normalize, layer_norm, multi_head_attention
+
+RNG = np.random.default_rng(0)
+X, MEMORY = RNG.standard_normal((2, 3, 4)), RNG.standard_normal((2, 5, 4))
+ATTEND = {name: RNG.standard_normal((4, 4)) for name in ("wq", "wk", "wv", "wo")}
+FFN = {"w1": RNG.standard_normal((4, 6)), "w2": RNG.standard_normal((6, 4))}
+PARAMS = {"self": ATTEND, "cross": ATTEND, "ffn": FFN, "norm1": {"gamma": np.full(4, 2.0)}}
+
+
+def test_an_encoder_layer_is_its_calls():
+    y = layer_norm(X + multi_head_attention(X, X, X, ATTEND, heads=2)["output"], np.full(4, 2.0)).y
+    y = layer_norm(y + feed_forward(y, **FFN)["output"]).y
+    np.testing.assert_array_equal(encoder_layer(X, PARAMS, heads=2), y)
+
+
+def test_masks_reach_their_attention():
+    first = np.array([[True, True, False]])
+    y = encoder_layer(X, PARAMS, heads=2, mask=first)[:, :2]
+    np.testing.assert_allclose(y, encoder_layer(X[:, :2], PARAMS, heads=2))
+    some = np.array([True, True, True, False, False])
+    y = decoder_layer(X, MEMORY, PARAMS, heads=2, memory_mask=some)
+    np.testing.assert_allclose(y, decoder_layer(X, MEMORY[:, :3], PARAMS, heads=2))
+
+
+def test_a_decoder_layer_does_not_look_ahead():
+    y = decoder_layer(X, MEMORY, PARAMS, heads=2)
+    changed = X.copy()
+    changed[:, 2] += 1
+    np.testing.assert_array_equal(decoder_layer(changed, MEMORY, PARAMS, heads=2)[:, :2], y[:, :2])
+    assert not np.allclose(decoder_layer(changed, MEMORY, PARAMS, heads=2, causal=False)[:, :2], y[:, :2])
+
+
+def test_causal_encoder_layer_is_a_decoder_only_block():
+    y = encoder_layer(X, PARAMS, heads=2, causal=True, norm_first=True)
+    np.testing.assert_allclose(y[:, :2], encoder_layer(X[:, :2], PARAMS, heads=2, causal=True, norm_first=True))
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e200])
+def test_vectors_of_any_length_become_units(factor):
+    np.testing.assert_allclose(l2_normalize(np.array([[3.0, 4.0], [0.0, 0.0]]) * factor), [[0.6, 0.8], [0, 0]])
+    x = np.random.default_rng(0).standard_normal((50, 7)).astype(np.float32)
+    plain = x / np.sqrt(np.square(x).sum(axis=-1, keepdims=True))
+    np.testing.assert_array_equal(l2_normalize(x), plain)
