@@ -20,6 +20,50 @@ DEFAULT_AXES = {
 }
 
 
+def default_axes(rank: int) -> tuple[str, ...]:
+    """Return the axis names of a tensor of this rank that carries none.
+
+    >>> default_axes(2), default_axes(5)
+    (('token', 'model'), ('axis0', 'axis1', 'axis2', 'axis3', 'axis4'))
+    """
+    return DEFAULT_AXES.get(rank) or tuple(f"axis{i}" for i in range(rank))
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """An array, the names of its axes, labels along them, and the formula that made it.
+
+    array    the numbers
+    axes     one name a dimension; None where it carries none
+    labels   axis name -> one string an index, or one such list a batch row
+    formula  how it was computed, for tables; never written to a file
+
+    >>> Tensor(np.zeros((3, 2)), ("token", "model"), {"token": ["The", "cat", "sat"]}).shape
+    (3, 2)
+    """
+
+    array: Array
+    axes: tuple[str, ...] | None = None
+    labels: Mapping[str, Labels] = field(default_factory=dict)
+    formula: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each dimension."""
+        return self.array.shape
+
+    def axis_names(self) -> tuple[str, ...]:
+        """Return the names of its axes; the default ones of its rank where it carries none."""
+        return self.axes or default_axes(self.array.ndim)
+
+    def axes_like(self, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the axis names of a result of this shape; an axis whose size changed is `model`, unlabelled."""
+        if len(shape) != self.array.ndim:
+            return default_axes(len(shape))
+        sizes = zip(self.axis_names(), shape, self.array.shape, strict=True)
+        return tuple(axis if now == before else "model" for axis, now, before in sizes)
+
+
 @dataclass(frozen=True, repr=False)
 class Record:
     """Named tensors with axis names, labels per axis and the command lines that made them.
@@ -74,6 +118,33 @@ class Record:
     def labels_of(self, name: str, dimension: int) -> Labels | None:
         """The labels along one dimension of a tensor, None where there are none."""
         return self.labels.get(self.axes_of(name)[dimension])
+
+    def get(self, name: str) -> Array | None:
+        """Return the array of that name, or None."""
+        return self[name] if name in self else None
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor of that name with the labels of its axes; DataError lists the names there are."""
+        used = {axis: self.labels[axis] for axis in self.axes_of(name) if axis in self.labels}
+        return Tensor(self[name], self.axes.get(name), used, self.formulas.get(name, ""))
+
+    def with_tensors(
+        self, tensors: Mapping[str, Tensor | Array], labels: Mapping[str, Labels] | None = None
+    ) -> "Record":
+        """Return a new record with these tensors and labels added or replaced, and the rest untouched.
+
+        >>> r = Record({"x": np.zeros(2)}).with_tensors({"ids": Tensor(np.arange(2), ("token",), {"token": ["a", "b"]})})
+        >>> list(r), r.labels
+        (['x', 'ids'], {'token': ['a', 'b']})
+        """
+        wrapped = {name: one if isinstance(one, Tensor) else Tensor(one) for name, one in tensors.items()}
+        each = {axis: names for one in wrapped.values() for axis, names in one.labels.items()}
+        return self.put(
+            {name: one.array for name, one in wrapped.items()},
+            {name: one.axes for name, one in wrapped.items() if one.axes is not None},
+            each | dict(labels or {}),
+            {name: one.formula for name, one in wrapped.items() if one.formula},
+        )
 
     def fitting(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         """The axis names of a tensor for a result of its rank; an axis whose size changed is `model`, unlabelled."""
