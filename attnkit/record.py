@@ -50,7 +50,7 @@ class Tensor:
     @property
     def shape(self) -> tuple[int, ...]:
         """The size of each dimension."""
-        return self.array.shape
+        return tuple(self.array.shape)
 
     def axis_names(self) -> tuple[str, ...]:
         """Return the names of its axes; the default ones of its rank where it carries none."""
@@ -121,7 +121,7 @@ class Record:
 
     def get(self, name: str) -> Array | None:
         """Return the array of that name, or None."""
-        return self[name] if name in self else None
+        return self.tensors.get(name)
 
     def tensor(self, name: str) -> Tensor:
         """Return the tensor of that name with the labels of its axes; DataError lists the names there are."""
@@ -133,7 +133,8 @@ class Record:
     ) -> "Record":
         """Return a new record with these tensors and labels added or replaced, and the rest untouched.
 
-        >>> r = Record({"x": np.zeros(2)}).with_tensors({"ids": Tensor(np.arange(2), ("token",), {"token": ["a", "b"]})})
+        >>> ids = Tensor(np.arange(2), ("token",), {"token": ["a", "b"]})
+        >>> r = Record({"x": np.zeros(2)}).with_tensors({"ids": ids})
         >>> list(r), r.labels
         (['x', 'ids'], {'token': ['a', 'b']})
         """
