@@ -53,9 +53,11 @@ def execute(call: "Stage") -> int:
     import warnings
 
     from attnkit.cli import output
+    from attnkit.cli.tool import running, running_stage
+    from attnkit.inference.callbacks import Callbacks, ignore, use_callbacks
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        at_work = call.current or call
+        at_work = running_stage() or call
         if not at_work.common.get("quiet"):
             word = "note" if issubclass(category, AttnkitNote) else "warning"
             output.write_stderr(f"attnkit {at_work.tool.name}: {word}: {shortened(escaped(str(message)))}\n")
@@ -66,10 +68,10 @@ def execute(call: "Stage") -> int:
             warnings.simplefilter("default", AttnkitWarning)
             warnings.simplefilter("always", AttnkitNote)
         warnings.showwarning = show
-        if os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not call.common.get("quiet"):
-            type(call).report = output.PROGRESS.report
-        type(call).remark = output.show_remark
-        return output.write(call)
+        has_progress = os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not call.common.get("quiet")
+        report = output.PROGRESS.report if has_progress else ignore
+        with running(call), use_callbacks(Callbacks(on_progress=report, on_table=output.show_remark)):
+            return output.write(call)
 
 
 def show_help(names: list[str]) -> int:
@@ -105,12 +107,14 @@ def show_help(names: list[str]) -> int:
 
 def cut_short() -> int:
     """Say which mapped file is shorter than it was, the temporaries removed: its exit code, 0 where none is."""
-    from attnkit.cli.tool import Stage
+    from attnkit.cli.tool import running_stage
     from attnkit.formats import streams
 
     streams.remove_temporaries()
     name = streams.cut_short()
-    place = f"attnkit {Stage.current.tool.name}" if Stage.current else "attnkit"
+    stage = running_stage()  # None in a worker thread
+    names = [stage.tool.name] if stage else [name for name in sys.argv[1:2] if name in commands.TOOLS]
+    place = " ".join(["attnkit", *names])
     return failed(FileError("cut short while it was read", name), place) if name else 0
 
 

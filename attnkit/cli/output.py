@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit import formats
 from attnkit.cli.output_format import DISPLAY_FORMATS, STDOUT, TEXT, text_format
-from attnkit.cli.tool import Records, Stage
+from attnkit.cli.tool import Records, Stage, replace_together, running_stage
 from attnkit.errors import DataError, FileError, UsageError, escaped
 from attnkit.record import Record
 
@@ -24,7 +24,7 @@ TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 
 def write(call: Stage) -> int:
     """Write every result of a call as soon as it is there; the exit code is the worst of theirs."""
-    with Stage.together() as opened:
+    with replace_together() as opened:
         return write_flow(call, call.flow(None), opened)
 
 
@@ -32,7 +32,7 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
     """Write every result of a flow to the place that is opened for them."""
     chosen, path, status, count = format_for(call, flow.format), call.common.get("output"), 0, 0
     along = chosen in ("table", TEXT) and path in TERMINAL and os.isatty(STDOUT)
-    call.typed = typed = StreamedText(output_style(call, STDOUT)) if along else None
+    call.on_text = typed = StreamedText(output_style(call, STDOUT)) if along else None
     if chosen in BINARY and path in TERMINAL and os.isatty(STDOUT):
         raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
     sink = opened(path)
@@ -161,7 +161,7 @@ class StreamedText:
 
 def show_remark(shown: "Callable[[Style], str]") -> None:
     """Show on standard error what the stage at work has to say beside its result."""
-    call = Stage.current
+    call = running_stage()
     if call is not None and not call.common.get("quiet"):
         PROGRESS.clear()
         write_stderr(shown(output_style(call, STDERR)) + "\n\n")
@@ -179,7 +179,8 @@ class Progress:
         now = time.monotonic()
         if now - self._started > PROGRESS_DELAY and now - self._told > PROGRESS_INTERVAL:
             self._told, self._open = now, True
-            place = f"attnkit {Stage.current.tool.name}" if Stage.current else "attnkit"
+            stage = running_stage()
+            place = f"attnkit {stage.tool.name}" if stage else "attnkit"
             line = f"\r\x1b[K{place}: {escaped(what)} ({now - self._started:.0f} s)"
             with contextlib.suppress(FileError):
                 formats.write_all(STDERR, [line.encode(encoding(), "backslashreplace")], "<stderr>")

@@ -5,6 +5,7 @@ run as a command, or chained with others in one process, and gives the same reco
 """
 
 import contextlib
+import contextvars
 import inspect
 import itertools
 import os
@@ -12,7 +13,8 @@ import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_type_hints
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from attnkit.cli import operands, options
 from attnkit.cli.options import Flag
 from attnkit.cli.output_format import DISPLAY_FORMATS, asked_format, default_format
 from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, NotFiniteError, UsageError
+from attnkit.inference import callbacks
 from attnkit.record import Array, Record, join_names
 
 if TYPE_CHECKING:
@@ -121,7 +124,7 @@ class Tool:
             item = arrayed(item, "x")
         if self.operand == PARTS and isinstance(item, Record):
             item = [item]
-        with Stage.together():
+        with replace_together():
             return Stage(self, parameters, common).apply(item)
 
     def _paths(self, item: Item) -> tuple[str, ...]:
@@ -183,13 +186,50 @@ def tool(**traits: Any) -> Callable[[Callable[..., Result]], Tool]:
     return lambda function: Tool(function, **traits)
 
 
-def ignore(what: Any) -> None:
-    """Nobody listens to what is said beside the result."""
-
-
 def save_now(path: str, record: Record) -> None:
-    """A record written beside a result that nobody waits for."""
+    """Write a side output that belongs to no transaction."""
     formats.save(record, path)
+
+
+_STORE: "contextvars.ContextVar[Callable[[str, Record], None]]" = contextvars.ContextVar("store", default=save_now)
+_RUNNING: "contextvars.ContextVar[Stage | None]" = contextvars.ContextVar("stage", default=None)
+
+
+@contextlib.contextmanager
+def stored_by(store: Callable[[str, Record], None]) -> Iterator[None]:
+    """Pass the side outputs of a `with` block to this function of their path and record."""
+    token = _STORE.set(store)
+    try:
+        yield
+    finally:
+        _STORE.reset(token)
+
+
+@contextlib.contextmanager
+def replace_together() -> Iterator[Callable[[str | None], formats.Sink]]:
+    """Open sinks for a `with` block that replaces files only at its end, those of side outputs among them."""
+    with formats.write_together() as opened:
+
+        def store(path: str, record: Record) -> None:
+            opened(path).write(formats.encode(record, formats.suffix_format(path) or "json"))
+
+        with stored_by(store):
+            yield opened
+
+
+def running_stage() -> "Stage | None":
+    """Return the stage at work in this thread: warnings and progress are its own."""
+    return _RUNNING.get()
+
+
+@contextlib.contextmanager
+def running(stage: "Stage") -> Iterator[None]:
+    """Make a stage the one at work in a `with` block."""
+    token = _RUNNING.set(stage)
+    try:
+        yield
+    finally:
+        _RUNNING.reset(token)
 
 
 @dataclass
@@ -201,7 +241,6 @@ class Stage:
     common: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     operands: tuple[str, ...] = ()
-    current: "ClassVar[Stage | None]" = None  # the stage at work: a warning is its
     source: formats.Source | None = None
     arrived: str | None = None  # the format of the source
     upstream: Records | None = None
@@ -213,10 +252,7 @@ class Stage:
     dated: bool = True  # whether what it makes goes where its history is kept
     broken: str = ""  # the layer that first gave what is not finite
     written: list[str] = field(default_factory=list)  # files written beside the result
-    storing: "ClassVar[Callable[[str, Record], None]]" = save_now  # takes what is written beside a result
-    report: "ClassVar[Callable[[str], None]]" = ignore  # told of long work as it goes on
-    remark: "ClassVar[Callable[[Callable[[Style], str]], None]]" = ignore  # told what to show beside the result
-    typed: Callable[[str, bool], None] | None = None  # told of text as it is made, or dim, what it begins with
+    on_text: Callable[[str, bool], None] | None = None  # streams a text as it is generated
 
     @property
     def dtype(self) -> str | None:
@@ -239,7 +275,7 @@ class Stage:
 
     def result(self) -> Result:
         """The one result of the files it names; DataError where they hold more than one record."""
-        with Stage.together():
+        with replace_together():
             results: list[Result] = list(self.flow(None).items)
         if len(results) != 1:
             raise DataError(f"{len(results)} records (expected 1); tensors.read gives a stream", *self.operands[:1])
@@ -247,7 +283,21 @@ class Stage:
 
     def apply(self, item: Item) -> Result:
         """The tool's result for one item, converted, narrowed and stamped as the flags say."""
-        Stage.current = self
+        with running(self), callbacks.use_callbacks(self._callbacks(item)):
+            return self._apply(item)
+
+    def _callbacks(self, item: Item) -> callbacks.Callbacks:
+        """Return what a run of the tool calls for one item: those of the process, and this stage's own."""
+        return replace(
+            callbacks.current(),
+            on_text=self.on_text,
+            on_non_finite=self._note_non_finite,
+            write_side_output=partial(self._write_side_output, item),
+            is_output_file=self._is_output_file,
+            candidates=self.extra.get("top") or callbacks.CANDIDATES,
+        )
+
+    def _apply(self, item: Item) -> Result:
         dtype, only = self.common.get("dtype"), self.common.get("only")
         if isinstance(item, Record) and dtype and "x" in item:
             item = cast_x(item, dtype)
@@ -299,7 +349,8 @@ class Stage:
         """The results as they are written in a format; errors of it are this stage's, not those of the next one."""
         for result in items:
             try:
-                leaving = self.leaving(result, format)
+                with running(self):
+                    leaving = self.leaving(result, format)
             except AttnkitError as error:
                 error.place = f"attnkit {self.tool.name}"
                 raise
@@ -392,53 +443,26 @@ class Stage:
         files = [*self.files] if self.source is None else [self.source.name, *self.files]
         return files[0] if len(files) == 1 else ""
 
-    @classmethod
-    def breaks(cls, layer: str) -> None:
-        """Told by the stage at work of the first layer whose result is not finite."""
-        if cls.current and not cls.current.broken:
-            cls.current.broken = layer
+    def _note_non_finite(self, layer: str) -> None:
+        """Keep the name of the first layer whose result is not finite."""
+        self.broken = self.broken or layer
 
-    @classmethod
-    def writes(cls, path: str) -> bool:
-        """Whether the stage at work writes its result to this file."""
-        output = cls.current.common.get("output") if cls.current else None
+    def _is_output_file(self, path: str) -> bool:
+        """Return whether the stage writes its result to this file."""
+        output = self.common.get("output")
         return output is not None and os.path.realpath(output) == os.path.realpath(path)
 
-    @classmethod
-    def beside(cls, path: str, item: Item, record: Record) -> None:
-        """Write a record to a file beside the result of the stage at work, with the same history."""
-        call = cls.current
-        if call is None or path == "-":
-            raise UsageError(f"{path}: a file is due here, not standard output")
-        if cls.writes(path):
+    def _write_side_output(self, item: Item, path: str, record: Record) -> None:
+        """Write a second result of one item to a file, with the same history."""
+        if path == "-":
+            callbacks.refuse_side_output(path, record)
+        if self._is_output_file(path):
             raise UsageError(f"{path}: two results for one file: it is that of --output too")
-        if path in call.written and path != os.devnull:
+        if path in self.written and path != os.devnull:
             raise DataError("it holds one record, and the stream has more", path)
-        call.written.append(path)
-        call.dated = True
-        cls.storing(path, call._stamped(item, record, path))
-
-    @classmethod
-    @contextlib.contextmanager
-    def stored_by(cls, store: Callable[[str, Record], None]) -> Iterator[None]:
-        """Hands what is written beside a result, in a `with` block, to this: the path and the record."""
-        before, cls.storing = cls.storing, store
-        try:
-            yield
-        finally:
-            cls.storing = before
-
-    @classmethod
-    @contextlib.contextmanager
-    def together(cls) -> Iterator[Callable[[str | None], formats.Sink]]:
-        """Opens sinks for a `with` block that replaces files only at its end, those beside a result among them."""
-        with formats.write_together() as opened:
-
-            def store(path: str, record: Record) -> None:
-                opened(path).write(formats.encode(record, formats.suffix_format(path) or "json"))
-
-            with cls.stored_by(store):
-                yield opened
+        self.written.append(path)
+        self.dated = True
+        _STORE.get()(path, self._stamped(item, record, path))
 
     def content(self, name: str) -> Any:
         """What the file behind a flag holds, before the first item is there."""

@@ -7,9 +7,9 @@ import numpy as np
 
 from attnkit import model
 from attnkit.cli import options
-from attnkit.cli.tool import Stage, tool
+from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import intermediates, layers, text_inputs
+from attnkit.inference import callbacks, intermediates, layers, text_inputs
 from attnkit.inference.hooks import Tracer, head_counts
 from attnkit.record import Array, Record
 from attnkit.tokenizers import Tokenizer
@@ -74,7 +74,7 @@ def encode(
     """
     if model_ is None:
         raise UsageError("which model? --model DIR")
-    if trace is not None and Stage.writes(trace):
+    if trace is not None and callbacks.current().is_output_file(trace):
         raise UsageError(f"{trace} is the file of --output too", "--trace")
     if trace_only and trace is None:
         raise UsageError("goes with --trace FILE", "--trace-only")
@@ -96,8 +96,6 @@ def encode(
         base,
         visit=tracer.visit,
         weights=how,
-        watch=lambda step: Stage.report(step.layer),
-        breaks=Stage.breaks,
         dtype=dtype,
     )
     x = model.run(core, steps, inputs, context)
@@ -114,7 +112,7 @@ def encode(
     if trace:
         tokens = base.labels.get("token")
         rows = intermediates.row_labels(how, tokens, x.shape[-2])
-        Stage.beside(trace, given, tracer.record(tokens).put({}, labels=rows))
+        callbacks.current().write_side_output(trace, tracer.record(tokens).put({}, labels=rows))
     return made
 
 

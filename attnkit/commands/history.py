@@ -12,7 +12,7 @@ import numpy as np
 
 from attnkit import __version__, formats
 from attnkit.cli import options, pipeline
-from attnkit.cli.tool import Records, Result, Stage, read_records, tool
+from attnkit.cli.tool import Records, Result, Stage, read_records, stored_by, tool
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
 from attnkit.record import Record
 
@@ -112,7 +112,7 @@ def made_again(parts: list[Part]) -> Iterator[Result]:
     upstream: Records | None = None
     for calls, beside in parts:
         files: dict[str, Record] = {}
-        with Stage.stored_by(files.__setitem__):
+        with stored_by(files.__setitem__):
             made = pipeline.chain_stages(calls, upstream=upstream).items
             if not beside:
                 yield from made

@@ -8,9 +8,8 @@ import numpy as np
 
 from attnkit import display, model, tokenizers
 from attnkit.cli import options
-from attnkit.cli.tool import Stage
 from attnkit.errors import AttnkitWarning, DataError
-from attnkit.inference import kv_cache_file
+from attnkit.inference import callbacks, kv_cache_file
 from attnkit.inference.batching import PadLayout, add_padding_mask
 from attnkit.inference.detokenizer import Detokenizer, common_prefix_length
 from attnkit.inference.hooks import Tracer
@@ -34,7 +33,6 @@ def generate_one(
     asked: GenerationOptions,
     voice: Detokenizer,
     tracer: Tracer,
-    given: Any,
     alone: bool,
 ) -> Generation:
     """Generates after one beginning."""
@@ -42,7 +40,10 @@ def generate_one(
     limit = min(wanted, positions_left(config, len(start.ids)))
     memory = None if start.memory is None else start.memory[None]
     visit = tracer.visit if asked.ablate else model.no_hook
-    predict = model.CachedDecoder(core, start.cache, memory=memory, dtype=asked.dtype, visit=visit, breaks=Stage.breaks)
+    events = callbacks.current()
+    predict = model.CachedDecoder(
+        core, start.cache, memory=memory, dtype=asked.dtype, visit=visit, breaks=events.on_non_finite
+    )
     prompt, settings = np.array(start.ids), sampling_config(config.special, asked, limit)
     stop = stop_condition(asked.stop, start, voice) if asked.stop else None
     kept: list[Array] = []
@@ -72,7 +73,8 @@ def generate_one(
     if asked.cache_out:
         ids = [*start.ids, *found[0].ids]
         words = voice.spelled(ids) if voice.tokenizer else None
-        Stage.beside(asked.cache_out, given, kv_cache_file.cache_record(predict.cache, ids, words, start.source))
+        side_output = kv_cache_file.cache_record(predict.cache, ids, words, start.source)
+        events.write_side_output(asked.cache_out, side_output)
     return Generation(found, np.stack(kept) if kept else None)
 
 
@@ -147,7 +149,7 @@ def truncate_at_stop(stops: Sequence[str], before: str, after: str) -> tuple[str
 
 def stream_text(start: Prompt, asked: GenerationOptions, voice: Detokenizer) -> Callable[[int | None], None] | None:
     """What takes each new token, and None at the end, to show the text as it grows; None where nobody reads along."""
-    typed = Stage.current.typed if Stage.current else None
+    typed = callbacks.current().on_text
     decode = voice.tokenizer.decode if voice.tokenizer else None
     if typed is None or decode is None or asked.steps or asked.emit not in (None, "text"):
         return None
@@ -182,17 +184,16 @@ def step_callback(asked: GenerationOptions, shown: Callable[[Any, display.Style]
 
     def hear(info: Any) -> None:
         if asked.steps:
-            Stage.remark(lambda look: shown(info, look))
+            callbacks.current().on_table(lambda look: shown(info, look))
         else:
-            Stage.report(f"token {info.step + 1}")
+            callbacks.current().on_progress(f"token {info.step + 1}")
 
     return hear
 
 
 def render_choice(info: StepInfo, voice: Detokenizer, look: display.Style) -> str:
     """One step as a table: its candidates, what the filters removed, what was chosen."""
-    top = (Stage.current.extra.get("top") if Stage.current else None) or 5
-    ids, shares = model.candidates(info.probabilities, top)
+    ids, shares = model.candidates(info.probabilities, callbacks.current().candidates)
     own = model.probabilities(info.logits)
     words = voice.spelled([int(word) for word in ids])
     rows = [

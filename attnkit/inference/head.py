@@ -6,9 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.cli.tool import Stage
 from attnkit.errors import AttnkitError, DataError, UsageError
-from attnkit.inference import layers, text_inputs
+from attnkit.inference import callbacks, layers, text_inputs
 from attnkit.inference.detokenizer import Detokenizer
 from attnkit.inference.hooks import Tracer
 from attnkit.inference.options import GenerationOptions
@@ -38,7 +37,7 @@ def apply_head(given: Sequence[str] | Record | None, asked: GenerationOptions) -
     logits = model.head_logits(core, x, tracer.visit)
     tracer.check()
     if asked.trace:
-        Stage.beside(asked.trace, given, tracer.record(record.labels.get("token")))
+        callbacks.current().write_side_output(asked.trace, tracer.record(record.labels.get("token")))
     if config.classes:
         return HeadOutput(record, logits, list(config.classes), None)
     side = "target" if config.encoder and config.decoder else "source"
@@ -55,9 +54,7 @@ def encode_inputs(given: Sequence[str] | None, asked: GenerationOptions, tracer:
         asked.model_, "encoder", given, asked.tokenizer, asked.ids, None, asked.image, asked.batch
     )
     core = layers.complete_model(asked.model_)
-    context = layers.context_from(
-        base, visit=tracer.visit, watch=lambda step: Stage.report(step.layer), breaks=Stage.breaks, dtype=asked.dtype
-    )
+    context = layers.context_from(base, visit=tracer.visit, dtype=asked.dtype)
     x = model.run(core, model.layer_plan(core.config, "encoder"), inputs, context)
     axes = ("batch", "token", "model")[3 - x.ndim :]
     return Record({"x": x}, {"x": axes}).joined(base)
@@ -82,12 +79,10 @@ def run_decoder_stack(record: Record, asked: GenerationOptions) -> Record:
         memory=memory,
         memory_mask=mask,
         visit=tracer.visit,
-        watch=lambda step: Stage.report(step.layer),
-        breaks=Stage.breaks,
     )
     y = model.run(core, model.layer_plan(config, "decoder"), x.astype(asked.dtype or x.dtype, copy=False), context)
     tracer.check()
     if asked.trace:
         names = None if source is None else shared_labels(source)
-        Stage.beside(asked.trace, record, tracer.record(record.labels.get("token"), names))
+        callbacks.current().write_side_output(asked.trace, tracer.record(record.labels.get("token"), names))
     return record.put({"x": y}, {"x": record.axes_of("x")}, formulas={"x": "hidden states of the decoder"})

@@ -9,7 +9,7 @@ import numpy as np
 from attnkit import model
 from attnkit.cli import options
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.inference import intermediates
+from attnkit.inference import callbacks, intermediates
 from attnkit.model import Array
 from attnkit.record import Record, join_names
 
@@ -73,13 +73,19 @@ def prepare_decoding(checkpoint: "Checkpoint", tokens: int) -> None:
                 checkpoint.params.by_columns(step.layer, "w2")
 
 
+def new_context(**fields: Any) -> "Context":
+    """Return the context of a run that reports its layers, and the first that is not finite, to the callbacks."""
+    events = callbacks.current()
+    return model.Context(watch=lambda step: events.on_progress(step.layer), breaks=events.on_non_finite, **fields)
+
+
 def context_from(record: Record, **known: Any) -> "Context":
     """What a record knows of a run: its mask, the positions that follow from it, segments, grid and memory."""
     mask = record.tensors.get("mask")
     grid = record.tensors.get("grid")
     if grid is not None and (grid.shape != (2,) or grid.dtype.kind not in "iu"):
         raise DataError(f"grid {grid.dtype} {grid.shape}: expected two whole numbers, rows and columns of patches")
-    return model.Context(
+    return new_context(
         mask=mask,
         positions=padding_positions(mask),
         types=record.tensors.get("types", record.tensors.get("token_type_ids")),

@@ -285,8 +285,6 @@ def find_memory(given: Any, asked: GenerationOptions) -> tuple[Array | None, Arr
 def encode_ids(ids: Sequence[int], asked: GenerationOptions) -> Array:
     """What the encoder makes of one source: ids (S,) -> (S, D)."""
     core = layers.core_model(asked.model_)
-    context = model.Context(
-        watch=lambda step: Stage.report(step.layer), breaks=Stage.breaks, dtype=compute_dtype(asked)
-    )
+    context = layers.new_context(dtype=compute_dtype(asked))
     size = core.config.stack("encoder").vocab
     return model.run(core, model.layer_plan(core.config, "encoder"), np.array(check_prompt_ids(ids, size)), context)

@@ -1,13 +1,12 @@
 """Texts that are given: how likely a model finds each of their tokens."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from attnkit import model
-from attnkit.cli.tool import Stage
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import kv_cache_file, text_inputs
+from attnkit.inference import callbacks, kv_cache_file, layers, text_inputs
 from attnkit.inference.detokenizer import Detokenizer, common_prefix_length
 from attnkit.inference.generate import positions_left
 from attnkit.inference.hooks import Tracer
@@ -25,19 +24,17 @@ class ScoredText(NamedTuple):
 
 
 def score_text(
-    core: model.Model, start: Prompt, asked: GenerationOptions, voice: Detokenizer, tracer: Tracer, given: Any
+    core: model.Model, start: Prompt, asked: GenerationOptions, voice: Detokenizer, tracer: Tracer
 ) -> ScoredText:
     """How likely the model finds each token after a beginning: x (T,), their ids, the rank of each among all words."""
     ids, first = tokens_to_score(start, asked, voice)
     positions_left(core.config, len(ids))
     cache = model.KVCache() if start.cache is None and asked.cache_out else start.cache
     read = 0 if cache is None else cache.length
-    context = model.Context(
+    context = layers.new_context(
         memory=start.memory if cache is None or start.memory is None else start.memory[None],
         cache=cache,
         visit=tracer.visit,
-        watch=lambda step: Stage.report(step.layer),
-        breaks=Stage.breaks,
         dtype=asked.dtype,
     )
     tokens = np.array(ids[read:])
@@ -48,7 +45,8 @@ def score_text(
     tracer.check()
     if asked.cache_out and cache is not None:
         words = voice.spelled(ids) if voice.tokenizer else None
-        Stage.beside(asked.cache_out, given, kv_cache_file.cache_record(cache, ids, words, start.source))
+        side_output = kv_cache_file.cache_record(cache, ids, words, start.source)
+        callbacks.current().write_side_output(asked.cache_out, side_output)
     traced = Record({})
     if asked.trace:
         traced = tracer.record(voice.spelled(ids[read:]), start.source, voice.spelled(ids))

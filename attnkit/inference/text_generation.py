@@ -18,7 +18,7 @@ from attnkit import display, tokenizers
 from attnkit.cli import views
 from attnkit.cli.tool import Stage
 from attnkit.errors import UsageError
-from attnkit.inference import layers
+from attnkit.inference import callbacks, layers
 from attnkit.inference.batching import add_padding_mask, pad_layout, pad_records
 from attnkit.inference.detokenizer import detokenizer_of
 from attnkit.inference.generate import check_length_penalty, generate_one, to_record
@@ -70,17 +70,18 @@ def run_decode(given: Sequence[str] | Record | None, asked: GenerationOptions) -
     if several and (asked.best or asked.cache_out):
         raise UsageError("goes with one text, and there is a batch", "--best" if asked.best else "--cache-out")
     if asked.scores:
-        made = [score_text(core, one, asked, voice, asked.tracer(), given) for one in begun]
+        made = [score_text(core, one, asked, voice, asked.tracer()) for one in begun]
         columns = pad_layout(begun, asked) if several else None
         record = pad_records([one.record for one in made], voice.padding, columns)
         if columns:
             record = add_padding_mask(record, ("batch",), [len(one.record["x"]) for one in made], columns)
         if asked.trace:
-            Stage.beside(asked.trace, given, pad_records([one.trace for one in made], voice.padding, columns))
+            traces = pad_records([one.trace for one in made], voice.padding, columns)
+            callbacks.current().write_side_output(asked.trace, traces)
     else:
         tracer = asked.tracer()
         layers.prepare_decoding(asked.model_, max_new_tokens(asked))
-        texts_made = [generate_one(core, one, asked, voice, tracer, given, len(begun) == 1) for one in begun]
+        texts_made = [generate_one(core, one, asked, voice, tracer, len(begun) == 1) for one in begun]
         record = to_record(begun, texts_made, asked, voice, several)
         tracer.check()
     if asked.emit == "text":

@@ -13,7 +13,7 @@ import numpy as np
 
 from attnkit import formats, model, tokenizers
 from attnkit.cli.operands import decode_text, stdin_or_error
-from attnkit.cli.tool import Records, Stage
+from attnkit.cli.tool import Records, Stage, running_stage
 from attnkit.cli.tool import to_flags as stage_spelled
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, FileError, UsageError
 from attnkit.formats import Source, open_source
@@ -324,7 +324,8 @@ def command_words(entry: Mapping[str, Any]) -> list[str]:
 
 def is_same_model(words: Sequence[str]) -> bool:
     """Whether a command took the model that the stage at work takes."""
-    here = Stage.current.parameters.get("model_") if Stage.current else None
+    stage = running_stage()
+    here = stage.parameters.get("model_") if stage else None
     models = [after for flag, after in itertools.pairwise(words) if flag == "--model"]
     return len(models) == 1 and os.path.abspath(models[0]) == os.path.abspath(stage_spelled("model_", here)[1])
 

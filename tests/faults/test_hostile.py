@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from attnkit.cli import main
-from attnkit.cli.tool import Stage
 from attnkit.formats import Record, save
 
 STORY = Path(__file__).parents[2] / "samples" / "data" / "story"
@@ -258,7 +257,6 @@ def test_no_text_of_a_record_reaches_a_terminal_as_an_order(hostile, monkeypatch
     monkeypatch.chdir(folder)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(Stage, "report", Stage.report)
     codes = {}
     for view in VIEWS:
         arguments = [word.replace("TEXT", text.replace("\0", "")) for word in view.split()]

@@ -1,0 +1,74 @@
+"""Callbacks of a running tool: what is reported beside its result, to the caller that set them."""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnkit.errors import UsageError
+from attnkit.record import Record
+
+if TYPE_CHECKING:
+    from attnkit.display import Style
+
+CANDIDATES = 5  # rows of a table of candidates unless the caller chooses another number
+
+
+def ignore(event: Any) -> None:
+    """Do nothing with an event."""
+
+
+def refuse_side_output(path: str, record: Record) -> None:
+    """Raise UsageError: the caller takes no second result."""
+    raise UsageError(f"{path}: a file is due here, not standard output")
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What a run calls as it goes on; by default nothing is shown and nothing is written.
+
+    on_progress        the layer or the token that is computed next
+    on_table           a function of a style that draws a table: a step of generation
+    on_text            (text, is_prompt), each part of a text as it is generated; None: no text is streamed
+    on_non_finite      the first layer whose result has NaN or infinity
+    write_side_output  (path, record), a second result: a trace, a KV cache
+    is_output_file     whether a path is the file of the result itself
+    candidates         rows of a table of candidates
+    """
+
+    on_progress: Callable[[str], None] = ignore
+    on_table: "Callable[[Callable[[Style], str]], None]" = ignore
+    on_text: Callable[[str, bool], None] | None = None
+    on_non_finite: Callable[[str], None] = ignore
+    write_side_output: Callable[[str, Record], None] = refuse_side_output
+    is_output_file: Callable[[str], bool] = lambda path: False
+    candidates: int = CANDIDATES
+
+
+SILENT = Callbacks()
+_CURRENT: contextvars.ContextVar[Callbacks] = contextvars.ContextVar("callbacks", default=SILENT)
+
+
+def current() -> Callbacks:
+    """Return the callbacks of the run in progress, in this thread.
+
+    >>> current().candidates
+    5
+    """
+    return _CURRENT.get()
+
+
+@contextlib.contextmanager
+def use_callbacks(callbacks: Callbacks) -> Iterator[None]:
+    """Make these the callbacks of what runs in a `with` block.
+
+    >>> with use_callbacks(Callbacks(on_progress=print)):
+    ...     current().on_progress("encoder.0.self")
+    encoder.0.self
+    """
+    token = _CURRENT.set(callbacks)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
