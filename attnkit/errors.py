@@ -1,5 +1,7 @@
 """What can go wrong, and the exit code each kind of it ends the process with."""
 
+from collections.abc import Iterable
+
 HEAD, TAIL = 280, 120  # bytes of a long message that are kept at its start and at its end
 
 
@@ -78,3 +80,24 @@ def escaped(text: str, kept: str = "") -> str:
     except UnicodeEncodeError:  # half of a character, from no file name
         readable = text
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in readable)
+
+
+def flag_name(name: str) -> str:
+    """Return the flag of a parameter; one named like a Python keyword has a trailing underscore.
+
+    >>> flag_name("kv_heads"), flag_name("with_")
+    ('--kv-heads', '--with')
+    """
+    return "--" + name.rstrip("_").replace("_", "-")
+
+
+def suggest(word: str, words: Iterable[str]) -> str:
+    """Return a hint at the closest of some words, or "".
+
+    >>> suggest("atend", ["attend", "mask"])
+    '; did you mean attend?'
+    """
+    import difflib
+
+    close = difflib.get_close_matches(word, list(words), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

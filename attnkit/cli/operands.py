@@ -3,17 +3,14 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnkit.cli.options import Load, suggest
 from attnkit.errors import DataError, FileError, UsageError
 from attnkit.formats import Source, open_source, read
 from attnkit.formats.streams import is_missing
+from attnkit.inference.operands import decode_text, load_attended, select_tensor
 from attnkit.record import Record, join_names
-
-if TYPE_CHECKING:
-    from attnkit.inference.masking import AttendedTensor
 
 
 def open_operand(path: str, hash: bool = False) -> tuple[Source, str]:
@@ -163,51 +160,9 @@ def memory_in(record: Record, what: Load) -> str:
     return next((name for name in usual if name in record), "")
 
 
-def load_attended(record: Record, name: str = "", source: str = "", own: bool = False) -> "AttendedTensor":
-    """A record with only the tensor of that name, called x, and the mask of the record that belongs to it.
-
-    own  whether it is the record at hand
-    """
-    from attnkit.inference import masking
-
-    found = select_tensor(record, name, source)
-    alone = next(iter(record)) if len(record) == 1 else "x"
-    return masking.attended_tensor(found, record, name or alone, source, own)
-
-
-def select_tensor(record: Record, name: str = "", source: str = "") -> Record:
-    """A record with only the tensor of that name, called x; without a name, x itself.
-
-    >>> import numpy as np
-    >>> list(select_tensor(Record({"x": np.zeros(2), "mask": np.ones(2)}), "mask").tensors)
-    ['x']
-    """
-    if name and name not in record:
-        raise DataError(f"no tensor {name!r} (there is {join_names(record.tensors)})", source)
-    if not name and len(record.tensors) == 1:
-        name = next(iter(record.tensors))
-    if not name and "x" not in record:
-        raise DataError(f"which tensor? it has {join_names(record.tensors)}; name one as FILE:NAME", source)
-    key = name or "x"
-    return replace(
-        record,
-        tensors={"x": record[key]},
-        axes={"x": record.axes[key]} if key in record.axes else {},
-        formulas={},
-    )
-
-
 def read_text(source: Source) -> str:
     """All of a source as UTF-8 text."""
     return decode_text(bytes(source.read_all()), source.name)
-
-
-def decode_text(data: bytes, name: str) -> str:
-    """Bytes as UTF-8 text; DataError names the first byte that is not."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 text (byte {error.start})", name) from None
 
 
 def vocabulary(text: str, name: str, what: Load) -> Any:

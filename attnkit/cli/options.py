@@ -3,11 +3,13 @@
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from attnkit.errors import UsageError
+from attnkit.errors import flag_name as flag_name
+from attnkit.errors import suggest as suggest
 
 Parse = Callable[[str], Any]
 Load = Literal["tensor", "tensors", "attended", "memory", "words", "tokenizer", "model", "image", "patches", "ids"]
@@ -173,27 +175,6 @@ WEIGHTS = text(
     "stats|topk:K|rows:I,J|full",
 )
 LAYER = text("the layer of the model; attnkit show DIR lists them", "NAME")
-
-
-def flag_name(name: str) -> str:
-    """A parameter's flag; Python's own words carry a trailing underscore.
-
-    >>> flag_name("kv_heads"), flag_name("with_")
-    ('--kv-heads', '--with')
-    """
-    return "--" + name.rstrip("_").replace("_", "-")
-
-
-def suggest(word: str, words: Sequence[str] | Mapping[str, Any]) -> str:
-    """A hint at the word that was probably meant, or nothing.
-
-    >>> suggest("atend", ["attend", "mask"])
-    '; did you mean attend?'
-    """
-    import difflib
-
-    close = difflib.get_close_matches(word, list(words), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def parse_value(name: str, flag: Flag, value: Any) -> Any:

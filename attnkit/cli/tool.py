@@ -24,6 +24,7 @@ from attnkit.cli.options import Flag
 from attnkit.cli.output_format import DISPLAY_FORMATS, asked_format, default_format
 from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, NotFiniteError, UsageError
 from attnkit.inference import callbacks
+from attnkit.inference.operands import load_attended, select_tensor
 from attnkit.record import Array, Record, join_names
 
 if TYPE_CHECKING:
@@ -472,7 +473,7 @@ class Stage:
         """The record of FILE, or of FILE:NAME."""
         if not name:
             return record
-        return record.only([name]) if self.tool.names else operands.select_tensor(record, name, path)
+        return record.only([name]) if self.tool.names else select_tensor(record, name, path)
 
     def _given(self, item: Item) -> dict[str, Any]:
         given = {}
@@ -486,13 +487,13 @@ class Stage:
         if not isinstance(value, str):
             value = content_of(value, load, options.flag_name(name))
             attended = isinstance(value, Record) and load in ("attended", "memory")
-            return operands.load_attended(value, operands.memory_in(value, load)) if attended else value
+            return load_attended(value, operands.memory_in(value, load)) if attended else value
         if value.startswith(":"):
             if not isinstance(item, Record):
                 raise UsageError(f"there is no record here to take {value[1:]!r} from", to_flags(name, value)[0])
             if load in ("attended", "memory"):
-                return operands.load_attended(item, value[1:], value, own=True)
-            return operands.select_tensor(item, value[1:], value)
+                return load_attended(item, value[1:], value, own=True)
+            return select_tensor(item, value[1:], value)
         if name not in self.loaded:
             piped = None if self.upstream is None or not is_stdin(value) else list(self.upstream.items)
             content, digests = operands.load_operand(value, load, piped, self.dtype == "bfloat16")

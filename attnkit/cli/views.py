@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from attnkit.cli import options
 from attnkit.cli.output_format import DISPLAY_FORMATS, default_format
 from attnkit.cli.tool import Stage
 from attnkit.errors import UsageError
+from attnkit.inference.operands import CheckpointRecord
 from attnkit.record import Labels, Record
 
 VIEW_FLAGS = {
@@ -23,14 +23,6 @@ VIEW_FLAGS = {
 }
 ALL = slice(None)
 MANY = 8  # tensors without an x that are shown one by one: those of a layer
-
-
-@dataclass(frozen=True, repr=False)
-class CheckpointRecord(Record):
-    """Tensors of a folder, and the model they belong to; whole: all that are stored, under their published names."""
-
-    checkpoint: Any = field(kw_only=True, compare=False)
-    whole: bool = field(kw_only=True, compare=False)
 
 
 def render_tables(record: Record, call: Stage, how: display.Style) -> str:

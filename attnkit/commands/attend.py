@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from attnkit import model
-from attnkit.cli import operands, options
+from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inference import intermediates, layers, masking
 from attnkit.inference.masking import AttendedTensor
+from attnkit.inference.operands import load_attended, select_tensor
 from attnkit.record import Array, Record, join_names
 
 if TYPE_CHECKING:
@@ -135,9 +136,9 @@ def attend(
     if model_ is not None:
         layer = layers.find_layer(model_, layer, "attend")
         if layer.endswith(".cross") and memory is None and key is None:
-            memory = operands.load_attended(inputs, "memory", own=True)
-    asking = query or operands.select_tensor(inputs)
-    keys = key or memory or operands.select_tensor(inputs)
+            memory = load_attended(inputs, "memory", own=True)
+    asking = query or select_tensor(inputs)
+    keys = key or memory or select_tensor(inputs)
     q, k, v = asking["x"], keys["x"], (value or keys)["x"]
     over = "source" if key or memory else "key"
     past = 0 if past_key is None else sum(past_key["x"].shape[-2:-1])

@@ -2,17 +2,17 @@
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any
 
 import numpy as np
 
 from attnkit import display, model, tokenizers
-from attnkit.cli import options, views
+from attnkit.cli import options, text_input, views
 from attnkit.cli.tool import Stage, cast_x, tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.inference import layers, text_generation
+from attnkit.inference import detokenizer, layers, text_generation
 from attnkit.inference.text_generation import (
     GENERATION_FLAGS,
     HOOK_FLAGS,
@@ -28,7 +28,7 @@ def shown(record: Record, call: Stage, look: display.Style) -> str:
     """A text as text; of hidden states the most probable words at every position, one table a batch row."""
     checkpoint = call.loaded.get("model_")
     if checkpoint is not None and text_generation.generates_text(checkpoint.config, call.parameters["layer"]):
-        return text_generation.render_generation(record, call, look)
+        return render_generation(record, call, look)
     if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
         return views.render_tensor(record, "x", look)
     x = record["x"]
@@ -50,12 +50,50 @@ def shown(record: Record, call: Stage, look: display.Style) -> str:
     return "\n\n".join(drawn)
 
 
+def render_generation(record: Record, call: Stage, look: display.Style) -> str:
+    """What a terminal shows of a text: the words, the beginning dim; of scores a table and their sum."""
+    found = shared_labels(record.labels.get("text"))
+    if call.parameters["emit"] not in (None, "text") or not (found or "rank" in record):
+        return views.render_tables(record, call, look)
+    if "rank" in record:
+        count = len(record["x"]) if record["x"].ndim == 2 else 1
+        return "\n\n".join(render_scores(record, row, look) for row in range(count))
+    shown = []
+    scores = record["scores"].tolist() if "scores" in record and len(found) > 1 else []
+    prompts = shared_labels(record.labels.get("prompt")) or [""] * len(found)
+    for at, (text, prompt) in enumerate(zip(found, prompts, strict=True)):
+        rest = text[len(prompt) :] if text.startswith(prompt) else text
+        line = display.dim_then_bold(prompt if text.startswith(prompt) else "", rest, look)
+        shown.append(f"{scores[at]:.{look.precision}f}  {line}" if scores else line)
+    return "\n".join(shown)
+
+
+def render_scores(record: Record, row: int, look: display.Style) -> str:
+    """The scores of one text as a table, and what they come to."""
+    at = row if record["x"].ndim == 2 else ...
+    names = record.labels.get("token") or [str(word) for word in record["ids"][at]]
+    tokens = [str(name) for name in (names[row] if names and isinstance(names[0], list) else names)]
+    real = [place for place, name in enumerate(tokens) if name not in tokenizers.PADDING or record["rank"][at][place]]
+    x, ids, rank = (record[name][at][real].tolist() for name in ("x", "ids", "rank"))
+    return display.scores_table([tokens[place] for place in real], ids, x, rank, look)
+
+
 def lone(record: Record, call: Stage) -> bool:
     """Whether what is shown is one text and nothing beside it."""
     checkpoint = call.loaded.get("model_")
     speaks = checkpoint is not None and text_generation.generates_text(checkpoint.config, call.parameters["layer"])
     as_text = call.parameters["emit"] in (None, "text") and "rank" not in record
     return speaks and as_text and len(shared_labels(record.labels.get("text"))) == 1
+
+
+def check_length_penalty(text: str) -> str:
+    """A length penalty as it was written, once it is known to be one."""
+    name, colon, exponent = text.partition(":")
+    number = options.number("").parse
+    if name not in model.LENGTH_PENALTIES or not colon or number is None:
+        raise ValueError("gnmt:A or average:A")
+    number(exponent)
+    return text
 
 
 def called(config: model.Config) -> tuple[str, str]:
@@ -67,10 +105,10 @@ def called(config: model.Config) -> tuple[str, str]:
 
 @tool(
     operand="[INPUT | TEXT...]",
-    feed=text_generation.read_prompts,
+    feed=text_input.read_prompts,
     view=shown,
     plain=lone,
-    alone=text_generation.needs_no_input,
+    alone=text_input.needs_no_input,
     extra={
         "top": options.integer("candidates in the table, or at each of the --steps [default: 5]", 1),
         "lines": options.switch("a stream: one record for each line of text"),
@@ -114,7 +152,7 @@ def decode(
         options.Flag(
             "sum of log-probabilities over ((5 + length) / 6)^A, or over length^A [default: average:1]",
             "gnmt:A|average:A",
-            text_generation.check_length_penalty,
+            check_length_penalty,
         ),
     ] = None,
     repetition_penalty: Annotated[
@@ -247,11 +285,12 @@ def decode(
         made["ids"] = model.sample(scaled, np.random.default_rng(seed or 0)) if drawn else model.greedy(scaled)
     if emit == "text":
         join = None if vocab else join
-        before, guessed = record.tensors.get("ids"), None
+        before, is_guess = record.tensors.get("ids"), None
         if join and not model_.config.decoder and before is not None and before.shape == made["ids"].shape:
-            guessed = masked(before, words)
-            made["ids"] = filled(before, made["ids"], words)
-        return spoken(made["ids"], words, record.labels_of("x", -2) if record["x"].ndim > 1 else None, join, guessed)
+            is_guess = detokenizer.is_mask_token(before, words)
+            made["ids"] = detokenizer.fill_masks(before, made["ids"], words)
+        tokens = record.labels_of("x", -2) if record["x"].ndim > 1 else None
+        return detokenizer.join_rows(made["ids"], words, tokens, join, is_guess)
     axes = record.axes_of("x")[: logits.ndim - 1]
     named = {"logits": (*axes, "vocab"), "probs": (*axes, "vocab"), "ids": axes}
     said = {
@@ -341,65 +380,3 @@ def output_matrix(
     if matrix.ndim != 2:
         raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")
     return matrix.T, None, words if len(words) == len(matrix) else [], "x tableᵀ"
-
-
-def filled(ids: Array, guesses: Array, words: Sequence[str]) -> Array:
-    """The tokens of a text, and where one is masked the guess.
-
-    ids, guesses (..., T) -> (..., T)
-
-    >>> filled(np.array([0, 1]), np.array([2, 2]), ["the", "[MASK]", "cat"])
-    array([0, 2])
-    """
-    return np.where(masked(ids, words), guesses, ids)
-
-
-def masked(ids: Array, words: Sequence[str]) -> Array:
-    """Which tokens of a text are masked: ids (..., T) -> (..., T) of booleans.
-
-    >>> masked(np.array([0, 1]), ["the", "[MASK]", "cat"])
-    array([False,  True])
-    """
-    return np.isin(ids, [at for at, word in enumerate(words) if word in tokenizers.MASK])
-
-
-def spoken(
-    ids: Array,
-    words: list[str],
-    tokens: Labels | None,
-    join: Callable[[Sequence[int]], str] | None,
-    guessed: Array | None = None,
-) -> str:
-    """The chosen words of each row as a line of text; nothing is chosen after padding.
-
-    join     how ids become text; None: their words with spaces between
-    guessed  which of the ids are guesses, each to be seen, a special token too
-    """
-    if not words and ids.size:
-        raise UsageError("--emit text needs words: --vocab FILE")
-    rows = ids.reshape(math.prod(ids.shape[:-1]), ids.shape[-1]) if ids.ndim else ids.reshape(1, 1)
-    shown = np.zeros(rows.shape, bool) if guessed is None else guessed.reshape(rows.shape)
-    lines = []
-    for at, row in enumerate(rows):
-        here = [""] * len(row) if not tokens or shared_labels(tokens) else row_labels(tokens, at)
-        real = [place for place, token in enumerate(here[: len(row)]) if token not in tokenizers.PADDING]
-        kept = row[real].tolist()
-        if join:
-            lines.append(joined(kept, shown[at][real], words, join))
-        else:
-            lines.append(" ".join(words[one] for one in kept))
-    return "\n".join(lines)
-
-
-def joined(ids: Sequence[int], guessed: Array, words: Sequence[str], join: Callable[[Sequence[int]], str]) -> str:
-    """The text of a row of ids, with the name of each guess that has no text of its own.
-
-    >>> joined([1, 0, 1], np.array([False, True, False]), ["[SEP]", "a"], lambda ids: "a" * sum(ids))
-    'a [SEP] a'
-    """
-    parts, start = [], 0
-    for at in map(int, np.flatnonzero(guessed)):
-        if not join([ids[at]]):
-            parts += [join(ids[start:at]), words[ids[at]]]
-            start = at + 1
-    return " ".join(filter(None, [*parts, join(ids[start:])]))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from attnkit import model, tokenizers
-from attnkit.cli import options
+from attnkit.cli import options, text_input
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import layers, text_inputs
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @tool(
     operand="[TEXT]...",
-    feed=text_inputs.read_texts,
+    feed=text_input.read_texts,
     alone=lambda given: given["ids"] is not None or given["image"] is not None,
     extra={"lines": options.switch("a stream: one record for each line")},
     adds=lambda given: False,

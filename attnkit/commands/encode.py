@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from attnkit import model
-from attnkit.cli import options
+from attnkit.cli import options, text_input
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import callbacks, intermediates, layers, text_inputs
@@ -23,7 +23,7 @@ POOLS = ("none", "cls", "mean", "pooler")
 
 @tool(
     operand="[TEXT]...",
-    feed=text_inputs.read_model_input,
+    feed=text_input.read_model_input,
     alone=lambda given: given["ids"] is not None or given["image"] is not None,
     extra={"lines": options.switch("a stream: one record for each line")},
     adds=lambda given: False,
@@ -165,7 +165,7 @@ def beginning(
         if "ids" not in given:
             raise DataError("the record has no ids (layers from A > 0 take its x: --layers A:B)")
         text_inputs.check_vocabulary(given, checkpoint, "source", tokenizer)
-        text_inputs.warn_ignored_input(given, "ids", "--layers A:B goes on from x")
+        text_inputs.warn_ignored_input(given, checkpoint, "ids", "--layers A:B goes on from x")
         return model.check_ids(given["ids"], config.stack(stack).vocab), given
     x = given["x"]
     begins_with_image = config.patches and not first

@@ -8,8 +8,8 @@ from typing import Annotated
 from attnkit import display
 from attnkit.cli import operands, options, views
 from attnkit.cli.tool import Records, Stage, read_records, tool
-from attnkit.cli.views import CheckpointRecord
 from attnkit.errors import UsageError
+from attnkit.inference.operands import CheckpointRecord
 from attnkit.record import Record
 
 NO_FOLDER = "goes with the folder of a model: attnkit show DIR --pipeline NAME"

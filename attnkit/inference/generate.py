@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import display, model, tokenizers
-from attnkit.cli import options
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.inference import callbacks, kv_cache_file
 from attnkit.inference.batching import PadLayout, add_padding_mask
@@ -113,16 +112,6 @@ def length_penalty(text: str) -> Callable[[float, int], float]:
     """
     name, _, exponent = text.partition(":")
     return model.LENGTH_PENALTIES[name](float(exponent))
-
-
-def check_length_penalty(text: str) -> str:
-    """A length penalty as it was written, once it is known to be one."""
-    name, colon, exponent = text.partition(":")
-    number = options.number("").parse
-    if name not in model.LENGTH_PENALTIES or not colon or number is None:
-        raise ValueError("gnmt:A or average:A")
-    number(exponent)
-    return text
 
 
 def stop_condition(stops: Sequence[str], start: Prompt, voice: Detokenizer) -> Callable[[list[int]], bool]:

@@ -5,8 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from attnkit import formats, model
-from attnkit.cli import options
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, suggest
 from attnkit.inference import intermediates
 from attnkit.record import Array, Labels, Record, join_names
 
@@ -59,7 +58,7 @@ class Tracer:
         """UsageError for a name that the run did not come by."""
         for name in self._patches:
             if name not in self._met:
-                near = options.suggest(name, sorted(self._met)) or f" (it has {join_names(sorted(self._met), 4)})"
+                near = suggest(name, sorted(self._met)) or f" (it has {join_names(sorted(self._met), 4)})"
                 raise UsageError(f"the run has no intermediate {name!r}{near}", "--patch")
         for pattern in self._patterns:
             if not fnmatch.filter(self._met, pattern):
@@ -129,7 +128,7 @@ def check_heads(ablated: Mapping[str, Sequence[slice]], counts: Mapping[str, int
     for name, chosen in ablated.items():
         layer = name.removesuffix(HEADS)
         if layer not in counts:
-            near = options.suggest(layer, counts) or f" (it has {join_names(counts, 4)})"
+            near = suggest(layer, counts) or f" (it has {join_names(counts, 4)})"
             raise UsageError(f"the run has no attention layer {layer!r}{near}", "--ablate")
         beyond = max(max(heads.start or 0, (heads.stop or 0) - 1) for heads in chosen)
         if beyond >= counts[layer]:

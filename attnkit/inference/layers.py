@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnkit import model
-from attnkit.cli import options
-from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.errors import AttnkitWarning, DataError, UsageError, suggest
 from attnkit.inference import callbacks, intermediates
 from attnkit.model import Array
 from attnkit.record import Record, join_names
@@ -41,8 +40,8 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
         raise UsageError(f"--model needs --layer NAME{f', such as {mine[0]}' if mine else ''}")
     if layer not in mine and not (tool == "posenc" and layer in position_layers(checkpoint)):
         if layer in checkpoint.layers():
-            raise UsageError(f"{layer} is no layer for {tool}{options.suggest(layer, mine)}", "--layer")
-        raise UsageError(f"the model has no layer {layer!r}{options.suggest(layer, mine)}", "--layer")
+            raise UsageError(f"{layer} is no layer for {tool}{suggest(layer, mine)}", "--layer")
+        raise UsageError(f"the model has no layer {layer!r}{suggest(layer, mine)}", "--layer")
     return layer
 
 

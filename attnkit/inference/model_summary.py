@@ -8,10 +8,10 @@ from functools import reduce
 from typing import TYPE_CHECKING, TypeVar
 
 from attnkit import display, model
-from attnkit.cli.views import CheckpointRecord
 from attnkit.display import Style
 from attnkit.errors import DataError
 from attnkit.inference import layers
+from attnkit.inference.operands import CheckpointRecord
 from attnkit.model import Config, PositionConfig, SpecialTokens
 from attnkit.record import Record, join_names
 

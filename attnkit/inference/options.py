@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnkit import model
-from attnkit.cli import options
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, flag_name
 from attnkit.inference.hooks import Tracer, head_counts
 from attnkit.inference.masking import AttendedTensor
 from attnkit.record import Array, Record
@@ -100,13 +99,13 @@ def check_options(asked: GenerationOptions) -> None:
     """UsageError for flags that do not go together, and for one without the other it needs."""
     for one, other in EXCLUSIVE:
         if asked.said(one) and asked.said(other):
-            raise UsageError(f"{options.flag_name(one)} and {options.flag_name(other)}: one or the other")
+            raise UsageError(f"{flag_name(one)} and {flag_name(other)}: one or the other")
     for one, other in REQUIRES:
         if asked.said(one) and not asked.said(other):
-            raise UsageError(f"goes with {options.flag_name(other)}", options.flag_name(one))
+            raise UsageError(f"goes with {flag_name(other)}", flag_name(one))
     for name in ("trace", "patch"):
         if asked.said(name) and not asked.scores:
-            raise UsageError("is of one forward pass: --max-tokens 0, or --score TEXT", options.flag_name(name))
+            raise UsageError("is of one forward pass: --max-tokens 0, or --score TEXT", flag_name(name))
     if asked.beam and asked.emit in ("logits", "probs"):
         raise UsageError(f"--beam and --emit {asked.emit}: one or the other")
     if (asked.best or 1) > (asked.beam or 1):
@@ -126,7 +125,7 @@ def refuse_flags(asked: Mapping[str, Any], names: Sequence[str], place: str) -> 
     """UsageError for a flag that has no meaning here."""
     for name in names:
         if is_given(asked.get(name)):
-            raise UsageError(f"goes with {place}", options.flag_name(name))
+            raise UsageError(f"goes with {place}", flag_name(name))
 
 
 def max_new_tokens(asked: GenerationOptions) -> int:

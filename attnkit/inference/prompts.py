@@ -1,16 +1,15 @@
 """What a text goes on from: tokens of text, of ids or of a record, a memory for them to look at, or a cache."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnkit import model
-from attnkit.cli import operands, options
-from attnkit.cli.tool import Records, Stage, is_stdin, read_records
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.inference import kv_cache_file, layers, masking, text_inputs
 from attnkit.inference.detokenizer import Detokenizer
+from attnkit.inference.operands import select_tensor
 from attnkit.inference.options import GenerationOptions, compute_dtype
 from attnkit.record import Array, Labels, Record, row_labels, shared_labels
 
@@ -45,48 +44,6 @@ def generates_text(config: model.Config, layer: str | None) -> bool:
 def encodes_text(config: model.Config, layer: str | None) -> bool:
     """Whether decode takes text for this model, though it writes none: it has an encoder of words alone."""
     return layer is None and config.decoder is None and config.encoder is not None and config.encoder.vocab > 0
-
-
-def needs_no_input(given: Mapping[str, Any]) -> bool:
-    """Whether flags alone say what a text begins with, so that nothing else is read."""
-    files = [given[name] for name in ("ids", "image", "memory")]
-    return given["model_"] is not None and (
-        given["cache_in"] is not None or any(one is not None and not str(one).startswith(":") for one in files)
-    )
-
-
-def read_prompts(call: Stage, upstream: Records | None) -> Records:
-    """Feed of decode: records, or with a model of words also text, unless flags say what a text begins with."""
-    given = call.parameters
-    config = None if given["model_"] is None else call.content("model_").config
-    if (
-        config is not None
-        and encodes_text(config, given["layer"])
-        and not any(map(text_inputs.tensor_file, call.operands[:1]))
-    ):
-        return text_inputs.read_model_input(call, upstream)
-    if config is None or not generates_text(config, given["layer"]):
-        if len(call.operands) > 1:
-            raise UsageError(f"one INPUT, not {len(call.operands)}: {' '.join(call.operands)}")
-        if given["memory"] is None or given["ids"] is not None or given["image"] is not None:
-            return read_records(call, upstream)
-        if not call.operands and is_stdin(given["memory"]):
-            raise UsageError("only one operand can be '-' (standard input)")
-        return read_records(call, upstream, alone=False)  # what a decoder without words maps comes beside its memory
-    if call.extra.get("top") and not given["steps"]:
-        raise UsageError("goes with --steps, where a model writes text", "--top")
-    several = bool(call.operands or call.extra.get("lines") or given["batch"])
-    alone = needs_no_input(given)
-    if given["cache_in"] is not None and given["ids"] is None:
-        alone = not several  # text goes on from the cache
-    elif config.encoder and given["memory"] is None and given["cache_in"] is None:
-        alone = False  # ids are what the target begins with
-    if not alone and any(map(is_stdin, (given["ids"], given["cache_in"]))) and not call.operands:
-        raise UsageError("only one operand can be '-' (standard input)")
-    if alone and several:
-        flag = next(name for name in ("ids", "image", "memory", "cache_in") if given[name] is not None)
-        raise UsageError("stands in place of text: no TEXT, --lines or --batch with it", options.flag_name(flag))
-    return text_inputs.read_model_input(call, upstream, alone)
 
 
 def make_prompts(
@@ -129,7 +86,7 @@ def record_prompts(
     if "memory" in given:
         raise DataError(f"the record has a memory, and a {asked.model_.config.family} model looks at none")
     text_inputs.check_vocabulary(given, asked.model_, "source", asked.tokenizer)
-    text_inputs.warn_ignored_input(given, "ids", "--layer head decodes x")
+    text_inputs.warn_ignored_input(given, asked.model_, "ids", "--layer head decodes x")
     return columned(given, "ids")
 
 
@@ -233,7 +190,7 @@ def check_own_memory(record: Record, asked: GenerationOptions) -> None:
     if "ids" in record and record.labels.get("source") and record.labels.get("token") == record.labels["source"]:
         text_inputs.check_vocabulary(record, asked.model_, "source", asked.tokenizer)
     if "x" in record and not np.array_equal(record["x"], record["memory"]):
-        text_inputs.warn_ignored_input(record, "the memory", "--memory :x looks at x")
+        text_inputs.warn_ignored_input(record, asked.model_, "the memory", "--memory :x looks at x")
 
 
 def encode_sources(given: Sequence[str] | Record | None, asked: GenerationOptions) -> tuple[list[Source], bool]:
@@ -242,7 +199,7 @@ def encode_sources(given: Sequence[str] | Record | None, asked: GenerationOption
         if "ids" not in given:
             raise DataError("the record has no memory (encode --model makes one), and no ids")
         text_inputs.check_vocabulary(given, asked.model_, "source", asked.tokenizer)
-        text_inputs.warn_ignored_input(given, "ids", "encode --model makes a memory")
+        text_inputs.warn_ignored_input(given, asked.model_, "ids", "encode --model makes a memory")
         mask, ids = given.tensors.get("mask"), given["ids"]
         found, real, tokens = (
             unpadded_rows(ids, mask, "ids"),
@@ -273,7 +230,7 @@ def find_memory(given: Any, asked: GenerationOptions) -> tuple[Array | None, Arr
     if chosen is None:
         if "memory" not in record:
             return None, None, None
-        chosen = masking.attended_tensor(operands.select_tensor(record, "memory"), record, "memory", own=True)
+        chosen = masking.attended_tensor(select_tensor(record, "memory"), record, "memory", own=True)
     mask = None if chosen.mask is None else chosen.mask["x"]
     if mask is not None and mask.dtype.kind in "iu":
         mask = model.to_boolean(mask)

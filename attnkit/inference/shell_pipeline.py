@@ -4,8 +4,7 @@ import shlex
 from collections.abc import Sequence
 
 from attnkit import model
-from attnkit.cli import options
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, suggest
 from attnkit.model import Config, Step
 
 HEAD = Step("decode", "head")
@@ -27,7 +26,7 @@ def shell_pipeline(config: Config, folder: str, name: str) -> str:
     known = pipeline_parts(config)
     if name not in known:
         some = ", ".join(["all", *config.stacks, *["head"] * config.head, f"{config.stacks[0]}.0"])
-        hint = options.suggest(name, [*known, "all"])
+        hint = suggest(name, [*known, "all"])
         raise UsageError(f"the model has no stages {name!r} (there is {some} …){hint}", "--pipeline")
     return join_stages([stage_line(config, folder, step) for step in known[name]])
 

@@ -14,14 +14,11 @@ Every text is computed alone, without padding, so that a text of a batch is what
 
 from collections.abc import Sequence
 
-from attnkit import display, tokenizers
-from attnkit.cli import views
-from attnkit.cli.tool import Stage
 from attnkit.errors import UsageError
 from attnkit.inference import callbacks, layers
 from attnkit.inference.batching import add_padding_mask, pad_layout, pad_records
 from attnkit.inference.detokenizer import detokenizer_of
-from attnkit.inference.generate import check_length_penalty, generate_one, to_record
+from attnkit.inference.generate import generate_one, to_record
 from attnkit.inference.head import apply_head, run_decoder_stack
 from attnkit.inference.options import (
     GENERATION_FLAGS,
@@ -33,7 +30,7 @@ from attnkit.inference.options import (
     max_new_tokens,
     refuse_flags,
 )
-from attnkit.inference.prompts import generates_text, make_prompts, needs_no_input, read_prompts
+from attnkit.inference.prompts import generates_text, make_prompts
 from attnkit.inference.scoring import score_text
 from attnkit.record import Record, shared_labels
 
@@ -44,12 +41,8 @@ __all__ = [
     "SAMPLING_FLAGS",
     "GenerationOptions",
     "apply_head",
-    "check_length_penalty",
     "generates_text",
-    "needs_no_input",
-    "read_prompts",
     "refuse_flags",
-    "render_generation",
     "run_decode",
     "run_decoder_stack",
 ]
@@ -97,31 +90,3 @@ def unrelated_tensors(record: Record) -> Record:
     gone = {"token", "key", "query", "vocab"}
     names = [name for name in record if name not in TOKEN_TENSORS and not gone & set(record.axes_of(name))]
     return record.only(names)
-
-
-def render_generation(record: Record, call: Stage, look: display.Style) -> str:
-    """What a terminal shows of a text: the words, the beginning dim; of scores a table and their sum."""
-    found = shared_labels(record.labels.get("text"))
-    if call.parameters["emit"] not in (None, "text") or not (found or "rank" in record):
-        return views.render_tables(record, call, look)
-    if "rank" in record:
-        count = len(record["x"]) if record["x"].ndim == 2 else 1
-        return "\n\n".join(render_scores(record, row, look) for row in range(count))
-    shown = []
-    scores = record["scores"].tolist() if "scores" in record and len(found) > 1 else []
-    prompts = shared_labels(record.labels.get("prompt")) or [""] * len(found)
-    for at, (text, prompt) in enumerate(zip(found, prompts, strict=True)):
-        rest = text[len(prompt) :] if text.startswith(prompt) else text
-        line = display.dim_then_bold(prompt if text.startswith(prompt) else "", rest, look)
-        shown.append(f"{scores[at]:.{look.precision}f}  {line}" if scores else line)
-    return "\n".join(shown)
-
-
-def render_scores(record: Record, row: int, look: display.Style) -> str:
-    """The scores of one text as a table, and what they come to."""
-    at = row if record["x"].ndim == 2 else ...
-    names = record.labels.get("token") or [str(word) for word in record["ids"][at]]
-    tokens = [str(name) for name in (names[row] if names and isinstance(names[0], list) else names)]
-    real = [place for place, name in enumerate(tokens) if name not in tokenizers.PADDING or record["rank"][at][place]]
-    x, ids, rank = (record[name][at][real].tolist() for name in ("x", "ids", "rank"))
-    return display.scores_table([tokens[place] for place in real], ids, x, rank, look)

@@ -1,129 +1,23 @@
 """Text on its way to ids: from the command line, from standard input, or from the stage before; tokenized, padded."""
 
-import contextlib
 import itertools
 import os
 import shlex
-import stat
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attnkit import formats, model, tokenizers
-from attnkit.cli.operands import decode_text, stdin_or_error
-from attnkit.cli.tool import Records, Stage, running_stage
-from attnkit.cli.tool import to_flags as stage_spelled
-from attnkit.errors import AttnkitError, AttnkitWarning, DataError, FileError, UsageError
-from attnkit.formats import Source, open_source
+from attnkit import model, tokenizers
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError
 from attnkit.inference import layers
+from attnkit.inference.operands import decode_text
 from attnkit.record import Array, Labels, Record, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer, Tokens
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
-
-
-TEXT_NEEDED = "give TEXT, or pipe it in"
-
-
-def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
-    """Feed: the TEXT arguments, else standard input: one text, or one a line with --lines and --batch.
-
-    alone  whether nothing is read, where the tool's own parameters do not say it all
-    """
-    lines, batch = call.extra.get("lines"), call.parameters["batch"]
-    if call.tool.alone(call.parameters) if alone is None else alone:
-        if call.operands or lines or batch:
-            raise UsageError("--ids and --image stand in place of text: no TEXT, --lines or --batch with them")
-        return Records(None, iter([()]))
-    if lines and batch:
-        raise UsageError("--lines makes a record of each line, --batch one record of all: one or the other")
-    if call.operands:
-        for text in filter(tensor_file, call.operands):
-            reads = f"; attnkit {call.tool.name} … < {tensor_file(text)}" if call.tool.feed is not read_texts else ""
-            what = "a pipe" if is_pipe(text) else "a file of tensors"
-            raise UsageError(f"{what}, and TEXT is due{reads}", text)
-        return Records(None, iter([(text,) for text in call.operands] if lines else [call.operands]))
-    arriving = read_lines(open_source(stdin_or_error(TEXT_NEEDED))) if upstream is None else upstream_lines(upstream)
-    if lines:
-        return Records(None, ((line,) for line in arriving))
-    return Records(None, (tuple(all_lines) if batch else ("\n".join(all_lines),) for all_lines in [list(arriving)]))
-
-
-def read_model_input(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
-    """Feed of what runs a whole model: the TEXT arguments, or what arrives: records as they are, or text.
-
-    Standard input is a record where it begins as one: a file of tensors, or JSON with the key "tensors".
-    """
-    alone = call.tool.alone(call.parameters) if alone is None else alone
-    if call.operands or alone:
-        return read_texts(call, upstream, alone)
-    if upstream is None:
-        source = open_source(stdin_or_error(TEXT_NEEDED))
-        if looks_like_tensors(source.glance(16)):
-            return call.reading(source, formats.read(source), "-", "")
-        return read_texts(call, Records(None, read_lines(source)), alone)
-    first = next(upstream.items, None)
-    items = itertools.chain([] if first is None else [first], upstream.items)
-    return (
-        Records(upstream.format, items) if isinstance(first, Record) else read_texts(call, Records(None, items), alone)
-    )
-
-
-def looks_like_tensors(start: bytes) -> bool:
-    """Whether bytes begin a file of tensors, and not a text.
-
-    >>> looks_like_tensors(b'{"tensors":{'), looks_like_tensors(b"[CLS] is a token"), looks_like_tensors(b"The cat")
-    (True, False, False)
-    """
-    header = start[3:8] == bytes(5) and start[8:9] in (b"{", b"")  # that of safetensors
-    return header or start.startswith((b"\x93NUMPY", b"PK\x03\x04", b'{"tensors"'))
-
-
-def is_pipe(name: str) -> bool:
-    """Whether this is the name of a pipe; a text too long for a name is none.
-
-    >>> is_pipe("word " * 100)
-    False
-    """
-    try:
-        return stat.S_ISFIFO(os.stat(name).st_mode)
-    except (OSError, ValueError):
-        return False
-
-
-def tensor_file(text: str) -> str:
-    """The file of tensors, or the pipe, that a text names, as FILE or as FILE:NAME; "" where it names none."""
-    for name in (text, text.rpartition(":")[0]):
-        if is_pipe(name):  # `<(another pipeline)`
-            return name
-        if os.path.isfile(name):
-            with contextlib.suppress(FileError), open_source(name) as source:
-                return name if looks_like_tensors(source.peek(16)) else ""
-    return ""
-
-
-def read_lines(source: Source) -> Iterator[str]:
-    """The lines of a source, each as soon as it is there."""
-    rest, empty = b"", True
-    while chunk := source.available():
-        empty = False
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (decode_text(line, source.name).removesuffix("\r") for line in whole)
-    if empty:
-        raise source.empty("text")
-    if rest:
-        yield decode_text(rest, source.name)
-
-
-def upstream_lines(upstream: Records) -> Iterator[str]:
-    """The lines that the stage before this one prints."""
-    for item in upstream.items:
-        if isinstance(item, Record):
-            raise UsageError("text is due, and the stage before writes tensors")
-        yield from item.split("\n")
 
 
 class EncodedInputs(NamedTuple):
@@ -296,7 +190,7 @@ QUIET = ("mask", "peek", "show")  # tools that leave x as it is
 CHANGING = ("--layers", "--pool", "--patch", "--ablate")
 
 
-def warn_ignored_input(record: Record, begins: str, instead: str) -> None:
+def warn_ignored_input(record: Record, checkpoint: "Checkpoint", begins: str, instead: str) -> None:
     """Warns where x is work that a run does not look at, because it begins from something else.
 
     begins   what it begins from; instead: what would look at x
@@ -308,7 +202,7 @@ def warn_ignored_input(record: Record, begins: str, instead: str) -> None:
     last = next(
         (words for one in reversed(record.history) if (words := command_words(one)) and words[0] not in QUIET), []
     )
-    if last[:1] in (["embed"], ["encode"]) and is_same_model(last) and not {*CHANGING} & {*last}:
+    if last[:1] in (["embed"], ["encode"]) and is_same_model(last, checkpoint) and not {*CHANGING} & {*last}:
         return
     said = f"x {record['x'].shape} is not looked at: the run begins again from {begins}; {instead}"
     warnings.warn(said, AttnkitWarning, stacklevel=2)
@@ -322,12 +216,11 @@ def command_words(entry: Mapping[str, Any]) -> list[str]:
         return []
 
 
-def is_same_model(words: Sequence[str]) -> bool:
-    """Whether a command took the model that the stage at work takes."""
-    stage = running_stage()
-    here = stage.parameters.get("model_") if stage else None
-    models = [after for flag, after in itertools.pairwise(words) if flag == "--model"]
-    return len(models) == 1 and os.path.abspath(models[0]) == os.path.abspath(stage_spelled("model_", here)[1])
+def is_same_model(words: Sequence[str], checkpoint: "Checkpoint") -> bool:
+    """Return whether a command took this model, by its folder or as a value of Python."""
+    models = [value for flag, value in itertools.pairwise(words) if flag == "--model"]
+    in_memory = models == [f"<{type(checkpoint).__name__}>"]
+    return in_memory or [os.path.abspath(name) for name in models] == [os.path.abspath(checkpoint.folder)]
 
 
 def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:

@@ -18,7 +18,7 @@ from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inference.shell_pipeline import shell_pipeline
 from attnkit.record import Record
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 STORY, FRENCH = (str(ROOT / "samples" / "data" / name) for name in ("story", "fr-en"))
 MODELS = ROOT / "tests" / "references" / "models"
 SOURCE, TARGET = "le chat noir dort", "the black cat sleeps"

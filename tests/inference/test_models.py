@@ -10,7 +10,7 @@ from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inference import layers
 
-MODELS = Path(__file__).parent / "references" / "models"
+MODELS = Path(__file__).parent.parent / "references" / "models"
 DTYPES = {"f32": "float32", "f64": "float64"}
 CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
           "mistral", "qwen2")  # fmt: skip

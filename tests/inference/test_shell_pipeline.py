@@ -17,7 +17,7 @@ from attnkit.inference import layers
 from attnkit.inference.shell_pipeline import shell_pipeline
 from attnkit.record import Record
 
-MODELS = Path(__file__).parent / "references" / "models"
+MODELS = Path(__file__).parent.parent / "references" / "models"
 NAMES = ("bert", "bert-mlm", "gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-dynamic", "mistral",
          "qwen2", "t5", "t5-gated", "marian", "marian-native", "vit", "transformer", "transformer-prenorm")  # fmt: skip
 
@@ -235,7 +235,7 @@ def test_a_padded_batch_goes_on_from_a_cache_by_pieces_as_it_does_whole(name, si
 
 
 def test_a_translation_of_a_padded_batch_by_pieces_in_a_shell(tmp_path):
-    folder = Path(__file__).parent.parent / "samples" / "data" / "fr-en"
+    folder = Path(__file__).parent.parent.parent / "samples" / "data" / "fr-en"
     (tmp_path / "model").symlink_to(folder)
     script = (
         'attnkit encode --model model "le chat noir dort" "je suis étudiant" -o memory.npz &&'

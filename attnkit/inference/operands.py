@@ -1,0 +1,67 @@
+"""Records as operands: one tensor of a record with its mask, the tensors of a folder with their model."""
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from attnkit.errors import DataError
+from attnkit.record import Record, join_names
+
+if TYPE_CHECKING:
+    from attnkit.inference.masking import AttendedTensor
+
+
+@dataclass(frozen=True, repr=False)
+class CheckpointRecord(Record):
+    """Tensors of a checkpoint folder, with the checkpoint.
+
+    whole  whether they are all of its tensors, under their published names
+    """
+
+    checkpoint: Any = field(kw_only=True, compare=False)
+    whole: bool = field(kw_only=True, compare=False)
+
+
+def load_attended(record: Record, name: str = "", source: str = "", own: bool = False) -> "AttendedTensor":
+    """Return the tensor of that name as x, with the mask of its record that applies to it as keys.
+
+    own  whether the record is the input of the tool, and not a file
+    """
+    from attnkit.inference import masking
+
+    tensor = select_tensor(record, name, source)
+    alone = next(iter(record)) if len(record) == 1 else "x"
+    return masking.attended_tensor(tensor, record, name or alone, source, own)
+
+
+def select_tensor(record: Record, name: str = "", source: str = "") -> Record:
+    """Return a record with only the tensor of that name, called x; without a name, x itself or the only tensor.
+
+    >>> import numpy as np
+    >>> list(select_tensor(Record({"x": np.zeros(2), "mask": np.ones(2)}), "mask").tensors)
+    ['x']
+    """
+    if name and name not in record:
+        raise DataError(f"no tensor {name!r} (there is {join_names(record.tensors)})", source)
+    if not name and len(record.tensors) == 1:
+        name = next(iter(record.tensors))
+    if not name and "x" not in record:
+        raise DataError(f"which tensor? it has {join_names(record.tensors)}; name one as FILE:NAME", source)
+    key = name or "x"
+    return replace(
+        record,
+        tensors={"x": record[key]},
+        axes={"x": record.axes[key]} if key in record.axes else {},
+        formulas={},
+    )
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """Return UTF-8 bytes as text; DataError names the first byte that is invalid.
+
+    >>> decode_text(b"caf\\xc3\\xa9", "a.txt")
+    'café'
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text (byte {error.start})", name) from None
