@@ -1,0 +1,154 @@
+"""Callbacks belong to one run: two threads do not disturb each other, and a call leaves nothing behind."""
+
+import gc
+import re
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import formats
+from attnkit.checkpoints import open_checkpoint
+from attnkit.cli.tool import Stage, running, running_stage
+from attnkit.commands import find_tool
+from attnkit.display import Style
+from attnkit.errors import DataError, UsageError
+from attnkit.inference import callbacks
+from attnkit.inference.callbacks import Callbacks, use_callbacks
+from attnkit.record import Record
+
+MODELS = Path(__file__).parent.parent / "references" / "models"
+IDS = Record({"ids": np.array([1, 2, 3])})
+X = np.arange(24.0).reshape(2, 3, 4)
+
+
+def in_threads(*functions):
+    """What each function returns, or the error it raises; every function runs in a thread of its own."""
+    results = [None] * len(functions)
+
+    def call(place, function):
+        try:
+            results[place] = function()
+        except Exception as error:
+            results[place] = error
+
+    threads = [threading.Thread(target=call, args=each) for each in enumerate(functions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def repeat(function, times=20):
+    return lambda: [function() for _ in range(times)]
+
+
+def hidden_size(name, stack):
+    return open_checkpoint(str(MODELS / name)).config.stack(stack).hidden
+
+
+def test_callbacks_hold_in_their_thread_and_block_alone():
+    barrier, events = threading.Barrier(2), {"a": [], "b": []}
+
+    def run(name):
+        with use_callbacks(Callbacks(on_progress=events[name].append)):
+            barrier.wait()
+            callbacks.current().on_progress(name)
+            barrier.wait()
+        return callbacks.current() == Callbacks()
+
+    assert in_threads(lambda: run("a"), lambda: run("b")) == [True, True]
+    assert events == {"a": ["a"], "b": ["b"]}
+
+
+def test_an_error_in_a_block_restores_the_callbacks_before():
+    before = callbacks.current()
+    with pytest.raises(DataError), use_callbacks(Callbacks(candidates=9)):
+        raise DataError("wrong")
+    assert callbacks.current() is before
+
+
+def test_a_running_stage_is_that_of_its_thread():
+    barrier = threading.Barrier(2)
+
+    def run(name):
+        with running(Stage(find_tool(name), {})):
+            barrier.wait()
+            return running_stage().tool.name
+
+    assert in_threads(lambda: run("attend"), lambda: run("ffn")) == ["attend", "ffn"]
+    assert running_stage() is None
+
+
+def test_progress_of_two_models_in_two_threads_goes_to_two_callers():
+    layers = {"gpt2": [], "bert": []}
+
+    def run(name):
+        with use_callbacks(Callbacks(on_progress=layers[name].append)):
+            return attnkit.encode(IDS, model=str(MODELS / name))["x"].shape
+
+    shapes = in_threads(repeat(lambda: run("gpt2"), 5), repeat(lambda: run("bert"), 5))
+    assert all(len(one) == 5 for one in shapes), shapes
+    assert {name.partition(".")[0] for name in layers["gpt2"]} == {"decoder"}
+    assert {name.partition(".")[0] for name in layers["bert"]} == {"encoder"}
+    assert all(5 * layers[name][: len(layers[name]) // 5] == layers[name] for name in layers)
+
+
+def test_the_first_layer_that_is_not_finite_is_that_of_its_own_run():
+    def failure(name, stack, size):
+        patch = {f"{stack}.1.ffn.hidden": np.full((3, size), np.nan)}
+        with pytest.raises(DataError) as caught:
+            attnkit.encode(IDS, model=str(MODELS / name), patch=patch, check_finite=True)
+        return str(caught.value)
+
+    gpt2, bert = in_threads(
+        repeat(lambda: failure("gpt2", "decoder", hidden_size("gpt2", "decoder")), 5),
+        repeat(lambda: failure("bert", "encoder", hidden_size("bert", "encoder")), 5),
+    )
+    assert all("first in decoder.1.ffn" in message for message in gpt2), gpt2
+    assert all("first in encoder.1.ffn" in message for message in bert), bert
+
+
+def test_side_files_of_two_threads_hold_each_its_own_trace(tmp_path):
+    def run(name):
+        path = str(tmp_path / f"{name}.npz")
+        attnkit.encode(IDS, model=str(MODELS / name), trace=path)
+        record = formats.load(path)
+        return {tensor.partition(".")[0] for tensor in record}, record.history[-1]["command"]
+
+    gpt2, bert = in_threads(repeat(lambda: run("gpt2"), 5), repeat(lambda: run("bert"), 5))
+    assert all(rooms <= {"decoder", "head", "logits"} and "gpt2" in command for rooms, command in gpt2), gpt2
+    assert all(rooms <= {"encoder", "head", "logits"} and "bert" in command for rooms, command in bert), bert
+
+
+def test_steps_in_two_threads_show_each_its_own_count_of_candidates():
+    def run(top):
+        rows, tool = [], find_tool("decode")
+        flags = {"model_": str(MODELS / "gpt2"), "steps": True, "max_tokens": 1, "top_k": 9}
+        with use_callbacks(Callbacks(on_table=lambda table: rows.append(table(Style(width=100))))):
+            Stage(tool, tool.defaults | flags, extra={"top": top}).apply(IDS)
+        return [len(re.findall(r"^\d+ ", table, re.MULTILINE)) for table in rows]
+
+    assert in_threads(repeat(lambda: run(3), 5), repeat(lambda: run(7), 5)) == [[[3]] * 5, [[7]] * 5]
+
+
+def test_nothing_holds_a_call_or_its_model_once_it_returned(tmp_path):
+    model = open_checkpoint(str(MODELS / "gpt2"))
+    record = attnkit.encode(IDS, model=model, trace=str(tmp_path / "t.npz"))
+    attnkit.decode(Record({"ids": np.array([1, 2])}), model=model, max_tokens=2)
+    attended = attnkit.attend(X, heads=2)
+    gone = [weakref.ref(one) for one in (model, model.params, record, attended, attended["x"])]
+    del model, record, attended
+    gc.collect()
+    assert [one() for one in gone] == [None] * 5
+    assert running_stage() is None
+    assert callbacks.current() == Callbacks()
+
+
+def test_a_side_output_without_a_caller_is_refused():
+    with pytest.raises(UsageError, match=r"trace\.npz"):
+        callbacks.current().write_side_output("trace.npz", Record({}))
