@@ -169,8 +169,8 @@ def attend(
         mask=aligned(mask), bias=aligned(bias), causal=causal, align=align, window=window, lengths=array(lengths),
         scale=scale, softcap=softcap, score=score, score_params=compared,
         past_key=array(past_key), past_value=array(past_value), softmax_dtype=softmax_dtype,
-        rotary=said_by_model.get("rotary"), weights=how,
-        keep=(*asked, emit, *ALWAYS, *(["lse"] if partial or v.shape[-1:] != (0,) else [])),
+        rotary=said_by_model.get("rotary"), summary=how,
+        keep=(*asked, *([emit] if emit else []), *ALWAYS, *(["lse"] if partial or v.shape[-1:] != (0,) else [])),
     )  # fmt: skip
     if not partial and "lse" in found:
         intermediates.warn_fully_masked_rows(np.isneginf(found["lse"]), strict)

@@ -51,6 +51,7 @@ from attnkit.model.attention import (
     split_heads,
 )
 from attnkit.model.feedforward import ACTIVATIONS, feed_forward
+from attnkit.model.options import AttentionOptions, MultiHeadOptions
 from attnkit.model.hooks import Hook, no_hook, parse_weight_summary
 from attnkit.model.sampling import (
     candidates,
@@ -154,6 +155,8 @@ __all__ = [
     "layer_norm",
     "rms_norm",
     "SCORES",
+    "AttentionOptions",
+    "MultiHeadOptions",
     "attention",
     "merge_heads",
     "multi_head_attention",

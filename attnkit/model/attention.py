@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model import dense_attention, masks
+from attnkit.model import dense_attention
 from attnkit.model.checks import shown
 from attnkit.model.dtypes import (
-    ROUNDINGS,
     Array,
     DType,
     cast,
@@ -22,8 +20,9 @@ from attnkit.model.dtypes import (
     working,
 )
 from attnkit.model.embedding import check_ids
-from attnkit.model.hooks import Hook, apply_hook, is_requested, no_hook, summary_names
+from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook, request_intermediates
 from attnkit.model.linear import linear
+from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.rotary import rotate
 from attnkit.model.scores import SCORES, Score, dot, identity
 
@@ -68,52 +67,33 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
+    options: AttentionOptions = DEFAULT,
     *,
-    mask: Array | None = None,
-    bias: Array | None = None,
-    causal: bool = False,
-    align: str | None = None,
-    window: tuple[int, int] = (-1, -1),
-    lengths: ArrayLike | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    score: str = "scaled-dot",
-    score_params: Mapping[str, Array] | None = None,
-    past_key: Array | None = None,
-    past_value: Array | None = None,
-    past: int = 0,
-    softmax_dtype: str | None = None,
-    weights: str = "full",
+    summary: str = "full",
     keep: Collection[str] | None = None,
-    visit: Hook = no_hook,
+    hook: Hook = no_hook,
+    **changes: Any,
 ) -> dict[str, Array]:
-    """Each query's average of the values, weighted by the softmax of its scores against the keys.
+    """Return the average of the values for each query, weighted by the softmax of its scores against the keys.
 
     q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> {"heads": (..., H, T, V), ...}
 
     The result holds, in this order: q, k, v, scores (raw), scaled, capped, masked (bias and mask added, -inf
-    where blocked), weights, heads, lse (the logarithm of the sum of each query's exponentials, (..., H, T),
-    float64), present_key, present_value. Query head h uses key head h // (H/G).
+    where blocked), weights, heads, lse (log-sum-exp of each query's scores, (..., H, T), float64), present_key,
+    present_value. Query head h uses key head h // (H/G).
 
-    mask      boolean or 0/1: True = may attend; float: added. It broadcasts to (..., H, T, S) as in NumPy;
-              one whose last axis is shorter than the keys (and not 1) blocks the rest of them
-    bias      added to the scores before the mask; broadcasts likewise
-    causal    key j is seen iff j <= i + offset, see masks.causal_offset; window (left, right) likewise
-    lengths   (B,) valid keys of each row of the batch
-    scale     1/sqrt(K) for scaled-dot, else 1
-    softcap   c: scores become c tanh(s/c); 0 is off
-    past_*    (..., G, P, K) and (..., G, P, V): keys and values put before k and v
-    past      how many of k and v belong to tokens before the first query
-    softmax_dtype  rounds the scores before softmax and the weights after it
-    weights   "stats", "topk:K" or "rows:I,J": what `inspection.views` says, in place of all of the weights
-    keep      the intermediates to hand back beside the heads [all]; what nobody keeps or visits is not held
-    visit     may look at any of them but lse and present_*, and replace it
+    options   see AttentionOptions; `changes` override single ones by name: attention(q, k, v, causal=True)
+    summary   "stats", "topk:K" or "rows:I,J": summaries of the weights in their place, see `weight_stats`,
+              `weight_topk` and `weight_rows`
+    keep      the intermediates to return beside the heads [all]; others are not held in memory
+    hook      may read and replace any of them but lse and present_*
 
     A query that may attend to nothing has weights and heads of zero, and a key of weight zero adds nothing,
-    NaN and infinity included. Where there are many scores and nobody looks at them, they are computed block by
-    block (blockwise.py) or, if they are rounded or no dot products, for some queries at a time (rowwise.py), which
-    gives the same but for the last bits. Source: Attention Is All You Need, section 3.2.1; ONNX Attention-25.
-    DataError where shapes do not meet, UsageError for options that exclude each other.
+    NaN and infinity included. Where there are many scores and neither `keep` nor `hook` needs them, they are
+    computed in tiles (kernels/tiled_attention.py) or, if they are rounded or no dot products, for some queries at a
+    time (kernels/row_attention.py), with the same result but for the last bits. Source: Attention Is All You Need,
+    section 3.2.1; ONNX Attention-25. DataError where shapes do not match, UsageError for options that exclude each
+    other.
 
     >>> x = np.array([[[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]]])
     >>> attention(x, x, x)["heads"].round(4)
@@ -121,61 +101,22 @@ def attention(
             [0.5777, 0.8446, 0.5777, 0.8446],
             [0.7881, 0.7881, 0.7881, 0.7881]]])
     """
-    result, dtype = output_dtype(q), working(q, k, v)
-    function, params = _score(score, score_params, dtype)
-    _check_operands(q, k, v, trailing=3, same_width=function.prepared is identity)
-    q = apply_hook(visit, "q", cast(q, dtype))
-    k, v = (apply_hook(visit, name, cast_matrices(x, dtype)) for name, x in (("k", k), ("v", v)))
-    keys, values = _extended(k, past_key, "K", "past_key"), _extended(v, past_value, "V", "past_value")
-    _check_options(past_key, past_value, lengths, softcap, softmax_dtype)
-    past += keys.shape[-2] - k.shape[-2]
-    if lengths is not None:
-        lengths = _batch_lengths(lengths, q, keys.shape[-2])
-    if scale is None:
-        scale = 1 / math.sqrt(max(q.shape[-1], 1)) if score == "scaled-dot" else 1.0
-    offset = masks.causal_offset(q.shape[-2], keys.shape[-2], align=align, past=past, lengths=lengths)
-    place: dict[str, Any] = {"causal": causal, "window": window, "lengths": lengths}
-    changes: dict[str, Any] = {"scale": float(scale), "softcap": float(softcap), "bias": bias, "mask": mask}
-    views = summary_names(weights)
-    if views and keep is not None and "weights" in keep:
-        keep = {*keep, *views} - {"weights"}
-    asked = partial(is_requested, keep, visit)
-    viewed, whole, many = any(map(asked, views)), any(map(asked, SQUARE)), _many(q, keys)
+    options, result, dtype = options.replace(**changes), output_dtype(q), working(q, k, v)
+    score, params = _find_score(options, dtype)
+    _check_shapes(q, k, v, trailing=3, same_width=score.prepared is identity)
+    q = apply_hook(hook, "q", cast(q, dtype))
+    k, v = (apply_hook(hook, name, cast_matrices(x, dtype)) for name, x in (("k", k), ("v", v)))
+    keys, values = _prepend(options.past_key, k, "past_key", "K"), _prepend(options.past_value, v, "past_value", "V")
+    options = _resolve(options, q, keys, keys.shape[-2] - k.shape[-2], params)
+    requested = request_intermediates(keep, hook, summary)
+    left, right = score.prepared(q, keys, params)
+    kernel = _choose_kernel(left, right, values, options, requested)
     steps = {"q": q, "k": k, "v": v, "present_key": keys, "present_value": values}
-    left, right = function.prepared(q, keys, params)
-    unlogged = keep is not None and "lse" not in keep
-    if many and unlogged and not (values.shape[-1] or viewed or whole):  # nothing to average
-        steps["heads"] = np.zeros((*q.shape[:-1], 0), dtype)
-    elif function.compared is dot and softmax_dtype is None and not whole and (viewed or many):
-        from attnkit.model.kernels.tiled_attention import tiled_attention
-
-        place |= {"align": align, "past": past}
-        steps["heads"], steps["lse"] = tiled_attention(left, right, values, **place, **changes)
-        if viewed:
-            from attnkit.model.kernels import weight_stats
-
-            steps |= weight_stats.summarize_weights(weights, left, right, **place, **changes)
-    elif many and not whole:
-        from attnkit.model.kernels.row_attention import row_attention
-
-        how = weights if viewed else "full"
-        steps |= row_attention(function, params, left, right, values, offset, softmax_dtype, how, **place, **changes)
-    else:
-        scores = function.compared(left, right, params)  # (..., H, T, S)
-        allowed = dense_attention.allowed_cells(q.shape[-2], keys.shape[-2], offset, **place)
-        logged = viewed or keep is None or "lse" in keep
-        steps |= dense_attention.dense_attention(
-            scores, values, allowed, softmax_dtype, logged, asked, visit, **changes
-        )
-        if viewed:
-            from attnkit.model.kernels import weight_stats
-
-            position = dense_attention.query_positions(slice(0, q.shape[-2]), offset)
-            steps |= weight_stats.summarize_dense_weights(weights, steps.pop("weights"), steps["lse"], position)
-    for name in ("heads", *views):
+    steps |= kernel(left, right, values, options, requested)
+    for name in ("heads", *requested.summaries):
         if name in steps:
-            steps[name] = apply_hook(visit, name, steps[name])
-    order = [name for name in (*ORDER, *views) if name in steps and (name == "heads" or keep is None or name in keep)]
+            steps[name] = apply_hook(hook, name, steps[name])
+    order = [name for name in (*ORDER, *requested.summaries) if name in steps and requested.is_returned(name)]
     return cast_intermediates(result, {name: steps[name] for name in order})
 
 
@@ -183,28 +124,96 @@ ORDER = ("q", "k", "v", *SQUARE, "heads", "lse", "present_key", "present_value")
 
 
 def cast_intermediates(dtype: DType, steps: Mapping[str, Array]) -> dict[str, Array]:
-    """The intermediates in the dtype of a result; what is said of weights keeps its own."""
-    said = ("lse", "weights.")
-    return {name: x if name.startswith(said) else x.astype(dtype, copy=False) for name, x in steps.items()}
+    """Cast the intermediates to the dtype of a result, except the log-sum-exp and the summaries of the weights."""
+    exempt = ("lse", "weights.")
+    return {name: x if name.startswith(exempt) else x.astype(dtype, copy=False) for name, x in steps.items()}
 
 
-def _many(q: Array, k: Array) -> bool:
-    """Whether each row of the batch has so many scores that blocks of them pay."""
+Kernel = Callable[[Array, Array, Array, AttentionOptions, Requested], dict[str, Array]]
+
+
+def _choose_kernel(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> Kernel:
+    """Return the fastest of the kernels that compute what is requested, for projected queries and keys."""
+    has_many = _has_many_scores(q, k)
+    if any(name in requested for name in SQUARE):
+        return _run_dense
+    if has_many and not (v.shape[-1] or requested.has_summary or requested.is_lse_returned):
+        return _empty_heads
+    if SCORES[options.score].compared is dot and options.softmax_dtype is None:
+        return _run_tiled if has_many or requested.has_summary else _run_dense
+    return _run_rows if has_many else _run_dense
+
+
+def _has_many_scores(q: Array, k: Array) -> bool:
+    """Return whether each row of the batch has so many scores that tiles of them are faster."""
     heads, queries = q.shape[-3:-1]
     return bool(queries > 1 and heads * queries * k.shape[-2] >= MANY)
 
 
-def _score(name: str, given: Mapping[str, Array] | None, dtype: DType) -> tuple[Score, dict[str, Array]]:
-    if name not in SCORES:
-        raise UsageError(f"score {name!r} (expected one of {', '.join(SCORES)})")
-    score = SCORES[name]
-    missing = [one for one in score.needs if one not in (given or {})]
+def _empty_heads(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> dict[str, Array]:
+    """Return the heads of values without features."""
+    return {"heads": np.zeros((*q.shape[:-1], 0), q.dtype)}
+
+
+def _run_tiled(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> dict[str, Array]:
+    from attnkit.model.kernels.tiled_attention import tiled_attention
+
+    heads, lse = tiled_attention(q, k, v, options)
+    if not requested.has_summary:
+        return {"heads": heads, "lse": lse}
+    from attnkit.model.kernels.weight_stats import summarize_weights
+
+    return {"heads": heads, "lse": lse} | summarize_weights(requested.summary, q, k, options)
+
+
+def _run_rows(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> dict[str, Array]:
+    from attnkit.model.kernels.row_attention import row_attention
+
+    return row_attention(q, k, v, options, summary=requested.summary if requested.has_summary else "full")
+
+
+def _run_dense(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> dict[str, Array]:
+    queries, keys = q.shape[-2], k.shape[-2]
+    scores = SCORES[options.score].compared(q, k, options.score_params or {})  # (..., H, T, S)
+    offset = options.offset(queries, keys)
+    allowed = dense_attention.allowed_cells(queries, keys, offset, options)
+    steps = dense_attention.dense_attention(scores, v, allowed, options, requested)
+    if not requested.has_summary:
+        return steps
+    from attnkit.model.kernels.weight_stats import summarize_dense_weights
+
+    position = dense_attention.query_positions(slice(0, queries), offset)
+    return steps | summarize_dense_weights(requested.summary, steps.pop("weights"), steps["lse"], position)
+
+
+def _find_score(options: AttentionOptions, dtype: DType) -> tuple[Score, dict[str, Array]]:
+    """Return the score function and its parameters cast to a dtype; UsageError for an unknown name."""
+    if options.score not in SCORES:
+        raise UsageError(f"score {options.score!r} (expected one of {', '.join(SCORES)})")
+    score, params = SCORES[options.score], options.score_params or {}
+    missing = [name for name in score.needs if name not in params]
     if missing:
-        raise UsageError(f"score {name} needs {', '.join(missing)}")
-    return score, {one: cast((given or {})[one], dtype) for one in score.needs}
+        raise UsageError(f"score {options.score} needs {', '.join(missing)}")
+    return score, {name: cast(params[name], dtype) for name in score.needs}
 
 
-def _check_operands(q: Array, k: Array, v: Array, *, trailing: int, same_width: bool) -> None:
+def _resolve(
+    options: AttentionOptions, q: Array, keys: Array, past: int, params: Mapping[str, Array]
+) -> AttentionOptions:
+    """Check the options and return them as a kernel takes them, once `past` earlier keys are prepended."""
+    options.check_ranges()
+    past_key, past_value = options.past_key, options.past_value
+    if past_key is not None and past_value is not None and past_key.shape[-2] != past_value.shape[-2]:
+        pair = f"past_key {shown(past_key.shape)} and past_value {shown(past_value.shape)}"
+        raise DataError(f"{pair}: {past_key.shape[-2]} keys but {past_value.shape[-2]} values")
+    lengths = None if options.lengths is None else _batch_lengths(options.lengths, q, keys.shape[-2])
+    resolved = {"scale": options.scale_for(q.shape[-1]), "lengths": lengths, "past": options.past + past}
+    options = options.replace(past_key=None, past_value=None, score_params=params, **resolved)
+    options.offset(q.shape[-2], keys.shape[-2])  # UsageError for an unknown alignment
+    return options
+
+
+def _check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: bool) -> None:
     """DataError unless batch, heads, lengths and widths meet; the last `trailing` axes are not batch axes."""
     for name, x in (("Q", q), ("K", k), ("V", v)):
         if x.ndim not in (trailing, trailing + 1):
@@ -236,33 +245,14 @@ def _check_head_counts(q: Array, k: Array, v: Array) -> None:
         raise DataError(f"{pair}: {heads} heads are not a multiple of {groups}")
 
 
-def _extended(x: Array, past: Array | None, name: str, past_name: str) -> Array:
+def _prepend(past: Array | None, x: Array, past_name: str, name: str) -> Array:
+    """Return past keys or values followed by x: (..., G, P, K), (..., G, S, K) -> (..., G, P + S, K)."""
     if past is None:
         return x
     if past.ndim != x.ndim or past.shape[:-2] != x.shape[:-2] or past.shape[-1] != x.shape[-1]:
         pair = f"{past_name} {shown(past.shape)} and {name} {shown(x.shape)}"
         raise DataError(f"{pair}: they differ in more than length")
     return np.concatenate([cast(past, x.dtype), x], axis=-2)
-
-
-def _check_options(
-    past_key: Array | None,
-    past_value: Array | None,
-    lengths: ArrayLike | None,
-    softcap: float,
-    softmax_dtype: str | None,
-) -> None:
-    if (past_key is None) != (past_value is None):
-        raise UsageError("past key and past value go together: only one was given")
-    if past_key is not None and past_value is not None and past_key.shape[-2] != past_value.shape[-2]:
-        pair = f"past_key {shown(past_key.shape)} and past_value {shown(past_value.shape)}"
-        raise DataError(f"{pair}: {past_key.shape[-2]} keys but {past_value.shape[-2]} values")
-    if past_key is not None and lengths is not None:
-        raise UsageError("lengths and past keys exclude each other")
-    if not 0 <= softcap < math.inf:
-        raise UsageError(f"softcap {softcap} (expected a positive number, or 0 for none)")
-    if softmax_dtype not in (None, *ROUNDINGS):
-        raise UsageError(f"softmax dtype {softmax_dtype!r} (expected one of {', '.join(ROUNDINGS)})")
 
 
 def _batch_lengths(lengths: ArrayLike, q: Array, keys: int) -> Array:
@@ -278,25 +268,21 @@ def multi_head_attention(
     key: Array,
     value: Array,
     params: Mapping[str, Array] | None = None,
+    options: MultiHeadOptions = MULTI_HEAD_DEFAULT,
     *,
-    heads: int = 1,
-    kv_heads: int | None = None,
-    rotary: tuple[Array, Array] | None = None,
-    remember: Callable[[Callable[[], tuple[Array, Array]]], tuple[Array, Array, int]] | None = None,
-    past: int = 0,
-    visit: Hook = no_hook,
-    **options: Any,
+    summary: str = "full",
+    keep: Collection[str] | None = None,
+    hook: Hook = no_hook,
+    **changes: Any,
 ) -> dict[str, Array]:
-    """Attention of several heads, each with its own projection of queries, keys and values.
+    """Return attention of several heads, each with its own projection of queries, keys and values.
 
     query (..., T, D), key (..., S, D), value (..., S, D) -> {"output": (..., T, D), ...}
 
     `params` may hold wq, wk, wv, wo (in, out) and bq, bk, bv, bo; a missing projection is the identity. A
-    query of rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank.
-    `rotary` is the cosines and sines (..., T, R/2) that queries and keys are rotated by. `remember` is called
-    with what makes keys and values of this call, and gives all that there are and how many came before, as a
-    Cache does. `past` and `options` are those of `attention`; the result has its entries, then the output. Source:
-    Attention Is All You Need, section 3.2.2. DataError where shapes do not meet, UsageError for impossible
+    query of rank 4 (B, H, T, K) is already split: nothing is projected, and its output keeps that rank. The result
+    has the entries of `attention`, then the output; `summary`, `keep`, `hook` and `changes` are those of `attention`.
+    Source: Attention Is All You Need, section 3.2.2. DataError where shapes do not match, UsageError for impossible
     head counts.
 
     >>> x = np.array([[1.0, 0.0], [0.0, 1.0]])
@@ -304,38 +290,52 @@ def multi_head_attention(
     array([[1.4621, 1.    ],
            [1.    , 1.4621]])
     """
-    params = params or {}
+    options, params = options.replace(**changes), params or {}
+    request: Any = {"summary": summary, "keep": keep, "hook": hook}
+    _check_parameters(query, params)
+    if query.ndim == 4:
+        steps = attention(query, key, value, options, **request)
+        return steps | {"output": steps["heads"]}
+    result, dtype = output_dtype(query), working(query, key, value, *params.values())
+    q, k, v, past = _project(query, key, value, params, options, dtype)
+    steps = attention(q, k, v, options, past=past, **request)
+    output = linear(merge_heads(steps["heads"]), params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
+    steps["output"] = apply_hook(hook, "output", output)
+    return cast_intermediates(result, steps)
+
+
+def _check_parameters(query: Array, params: Mapping[str, Array]) -> None:
+    """Raise DataError for an unknown parameter, UsageError for any where the query is already split into heads."""
     unknown = [name for name in params if name not in PARAMETERS]
     if unknown:
         raise DataError(f"parameter {unknown[0]!r} is not one of {', '.join(PARAMETERS)}")
-    if query.ndim == 4:
-        if params:
-            raise UsageError(f"x {shown(query.shape)} is already split into heads: no projection applies")
-        steps = attention(query, key, value, past=past, visit=visit, **options)
-        return steps | {"output": steps["heads"]}
-    groups = heads if kv_heads is None else kv_heads
+    if query.ndim == 4 and params:
+        raise UsageError(f"x {shown(query.shape)} is already split into heads: no projection applies")
+
+
+def _project(
+    query: Array, key: Array, value: Array, params: Mapping[str, Array], options: MultiHeadOptions, dtype: DType
+) -> tuple[Array, Array, Array, int]:
+    """Return queries, keys and values projected, split into heads and rotated, and the number of earlier keys."""
+    heads, rotary = options.heads, options.rotary
+    groups = heads if options.kv_heads is None else options.kv_heads
     if heads < 1 or groups < 1 or heads % groups:
         raise UsageError(f"heads {heads}, kv_heads {groups} (expected kv_heads to divide heads)")
-    result, dtype = output_dtype(query), working(query, key, value, *params.values())
-    same_width = heads == groups and options.get("score", "scaled-dot") in ("scaled-dot", "dot")
 
-    def projected(x: Array, letter: str, name: str) -> Array:
+    def project(x: Array, letter: str, name: str) -> Array:
         names = (name, f"w{letter}", f"b{letter}")
         return linear(cast(x, dtype), params.get(names[1]), params.get(names[2]), names=names)
 
-    def turned(x: Array) -> Array:
-        return x if rotary is None else rotate(x, *rotary)
+    def split_and_rotate(x: Array, count: int) -> Array:
+        split = split_heads(x, count)
+        return split if rotary is None else rotate(split, *rotary)
 
-    def pair() -> tuple[Array, Array]:
-        k = projected(key, "k", "x" if key is query else "key")
-        v = projected(value, "v", "x" if value is query else "value")
-        _check_operands(q, k, v, trailing=2, same_width=same_width)
-        return turned(split_heads(k, groups)), split_heads(v, groups)
+    def compute_pair() -> tuple[Array, Array]:
+        k = project(key, "k", "x" if key is query else "key")
+        v = project(value, "v", "x" if value is query else "value")
+        _check_shapes(q, k, v, trailing=2, same_width=heads == groups and options.score in ("scaled-dot", "dot"))
+        return split_and_rotate(k, groups), split_heads(v, groups)
 
-    q = projected(query, "q", "x")
-    k, v, past = remember(pair) if remember else (*pair(), past)
-    steps = attention(turned(split_heads(q, heads)), k, v, past=past, visit=visit, **options)
-    merged = merge_heads(steps["heads"])
-    output = linear(merged, params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
-    steps["output"] = apply_hook(visit, "output", output)
-    return cast_intermediates(result, steps)
+    q = project(query, "q", "x")
+    k, v, past = options.kv_store(compute_pair) if options.kv_store else (*compute_pair(), options.past)
+    return split_and_rotate(q, heads), k, v, past

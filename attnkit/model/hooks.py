@@ -1,7 +1,8 @@
-"""Eyes and hands inside a computation: who looks at an intermediate by its name may also replace it."""
+"""Hooks: read or replace a named intermediate during a forward pass."""
 
 import re
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from attnkit.errors import UsageError
 from attnkit.model.dtypes import Array
@@ -10,38 +11,84 @@ Hook = Callable[[str], Callable[[Array], Array] | None]
 
 
 def no_hook(name: str) -> None:
-    """The visit of a computation that is left alone."""
+    """Return no function for any intermediate: the hook that does nothing."""
 
 
-def scoped(visit: Hook, layer: str) -> Hook:
-    """The visit of a part of a computation: the names there begin with the name of the part.
+def scoped(hook: Hook, layer: str) -> Hook:
+    """Return the hook of a part of a model, where the names of intermediates begin with the name of the part.
 
     >>> scoped(lambda name: name.upper, "encoder.0.self")("weights")()
     'ENCODER.0.SELF.WEIGHTS'
     """
-    return no_hook if visit is no_hook else lambda name: visit(f"{layer}.{name}")
+    return no_hook if hook is no_hook else lambda name: hook(f"{layer}.{name}")
 
 
-def apply_hook(visit: Hook, name: str, array: Array) -> Array:
-    """The array as its visitor leaves it.
+def apply_hook(hook: Hook, name: str, array: Array) -> Array:
+    """Return the array as the hook of its name changes it.
 
     >>> apply_hook({"x": lambda x: x + 1}.get, "x", 1), apply_hook(no_hook, "x", 1)
     (2, 1)
     """
-    act = visit(name)
-    return array if act is None else act(array)
+    function = hook(name)
+    return array if function is None else function(array)
 
 
-def is_requested(keep: Collection[str] | None, visit: Hook, name: str) -> bool:
-    """Whether somebody keeps an intermediate, as all are where `keep` is None, or visits it.
+def is_requested(keep: Collection[str] | None, hook: Hook, name: str) -> bool:
+    """Return whether an intermediate is kept, as all are where `keep` is None, or has a hook.
 
     >>> is_requested(("q",), no_hook, "q"), is_requested(("q",), no_hook, "k"), is_requested(None, no_hook, "k")
     (True, False, True)
     """
-    return keep is None or name in keep or visit(name) is not None
+    return keep is None or name in keep or hook(name) is not None
 
 
-# what may stand in place of the weights of attention -> the names of the intermediates it gives
+@dataclass(frozen=True)
+class Requested:
+    """The intermediates of attention that a caller requests: to be returned, through a hook, or summarized.
+
+    summary    what to compute in place of the weights: full, stats, topk:K or rows:I,J
+    summaries  the names of its intermediates
+
+    >>> "q" in Requested(keep=("q",)), "k" in Requested(keep=("q",))
+    (True, False)
+    """
+
+    keep: Collection[str] | None = None
+    hook: Hook = no_hook
+    summary: str = "full"
+    summaries: tuple[str, ...] = ()
+
+    def __contains__(self, name: str) -> bool:
+        return is_requested(self.keep, self.hook, name)
+
+    @property
+    def has_summary(self) -> bool:
+        """Whether any intermediate of the summary is needed."""
+        return any(name in self for name in self.summaries)
+
+    @property
+    def is_lse_returned(self) -> bool:
+        """Whether the log-sum-exp is returned."""
+        return self.keep is None or "lse" in self.keep
+
+    def is_returned(self, name: str) -> bool:
+        """Return whether an intermediate is returned; the heads always are."""
+        return name == "heads" or self.keep is None or name in self.keep
+
+
+def request_intermediates(keep: Collection[str] | None, hook: Hook, summary: str) -> Requested:
+    """Return the intermediates to compute; where weights are kept and summarized, their summary is kept instead.
+
+    >>> sorted(request_intermediates(("q", "weights"), no_hook, "rows:0").keep)
+    ['q', 'weights.rows']
+    """
+    names = summary_names(summary)
+    if names and keep is not None and "weights" in keep:
+        keep = {*keep, *names} - {"weights"}
+    return Requested(keep, hook, summary, names)
+
+
+# kind of summary of the weights of attention -> the names of its intermediates
 WEIGHT_SUMMARIES: dict[str, tuple[str, ...]] = {
     "full": (),
     "stats": ("lse", "entropy", "max", "argmax", "span", "received"),
@@ -50,24 +97,24 @@ WEIGHT_SUMMARIES: dict[str, tuple[str, ...]] = {
 }
 
 
-def parse_weight_summary(how: str) -> tuple[str, tuple[int, ...]]:
-    """What is asked for in place of the weights, and its numbers: K, or the rows.
+def parse_weight_summary(summary: str) -> tuple[str, tuple[int, ...]]:
+    """Return the kind of a summary of the weights, and its numbers: K, or the rows.
 
-    UsageError for what is none of full, stats, topk:K and rows:I,J.
+    UsageError for anything but full, stats, topk:K and rows:I,J.
 
     >>> parse_weight_summary("rows:3,-1")
     ('rows', (3, -1))
     """
-    if not re.fullmatch(r"full|stats|topk:0*[1-9][0-9]{0,8}|rows:-?[0-9]{1,9}(,-?[0-9]{1,9})*", how, re.ASCII):
-        raise UsageError(f"weights {how!r} (expected full, stats, topk:K or rows:I,J,…)")
-    kind, _, numbers = how.partition(":")
+    if not re.fullmatch(r"full|stats|topk:0*[1-9][0-9]{0,8}|rows:-?[0-9]{1,9}(,-?[0-9]{1,9})*", summary, re.ASCII):
+        raise UsageError(f"weights {summary!r} (expected full, stats, topk:K or rows:I,J,…)")
+    kind, _, numbers = summary.partition(":")
     return kind, tuple(map(int, numbers.split(","))) if numbers else ()
 
 
-def summary_names(how: str) -> tuple[str, ...]:
-    """The names of what stands in place of the weights; none where nothing does.
+def summary_names(summary: str) -> tuple[str, ...]:
+    """Return the names of the intermediates of a summary of the weights; none for "full".
 
     >>> summary_names("topk:8"), summary_names("full")
     (('weights.top', 'weights.keys'), ())
     """
-    return tuple(f"weights.{name}" for name in WEIGHT_SUMMARIES[parse_weight_summary(how)[0]])
+    return tuple(f"weights.{name}" for name in WEIGHT_SUMMARIES[parse_weight_summary(summary)[0]])

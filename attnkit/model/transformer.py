@@ -200,11 +200,11 @@ def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
             raise DataError(f"{layer} looks at a memory, and there is none")
         source = context.memory
         if cache is not None:
-            options["remember"] = lambda make: cache.once(layer, make)
+            options["kv_store"] = lambda make: cache.once(layer, make)
     elif cache is not None:
-        options["remember"] = lambda make: cache.extend(layer, *make())
+        options["kv_store"] = lambda make: cache.extend(layer, *make())
     params, visit = model.params.get(layer, {}), scoped(context.visit, layer)
-    options |= {"weights": context.weights, "keep": (), "visit": visit}
+    options |= {"summary": context.weights, "keep": (), "hook": visit}
     return multi_head_attention(x, source, source, params, **options)["output"]
 
 

@@ -13,7 +13,6 @@ from attnkit.model import reference
 from attnkit.model.kernels.incremental_decoder import compile_decode_step
 from attnkit.model.kernels.row_attention import row_attention
 from attnkit.model.kernels.tiled_attention import tiled_attention
-from attnkit.model.scores import SCORES
 
 MODELS = Path(__file__).parents[1] / "references" / "models"
 CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
@@ -171,7 +170,7 @@ def test_rows_of_scores(batch, heads, queries, keys, width, masking):
     q, k, v = operands(rng, batch, heads, queries, keys, width)
     mask = masked(masking, rng, batch, queries, keys)
     options = {"mask": given_to_core(mask), "scale": width**-0.5}
-    found = row_attention(SCORES["scaled-dot"], {}, q, k, v, 0, **options)
+    found = row_attention(q, k, v, **options)
     same(found["heads"], reference.attention(q, k, v, over_heads(mask)))
 
 

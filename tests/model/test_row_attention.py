@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model import SCORES, attention
+from attnkit.model import attention
 from attnkit.model.kernels import row_attention
 
 RNG = np.random.default_rng(11)
@@ -69,8 +69,8 @@ def test_some_queries_at_a_time_are_all_at_once(kind, rule):
     near(ours["heads"], whole["heads"])
     near(ours["lse"], whole["lse"])
     for how in VIEWED:
-        expected = attention(q, k, v, weights=how, **options)
-        ours = attention(q, k, v, weights=how, keep=("weights",), **options)
+        expected = attention(q, k, v, summary=how, **options)
+        ours = attention(q, k, v, summary=how, keep=("weights",), **options)
         near(ours["heads"], whole["heads"])
         assert [*ours][1:] == [name for name in expected if name.startswith("weights.")] != []
         for name in [*ours][1:]:
@@ -85,9 +85,9 @@ def test_without_a_batch(kind, rule):
     batch = operands()
     for how in VIEWED:
         for keep in (("weights",), ("scores", "weights")):  # some queries at a time, and all at once
-            alone = attention(*(x[0] for x in batch), weights=how, keep=keep, **options)
+            alone = attention(*(x[0] for x in batch), summary=how, keep=keep, **options)
             lengths = {"lengths": [17, 17]} if "lengths" in rule else {}
-            both = attention(*batch, weights=how, keep=keep, **options | lengths)
+            both = attention(*batch, summary=how, keep=keep, **options | lengths)
             for name in alone:
                 assert alone[name].shape == both[name].shape[1:], name
                 near(alone[name], both[name][0])
@@ -97,11 +97,11 @@ def test_the_statistics_are_those_of_the_weights():
     q, k, v = operands()
     options = KINDS["additive"] | {"causal": True, "past": 12}
     weights = attention(q, k, v, **options)["weights"]
-    ours = attention(q, k, v, weights="stats", keep=("weights",), **options)
+    ours = attention(q, k, v, summary="stats", keep=("weights",), **options)
     near(ours["weights.received"], weights.sum(axis=-2))
     distance = np.abs(np.arange(QUERIES)[:, None] + 12 - np.arange(KEYS))
     near(ours["weights.span"], (weights * distance).sum(axis=-1))
-    near(attention(q, k, v, weights="rows:1", keep=("weights",), **options)["weights.rows"], weights[..., [1], :])
+    near(attention(q, k, v, summary="rows:1", keep=("weights",), **options)["weights.rows"], weights[..., [1], :])
 
 
 @pytest.mark.parametrize("dtype, computed", [("float16", "float32"), ("float32", "float32"), ("int64", "float64")])
@@ -111,14 +111,16 @@ def test_the_dtype_is_that_of_the_queries_and_of_what_is_said_the_one_computed_i
     kept |= {"weights.argmax": "int64", "weights.keys": "int64"}
     for how in VIEWED:
         for options in (KINDS["additive"], {}):  # by rows, and by blocks
-            ours = attention(q, k, v, weights=how, keep=("weights",), **options)
+            ours = attention(q, k, v, summary=how, keep=("weights",), **options)
             assert {name: x.dtype for name, x in ours.items()} == {name: kept.get(name, computed) for name in ours}
 
 
 def test_any_threads_give_the_same_bits():
     q, k, v = operands("float32")
     found = [
-        row_attention.row_attention(SCORES["dot"], {}, q, k, v, 0, "bfloat16", "stats", causal=True, threads=threads)
+        row_attention.row_attention(
+            q, k, v, score="dot", softmax_dtype="bfloat16", summary="stats", causal=True, threads=threads
+        )
         for threads in (1, 2, 5)
     ]
     assert all(np.array_equal(found[0][name], other[name]) for other in found[1:] for name in found[0])
@@ -137,7 +139,7 @@ def test_errors_tell_of_the_whole():
     with pytest.raises(DataError, match=r"Q \(2,4,21,6\)"):
         attention(q, k, v, keep=(), score="additive", score_params=PARAMS | {"wa": np.ones((7, 3))})
     with pytest.raises(UsageError, match="query 21 of 21"):
-        attention(q, k, v, keep=("weights",), weights="rows:21", softmax_dtype="float16")
+        attention(q, k, v, keep=("weights",), summary="rows:21", softmax_dtype="float16")
 
 
 @pytest.mark.slow
@@ -149,7 +151,7 @@ peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 q, k, v = np.random.default_rng(0).standard_normal((3, 1, 12288, 4), dtype=np.float32)
 params = {"wa": np.ones((4, 1)), "ua": np.ones((4, 1)), "va": np.ones(1)}
 before = peak()
-attention(q, k, v, weights="stats", keep=("weights",), softmax_dtype="float16")
+attention(q, k, v, summary="stats", keep=("weights",), softmax_dtype="float16")
 attention(q, k, v, keep=(), score="additive", score_params=params)
 print(peak() - before)
 """

@@ -374,8 +374,8 @@ def test_keys_before_and_narrow_floats_by_blocks(monkeypatch):
 def test_what_is_said_of_weights_is_the_same_with_and_without_the_matrix(name):
     q, k, v = operands(2)
     for how in ("stats", "topk:6", "rows:30,0,-1"):
-        whole = attention(q, k, v, weights=how, **OPTIONS[name])
-        ours = attention(q, k, v, weights=how, keep=("weights",), **OPTIONS[name])
+        whole = attention(q, k, v, summary=how, **OPTIONS[name])
+        ours = attention(q, k, v, summary=how, keep=("weights",), **OPTIONS[name])
         assert list(ours) == ["heads", *VIEWED[how]]
         assert list(whole) == [*(one for one in ORDER if one != "weights"), *VIEWED[how]]
         for one in VIEWED[how]:
@@ -388,7 +388,7 @@ def test_a_bilinear_score_is_one_of_blocks(monkeypatch):
     options = {"score": "general", "score_params": {"w": RNG.standard_normal((8, 8))}, "causal": True, "softcap": 3.0}
     whole = attention(q, k, v, **options)
     monkeypatch.setattr(sys.modules["attnkit.model.attention"], "MANY", 1)
-    ours = attention(q, k, v, keep=("lse", "weights"), weights="rows:5", **options)
+    ours = attention(q, k, v, keep=("lse", "weights"), summary="rows:5", **options)
     near(ours["heads"], whole["heads"], 1e-12)
     near(ours["lse"], whole["lse"], 1e-12)
     near(ours["weights.rows"], whole["weights"][..., [5], :], 1e-12)
@@ -400,11 +400,11 @@ def test_what_is_said_of_weights_that_only_the_formula_gives(options):
     rng = np.random.default_rng(3)
     params = {"wa": rng.random((8, 3)), "ua": rng.random((8, 3)), "va": rng.random(3)}
     weights = attention(q, k, v, score_params=params, causal=True, **options)["weights"]
-    ours = attention(q, k, v, score_params=params, causal=True, keep=("weights",), weights="topk:2", **options)
+    ours = attention(q, k, v, score_params=params, causal=True, keep=("weights",), summary="topk:2", **options)
     largest = -np.sort(-weights, axis=-1)[..., :2]
     near(ours["weights.top"], largest, 0)
     assert np.array_equal(ours["weights.keys"] == -1, largest == 0)
-    stats = attention(q, k, v, score_params=params, causal=True, keep=("weights",), weights="stats", **options)
+    stats = attention(q, k, v, score_params=params, causal=True, keep=("weights",), summary="stats", **options)
     near(stats["weights.received"], weights.sum(axis=-2), 0)
 
 
@@ -412,12 +412,12 @@ def test_who_visits_what_is_said_of_weights_may_change_it(monkeypatch):
     q, k, v = operands()
     met = []
     twice = {"weights.entropy": lambda x: met.append("entropy") or 2 * x}
-    ours = attention(q, k, v, weights="stats", keep=("weights",), visit=twice.get)
+    ours = attention(q, k, v, summary="stats", keep=("weights",), hook=twice.get)
     near(ours["weights.entropy"], 2 * weight_stats(q, k)["entropy"], 1e-12)
     assert met == ["entropy"]
-    attention(q, k, v, weights="stats", keep=(), visit={}.get)
+    attention(q, k, v, summary="stats", keep=(), hook={}.get)
     alike = {"weights": lambda x: np.full_like(x, 1 / KEYS)}  # a weight that is replaced is what is looked at
-    ours = attention(q, k, v, weights="stats", keep=("weights",), visit=alike.get)
+    ours = attention(q, k, v, summary="stats", keep=("weights",), hook=alike.get)
     near(ours["weights.entropy"], np.full((BATCH, HEADS, QUERIES), np.log(KEYS)), 1e-12)
     near(ours["heads"], np.broadcast_to(v.mean(axis=-2, keepdims=True), ours["heads"].shape), 1e-12)
 
@@ -428,14 +428,14 @@ def test_who_visits_what_is_said_of_weights_may_change_it(monkeypatch):
 def test_what_cannot_be_said_of_weights(how):
     q, k, v = operands()
     with pytest.raises(UsageError, match=r"\(expected full, stats, topk:K or rows:I,J,…\)"):
-        attention(q, k, v, weights=how)
+        attention(q, k, v, summary=how)
 
 
 @pytest.mark.parametrize("keep", [None, ("weights",)])
 def test_rows_that_are_not_there(keep):
     q, k, v = operands()
     with pytest.raises(UsageError, match=r"query -38 of 37 \(expected -37 to 36\)"):
-        attention(q, k, v, weights="rows:0,-38", keep=keep)
+        attention(q, k, v, summary="rows:0,-38", keep=keep)
 
 
 def test_three_groups_of_two_heads(monkeypatch):
@@ -491,8 +491,8 @@ def test_a_mask_is_one_of_the_dtype_of_the_scores():
 def test_no_keys_and_no_width():
     q, k, v = operands()
     for how in VIEWED:
-        nothing = attention(q, k[..., :0, :], v[..., :0, :], weights=how, keep=("weights",))
-        watched = attention(q, k[..., :0, :], v[..., :0, :], weights=how, keep=("weights", "scores"))
+        nothing = attention(q, k[..., :0, :], v[..., :0, :], summary=how, keep=("weights",))
+        watched = attention(q, k[..., :0, :], v[..., :0, :], summary=how, keep=("weights", "scores"))
         for name in nothing:
             np.testing.assert_array_equal(nothing[name], watched[name])
     narrow = attention(q[..., :0], k[..., :0], v)["heads"]
@@ -503,7 +503,7 @@ def test_no_keys_and_no_width():
 def test_keys_of_weights_that_vanish_are_none():
     q, k = np.ones((1, 1, 1)), np.array([[[0.0], [-2000.0], [-1.0]]])
     for keep in (("weights",), ("weights", "scores")):
-        assert attention(q, k, k, weights="topk:3", keep=keep)["weights.keys"].tolist() == [[[0, 2, -1]]]
+        assert attention(q, k, k, summary="topk:3", keep=keep)["weights.keys"].tolist() == [[[0, 2, -1]]]
 
 
 def test_as_many_threads_as_there_are(monkeypatch):

@@ -28,6 +28,7 @@ from attnkit.model.kernels.tiles import (
     run_tiles,
     score_dtype,
 )
+from attnkit.model.options import DEFAULT, AttentionOptions
 
 BLOCKS = (256, 1024)  # queries and keys: what belongs to them, and their scores, stay in a core's own cache
 CALL = 2  # blocks of keys, of several heads, in one go at most: each call of NumPy also costs a while
@@ -88,10 +89,11 @@ def tiled_attention(
     q: Array,
     k: Array,
     v: Array,
+    options: AttentionOptions = DEFAULT,
     *,
     blocks: tuple[int, int] = BLOCKS,
     threads: int | None = None,
-    **options: Any,
+    **changes: Any,
 ) -> tuple[Array, Array]:
     """The heads of `attention` and the logarithm of the sum of each query's exponentials, block by block.
 
@@ -111,17 +113,17 @@ def tiled_attention(
     >>> heads.round(4).tolist(), lse.round(4).tolist()
     ([[[1.0, 0.0], [0.3302, 0.6698]]], [[0.7071, 1.1079]])
     """
-    result, dtype = output_dtype(q), working(q, k, v)
+    options, result, dtype = options.replace(**changes), output_dtype(q), working(q, k, v)
     q, k, v = (np.asarray(x, dtype) for x in (q, k, v))
     largest = np.maximum(v.max(axis=(-1, -2), initial=0), -v.min(axis=(-1, -2), initial=0))
     if not np.isfinite(largest).all():
-        heads, lse = _with_infinite_values(q, k, v, blocks=blocks, threads=threads, **options)
+        heads, lse = _with_infinite_values(q, k, v, options, blocks=blocks, threads=threads)
         return heads.astype(result, copy=False), lse
     if largest.max(initial=0) > np.finfo(dtype).max / max(v.shape[-2], 1):  # their sums would overflow
         down = dtype.type(0.5 ** int(v.shape[-2]).bit_length())
-        heads, lse = tiled_attention(q, k, v * down, blocks=blocks, threads=threads, **options)
+        heads, lse = tiled_attention(q, k, v * down, options, blocks=blocks, threads=threads)
         return (heads / down).astype(result, copy=False), lse
-    given, values = prepare_inputs(q, k, **options), batched(v)
+    given, values = prepare_inputs(q, k, options), batched(v)
     reach = np.abs(np.log(largest)).reshape(values.shape[:2]) + math.log(max(v.shape[-2], 1))
     heads, lse = np.empty((*given.q.shape[:3], v.shape[-1]), result), np.empty(given.q.shape[:3])
 
@@ -221,10 +223,12 @@ def update_running_max(top: Array, scores: Array) -> tuple[Array, Array, Array]:
     return higher, base, np.exp(top - base)
 
 
-def _with_infinite_values(q: Array, k: Array, v: Array, **options: Any) -> tuple[Array, Array]:
+def _with_infinite_values(
+    q: Array, k: Array, v: Array, options: AttentionOptions, **settings: Any
+) -> tuple[Array, Array]:
     """The same for values of which some are NaN or infinite: they count where their weight is not zero."""
     parts = [np.where(np.isfinite(v), v, 0), v == np.inf, v == -np.inf, np.isnan(v)]
-    heads, lse = tiled_attention(q, k, np.concatenate(parts, axis=-1, dtype=v.dtype), **options)
+    heads, lse = tiled_attention(q, k, np.concatenate(parts, axis=-1, dtype=v.dtype), options, **settings)
     return add_infinite_values(*np.split(heads, 4, axis=-1)), lse
 
 

@@ -11,13 +11,13 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from attnkit.model import masks
 from attnkit.model.dense_attention import broadcast_mask
 from attnkit.model.dtypes import Array, DType, is_float, quiet
 from attnkit.model.embedding import check_ids
 from attnkit.model.kernels.threads import run_parallel, split_range
+from attnkit.model.options import AttentionOptions
 
 COLUMNS = 96  # queries in one product at most
 PRODUCT = 128 * COLUMNS * 64  # multiplications in it: up to 10^6 OpenBLAS copies no operand, and is a fifth faster
@@ -243,45 +243,20 @@ def batched(x: Array) -> Array:
     return x if x.ndim == 4 else x[None]
 
 
-def prepare_inputs(
-    q: Array,
-    k: Array,
-    *,
-    mask: Array | None = None,
-    bias: Array | None = None,
-    causal: bool = False,
-    align: str | None = None,
-    window: tuple[int, int] = (-1, -1),
-    lengths: ArrayLike | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    past: int = 0,
-) -> TiledInputs:
-    """The options of `attention` as a block needs them; nothing here is of every query with every key.
+def prepare_inputs(q: Array, k: Array, options: AttentionOptions) -> TiledInputs:
+    """Return queries, keys and options as tiles need them; nothing here is of every query with every key.
 
     q (..., H, T, K), k (..., G, S, K) of the dtype to compute in
 
-    DataError where mask or bias do not fit, UsageError for what is no window or alignment.
+    DataError where mask or bias do not broadcast, UsageError for an invalid window or alignment.
     """
-    queries, keys = q.shape[-2], k.shape[-2]
+    queries, keys, mask, bias = q.shape[-2], k.shape[-2], options.mask, options.bias
     level = sum(max_bias(x) for x in (mask, bias) if x is not None and is_float(x.dtype))
     mask, bias = broadcast_mask(mask, bias, (*q.shape[:-1], keys), q.dtype)
-    seen = keys if mask is None else mask.shape[-1]
-    mask, bias = (None if x is None else batched(x) for x in (mask, bias))
-    if lengths is not None:
-        lengths = check_ids(lengths, keys + 1, "length")
-    masks.window_mask(0, 0, *window)  # refuses what is none
-    offset = masks.causal_offset(queries, keys, align=align, past=past, lengths=lengths)
+    limit = keys if mask is None else mask.shape[-1]
     q, k = batched(q), batched(k)
-    position = np.broadcast_to(np.arange(queries) + np.reshape(offset, (-1, 1)), (len(q), queries))
-    low, high = np.zeros_like(position), np.full_like(position, seen)
-    if lengths is not None:
-        high = np.minimum(high, np.reshape(lengths, (-1, 1)))
-    if window[0] >= 0:
-        low = np.maximum(low, position - window[0])
-    for right in [0] * causal + [window[1]] * (window[1] >= 0):
-        high = np.minimum(high, position + right + 1)
-    scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
+    position, low, high = key_ranges(len(q), queries, keys, limit, options)
+    scale = options.scale_for(q.shape[-1])
     longest = np.repeat(row_norms(k).max(axis=-1, initial=0), q.shape[1] // k.shape[1], axis=1)  # (B, H)
     return TiledInputs(
         q,
@@ -289,13 +264,37 @@ def prepare_inputs(
         bound=abs(scale) * row_norms(q) * longest[..., None],
         position=position,
         low=low,
-        high=np.maximum(high, 0),
-        mask=mask,
-        bias=bias,
+        high=high,
+        mask=None if mask is None else batched(mask),
+        bias=None if bias is None else batched(bias),
         level=level,
         scale=scale,
-        softcap=float(softcap),
+        softcap=float(options.softcap),
     )
+
+
+def key_ranges(
+    batch: int, queries: int, keys: int, limit: int, options: AttentionOptions
+) -> tuple[Array, Array, Array]:
+    """Return each query's position, and the first and past-the-last key it may attend to below a limit: (B, T) each.
+
+    >>> [x.tolist() for x in key_ranges(1, 3, 3, 3, AttentionOptions(causal=True, window=(1, -1)))]
+    [[[0, 1, 2]], [[-1, 0, 1]], [[1, 2, 3]]]
+    """
+    lengths, (left, right) = options.lengths, options.window
+    if lengths is not None:
+        lengths = check_ids(lengths, keys + 1, "length")
+    masks.window_mask(0, 0, left, right)  # UsageError for an invalid window
+    offset = options.replace(lengths=lengths).offset(queries, keys)
+    position = np.broadcast_to(np.arange(queries) + np.reshape(offset, (-1, 1)), (batch, queries))
+    low, high = np.zeros_like(position), np.full_like(position, limit)
+    if lengths is not None:
+        high = np.minimum(high, np.reshape(lengths, (-1, 1)))
+    if left >= 0:
+        low = np.maximum(low, position - left)
+    for bound in [0] * options.causal + [right] * (right >= 0):
+        high = np.minimum(high, position + bound + 1)
+    return position, low, np.maximum(high, 0)
 
 
 def max_bias(added: Array) -> float:

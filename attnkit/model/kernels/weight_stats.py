@@ -22,13 +22,16 @@ from attnkit.model.kernels.tiles import (
     score_dtype,
     tasks_of,
 )
+from attnkit.model.options import DEFAULT, AttentionOptions
 from attnkit.model.sampling import largest
 from attnkit.model.scores import softmax
 
 BLOCKS = (128, 2240)  # queries and keys: a megabyte of float32, which stays in a core's own cache
 
 
-def summarize_weights(how: str, q: Array, k: Array, **options: Any) -> dict[str, Array]:
+def summarize_weights(
+    summary: str, q: Array, k: Array, options: AttentionOptions = DEFAULT, **changes: Any
+) -> dict[str, Array]:
     """What `how` says is to be seen of the weights, by the names of the intermediates.
 
     q (..., H, T, K), k (..., G, S, K)
@@ -43,17 +46,18 @@ def summarize_weights(how: str, q: Array, k: Array, **options: Any) -> dict[str,
     >>> summarize_weights("rows:-1", x, x, causal=True)["weights.rows"].round(2).tolist()
     [[[0.33, 0.67]]]
     """
-    kind, numbers = parse_weight_summary(how)
+    kind, numbers = parse_weight_summary(summary)
+    options = options.replace(**changes)
     if kind == "stats":
-        found = weight_stats(q, k, **options)
+        found = weight_stats(q, k, options)
     elif kind == "topk":
-        found = dict(zip(WEIGHT_SUMMARIES["topk"], weight_topk(q, k, numbers[0], **options), strict=True))
+        found = dict(zip(WEIGHT_SUMMARIES["topk"], weight_topk(q, k, numbers[0], options), strict=True))
     else:
-        found = {"rows": weight_rows(q, k, places(numbers, q.shape[-2]), **options)}
+        found = {"rows": weight_rows(q, k, places(numbers, q.shape[-2]), options)}
     return {f"weights.{name}": x for name, x in found.items()}
 
 
-def summarize_dense_weights(how: str, weights: Array, lse: Array, position: Array) -> dict[str, Array]:
+def summarize_dense_weights(summary: str, weights: Array, lse: Array, position: Array) -> dict[str, Array]:
     """The same of weights that are at hand.
 
     weights (..., H, T, S), lse (..., H, T), position (..., 1, T) of the queries among the keys
@@ -62,7 +66,7 @@ def summarize_dense_weights(how: str, weights: Array, lse: Array, position: Arra
     >>> summarize_dense_weights("topk:1", weights, zeros, zeros)["weights.keys"].tolist()
     [[[1]]]
     """
-    kind, numbers = parse_weight_summary(how)
+    kind, numbers = parse_weight_summary(summary)
     keys = np.arange(weights.shape[-1])
     nothing = ~(weights != 0).any(axis=-1)  # queries without any key
     if kind == "stats":
@@ -100,7 +104,13 @@ def places(numbers: tuple[int, ...], count: int) -> list[int]:
 
 
 def weight_stats(
-    q: Array, k: Array, *, blocks: tuple[int, int] = BLOCKS, threads: int | None = None, **options: Any
+    q: Array,
+    k: Array,
+    options: AttentionOptions = DEFAULT,
+    *,
+    blocks: tuple[int, int] = BLOCKS,
+    threads: int | None = None,
+    **changes: Any,
 ) -> dict[str, Array]:
     """How each query spreads its weights over the keys, and how much weight each key receives.
 
@@ -126,7 +136,7 @@ def weight_stats(
     span [[0.0, 0.33]]
     received [[1.33, 0.67]]
     """
-    result, given = _given(q, k, options)
+    result, given = _prepare(q, k, options.replace(**changes))
     queries, keys = given.q.shape[:3], (*given.q.shape[:2], given.k.shape[2])
     stats = {name: np.zeros(keys if name == "received" else queries) for name in WEIGHT_SUMMARIES["stats"]}
     stats["argmax"] = np.full(queries, -1)
@@ -212,7 +222,14 @@ def _received(given: TiledInputs, task: Task, lse: Array, step: int, room: Works
 
 
 def weight_topk(
-    q: Array, k: Array, count: int, *, blocks: tuple[int, int] = BLOCKS, threads: int | None = None, **options: Any
+    q: Array,
+    k: Array,
+    count: int,
+    options: AttentionOptions = DEFAULT,
+    *,
+    blocks: tuple[int, int] = BLOCKS,
+    threads: int | None = None,
+    **changes: Any,
 ) -> tuple[Array, Array]:
     """The largest weights of each query and their keys, the largest first, the lower key first among equals.
 
@@ -229,7 +246,7 @@ def weight_topk(
     """
     if count < 1:
         raise UsageError(f"count {count} (expected 1 or more)")
-    result, given = _given(q, k, options)
+    result, given = _prepare(q, k, options.replace(**changes))
     count = min(count, k.shape[-2])
     shape = (*given.q.shape[:3], count)
     weights, keys = np.zeros(shape, result), np.full(shape, -1, np.int64)
@@ -279,10 +296,11 @@ def weight_rows(
     q: Array,
     k: Array,
     queries: ArrayLike,
+    options: AttentionOptions = DEFAULT,
     *,
     blocks: tuple[int, int] = BLOCKS,
     threads: int | None = None,
-    **options: Any,
+    **changes: Any,
 ) -> Array:
     """The weights of some queries on all keys, in the order asked for.
 
@@ -294,7 +312,7 @@ def weight_rows(
     >>> weight_rows(x, x, [1], causal=True).round(2).tolist()
     [[[0.33, 0.67]]]
     """
-    result, given = _given(q, k, options)
+    result, given = _prepare(q, k, options.replace(**changes))
     wanted = np.reshape(check_ids(queries, q.shape[-2], "query"), -1)
     chosen, order = np.unique(wanted, return_inverse=True)  # in their order, as a block wants them
     given = given.only(chosen)
@@ -315,7 +333,7 @@ def weight_rows(
 
 
 @quiet
-def _given(q: Array, k: Array, options: dict[str, Any]) -> tuple[DType, TiledInputs]:
-    """The dtype of a result, and the operands in the dtype to compute in."""
+def _prepare(q: Array, k: Array, options: AttentionOptions) -> tuple[DType, TiledInputs]:
+    """Return the dtype of a result, and the inputs of tiles in the dtype to compute in."""
     dtype = working(q, k)
-    return output_dtype(q), prepare_inputs(np.asarray(q, dtype), np.asarray(k, dtype), **options)
+    return output_dtype(q), prepare_inputs(np.asarray(q, dtype), np.asarray(k, dtype), options)
