@@ -630,9 +630,10 @@ class TestCommon:
         with pytest.raises(UsageError, match="decode takes no 'top' from Python: it is for the command line"):
             attnkit.decode(of(CAT), top=2)
 
-    def test_all_of_the_model_is_exported(self):
-        later = {name for names in model.LATER.values() for name in names}
-        assert later <= set(model.__all__) and all(hasattr(model, name) for name in model.__all__)
+    def test_names_of_whole_models_are_names_of_the_package(self):
+        assert model.CachedDecoder is model.whole_models.CachedDecoder
+        with pytest.raises(AttributeError, match="has no attribute 'missing'"):
+            model.missing  # noqa: B018
 
     def test_integers_compute_in_float64(self):
         assert attnkit.layernorm(of([[1, 2]]))["x"].dtype == np.float64

@@ -11,6 +11,7 @@ from attnkit.cli import operands, options
 from attnkit.cli.tool import Records, Stage, tool
 from attnkit.errors import DataError
 from attnkit.inference import intermediates
+from attnkit.model.kernels.tiled_attention import merge_partial_attention
 from attnkit.record import Array, Record, join_names, shared_labels
 
 
@@ -55,7 +56,7 @@ def merge(
     for number, part in enumerate(parts, start=1):
         if wrong := problem(part, parts[0]):
             raise DataError(f"part {number}: {wrong}")
-    x, lse = model.merge([part["x"] for part in parts], [part["lse"] for part in parts])
+    x, lse = merge_partial_attention([part["x"] for part in parts], [part["lse"] for part in parts])
     first = shared(parts)
     lead = ("batch",)[: x.ndim - 3]
     axes = {"x": (*lead, "head", "query", "head_dim"), "lse": (*lead, "head", "query")}

@@ -13,7 +13,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.model import attention
 from attnkit.model.attention import ORDER
 from attnkit.model.kernels import threads
-from attnkit.model.kernels.tiled_attention import merge, tiled_attention
+from attnkit.model.kernels.tiled_attention import merge_partial_attention, tiled_attention
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
 
 INF, NAN = np.inf, np.nan
@@ -265,21 +265,21 @@ def test_parts_of_the_keys_merge_into_the_whole(name, dtype, atol):
     parts = []
     for keys in (slice(0, 9), slice(9, 10), slice(10, 53)):
         parts.append(tiled_attention(q, k[..., keys, :], v[..., keys, :], mask=allowed[..., keys]))
-    output, lse = merge(*zip(*parts, strict=True))
+    output, lse = merge_partial_attention(*zip(*parts, strict=True))
     assert output.dtype == dtype
     near(output, whole, 10 * atol)
     near(lse, total, atol)
-    twice = merge(*zip(merge(*zip(*parts[:2], strict=True)), parts[2], strict=True))
+    twice = merge_partial_attention(*zip(merge_partial_attention(*zip(*parts[:2], strict=True)), parts[2], strict=True))
     near(twice[0], whole, 10 * atol)
 
 
 def test_what_does_not_merge():
     output, lse = np.ones((1, 2, 3)), np.zeros((1, 2))
     with pytest.raises(DataError, match="0 outputs and 0 log-sum-exps"):
-        merge([], [])
+        merge_partial_attention([], [])
     with pytest.raises(DataError, match=r"output \(1,2,4\) and log-sum-exp \(1,2\): expected \(1,2,3\) and \(1,2\)"):
-        merge([output, np.ones((1, 2, 4))], [lse, lse])
-    nothing, _ = merge([output, NAN * output], [lse, np.full((1, 2), -INF)])
+        merge_partial_attention([output, np.ones((1, 2, 4))], [lse, lse])
+    nothing, _ = merge_partial_attention([output, NAN * output], [lse, np.full((1, 2), -INF)])
     assert np.array_equal(nothing, output)
 
 

@@ -233,14 +233,14 @@ def _with_infinite_values(
 
 
 @quiet
-def merge(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Array, Array]:
+def merge_partial_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> tuple[Array, Array]:
     """Attention over all keys from attention over parts of them: exact, in any order, and again mergeable.
 
     outputs (..., H, T, V) and lses (..., H, T) of each part -> (..., H, T, V), (..., H, T) float64
 
     A part in which a query sees nothing has -inf there, and adds nothing. DataError where shapes differ.
 
-    >>> output, lse = merge([np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])])
+    >>> output, lse = merge_partial_attention([np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])])
     >>> output.item(), round(float(np.exp(lse.item())), 4)
     (3.0, 3.0)
     """

@@ -1,0 +1,47 @@
+"""Names of whole models, of text token by token and of attention in tiles, imported from the package on first use."""
+
+# ruff: noqa: I001 (in the order of a forward pass, not of the alphabet)
+from attnkit.model.config import (
+    Config,
+    PatchConfig,
+    PositionConfig,
+    SpecialTokens,
+    StackConfig,
+    Step,
+    layer_steps,
+    parameter_shape,
+    parse_layer_name,
+    layer_plan,
+)
+from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
+from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
+from attnkit.model.kv_cache import KVCache
+from attnkit.model.transformer import (
+    Context,
+    Model,
+    attention_options,
+    decoder_layer,
+    embed_tokens,
+    encoder_layer,
+    first_token,
+    head_logits,
+    mean_pool,
+    normalize,
+    pool_first,
+    apply_positions,
+    run,
+    token_positions,
+    l2_normalize,
+)
+from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable
+from attnkit.model.generation import (
+    LENGTH_PENALTIES,
+    BeamsInfo,
+    GeneratedText,
+    NextTokenModel,
+    SamplingConfig,
+    StepInfo,
+    beam_search,
+    generate,
+    score_tokens,
+)
