@@ -38,9 +38,8 @@ def render_tensor(
     array, axes = record[name], record.axes_of(name)
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
     title = f"{name}[{part}]" if part else name
-    return draw(
-        title, array, axes, labels, how, formula=record.formulas.get(name, ""), mask=unmasked_cells(record, name)
-    )
+    mask = unmasked_cells(record, name)
+    return draw(display.TensorView(title, array, axes, labels, how, record.formulas.get(name, ""), mask))
 
 
 def unmasked_cells(record: Record, name: str) -> Any:
@@ -91,7 +90,7 @@ def statistics(record: Record) -> Record:
     >>> record["mean"], record["zeros"], record.labels
     (array([2.]), array([0]), {'name': ['x']})
     """
-    figures = [display.measured(array) for array in record.tensors.values()]
+    figures = [display.compute_statistics(array) for array in record.tensors.values()]
     values = np.array([numbers or [np.nan] * 4 for numbers, _ in figures], np.float64).reshape(-1, 4)
     counts = np.array([numbers for _, numbers in figures], np.int64).reshape(-1, 3)
     columns = [*values.T, *counts.T]
@@ -139,7 +138,9 @@ def render(record: Record, call: Stage, look: display.Style) -> str:
 
 def listing(record: Record, look: display.Style, last: str = "") -> str:
     """Every tensor of a record in a line; with a last line also its extremes."""
-    return display.tensor_list({name: (record[name], record.axes_of(name)) for name in record.tensors}, look, last=last)
+    return display.tensor_list(
+        {name: (record[name], record.axes_of(name)) for name in record.tensors}, look, footer=last
+    )
 
 
 def sliceable(text: str) -> str:

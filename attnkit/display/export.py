@@ -1,4 +1,4 @@
-"""Pictures: what a terminal shows, as a document of its own."""
+"""Export terminal output as an SVG or HTML document."""
 
 import io
 import re
@@ -51,7 +51,7 @@ pre {{ font: 16px/1.22 FONTS }}
 
 
 def export_picture(ansi_text: str, title: str, kind: Literal["svg", "html"]) -> str:
-    """The text and its ANSI colours as an SVG or HTML document that needs nothing from elsewhere.
+    """Convert a text with ANSI colours to an SVG or HTML document that loads no other file.
 
     >>> export_picture("\\x1b[1mx\\x1b[0m", "a & b", "html").splitlines()[4]
     '<title>a &amp; b</title>'
@@ -75,19 +75,19 @@ def export_picture(ansi_text: str, title: str, kind: Literal["svg", "html"]) -> 
     title = escaped(title)
     if kind == "svg":
         code_format = SVG.replace("FONTS", FONTS)
-        drawn = console.export_svg(title=title, theme=SVG_EXPORT_THEME, code_format=code_format)
-        return re.sub(r'textLength="([^"]*)"([^>]*)>([^<]*)', _measured, drawn)
+        svg = console.export_svg(title=title, theme=SVG_EXPORT_THEME, code_format=code_format)
+        return re.sub(r'textLength="([^"]*)"([^>]*)>([^<]*)', _fix_text_length, svg)
     import html
 
-    braces = html.escape(title).replace("{", "{{").replace("}", "}}")
-    code_format = HTML.replace("FONTS", FONTS).replace("TITLE", braces)
+    escaped_title = html.escape(title).replace("{", "{{").replace("}", "}}")
+    code_format = HTML.replace("FONTS", FONTS).replace("TITLE", escaped_title)
     return console.export_html(theme=SVG_EXPORT_THEME, code_format=code_format, inline_styles=True)
 
 
-def _measured(text: re.Match[str]) -> str:
-    """The same SVG text with its length in columns; rich counts characters, and squeezes wide ones."""
+def _fix_text_length(match: re.Match[str]) -> str:
+    """Return an SVG text with its length in columns; rich counts characters, and squeezes wide ones."""
     import html
 
-    shown = html.unescape(text[3])
-    length = float(text[1]) * display_width(shown) / len(shown)
-    return f'textLength="{length:g}"{text[2]}>{text[3]}'
+    content = html.unescape(match[3])
+    length = float(match[1]) * display_width(content) / len(content)
+    return f'textLength="{length:g}"{match[2]}>{match[3]}'

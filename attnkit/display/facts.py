@@ -1,78 +1,81 @@
-"""Sheets of facts: what is what, in two columns; and tables of texts whose last column takes several lines."""
+"""Lists of properties in two columns, and tables of texts whose last column may take several lines."""
 
 import re
 import textwrap
 from collections.abc import Sequence
 
 from attnkit.display.style import Style
-from attnkit.display.tables import BETWEEN, grid, widths
-from attnkit.display.text import SPELLED, ansi, display_width, escape, heading, join_lines, pad, wrapped
+from attnkit.display.tables import COLUMN_GAP, column_widths, grid
+from attnkit.display.text import ASCII_SPELLING, ansi, display_width, escape, heading, join_lines, pad, wrap
 
-NARROW = 16  # columns that are too few for the last column of a table
+MIN_LAST_COLUMN = 16  # columns that are too few for the last column of a table
 
 
-def facts(title: str, rows: Sequence[tuple[str, str]], look: Style) -> str:
-    """What each thing is, a line each, more where it does not fit the width.
+def facts(title: str, rows: Sequence[tuple[str, str]], style: Style) -> str:
+    """Draw a list of names and their values, a line each, more where a value does not fit the width.
 
     >>> print(facts("model", [("family", "bert"), ("width", "4")], Style()))
     model
     family  bert
     width   4
     """
-    wide = max(display_width(name) for name, _ in rows)
-    lines = heading(title, "", "", look)
+    indent = max(display_width(name) for name, _ in rows) + COLUMN_GAP
+    lines = heading(title, "", "", style)
     for name, value in rows:
-        first, *more = _lines(_shown(value, look), look.width - wide - BETWEEN)
-        lines.append(ansi(pad(name, wide), "36", look) + " " * BETWEEN + first)
-        lines += [" " * (wide + BETWEEN) + line for line in more]
+        first, *more = _break_lines(_to_charset(value, style), style.width - indent)
+        lines.append(ansi(pad(name, indent - COLUMN_GAP), "36", style) + " " * COLUMN_GAP + first)
+        lines += [" " * indent + line for line in more]
     return join_lines(lines)
 
 
 def facts_table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], look: Style, title: str = "", last: str = ""
+    heads: Sequence[str], rows: Sequence[Sequence[str]], style: Style, title: str = "", footer: str = ""
 ) -> str:
-    """A table of texts, the last column in as many lines as it takes; `last` is a line below it.
+    """Draw a table of texts; the last column takes as many lines as it needs, `footer` is a line below.
 
-    >>> print(facts_table(["layer", "parameters"], [["norm", "gamma, beta"]], Style(), last="1 layer"))
+    >>> print(facts_table(["layer", "parameters"], [["norm", "gamma, beta"]], Style(), footer="1 layer"))
     layer  parameters
     ──────────────────
     norm   gamma, beta
     1 layer
     """
-    top = heading(title, "", "", look) if title else []
-    cells = [[_shown(text, look) for text in row] for row in (heads, *rows)]
-    room = look.width - sum(width + BETWEEN for width in widths(cells)[:-1])
-    if room >= min(NARROW, widths(cells)[-1]):
-        spread = [
-            [*(row[:-1] if at == 0 else [""] * (len(row) - 1)), line]
+    above = heading(title, "", "", style) if title else []
+    cells = [[_to_charset(text, style) for text in row] for row in (heads, *rows)]
+    sizes = column_widths(cells)
+    room = style.width - sum(size + COLUMN_GAP for size in sizes[:-1])
+    if room >= min(MIN_LAST_COLUMN, sizes[-1]):
+        broken = [
+            [*(row[:-1] if i == 0 else [""] * (len(row) - 1)), line]
             for row in cells
-            for at, line in enumerate(_lines(row[-1], room))
+            for i, line in enumerate(_break_lines(row[-1], room))
         ]
-        body = grid(spread, widths(spread), look, left=range(len(heads))).lines
+        body = grid(broken, column_widths(broken), style, left=range(len(heads))).lines
     else:
-        body = [line for row in cells[1:] for line in _stacked(row, look)]
-    below = [ansi(line, "2", look) for line in wrapped(_shown(last, look), look)] if last else []
-    return join_lines([*top, *body, *below])
+        body = [line for row in cells[1:] for line in _stack(row, style)]
+    below = [ansi(line, "2", style) for line in wrap(_to_charset(footer, style), style)] if footer else []
+    return join_lines([*above, *body, *below])
 
 
-def _stacked(row: Sequence[str], look: Style) -> list[str]:
-    """A row where columns do not fit side by side: its first text, and the others below it, further in."""
-    below = _lines(", ".join(row[1:]), look.width - BETWEEN)
+def _stack(row: Sequence[str], style: Style) -> list[str]:
+    """Draw a row whose columns do not fit side by side: its first text, the others indented below it."""
+    below = _break_lines(", ".join(row[1:]), style.width - COLUMN_GAP)
     return [
-        *(ansi(line, "36", look) for line in _lines(row[0], look.width)),
-        *(" " * BETWEEN + line for line in below),
+        *(ansi(line, "36", style) for line in _break_lines(row[0], style.width)),
+        *(" " * COLUMN_GAP + line for line in below),
     ]
 
 
-def _shown(text: str, look: Style) -> str:
-    return escape(text if look.unicode else text.translate(SPELLED), look) if text else ""
+def _to_charset(text: str, style: Style) -> str:
+    """Escape a text, its mathematical symbols spelled in ASCII where the style has no Unicode."""
+    return escape(text if style.unicode else text.translate(ASCII_SPELLING), style) if text else ""
 
 
-def _lines(text: str, room: int) -> list[str]:
-    """The text in lines of this width: broken after commas outside of brackets if that is enough, else at spaces."""
-    whole = re.sub(r"\([^()]*\)|(?<!,) ", lambda found: found[0].replace(" ", "\0"), text)
-    for one in (whole, text):
-        lines = [line.replace("\0", " ") for line in textwrap.wrap(one, max(room, 1), break_long_words=one is text)]
+def _break_lines(text: str, room: int) -> list[str]:
+    """Break a text into lines of this width: after commas outside of brackets if that is enough, else at spaces."""
+    unbroken = re.sub(r"\([^()]*\)|(?<!,) ", lambda match: match[0].replace(" ", "\0"), text)
+    for source in (unbroken, text):
+        wrapped = textwrap.wrap(source, max(room, 1), break_long_words=source is text)
+        lines = [line.replace("\0", " ") for line in wrapped]
         if all(display_width(line) <= room for line in lines):
             break
     return lines or [""]

@@ -1,4 +1,4 @@
-"""What was chosen among what: the candidates of a step, the beams of a search, the score of a text."""
+"""Tables of text generation: the candidates of a step, the beams of a search, the score of a text."""
 
 import math
 from collections.abc import Sequence
@@ -14,12 +14,13 @@ def choice_table(
     rows: Sequence[tuple[int, str, float, float, float]],
     filters: Sequence[tuple[str, int, Sequence[str]]],
     chosen: tuple[str, float],
-    look: Style,
+    style: Style,
 ) -> str:
-    """One step: its candidates, what each filter removed, what was chosen, and how likely the model itself found it.
+    """Draw one generation step: its candidates, the tokens each filter removed, and the choice.
 
-    rows     id, token, and the model's own logit and probability; the probability that the choice was made by
-    filters  what changed the one into the other: name, how many tokens it removed, the likeliest of them
+    rows     id, token, the model's logit and probability, and the probability after the filters
+    filters  name, number of tokens it removed, the most probable of these
+    chosen   token, and its log-probability in the model
 
     >>> filters = [("temperature", 0, []), ("top-k", 2, ["dog", "cow"])]
     >>> print(choice_table("step 0", [(7, "cat", 2.5, 0.5, 0.75)], filters, ("cat", -0.6931), Style()))
@@ -31,22 +32,24 @@ def choice_table(
     """
     width = 5 if filters else 4  # without filters the two probabilities are one
     after = f"after {', '.join(name for name, _, _ in filters)}"
-    cells = [[str(id), token, *_decimals(numbers, look)][:width] for id, token, *numbers in rows]
-    said = [
-        f"{name} removed {count}: {' '.join(words)}{f' {glyphs(look).ellipsis}' if count > len(words) else ''}"
+    cells = [[str(id), token, *_format_decimals(numbers, style)][:width] for id, token, *numbers in rows]
+    removed = [
+        f"{name} removed {count}: {' '.join(words)}{f' {glyphs(style).ellipsis}' if count > len(words) else ''}"
         for name, count, words in filters
         if count
     ]
     own = "the model's own log-probability" if filters else "log-probability"
-    last = glyphs(look).join.join([*said, f"chosen: {chosen[0]} ({own} {_decimals(chosen[1:], look)[0]})"])
+    footer = glyphs(style).separator.join(
+        [*removed, f"chosen: {chosen[0]} ({own} {_format_decimals(chosen[1:], style)[0]})"]
+    )
     heads = ["id", "token", "logit", "probability", after][:width]
-    return facts_table(*_righted(heads, cells, range(2, width)), look, title, last)
+    return facts_table(*_align_numbers(heads, cells, range(2, width)), style, title, footer)
 
 
-def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None, str]], look: Style) -> str:
-    """One step of a beam search: each text, whether it goes on, its sum of log-probabilities, its penalised score.
+def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None, str]], style: Style) -> str:
+    """Draw one step of a beam search: each text, its state, its sum of log-probabilities, its penalised score.
 
-    rows  None for a number that there is not: a text has its score once it ended
+    rows  state, sum, score, text; None for no number: a text has its score once it ended
 
     >>> print(beams_table("step 1", [("goes on", -0.5, None, "a cat"), ("ended", None, -0.75, "a")], Style()))
     step 1
@@ -56,38 +59,40 @@ def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None
     ended          -  -0.7500  a
     """
     cells = [
-        [state, *("-" if number is None else _decimals([number], look)[0] for number in numbers), text]
+        [state, *("-" if number is None else _format_decimals([number], style)[0] for number in numbers), text]
         for state, *numbers, text in rows
     ]
-    return facts_table(*_righted(["beam", "sum", "score", "text"], cells, (1, 2)), look, title)
+    return facts_table(*_align_numbers(["beam", "sum", "score", "text"], cells, (1, 2)), style, title)
 
 
-def _decimals(numbers: Sequence[float], look: Style) -> list[str]:
-    """Numbers with as many decimals as tables have."""
-    return [f"{number:.{look.precision}f}" for number in numbers]
+def _format_decimals(numbers: Sequence[float], style: Style) -> list[str]:
+    """Format numbers with as many decimals as the style has."""
+    return [f"{number:.{style.precision}f}" for number in numbers]
 
 
-def _righted(heads: list[str], rows: list[list[str]], numbers: Sequence[int]) -> tuple[list[str], list[list[str]]]:
-    """The headings and rows of a table, its columns of numbers at their right edge."""
-    wide = {at: max(len(row[at]) for row in [heads, *rows]) for at in numbers}
-    heads, *rows = [[text.rjust(wide.get(at, 0)) for at, text in enumerate(row)] for row in [heads, *rows]]
+def _align_numbers(
+    heads: list[str], rows: list[list[str]], numbers: Sequence[int]
+) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and rows of a table, its columns of numbers right-aligned."""
+    sizes = {i: max(len(row[i]) for row in [heads, *rows]) for i in numbers}
+    heads, *rows = [[text.rjust(sizes.get(i, 0)) for i, text in enumerate(row)] for row in [heads, *rows]]
     return heads, rows
 
 
-def dim_then_bold(before: str, after: str, look: Style) -> str:
-    """A text on a terminal, what it began with dim; its lines stay lines, what a terminal would obey is spelled out.
+def dim_then_bold(before: str, after: str, style: Style) -> str:
+    """Draw a text for a terminal: `before` dim, then `after`; line ends stay, other control characters are escaped.
 
     >>> dim_then_bold("Once ", "upon\\na time", Style())
     'Once upon\\na time'
     """
     before, after = (escaped(text.expandtabs(), "\n") for text in (before, after))
-    return "\n".join(ansi(line, "2", look) for line in before.split("\n")) + after
+    return "\n".join(ansi(line, "2", style) for line in before.split("\n")) + after
 
 
 def scores_table(
-    tokens: Sequence[str], ids: Sequence[int], logprobs: Sequence[float], ranks: Sequence[int], look: Style
+    tokens: Sequence[str], ids: Sequence[int], logprobs: Sequence[float], ranks: Sequence[int], style: Style
 ) -> str:
-    """The log-probability of each token, and what they come to: their sum, their mean, the perplexity.
+    """Draw the log-probability of each token, with their sum, their mean and the perplexity below.
 
     >>> print(scores_table(["a", "cat"], [0, 7], [-0.5, -1.5], [1, 3], Style()))
     token  id  log-probability  probability  rank
@@ -97,13 +102,13 @@ def scores_table(
     2 tokens, sum -2.0000, mean -1.0000, perplexity 2.7183
     """
     cells = [
-        [token, str(id), *_decimals([one, math.exp(one)], look), str(rank)]
-        for token, id, one, rank in zip(tokens, ids, logprobs, ranks, strict=True)
+        [token, str(id), *_format_decimals([logprob, math.exp(logprob)], style), str(rank)]
+        for token, id, logprob, rank in zip(tokens, ids, logprobs, ranks, strict=True)
     ]
     count, total = len(logprobs), sum(logprobs)
     mean = total / count if count else 0.0
     perplexity = math.exp(-mean) if -mean < 700 else math.inf
-    summed, averaged, perplexed = _decimals([total, mean, perplexity], look)
-    last = f"{count} token{'' if count == 1 else 's'}, sum {summed}, mean {averaged}, perplexity {perplexed}"
+    texts = _format_decimals([total, mean, perplexity], style)
+    footer = f"{count} token{'' if count == 1 else 's'}, sum {texts[0]}, mean {texts[1]}, perplexity {texts[2]}"
     heads = ["token", "id", "log-probability", "probability", "rank"]
-    return facts_table(*_righted(heads, cells, (1, 2, 3, 4)), look, last=last)
+    return facts_table(*_align_numbers(heads, cells, (1, 2, 3, 4)), style, footer=footer)

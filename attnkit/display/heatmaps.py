@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnkit.display.numbers import brief, plain, style
-from attnkit.display.slicing import Array, Elision, Labels, Matrix, describe_tensor, elide, to_matrices
+from attnkit.display.numbers import format_number, number_format, to_python
+from attnkit.display.slicing import Elision, Matrix, TensorView, elide, to_matrices
 from attnkit.display.style import Style
 from attnkit.display.text import (
-    GUTTER,
-    LONGEST_LABEL,
+    BLOCK_GAP,
+    MAX_LABEL_WIDTH,
     Block,
     ansi,
     block,
@@ -21,23 +21,22 @@ from attnkit.display.text import (
     display_width,
     escape,
     glyphs,
-    heading,
     join_lines,
     label_text,
     pad,
     side_by_side,
-    wrapped,
+    wrap,
 )
 
-MOST_ROWS = 64
-MOST_MAPS = 16
-MOST_HEADS = 256
-FEW = 24  # columns up to which the maps of all heads have their labels
-SHORT_LABEL = 8  # of columns, and of the rows of small multiples
-LEVELS = 64  # steps of colour
+MAX_ROWS = 64
+MAX_MAPS = 16
+MAX_HEADS = 256
+MAX_LABELLED_COLUMNS = 24  # of the maps of all heads; above it they have ticks
+SHORT_LABEL_WIDTH = 8  # of columns, and of the rows of several maps
+COLORS = 64
 LEGEND_DIGITS = 4
 
-# Anchors of the colour scales, low to high: viridis (CC0), and ColorBrewer's RdBu turned about (Apache 2.0).
+# Anchors of the colour scales, low to high: viridis (CC0), and ColorBrewer's RdBu reversed (Apache 2.0).
 SEQUENTIAL = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 DIVERGING = ((33, 102, 172), (146, 197, 222), (247, 247, 247), (244, 165, 130), (178, 24, 43))
 
@@ -47,69 +46,62 @@ class Scale(NamedTuple):
 
     low: float
     high: float
-    inks: list[tuple[str, str, str]]  # what comes before a cell, what fills it, what comes after
+    inks: list[tuple[str, str, str]]  # the text before a cell, the character that fills it, the text after
 
-    def levels(self, part: Matrix, rows: Elision, shown: Elision) -> list[list[int]]:
-        """The level of each cell that is shown; -inf is how scores say masked."""
-        at = np.ix_(rows.where(), shown.where())
+    @property
+    def top(self) -> int:
+        """The highest level of a finite value."""
+        return len(self.inks) - 3
+
+    def levels(self, part: Matrix, rows: Elision, columns: Elision) -> list[list[int]]:
+        """Return the level of each cell that is shown; -inf is masked, as in scores."""
+        at = np.ix_(rows.indices(), columns.indices())
         values = part.values[at].astype(np.float64)
-        most, peak = len(self.inks) - 2, max(abs(self.low), abs(self.high)) or 1.0
+        peak = max(abs(self.low), abs(self.high)) or 1.0
         low, high = self.low / peak, self.high / peak  # of the order of 1: no overflow in high - low
-        finite = np.isfinite(values)
-        share = (np.where(finite, values, self.low) / peak - low) / (high - low) if high > low else 0.5
-        level = np.rint(share * np.ones(values.shape) * (most - 1))
-        level = np.where(finite, level, most + 1)
-        masked = part.masked[at] | (values == -np.inf)
-        levels: list[list[int]] = np.where(masked, most, level).astype(int).tolist()
+        is_finite = np.isfinite(values)
+        share = (np.where(is_finite, values, self.low) / peak - low) / (high - low) if high > low else 0.5
+        level = np.rint(share * np.ones(values.shape) * self.top)
+        level = np.where(is_finite, level, self.top + 2)
+        is_masked = part.masked[at] | (values == -np.inf)
+        levels: list[list[int]] = np.where(is_masked, self.top + 1, level).astype(int).tolist()
         return levels
 
 
-def heatmap(
-    name: str,
-    array: Array,
-    axes: Sequence[str],
-    labels: Sequence[Labels | None],
-    look: Style,
-    *,
-    formula: str = "",
-    mask: Array | None = None,
-    grid: bool = True,
-) -> str:
-    """A tensor as heat maps, one for each of its matrices and all on one scale, side by side with `grid`.
+class Layout(NamedTuple):
+    """The layout that all maps of a display share."""
 
-    array (..., rows, columns), mask broadcastable to it, True = may attend -> text
+    label_width: int  # of the row labels, 0 for none
+    cell_width: int
+    rows: Elision
+    columns: Elision
+    numbers: str  # the format of the numbers in the cells, "" for none
+    is_compact: bool  # ticks instead of labels
+
+
+def heatmap(view: TensorView) -> str:
+    """Draw a tensor as heat maps, one for each of its matrices, side by side and all on one scale.
+
     The scale is symmetric about 0 where there are both signs. Few columns show their numbers too.
     Raises DataError where the mask does not broadcast.
 
-    >>> print(heatmap("x", np.eye(2), ("token", "model"), (["The", "cat"], None), Style()))
+    >>> print(heatmap(TensorView("x", np.eye(2), ("token", "model"), (["The", "cat"], None))))
     x (token 2, model 2) float64
          0   1
     The ████
     cat     ████
     0  ░▒▓█ 1
     """
-    return _maps(name, array, axes, labels, look, formula, mask, grid, most=MOST_MAPS, compact=False)
+    return _draw_maps(view, MAX_MAPS, is_compact=False)
 
 
-def heatmap_grid(
-    name: str,
-    array: Array,
-    axes: Sequence[str],
-    labels: Sequence[Labels | None],
-    look: Style,
-    *,
-    formula: str = "",
-    mask: Array | None = None,
-    grid: bool = True,
-) -> str:
-    """All heads of a tensor at a glance: maps of one column a cell, every tenth index at their edges, once they
-    have more columns than a label for each would suit.
+def heatmap_grid(view: TensorView) -> str:
+    """Draw all heads of a tensor: maps with a cell of one column each and ticks where there are many columns.
 
-    array (..., head, rows, columns), mask broadcastable to it, True = may attend -> text
     Raises DataError where the mask does not broadcast.
 
     >>> labels = [None, ["a", "b"], ["a", "b"]]
-    >>> print(heatmap_grid("weights", np.eye(2)[None], ("head", "query", "key"), labels, Style()))
+    >>> print(heatmap_grid(TensorView("weights", np.eye(2)[None], ("head", "query", "key"), labels)))
     weights (head 1, query 2, key 2) float64
     head 0
       a b
@@ -117,173 +109,160 @@ def heatmap_grid(
     b   ██
     0  ░▒▓█ 1
     """
-    compact = array.ndim > 0 and array.shape[-1] > FEW
-    return _maps(name, array, axes, labels, look, formula, mask, grid, most=MOST_HEADS, compact=compact)
+    return _draw_maps(view, MAX_HEADS, view.array.ndim > 0 and view.array.shape[-1] > MAX_LABELLED_COLUMNS)
 
 
-class Layout(NamedTuple):
-    """What all maps of a display share: width of the row labels and of a cell, and what is shown."""
-
-    stub: int
-    cell: int
-    rows: Elision
-    columns: Elision
-    form: str  # of the numbers in the cells, "" for none
-    compact: bool
-
-
-def _maps(
-    name: str,
-    array: Array,
-    axes: Sequence[str],
-    labels: Sequence[Labels | None],
-    look: Style,
-    formula: str,
-    mask: Array | None,
-    grid: bool,
-    *,
-    most: int,
-    compact: bool,
-) -> str:
-    lines = heading(name, describe_tensor(array, axes, look), formula, look)
-    if array.size == 0:
+def _draw_maps(view: TensorView, limit: int, is_compact: bool) -> str:
+    """Draw at most `limit` maps, a note of the hidden rows, columns and maps, and the legend."""
+    lines, style = view.heading(), view.style
+    if view.array.size == 0:
         return join_lines([*lines, "empty"])
-    parts = to_matrices(array, axes, labels, look, mask, most)
-    scale = _scale(parts.shown, look)
-    layout = _layout(parts.shown, most == MOST_MAPS and (len(parts.shown) == 1 or not grid), compact, look)
+    parts = to_matrices(view, limit)
+    scale = _make_scale(parts.shown, style)
+    layout = _choose_layout(parts.shown, limit == MAX_MAPS and len(parts.shown) == 1, is_compact, style)
     levels = [scale.levels(part, layout.rows, layout.columns) for part in parts.shown]
-    blocks = [_map(part, level, scale, layout, look) for part, level in zip(parts.shown, levels, strict=True)]
-    lines += side_by_side(blocks, look, grid)
-    for note in (parts.hidden, _cut_note(layout)):
-        lines += [ansi(line, "2", look) for line in wrapped(note, look)]
-    used = {level for map_levels in levels for row in map_levels for level in row}
-    return join_lines([*lines, *_legend(scale, used, look)])
+    blocks = [_draw_map(part, level, scale, layout, style) for part, level in zip(parts.shown, levels, strict=True)]
+    lines += side_by_side(blocks, style)
+    for note in (parts.hidden, _hidden_note(layout)):
+        lines += [ansi(line, "2", style) for line in wrap(note, style)]
+    present = {level for map_levels in levels for row in map_levels for level in row}
+    return join_lines([*lines, *_legend(scale, present, style)])
 
 
-def _scale(parts: Sequence[Matrix], look: Style) -> Scale:
-    """From the least to the greatest finite value that is not masked; even about 0 with both signs."""
+def _make_scale(parts: Sequence[Matrix], style: Style) -> Scale:
+    """Return the scale from the least to the greatest finite value that is not masked; even about 0 with both signs."""
     ends: list[float] = []
     for part in parts:
-        kept = part.values[~part.masked].astype(np.float64)
-        kept = kept[np.isfinite(kept)]
-        ends += [float(kept.min()), float(kept.max())] if kept.size else []
+        values = part.values[~part.masked].astype(np.float64)
+        values = values[np.isfinite(values)]
+        ends += [float(values.min()), float(values.max())] if values.size else []
     low, high = min(ends, default=0.0), max(ends, default=0.0)
-    diverging = low < 0 < high
-    if diverging:
+    is_diverging = low < 0 < high
+    if is_diverging:
         low, high = -max(-low, high), max(-low, high)
-    marks = glyphs(look)
-    if look.color:
-        inks = [_ink(color) for color in _colors(DIVERGING if diverging else SEQUENTIAL)]
-        odd = ("\x1b[2m", marks.masked, "\x1b[0m"), ("\x1b[31m", marks.odd, "\x1b[0m")
+    marks = glyphs(style)
+    if style.color:
+        inks = [_make_ink(color) for color in _interpolate_colors(DIVERGING if is_diverging else SEQUENTIAL)]
+        special = ("\x1b[2m", marks.masked_mark, "\x1b[0m"), ("\x1b[31m", marks.non_finite_mark, "\x1b[0m")
     else:
         inks = [("", shade, "") for shade in marks.shades]
-        odd = ("", marks.masked, ""), ("", marks.odd, "")
-    return Scale(low, high, [*inks, *odd])
+        special = ("", marks.masked_mark, ""), ("", marks.non_finite_mark, "")
+    return Scale(low, high, [*inks, *special])
 
 
-def _colors(anchors: Sequence[tuple[int, int, int]]) -> list[list[int]]:
-    """LEVELS colours through the anchors, evenly spaced."""
-    at = np.linspace(0, len(anchors) - 1, LEVELS)
+def _interpolate_colors(anchors: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+    """Return COLORS colours through the anchors, evenly spaced."""
+    at = np.linspace(0, len(anchors) - 1, COLORS)
     channels = [np.interp(at, range(len(anchors)), channel) for channel in zip(*anchors, strict=True)]
     colors: list[list[int]] = np.stack(channels, axis=-1).round().astype(int).tolist()
     return colors
 
 
-def _ink(color: Sequence[int]) -> tuple[str, str, str]:
-    """A background of this colour, and black or white on it, whichever can be read (Rec. 601 luma)."""
+def _make_ink(color: Sequence[int]) -> tuple[str, str, str]:
+    """Return a background of this colour, with black or white on it, whichever is legible (Rec. 601 luma)."""
     red, green, blue = color
     text = 0 if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else 255
     return f"\x1b[48;2;{red};{green};{blue};38;2;{text};{text};{text}m", " ", "\x1b[0m"
 
 
-def _layout(parts: Sequence[Matrix], roomy: bool, compact: bool, look: Style) -> Layout:
-    """The widest cells that fit: with labels across and numbers, of two columns, of one."""
+def _choose_layout(parts: Sequence[Matrix], is_single: bool, is_compact: bool, style: Style) -> Layout:
+    """Choose the widest cells that fit: with horizontal labels and numbers, of two columns, of one."""
     height, width = parts[0].values.shape
-    rows, every = elide(height, MOST_ROWS), elide(width, width)
-    stub = _stub(parts, rows, roomy, compact, look) if parts[0].rows else 0
-    room = look.width - stub - (1 if stub else 0)
-    if compact or 2 * width > room:
-        shown = every if width <= room else elide(width, max(room - display_width(glyphs(look).ellipsis), 1))
-        return Layout(stub, 1, rows, shown, "", compact)
-    if roomy and 4 * width <= room:
-        across = max(display_width(label_text(name, look, SHORT_LABEL)) for part in parts for name in part.columns)
-        form, across = _numbers(parts, rows, across, look)
-        if (across + 1) * width <= room:
-            return Layout(stub, across + 1, rows, every, form, compact)
-    return Layout(stub, 2, rows, every, "", compact)
+    rows, columns = elide(height, MAX_ROWS), elide(width, width)
+    labels = _row_label_width(parts, rows, is_single, is_compact, style) if parts[0].rows else 0
+    room = style.width - labels - (1 if labels else 0)
+    if is_compact or 2 * width > room:
+        if width > room:
+            columns = elide(width, max(room - display_width(glyphs(style).ellipsis), 1))
+        return Layout(labels, 1, rows, columns, "", is_compact)
+    if is_single and 4 * width <= room:
+        numbers, cell = _number_cells(parts, rows, _column_label_width(parts, style), style)
+        if (cell + 1) * width <= room:
+            return Layout(labels, cell + 1, rows, columns, numbers, is_compact)
+    return Layout(labels, 2, rows, columns, "", is_compact)
 
 
-def _stub(parts: Sequence[Matrix], rows: Elision, roomy: bool, compact: bool, look: Style) -> int:
-    """The width of the row labels of all maps."""
-    if compact:
+def _row_label_width(parts: Sequence[Matrix], rows: Elision, is_single: bool, is_compact: bool, style: Style) -> int:
+    """Return the width of the row labels of all maps."""
+    if is_compact:
         return max(map(len, _ticks(rows)))
-    longest = LONGEST_LABEL if roomy else SHORT_LABEL
-    return max(display_width(label_text(name, look, longest)) for part in parts for name in rows.of(part.rows))
+    longest = MAX_LABEL_WIDTH if is_single else SHORT_LABEL_WIDTH
+    return max(display_width(label_text(name, style, longest)) for part in parts for name in rows.pick(part.rows))
 
 
-def _numbers(parts: Sequence[Matrix], rows: Elision, across: int, look: Style) -> tuple[str, int]:
-    """How to write numbers in cells at least `across` wide, and how wide the cells then are."""
-    if not look.color:
-        return "", max(across, 3)  # a shade leaves no room for them
-    values = np.concatenate([part.values[rows.where()][~part.masked[rows.where()]] for part in parts])
-    form = style(values, min(look.precision, 2))
-    return form, max([across, *(len(format(value, form)) + 1 for value in plain(values))])
+def _column_label_width(parts: Sequence[Matrix], style: Style) -> int:
+    """Return the width of the longest column label."""
+    return max(display_width(label_text(name, style, SHORT_LABEL_WIDTH)) for part in parts for name in part.columns)
 
 
-def _map(part: Matrix, levels: list[list[int]], scale: Scale, layout: Layout, look: Style) -> Block:
-    """One map: column labels, then its rows with theirs."""
-    ellipsis = glyphs(look).ellipsis
-    lines = ["".join(layout.columns.gap(row, ellipsis)) for row in _cells(part, levels, scale, layout)]
-    width = layout.cell * len(levels[0]) + (display_width(ellipsis) if layout.columns.hidden else 0)
-    stub = layout.stub + 1 if layout.stub else 0
-    if stub:
-        names = (
-            _ticks(layout.rows)
-            if layout.compact
-            else [clip(escape(name, look), layout.stub, look) for name in layout.rows.of(part.rows)]
-        )
-        lines = [ansi(pad(name, stub), "36", look) + line for name, line in zip(names, lines, strict=True)]
-    gap = pad(clip(f"{ellipsis} {layout.rows.hidden} more", stub + width, look), stub + width)
-    above = [ansi(" " * stub + line, "36", look) for line in _above(part, layout, width, look)]
-    return block([*above, *layout.rows.gap(lines, ansi(gap, "2", look))], stub + width, part.title, look)
+def _number_cells(parts: Sequence[Matrix], rows: Elision, width: int, style: Style) -> tuple[str, int]:
+    """Return the format of numbers in cells at least `width` wide, and the width of these cells."""
+    if not style.color:
+        return "", max(width, 3)  # shades leave no room for numbers
+    at = rows.indices()
+    values = np.concatenate([part.values[at][~part.masked[at]] for part in parts])
+    numbers = number_format(values, min(style.precision, 2))
+    return numbers, max([width, *(len(format(value, numbers)) + 1 for value in to_python(values))])
 
 
-def _cells(part: Matrix, levels: list[list[int]], scale: Scale, layout: Layout) -> list[list[str]]:
-    """Each cell in its ink, with its number where there is room."""
-    last, size = len(scale.inks) - 3, layout.cell
-    plain_cells = [
-        before + (fill * size if level <= last else fill.center(size)) + after
+def _draw_map(part: Matrix, levels: list[list[int]], scale: Scale, layout: Layout, style: Style) -> Block:
+    """Draw one map: column labels, then its rows with their labels."""
+    ellipsis = glyphs(style).ellipsis
+    lines = ["".join(layout.columns.with_gap(row, ellipsis)) for row in _fill_cells(part, levels, scale, layout)]
+    width = layout.cell_width * len(levels[0]) + (display_width(ellipsis) if layout.columns.hidden else 0)
+    indent = layout.label_width + 1 if layout.label_width else 0
+    if indent:
+        names = _row_labels(part, layout, style)
+        lines = [ansi(pad(name, indent), "36", style) + line for name, line in zip(names, lines, strict=True)]
+    hidden = pad(clip(f"{ellipsis} {layout.rows.hidden} more", indent + width, style), indent + width)
+    above = [ansi(" " * indent + line, "36", style) for line in _column_header(part, layout, width, style)]
+    body = layout.rows.with_gap(lines, ansi(hidden, "2", style))
+    return block([*above, *body], indent + width, part.title, style)
+
+
+def _row_labels(part: Matrix, layout: Layout, style: Style) -> list[str]:
+    """Return the labels, or the ticks, of the rows that are shown."""
+    if layout.is_compact:
+        return _ticks(layout.rows)
+    return [clip(escape(name, style), layout.label_width, style) for name in layout.rows.pick(part.rows)]
+
+
+def _fill_cells(part: Matrix, levels: list[list[int]], scale: Scale, layout: Layout) -> list[list[str]]:
+    """Return each cell in its ink, with its number where there is room."""
+    width = layout.cell_width
+    cells = [
+        before + (fill * width if level <= scale.top else fill.center(width)) + after
         for level, (before, fill, after) in enumerate(scale.inks)
     ]
-    rows = [[plain_cells[level] for level in row] for row in levels]
-    if layout.form:
-        values = plain(part.values[np.ix_(layout.rows.where(), layout.columns.where())])
+    rows = [[cells[level] for level in row] for row in levels]
+    if layout.numbers:
+        values = to_python(part.values[np.ix_(layout.rows.indices(), layout.columns.indices())])
         for i, row in enumerate(levels):
             for j, level in enumerate(row):
-                if level <= last:
+                if level <= scale.top:
                     before, _, after = scale.inks[level]
-                    rows[i][j] = before + format(values[i][j], layout.form).center(size) + after
+                    rows[i][j] = before + format(values[i][j], layout.numbers).center(width) + after
     return rows
 
 
 def _ticks(shown: Elision) -> list[str]:
-    """Every tenth index and the last, "" for those between."""
+    """Return every tenth index and the last, "" between them."""
     last = shown.size - 1
-    return [str(i) if i % 10 == 0 or (i == last and i % 10 > 1) else "" for i in shown.where().tolist()]
+    return [str(i) if i % 10 == 0 or (i == last and i % 10 > 1) else "" for i in shown.indices().tolist()]
 
 
-def _above(part: Matrix, layout: Layout, width: int, look: Style) -> list[str]:
-    """The lines above a map: labels across, labels downwards, or every tenth index."""
-    names = layout.columns.of(part.columns)
-    if layout.cell > 2:
-        return ["".join(_centred(label_text(name, look, layout.cell - 1), layout.cell) for name in names)]
-    if layout.cell == 2:
-        return _downwards([label_text(name, look, SHORT_LABEL) for name in names])
-    return [_ruler(layout.columns, width, display_width(glyphs(look).ellipsis))]
+def _column_header(part: Matrix, layout: Layout, width: int, style: Style) -> list[str]:
+    """Return the lines above a map: horizontal labels, vertical labels, or ticks, as the cells have room."""
+    names = layout.columns.pick(part.columns)
+    if layout.cell_width > 2:
+        return ["".join(_center(label_text(name, style, layout.cell_width - 1), layout.cell_width) for name in names)]
+    if layout.cell_width == 2:
+        return _vertical_labels([label_text(name, style, SHORT_LABEL_WIDTH) for name in names])
+    return [_ruler(layout.columns, width, display_width(glyphs(style).ellipsis))]
 
 
 def _ruler(shown: Elision, width: int, gap: int) -> str:
-    """The ticks above the columns they count, as far as they do not run into each other."""
+    """Return the ticks above their columns, without those that would overlap."""
     line = ""
     for i, mark in enumerate(_ticks(shown)):
         at = i + (gap if i >= shown.head else 0)
@@ -293,12 +272,12 @@ def _ruler(shown: Elision, width: int, gap: int) -> str:
     return line[:width].ljust(width)
 
 
-def _centred(text: str, width: int) -> str:
+def _center(text: str, width: int) -> str:
     return pad(" " * ((width - display_width(text)) // 2) + text, width)
 
 
-def _downwards(names: Sequence[str]) -> list[str]:
-    """The names in columns of two, written downwards and ending on one line."""
+def _vertical_labels(names: Sequence[str]) -> list[str]:
+    """Return the names written downwards in columns of two, all ending on one line."""
     stacks = []
     for name in names:
         stack: list[str] = []
@@ -308,29 +287,32 @@ def _downwards(names: Sequence[str]) -> list[str]:
             else:
                 stack.append(character)
         stacks.append(stack)
-    tall = max(len(stack) for stack in stacks)
-    return ["".join(pad(stack[i - tall] if tall - i <= len(stack) else "", 2) for stack in stacks) for i in range(tall)]
+    height = max(len(stack) for stack in stacks)
+    return [
+        "".join(pad(stack[i - height] if height - i <= len(stack) else "", 2) for stack in stacks)
+        for i in range(height)
+    ]
 
 
-def _cut_note(layout: Layout) -> str:
-    """What of the rows and columns is not shown, "" when all is."""
-    hidden = {"rows": layout.rows, "columns": layout.columns}
-    parts = [f"{each.hidden} of {each.size} {what}" for what, each in hidden.items() if each.hidden]
+def _hidden_note(layout: Layout) -> str:
+    """Return a note that counts the hidden rows and columns, "" for none."""
+    axes = {"rows": layout.rows, "columns": layout.columns}
+    parts = [f"{axis.hidden} of {axis.size} {name}" for name, axis in axes.items() if axis.hidden]
     return f"not shown: {', '.join(parts)}" if parts else ""
 
 
-def _legend(scale: Scale, used: set[int], look: Style) -> list[str]:
-    """The scale from its low to its high end, and the marks that occur."""
-    marks, last = glyphs(look), len(scale.inks) - 3
-    words = [f"{marks.masked} masked"] if last + 1 in used else []
-    words += [f"{marks.odd} not finite"] if last + 2 in used else []
-    notes = (" " * GUTTER).join(words)
-    if not any(level <= last for level in used):
+def _legend(scale: Scale, present: set[int], style: Style) -> list[str]:
+    """Return the scale from its low to its high end, and the marks that are present."""
+    marks = glyphs(style)
+    words = [f"{marks.masked_mark} masked"] if scale.top + 1 in present else []
+    words += [f"{marks.non_finite_mark} not finite"] if scale.top + 2 in present else []
+    notes = (" " * BLOCK_GAP).join(words)
+    if not any(level <= scale.top for level in present):
         return [notes]
-    low, high = (brief(end, min(look.precision, LEGEND_DIGITS)) for end in (scale.low, scale.high))
-    bar = scale.inks[: last + 1 : 4 if look.color else 1]
+    low, high = (format_number(end, min(style.precision, LEGEND_DIGITS)) for end in (scale.low, scale.high))
+    bar = scale.inks[: scale.top + 1 : 4 if style.color else 1]
     line = f"{low} {''.join(''.join(ink) for ink in bar)} {high}"
     if not notes:
         return [line]
-    fits = len(low) + len(bar) + len(high) + 2 + GUTTER + len(notes) <= look.width
-    return [f"{line}{' ' * GUTTER}{notes}"] if fits else [line, notes]
+    width = len(low) + len(bar) + len(high) + 2 + BLOCK_GAP + len(notes)
+    return [f"{line}{' ' * BLOCK_GAP}{notes}"] if width <= style.width else [line, notes]

@@ -1,22 +1,52 @@
-"""An array of any rank as a row of matrices with labels, and which of their rows and columns to show."""
+"""Cut an array of any rank into matrices with labels, and choose which of their rows and columns to show."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from attnkit.display.style import Style
-from attnkit.display.text import escape, glyphs
+from attnkit.display.style import DEFAULT_STYLE, Style
+from attnkit.display.text import escape, glyphs, heading
 from attnkit.errors import DataError
+from attnkit.record import Labels
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Labels = list[str] | list[list[str]]
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, eq=False)
+class TensorView:
+    """A tensor to draw, and how.
+
+    array    (..., rows, columns)
+    axes     one name a dimension
+    labels   one list a dimension, None for indices; columns may have one list a batch row
+    formula  how the tensor was computed, "" for none
+    mask     broadcastable to the array, True = may attend; None where nothing is masked
+    """
+
+    title: str
+    array: Array
+    axes: Sequence[str]
+    labels: Sequence[Labels | None]
+    style: Style = DEFAULT_STYLE
+    formula: str = ""
+    mask: Array | None = None
+
+    def heading(self) -> list[str]:
+        """Return the lines above the numbers: title, shape, dtype and formula."""
+        return heading(self.title, self.description(), self.formula, self.style)
+
+    def description(self) -> str:
+        """Return the shape with its axis names, and the dtype."""
+        shape = format_shape(self.array, self.axes, self.style) if self.array.ndim else "scalar"
+        return f"{shape} {self.array.dtype.name}"
+
+
 class Matrix(NamedTuple):
-    """One matrix of an array: `rows` is empty where the array has no axis for them."""
+    """One matrix of an array; `rows` is empty where the array has no axis for them."""
 
     title: str
     values: Array  # (rows, columns)
@@ -26,81 +56,86 @@ class Matrix(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """The matrices to show, and a line about those that are not ("" for none)."""
+    """The matrices to show, a line that counts the hidden ones ("" for none), and the corner of their tables."""
 
     shown: list[Matrix]
     hidden: str
     corner: str
 
 
-def to_matrices(
-    array: Array,
-    axes: Sequence[str],
-    labels: Sequence[Labels | None],
-    look: Style,
-    mask: Array | None,
-    most: int,
-) -> Matrices:
-    """The array (..., rows, columns) cut along its leading axes into at most `most` matrices.
+def to_matrices(view: TensorView, limit: int) -> Matrices:
+    """Cut the array (..., rows, columns) along its leading axes into at most `limit` matrices.
 
     Raises DataError where the mask does not broadcast to the array.
+
+    >>> parts = to_matrices(TensorView("w", np.zeros((3, 2, 2)), ("head", "query", "key"), [None] * 3), 2)
+    >>> [matrix.title for matrix in parts.shown], parts.hidden, parts.corner
+    (['head 0', 'head 1'], '… 1 more heads', 'query\\\\key')
     """
-    masked = _masked(array, mask)
-    inner = _matrix_rank(array, axes, labels)
+    array, axes, style = view.array, view.axes, view.style
+    masked = _invert_mask(view)
+    inner = _matrix_rank(view)
     leading = array.shape[: array.ndim - inner]
     shown = []
-    for index in islice(np.ndindex(leading), most):
+    for index in islice(np.ndindex(leading), limit):
         batch = index[axes.index("batch")] if "batch" in axes[: len(leading)] else None
-        names = [_names(labels[i], size, batch) for i, size in enumerate(array.shape)]
-        parts = [f"{escape(axes[i], look)} {escape(names[i][at], look)}" for i, at in enumerate(index)]
-        matrix, hidden = np.atleast_2d(array[index]), np.atleast_2d(masked[index])
-        rows = names[-2] if inner == 2 else []
-        columns = names[-1] if inner else ["0"]
-        shown.append(Matrix(glyphs(look).join.join(parts), matrix, hidden, rows, columns))
-    corner = "\\".join(escape(axis, look) for axis in axes[-2:]) if inner == 2 else ""
-    return Matrices(shown, _left_out(leading, axes, len(shown), look), corner)
+        names = [_index_labels(view.labels[i], size, batch) for i, size in enumerate(array.shape)]
+        parts = [f"{escape(axes[i], style)} {escape(names[i][at], style)}" for i, at in enumerate(index)]
+        shown.append(
+            Matrix(
+                title=glyphs(style).separator.join(parts),
+                values=np.atleast_2d(array[index]),
+                masked=np.atleast_2d(masked[index]),
+                rows=names[-2] if inner == 2 else [],
+                columns=names[-1] if inner else ["0"],
+            )
+        )
+    corner = "\\".join(escape(axis, style) for axis in axes[-2:]) if inner == 2 else ""
+    return Matrices(shown, _count_hidden(leading, axes, len(shown), style), corner)
 
 
-def _masked(array: Array, mask: Array | None) -> Array:
-    if mask is None:
-        return np.broadcast_to(np.False_, array.shape)
+def _invert_mask(view: TensorView) -> Array:
+    """Return which cells are masked, in the shape of the array; DataError where the mask does not broadcast."""
+    if view.mask is None:
+        return np.broadcast_to(np.False_, view.array.shape)
     try:
-        masked: Array = np.broadcast_to(~mask.astype(bool), array.shape)
+        masked: Array = np.broadcast_to(~view.mask.astype(bool), view.array.shape)
     except ValueError:
-        raise DataError(f"mask {mask.shape} does not broadcast to the tensor {array.shape}") from None
+        raise DataError(f"mask {view.mask.shape} does not broadcast to the tensor {view.array.shape}") from None
     return masked
 
 
-def _matrix_rank(array: Array, axes: Sequence[str], labels: Sequence[Labels | None]) -> int:
-    """2, or 1 where each batch row has column labels of its own (the ids of two texts)."""
-    by_batch = array.ndim > 1 and axes[-2] == "batch" and _nested(labels[-1])
-    return 1 if by_batch else min(array.ndim, 2)
+def _matrix_rank(view: TensorView) -> int:
+    """Return 2, or 1 where each batch row has column labels of its own (the ids of two texts)."""
+    by_batch = view.array.ndim > 1 and view.axes[-2] == "batch" and _is_nested(view.labels[-1])
+    return 1 if by_batch else min(view.array.ndim, 2)
 
 
-def _nested(labels: Labels | None) -> bool:
+def _is_nested(labels: Labels | None) -> bool:
     return bool(labels) and isinstance(labels[0], list)  # type: ignore[index]
 
 
-def _names(labels: Labels | None, size: int, batch: int | None) -> list[str]:
-    """The labels of one dimension, its indices where there are none that fit."""
-    if labels and _nested(labels):
+def _index_labels(labels: Labels | None, size: int, batch: int | None) -> list[str]:
+    """Return the labels of one dimension; its indices where no labels fit."""
+    if labels and _is_nested(labels):
         row = 0 if len(labels) == 1 else batch
         labels = labels[row] if row is not None and row < len(labels) else None  # type: ignore[assignment]
-    return [str(one) for one in labels] if labels and len(labels) == size else [str(i) for i in range(size)]
+    return [str(label) for label in labels] if labels and len(labels) == size else [str(i) for i in range(size)]
 
 
-def _left_out(leading: tuple[int, ...], axes: Sequence[str], shown: int, look: Style) -> str:
-    more = int(np.prod(leading)) - shown
-    if more <= 0:
+def _count_hidden(leading: tuple[int, ...], axes: Sequence[str], shown: int, style: Style) -> str:
+    """Return a line such as `… 4 more heads`, "" where every matrix is shown."""
+    hidden = int(np.prod(leading)) - shown
+    if hidden <= 0:
         return ""
-    kind = "matrices" if len(leading) > 1 else plural(escape(axes[0], look))
-    return f"{glyphs(look).ellipsis} {more} more {kind}"
+    kind = "matrices" if len(leading) > 1 else pluralize(escape(axes[0], style))
+    return f"{glyphs(style).ellipsis} {hidden} more {kind}"
 
 
-def plural(noun: str) -> str:
-    """The plural of an axis name.
+def pluralize(noun: str) -> str:
+    """Return the plural of an axis name.
 
-    >>> plural("head"), plural("batch"), plural("query")
+    >>> pluralize("head"), pluralize("batch"), pluralize("query")
     ('heads', 'batches', 'queries')
     """
     if noun.endswith(("ch", "s", "x")):
@@ -117,40 +152,35 @@ class Elision(NamedTuple):
 
     @property
     def hidden(self) -> int:
-        """How many are not shown."""
+        """The number of indices that are not shown."""
         return self.size - self.head - self.tail
 
-    def of(self, items: Sequence[T]) -> list[T]:
-        """The items that are shown."""
+    def pick(self, items: Sequence[T]) -> list[T]:
+        """Return the items that are shown."""
         return [*items[: self.head], *items[self.size - self.tail :]]
 
-    def where(self) -> Array:
-        """The indices that are shown."""
+    def indices(self) -> Array:
+        """Return the indices that are shown."""
         return np.concatenate([np.arange(self.head), np.arange(self.size - self.tail, self.size)])
 
-    def gap(self, shown: Sequence[T], mark: T) -> list[T]:
-        """The shown items with the mark where others are hidden."""
+    def with_gap(self, shown: Sequence[T], mark: T) -> list[T]:
+        """Insert the mark into the shown items where others are hidden."""
         return [*shown[: self.head], mark, *shown[self.head :]] if self.hidden else list(shown)
 
 
-def elide(size: int, most: int) -> Elision:
-    """Two thirds of `most` from the start and the rest from the end, all of them where they fit.
+def elide(size: int, limit: int) -> Elision:
+    """Keep two thirds of `limit` indices from the start and the rest from the end; all of them where they fit.
 
     >>> elide(100, 6), elide(5, 6)
     (Elision(head=4, tail=2, size=100), Elision(head=5, tail=0, size=5))
     """
-    if size <= most:
+    if size <= limit:
         return Elision(size, 0, size)
-    tail = most // 3
-    return Elision(most - tail, tail, size)
+    tail = limit // 3
+    return Elision(limit - tail, tail, size)
 
 
-def shape_text(array: Array, axes: Sequence[str], look: Style) -> str:
-    """The shape with its axis names: `(token 3, model 4)`."""
+def format_shape(array: Array, axes: Sequence[str], style: Style) -> str:
+    """Return the shape with its axis names: `(token 3, model 4)`."""
     sizes = zip(axes, array.shape, strict=True)
-    return "(" + ", ".join(f"{escape(axis, look)} {size}" for axis, size in sizes) + ")"
-
-
-def describe_tensor(array: Array, axes: Sequence[str], look: Style) -> str:
-    """Shape and dtype, as the first line of a display says them."""
-    return f"{shape_text(array, axes, look) if array.ndim else 'scalar'} {array.dtype.name}"
+    return "(" + ", ".join(f"{escape(axis, style)} {size}" for axis, size in sizes) + ")"

@@ -1,14 +1,14 @@
-"""What the terminal can show, and the few decisions that follow from it."""
+"""How to draw on a stream: width, colour, encoding, decimals."""
 
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-NARROWEST = 20
+MIN_WIDTH = 20
 
 
 class Style(NamedTuple):
-    """How to draw: columns there are, ANSI colours or not, Unicode or ASCII, decimals of a number."""
+    """How to draw: number of columns, ANSI colours or none, Unicode or ASCII, decimals of a number."""
 
     width: int = 80
     color: bool = False
@@ -16,8 +16,11 @@ class Style(NamedTuple):
     precision: int = 4
 
 
+DEFAULT_STYLE = Style()
+
+
 def detect_style(terminal: bool, environ: Mapping[str, str], encoding: str | None, precision: int = 4) -> Style:
-    """The look for a stream: is it a terminal, under which environment, in which encoding.
+    """Choose the style of a stream: whether it is a terminal, the environment, the encoding.
 
     NO_COLOR beats everything, TERM=dumb beats FORCE_COLOR (no-color.org, force-color.org).
 
@@ -26,18 +29,18 @@ def detect_style(terminal: bool, environ: Mapping[str, str], encoding: str | Non
     >>> detect_style(False, {"COLUMNS": "100"}, "ascii", precision=2)
     Style(width=100, color=False, unicode=False, precision=2)
     """
-    plain = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
-    color = not plain and (terminal or bool(environ.get("FORCE_COLOR")))
+    is_plain = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
+    color = not is_plain and (terminal or bool(environ.get("FORCE_COLOR")))
     unicode = (encoding or "").lower().startswith("utf")
     return Style(_width(environ.get("COLUMNS", "")), color, unicode, precision)
 
 
 def _width(columns: str) -> int:
     if columns.isascii() and columns.isdigit() and len(columns) <= 5 and int(columns) > 0:
-        return max(int(columns), NARROWEST)
+        return max(int(columns), MIN_WIDTH)
     for descriptor in (1, 2, 0):
         try:
-            return max(os.get_terminal_size(descriptor).columns or 80, NARROWEST)
+            return max(os.get_terminal_size(descriptor).columns or 80, MIN_WIDTH)
         except OSError:
             continue  # not a terminal, or closed
     return 80

@@ -1,14 +1,14 @@
-"""Summaries: lists of tensors, their statistics, and the words a decoder would choose."""
+"""Summaries: lists of tensors, their statistics, and the most probable tokens of a decoder."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from attnkit.display.numbers import brief, plain
-from attnkit.display.slicing import Array, elide, shape_text
+from attnkit.display.numbers import format_number, to_python
+from attnkit.display.slicing import Array, elide, format_shape
 from attnkit.display.style import Style
-from attnkit.display.tables import BETWEEN, MOST_ROWS, grid, widths
+from attnkit.display.tables import COLUMN_GAP, MAX_ROWS, column_widths, grid
 from attnkit.display.text import (
     ansi,
     clip,
@@ -19,16 +19,16 @@ from attnkit.display.text import (
     join_lines,
     label_text,
     pad,
-    wrapped,
+    wrap,
 )
 
-LONGEST_NAME = 48
+MAX_NAME_WIDTH = 48
 
 
-def statistics_table(named: Mapping[str, Array], look: Style) -> str:
-    """A table of the extremes, the moments and the special values of each tensor.
+def statistics_table(named: Mapping[str, Array], style: Style) -> str:
+    """Draw a table of the minimum, maximum, mean, deviation and special values of each tensor.
 
-    Moments and extremes are those of the finite values; the deviation is the population's.
+    All but the counts are of the finite values; the deviation is the population's.
 
     >>> print(statistics_table({"x": np.array([0.0, 2.0, np.nan])}, Style()))
     name  shape  dtype    min  max  mean  std  zeros  nan  inf
@@ -38,27 +38,28 @@ def statistics_table(named: Mapping[str, Array], look: Style) -> str:
     if not named:
         return "no tensors"
     heads = ["name", "shape", "dtype", "min", "max", "mean", "std", "zeros", "nan", "inf"]
-    rows = [[_name(name, look), *_facts(array, look)] for name, array in named.items()]
-    return join_lines(_folded(heads, rows, look, left=3))
+    rows = [[_clip_name(name, style), *_statistics_texts(array, style)] for name, array in named.items()]
+    return join_lines(_fold_columns(heads, rows, style, left=3))
 
 
-def _facts(array: Array, look: Style) -> list[str]:
-    numbers, counts = measured(array)
-    texts = [_brief(number, look) for number in numbers] or ["-"] * 4
+def _statistics_texts(array: Array, style: Style) -> list[str]:
+    """Return shape, dtype, statistics and counts of a tensor as texts."""
+    numbers, counts = compute_statistics(array)
+    texts = [_format_scalar(number, style) for number in numbers] or ["-"] * 4
     return [f"({', '.join(map(str, array.shape))})", array.dtype.name, *texts, *map(str, counts)]
 
 
-def measured(array: Array) -> tuple[list[Any], list[int]]:
-    """Minimum, maximum, mean and deviation of the finite values; how many are zero, NaN and infinite.
+def compute_statistics(array: Array) -> tuple[list[Any], list[int]]:
+    """Compute the minimum, maximum, mean and deviation of the finite values, and count zeros, NaN and infinities.
 
     The first list is empty where no value is finite.
 
-    >>> measured(np.array([0.0, 2.0, np.nan]))[1], measured(np.array([np.inf]))
+    >>> compute_statistics(np.array([0.0, 2.0, np.nan]))[1], compute_statistics(np.array([np.inf]))
     ([1, 1, 0], ([], [0, 0, 1]))
     """
-    exact = array.dtype.kind in "biu"
-    values = array if exact or array.dtype.itemsize > 2 else array.astype(np.float32)
-    nans, infs = (0, 0) if exact else (int(np.isnan(values).sum()), int(np.isinf(values).sum()))
+    is_exact = array.dtype.kind in "biu"
+    values = array if is_exact or array.dtype.itemsize > 2 else array.astype(np.float32)
+    nans, infs = (0, 0) if is_exact else (int(np.isnan(values).sum()), int(np.isinf(values).sum()))
     zeros = values.size - int(np.count_nonzero(values))
     finite = values[np.isfinite(values)] if nans or infs else values
     with np.errstate(over="ignore", invalid="ignore"):  # squares of the largest float64
@@ -70,16 +71,18 @@ def _moments(finite: Array) -> list[np.float64]:
     return [finite.mean(dtype=np.float64), finite.std(dtype=np.float64)]
 
 
-def _brief(number: np.generic, look: Style) -> str:
-    """A number in a few significant digits; a whole number of an exact dtype in all of them."""
-    value = plain(np.asarray(number))
-    return brief(value, look.precision) if isinstance(value, float) else str(int(value))
+def _format_scalar(number: np.generic, style: Style) -> str:
+    """Format a number with a few significant digits; an integer with all of them."""
+    value = to_python(np.asarray(number))
+    return format_number(value, style.precision) if isinstance(value, float) else str(int(value))
 
 
-def tensor_list(named: Mapping[str, tuple[Array, Sequence[str]]], look: Style, title: str = "", last: str = "") -> str:
-    """A table of tensors: name, shape with axis names, dtype, bytes; the totals last.
+def tensor_list(
+    named: Mapping[str, tuple[Array, Sequence[str]]], style: Style, title: str = "", footer: str = ""
+) -> str:
+    """Draw a table of tensors: name, shape with axis names, dtype, bytes; then the totals.
 
-    With a last line below, the extremes of the finite values stand in place of the bytes.
+    With a `footer`, the minimum and maximum of the finite values replace the bytes.
 
     >>> print(tensor_list({"x": (np.zeros((3, 4)), ("token", "model"))}, Style()))
     name  shape               dtype    bytes
@@ -87,23 +90,23 @@ def tensor_list(named: Mapping[str, tuple[Array, Sequence[str]]], look: Style, t
     x     (token 3, model 4)  float64   96 B
     1 tensor, 96 B
     """
-    top = heading(title, "", "", look) if title else []
+    above = heading(title, "", "", style) if title else []
     total = sum(array.nbytes for array, _ in named.values())
     totals = f"{len(named)} tensor{'' if len(named) == 1 else 's'}, {human_size(total)}"
     if not named:
-        return join_lines([*top, totals])
-    heads = ["name", "shape", "dtype", *(["min", "max"] if last else ["bytes"])]
+        return join_lines([*above, totals])
+    heads = ["name", "shape", "dtype", *(["min", "max"] if footer else ["bytes"])]
     rows = [
-        [_name(name, look), shape_text(array, axes, look), array.dtype.name]
-        + (_facts(array, look)[2:4] if last else [human_size(array.nbytes)])
+        [_clip_name(name, style), format_shape(array, axes, style), array.dtype.name]
+        + (_statistics_texts(array, style)[2:4] if footer else [human_size(array.nbytes)])
         for name, (array, axes) in named.items()
     ]
-    below = [totals, *wrapped(escape(last, look), look)] if last else [totals]
-    return join_lines([*top, *_folded(heads, rows, look, left=3), *(ansi(line, "2", look) for line in below)])
+    below = [totals, *wrap(escape(footer, style), style)] if footer else [totals]
+    return join_lines([*above, *_fold_columns(heads, rows, style, left=3), *(ansi(line, "2", style) for line in below)])
 
 
 def human_size(count: int) -> str:
-    """Bytes in decimal units.
+    """Format a number of bytes in decimal units.
 
     >>> human_size(96), human_size(1_500_000)
     ('96 B', '1.5 MB')
@@ -119,14 +122,14 @@ def candidates_table(
     ids: Array,
     probs: Array,
     words: Sequence[str] | None,
-    look: Style,
+    style: Style,
     title: str = "",
     formula: str = "",
     corner: str = "position",
 ) -> str:
-    """A table of the likeliest words at each position, the likeliest first.
+    """Draw a table of the most probable tokens at each position, the most probable first.
 
-    ids, probs (T, top), rows T labels, words the vocabulary, corner what a row is -> text
+    ids, probs (T, top); rows T labels; words the vocabulary; corner the heading of the rows
 
     >>> ids, probs = np.array([[1, 0]]), np.array([[0.7, 0.3]])
     >>> print(candidates_table(["The"], ids, probs, ["a", "cat"], Style(precision=2)))
@@ -134,34 +137,34 @@ def candidates_table(
     ──────────────────────────
     The       cat 0.70  a 0.30
     """
-    top = heading(title, "", formula, look) if title or formula else []
+    above = heading(title, "", formula, style) if title or formula else []
     if ids.size == 0:
-        return join_lines([*top, "empty"])
-    kept = elide(len(rows), MOST_ROWS)
-    ranked = [
-        _ranked([_word(at, words, look) for at in kept.of(column)], kept.of(chances), look)
-        for column, chances in zip(ids.T.tolist(), plain(probs.T), strict=True)
+        return join_lines([*above, "empty"])
+    shown = elide(len(rows), MAX_ROWS)
+    columns = [
+        _rank_cells([_token_text(token, words, style) for token in shown.pick(rank)], shown.pick(chances), style)
+        for rank, chances in zip(ids.T.tolist(), to_python(probs.T), strict=True)
     ]
-    names = [label_text(name, look) for name in kept.of(rows)]
-    body = [list(row) for row in zip(names, *ranked, strict=True)]
-    marks = glyphs(look)
-    gap = [f"{marks.ellipsis} {kept.hidden} more", *[marks.ellipsis] * len(ranked)]
-    heads = [corner, *(_ordinal(i + 1) for i in range(len(ranked)))]
-    return join_lines([*top, *_folded(heads, kept.gap(body, gap), look, left=len(heads))])
+    names = [label_text(name, style) for name in shown.pick(rows)]
+    body = [list(row) for row in zip(names, *columns, strict=True)]
+    marks = glyphs(style)
+    gap = [f"{marks.ellipsis} {shown.hidden} more", *[marks.ellipsis] * len(columns)]
+    heads = [corner, *(_ordinal(i + 1) for i in range(len(columns)))]
+    return join_lines([*above, *_fold_columns(heads, shown.with_gap(body, gap), style, left=len(heads))])
 
 
-def _word(at: int, words: Sequence[str] | None, look: Style) -> str:
-    return label_text(words[at], look) if words is not None and 0 <= at < len(words) else str(at)
+def _token_text(token: int, words: Sequence[str] | None, style: Style) -> str:
+    return label_text(words[token], style) if words is not None and 0 <= token < len(words) else str(token)
 
 
-def _ranked(words: Sequence[str], chances: Sequence[float], look: Style) -> list[str]:
-    """The cells of one rank: words, then their probabilities below each other."""
-    wide = max(map(display_width, words))
-    return [f"{pad(word, wide)} {chance:.{look.precision}f}" for word, chance in zip(words, chances, strict=True)]
+def _rank_cells(words: Sequence[str], chances: Sequence[float], style: Style) -> list[str]:
+    """Return the cells of one rank: words, then their aligned probabilities."""
+    size = max(map(display_width, words))
+    return [f"{pad(word, size)} {chance:.{style.precision}f}" for word, chance in zip(words, chances, strict=True)]
 
 
 def _ordinal(number: int) -> str:
-    """The ordinal of a rank.
+    """Return the ordinal of a rank.
 
     >>> [_ordinal(n) for n in (1, 2, 3, 4, 11, 21)]
     ['1st', '2nd', '3rd', '4th', '11th', '21st']
@@ -170,29 +173,29 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if number % 100 in (11, 12, 13) else endings.get(number % 10, 'th')}"
 
 
-def _name(name: str, look: Style) -> str:
-    """A name at most half the width, its middle left out where it is longer: the end tells most names apart."""
-    shown, room = escape(name, look), min(LONGEST_NAME, look.width // 2)
-    ending = shown[len(shown) - room // 2 :]
-    if display_width(shown) <= room or display_width(ending) > room // 2:
-        return clip(shown, room, look)
-    return clip(shown, room - room // 2, look) + ending
+def _clip_name(name: str, style: Style) -> str:
+    """Cut a name to half the width; leave out its middle, since names differ most at their ends."""
+    escaped_name, room = escape(name, style), min(MAX_NAME_WIDTH, style.width // 2)
+    ending = escaped_name[len(escaped_name) - room // 2 :]
+    if display_width(escaped_name) <= room or display_width(ending) > room // 2:
+        return clip(escaped_name, room, style)
+    return clip(escaped_name, room - room // 2, style) + ending
 
 
-def _folded(heads: list[str], rows: list[list[str]], look: Style, left: int) -> list[str]:
-    """A table whose columns go on below, after the first column again, where they do not fit the width."""
+def _fold_columns(heads: list[str], rows: list[list[str]], style: Style, left: int) -> list[str]:
+    """Draw a table; columns that do not fit the width go below it, after the first column again."""
     cells = [heads, *rows]
-    wide = widths(cells)
+    sizes = column_widths(cells)
     bands: list[list[int]] = [[0]]
     for i in range(1, len(heads)):
-        if len(bands[-1]) > 1 and sum(wide[j] + BETWEEN for j in bands[-1]) + wide[i] > look.width:
+        if len(bands[-1]) > 1 and sum(sizes[j] + COLUMN_GAP for j in bands[-1]) + sizes[i] > style.width:
             bands.append([0])
         bands[-1].append(i)
     lines: list[str] = []
     for band in bands:
-        room = look.width - wide[0] - BETWEEN  # for a column that is alone beside the first
-        chosen = [[clip(row[i], room, look) if i else row[i] for i in band] for row in cells]
-        flush = [i for i, column in enumerate(band) if column < left]
+        room = style.width - sizes[0] - COLUMN_GAP  # for a column that is alone beside the first
+        texts = [[clip(row[i], room, style) if i else row[i] for i in band] for row in cells]
+        aligned = [i for i, column in enumerate(band) if column < left]
         lines += [""] if lines else []
-        lines += grid(chosen, widths(chosen), look, left=flush).lines
+        lines += grid(texts, column_widths(texts), style, left=aligned).lines
     return lines

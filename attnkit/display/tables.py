@@ -1,12 +1,11 @@
 """Tables: one tensor as matrices of numbers with their labels."""
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
 
-from attnkit.display.numbers import plain, style
-from attnkit.display.slicing import Array, Elision, Labels, Matrix, describe_tensor, elide, to_matrices
+from attnkit.display.numbers import number_format, to_python
+from attnkit.display.slicing import Elision, Matrix, TensorView, elide, to_matrices
 from attnkit.display.style import Style
 from attnkit.display.text import (
     Block,
@@ -14,159 +13,150 @@ from attnkit.display.text import (
     block,
     display_width,
     glyphs,
-    heading,
     join_lines,
     label_text,
+    pad,
     side_by_side,
-    wrapped,
+    wrap,
 )
 
-MOST_ROWS = 30
-MOST_PANELS = 8
-BETWEEN = 2  # spaces between two columns
-TIGHT = 1  # where that is what it takes to show them all
+MAX_ROWS = 30
+MAX_MATRICES = 8
+COLUMN_GAP = 2  # spaces between two columns
+TIGHT_GAP = 1  # where all columns fit only with this one
 
 
-def tensor_table(
-    name: str,
-    array: Array,
-    axes: Sequence[str],
-    labels: Sequence[Labels | None],
-    look: Style,
-    *,
-    formula: str = "",
-    mask: Array | None = None,
-) -> str:
-    r"""A tensor as text: what it is, then a table for each of its matrices.
+def tensor_table(view: TensorView) -> str:
+    r"""Draw a tensor as text: its heading, then a table for each of its matrices.
 
-    array (..., rows, columns), mask broadcastable to it, True = may attend -> text
     Rows and columns that do not fit are left out between head and tail, and counted.
     Raises DataError where the mask does not broadcast.
 
-    >>> print(tensor_table("x", np.eye(2), ("token", "model"), (["The", "cat"], None), Style()))
+    >>> print(tensor_table(TensorView("x", np.eye(2), ("token", "model"), (["The", "cat"], None))))
     x (token 2, model 2) float64
     token\model       0       1
     ───────────────────────────
     The          1.0000  0.0000
     cat          0.0000  1.0000
     """
-    lines = heading(name, describe_tensor(array, axes, look), formula, look)
+    array, style = view.array, view.style
+    lines = view.heading()
     if array.size == 0:
         return join_lines([*lines, "empty"])
     if array.ndim == 0:
-        return join_lines([*lines, format(plain(array), style(array, look.precision))])
-    parts = to_matrices(array, axes, labels, look, mask, MOST_PANELS)
-    lines += side_by_side(_blocks(parts.shown, parts.corner, look), look)
-    lines += [ansi(line, "2", look) for line in wrapped(parts.hidden, look)]
+        return join_lines([*lines, format(to_python(array), number_format(array, style.precision))])
+    parts = to_matrices(view, MAX_MATRICES)
+    lines += side_by_side(_draw_matrices(parts.shown, parts.corner, style), style)
+    lines += [ansi(line, "2", style) for line in wrap(parts.hidden, style)]
     if any(part.masked.any() for part in parts.shown):
-        lines.append(ansi(f"{glyphs(look).masked} masked", "2", look))
+        lines.append(ansi(f"{glyphs(style).masked_mark} masked", "2", style))
     return join_lines(lines)
 
 
-def _blocks(parts: Sequence[Matrix], corner: str, look: Style) -> list[Block]:
-    """A table for each panel, all with the same rows and columns shown, the same widths and one style."""
-    rows = elide(parts[0].values.shape[0], MOST_ROWS)
-    wanted = elide(parts[0].values.shape[1], look.width)  # more could not fit
-    at = np.ix_(rows.where(), wanted.where())
-    form = style(np.concatenate([part.values[at][~part.masked[at]] for part in parts]), look.precision)
-    tables = [_texts(part, corner, rows, wanted, form, look) for part in parts]
-    wide = widths([row for table in tables for row in table])
-    stub = 1 if parts[0].rows else 0
-    whole = [spaces for spaces in (BETWEEN, TIGHT) if sum(wide) + spaces * (len(wide) - 1) <= look.width]
-    between = whole[0] if whole and not wanted.hidden else BETWEEN
-    kept = _fitting(wide[stub:], wanted, look.width - sum(wide[:stub]) - stub * between, between, look)
-    tables = [_opened(table, kept, stub, look) for table in tables]
-    wide = widths([row for table in tables for row in table])
+def _draw_matrices(parts: Sequence[Matrix], corner: str, style: Style) -> list[Block]:
+    """Draw a table for each matrix, all with the same rows, columns, widths and number format."""
+    height, width = parts[0].values.shape
+    rows, columns = elide(height, MAX_ROWS), elide(width, style.width)  # more could not fit
+    at = np.ix_(rows.indices(), columns.indices())
+    numbers = number_format(np.concatenate([part.values[at][~part.masked[at]] for part in parts]), style.precision)
+    tables = [_to_texts(part, corner, rows, columns, numbers, style) for part in parts]
+    stub = 1 if parts[0].rows else 0  # columns of row labels
+    sizes = column_widths([row for table in tables for row in table])
+    gaps = [gap for gap in (COLUMN_GAP, TIGHT_GAP) if sum(sizes) + gap * (len(sizes) - 1) <= style.width]
+    gap = gaps[0] if gaps and not columns.hidden else COLUMN_GAP
+    shown = _fit_columns(sizes[stub:], columns, style.width - sum(sizes[:stub]) - stub * gap, gap, style)
+    tables = [_hide_columns(table, shown, stub, style) for table in tables]
+    sizes = column_widths([row for table in tables for row in table])
     return [
-        grid(table, wide, look, left=range(stub), title=part.title, between=between)
+        grid(table, sizes, style, left=range(stub), title=part.title, gap=gap)
         for part, table in zip(parts, tables, strict=True)
     ]
 
 
-def _opened(table: list[list[str]], kept: Elision, stub: int, look: Style) -> list[list[str]]:
-    """The table with only the columns to keep after its first `stub`, and the count of the others."""
-    shown = kept._replace(size=len(table[0]) - stub)
-    marks = [_gap(kept.hidden, look)] + [glyphs(look).ellipsis] * (len(table) - 1)
-    return [row[:stub] + kept.gap(shown.of(row[stub:]), mark) for row, mark in zip(table, marks, strict=True)]
-
-
-def widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """How wide each column of these rows is."""
-    return [max(map(display_width, column)) for column in zip(*rows, strict=True)]
-
-
-def _texts(part: Matrix, corner: str, rows: Elision, shown: Elision, form: str, look: Style) -> list[list[str]]:
-    """The panel as text, its headings first and its row labels before each row."""
-    marks = glyphs(look)
-    at = np.ix_(rows.where(), shown.where())
+def _to_texts(
+    part: Matrix, corner: str, rows: Elision, columns: Elision, numbers: str, style: Style
+) -> list[list[str]]:
+    """Return the matrix as texts: its headings first, its row labels before each row."""
+    marks = glyphs(style)
+    at = np.ix_(rows.indices(), columns.indices())
     cells = [
-        [marks.masked if blocked else format(value, form) for value, blocked in zip(*pair, strict=True)]
-        for pair in zip(plain(part.values[at]), part.masked[at].tolist(), strict=True)
+        [marks.masked_mark if is_masked else format(value, numbers) for value, is_masked in zip(*pair, strict=True)]
+        for pair in zip(to_python(part.values[at]), part.masked[at].tolist(), strict=True)
     ]
-    heads = [label_text(name, look) for name in shown.of(part.columns)]
+    heads = [label_text(name, style) for name in columns.pick(part.columns)]
     if part.rows:
-        stubs = [label_text(name, look) for name in rows.of(part.rows)]
+        stubs = [label_text(name, style) for name in rows.pick(part.rows)]
         cells = [[stub, *row] for stub, row in zip(stubs, cells, strict=True)]
-        heads = [label_text(corner, look), *heads]
-    gap = [label_text(f"{marks.ellipsis} {rows.hidden} more", look), *[marks.ellipsis] * (len(heads) - 1)]
-    return [heads, *rows.gap(cells, gap)]
+        heads = [label_text(corner, style), *heads]
+    mark = [label_text(f"{marks.ellipsis} {rows.hidden} more", style), *[marks.ellipsis] * (len(heads) - 1)]
+    return [heads, *rows.with_gap(cells, mark)]
 
 
-def _gap(hidden: int, look: Style) -> str:
-    """The heading of the columns left out; short where every column is dear."""
-    return f"{glyphs(look).ellipsis} {hidden} more" if look.width >= 60 else f"+{hidden}"
+def _hide_columns(table: list[list[str]], shown: Elision, stub: int, style: Style) -> list[list[str]]:
+    """Keep the first `stub` columns of the table and those to show; count the others in one column."""
+    present = shown._replace(size=len(table[0]) - stub)
+    marks = [_hidden_heading(shown.hidden, style)] + [glyphs(style).ellipsis] * (len(table) - 1)
+    return [row[:stub] + shown.with_gap(present.pick(row[stub:]), mark) for row, mark in zip(table, marks, strict=True)]
 
 
-def _fitting(wide: Sequence[int], wanted: Elision, room: int, between: int, look: Style) -> Elision:
-    """The most columns of these widths that fit the room, at least one; `wanted` tells how many there are."""
-    if not wanted.hidden and sum(wide) + between * (len(wide) - 1) <= room:
-        return wanted
-    gap = display_width(_gap(wanted.size, look))
-    for most in range(len(wide) - 1, 1, -1):
-        kept = elide(wanted.size, most)
-        taken = sum(wide[: kept.head]) + sum(wide[len(wide) - kept.tail :]) + gap
-        if taken + between * most <= room:
-            return kept
-    return elide(wanted.size, 1)
+def _hidden_heading(hidden: int, style: Style) -> str:
+    """Return the heading of the column that stands for the hidden ones; a short one where the width is small."""
+    return f"{glyphs(style).ellipsis} {hidden} more" if style.width >= 60 else f"+{hidden}"
+
+
+def _fit_columns(sizes: Sequence[int], columns: Elision, room: int, gap: int, style: Style) -> Elision:
+    """Return the most columns of these widths that fit the room, at least one."""
+    if not columns.hidden and sum(sizes) + gap * (len(sizes) - 1) <= room:
+        return columns
+    mark = display_width(_hidden_heading(columns.size, style))
+    for limit in range(len(sizes) - 1, 1, -1):
+        shown = elide(columns.size, limit)
+        taken = sum(sizes[: shown.head]) + sum(sizes[len(sizes) - shown.tail :]) + mark
+        if taken + gap * limit <= room:
+            return shown
+    return elide(columns.size, 1)
+
+
+def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column of these rows.
+
+    >>> column_widths([["a", "key"], ["query", "日"]])
+    [5, 3]
+    """
+    return [max(map(display_width, column)) for column in zip(*rows, strict=True)]
 
 
 def grid(
     rows: Sequence[Sequence[str]],
-    wide: Sequence[int],
-    look: Style,
+    sizes: Sequence[int],
+    style: Style,
     *,
     left: Sequence[int] = (0,),
     title: str = "",
-    between: int = BETWEEN,
+    gap: int = COLUMN_GAP,
 ) -> Block:
-    """A table of texts, its headings first; the columns in `left` start at their left edge."""
-    from rich.box import SIMPLE_HEAD, Box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """Draw a table of texts, its headings first; the columns in `left` are left-aligned, the others right-aligned.
 
-    ruled = SIMPLE_HEAD if look.unicode else Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True)
-    table = Table(box=ruled, show_edge=False, pad_edge=False, padding=(0, between - 1, 0, 0))
-    for i, (text, width) in enumerate(zip(rows[0], wide, strict=True)):
-        justify = "left" if i in left else "right"
-        table.add_column(Text(text, "cyan"), justify=justify, width=width, no_wrap=True)  # type: ignore[arg-type]
-    for row in rows[1:]:
-        table.add_row(*[Text(text, _ink(text, i in left, look)) for i, text in enumerate(row)])
-    total = sum(wide) + between * (len(wide) - 1)
-    file = io.StringIO()
-    Console(
-        file=file,
-        width=total,
-        force_terminal=look.color,
-        color_system="standard" if look.color else None,
-        legacy_windows=False,
-        _environ={},  # the look has decided, not the environment
-    ).print(table)
-    return block(file.getvalue().splitlines(), total, title, look)
+    >>> print(*grid([["name", "size"], ["x", "3"]], [4, 4], Style()).lines, sep="\\n")
+    name  size
+    ──────────
+    x        3
+    """
+    total = sum(sizes) + gap * (len(sizes) - 1)
+    aligned = [[pad(text, sizes[i], right=i not in left) for i, text in enumerate(row)] for row in rows]
+    lines = [
+        (ansi(" " * (gap - 1), "1", style) + " ").join(ansi(cell, "1;36", style) for cell in aligned[0]),
+        ("─" if style.unicode else "-") * total,
+    ]
+    for texts, cells in zip(rows[1:], aligned[1:], strict=True):
+        colors = [_cell_color(text, i in left, style) for i, text in enumerate(texts)]
+        lines.append((" " * gap).join(ansi(cell, color, style) for cell, color in zip(cells, colors, strict=True)))
+    return block(lines, total, title, style)
 
 
-def _ink(text: str, is_label: bool, look: Style) -> str:
-    marks = glyphs(look)
-    if text in (marks.masked, marks.ellipsis, "-inf"):
-        return "dim"
-    return "cyan" if is_label else "red" if text in ("nan", "inf") else ""
+def _cell_color(text: str, is_label: bool, style: Style) -> str:
+    """Return the ANSI code of a cell: dim for what is masked or hidden, red for what is not finite."""
+    marks = glyphs(style)
+    if text in (marks.masked_mark, marks.ellipsis, "-inf"):
+        return "2"
+    return "36" if is_label else "31" if text in ("nan", "inf") else ""

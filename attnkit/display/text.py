@@ -1,4 +1,4 @@
-"""Strings measured in terminal columns: labels made harmless, cut to a width, set side by side."""
+"""Text in terminal columns: escape it, clip it to a width, put blocks side by side."""
 
 import textwrap
 from collections.abc import Sequence
@@ -7,26 +7,25 @@ from typing import NamedTuple
 from attnkit.display.style import Style
 from attnkit.errors import escaped
 
-LONGEST_LABEL = 16
-GUTTER = 3  # columns between two panels that stand side by side
+MAX_LABEL_WIDTH = 16
+BLOCK_GAP = 3  # columns between two blocks side by side
 
 
 class Glyphs(NamedTuple):
-    """The characters of our own that depend on the encoding; no shade may look like `masked` or `odd`."""
+    """The characters that depend on the encoding; no shade may look like `masked_mark` or `non_finite_mark`."""
 
     ellipsis: str
-    masked: str
-    odd: str
-    join: str
-    times: str
+    masked_mark: str
+    non_finite_mark: str
+    separator: str
     shades: str
 
 
-UNICODE = Glyphs("…", "·", "?", " · ", " × ", " ░▒▓█")
-ASCII = Glyphs("..", "x", "?", ", ", " x ", " .:-=+*#%@")
+UNICODE = Glyphs("…", "·", "?", " · ", " ░▒▓█")
+ASCII = Glyphs("..", "x", "?", ", ", " .:-=+*#%@")
 
-# The signs of the formulas, for terminals that have only ASCII.
-SPELLED = str.maketrans(
+# The symbols of formulas, for terminals that have only ASCII.
+ASCII_SPELLING = str.maketrans(
     {
         "ᵀ": "^T", "²": "^2", "₁": "1", "₂": "2", "₃": "3", "₄": "4", "ₖ": "_k",
         "√": "sqrt ", "·": "*", "×": "x", "⊙": "*", "−": "-", "–": "-", "…": "...", "∞": "inf", "Σ": "sum ",
@@ -36,13 +35,13 @@ SPELLED = str.maketrans(
 )  # fmt: skip
 
 
-def glyphs(look: Style) -> Glyphs:
-    """The characters that this look may use."""
-    return UNICODE if look.unicode else ASCII
+def glyphs(style: Style) -> Glyphs:
+    """Return the characters that the encoding of this style has."""
+    return UNICODE if style.unicode else ASCII
 
 
 def display_width(text: str) -> int:
-    """How many terminal columns a text takes: 2 for a wide character, 0 for a combining one.
+    """Return the width of a text in terminal columns: 2 for a wide character, 0 for a combining one.
 
     >>> display_width("cat"), display_width("日本"), display_width("e\\u0301")
     (3, 4, 1)
@@ -52,22 +51,22 @@ def display_width(text: str) -> int:
     return cell_len(text)
 
 
-def escape(text: str, look: Style) -> str:
-    """The text with every character visible: control characters escaped, blanks quoted.
+def escape(text: str, style: Style) -> str:
+    """Make every character of a text visible: escape control characters, quote blanks.
 
     >>> escape("a\\nb", Style()), escape(" ", Style()), escape("[pad]", Style())
     ('a\\\\nb', "' '", '[pad]')
     """
-    shown = escaped(text)
-    if not look.unicode:
-        shown = shown.encode("ascii", "backslashreplace").decode()
-    elif display_width(shown) == 0:  # combining characters alone would sit on the column before them
-        shown = text.encode("ascii", "backslashreplace").decode()
-    return shown if shown.strip() else repr(shown)
+    visible = escaped(text)
+    if not style.unicode:
+        visible = visible.encode("ascii", "backslashreplace").decode()
+    elif display_width(visible) == 0:  # combining characters alone would sit on the column before them
+        visible = text.encode("ascii", "backslashreplace").decode()
+    return visible if visible.strip() else repr(visible)
 
 
-def clip(text: str, width: int, look: Style) -> str:
-    """The text, its end replaced by an ellipsis where it is wider than `width`.
+def clip(text: str, width: int, style: Style) -> str:
+    """Cut a text to `width` columns, with an ellipsis at its end where it is wider.
 
     >>> clip("attention", 6, Style()), clip("attention", 6, Style(unicode=False)), clip("日本語", 4, Style())
     ('atten…', 'atte..', '日…')
@@ -76,79 +75,88 @@ def clip(text: str, width: int, look: Style) -> str:
 
     if display_width(text) <= width:
         return text
-    ellipsis = glyphs(look).ellipsis[:width]
+    ellipsis = glyphs(style).ellipsis[:width]
     return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis
 
 
-def pad(text: str, width: int) -> str:
-    """The text filled with spaces to `width` columns."""
-    return text + " " * (width - display_width(text))
+def pad(text: str, width: int, right: bool = False) -> str:
+    """Fill a text with spaces to `width` columns, at its left where it is aligned `right`.
+
+    >>> pad("日", 4), pad("cat", 4, right=True)
+    ('日  ', ' cat')
+    """
+    spaces = " " * (width - display_width(text))
+    return spaces + text if right else text + spaces
 
 
-def label_text(text: str, look: Style, longest: int = LONGEST_LABEL) -> str:
-    """A label fit for a table: harmless, and at most `longest` columns and a quarter of the width."""
-    return clip(escape(text, look), min(longest, max(look.width // 4, 6)), look)
+def label_text(text: str, style: Style, longest: int = MAX_LABEL_WIDTH) -> str:
+    """Escape a label and cut it to at most `longest` columns and a quarter of the width."""
+    return clip(escape(text, style), min(longest, max(style.width // 4, 6)), style)
 
 
-def ansi(text: str, code: str, look: Style) -> str:
-    """The text in an ANSI style such as "1" (bold) or "2" (dim), where the look has colours."""
-    return f"\x1b[{code}m{text}\x1b[0m" if look.color and text else text
+def ansi(text: str, code: str, style: Style) -> str:
+    """Wrap a text in an ANSI code such as "1" (bold) or "2" (dim), where the style has colours."""
+    return f"\x1b[{code}m{text}\x1b[0m" if style.color and text and code else text
 
 
 class Block(NamedTuple):
-    """Lines of one width, styled or not; the width is kept because escape codes hide it."""
+    """Lines of one width; the width is a field because escape codes hide it."""
 
     lines: list[str]
     width: int
 
 
-def block(lines: Sequence[str], width: int, title: str, look: Style) -> Block:
-    """A block of these lines, each `width` columns, under a title ("" for none)."""
-    wide = max(width, min(display_width(title), look.width))
-    filled = [line + " " * (wide - width) for line in lines]
-    heading = [ansi(pad(clip(title, wide, look), wide), "1", look)] if title else []
-    return Block(heading + filled, wide)
+def block(lines: Sequence[str], width: int, title: str, style: Style) -> Block:
+    """Make a block of these lines, each `width` columns, under a title ("" for none)."""
+    full_width = max(width, min(display_width(title), style.width))
+    filled = [line + " " * (full_width - width) for line in lines]
+    above = [ansi(pad(clip(title, full_width, style), full_width), "1", style)] if title else []
+    return Block(above + filled, full_width)
 
 
-def side_by_side(blocks: Sequence[Block], look: Style, grid: bool = True) -> list[str]:
-    """The blocks left to right, as many in a band as fit the width; one a band without `grid`."""
+def side_by_side(blocks: Sequence[Block], style: Style) -> list[str]:
+    """Place the blocks left to right, as many in a band as fit the width.
+
+    >>> side_by_side([Block(["a", "b"], 1), Block(["c"], 1)], Style()), side_by_side([Block(["a"], 30)] * 2, Style(40))
+    (['a   c', 'b    '], ['a', '', 'a'])
+    """
     bands: list[list[Block]] = []
-    for one in blocks:
-        if grid and bands and sum(b.width + GUTTER for b in bands[-1]) + one.width <= look.width:
-            bands[-1].append(one)
+    for item in blocks:
+        if bands and sum(other.width + BLOCK_GAP for other in bands[-1]) + item.width <= style.width:
+            bands[-1].append(item)
         else:
-            bands.append([one])
+            bands.append([item])
     lines: list[str] = []
     for band in bands:
-        if lines:
-            lines.append("")
-        for i in range(max(len(b.lines) for b in band)):
-            cells = (b.lines[i] if i < len(b.lines) else " " * b.width for b in band)
-            lines.append((" " * GUTTER).join(cells))
+        lines += [""] if lines else []
+        filled = [
+            item.lines + [" " * item.width] * (max(len(b.lines) for b in band) - len(item.lines)) for item in band
+        ]
+        lines += [(" " * BLOCK_GAP).join(cells) for cells in zip(*filled, strict=True)]
     return lines
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """The lines as one text, without spaces at their ends and without a last newline."""
+    """Join the lines into one text, without spaces at their ends and without a last newline."""
     return "\n".join(line.rstrip() for line in lines)
 
 
-def heading(name: str, about: str, formula: str, look: Style) -> list[str]:
-    """The first lines of a display: name in bold, what it is, and its formula beside or below it."""
-    name = escape(name, look) if name else ""
-    first, *more = wrapped(f"{name} {about}".strip(), look)
+def heading(name: str, description: str, formula: str, style: Style) -> list[str]:
+    """Return the first lines of a display: name in bold, description, formula beside or below them."""
+    name = escape(name, style) if name else ""
+    first, *more = wrap(f"{name} {description}".strip(), style)
     bold = len(name) if first.startswith(name) else len(first)
-    lines = [ansi(first[:bold], "1", look) + ansi(first[bold:], "2", look)]
-    lines += [ansi(line, "2", look) for line in more]
+    lines = [ansi(first[:bold], "1", style) + ansi(first[bold:], "2", style)]
+    lines += [ansi(line, "2", style) for line in more]
     if not formula:
         return lines
-    formula = "= " + escape(formula if look.unicode else formula.translate(SPELLED), look)
-    if not more and display_width(first) + 3 + display_width(formula) <= look.width:
+    formula = "= " + escape(formula if style.unicode else formula.translate(ASCII_SPELLING), style)
+    if not more and display_width(first) + 3 + display_width(formula) <= style.width:
         return [f"{lines[0]}   {formula}"]
-    return lines + wrapped("  " + formula, look)
+    return lines + wrap("  " + formula, style)
 
 
-def wrapped(text: str, look: Style) -> list[str]:
-    """The text in lines that fit the width, broken at spaces."""
-    lines = textwrap.wrap(text, look.width, subsequent_indent="    ", break_on_hyphens=False)
-    return [clip(line, look.width, look) for line in lines]  # textwrap takes wide characters for narrow ones
+def wrap(text: str, style: Style) -> list[str]:
+    """Break a text at spaces into lines that fit the width."""
+    lines = textwrap.wrap(text, style.width, subsequent_indent="    ", break_on_hyphens=False)
+    return [clip(line, style.width, style) for line in lines]  # textwrap counts a wide character as one column

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from attnkit.display import Style, heatmap, heatmap_grid
+from attnkit.display import Style, TensorView, heatmap, heatmap_grid
 from attnkit.errors import DataError
 
 WORDS = ["The", "cat", "sat"]
@@ -21,7 +21,7 @@ def drawn(text: str) -> str:
 
 
 def test_shades_and_masked() -> None:
-    shown = heatmap("weights", WEIGHTS, AXES, (WORDS, WORDS), Style(), formula="softmax(s)", mask=CAUSAL)
+    shown = heatmap(TensorView("weights", WEIGHTS, AXES, (WORDS, WORDS), Style(), formula="softmax(s)", mask=CAUSAL))
     assert shown == drawn("""
 weights (query 3, key 3) float64   = softmax(s)
     The cat sat
@@ -33,7 +33,7 @@ sat     ▒▒▒▒▒▒▒▒
 
 
 def test_ascii() -> None:
-    shown = heatmap("w", WEIGHTS, AXES, (WORDS, ["é", "b", "c"]), Style(unicode=False), mask=CAUSAL)
+    shown = heatmap(TensorView("w", WEIGHTS, AXES, (WORDS, ["é", "b", "c"]), Style(unicode=False), mask=CAUSAL))
     assert shown == drawn("""
 w (query 3, key 3) float64
     \\xe9   b    c
@@ -46,7 +46,7 @@ sat      ==========
 
 def test_labels_of_many_columns_are_written_downwards() -> None:
     names = ["a", "bc", "日本", "e\u0301e", "[/s]"] + [""] * 15
-    shown = heatmap("w", np.eye(20)[:1], AXES, (["q"], names), Style(width=60))
+    shown = heatmap(TensorView("w", np.eye(20)[:1], AXES, (["q"], names), Style(width=60)))
     assert shown.splitlines()[1:-1] == [
         "          [",
         "          /",
@@ -58,7 +58,7 @@ def test_labels_of_many_columns_are_written_downwards() -> None:
 
 def test_small_multiples_share_one_scale_even_about_zero() -> None:
     both = np.stack([WEIGHTS, -WEIGHTS])
-    shown = heatmap("w", both, ("head", *AXES), (None, WORDS, WORDS), Style())
+    shown = heatmap(TensorView("w", both, ("head", *AXES), (None, WORDS, WORDS), Style()))
     assert shown == drawn("""
 w (head 2, query 3, key 3) float64
 head 0       head 1
@@ -72,14 +72,10 @@ sat ▒▒▓▓▓▓   sat ▒▒░░░░
 """)
 
 
-def test_without_grid_maps_stand_below_each_other() -> None:
-    both = np.stack([WEIGHTS, -WEIGHTS])
-    shown = heatmap("w", both, ("head", *AXES), (None, WORDS, WORDS), Style(), grid=False)
-    assert [line for line in shown.splitlines() if line.startswith("head")] == ["head 0", "head 1"]
-
-
 def test_heads_of_a_few_tokens_have_their_labels() -> None:
-    shown = heatmap_grid("w", np.stack([WEIGHTS] * 2), ("head", *AXES), (None, WORDS, WORDS), Style(width=40))
+    shown = heatmap_grid(
+        TensorView("w", np.stack([WEIGHTS] * 2), ("head", *AXES), (None, WORDS, WORDS), Style(width=40))
+    )
     assert shown == drawn("""
 w (head 2, query 3, key 3) float64
 head 0       head 1
@@ -94,7 +90,9 @@ sat   ▒▒▒▒   sat   ▒▒▒▒
 
 
 def test_heads_of_many_tokens_are_compact() -> None:
-    shown = heatmap_grid("w", np.stack([np.eye(28)[:3]] * 2), ("head", *AXES), (None, WORDS, None), Style(width=64))
+    shown = heatmap_grid(
+        TensorView("w", np.stack([np.eye(28)[:3]] * 2), ("head", *AXES), (None, WORDS, None), Style(width=64))
+    )
     assert shown == drawn("""
 w (head 2, query 3, key 28) float64
 head 0                           head 1
@@ -107,7 +105,9 @@ head 0                           head 1
 
 
 def test_what_does_not_fit_is_left_out_and_counted() -> None:
-    shown = heatmap("w", np.tile(np.arange(100), (100, 1)), AXES, (None, None), Style(width=40)).splitlines()
+    shown = heatmap(
+        TensorView("w", np.tile(np.arange(100), (100, 1)), AXES, (None, None), Style(width=40))
+    ).splitlines()
     assert shown[1] == "   0         10        20     90      99"
     assert shown[2] == "0               ░░░░░░░░░░░…████████████"
     assert shown[44:47] == [
@@ -120,33 +120,36 @@ def test_what_does_not_fit_is_left_out_and_counted() -> None:
 
 def test_not_finite() -> None:
     values = np.array([[np.nan, np.inf, -np.inf, 0.0, 1.0]])
-    shown = heatmap("s", values, AXES, (None, None), Style()).splitlines()
+    shown = heatmap(TensorView("s", values, AXES, (None, None), Style())).splitlines()
     assert shown[-2:] == [
         "0  ?   ?   ·      ████",
         "0  ░▒▓█ 1   · masked   ? not finite",
     ]
-    assert heatmap("s", values[:, :3], AXES, (None, None), Style()).splitlines()[-1] == "· masked   ? not finite"
+    assert (
+        heatmap(TensorView("s", values[:, :3], AXES, (None, None), Style())).splitlines()[-1]
+        == "· masked   ? not finite"
+    )
 
 
 @pytest.mark.parametrize(
     "array", [np.full((2, 2), 7), np.zeros((2, 2)), np.array([[1.7e308, -1.7e308]]), np.array([[5e-324, 0]])]
 )
 def test_scales_at_their_limits(array: np.ndarray) -> None:
-    assert "?" not in heatmap("x", array, AXES, (None, None), Style())
+    assert "?" not in heatmap(TensorView("x", array, AXES, (None, None), Style()))
 
 
 def test_rank_0_1_and_empty() -> None:
-    assert heatmap("x", np.array([0, 1]), ("model",), (None,), Style()).splitlines()[1:] == [
+    assert heatmap(TensorView("x", np.array([0, 1]), ("model",), (None,), Style())).splitlines()[1:] == [
         " 0   1",
         "    ████",
         "0  ░▒▓█ 1",
     ]
-    assert heatmap("x", np.array(2), (), (), Style()) == "x scalar int64\n 0\n▒▒▒▒\n2  ░▒▓█ 2"
-    assert heatmap("x", np.zeros((2, 0)), AXES, (None, None), Style()).splitlines()[1:] == ["empty"]
+    assert heatmap(TensorView("x", np.array(2), (), (), Style())) == "x scalar int64\n 0\n▒▒▒▒\n2  ░▒▓█ 2"
+    assert heatmap(TensorView("x", np.zeros((2, 0)), AXES, (None, None), Style())).splitlines()[1:] == ["empty"]
 
 
 def test_colors_follow_the_value_and_carry_the_number() -> None:
-    shown = heatmap("w", WEIGHTS, AXES, (WORDS, WORDS), Style(color=True), mask=CAUSAL)
+    shown = heatmap(TensorView("w", WEIGHTS, AXES, (WORDS, WORDS), Style(color=True), mask=CAUSAL))
     cells = re.findall(r"48;2;(\d+);(\d+);(\d+);38;2;\d+;\d+;\d+m ([\d.]+) ", shown)
     by_value = {float(value): tuple(map(int, color)) for *color, value in cells}
     assert by_value[0.0] == (68, 1, 84)
@@ -155,23 +158,23 @@ def test_colors_follow_the_value_and_carry_the_number() -> None:
 
 
 def test_zero_is_the_neutral_color_of_both_signs() -> None:
-    shown = heatmap("w", np.array([[-2.0, 0.0, 1.0]]), AXES, (None, None), Style(color=True))
+    shown = heatmap(TensorView("w", np.array([[-2.0, 0.0, 1.0]]), AXES, (None, None), Style(color=True)))
     red, green, blue = map(int, re.findall(r"48;2;(\d+);(\d+);(\d+);38;2;0;0;0m *0\.00", shown)[0])
     assert min(red, green, blue) > 230
 
 
 def test_a_mask_that_does_not_broadcast() -> None:
     with pytest.raises(DataError, match=r"mask \(2, 2\) does not broadcast"):
-        heatmap("w", WEIGHTS, AXES, (None, None), Style(), mask=np.ones((2, 2), bool))
+        heatmap(TensorView("w", WEIGHTS, AXES, (None, None), Style(), mask=np.ones((2, 2), bool)))
 
 
 @pytest.mark.parametrize("color", [False, True])
 def test_64_by_64_takes_milliseconds(color: bool) -> None:
     values, look = np.random.default_rng(0).random((64, 64)), Style(width=200, color=color)
-    heatmap("w", values, AXES, (None, None), look)  # imports
+    heatmap(TensorView("w", values, AXES, (None, None), look))  # imports
     taken = []
     for _ in range(5):
         start = time.perf_counter()
-        heatmap("w", values, AXES, (None, None), look)
+        heatmap(TensorView("w", values, AXES, (None, None), look))
         taken.append(time.perf_counter() - start)
     assert min(taken) < 0.01

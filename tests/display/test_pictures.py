@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from attnkit.display import Style, export_picture, heatmap, tensor_table
+from attnkit.display import Style, TensorView, export_picture, heatmap, tensor_table
 
 LABELS = ["<a&b>", "日本", "{x}", "[/s]"]
 LOOK = Style(width=60, color=True)
@@ -17,7 +17,7 @@ TITLE = "attend <x> & {y}\x1b\n"
 @pytest.fixture
 def shown() -> str:
     labels = (LABELS, LABELS)
-    parts = [draw("w", np.eye(4), ("query", "key"), labels, LOOK) for draw in (tensor_table, heatmap)]
+    parts = [draw(TensorView("w", np.eye(4), ("query", "key"), labels, LOOK)) for draw in (tensor_table, heatmap)]
     return "\n\n".join(parts)
 
 

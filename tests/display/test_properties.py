@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from rich.cells import cell_len
 
-from attnkit.display import Style, candidates_table, heatmap, heatmap_grid, statistics_table, tensor_list, tensor_table
+from attnkit.display import (
+    Style,
+    TensorView,
+    candidates_table,
+    heatmap,
+    heatmap_grid,
+    statistics_table,
+    tensor_list,
+    tensor_table,
+)
 
 AXES = ("batch", "head", "query", "key")
 ODD = [
@@ -71,7 +80,7 @@ def check(text: str, look: Style) -> None:
 @given(given_=labelled(), look=looks, name=words, formula=words)
 def test_every_tensor_fits(draw, given_, look, name, formula) -> None:
     array, axes, labels, mask = given_
-    shown = draw(name, array, axes, labels, look, formula=formula, mask=mask)
+    shown = draw(TensorView(name, array, axes, labels, look, formula=formula, mask=mask))
     check(shown, look)
     assert array.size or shown.endswith("empty")
 
@@ -105,7 +114,7 @@ def test_every_candidate_fits(rows, top, vocabulary, look) -> None:
 def test_no_cell_of_a_table_is_empty(array, label, width, keep) -> None:
     labels = ([label] * array.shape[0], [label] * array.shape[1])
     mask = np.full(array.shape, keep)
-    shown = tensor_table("x", array, ("query", "key"), labels, Style(width), mask=mask).splitlines()
+    shown = tensor_table(TensorView("x", array, ("query", "key"), labels, Style(width), mask=mask)).splitlines()
     rule = next(i for i, line in enumerate(shown) if set(line) == {"─"})
     counts = {len(line.split()) for line in shown[rule + 1 :] if not line.startswith(("… ", "· masked"))}
     line = shown[rule - 1]  # `… 90 more` is one heading

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from attnkit.display import Style, tensor_table
+from attnkit.display import Style, TensorView, tensor_table
 from attnkit.errors import DataError
 
 WORDS = ["The", "cat", "sat"]
@@ -19,7 +19,7 @@ def drawn(text: str) -> str:
 
 
 def test_one_matrix() -> None:
-    shown = tensor_table("scores", SCORES, ("query", "key"), (WORDS, WORDS), Style(), formula="Q Kᵀ")
+    shown = tensor_table(TensorView("scores", SCORES, ("query", "key"), (WORDS, WORDS), Style(), formula="Q Kᵀ"))
     assert shown == drawn("""
 scores (query 3, key 3) float32   = Q Kᵀ
 query\\key     The     cat     sat
@@ -32,7 +32,9 @@ sat        2.0000  2.0000  4.0000
 
 def test_ascii() -> None:
     shown = tensor_table(
-        "scores", SCORES, ("query", "key"), (WORDS, ["é", "…", "ok"]), Style(unicode=False), formula="Q Kᵀ/√2"
+        TensorView(
+            "scores", SCORES, ("query", "key"), (WORDS, ["é", "…", "ok"]), Style(unicode=False), formula="Q Kᵀ/√2"
+        )
     )
     assert shown == drawn("""
 scores (query 3, key 3) float32   = Q K^T/sqrt 2
@@ -46,7 +48,9 @@ sat        2.0000  2.0000  4.0000
 
 def test_heads_stand_side_by_side_and_masked_is_not_zero() -> None:
     both = np.stack([SCORES, SCORES / -3])
-    shown = tensor_table("s", both, ("head", "query", "key"), (None, WORDS, WORDS), Style(precision=1), mask=CAUSAL)
+    shown = tensor_table(
+        TensorView("s", both, ("head", "query", "key"), (None, WORDS, WORDS), Style(precision=1), mask=CAUSAL)
+    )
     assert shown == drawn("""
 s (head 2, query 3, key 3) float32
 head 0                        head 1
@@ -60,7 +64,9 @@ sat         2.0   2.0   4.0   sat        -0.7  -0.7  -1.3
 
 
 def test_rows_and_columns_that_do_not_fit_are_counted() -> None:
-    shown = tensor_table("x", np.arange(4000).reshape(100, 40), ("token", "model"), (None, None), NARROW).splitlines()
+    shown = tensor_table(
+        TensorView("x", np.arange(4000).reshape(100, 40), ("token", "model"), (None, None), NARROW)
+    ).splitlines()
     assert (
         shown[:4]
         == drawn("""
@@ -82,16 +88,18 @@ token\\mod…     0     1     2  +36    39
 
 
 def test_matrices_beyond_the_eighth_are_counted() -> None:
-    one = tensor_table("w", np.ones((12, 1, 1), int), ("head", "query", "key"), (None, None, None), NARROW)
+    one = tensor_table(TensorView("w", np.ones((12, 1, 1), int), ("head", "query", "key"), (None, None, None), NARROW))
     assert one.splitlines()[-1] == "… 4 more heads"
-    two = tensor_table("w", np.ones((2, 12, 1, 1), int), ("batch", "head", "query", "key"), [None] * 4, NARROW)
+    two = tensor_table(
+        TensorView("w", np.ones((2, 12, 1, 1), int), ("batch", "head", "query", "key"), [None] * 4, NARROW)
+    )
     assert two.splitlines()[-1] == "… 16 more matrices"
     assert "batch 0 · head 7" in two
 
 
 def test_rank_0_and_1() -> None:
-    assert tensor_table("loss", np.array(0.25), (), (), Style()) == "loss scalar float64\n0.2500"
-    assert tensor_table("ids", np.array([464, 3797]), ("token",), (["The", "cat"],), Style()) == drawn("""
+    assert tensor_table(TensorView("loss", np.array(0.25), (), (), Style())) == "loss scalar float64\n0.2500"
+    assert tensor_table(TensorView("ids", np.array([464, 3797]), ("token",), (["The", "cat"],), Style())) == drawn("""
 ids (token 2) int64
 The   cat
 ─────────
@@ -101,7 +109,7 @@ The   cat
 
 def test_labels_of_each_batch_row() -> None:
     labels = [["a", "b"], ["c", "[pad]"]]
-    ids = tensor_table("ids", np.array([[1, 2], [3, 0]]), ("batch", "token"), (None, labels), Style())
+    ids = tensor_table(TensorView("ids", np.array([[1, 2], [3, 0]]), ("batch", "token"), (None, labels), Style()))
     assert ids == drawn("""
 ids (batch 2, token 2) int64
 batch 0    batch 1
@@ -109,7 +117,9 @@ a      b   c  [pad]
 ────────   ────────
 1      2   3      0
 """)
-    x = tensor_table("x", np.zeros((2, 2, 1), int), ("batch", "token", "model"), (None, labels, None), Style())
+    x = tensor_table(
+        TensorView("x", np.zeros((2, 2, 1), int), ("batch", "token", "model"), (None, labels, None), Style())
+    )
     assert [line.split() for line in x.splitlines()[4:]] == [["a", "0", "c", "0"], ["b", "0", "[pad]", "0"]]
 
 
@@ -127,7 +137,7 @@ def test_labels_are_literal() -> None:
         "x" * 17,
         "日本語" * 4,
     ]
-    shown = tensor_table("x", np.zeros((11, 1), int), ("token", "model"), (labels, None), Style())
+    shown = tensor_table(TensorView("x", np.zeros((11, 1), int), ("token", "model"), (labels, None), Style()))
     assert [line.rsplit(maxsplit=1)[0].strip() for line in shown.splitlines()[3:]] == [
         *["[pad]", "[/s]", "[bold]", ":smile:", "a\\nb", "\\x1b[31m", "''", "' '", "\\u0301"],
         *["xxxxxxxxxxxxxxx…", "日本語日本語日…"],
@@ -150,29 +160,31 @@ def test_labels_are_literal() -> None:
     ],
 )
 def test_one_style_of_numbers_a_table(array: np.ndarray, cells: str) -> None:
-    shown = tensor_table("x", array, ("model",), (None,), Style(precision=2))
+    shown = tensor_table(TensorView("x", array, ("model",), (None,), Style(precision=2)))
     assert shown.splitlines()[-1].split() == cells.split()
 
 
 def test_the_style_is_that_of_the_numbers_not_masked() -> None:
-    shown = tensor_table("s", np.array([0.5, -1e9]), ("key",), (None,), Style(), mask=np.array([True, False]))
+    shown = tensor_table(
+        TensorView("s", np.array([0.5, -1e9]), ("key",), (None,), Style(), mask=np.array([True, False]))
+    )
     assert shown.splitlines()[-2:] == ["0.5000  ·", "· masked"]
 
 
 def test_empty() -> None:
-    shown = tensor_table("x", np.zeros((0, 5), np.float32), ("token", "model"), (None, None), Style())
+    shown = tensor_table(TensorView("x", np.zeros((0, 5), np.float32), ("token", "model"), (None, None), Style()))
     assert shown == "x (token 0, model 5) float32\nempty"
 
 
 def test_labels_that_do_not_fit_the_shape_give_way_to_indices() -> None:
-    shown = tensor_table("x", np.zeros((2, 1), int), ("token", "model"), (["only"], None), Style())
+    shown = tensor_table(TensorView("x", np.zeros((2, 1), int), ("token", "model"), (["only"], None), Style()))
     assert [line.split()[0] for line in shown.splitlines()[3:]] == ["0", "1"]
 
 
 def test_a_long_heading_is_wrapped_not_cut() -> None:
     axes = ("batch", "head", "query", "key")
     formula = "softmax(Q Kᵀ / √d_k + mask) V W_o + b_o"
-    shown = tensor_table("weights", np.ones((1, 1, 1, 1)), axes, [None] * 4, NARROW, formula=formula)
+    shown = tensor_table(TensorView("weights", np.ones((1, 1, 1, 1)), axes, [None] * 4, NARROW, formula=formula))
     assert (
         shown.splitlines()[:4]
         == drawn("""
@@ -185,11 +197,11 @@ weights (batch 1, head 1, query 1, key
 
 
 def test_color_marks_name_headings_and_masked() -> None:
-    shown = tensor_table("s", SCORES, ("query", "key"), (WORDS, WORDS), Style(color=True), mask=CAUSAL)
+    shown = tensor_table(TensorView("s", SCORES, ("query", "key"), (WORDS, WORDS), Style(color=True), mask=CAUSAL))
     assert shown.startswith("\x1b[1ms\x1b[0m\x1b[2m (query 3, key 3) float32\x1b[0m")
     assert "\x1b[2m" in shown.splitlines()[3]
 
 
 def test_a_mask_that_does_not_broadcast() -> None:
     with pytest.raises(DataError, match=r"mask \(2, 2\) does not broadcast to the tensor \(3, 3\)"):
-        tensor_table("s", SCORES, ("query", "key"), (None, None), Style(), mask=np.ones((2, 2), bool))
+        tensor_table(TensorView("s", SCORES, ("query", "key"), (None, None), Style(), mask=np.ones((2, 2), bool)))
