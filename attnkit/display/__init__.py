@@ -1,7 +1,7 @@
 """Tables, heat maps and pictures of tensors: arrays to text for a terminal; nothing here prints."""
 
 from attnkit.display.export import export_picture
-from attnkit.display.facts import facts, facts_table
+from attnkit.display.facts import property_list, text_table
 from attnkit.display.generation import beams_table, choice_table, dim_then_bold, scores_table
 from attnkit.display.heatmaps import heatmap, heatmap_grid
 from attnkit.display.slicing import TensorView
@@ -25,13 +25,13 @@ __all__ = [
     "detect_style",
     "dim_then_bold",
     "export_picture",
-    "facts",
-    "facts_table",
     "heatmap",
     "heatmap_grid",
     "human_size",
+    "property_list",
     "scores_table",
     "statistics_table",
     "tensor_list",
     "tensor_table",
+    "text_table",
 ]

@@ -11,10 +11,10 @@ from attnkit.display.text import ASCII_SPELLING, ansi, display_width, escape, he
 MIN_LAST_COLUMN = 16  # columns that are too few for the last column of a table
 
 
-def facts(title: str, rows: Sequence[tuple[str, str]], style: Style) -> str:
+def property_list(title: str, rows: Sequence[tuple[str, str]], style: Style) -> str:
     """Draw a list of names and their values, a line each, more where a value does not fit the width.
 
-    >>> print(facts("model", [("family", "bert"), ("width", "4")], Style()))
+    >>> print(property_list("model", [("family", "bert"), ("width", "4")], Style()))
     model
     family  bert
     width   4
@@ -28,12 +28,12 @@ def facts(title: str, rows: Sequence[tuple[str, str]], style: Style) -> str:
     return join_lines(lines)
 
 
-def facts_table(
+def text_table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], style: Style, title: str = "", footer: str = ""
 ) -> str:
     """Draw a table of texts; the last column takes as many lines as it needs, `footer` is a line below.
 
-    >>> print(facts_table(["layer", "parameters"], [["norm", "gamma, beta"]], Style(), footer="1 layer"))
+    >>> print(text_table(["layer", "parameters"], [["norm", "gamma, beta"]], Style(), footer="1 layer"))
     layer  parameters
     ──────────────────
     norm   gamma, beta

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from attnkit.display.facts import facts_table
+from attnkit.display.facts import text_table
 from attnkit.display.style import Style
 from attnkit.display.text import ansi, glyphs
 from attnkit.errors import escaped
@@ -43,7 +43,7 @@ def choice_table(
         [*removed, f"chosen: {chosen[0]} ({own} {_format_decimals(chosen[1:], style)[0]})"]
     )
     heads = ["id", "token", "logit", "probability", after][:width]
-    return facts_table(*_align_numbers(heads, cells, range(2, width)), style, title, footer)
+    return text_table(*_align_numbers(heads, cells, range(2, width)), style, title, footer)
 
 
 def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None, str]], style: Style) -> str:
@@ -62,7 +62,7 @@ def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None
         [state, *("-" if number is None else _format_decimals([number], style)[0] for number in numbers), text]
         for state, *numbers, text in rows
     ]
-    return facts_table(*_align_numbers(["beam", "sum", "score", "text"], cells, (1, 2)), style, title)
+    return text_table(*_align_numbers(["beam", "sum", "score", "text"], cells, (1, 2)), style, title)
 
 
 def _format_decimals(numbers: Sequence[float], style: Style) -> list[str]:
@@ -111,4 +111,4 @@ def scores_table(
     texts = _format_decimals([total, mean, perplexity], style)
     footer = f"{count} token{'' if count == 1 else 's'}, sum {texts[0]}, mean {texts[1]}, perplexity {texts[2]}"
     heads = ["token", "id", "log-probability", "probability", "rank"]
-    return facts_table(*_align_numbers(heads, cells, (1, 2, 3, 4)), style, footer=footer)
+    return text_table(*_align_numbers(heads, cells, (1, 2, 3, 4)), style, footer=footer)

@@ -118,10 +118,10 @@ def _draw_maps(view: TensorView, limit: int, is_compact: bool) -> str:
     if view.array.size == 0:
         return join_lines([*lines, "empty"])
     parts = to_matrices(view, limit)
-    scale = _make_scale(parts.shown, style)
-    layout = _choose_layout(parts.shown, limit == MAX_MAPS and len(parts.shown) == 1, is_compact, style)
-    levels = [scale.levels(part, layout.rows, layout.columns) for part in parts.shown]
-    blocks = [_draw_map(part, level, scale, layout, style) for part, level in zip(parts.shown, levels, strict=True)]
+    scale = _make_scale(parts.matrices, style)
+    layout = _choose_layout(parts.matrices, limit == MAX_MAPS and len(parts.matrices) == 1, is_compact, style)
+    levels = [scale.levels(part, layout.rows, layout.columns) for part in parts.matrices]
+    blocks = [_draw_map(part, level, scale, layout, style) for part, level in zip(parts.matrices, levels, strict=True)]
     lines += side_by_side(blocks, style)
     for note in (parts.hidden, _hidden_note(layout)):
         lines += [ansi(line, "2", style) for line in wrap(note, style)]
@@ -245,10 +245,10 @@ def _fill_cells(part: Matrix, levels: list[list[int]], scale: Scale, layout: Lay
     return rows
 
 
-def _ticks(shown: Elision) -> list[str]:
+def _ticks(elision: Elision) -> list[str]:
     """Return every tenth index and the last, "" between them."""
-    last = shown.size - 1
-    return [str(i) if i % 10 == 0 or (i == last and i % 10 > 1) else "" for i in shown.indices().tolist()]
+    last = elision.size - 1
+    return [str(i) if i % 10 == 0 or (i == last and i % 10 > 1) else "" for i in elision.indices().tolist()]
 
 
 def _column_header(part: Matrix, layout: Layout, width: int, style: Style) -> list[str]:
@@ -261,11 +261,11 @@ def _column_header(part: Matrix, layout: Layout, width: int, style: Style) -> li
     return [_ruler(layout.columns, width, display_width(glyphs(style).ellipsis))]
 
 
-def _ruler(shown: Elision, width: int, gap: int) -> str:
+def _ruler(elision: Elision, width: int, gap: int) -> str:
     """Return the ticks above their columns, without those that would overlap."""
     line = ""
-    for i, mark in enumerate(_ticks(shown)):
-        at = i + (gap if i >= shown.head else 0)
+    for i, mark in enumerate(_ticks(elision)):
+        at = i + (gap if i >= elision.head else 0)
         start = max(min(at, width - len(mark)), 0)  # the last one ends where the map ends
         if mark and (not line or start > len(line)):
             line = line.ljust(start) + mark

@@ -58,7 +58,7 @@ class Matrix(NamedTuple):
 class Matrices(NamedTuple):
     """The matrices to show, a line that counts the hidden ones ("" for none), and the corner of their tables."""
 
-    shown: list[Matrix]
+    matrices: list[Matrix]
     hidden: str
     corner: str
 
@@ -69,19 +69,19 @@ def to_matrices(view: TensorView, limit: int) -> Matrices:
     Raises DataError where the mask does not broadcast to the array.
 
     >>> parts = to_matrices(TensorView("w", np.zeros((3, 2, 2)), ("head", "query", "key"), [None] * 3), 2)
-    >>> [matrix.title for matrix in parts.shown], parts.hidden, parts.corner
+    >>> [matrix.title for matrix in parts.matrices], parts.hidden, parts.corner
     (['head 0', 'head 1'], '… 1 more heads', 'query\\\\key')
     """
     array, axes, style = view.array, view.axes, view.style
     masked = _invert_mask(view)
     inner = _matrix_rank(view)
     leading = array.shape[: array.ndim - inner]
-    shown = []
+    matrices = []
     for index in islice(np.ndindex(leading), limit):
         batch = index[axes.index("batch")] if "batch" in axes[: len(leading)] else None
         names = [_index_labels(view.labels[i], size, batch) for i, size in enumerate(array.shape)]
         parts = [f"{escape(axes[i], style)} {escape(names[i][at], style)}" for i, at in enumerate(index)]
-        shown.append(
+        matrices.append(
             Matrix(
                 title=glyphs(style).separator.join(parts),
                 values=np.atleast_2d(array[index]),
@@ -91,7 +91,7 @@ def to_matrices(view: TensorView, limit: int) -> Matrices:
             )
         )
     corner = "\\".join(escape(axis, style) for axis in axes[-2:]) if inner == 2 else ""
-    return Matrices(shown, _count_hidden(leading, axes, len(shown), style), corner)
+    return Matrices(matrices, _count_hidden(leading, axes, len(matrices), style), corner)
 
 
 def _invert_mask(view: TensorView) -> Array:
@@ -123,9 +123,9 @@ def _index_labels(labels: Labels | None, size: int, batch: int | None) -> list[s
     return [str(label) for label in labels] if labels and len(labels) == size else [str(i) for i in range(size)]
 
 
-def _count_hidden(leading: tuple[int, ...], axes: Sequence[str], shown: int, style: Style) -> str:
+def _count_hidden(leading: tuple[int, ...], axes: Sequence[str], visible: int, style: Style) -> str:
     """Return a line such as `… 4 more heads`, "" where every matrix is shown."""
-    hidden = int(np.prod(leading)) - shown
+    hidden = int(np.prod(leading)) - visible
     if hidden <= 0:
         return ""
     kind = "matrices" if len(leading) > 1 else pluralize(escape(axes[0], style))
@@ -163,9 +163,9 @@ class Elision(NamedTuple):
         """Return the indices that are shown."""
         return np.concatenate([np.arange(self.head), np.arange(self.size - self.tail, self.size)])
 
-    def with_gap(self, shown: Sequence[T], mark: T) -> list[T]:
-        """Insert the mark into the shown items where others are hidden."""
-        return [*shown[: self.head], mark, *shown[self.head :]] if self.hidden else list(shown)
+    def with_gap(self, visible: Sequence[T], mark: T) -> list[T]:
+        """Insert the mark into the visible items where others are hidden."""
+        return [*visible[: self.head], mark, *visible[self.head :]] if self.hidden else list(visible)
 
 
 def elide(size: int, limit: int) -> Elision:

@@ -140,17 +140,17 @@ def candidates_table(
     above = heading(title, "", formula, style) if title or formula else []
     if ids.size == 0:
         return join_lines([*above, "empty"])
-    shown = elide(len(rows), MAX_ROWS)
+    elision = elide(len(rows), MAX_ROWS)
     columns = [
-        _rank_cells([_token_text(token, words, style) for token in shown.pick(rank)], shown.pick(chances), style)
+        _rank_cells([_token_text(token, words, style) for token in elision.pick(rank)], elision.pick(chances), style)
         for rank, chances in zip(ids.T.tolist(), to_python(probs.T), strict=True)
     ]
-    names = [label_text(name, style) for name in shown.pick(rows)]
+    names = [label_text(name, style) for name in elision.pick(rows)]
     body = [list(row) for row in zip(names, *columns, strict=True)]
     marks = glyphs(style)
-    gap = [f"{marks.ellipsis} {shown.hidden} more", *[marks.ellipsis] * len(columns)]
+    gap = [f"{marks.ellipsis} {elision.hidden} more", *[marks.ellipsis] * len(columns)]
     heads = [corner, *(_ordinal(i + 1) for i in range(len(columns)))]
-    return join_lines([*above, *_fold_columns(heads, shown.with_gap(body, gap), style, left=len(heads))])
+    return join_lines([*above, *_fold_columns(heads, elision.with_gap(body, gap), style, left=len(heads))])
 
 
 def _token_text(token: int, words: Sequence[str] | None, style: Style) -> str:

@@ -46,9 +46,9 @@ def tensor_table(view: TensorView) -> str:
     if array.ndim == 0:
         return join_lines([*lines, format(to_python(array), number_format(array, style.precision))])
     parts = to_matrices(view, MAX_MATRICES)
-    lines += side_by_side(_draw_matrices(parts.shown, parts.corner, style), style)
+    lines += side_by_side(_draw_matrices(parts.matrices, parts.corner, style), style)
     lines += [ansi(line, "2", style) for line in wrap(parts.hidden, style)]
-    if any(part.masked.any() for part in parts.shown):
+    if any(part.masked.any() for part in parts.matrices):
         lines.append(ansi(f"{glyphs(style).masked_mark} masked", "2", style))
     return join_lines(lines)
 
@@ -64,8 +64,8 @@ def _draw_matrices(parts: Sequence[Matrix], corner: str, style: Style) -> list[B
     sizes = column_widths([row for table in tables for row in table])
     gaps = [gap for gap in (COLUMN_GAP, TIGHT_GAP) if sum(sizes) + gap * (len(sizes) - 1) <= style.width]
     gap = gaps[0] if gaps and not columns.hidden else COLUMN_GAP
-    shown = _fit_columns(sizes[stub:], columns, style.width - sum(sizes[:stub]) - stub * gap, gap, style)
-    tables = [_hide_columns(table, shown, stub, style) for table in tables]
+    elision = _fit_columns(sizes[stub:], columns, style.width - sum(sizes[:stub]) - stub * gap, gap, style)
+    tables = [_hide_columns(table, elision, stub, style) for table in tables]
     sizes = column_widths([row for table in tables for row in table])
     return [
         grid(table, sizes, style, left=range(stub), title=part.title, gap=gap)
@@ -92,15 +92,17 @@ def _to_texts(
     return [heads, *rows.with_gap(cells, mark)]
 
 
-def _hide_columns(table: list[list[str]], shown: Elision, stub: int, style: Style) -> list[list[str]]:
+def _hide_columns(table: list[list[str]], elision: Elision, stub: int, style: Style) -> list[list[str]]:
     """Keep the first `stub` columns of the table and those to show; count the others in one column."""
-    present = shown._replace(size=len(table[0]) - stub)
-    marks = [_hidden_heading(shown.hidden, style)] + [glyphs(style).ellipsis] * (len(table) - 1)
-    return [row[:stub] + shown.with_gap(present.pick(row[stub:]), mark) for row, mark in zip(table, marks, strict=True)]
+    present = elision._replace(size=len(table[0]) - stub)
+    marks = [_hidden_heading(elision.hidden, style)] + [glyphs(style).ellipsis] * (len(table) - 1)
+    return [
+        row[:stub] + elision.with_gap(present.pick(row[stub:]), mark) for row, mark in zip(table, marks, strict=True)
+    ]
 
 
 def _hidden_heading(hidden: int, style: Style) -> str:
-    """Return the heading of the column that stands for the hidden ones; a short one where the width is small."""
+    """Return the heading of the column that replaces the hidden ones, short where the width is small."""
     return f"{glyphs(style).ellipsis} {hidden} more" if style.width >= 60 else f"+{hidden}"
 
 
@@ -110,10 +112,10 @@ def _fit_columns(sizes: Sequence[int], columns: Elision, room: int, gap: int, st
         return columns
     mark = display_width(_hidden_heading(columns.size, style))
     for limit in range(len(sizes) - 1, 1, -1):
-        shown = elide(columns.size, limit)
-        taken = sum(sizes[: shown.head]) + sum(sizes[len(sizes) - shown.tail :]) + mark
+        elision = elide(columns.size, limit)
+        taken = sum(sizes[: elision.head]) + sum(sizes[len(sizes) - elision.tail :]) + mark
         if taken + gap * limit <= room:
-            return shown
+            return elision
     return elide(columns.size, 1)
 
 

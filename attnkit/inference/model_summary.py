@@ -114,7 +114,7 @@ def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
 
 def model_facts(checkpoint: "Checkpoint", look: Style) -> str:
     """The model, its stored tensors and its layers, those that are alike in one row."""
-    told = display.facts(checkpoint.folder, facts(checkpoint), look)
+    told = display.property_list(checkpoint.folder, facts(checkpoint), look)
     return "\n\n".join([told, tensor_rows(checkpoint, look, fold=True), layer_table(checkpoint, look)])
 
 
@@ -129,7 +129,7 @@ def tensor_rows(checkpoint: "Checkpoint", look: Style, fold: bool) -> str:
     ]
     idle = len(stored) - len(published_axes(checkpoint))
     last = f"{len(stored)} tensors" + f", {idle} not used" * bool(idle) + "; --list: one a line" * fold
-    return display.facts_table(["tensor", "shape"], cells, look, footer=last)
+    return display.text_table(["tensor", "shape"], cells, look, footer=last)
 
 
 def layer_table(checkpoint: "Checkpoint", look: Style) -> str:
@@ -140,7 +140,7 @@ def layer_table(checkpoint: "Checkpoint", look: Style) -> str:
     }
     cells = [[layer, tool, said] for layer, (tool, said), _ in alike(named)]
     last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
-    return display.facts_table(["layer", "tool", "parameters"], cells, look, footer=last)
+    return display.text_table(["layer", "tool", "parameters"], cells, look, footer=last)
 
 
 def parameters(checkpoint: "Checkpoint", layer: str) -> str:

@@ -15,14 +15,14 @@ CAUSAL = np.tril(np.ones((3, 3), bool))
 AXES = ("query", "key")
 
 
-def drawn(text: str) -> str:
+def golden(text: str) -> str:
     """A golden text as written below: without its first and last line break."""
     return text.strip("\n")
 
 
 def test_shades_and_masked() -> None:
-    shown = heatmap(TensorView("weights", WEIGHTS, AXES, (WORDS, WORDS), Style(), formula="softmax(s)", mask=CAUSAL))
-    assert shown == drawn("""
+    text = heatmap(TensorView("weights", WEIGHTS, AXES, (WORDS, WORDS), Style(), formula="softmax(s)", mask=CAUSAL))
+    assert text == golden("""
 weights (query 3, key 3) float64   = softmax(s)
     The cat sat
 The ████ ·   ·
@@ -33,8 +33,8 @@ sat     ▒▒▒▒▒▒▒▒
 
 
 def test_ascii() -> None:
-    shown = heatmap(TensorView("w", WEIGHTS, AXES, (WORDS, ["é", "b", "c"]), Style(unicode=False), mask=CAUSAL))
-    assert shown == drawn("""
+    text = heatmap(TensorView("w", WEIGHTS, AXES, (WORDS, ["é", "b", "c"]), Style(unicode=False), mask=CAUSAL))
+    assert text == golden("""
 w (query 3, key 3) float64
     \\xe9   b    c
 The @@@@@  x    x
@@ -44,10 +44,10 @@ sat      ==========
 """)
 
 
-def test_labels_of_many_columns_are_written_downwards() -> None:
+def test_labels_of_many_columns_are_vertical() -> None:
     names = ["a", "bc", "日本", "e\u0301e", "[/s]"] + [""] * 15
-    shown = heatmap(TensorView("w", np.eye(20)[:1], AXES, (["q"], names), Style(width=60)))
-    assert shown.splitlines()[1:-1] == [
+    text = heatmap(TensorView("w", np.eye(20)[:1], AXES, (["q"], names), Style(width=60)))
+    assert text.splitlines()[1:-1] == [
         "          [",
         "          /",
         "    b 日e\u0301 s ' ' ' ' ' ' ' ' ' ' ' ' ' ' '",
@@ -58,8 +58,8 @@ def test_labels_of_many_columns_are_written_downwards() -> None:
 
 def test_small_multiples_share_one_scale_even_about_zero() -> None:
     both = np.stack([WEIGHTS, -WEIGHTS])
-    shown = heatmap(TensorView("w", both, ("head", *AXES), (None, WORDS, WORDS), Style()))
-    assert shown == drawn("""
+    text = heatmap(TensorView("w", both, ("head", *AXES), (None, WORDS, WORDS), Style()))
+    assert text == golden("""
 w (head 2, query 3, key 3) float64
 head 0       head 1
     T c s        T c s
@@ -73,10 +73,10 @@ sat ▒▒▓▓▓▓   sat ▒▒░░░░
 
 
 def test_heads_of_a_few_tokens_have_their_labels() -> None:
-    shown = heatmap_grid(
+    text = heatmap_grid(
         TensorView("w", np.stack([WEIGHTS] * 2), ("head", *AXES), (None, WORDS, WORDS), Style(width=40))
     )
-    assert shown == drawn("""
+    assert text == golden("""
 w (head 2, query 3, key 3) float64
 head 0       head 1
     T c s        T c s
@@ -90,10 +90,10 @@ sat   ▒▒▒▒   sat   ▒▒▒▒
 
 
 def test_heads_of_many_tokens_are_compact() -> None:
-    shown = heatmap_grid(
+    text = heatmap_grid(
         TensorView("w", np.stack([np.eye(28)[:3]] * 2), ("head", *AXES), (None, WORDS, None), Style(width=64))
     )
-    assert shown == drawn("""
+    assert text == golden("""
 w (head 2, query 3, key 28) float64
 head 0                           head 1
   0         10        20    27     0         10        20    27
@@ -105,23 +105,21 @@ head 0                           head 1
 
 
 def test_what_does_not_fit_is_left_out_and_counted() -> None:
-    shown = heatmap(
-        TensorView("w", np.tile(np.arange(100), (100, 1)), AXES, (None, None), Style(width=40))
-    ).splitlines()
-    assert shown[1] == "   0         10        20     90      99"
-    assert shown[2] == "0               ░░░░░░░░░░░…████████████"
-    assert shown[44:47] == [
+    text = heatmap(TensorView("w", np.tile(np.arange(100), (100, 1)), AXES, (None, None), Style(width=40))).splitlines()
+    assert text[1] == "   0         10        20     90      99"
+    assert text[2] == "0               ░░░░░░░░░░░…████████████"
+    assert text[44:47] == [
         "42              ░░░░░░░░░░░…████████████",
         "… 36 more",
         "79              ░░░░░░░░░░░…████████████",
     ]
-    assert shown[-3:-1] == ["not shown: 36 of 100 rows, 64 of 100", "    columns"]
+    assert text[-3:-1] == ["not shown: 36 of 100 rows, 64 of 100", "    columns"]
 
 
 def test_not_finite() -> None:
     values = np.array([[np.nan, np.inf, -np.inf, 0.0, 1.0]])
-    shown = heatmap(TensorView("s", values, AXES, (None, None), Style())).splitlines()
-    assert shown[-2:] == [
+    text = heatmap(TensorView("s", values, AXES, (None, None), Style())).splitlines()
+    assert text[-2:] == [
         "0  ?   ?   ·      ████",
         "0  ░▒▓█ 1   · masked   ? not finite",
     ]
@@ -149,8 +147,8 @@ def test_rank_0_1_and_empty() -> None:
 
 
 def test_colors_follow_the_value_and_carry_the_number() -> None:
-    shown = heatmap(TensorView("w", WEIGHTS, AXES, (WORDS, WORDS), Style(color=True), mask=CAUSAL))
-    cells = re.findall(r"48;2;(\d+);(\d+);(\d+);38;2;\d+;\d+;\d+m ([\d.]+) ", shown)
+    text = heatmap(TensorView("w", WEIGHTS, AXES, (WORDS, WORDS), Style(color=True), mask=CAUSAL))
+    cells = re.findall(r"48;2;(\d+);(\d+);(\d+);38;2;\d+;\d+;\d+m ([\d.]+) ", text)
     by_value = {float(value): tuple(map(int, color)) for *color, value in cells}
     assert by_value[0.0] == (68, 1, 84)
     assert by_value[1.0] == (253, 231, 37)
@@ -158,8 +156,8 @@ def test_colors_follow_the_value_and_carry_the_number() -> None:
 
 
 def test_zero_is_the_neutral_color_of_both_signs() -> None:
-    shown = heatmap(TensorView("w", np.array([[-2.0, 0.0, 1.0]]), AXES, (None, None), Style(color=True)))
-    red, green, blue = map(int, re.findall(r"48;2;(\d+);(\d+);(\d+);38;2;0;0;0m *0\.00", shown)[0])
+    text = heatmap(TensorView("w", np.array([[-2.0, 0.0, 1.0]]), AXES, (None, None), Style(color=True)))
+    red, green, blue = map(int, re.findall(r"48;2;(\d+);(\d+);(\d+);38;2;0;0;0m *0\.00", text)[0])
     assert min(red, green, blue) > 230
 
 
@@ -170,11 +168,11 @@ def test_a_mask_that_does_not_broadcast() -> None:
 
 @pytest.mark.parametrize("color", [False, True])
 def test_64_by_64_takes_milliseconds(color: bool) -> None:
-    values, look = np.random.default_rng(0).random((64, 64)), Style(width=200, color=color)
-    heatmap(TensorView("w", values, AXES, (None, None), look))  # imports
-    taken = []
+    values, style = np.random.default_rng(0).random((64, 64)), Style(width=200, color=color)
+    heatmap(TensorView("w", values, AXES, (None, None), style))  # imports
+    seconds = []
     for _ in range(5):
         start = time.perf_counter()
-        heatmap(TensorView("w", values, AXES, (None, None), look))
-        taken.append(time.perf_counter() - start)
-    assert min(taken) < 0.01
+        heatmap(TensorView("w", values, AXES, (None, None), style))
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.01

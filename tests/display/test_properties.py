@@ -1,4 +1,4 @@
-"""What holds for every tensor, label and look."""
+"""Properties of every tensor, label and style."""
 
 import re
 
@@ -38,7 +38,7 @@ ODD = [
 ]
 DTYPES = [np.float64, np.float32, np.float16, np.int64, np.uint64, np.int8, np.bool_, ml_dtypes.bfloat16]
 
-looks = st.builds(Style, st.integers(40, 160), st.booleans(), st.booleans(), st.integers(0, 8))
+styles = st.builds(Style, st.integers(40, 160), st.booleans(), st.booleans(), st.integers(0, 8))
 words = st.one_of(st.sampled_from(ODD), st.text(max_size=20))
 
 
@@ -48,9 +48,9 @@ def arrays(draw: st.DrawFn) -> np.ndarray:
     shape = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 12, 90]), max_size=4)))
     while np.prod(shape, dtype=int) > 5000:
         shape = shape[1:]
-    drawn_as = np.dtype(np.float32) if dtype == ml_dtypes.bfloat16 else dtype
+    source_dtype = np.dtype(np.float32) if dtype == ml_dtypes.bfloat16 else dtype
     with np.errstate(over="ignore"):
-        return draw(nps.arrays(drawn_as, shape)).astype(dtype)
+        return draw(nps.arrays(source_dtype, shape)).astype(dtype)
 
 
 @st.composite
@@ -65,31 +65,31 @@ def labelled(draw: st.DrawFn) -> tuple:
     return array, axes, labels, mask
 
 
-def check(text: str, look: Style) -> None:
-    """Fits the width, and holds only what the look allows."""
-    seen = re.sub(r"\x1b\[[\d;]*m", "", text) if look.color else text
-    for line in seen.split("\n"):
-        assert cell_len(line) <= look.width, line
+def check(text: str, style: Style) -> None:
+    """Check that a text fits the width and has only characters that the style allows."""
+    visible = re.sub(r"\x1b\[[\d;]*m", "", text) if style.color else text
+    for line in visible.split("\n"):
+        assert cell_len(line) <= style.width, line
         assert all(c.isprintable() for c in line)
-    assert look.unicode or seen.isascii()
+    assert style.unicode or visible.isascii()
     text.encode()
 
 
 @pytest.mark.parametrize("draw", [tensor_table, heatmap, heatmap_grid])
 @settings(deadline=None, max_examples=120)
-@given(given_=labelled(), look=looks, name=words, formula=words)
-def test_every_tensor_fits(draw, given_, look, name, formula) -> None:
-    array, axes, labels, mask = given_
-    shown = draw(TensorView(name, array, axes, labels, look, formula=formula, mask=mask))
-    check(shown, look)
-    assert array.size or shown.endswith("empty")
+@given(tensor=labelled(), style=styles, name=words, formula=words)
+def test_every_tensor_fits(draw, tensor, style, name, formula) -> None:
+    array, axes, labels, mask = tensor
+    text = draw(TensorView(name, array, axes, labels, style, formula=formula, mask=mask))
+    check(text, style)
+    assert array.size or text.endswith("empty")
 
 
 @settings(deadline=None)
-@given(named=st.dictionaries(words, arrays(), max_size=5), look=looks)
-def test_every_summary_fits(named, look) -> None:
-    check(statistics_table(named, look), look)
-    check(tensor_list({name: (array, AXES[4 - array.ndim :]) for name, array in named.items()}, look), look)
+@given(named=st.dictionaries(words, arrays(), max_size=5), style=styles)
+def test_every_summary_fits(named, style) -> None:
+    check(statistics_table(named, style), style)
+    check(tensor_list({name: (array, AXES[4 - array.ndim :]) for name, array in named.items()}, style), style)
 
 
 @settings(deadline=None)
@@ -97,11 +97,11 @@ def test_every_summary_fits(named, look) -> None:
     rows=st.lists(words, max_size=40),
     top=st.integers(1, 9),
     vocabulary=st.none() | st.lists(words),
-    look=looks,
+    style=styles,
 )
-def test_every_candidate_fits(rows, top, vocabulary, look) -> None:
+def test_every_candidate_fits(rows, top, vocabulary, style) -> None:
     ids = np.arange(len(rows) * top).reshape(-1, top)
-    check(candidates_table(rows, ids, ids / 1000, vocabulary, look), look)
+    check(candidates_table(rows, ids, ids / 1000, vocabulary, style), style)
 
 
 @settings(deadline=None)
@@ -114,9 +114,9 @@ def test_every_candidate_fits(rows, top, vocabulary, look) -> None:
 def test_no_cell_of_a_table_is_empty(array, label, width, keep) -> None:
     labels = ([label] * array.shape[0], [label] * array.shape[1])
     mask = np.full(array.shape, keep)
-    shown = tensor_table(TensorView("x", array, ("query", "key"), labels, Style(width), mask=mask)).splitlines()
-    rule = next(i for i, line in enumerate(shown) if set(line) == {"─"})
-    counts = {len(line.split()) for line in shown[rule + 1 :] if not line.startswith(("… ", "· masked"))}
-    line = shown[rule - 1]  # `… 90 more` is one heading
+    text = tensor_table(TensorView("x", array, ("query", "key"), labels, Style(width), mask=mask)).splitlines()
+    rule = next(i for i, line in enumerate(text) if set(line) == {"─"})
+    counts = {len(line.split()) for line in text[rule + 1 :] if not line.startswith(("… ", "· masked"))}
+    line = text[rule - 1]  # `… 90 more` is one heading
     headings = re.split(r"  +", line) if " more" in line else line.split()
     assert counts == {len(headings)}

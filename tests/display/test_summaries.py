@@ -6,7 +6,7 @@ import numpy as np
 from attnkit.display import Style, candidates_table, statistics_table, tensor_list
 
 
-def drawn(text: str) -> str:
+def golden(text: str) -> str:
     """A golden text as written below: without its first and last line break."""
     return text.strip("\n")
 
@@ -18,7 +18,7 @@ def test_statistics() -> None:
         "mask": np.array([True, False]),
         "none": np.zeros((0, 3)),
     }
-    assert statistics_table(named, Style(width=100)) == drawn("""
+    assert statistics_table(named, Style(width=100)) == golden("""
 name  shape   dtype    min                  max       mean        std  zeros  nan  inf
 ──────────────────────────────────────────────────────────────────────────────────────
 x     (2, 2)  float32   -2                    1       -0.5        1.5      0    1    1
@@ -40,8 +40,8 @@ def test_statistics_of_half_floats_and_extremes() -> None:
 
 
 def test_columns_that_do_not_fit_go_on_below() -> None:
-    shown = statistics_table({"weights": np.array([[0.5, 0.25]])}, Style(width=40))
-    assert shown == drawn("""
+    text = statistics_table({"weights": np.array([[0.5, 0.25]])}, Style(width=40))
+    assert text == golden("""
 name     shape   dtype     min  max
 ───────────────────────────────────
 weights  (1, 2)  float64  0.25  0.5
@@ -57,7 +57,7 @@ def test_listing() -> None:
         "wte.weight": (np.zeros((500, 16), np.float32), ("vocab", "model")),
         "[bold]": (np.zeros((), np.int64), ()),
     }
-    assert tensor_list(named, Style(), title="gpt2") == drawn("""
+    assert tensor_list(named, Style(), title="gpt2") == golden("""
 gpt2
 name        shape                  dtype      bytes
 ───────────────────────────────────────────────────
@@ -71,10 +71,8 @@ wte.weight  (vocab 500, model 16)  float32  32.0 kB
 
 def test_candidates() -> None:
     ids, probs = np.array([[1, 0], [2, 9]]), np.array([[0.75, 0.25], [0.5, 0.125]], np.float32)
-    shown = candidates_table(
-        ["The", "[pad]"], ids, probs, ["a", "cat", "mañana"], Style(precision=3), "next", "softmax"
-    )
-    assert shown == drawn("""
+    text = candidates_table(["The", "[pad]"], ids, probs, ["a", "cat", "mañana"], Style(precision=3), "next", "softmax")
+    assert text == golden("""
 next   = softmax
 position  1st           2nd
 ───────────────────────────────

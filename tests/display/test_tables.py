@@ -13,14 +13,14 @@ CAUSAL = np.tril(np.ones((3, 3), bool))
 NARROW = Style(width=40)
 
 
-def drawn(text: str) -> str:
+def golden(text: str) -> str:
     """A golden text as written below: without its first and last line break."""
     return text.strip("\n")
 
 
 def test_one_matrix() -> None:
-    shown = tensor_table(TensorView("scores", SCORES, ("query", "key"), (WORDS, WORDS), Style(), formula="Q Kᵀ"))
-    assert shown == drawn("""
+    text = tensor_table(TensorView("scores", SCORES, ("query", "key"), (WORDS, WORDS), Style(), formula="Q Kᵀ"))
+    assert text == golden("""
 scores (query 3, key 3) float32   = Q Kᵀ
 query\\key     The     cat     sat
 ─────────────────────────────────
@@ -31,12 +31,12 @@ sat        2.0000  2.0000  4.0000
 
 
 def test_ascii() -> None:
-    shown = tensor_table(
+    text = tensor_table(
         TensorView(
             "scores", SCORES, ("query", "key"), (WORDS, ["é", "…", "ok"]), Style(unicode=False), formula="Q Kᵀ/√2"
         )
     )
-    assert shown == drawn("""
+    assert text == golden("""
 scores (query 3, key 3) float32   = Q K^T/sqrt 2
 query\\key    \\xe9  \\u2026      ok
 ---------------------------------
@@ -46,12 +46,12 @@ sat        2.0000  2.0000  4.0000
 """)
 
 
-def test_heads_stand_side_by_side_and_masked_is_not_zero() -> None:
+def test_heads_are_side_by_side_and_masked_is_not_zero() -> None:
     both = np.stack([SCORES, SCORES / -3])
-    shown = tensor_table(
+    text = tensor_table(
         TensorView("s", both, ("head", "query", "key"), (None, WORDS, WORDS), Style(precision=1), mask=CAUSAL)
     )
-    assert shown == drawn("""
+    assert text == golden("""
 s (head 2, query 3, key 3) float32
 head 0                        head 1
 query\\key   The   cat   sat   query\\key   The   cat   sat
@@ -64,12 +64,12 @@ sat         2.0   2.0   4.0   sat        -0.7  -0.7  -1.3
 
 
 def test_rows_and_columns_that_do_not_fit_are_counted() -> None:
-    shown = tensor_table(
+    text = tensor_table(
         TensorView("x", np.arange(4000).reshape(100, 40), ("token", "model"), (None, None), NARROW)
     ).splitlines()
     assert (
-        shown[:4]
-        == drawn("""
+        text[:4]
+        == golden("""
 x (token 100, model 40) int64
 token\\mod…     0     1     2  +36    39
 ───────────────────────────────────────
@@ -77,14 +77,14 @@ token\\mod…     0     1     2  +36    39
 """).splitlines()
     )
     assert (
-        shown[22:25]
-        == drawn("""
+        text[22:25]
+        == golden("""
 19           760   761   762    …   799
 … 70 more      …     …     …    …     …
 90          3600  3601  3602    …  3639
 """).splitlines()
     )
-    assert len(shown) == 3 + 20 + 1 + 10
+    assert len(text) == 3 + 20 + 1 + 10
 
 
 def test_matrices_beyond_the_eighth_are_counted() -> None:
@@ -99,7 +99,7 @@ def test_matrices_beyond_the_eighth_are_counted() -> None:
 
 def test_rank_0_and_1() -> None:
     assert tensor_table(TensorView("loss", np.array(0.25), (), (), Style())) == "loss scalar float64\n0.2500"
-    assert tensor_table(TensorView("ids", np.array([464, 3797]), ("token",), (["The", "cat"],), Style())) == drawn("""
+    assert tensor_table(TensorView("ids", np.array([464, 3797]), ("token",), (["The", "cat"],), Style())) == golden("""
 ids (token 2) int64
 The   cat
 ─────────
@@ -110,7 +110,7 @@ The   cat
 def test_labels_of_each_batch_row() -> None:
     labels = [["a", "b"], ["c", "[pad]"]]
     ids = tensor_table(TensorView("ids", np.array([[1, 2], [3, 0]]), ("batch", "token"), (None, labels), Style()))
-    assert ids == drawn("""
+    assert ids == golden("""
 ids (batch 2, token 2) int64
 batch 0    batch 1
 a      b   c  [pad]
@@ -137,8 +137,8 @@ def test_labels_are_literal() -> None:
         "x" * 17,
         "日本語" * 4,
     ]
-    shown = tensor_table(TensorView("x", np.zeros((11, 1), int), ("token", "model"), (labels, None), Style()))
-    assert [line.rsplit(maxsplit=1)[0].strip() for line in shown.splitlines()[3:]] == [
+    text = tensor_table(TensorView("x", np.zeros((11, 1), int), ("token", "model"), (labels, None), Style()))
+    assert [line.rsplit(maxsplit=1)[0].strip() for line in text.splitlines()[3:]] == [
         *["[pad]", "[/s]", "[bold]", ":smile:", "a\\nb", "\\x1b[31m", "''", "' '", "\\u0301"],
         *["xxxxxxxxxxxxxxx…", "日本語日本語日…"],
     ]
@@ -160,34 +160,34 @@ def test_labels_are_literal() -> None:
     ],
 )
 def test_one_style_of_numbers_a_table(array: np.ndarray, cells: str) -> None:
-    shown = tensor_table(TensorView("x", array, ("model",), (None,), Style(precision=2)))
-    assert shown.splitlines()[-1].split() == cells.split()
+    text = tensor_table(TensorView("x", array, ("model",), (None,), Style(precision=2)))
+    assert text.splitlines()[-1].split() == cells.split()
 
 
 def test_the_style_is_that_of_the_numbers_not_masked() -> None:
-    shown = tensor_table(
+    text = tensor_table(
         TensorView("s", np.array([0.5, -1e9]), ("key",), (None,), Style(), mask=np.array([True, False]))
     )
-    assert shown.splitlines()[-2:] == ["0.5000  ·", "· masked"]
+    assert text.splitlines()[-2:] == ["0.5000  ·", "· masked"]
 
 
 def test_empty() -> None:
-    shown = tensor_table(TensorView("x", np.zeros((0, 5), np.float32), ("token", "model"), (None, None), Style()))
-    assert shown == "x (token 0, model 5) float32\nempty"
+    text = tensor_table(TensorView("x", np.zeros((0, 5), np.float32), ("token", "model"), (None, None), Style()))
+    assert text == "x (token 0, model 5) float32\nempty"
 
 
 def test_labels_that_do_not_fit_the_shape_give_way_to_indices() -> None:
-    shown = tensor_table(TensorView("x", np.zeros((2, 1), int), ("token", "model"), (["only"], None), Style()))
-    assert [line.split()[0] for line in shown.splitlines()[3:]] == ["0", "1"]
+    text = tensor_table(TensorView("x", np.zeros((2, 1), int), ("token", "model"), (["only"], None), Style()))
+    assert [line.split()[0] for line in text.splitlines()[3:]] == ["0", "1"]
 
 
 def test_a_long_heading_is_wrapped_not_cut() -> None:
     axes = ("batch", "head", "query", "key")
     formula = "softmax(Q Kᵀ / √d_k + mask) V W_o + b_o"
-    shown = tensor_table(TensorView("weights", np.ones((1, 1, 1, 1)), axes, [None] * 4, NARROW, formula=formula))
+    text = tensor_table(TensorView("weights", np.ones((1, 1, 1, 1)), axes, [None] * 4, NARROW, formula=formula))
     assert (
-        shown.splitlines()[:4]
-        == drawn("""
+        text.splitlines()[:4]
+        == golden("""
 weights (batch 1, head 1, query 1, key
     1) float64
   = softmax(Q Kᵀ / √d_k + mask) V W_o +
@@ -197,9 +197,9 @@ weights (batch 1, head 1, query 1, key
 
 
 def test_color_marks_name_headings_and_masked() -> None:
-    shown = tensor_table(TensorView("s", SCORES, ("query", "key"), (WORDS, WORDS), Style(color=True), mask=CAUSAL))
-    assert shown.startswith("\x1b[1ms\x1b[0m\x1b[2m (query 3, key 3) float32\x1b[0m")
-    assert "\x1b[2m" in shown.splitlines()[3]
+    text = tensor_table(TensorView("s", SCORES, ("query", "key"), (WORDS, WORDS), Style(color=True), mask=CAUSAL))
+    assert text.startswith("\x1b[1ms\x1b[0m\x1b[2m (query 3, key 3) float32\x1b[0m")
+    assert "\x1b[2m" in text.splitlines()[3]
 
 
 def test_a_mask_that_does_not_broadcast() -> None:

@@ -1,4 +1,4 @@
-"""What the environment decides about a look."""
+"""The style that the environment decides."""
 
 import subprocess
 import sys

@@ -10,19 +10,19 @@ import pytest
 from attnkit.display import Style, TensorView, export_picture, heatmap, tensor_table
 
 LABELS = ["<a&b>", "日本", "{x}", "[/s]"]
-LOOK = Style(width=60, color=True)
+STYLE = Style(width=60, color=True)
 TITLE = "attend <x> & {y}\x1b\n"
 
 
 @pytest.fixture
-def shown() -> str:
+def text() -> str:
     labels = (LABELS, LABELS)
-    parts = [draw(TensorView("w", np.eye(4), ("query", "key"), labels, LOOK)) for draw in (tensor_table, heatmap)]
+    parts = [draw(TensorView("w", np.eye(4), ("query", "key"), labels, STYLE)) for draw in (tensor_table, heatmap)]
     return "\n\n".join(parts)
 
 
-def test_svg(shown: str) -> None:
-    svg = export_picture(shown, TITLE, "svg")
+def test_svg(text: str) -> None:
+    svg = export_picture(text, TITLE, "svg")
     root = ElementTree.fromstring(svg)
     texts = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[0] == "attend\xa0<x>\xa0&\xa0{y}\\x1b\\n"
@@ -37,8 +37,8 @@ def test_svg_gives_wide_characters_their_two_columns() -> None:
     assert one == re.findall(r'textLength="([\d.]+)"', export_picture("abcd", "", "svg"))
 
 
-def test_html(shown: str) -> None:
-    page = export_picture(shown, TITLE, "html")
+def test_html(text: str) -> None:
+    page = export_picture(text, TITLE, "html")
     texts: list[str] = []
     parser = HTMLParser()
     parser.handle_data = texts.append  # type: ignore[method-assign]
@@ -50,12 +50,12 @@ def test_html(shown: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["svg", "html"])
-def test_nothing_is_fetched(shown: str, kind: str) -> None:
-    page = export_picture(shown, TITLE, kind)
+def test_nothing_is_fetched(text: str, kind: str) -> None:
+    page = export_picture(text, TITLE, kind)
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|url\((?!#)|@import|src=|<script|href", page)
 
 
 @pytest.mark.parametrize("kind", ["svg", "html"])
-def test_the_same_text_gives_the_same_bytes(shown: str, kind: str) -> None:
-    assert export_picture(shown, TITLE, kind) == export_picture(shown, TITLE, kind)
+def test_the_same_text_gives_the_same_bytes(text: str, kind: str) -> None:
+    assert export_picture(text, TITLE, kind) == export_picture(text, TITLE, kind)
     assert export_picture("", "", kind)
