@@ -7,7 +7,8 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.json_file import read_json_object
 from attnkit.errors import DataError, FileError
 from attnkit.formats import safetensors
-from attnkit.formats.streams import Mapped, exists
+from attnkit.formats.mapped import Mapped
+from attnkit.formats.streams import exists
 from attnkit.record import Array
 
 SINGLE = "model.safetensors"

@@ -108,10 +108,10 @@ def show_help(names: list[str]) -> int:
 def cut_short() -> int:
     """Say which mapped file is shorter than it was, the temporaries removed: its exit code, 0 where none is."""
     from attnkit.cli.tool import running_stage
-    from attnkit.formats import streams
+    from attnkit.formats import atomic, mapped
 
-    streams.remove_temporaries()
-    name = streams.cut_short()
+    atomic.remove_temporaries()
+    name = mapped.truncated_file()
     stage = running_stage()  # None in a worker thread
     names = [stage.tool.name] if stage else [name for name in sys.argv[1:2] if name in commands.TOOLS]
     place = " ".join(["attnkit", *names])

@@ -42,7 +42,10 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
         untouched = call.tool.verbatim and chosen == call.arrived and not {"only", "dtype"} & set(call.common)
         if typed and typed.ended():
             continue
-        data = call.source.captured() if untouched and call.source else encode_result(call, result, chosen, count == 1)
+        if untouched and call.source:
+            data = call.source.take_captured()
+        else:
+            data = encode_result(call, result, chosen, count == 1)
         if chosen not in DISPLAY_FORMATS:
             show_aside(call, result)
         PROGRESS.clear()

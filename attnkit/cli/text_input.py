@@ -52,7 +52,7 @@ def read_model_input(call: Stage, upstream: Records | None, alone: bool | None =
         return read_texts(call, upstream, alone)
     if upstream is None:
         source = open_source(stdin_or_error(TEXT_NEEDED))
-        if looks_like_tensors(source.glance(16)):
+        if looks_like_tensors(source.peek_available(16)):
             return call.reading(source, formats.read(source), "-", "")
         return read_texts(call, Records(None, read_lines(source)), alone)
     first = next(upstream.items, None)

@@ -19,19 +19,10 @@ from dataclasses import replace
 from typing import Any
 
 from attnkit.errors import DataError
+from attnkit.formats.atomic import Sink, open_sink, write_all, write_together
 from attnkit.formats.dtypes import cast, first_non_finite, physical_memory, to_contiguous, unsupported
-from attnkit.formats.streams import (
-    Buffer,
-    Sink,
-    Source,
-    name_errors,
-    open_sink,
-    open_source,
-    regular_files_only,
-    release_pages,
-    write_all,
-    write_together,
-)
+from attnkit.formats.mapped import release_pages
+from attnkit.formats.streams import Buffer, Source, name_errors, open_source, regular_files_only
 from attnkit.record import Record
 
 __all__ = [
@@ -185,7 +176,7 @@ def _sniff(source: Source) -> str:
     """The format of a source, from no more bytes than it takes: a short document may be all there is."""
     start = source.peek(4)
     if not start:
-        raise source.empty("NPY, NPZ, JSON or safetensors")
+        raise source.empty_error("NPY, NPZ, JSON or safetensors")
     if start == b"\x93NUM"[: len(start)]:
         return "npy"
     if start in (b"PK\x03\x04", b"PK\x05\x06"):

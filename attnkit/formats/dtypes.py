@@ -100,7 +100,7 @@ def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
         raise DataError(f"shape {str(shape)[:80]} too large")
     count = math.prod(shape) * itemsize
     if count > physical_memory():
-        raise DataError(f"shape {str(shape)[:80]} needs {is_readable(count)}, more than this machine's memory")
+        raise DataError(f"shape {str(shape)[:80]} needs {format_bytes(count)}, more than this machine's memory")
     return count
 
 
@@ -125,10 +125,10 @@ def physical_memory() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else sys.maxsize
 
 
-def is_readable(count: int) -> str:
+def format_bytes(count: int) -> str:
     """A number of bytes for people.
 
-    >>> is_readable(1536), is_readable(4 * 10**12)
+    >>> format_bytes(1536), format_bytes(4 * 10**12)
     ('1.5 KB', '4.0 TB')
     """
     if count < 1000:

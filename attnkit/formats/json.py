@@ -21,7 +21,7 @@ from attnkit.formats.dtypes import (
 from attnkit.formats.json_numbers import Data, parse_regular, parsed, to_array, to_text
 from attnkit.formats.json_parser import DEEPEST, JSONParser
 from attnkit.formats.metadata import axis_names, check_keys, checked_history, checked_labels, dumps
-from attnkit.formats.streams import Buffer, Source, name_errors, within
+from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.record import Array, Record
 
 RECORD_KEYS = ("tensors", "labels", "history")
@@ -41,7 +41,7 @@ def read(source: Source) -> Iterator[Record]:
     [[[1, 2]], 3.5]
     """
     with name_errors(source.name):
-        reader = _Reader(source.available)
+        reader = _Reader(source.read_available)
         reader.skip_mark()
         if not reader.next():
             raise reader.unexpected("a JSON document")
@@ -145,7 +145,7 @@ class _Reader(JSONParser):
             for key in self.members():
                 check_keys([key], TENSOR_KEYS)
                 parts[key] = self._data() if key == "data" else self.value()
-        with within(f'tensor "{name[:40]}"'):
+        with prefix_errors(f'tensor "{name[:40]}"'):
             if "data" not in parts:
                 raise DataError('key "data" is missing')
             array = to_array(parts["data"], _checked_dtype(parts.get("dtype", "")))

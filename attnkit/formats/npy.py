@@ -85,7 +85,7 @@ def read_array(source: Source, bfloat16: bool = False) -> Array:
     """The next array of a source; DataError says what is wrong with it."""
     dtype, shape, fortran = read_header(source, bfloat16)
     count = byte_count(shape, dtype.itemsize)
-    data = source.take(count)
+    data = source.read_uint8(count)
     if data.size < count:
         raise DataError(f"truncated data: shape {shape} {dtype.name} needs {count} bytes, got {data.size}")
     return from_bytes(data, dtype, shape, fortran)

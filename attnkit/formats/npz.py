@@ -6,8 +6,9 @@ from typing import Any
 from attnkit.errors import DataError
 from attnkit.formats import npy
 from attnkit.formats.dtypes import name_of
+from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.metadata import dumps, loads, parts, with_metadata
-from attnkit.formats.streams import Buffer, Mapped, Source, map_file, name_errors, within
+from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.formats.zip import STORED, Member, archive, contents, members
 from attnkit.formats.zip_stream import DESCRIPTOR_MARK, archives
 from attnkit.record import Array, Record
@@ -45,7 +46,7 @@ def _record(found: dict[str, Member], bfloat16: bool) -> Record:
 
 def _measured(name: str, source: Source) -> int:
     """The size of a file that the source begins with: an array says it, and no JSON has a mark of ZIP in it."""
-    with within(f"member {name[:100]!r}"):
+    with prefix_errors(f"member {name[:100]!r}"):
         if name != META:
             _check_name(name)
             return npy.length(source)
@@ -53,7 +54,7 @@ def _measured(name: str, source: Source) -> int:
         while (end := (ahead := source.peek(count)).find(DESCRIPTOR_MARK)) < 0:
             if len(ahead) < count:
                 raise DataError("truncated: no end of it")
-            count = len(source.glance(1 << 62)) + 1
+            count = len(source.peek_available(1 << 62)) + 1
         return end
 
 
@@ -85,13 +86,13 @@ def encode(record: Record) -> list[Buffer]:
 
 
 def _about(member: Member) -> dict[str, Any]:
-    with within(f"member {member.name[:100]!r}"):
+    with prefix_errors(f"member {member.name[:100]!r}"):
         return loads(bytes(contents(member)))
 
 
 def _entry(member: Member) -> tuple[str, tuple[int, ...]]:
     """The dtype and the shape of a member."""
-    with within(f"member {member.name[:100]!r}"):
+    with prefix_errors(f"member {member.name[:100]!r}"):
         _check_name(member.name)
         packed = member.packed if member.method == STORED else contents(member)
         dtype, shape, _ = npy.read_header(Source.of(packed), False)
@@ -106,7 +107,7 @@ def _check_name(name: str) -> None:
 
 
 def _tensor(member: Member, bfloat16: bool) -> Array:
-    with within(f"member {member.name[:100]!r}"):
+    with prefix_errors(f"member {member.name[:100]!r}"):
         _check_name(member.name)
         source = Source.of(contents(member))
         array = npy.read_array(source, bfloat16)

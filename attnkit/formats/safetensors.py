@@ -10,8 +10,9 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.formats.dtypes import byte_count, byte_view, checked_shape, dtype_of, from_bytes, name_of, to_contiguous
 from attnkit.formats.json_parser import JSONParser
+from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.metadata import dumps, loads, parts, with_metadata
-from attnkit.formats.streams import Buffer, Mapped, Source, map_file, name_errors, within
+from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.record import Array, Record
 
 DTYPES = {
@@ -66,13 +67,13 @@ def mapped(path: str) -> Mapped:
         source = Source.of(memoryview(map_file(path)), path)
         entries, _ = _header(_header_text(source))
         last = entries[_laid_out(entries)[-1]]
-        data = np.frombuffer(source.available(), np.uint8)
+        data = np.frombuffer(source.read_available(), np.uint8)
         if data.size != last.end:
             fault = "truncated" if data.size < last.end else "too long"
             raise DataError(f"{fault}: the tensors need {last.end} bytes, the file has {data.size}")
 
         def tensor(name: str) -> Array:
-            with name_errors(path), within(f"tensor {name[:100]!r}"):
+            with name_errors(path), prefix_errors(f"tensor {name[:100]!r}"):
                 entry = entries[name]
                 return from_bytes(data[entry.begin : entry.end], dtype_of(entry.dtype), entry.shape)
 
@@ -183,7 +184,7 @@ def _checked_entry(name: str, entry: object) -> Entry:
     whole = isinstance(offsets, list) and all(type(at) is int and at >= 0 for at in offsets)
     if not whole or len(offsets) != 2:
         raise DataError(f"tensor {name[:100]!r}: data_offsets are not two whole numbers")
-    with within(f"tensor {name[:100]!r}"):
+    with prefix_errors(f"tensor {name[:100]!r}"):
         sizes = checked_shape(shape)
     begin, end = offsets
     need = math.prod(sizes) * dtype_of(DTYPES[code]).itemsize
@@ -191,7 +192,7 @@ def _checked_entry(name: str, entry: object) -> Entry:
         raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) end before they begin")
     if end - begin != need:
         raise DataError(f"tensor {name[:100]!r}: shape {list(sizes)} {code} needs {need} bytes, has {end - begin}")
-    with within(f"tensor {name[:100]!r}"):
+    with prefix_errors(f"tensor {name[:100]!r}"):
         byte_count(sizes, dtype_of(DTYPES[code]).itemsize)
     return Entry(DTYPES[code], sizes, begin, end)
 
@@ -210,7 +211,7 @@ def _laid_out(entries: dict[str, Entry]) -> list[str]:
 
 def _read_tensor(source: Source, name: str, entry: Entry) -> Array:
     size = entry.end - entry.begin
-    data = source.take(size)
+    data = source.read_uint8(size)
     if data.size < size:
         raise DataError(f"truncated data: tensor {name[:100]!r} needs {size} bytes, got {data.size}")
     return from_bytes(data, dtype_of(entry.dtype), entry.shape)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from attnkit.errors import DataError
-from attnkit.formats.dtypes import is_readable
+from attnkit.formats.dtypes import format_bytes
 from attnkit.formats.streams import Buffer
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def acceptable(found: list[Member], size: int) -> list[Member]:
 
 def bomb(size: int, inflated: int, more: str = "") -> DataError:
     """The error for what grows too much, to so many bytes, or to more than those."""
-    limit = is_readable(max(INFLATED, INFLATED_RATIO * size))
-    problem = f"{is_readable(size)} compressed would become {more}{is_readable(inflated)} (limit {limit})"
+    limit = format_bytes(max(INFLATED, INFLATED_RATIO * size))
+    problem = f"{format_bytes(size)} compressed would become {more}{format_bytes(inflated)} (limit {limit})"
     return DataError(f"{problem}; save it uncompressed")
 
 

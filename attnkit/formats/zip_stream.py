@@ -148,7 +148,7 @@ class _Reader:
         """The next bytes, in place where they are in memory."""
         if size >= 1 << 62:
             raise DataError(f"member {name[:100]!r}: declared size {size} does not fit")
-        content = self._source.take(size)
+        content = self._source.read_uint8(size)
         self.at += content.size
         if content.size < size:
             raise DataError(f"truncated ZIP archive: member {name[:100]!r} needs {size} bytes, got {content.size}")
@@ -170,7 +170,7 @@ class _Reader:
         """A compressed file, which says itself where it ends."""
         start, content, unpacker = self.at, bytearray(), zlib.decompressobj(-zlib.MAX_WBITS)
         while not unpacker.eof:
-            ahead = self._source.glance(STEP)
+            ahead = self._source.peek_available(STEP)
             try:
                 more = unpacker.decompress(ahead, 16 * STEP)
             except zlib.error as error:

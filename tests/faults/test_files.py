@@ -22,7 +22,7 @@ from unittest import mock
 import pytest
 
 from attnkit.errors import FileError
-from attnkit.formats import streams
+from attnkit.formats import atomic, mapped
 
 STORY = pathlib.Path(__file__).parents[2] / "samples" / "data" / "story"
 DOCUMENT = b"[[1,2],[3,4]]"
@@ -447,11 +447,11 @@ def test_a_model_that_is_cut_short_while_it_is_read(attnkit, refused):
 def test_a_mapped_file_that_is_cut_short_while_it_is_written_out(tmp_path, monkeypatch):
     source, target = tmp_path / "big", tmp_path / "out"
     source.write_bytes(bytes(1 << 20))
-    monkeypatch.setattr(streams, "_mapped", {})
-    mapped = memoryview(streams.map_file(str(source)))
+    monkeypatch.setattr(mapped, "_sizes", {})
+    data = memoryview(mapped.map_file(str(source)))
     os.truncate(source, 4096)
-    with pytest.raises(FileError, match="big: cut short while it was read"), streams.open_sink(str(target)) as sink:
-        sink.write([mapped])
+    with pytest.raises(FileError, match="big: cut short while it was read"), atomic.open_sink(str(target)) as sink:
+        sink.write([data])
     assert os.listdir(tmp_path) == ["big"]
 
 
@@ -482,7 +482,7 @@ def test_the_temporary_of_a_private_file_is_private(attnkit):
         modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
         return descriptor
 
-    with mock.patch("os.open", noted), streams.open_sink(str(attnkit.folder / "old.json")) as sink:
+    with mock.patch("os.open", noted), atomic.open_sink(str(attnkit.folder / "old.json")) as sink:
         sink.write([b"new"])
     assert modes == [0o600]
     assert stat.S_IMODE((attnkit.folder / "old.json").stat().st_mode) == 0o600
@@ -512,7 +512,7 @@ def test_files_are_replaced_together_or_not_at_all(tmp_path, monkeypatch, failin
     if not links:
         monkeypatch.setattr(os, "link", no_link)
     problem = f"{'abc'[failing]}: write error: Input/output error"
-    with pytest.raises(FileError, match=problem), streams.write_together() as opened:
+    with pytest.raises(FileError, match=problem), atomic.write_together() as opened:
         for name in "abc":
             opened(str(tmp_path / name)).write([b"new"])
     found = {path.name: path.read_text() for path in tmp_path.iterdir()}
@@ -552,11 +552,11 @@ def test_the_second_output_that_cannot_be_renamed_leaves_the_first_as_it_was(att
 @pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
 def test_a_signal_between_two_renames_waits(tmp_path, number):
     code = (
-        "import os, signal, sys; from attnkit.formats import streams; renamed = os.rename\n"
+        "import os, signal, sys; from attnkit.formats import atomic; renamed = os.rename\n"
         f"signal.signal({int(number)}, signal.SIG_DFL)\n"
         f"def rename(*names): renamed(*names); os.kill(os.getpid(), {int(number)})\n"
         "os.rename = rename\n"
-        "with streams.write_together() as opened: [opened(name).write([b'new']) for name in 'ab']"
+        "with atomic.write_together() as opened: [opened(name).write([b'new']) for name in 'ab']"
     )
     (tmp_path / "a").write_text("old")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True)

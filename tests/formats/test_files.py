@@ -14,8 +14,19 @@ import numpy as np
 import pytest
 
 from attnkit.errors import FileError
-from attnkit.formats import Record, Source, encode, open_sink, open_source, read, release_pages, write_all
-from attnkit.formats.streams import map_file
+from attnkit.formats import (
+    Record,
+    Source,
+    atomic,
+    encode,
+    open_sink,
+    open_source,
+    read,
+    release_pages,
+    write_all,
+    write_together,
+)
+from attnkit.formats.mapped import map_file
 
 BIG = Record({"x": np.arange(1 << 20, dtype=np.float32)})
 SMALL = Record({"x": np.arange(6.0).reshape(2, 3)})
@@ -66,8 +77,8 @@ def left(folder: Path) -> list[str]:
 def test_peek_read_take_and_the_end():
     source = Source.of(b"0123456789")
     assert (source.peek(3), source.read(4), source.peek(100)) == (b"012", b"0123", b"456789")
-    assert bytes(source.take(3)) == b"456" and bytes(source.available()) == b"789"
-    assert (source.read(1), source.peek(1), source.take(5).size, bytes(source.available())) == (
+    assert bytes(source.read_uint8(3)) == b"456" and bytes(source.read_available()) == b"789"
+    assert (source.read(1), source.peek(1), source.read_uint8(5).size, bytes(source.read_available())) == (
         b"",
         b"",
         0,
@@ -97,10 +108,10 @@ def test_a_pipe_gives_what_a_file_gives_in_pieces_of_any_size(format, record):
     with Source(reading, "pipe", hash=True) as source:
         source.capture()
         [again] = read(source)
-        kept = b"".join(bytes(piece) for piece in source.captured())
+        kept = b"".join(bytes(piece) for piece in source.take_captured())
     thread.join()
     assert again["x"].tobytes() == record["x"].tobytes()
-    assert kept == data and source.captured() == []
+    assert kept == data and source.take_captured() == []
     import hashlib
 
     assert source.digest() == hashlib.sha256(data).hexdigest()
@@ -405,3 +416,33 @@ def test_memory_of_a_mapped_file_is_given_back_and_read_again(tmp_path):
     release_pages(array[0, :2])  # no whole page
     release_pages(np.ones(3))
     assert resident() == full
+
+
+def writes_two_new_files(folder):
+    with write_together() as sinks:
+        for name in "ab":
+            sinks(str(folder / name)).write([b"new"])
+
+
+def test_files_that_are_new_together_leave_no_handler_behind(tmp_path):
+    before = [signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)]
+    try:
+        writes_two_new_files(tmp_path)
+        assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGHUP), before, strict=True):
+            signal.signal(number, handler)
+    assert left(tmp_path) == ["a", "b"] and not atomic._temporaries
+
+
+def test_the_last_file_closed_by_another_thread_leaves_its_handler_to_the_main_thread(tmp_path):
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        sink = open_sink(str(tmp_path / "a")).__enter__()
+        thread = threading.Thread(target=lambda: sink.__exit__(None))
+        thread.start()
+        thread.join()
+        write(tmp_path / "b")
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -284,7 +284,7 @@ def test_pieces_of_any_size_make_the_same_records(size, indent):
     data = b"".join(encode(record, "json", indent)) * 2
     source = Source.of(b"", "pieces")
     pieces = iter([data[at : at + size] for at in range(0, len(data), size)])
-    source.available = lambda: next(pieces, b"")
+    source.read_available = lambda: next(pieces, b"")
     source.peek = lambda count: data[:count]
     whole, cut = records(data), list(read(source))
     assert [b"".join(encode(r, "json")) for r in cut] == [b"".join(encode(r, "json")) for r in whole]
@@ -296,7 +296,7 @@ def test_a_large_document_in_pieces_is_not_scanned_again_and_again():
     source = Source.of(b"", "pieces")
     pieces = iter([text[at : at + 4096] for at in range(0, len(text), 4096)])
     seen = []
-    source.available = lambda: seen.append(1) or next(pieces, b"")
+    source.read_available = lambda: seen.append(1) or next(pieces, b"")
     source.peek = lambda count: text[:count]
     [record] = read(source)
     assert record["x"].shape == (300_000, 1) and len(seen) > 400

@@ -1,0 +1,71 @@
+"""Files mapped into memory: tensors stay where they are in the file until they are needed."""
+
+import contextlib
+import mmap
+import os
+import stat
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError, FileError
+from attnkit.formats.streams import refuse_lfs_pointer, system_reason
+from attnkit.record import Array
+
+_sizes: dict[str, int] = {}  # the size of each file when it was mapped
+
+
+class Mapped(NamedTuple):
+    """The tensors of a mapped file, each read when it is needed.
+
+    entries  tensor name -> dtype and shape, in the order of the file
+    tensor   reads the tensor of that name, in place where the file allows
+    """
+
+    name: str
+    entries: dict[str, tuple[str, tuple[int, ...]]]
+    tensor: Callable[[str], Array]
+
+
+def map_file(path: str) -> mmap.mmap:
+    """Map a regular file into memory, read as it is accessed; FileError or DataError says why it cannot be."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        raise FileError(system_reason(error), path) from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FileError("not a regular file", path)
+        if os.fstat(descriptor).st_size == 0:
+            raise DataError("empty file", path)
+        data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise FileError(system_reason(error), path) from error
+    finally:
+        os.close(descriptor)
+    refuse_lfs_pointer(data[:64], path)
+    _sizes[path] = len(data)
+    return data
+
+
+def truncated_file() -> str:
+    """Return the mapped file that is now shorter than when it was mapped (reading it is a SIGBUS); "" for none."""
+    for path, size in _sizes.items():
+        with contextlib.suppress(OSError):
+            if os.stat(path).st_size < size:
+                return path
+    return ""
+
+
+def release_pages(array: Array) -> None:
+    """Give the memory of an array of a mapped file back to the system; it is read again where it is accessed."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if hasattr(owner, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
+        start, page = np.frombuffer(owner, np.uint8).ctypes.data, mmap.PAGESIZE
+        first, end = (address - start for address in np.lib.array_utils.byte_bounds(array))
+        first = -(-first // page) * page  # whole pages only
+        if end // page * page > first:
+            owner.madvise(mmap.MADV_DONTNEED, first, end // page * page - first)
