@@ -18,7 +18,7 @@ from attnkit.formats.dtypes import (
     to_contiguous,
     unsupported,
 )
-from attnkit.formats.json_numbers import Data, parse_regular, parsed, to_array, to_text
+from attnkit.formats.json_numbers import Data, parse_regular, parse_short, parsed, to_array, to_text
 from attnkit.formats.json_parser import DEEPEST, JSONParser
 from attnkit.formats.metadata import axis_names, check_keys, checked_history, checked_labels, dumps
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
@@ -31,6 +31,7 @@ NUMBERS = re.compile(rb'(?:[-+0-9.eE,\[\] \t\r\n]++|"(?:NaN|-?Infinity)")*+')
 BOOLEANS = re.compile(rb"(?:[,\[\] \t\r\n]++|true|false)*+")
 KINDS = {NUMBERS: "number", BOOLEANS: "boolean"}
 WORDS = {NUMBERS: (b'"NaN"', b'"Infinity"', b'"-Infinity"'), BOOLEANS: (b"true", b"false")}
+SHORT = 256  # bytes of an array that are first tried as a whole
 FIRST_WINDOW, WIDEST_WINDOW = 1 << 12, 1 << 20
 
 
@@ -155,6 +156,9 @@ class _Reader(JSONParser):
     def _data(self) -> Data:
         """The nested list or the scalar at hand; regular ones at the speed of C."""
         reached = self.at
+        if self.next() == "[" and (data := parse_short(bytes(self.text[self.at : self.at + SHORT]))):
+            self.at += len(data.text)
+            return data
         for pattern, kind in KINDS.items() if self.next() == "[" else ():
             end, is_closed = self._extent(pattern)
             reached = max(reached, end)

@@ -100,6 +100,28 @@ def _shortest(values: Array) -> list[str]:
     return texts
 
 
+def parse_short(text: bytes) -> Data | None:
+    """Return the array that a text begins with, if it is short, regular and without spaces; None for any other.
+
+    >>> parse_short(b"[[1,2],[3,4]] and more").text, parse_short(b"[1,true]")
+    (b'[[1,2],[3,4]]', None)
+    """
+    import orjson
+
+    rank = len(text) - len(text.lstrip(b"["))
+    text = text[: text.find(b"]" * rank) + rank]
+    try:
+        nested = orjson.loads(text)
+        numbers = np.array(nested)
+    except ValueError:  # not JSON, or ragged
+        return None
+    kind = numbers.dtype.kind
+    has_booleans = b"t" in text or b"s" in text
+    if not numbers.size or has_booleans != (kind == "b") or kind not in ("biu" if _is_whole(text) else "bf"):
+        return None
+    return Data(text, "boolean" if has_booleans else "number", numbers, nested)
+
+
 def parse_regular(text: bytes, kind: str) -> Data | None:
     """Nested lists of one shape as an array, without a Python list for each; None for any other text.
 

@@ -27,8 +27,8 @@ def dumps(value: object) -> bytes:
         raise DataError(f"labels or history cannot be written: {error}") from error
 
 
-def parts(record: Record) -> dict[str, Any]:
-    """Axes, labels and history as JSON holds them."""
+def to_metadata(record: Record) -> dict[str, Any]:
+    """Return the axes, labels and history of a record as JSON values."""
     axes = {name: list(record.axes[name]) for name in record.tensors if name in record.axes}
     return {"axes": axes, "labels": record.labels, "history": record.history}
 

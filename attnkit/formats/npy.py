@@ -105,10 +105,9 @@ def length(source: Source) -> int:
 
 
 def trailing(source: Source) -> DataError:
-    """The error for bytes after an array, counted as far as 64 KB."""
-    count = len(source.peek(1 << 16))
-    many = "1 byte" if count == 1 else f"{count} bytes" if count < 1 << 16 else "more than 64 KB"
-    return DataError(f"{many} after the array {'is' if count == 1 else 'are'} not a tensor")
+    """Return the error for bytes after an array that are not another one."""
+    count = source.count_rest()
+    return DataError(f"{count} after the array {'is' if count == '1 byte' else 'are'} not a tensor")
 
 
 def read_header(source: Source, bfloat16: bool) -> tuple[np.dtype[Any], tuple[int, ...], bool]:

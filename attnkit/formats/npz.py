@@ -7,19 +7,19 @@ from attnkit.errors import DataError
 from attnkit.formats import npy
 from attnkit.formats.dtypes import name_of
 from attnkit.formats.mapped import Mapped, map_file
-from attnkit.formats.metadata import dumps, loads, parts, with_metadata
+from attnkit.formats.metadata import dumps, loads, to_metadata, with_metadata
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
-from attnkit.formats.zip import STORED, Member, archive, contents, members
-from attnkit.formats.zip_stream import DESCRIPTOR_MARK, archives
+from attnkit.formats.zip import STORED, Member, encode_archive, read_member
+from attnkit.formats.zip_reader import DESCRIPTOR_MARK, read_archives
 from attnkit.record import Array, Record
 
 META = "meta.json"
 
 
 def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
-    """The records of a source, an NPZ archive each, read from front to back.
+    """Yield the records of a source, each an NPZ archive, read from front to back.
 
-    bfloat16  take 2-byte void elements for it also where `meta.json` does not say so
+    bfloat16  read 2-byte void elements as bfloat16 even where `meta.json` does not list them
 
     >>> import numpy as np
     >>> r = Record({"x": np.eye(2), "ids": np.arange(2)}, labels={"token": ["a", "b"]})
@@ -27,25 +27,25 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
     [['x', 'ids'], ['x', 'ids']]
     """
     with name_errors(source.name):
-        for found in archives(source, _measured):
-            yield _record({member.name: member for member in found}, bfloat16)
+        for members in read_archives(source, _measure):
+            yield _to_record({member.name: member for member in members}, bfloat16)
 
 
-def _record(found: dict[str, Member], bfloat16: bool) -> Record:
-    """The record of the files of one archive."""
-    about = _about(found.pop(META)) if META in found else {}
-    if not found:
+def _to_record(members: dict[str, Member], bfloat16: bool) -> Record:
+    """Return the record of the members of one archive."""
+    metadata = _metadata(members.pop(META)) if META in members else {}
+    if not members:
         raise DataError("no tensors in this NPZ file")
-    halves = about.pop("bfloat16", [])  # NPY has no name for this dtype
-    if not isinstance(halves, list) or not all(f"{name}.npy" in found for name in halves):
+    halves = metadata.pop("bfloat16", [])  # NPY has no name for this dtype
+    if not isinstance(halves, list) or not all(f"{name}.npy" in members for name in halves):
         raise DataError(f'member {META!r}: key "bfloat16" does not list tensors')
-    names = {name: name.removesuffix(".npy") for name in found}
-    tensors = {names[name]: _tensor(found[name], bfloat16 or names[name] in halves) for name in found}
-    return with_metadata(Record(tensors), about)
+    names = {file: file.removesuffix(".npy") for file in members}
+    tensors = {name: _tensor(members[file], bfloat16 or name in halves) for file, name in names.items()}
+    return with_metadata(Record(tensors), metadata)
 
 
-def _measured(name: str, source: Source) -> int:
-    """The size of a file that the source begins with: an array says it, and no JSON has a mark of ZIP in it."""
+def _measure(name: str, source: Source) -> int:
+    """Return the size of the file at the front of a source: an array's header has it; JSON ends at a mark of ZIP."""
     with prefix_errors(f"member {name[:100]!r}"):
         if name != META:
             _check_name(name)
@@ -59,42 +59,44 @@ def _measured(name: str, source: Source) -> int:
 
 
 def mapped(path: str) -> Mapped:
-    """The tensors of an NPZ file without their data, each read, and its checksum compared, when it is asked for."""
+    """Map the tensors of an NPZ file; each is read, and its checksum compared, when it is needed."""
     with name_errors(path):
-        found = {member.name: member for member in members(map_file(path)) if member.name != META}
-        names = {name.removesuffix(".npy"): name for name in found}
+        first, *others = read_archives(Source.of(memoryview(map_file(path)), path), _measure)
+        if others:
+            raise DataError(f"{1 + len(others)} archives (expected 1)")
+        members = {member.name.removesuffix(".npy"): member for member in first if member.name != META}
 
         def tensor(name: str) -> Array:
             with name_errors(path):
-                return _tensor(found[names[name]], False)
+                return _tensor(members[name], False)
 
-        return Mapped(path, {name: _entry(found[names[name]]) for name in names}, tensor)
+        return Mapped(path, {name: _entry(member) for name, member in members.items()}, tensor)
 
 
 def encode(record: Record) -> list[Buffer]:
-    """A record as NPZ that `numpy.load` reads without pickle; equal records are equal bytes.
+    """Return a record as NPZ, which `numpy.load` reads without pickle; equal records are equal bytes.
 
     >>> import numpy as np
     >>> b"".join(encode(Record({"x": np.eye(2)})))[:4]
     b'PK\\x03\\x04'
     """
-    about = parts(record)
+    metadata = to_metadata(record)
     if halves := [name for name, array in record.tensors.items() if array.dtype.name == "bfloat16"]:
-        about["bfloat16"] = halves
+        metadata["bfloat16"] = halves
     files = [(f"{name}.npy", npy.encode_array(array)) for name, array in record.tensors.items()]
-    return archive([*files, (META, [dumps(about)])])
+    return encode_archive([*files, (META, [dumps(metadata)])])
 
 
-def _about(member: Member) -> dict[str, Any]:
+def _metadata(member: Member) -> dict[str, Any]:
     with prefix_errors(f"member {member.name[:100]!r}"):
-        return loads(bytes(contents(member)))
+        return loads(bytes(read_member(member)))
 
 
 def _entry(member: Member) -> tuple[str, tuple[int, ...]]:
-    """The dtype and the shape of a member."""
+    """Return dtype and shape of a member."""
     with prefix_errors(f"member {member.name[:100]!r}"):
         _check_name(member.name)
-        packed = member.packed if member.method == STORED else contents(member)
+        packed = member.packed if member.method == STORED else read_member(member)
         dtype, shape, _ = npy.read_header(Source.of(packed), False)
         return name_of(dtype), shape
 
@@ -109,7 +111,7 @@ def _check_name(name: str) -> None:
 def _tensor(member: Member, bfloat16: bool) -> Array:
     with prefix_errors(f"member {member.name[:100]!r}"):
         _check_name(member.name)
-        source = Source.of(contents(member))
+        source = Source.of(read_member(member))
         array = npy.read_array(source, bfloat16)
         if source.peek(1):
             raise npy.trailing(source)

@@ -11,7 +11,7 @@ from attnkit.errors import DataError
 from attnkit.formats.dtypes import byte_count, byte_view, checked_shape, dtype_of, from_bytes, name_of, to_contiguous
 from attnkit.formats.json_parser import JSONParser
 from attnkit.formats.mapped import Mapped, map_file
-from attnkit.formats.metadata import dumps, loads, parts, with_metadata
+from attnkit.formats.metadata import dumps, loads, to_metadata, with_metadata
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
 from attnkit.record import Array, Record
 
@@ -55,8 +55,8 @@ def read(source: Source) -> Iterator[Record]:
     with name_errors(source.name):
         entries, metadata = _header(_header_text(source))
         arrays = {name: _read_tensor(source, name, entries[name]) for name in _laid_out(entries)}
-        if rest := len(source.peek(1 << 16)):
-            raise DataError(f"{rest if rest < 1 << 16 else 'more than 65535'} bytes after the last tensor")
+        if source.peek(1):
+            raise DataError(f"{source.count_rest()} after the last tensor")
         record = Record({name: arrays[name] for name in entries})
         yield with_metadata(record, loads(metadata["attnkit"].encode()) if "attnkit" in metadata else {})
 
@@ -89,7 +89,7 @@ def encode(record: Record) -> list[Buffer]:
     """
     if METADATA in record:
         raise DataError(f"a safetensors file cannot hold a tensor called {METADATA}")
-    header: dict[str, Any] = {METADATA: {"attnkit": dumps(parts(record)).decode()}}
+    header: dict[str, Any] = {METADATA: {"attnkit": dumps(to_metadata(record)).decode()}}
     at = 0
     arrays = [to_contiguous(array) for array in record.tensors.values()]
     for name, array in zip(record.tensors, arrays, strict=True):

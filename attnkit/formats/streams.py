@@ -135,6 +135,11 @@ class Source:
                 raise DataError(f"more than {format_bytes(limit)}, too large to hold in memory", self.name)
         return whole
 
+    def count_rest(self) -> str:
+        """Return how many bytes are left, for an error message; not counted beyond 64 KB."""
+        count = len(self.peek(1 << 16))
+        return "1 byte" if count == 1 else f"{count} bytes" if count < 1 << 16 else "more than 64 KB"
+
     def empty_error(self, expected: str) -> DataError:
         """Return the error for a source without a byte; an empty pipe is likely a failure of the command before."""
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Fuzz every reader in process: python tests/tensors/fuzz.py --cases 100000 --seed 1
+"""Fuzz every reader in process: python tests/formats/fuzz.py --cases 100000 --seed 1
 
 A case is a seed file with one to four structure-aware mutations. The law that each case must obey:
 
@@ -37,7 +37,7 @@ from attnkit.cli.main import escaped
 from attnkit.errors import AttnkitError
 from attnkit.formats import FORMATS, Record, Source, encode, npz, read, safetensors
 from attnkit.formats.json import canonical
-from attnkit.formats.zip import archive
+from attnkit.formats.zip import encode_archive
 from attnkit.tokenizers import load_tokenizer
 
 SECONDS = 2.0
@@ -340,7 +340,7 @@ def members_edited(rng: random.Random, members: list[tuple[str, bytes]]) -> list
 
 def packed(rng: random.Random, members: list[tuple[str, bytes]]) -> bytes:
     if rng.random() < 0.5:
-        return b"".join(archive([(name, [content]) for name, content in members]))
+        return b"".join(encode_archive([(name, [content]) for name, content in members]))
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as file:
         for name, content in {name or "x": content for name, content in members}.items():
@@ -641,17 +641,17 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
         + (b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"1," * 32400 + b")}").ljust(65000)
     ),
     "npy arrays": lambda n: one * (n // len(one)),
-    "npz members": lambda n: b"".join(archive([(f"t{i}.npy", [one]) for i in range(n // 300)])),
+    "npz members": lambda n: b"".join(encode_archive([(f"t{i}.npy", [one]) for i in range(n // 300)])),
     "npz meta labels": lambda n: b"".join(
-        archive([("x.npy", [one]), ("meta.json", [rec(labels={"a": [["b"]] * (n // 6)})])])
+        encode_archive([("x.npy", [one]), ("meta.json", [rec(labels={"a": [["b"]] * (n // 6)})])])
     ),
     "npz meta lists": lambda n: b"".join(
-        archive([("x.npy", [one]), ("meta.json", [b'{"labels":{"a":[' + b"[]," * (n // 3) + b"[]]}}"])])
+        encode_archive([("x.npy", [one]), ("meta.json", [b'{"labels":{"a":[' + b"[]," * (n // 3) + b"[]]}}"])])
     ),
     "npz meta many keys": lambda n: b"".join(
-        archive([("x.npy", [one]), ("meta.json", [rec(labels={f"a{i}": [] for i in range(n // 12)})])])
+        encode_archive([("x.npy", [one]), ("meta.json", [rec(labels={f"a{i}": [] for i in range(n // 12)})])])
     ),
-    "npz long name": lambda n: b"".join(archive([("x" * 60000, [one])])),
+    "npz long name": lambda n: b"".join(encode_archive([("x" * 60000, [one])])),
     "npz PK": lambda n: b"PK\x03\x04" + b"PK\x05\x06" * (n // 4),
     "safetensors entries": lambda n: entries(n // 64),
     "safetensors spaces": lambda n: n.to_bytes(8, "little") + b"{" + b" " * (n - 1),

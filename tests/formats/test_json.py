@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from attnkit.errors import DataError
 from attnkit.formats import Record, Source, encode, read
+from attnkit.formats.json_numbers import parse_regular, parse_short
 
 BOM = b"\xef\xbb\xbf"
 
@@ -300,3 +301,39 @@ def test_a_large_document_in_pieces_is_not_scanned_again_and_again():
     source.peek = lambda count: text[:count]
     [record] = read(source)
     assert record["x"].shape == (300_000, 1) and len(seen) > 400
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1,-2,3]",
+        "[[1.5,2],[3,4e2]]",
+        "[true,false]",
+        "[[true],[false]]",
+        "[18446744073709551615]",
+        "[0.1,18446744073709551615]",
+        "[[[0.5]]]",
+    ],
+)
+def test_a_short_array_is_read_as_a_long_one_is(text):
+    kind = "boolean" if "t" in text else "number"
+    short, regular = (parse(text.encode()) for parse in (parse_short, lambda text: parse_regular(text, kind)))
+    assert (short.text, short.kind) == (regular.text, regular.kind) and short.numbers.dtype == regular.numbers.dtype
+    np.testing.assert_array_equal(short.numbers, regular.numbers)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]", "[[]]", "[[1],[2,3]]", "[1,true]", "[true,0]", '["NaN",1.5]', '["1",2]', "[null]", "[{}]", "[1[,2]",
+        "[1e999]", "[01]", "[1,2", "[18446744073709551616]", "[9223372036854775808,-1]", "[" * 65 + "1" + "]" * 65,
+    ],
+)  # fmt: skip
+def test_a_short_array_that_needs_a_closer_look_takes_the_slow_way(text):
+    assert parse_short(text.encode()) is None
+
+
+def test_tiny_documents_in_a_row_are_parsed_as_a_whole(monkeypatch):
+    monkeypatch.setattr("attnkit.formats.json.parse_regular", None)  # it costs four times as much for an array of one
+    records = read(Source.of(b"[1][2.5][[true]]" * 3))
+    assert [record["x"].tolist() for record in records] == [[1], [2.5], [[True]]] * 3

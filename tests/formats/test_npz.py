@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError
-from attnkit.formats import Record, Source, encode, read, zip
+from attnkit.formats import Record, Source, encode, npz, read, zip
+from attnkit.formats.zip_reader import read_archives
 
 
 def record_of(data: bytes, **options) -> Record:
@@ -78,13 +79,18 @@ def test_zip64(monkeypatch):
     monkeypatch.setattr(zip, "LOCAL", Clipped(zip.LOCAL, 300))
     monkeypatch.setattr(zip, "CENTRAL", Clipped(zip.CENTRAL, 300))
     monkeypatch.setattr(zip, "END", Clipped(zip.END, 300))
-    data = b"".join(zip.archive(big))
+    data = b"".join(zip.encode_archive(big))
     with zipfile.ZipFile(io.BytesIO(data)) as made:
         assert made.testzip() is None
         assert [made.read(info) for info in made.infolist()] == [content[0] for _, content in big]
     monkeypatch.undo()
-    found = zip.members(bytearray(data))
-    assert [bytes(zip.contents(member)) for member in found] == [content[0] for _, content in big]
+    found = read_members(data)
+    assert [bytes(zip.read_member(member)) for member in found] == [content[0] for _, content in big]
+
+
+def read_members(data):
+    [members] = read_archives(Source.of(data), lambda name, source: 0)
+    return members
 
 
 class Clipped:
@@ -99,8 +105,8 @@ class Clipped:
 
 def test_many_members_need_zip64():
     files = [(f"{i}.txt", [b""]) for i in range(66_000)]
-    data = bytearray(b"".join(zip.archive(files)))
-    assert len(zip.members(data)) == 66_000
+    data = bytearray(b"".join(zip.encode_archive(files)))
+    assert len(read_members(data)) == 66_000
     with zipfile.ZipFile(io.BytesIO(data)) as made:
         assert len(made.infolist()) == 66_000
 
@@ -344,3 +350,39 @@ def test_bad_input(data, message):
     with pytest.raises(DataError) as caught:
         record_of(data)
     assert str(caught.value).startswith("file: ") and message in str(caught.value)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_mapped_file_gives_the_tensors_that_reading_it_gives(tmp_path, method):
+    path = tmp_path / "model.npz"
+    path.write_bytes(zipped(("a.npy", ONE), ("meta.json", b"{}"), ("b.npy", ONE), method=method))
+    mapped = npz.mapped(str(path))
+    assert mapped.entries == {"a": ("float64", (2, 3)), "b": ("float64", (2, 3))}
+    for name, array in record_of(path.read_bytes()).tensors.items():
+        np.testing.assert_array_equal(mapped.tensor(name), array)
+
+
+@pytest.mark.parametrize(
+    "data, problem",
+    [
+        (GOOD + GOOD, "2 archives (expected 1)"),
+        (GOOD + b"junk", "4 bytes after the ZIP archive"),
+        (b"junk" + GOOD, "bad ZIP archive: neither a member nor the directory"),
+        (GOOD[:100], "truncated ZIP archive"),
+    ],
+    ids=["two", "after", "before", "truncated"],
+)
+def test_a_mapped_file_that_is_no_single_archive_is_refused(tmp_path, data, problem):
+    path = tmp_path / "model.npz"
+    path.write_bytes(data)
+    with pytest.raises(DataError) as caught:
+        npz.mapped(str(path))
+    assert caught.value.name == str(path) and problem in caught.value.problem
+
+
+def test_damage_in_a_mapped_file_is_found_when_its_tensor_is_read(tmp_path):
+    path = tmp_path / "model.npz"
+    path.write_bytes(flipped())
+    mapped = npz.mapped(str(path))
+    with pytest.raises(DataError, match=r"member 'x\.npy': damaged"):
+        mapped.tensor("x")

@@ -1,4 +1,4 @@
-"""ZIP archives one after another, read from front to back by the headers before their files."""
+"""Strict reading of ZIP archives, one after another and from front to back, so that they can come from a pipe."""
 
 import struct
 import zlib
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from attnkit.errors import DataError
+from attnkit.formats.dtypes import format_bytes
 from attnkit.formats.streams import Source
 from attnkit.formats.zip import (
     CENTRAL,
@@ -15,33 +16,31 @@ from attnkit.formats.zip import (
     END64,
     END64_MARK,
     END_MARK,
-    INFLATED,
-    INFLATED_RATIO,
     LOCAL,
     LOCAL_MARK,
     LOCATOR,
     LOCATOR_MARK,
     STORED,
+    UTF8,
     WIDE,
     Member,
-    acceptable,
-    bomb,
-    check_readable,
-    decoded,
-    widened,
 )
 
+INFLATED = 64 << 20  # the size that compressed members may have in all: so much,
+INFLATED_RATIO = 100  # or so many times the size of the archive
+METHODS = {12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
+ENCRYPTED = 1  # flag
 DESCRIBED = 8  # flag: checksum and sizes follow the content, as they do where a writer cannot seek
 DESCRIPTORS = ("<4sL2Q", "<L2Q", "<4s3L", "<3L")  # how they are laid out; the mark and the wide sizes are optional
 DESCRIPTOR_MARK = b"PK\x07\x08"
 NEWEST = 63  # version of the ZIP format, 6.3
-STEP = 1 << 16  # compressed bytes looked at, and 16 times as many inflated, at a time
+STEP = 1 << 16  # compressed bytes read, and 16 times as many inflated, at a time
 
 Measure = Callable[[str, Source], int]
 
 
 class Local(NamedTuple):
-    """The header before a file; `at` is its place in the archive."""
+    """The header before a file; `at` is its offset in the archive."""
 
     at: int
     name: str
@@ -54,7 +53,7 @@ class Local(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """The entry of a file in the directory; `at` is where it says that the header is."""
+    """The entry of a file in the directory; `at` is the offset of its header."""
 
     at: int
     name: str
@@ -65,87 +64,86 @@ class Entry(NamedTuple):
     size: int
 
 
-def archives(source: Source, measure: Measure) -> Iterator[list[Member]]:
-    """The files of each archive of a source, in order; DataError for contradictions and bombs.
+def read_archives(source: Source, measure: Measure) -> Iterator[list[Member]]:
+    """Yield the members of each archive of a source, in order; DataError for contradictions and bombs.
 
-    An archive is held against its directory before its files are handed out. What follows it is looked at when the
-    next one is asked for.
+    An archive is compared with its directory before its members are returned. The bytes after it are not read
+    before the next archive is requested.
 
-    measure  (name, source) -> the size of a stored file that the source begins with, where its header leaves it open
+    measure  (name, source) -> the size of a stored file at the front of the source, where its header has none
 
-    >>> from attnkit.formats.zip import archive, contents
-    >>> two = b"".join(archive([("a", [b"1"])]) + archive([("b", [b"2"])]))
-    >>> [bytes(contents(member)) for [member] in archives(Source.of(two), lambda name, source: 0)]
+    >>> from attnkit.formats.zip import encode_archive, read_member
+    >>> two = b"".join(encode_archive([("a", [b"1"])]) + encode_archive([("b", [b"2"])]))
+    >>> [bytes(read_member(member)) for [member] in read_archives(Source.of(two), lambda name, source: 0)]
     [b'1', b'2']
     """
     before = 0
     while True:
         reader = _Reader(source, before, measure)
-        found = reader.members()
-        yield acceptable(found, reader.at)
+        members = reader.members()
+        check_members(members, reader.at)
+        yield members
         before += reader.at
         rest = source.peek(4)
         if not rest:
             return
         if rest not in (LOCAL_MARK, END_MARK):
-            count = len(source.peek(1 << 16))
-            many = "1 byte" if count == 1 else f"{count} bytes" if count < 1 << 16 else "more than 64 KB"
-            raise DataError(f"{many} after the ZIP archive")
+            raise DataError(f"{source.count_rest()} after the ZIP archive")
 
 
 class _Reader:
-    """One archive.
+    """A reader of one archive.
 
-    before  bytes of the source that come before it
-    at      bytes of it that have been read
+    before  how many bytes of the source come before it
+    at      how many of its bytes have been read
     """
 
     def __init__(self, source: Source, before: int, measure: Measure) -> None:
         self._source, self._before, self._measure, self.at = source, before, measure, 0
 
     def members(self) -> list[Member]:
-        """Its files, once they are known to be those of its directory."""
-        found: dict[int, tuple[Entry, Member]] = {}
+        """Return its members; DataError where they differ from its directory."""
+        files: dict[int, tuple[Entry, Member]] = {}
         while self._source.peek(4) == LOCAL_MARK:
             local = self._local()
-            found[local.at] = self._described(local) if local.flags & DESCRIBED else self._plain(local)
+            files[local.at] = self._described(local) if local.flags & DESCRIBED else self._plain(local)
         start, entries = self.at, []
         while self._source.peek(4) == CENTRAL_MARK:
             entries.append(self._entry())
         shift = self._end(start, len(entries))
-        self._compare({at: entry for at, (entry, _) in found.items()}, entries, start, shift)
-        return [member for _, member in found.values()]
+        self._compare({at: entry for at, (entry, _) in files.items()}, entries, start, shift)
+        return [member for _, member in files.values()]
 
-    def _read(self, count: int, what: str) -> bytes:
-        """That many bytes; DataError says what they are where they are not there."""
-        got = self._source.read(count)
-        self.at += len(got)
-        if len(got) < count:
-            raise DataError(f"truncated ZIP archive: {what}")
-        return got
+    def _read(self, count: int, problem: str) -> bytes:
+        """Return the next `count` bytes; DataError names the problem where there are fewer."""
+        data = self._source.read(count)
+        self.at += len(data)
+        if len(data) < count:
+            raise DataError(f"truncated ZIP archive: {problem}")
+        return data
 
     def _local(self) -> Local:
-        """The header of the next file."""
+        """Return the header of the next file."""
         at, what = self.at, "the header of a member is cut"
         fields = LOCAL.unpack(self._read(LOCAL.size, what))
         _, version, flags, method, _, _, checksum, packed, size, name_size, extra_size = fields
         if version & 0xFF > NEWEST:
             raise DataError("bad ZIP archive: no header where a member begins")
         raw, extra = self._read(name_size, what), self._read(extra_size, what)
-        size, packed = widened(extra, [size, packed])
-        name = decoded(raw, flags)
-        check_readable(name, flags, method)
+        size, packed = _apply_zip64(extra, [size, packed])
+        name = _decode_name(raw, flags)
+        _check_method(name, flags, method)
         if method == STORED and packed != size and not flags & DESCRIBED:
             raise DataError(f"member {name[:100]!r}: declared size {size}, stored in {packed} bytes, does not fit")
         return Local(at, name, raw, flags, method, checksum, packed, size)
 
     def _plain(self, local: Local) -> tuple[Entry, Member]:
-        """A file whose header says its size, and the entry that it must have."""
+        """Return a file whose header has its size, and the entry that the directory must have."""
         member = Member(local.name, local.method, local.checksum, local.size, self._content(local.name, local.packed))
         return Entry(local.at, local.name, local.raw, local.method, *local[5:]), member
 
     def _content(self, name: str, size: int) -> memoryview:
-        """The next bytes, in place where they are in memory."""
+        """Return the next `size` bytes, a view where they are in memory."""
         if size >= 1 << 62:
             raise DataError(f"member {name[:100]!r}: declared size {size} does not fit")
         content = self._source.read_uint8(size)
@@ -155,7 +153,7 @@ class _Reader:
         return content.data
 
     def _described(self, local: Local) -> tuple[Entry, Member]:
-        """A file with checksum and sizes after it, and the entry that it must have."""
+        """Return a file with checksum and sizes after it, and the entry that the directory must have."""
         start = self.at
         if local.method == DEFLATED:
             content = self._inflated(local.name)
@@ -167,7 +165,7 @@ class _Reader:
         return entry, Member(local.name, STORED, checksum, len(content), content)
 
     def _inflated(self, name: str) -> memoryview:
-        """A compressed file, which says itself where it ends."""
+        """Return the content of a compressed file of unknown size: deflated data mark their own end."""
         start, content, unpacker = self.at, bytearray(), zlib.decompressobj(-zlib.MAX_WBITS)
         while not unpacker.eof:
             ahead = self._source.peek_available(STEP)
@@ -181,39 +179,39 @@ class _Reader:
             if not (ahead or more):
                 raise DataError(f"truncated ZIP archive: member {name[:100]!r} does not end")
             if len(content) > max(INFLATED, INFLATED_RATIO * (self.at - start)):
-                raise bomb(self.at - start, len(content), more="more than ")
+                raise _too_large(self.at - start, len(content), more="more than ")
         return memoryview(content)
 
     def _descriptor(self, name: str, checksum: int, packed: int, size: int) -> None:
-        """Reads checksum and sizes after a file, in one of the ways they are written."""
+        """Read checksum and sizes after a file, in any of their layouts; DataError where they differ."""
         small = max(packed, size) < WIDE
         marks = {layout: [DESCRIPTOR_MARK] * ("s" in layout) for layout in DESCRIPTORS if small or "Q" in layout}
         expected = [struct.pack(layout, *mark, checksum, packed, size) for layout, mark in marks.items()]
         ahead = self._source.peek(max(map(len, expected)))
-        for one in expected:
-            if ahead.startswith(one):
-                self._read(len(one), "")
+        for descriptor in expected:
+            if ahead.startswith(descriptor):
+                self._read(len(descriptor), "")
                 return
-        if any(one.startswith(ahead) for one in expected):
+        if any(descriptor.startswith(ahead) for descriptor in expected):
             raise DataError(f"truncated ZIP archive: member {name[:100]!r} is cut")
         raise DataError(f"member {name[:100]!r}: damaged: its size or checksum differs")
 
     def _entry(self) -> Entry:
-        """The next entry of the directory."""
+        """Return the next entry of the directory."""
         what = "no end of its directory"
         fields = CENTRAL.unpack(self._read(CENTRAL.size, what))
         _, _, _, flags, method, _, _, checksum, packed, size, name_size, extra_size, comment = fields[:13]
         raw, extra = self._read(name_size, what), self._read(extra_size, what)
         self._read(comment, what)
-        size, packed, at = widened(extra, [size, packed, fields[16]])
-        name = decoded(raw, flags)
-        check_readable(name, flags, method)
+        size, packed, at = _apply_zip64(extra, [size, packed, fields[16]])
+        name = _decode_name(raw, flags)
+        _check_method(name, flags, method)
         return Entry(at, name, raw, method, checksum, packed, size)
 
     def _end(self, start: int, entries: int) -> int:
-        """Reads what follows the directory, and says how far on its offsets count from the start of the archive.
+        """Read the end of the archive; return what its offsets have to be reduced by.
 
-        An archive that was written behind others may count them from the start of the file.
+        An archive that was appended to others may count its offsets from the start of the file.
         """
         what, length = "no end of its directory", self.at - start
         wide: tuple[int, ...] = ()
@@ -237,20 +235,66 @@ class _Reader:
             raise DataError("bad ZIP directory: its size or place differs")
         return int(at - start)
 
-    def _compare(self, found: dict[int, Entry], entries: list[Entry], limit: int, shift: int) -> None:
-        """DataError unless the directory has every file once, as its header does."""
-        left = dict(found)
+    def _compare(self, local: dict[int, Entry], entries: list[Entry], limit: int, shift: int) -> None:
+        """Raise DataError unless the directory has every file once, as its header has it."""
+        rest = dict(local)
         for entry in entries:
             at = entry.at - shift
             if not 0 <= at < limit:
                 raise DataError(f"member {entry.name[:100]!r} lies outside the archive")
-            if at in found and at not in left:
+            if at in local and at not in rest:
                 raise DataError("members of the ZIP archive overlap")
-            if at not in left or left[at].raw != entry.raw:
+            if at not in rest or rest[at].raw != entry.raw:
                 raise DataError(f"member {entry.name[:100]!r} is not where the directory says")
-            if left.pop(at)[3:] != entry[3:]:
+            if rest.pop(at)[3:] != entry[3:]:
                 raise DataError(
                     f"member {entry.name[:100]!r}: damaged: its size or checksum differs from the directory's"
                 )
-        if left:
-            raise DataError(f"member {next(iter(left.values())).name[:100]!r} is missing from the ZIP directory")
+        if rest:
+            raise DataError(f"member {next(iter(rest.values())).name[:100]!r} is missing from the ZIP directory")
+
+
+def check_members(members: list[Member], size: int) -> None:
+    """Raise DataError where members of an archive of that size have one name, or would grow too much."""
+    inflated = sum(member.size for member in members if member.method == DEFLATED)
+    if inflated > max(INFLATED, INFLATED_RATIO * size):
+        raise _too_large(size, inflated)
+    names: set[str] = set()
+    for member in members:
+        if member.name in names:
+            raise DataError(f"duplicate member {member.name[:100]!r}")
+        names.add(member.name)
+
+
+def _too_large(size: int, inflated: int, more: str = "") -> DataError:
+    """Return the error for members that grow to too many bytes."""
+    limit = format_bytes(max(INFLATED, INFLATED_RATIO * size))
+    problem = f"{format_bytes(size)} compressed would become {more}{format_bytes(inflated)} (limit {limit})"
+    return DataError(f"{problem}; save it uncompressed")
+
+
+def _decode_name(raw: bytes, flags: int) -> str:
+    """Return the name of a member, decoded as its flags require."""
+    return raw.decode("utf-8" if flags & UTF8 else "cp437", "replace")
+
+
+def _check_method(name: str, flags: int, method: int) -> None:
+    """Raise DataError where a member is encrypted, or compressed by a method that NPZ does not use."""
+    if flags & ENCRYPTED:
+        raise DataError(f"member {name[:100]!r} is encrypted")
+    if method not in (STORED, DEFLATED):
+        raise DataError(f"member {name[:100]!r} is compressed with {METHODS.get(method, f'method {method}')}")
+
+
+def _apply_zip64(extra: bytes, values: list[int]) -> list[int]:
+    """Return sizes and offset, those that do not fit 32 bits replaced from the ZIP64 field."""
+    at = 0
+    while WIDE in values and at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, at)
+        if kind == 1:
+            if at + 4 + length > len(extra):
+                raise DataError("bad ZIP archive: an extra field does not fit")
+            wide = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
+            return [next(wide, WIDE) if value == WIDE else value for value in values]
+        at += 4 + length
+    return values
