@@ -98,12 +98,12 @@ def tensor_file(text: str) -> str:
 def read_lines(source: Source) -> Iterator[str]:
     """The lines of a source, each as soon as it is there."""
     rest, empty = b"", True
-    while chunk := source.available():
+    while chunk := source.read_available():
         empty = False
         *whole, rest = (rest + chunk).split(b"\n")
         yield from (decode_text(line, source.name).removesuffix("\r") for line in whole)
     if empty:
-        raise source.empty("text")
+        raise source.empty_error("text")
     if rest:
         yield decode_text(rest, source.name)
 

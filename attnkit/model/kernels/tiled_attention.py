@@ -240,7 +240,8 @@ def merge_partial_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> 
 
     A part in which a query sees nothing has -inf there, and adds nothing. DataError where shapes differ.
 
-    >>> output, lse = merge_partial_attention([np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])])
+    >>> outputs, lses = [np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])]
+    >>> output, lse = merge_partial_attention(outputs, lses)
     >>> output.item(), round(float(np.exp(lse.item())), 4)
     (3.0, 3.0)
     """

@@ -279,7 +279,7 @@ def key_ranges(
     """Return each query's position, and the first and past-the-last key it may attend to below a limit: (B, T) each.
 
     >>> [x.tolist() for x in key_ranges(1, 3, 3, 3, AttentionOptions(causal=True, window=(1, -1)))]
-    [[[0, 1, 2]], [[-1, 0, 1]], [[1, 2, 3]]]
+    [[[0, 1, 2]], [[0, 0, 1]], [[1, 2, 3]]]
     """
     lengths, (left, right) = options.lengths, options.window
     if lengths is not None:
