@@ -1,62 +1,54 @@
 """BERT: a post-norm encoder of tokens and segments, with a pooler and a head for masked words where it has them."""
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
-from attnkit.model.config import Config, PositionConfig, StackConfig
+from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("bert.",)
-TRANSFORM = "cls.predictions.transform"
+WORDS, PREDICTIONS = "embeddings.word_embeddings.weight", "cls.predictions"
+LAYER = "encoder.layer.{n}"
+LAYERS: Layers = {
+    "encoder.embed": embedding_table(WORDS) | {"types": TensorSpec(("embeddings.token_type_embeddings.weight",))},
+    "encoder.positions": embedding_table("embeddings.position_embeddings.weight"),
+    "encoder.embed_norm": norm("embeddings.LayerNorm"),
+    "encoder.{n}.self": linear(f"{LAYER}.attention.self", wq="query", wk="key", wv="value")
+    | linear(f"{LAYER}.attention.output", wo="dense"),
+    "encoder.{n}.norm1": norm(f"{LAYER}.attention.output.LayerNorm"),
+    "encoder.{n}.ffn": linear(LAYER, w1="intermediate.dense", w2="output.dense"),
+    "encoder.{n}.norm2": norm(f"{LAYER}.output.LayerNorm"),
+    "pooler": linear(w="pooler.dense"),
+    "head.dense": linear(w=f"{PREDICTIONS}.transform.dense"),
+    "head.norm": norm(f"{PREDICTIONS}.transform.LayerNorm"),
+}
 
 
-def config(raw: ConfigReader, stored: Weights) -> Config:
-    """The choices of a configuration; whether there is a pooler and a head, the stored names say."""
-    if raw.text("position_embedding_type", "absolute") != "absolute":
-        raise raw.wrong(f"position_embedding_type {raw.text('position_embedding_type')[:40]!r} is not supported")
-    if raw.flag("is_decoder", False):
-        raise raw.wrong("is_decoder is not supported")
-    heads, predicts = raw.whole("num_attention_heads"), stored.has(f"{TRANSFORM}.dense.weight")
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
+    if raw.get_str("position_embedding_type", "absolute") != "absolute":
+        raise raw.error(f"position_embedding_type {raw.get_str('position_embedding_type')[:40]!r} is not supported")
+    if raw.get_bool("is_decoder", False):
+        raise raw.error("is_decoder is not supported")
+    has_head = stored.has(f"{PREDICTIONS}.transform.dense.weight")
     return Config(
         "bert",
-        raw.whole("hidden_size"),
-        encoder=StackConfig(
-            layers=raw.whole("num_hidden_layers"),
-            heads=heads,
-            hidden=raw.whole("intermediate_size"),
-            kv_heads=heads,
-            head_dim=raw.head_dim("hidden_size", "num_attention_heads"),
-            vocab=raw.whole("vocab_size"),
-        ),
-        eps=raw.number("layer_norm_eps", 1e-12),
-        activation=raw.choice("hidden_act", ACTIVATIONS, "gelu"),
-        positions=PositionConfig("learned", size=raw.whole("max_position_embeddings")),
+        raw.get_int("hidden_size"),
+        encoder=raw.get_stack(StackKeys()),
+        eps=raw.get_float("layer_norm_eps", 1e-12),
+        activation=raw.get_choice("hidden_act", ACTIVATIONS, "gelu"),
+        positions=PositionConfig("learned", size=raw.get_int("max_position_embeddings")),
         embed_norm=True,
-        types=raw.whole("type_vocab_size", 2),
+        types=raw.get_int("type_vocab_size", 2),
         pooler=stored.has("pooler.dense.weight"),
-        head=predicts,
-        transform=predicts,
-        special=raw.special(),
+        head=has_head,
+        transform=has_head,
+        special=raw.get_special_tokens(),
     )
 
 
-def layers(raw: ConfigReader, config: Config) -> Layers:
-    """Where the parameters of each layer lie."""
-    at, words = "encoder.layer.{n}", "embeddings.word_embeddings.weight"
-    is_tied = raw.flag("tie_word_embeddings", True)
-    decoder = tied_head(words) if is_tied else linear("", "cls.predictions.decoder", biased=False)
-    return {
-        "encoder.embed": embedding_table(words) | {"types": TensorSpec(("embeddings.token_type_embeddings.weight",))},
-        "encoder.positions": embedding_table("embeddings.position_embeddings.weight"),
-        "encoder.embed_norm": norm("embeddings.LayerNorm"),
-        "encoder.{n}.self": linear("q", f"{at}.attention.self.query")
-        | linear("k", f"{at}.attention.self.key")
-        | linear("v", f"{at}.attention.self.value")
-        | linear("o", f"{at}.attention.output.dense"),
-        "encoder.{n}.norm1": norm(f"{at}.attention.output.LayerNorm"),
-        "encoder.{n}.ffn": linear("1", f"{at}.intermediate.dense") | linear("2", f"{at}.output.dense"),
-        "encoder.{n}.norm2": norm(f"{at}.output.LayerNorm"),
-        "pooler": linear("", "pooler.dense"),
-        "head.dense": linear("", f"{TRANSFORM}.dense"),
-        "head.norm": norm(f"{TRANSFORM}.LayerNorm"),
-        "head": decoder | {"b": TensorSpec(("cls.predictions.bias", "cls.predictions.decoder.bias"))},
-    }
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    is_tied = raw.get_bool("tie_word_embeddings", True)
+    head = tied_head(WORDS) if is_tied else linear(w=f"{PREDICTIONS}.decoder", biased=False)
+    bias = TensorSpec((f"{PREDICTIONS}.bias", f"{PREDICTIONS}.decoder.bias"))
+    return {**LAYERS, "head": head | {"b": bias}}

@@ -1,12 +1,15 @@
-"""What a published `config.json` says, each value checked when it is asked for."""
+"""config.json and the other JSON files of a folder, each value checked when it is read."""
 
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from attnkit.errors import DataError
-from attnkit.model.config import SpecialTokens
+from attnkit.formats.json_parser import JSONParser
+from attnkit.formats.streams import name_errors, open_source, refuse_lfs_pointer
+from attnkit.model.config import SpecialTokens, StackConfig
 
 Value = TypeVar("Value")
 
@@ -22,12 +25,195 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 
+LARGEST = (1 << 31) - 1  # the largest size or id
 
-LARGEST = (1 << 31) - 1  # no size and no id is larger
+
+@dataclass(frozen=True)
+class StackKeys:
+    """The keys of config.json that hold the sizes of a stack; the defaults are those of most families.
+
+    "" for a size that has no key: key and value heads are then as many as the heads, and a head is width/heads wide.
+    """
+
+    layers: str = "num_hidden_layers"
+    heads: str = "num_attention_heads"
+    hidden: str = "intermediate_size"
+    width: str = "hidden_size"
+    vocab: str = "vocab_size"
+    kv_heads: str = ""
+    head_dim: str = ""
+
+
+class ConfigReader:
+    """The values of a configuration by key; null counts as absent. Errors are DataErrors that name file and key.
+
+    values  the parsed object
+    name    the file, for errors
+
+    >>> ConfigReader({"n_embd": 8}, "config.json").get_int("n_embd")
+    8
+    """
+
+    def __init__(self, values: Mapping[str, Any], name: str) -> None:
+        self.values = values
+        self.name = name
+
+    def error(self, problem: str) -> DataError:
+        """Return the error for a problem of this file."""
+        return DataError(problem, self.name)
+
+    def has(self, key: str) -> bool:
+        """Tell whether the key is there and not null."""
+        return self.values.get(key) is not None
+
+    def get_int(self, key: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+        """Return an integer from `least` to `most`."""
+        value = self._get(key, default, "a whole number")
+        if type(value) is not int or not least <= value <= most:
+            expected = f"from {least} on" if most == LARGEST else f"from {least} to {most}"
+            raise self._type_error(key, value, f"a whole number {expected}")
+        return value
+
+    def get_float(self, key: str, default: float | None = None) -> float:
+        """Return a number above 0."""
+        value = self._get(key, default, "a number")
+        if not is_finite(value) or value <= 0:
+            raise self._type_error(key, value, "a number above 0")
+        return float(value)
+
+    def get_floats(self, key: str, default: Sequence[float], least: float = -math.inf) -> list[float]:
+        """Return a list of as many numbers as the default has, none below `least`."""
+        value = self._get(key, list(default), "a list of numbers")
+        has_length = isinstance(value, list) and len(value) == len(default)
+        if not has_length or not all(is_finite(number) and least <= number for number in value):
+            above = "" if least == -math.inf else " above 0"
+            raise self._type_error(key, value, f"{len(default)} numbers{above}")
+        return [float(number) for number in value]
+
+    def get_bool(self, key: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self._get(key, default, "true or false")
+        if type(value) is not bool:
+            raise self._type_error(key, value, "true or false")
+        return value
+
+    def get_str(self, key: str, default: str | None = None) -> str:
+        """Return a string."""
+        value = self._get(key, default, "a string")
+        if not isinstance(value, str):
+            raise self._type_error(key, value, "a string")
+        return value
+
+    def get_choice(self, key: str, table: Mapping[str, Value], default: str | None = None) -> Value:
+        """Return the entry of a table for a string."""
+        value = self.get_str(key, default)
+        if value not in table:
+            raise self.error(f"{key} {value[:40]!r} is not supported (use {', '.join(table)})")
+        return table[value]
+
+    def get_dict(self, key: str) -> dict[str, Any]:
+        """Return an object, {} where it is absent."""
+        value = self._get(key, {}, "an object")
+        if not isinstance(value, dict):
+            raise self._type_error(key, value, "an object")
+        return value
+
+    def get_size(self, key: str) -> tuple[int, int]:
+        """Return height and width, from a list of two integers or from one for both."""
+        value = self._get(key, None, "a whole number or two")
+        sizes = value if isinstance(value, list) else [value, value]
+        if len(sizes) != 2 or not all(type(size) is int and 0 < size <= LARGEST for size in sizes):
+            raise self._type_error(key, value, "a whole number or two")
+        return sizes[0], sizes[1]
+
+    def get_token_id(self, key: str, default: int | None = None) -> int | None:
+        """Return the id of a token, None where there is none (some files write -1 for that)."""
+        ids = self.get_token_ids(key, () if default is None else (default,))
+        return ids[0] if ids else None
+
+    def get_token_ids(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """Return ids, from a list or from a single one."""
+        value = self._get(key, list(default), "an id or a list of ids")
+        ids = value if isinstance(value, list) else [value]
+        if not all(type(token) is int and token <= LARGEST for token in ids):
+            raise self._type_error(key, value, "an id or a list of ids")
+        return tuple(token for token in ids if token >= 0)
+
+    def has_architecture(self, suffix: str) -> bool:
+        """Tell whether one of the published `architectures` has a name with this suffix, as ForCausalLM."""
+        names = self.values.get("architectures") or []
+        return isinstance(names, list) and any(str(name).endswith(suffix) for name in names)
+
+    def get_head_dim(self, width: str, heads: str) -> int:
+        """Return the width of one head from the keys of the width and the number of heads, which must divide it."""
+        if self.get_int(width) % self.get_int(heads):
+            raise self.error(f"{width} {self.get_int(width)} is not divisible by {heads} {self.get_int(heads)}")
+        return self.get_int(width) // self.get_int(heads)
+
+    def get_stack(
+        self, keys: StackKeys, *, hidden: int | None = None, head_dim: int | None = None, **choices: Any
+    ) -> StackConfig:
+        """Return the sizes of a stack.
+
+        hidden, head_dim  defaults of these sizes
+        choices           causal, cross and final_norm of StackConfig, and its vocab where that has no key
+
+        >>> raw = ConfigReader({"depth": 2, "heads": 2, "width": 6}, "config.json")
+        >>> stack = raw.get_stack(StackKeys("depth", "heads", "", "width", ""), hidden=24, causal=True)
+        >>> stack.layers, stack.hidden, stack.head_dim, stack.kv_heads, stack.causal
+        (2, 24, 3, 2, True)
+        """
+        heads = self.get_int(keys.heads)
+        kv_heads = self._get_size(keys.kv_heads, heads)
+        if heads % kv_heads:
+            raise self.error(f"{keys.heads} {heads} is not divisible by {keys.kv_heads} {kv_heads}")
+        if head_dim is None and not (keys.head_dim and self.has(keys.head_dim)):
+            head_dim = self.get_head_dim(keys.width, keys.heads)
+        choices |= {"vocab": self.get_int(keys.vocab)} if keys.vocab else {}
+        return StackConfig(
+            layers=self.get_int(keys.layers),
+            heads=heads,
+            hidden=self._get_size(keys.hidden, hidden),
+            kv_heads=kv_heads,
+            head_dim=self._get_size(keys.head_dim, head_dim),
+            **choices,
+        )
+
+    def get_special_tokens(
+        self, start: int | None = None, eos: tuple[int, ...] = (), pad: int | None = None
+    ) -> SpecialTokens:
+        """Return the special tokens, with defaults for those that are absent."""
+        lists = self._get("bad_words_ids", [], "a list of lists of ids")
+        banned = [ids[0] for ids in lists if len(ids) == 1] if is_nested(lists) else None
+        if banned is None or not all(type(token) is int and 0 <= token <= LARGEST for token in banned):
+            raise self._type_error("bad_words_ids", lists, "a list of lists of ids")
+        return SpecialTokens(
+            start=self.get_token_id("decoder_start_token_id", start),
+            eos=self.get_token_ids("eos_token_id", eos),
+            pad=self.get_token_id("pad_token_id", pad),
+            bos=self.get_token_id("bos_token_id"),
+            forced_bos=self.get_token_id("forced_bos_token_id"),
+            forced_eos=self.get_token_id("forced_eos_token_id"),
+            banned=tuple(banned),
+        )
+
+    def _get_size(self, key: str, default: int | None) -> int:
+        """Return an integer of a key that may be "", which has no value but the default."""
+        return self.get_int(key, default) if key or default is None else default
+
+    def _get(self, key: str, default: Any, expected: str) -> Any:
+        """Return the value of a key, or the default; DataError where neither is there."""
+        value = self.values.get(key)
+        if value is None and default is None:
+            raise self.error(f"{key} is missing (expected {expected})")
+        return default if value is None else value
+
+    def _type_error(self, key: str, value: object, expected: str) -> DataError:
+        return self.error(f"{key} is {str(value)[:40]!r} (expected {expected})")
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a value is a number that a float holds.
+    """Tell whether a value is a number that a float holds.
 
     >>> is_finite(1), is_finite(True), is_finite(10**400)
     (True, False, False)
@@ -36,137 +222,30 @@ def is_finite(value: Any) -> bool:
 
 
 def is_nested(value: Any) -> bool:
-    """Whether a value is a list of lists."""
-    return isinstance(value, list) and all(isinstance(one, list) for one in value)
+    """Tell whether a value is a list of lists."""
+    return isinstance(value, list) and all(isinstance(item, list) for item in value)
 
 
-class ConfigReader:
-    """The keys of a configuration; a key that is null counts as one that is absent.
+def read_json_object(path: str) -> dict[str, Any]:
+    """Read the object in a JSON file; DataError tells where the file is not JSON."""
+    import orjson
 
-    values  as parsed; name: the file, for errors; DataError names the file and the key
+    with open_source(path) as source, name_errors(path):
+        text = bytes(source.read_all())
+    refuse_lfs_pointer(text, path)
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = _parse_strictly(text, path)
+    if not isinstance(value, dict):
+        raise DataError("not a JSON object", path)
+    return value
 
-    >>> ConfigReader({"n_embd": 8}, "config.json").whole("n_embd")
-    8
-    """
 
-    def __init__(self, values: Mapping[str, Any], name: str) -> None:
-        self.values = values
-        self.name = name
-
-    def wrong(self, problem: str) -> DataError:
-        """The error for what this file says."""
-        return DataError(problem, self.name)
-
-    def has(self, key: str) -> bool:
-        """Whether the key is there and not null."""
-        return self.values.get(key) is not None
-
-    def whole(self, key: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
-        """A whole number between two others, themselves included."""
-        value = self._get(key, default, "a whole number")
-        if type(value) is not int or not least <= value <= most:
-            expected = f"from {least} on" if most == LARGEST else f"from {least} to {most}"
-            raise self._ill(key, value, f"a whole number {expected}")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A number above 0."""
-        value = self._get(key, default, "a number")
-        if not is_finite(value) or value <= 0:
-            raise self._ill(key, value, "a number above 0")
-        return float(value)
-
-    def numbers(self, key: str, default: Sequence[float], least: float = -math.inf) -> list[float]:
-        """As many numbers as the default has, not below the least."""
-        value = self._get(key, list(default), "a list of numbers")
-        listed = isinstance(value, list) and len(value) == len(default)
-        if not listed or not all(is_finite(one) and least <= one for one in value):
-            above = "" if least == -math.inf else " above 0"
-            raise self._ill(key, value, f"{len(default)} numbers{above}")
-        return [float(one) for one in value]
-
-    def flag(self, key: str, default: bool) -> bool:
-        """true or false."""
-        value = self._get(key, default, "true or false")
-        if type(value) is not bool:
-            raise self._ill(key, value, "true or false")
-        return value
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """A text."""
-        value = self._get(key, default, "a text")
-        if not isinstance(value, str):
-            raise self._ill(key, value, "a text")
-        return value
-
-    def choice(self, key: str, table: Mapping[str, Value], default: str | None = None) -> Value:
-        """What a table says of a text."""
-        value = self.text(key, default)
-        if value not in table:
-            raise self.wrong(f"{key} {value[:40]!r} is not supported (use {', '.join(table)})")
-        return table[value]
-
-    def mapping(self, key: str) -> dict[str, Any]:
-        """An object, empty where it is absent."""
-        value = self._get(key, {}, "an object")
-        if not isinstance(value, dict):
-            raise self._ill(key, value, "an object")
-        return value
-
-    def pair(self, key: str) -> tuple[int, int]:
-        """Height and width: two whole numbers, or one that is both."""
-        value = self._get(key, None, "a whole number or two")
-        sizes = value if isinstance(value, list) else [value, value]
-        if len(sizes) != 2 or not all(type(size) is int and 0 < size <= LARGEST for size in sizes):
-            raise self._ill(key, value, "a whole number or two")
-        return sizes[0], sizes[1]
-
-    def token(self, key: str, default: int | None = None) -> int | None:
-        """The id of a token, None where there is none (some write -1 for that)."""
-        ids = self.tokens(key, () if default is None else (default,))
-        return ids[0] if ids else None
-
-    def tokens(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """One id or a list of them."""
-        value = self._get(key, list(default), "an id or a list of ids")
-        ids = value if isinstance(value, list) else [value]
-        if not all(type(token) is int and token <= LARGEST for token in ids):
-            raise self._ill(key, value, "an id or a list of ids")
-        return tuple(token for token in ids if token >= 0)
-
-    def built_as(self, end: str) -> bool:
-        """Whether the published architecture has a name that ends so."""
-        names = self.values.get("architectures") or []
-        return isinstance(names, list) and any(str(name).endswith(end) for name in names)
-
-    def head_dim(self, width: str, heads: str) -> int:
-        """The width of one head; DataError where the heads do not divide the width."""
-        if self.whole(width) % self.whole(heads):
-            problem = f"{width} {self.whole(width)} is not divisible by {heads} {self.whole(heads)}"
-            raise self.wrong(problem)
-        return self.whole(width) // self.whole(heads)
-
-    def special(self, start: int | None = None, eos: tuple[int, ...] = (), **ids: int | None) -> SpecialTokens:
-        """The special tokens, the arguments standing in for those that are not said."""
-        lists = self._get("bad_words_ids", [], "a list of lists of ids")
-        banned = [words[0] for words in lists if len(words) == 1] if is_nested(lists) else None
-        if banned is None or not all(type(one) is int and 0 <= one <= LARGEST for one in banned):
-            raise self._ill("bad_words_ids", lists, "a list of lists of ids")
-        return SpecialTokens(
-            start=self.token("decoder_start_token_id", start),
-            eos=self.tokens("eos_token_id", eos),
-            pad=self.token("pad_token_id", ids.get("pad")),
-            bos=self.token("bos_token_id", ids.get("bos")),
-            forced_bos=self.token("forced_bos_token_id"),
-            forced_eos=self.token("forced_eos_token_id", ids.get("forced_eos")),
-            banned=tuple(banned),
-        )
-
-    def _get(self, key: str, default: Any, expected: str) -> Any:
-        value = self.values.get(key)
-        if value is None and default is None:
-            raise self.wrong(f"{key} is missing (expected {expected})")
-        return default if value is None else value
-
-    def _ill(self, key: str, value: object, expected: str) -> DataError:
-        return self.wrong(f"{key} is {str(value)[:40]!r} (expected {expected})")
+def _parse_strictly(text: bytes, path: str) -> Any:
+    """Parse JSON with the slower parser, whose errors name line and column."""
+    with name_errors(path):
+        parser = JSONParser(text=text)
+        value = parser.value()
+        parser.finish()
+    return value

@@ -1,87 +1,73 @@
 """Llama: a pre-norm decoder with RMS norms, rotary positions, grouped heads and a gated feed-forward network."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, embedding_table, linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
-from attnkit.model.config import Config, PositionConfig, StackConfig
+from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
+KEYS = StackKeys(kv_heads="num_key_value_heads", head_dim="head_dim")
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
+LAYER, WORDS = "layers.{n}", "embed_tokens.weight"
 
 
-def config(raw: ConfigReader, stored: Weights) -> Config:
-    """The choices of a configuration."""
-    heads, size = raw.whole("num_attention_heads"), raw.whole("max_position_embeddings", 2048)
-    kv_heads = raw.whole("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise raw.wrong(f"num_attention_heads {heads} is not divisible by num_key_value_heads {kv_heads}")
-    head_dim = None if raw.has("head_dim") else raw.head_dim("hidden_size", "num_attention_heads")
-    has_head = stored.has("lm_head.weight") or raw.built_as("ForCausalLM")
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model."""
+    size = raw.get_int("max_position_embeddings", 2048)
+    has_head = stored.has("lm_head.weight") or raw.has_architecture("ForCausalLM")
     return Config(
-        raw.text("model_type"),
-        raw.whole("hidden_size"),
-        decoder=StackConfig(
-            layers=raw.whole("num_hidden_layers"),
-            heads=heads,
-            hidden=raw.whole("intermediate_size"),
-            kv_heads=kv_heads,
-            head_dim=raw.whole("head_dim", head_dim),
-            vocab=raw.whole("vocab_size"),
-            causal=True,
-            final_norm=True,
-        ),
+        raw.get_str("model_type"),
+        raw.get_int("hidden_size"),
+        decoder=raw.get_stack(KEYS, causal=True, final_norm=True),
         norm="rms",
-        eps=raw.number("rms_norm_eps", 1e-6),
+        eps=raw.get_float("rms_norm_eps", 1e-6),
         norm_first=True,
-        activation=raw.choice("hidden_act", ACTIVATIONS, "silu"),
-        positions=PositionConfig("rotary", size=size, rope=_rope(raw, size)),
-        head=raw.flag("tie_word_embeddings", False) or has_head,
-        special=raw.special(),
+        activation=raw.get_choice("hidden_act", ACTIVATIONS, "silu"),
+        positions=PositionConfig("rotary", size=size, rope=_read_rope(raw, size)),
+        head=raw.get_bool("tie_word_embeddings", False) or has_head,
+        special=raw.get_special_tokens(),
     )
 
 
-def layers(raw: ConfigReader, config: Config) -> Layers:
-    """Where the parameters of each layer lie."""
-    biased = raw.flag("attention_bias", False)
-    return mapping(raw, biased, biased, raw.flag("mlp_bias", False))
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    is_biased = raw.get_bool("attention_bias", False)
+    return map_llama(raw, is_biased, is_biased, raw.get_bool("mlp_bias", False))
 
 
-def mapping(raw: ConfigReader, inputs: bool = False, output: bool = False, ffn: bool = False) -> Layers:
-    """Where the parameters lie, and which have biases: queries, keys and values, their output, the network."""
-    at, words = "layers.{n}", "embed_tokens.weight"
-    is_tied = raw.flag("tie_word_embeddings", False)
+def map_llama(raw: ConfigReader, qkv_bias: bool = False, output_bias: bool = False, ffn_bias: bool = False) -> Layers:
+    """Return where the parameters are stored in the families of Llama, which differ in their biases."""
+    is_tied = raw.get_bool("tie_word_embeddings", False)
     return {
-        "decoder.embed": embedding_table(words),
-        "decoder.{n}.norm1": norm(f"{at}.input_layernorm", biased=False),
-        "decoder.{n}.self": linear("q", f"{at}.self_attn.q_proj", inputs)
-        | linear("k", f"{at}.self_attn.k_proj", inputs)
-        | linear("v", f"{at}.self_attn.v_proj", inputs)
-        | linear("o", f"{at}.self_attn.o_proj", output),
-        "decoder.{n}.norm2": norm(f"{at}.post_attention_layernorm", biased=False),
-        "decoder.{n}.ffn": linear("1", f"{at}.mlp.gate_proj", ffn)
-        | linear("3", f"{at}.mlp.up_proj", ffn)
-        | linear("2", f"{at}.mlp.down_proj", ffn),
+        "decoder.embed": embedding_table(WORDS),
+        "decoder.{n}.norm1": norm(f"{LAYER}.input_layernorm", biased=False),
+        "decoder.{n}.self": linear(f"{LAYER}.self_attn", wq="q_proj", wk="k_proj", wv="v_proj", biased=qkv_bias)
+        | linear(f"{LAYER}.self_attn", wo="o_proj", biased=output_bias),
+        "decoder.{n}.norm2": norm(f"{LAYER}.post_attention_layernorm", biased=False),
+        "decoder.{n}.ffn": linear(f"{LAYER}.mlp", w1="gate_proj", w3="up_proj", w2="down_proj", biased=ffn_bias),
         "decoder.norm": norm("norm", biased=False),
-        "head": tied_head(words) if is_tied else tied_head("lm_head.weight"),
+        "head": tied_head(WORDS if is_tied else "lm_head.weight"),
     }
 
 
-def windowed(config: Config, sizes: tuple[int, ...]) -> Config:
-    """The model whose layers see so many keys each, the query's own among them; 0: all."""
-    stack = config.stack("decoder")
-    return replace(config, decoder=replace(stack, windows=tuple(size - 1 for size in sizes) if any(sizes) else ()))
+def limit_window(config: Config, sizes: Sequence[int]) -> Config:
+    """Return the model with a sliding window for each layer: so many keys, the query's own among them; 0: all."""
+    windows = tuple(size - 1 for size in sizes) if any(sizes) else ()
+    return replace(config, decoder=replace(config.stack("decoder"), windows=windows))
 
 
-def _rope(raw: ConfigReader, size: int) -> dict[str, Any]:
-    """The rotation, said in one object since version 5 of the format, in two places before."""
-    said = raw.mapping("rope_parameters") or {**raw.mapping("rope_scaling"), "rope_theta": raw.values.get("rope_theta")}
-    inner = ConfigReader(said, raw.name)
-    kind = inner.text("rope_type", inner.text("type", "default"))
+def _read_rope(raw: ConfigReader, size: int) -> dict[str, Any]:
+    """Return the rotation, which is one object since version 5 of the format and was two keys before."""
+    older = {**raw.get_dict("rope_scaling"), "rope_theta": raw.values.get("rope_theta")}
+    rope = raw.get_dict("rope_parameters") or older
+    inner = ConfigReader(rope, raw.name)
+    kind = inner.get_str("rope_type", inner.get_str("type", "default"))
     if kind not in ROPE_TYPES:
-        raise raw.wrong(f"rope_type {kind[:40]!r} is not supported (use {', '.join(ROPE_TYPES)})")
-    theta = inner.number("rope_theta", raw.number("rope_theta", 10000.0))
-    known = {key: value for key, value in said.items() if value is not None and key != "type"}
-    return {"max_position_embeddings": size, **known, "rope_type": kind, "rope_theta": theta}
+        raise raw.error(f"rope_type {kind[:40]!r} is not supported (use {', '.join(ROPE_TYPES)})")
+    theta = inner.get_float("rope_theta", raw.get_float("rope_theta", 10000.0))
+    others = {key: value for key, value in rope.items() if value is not None and key != "type"}
+    return {"max_position_embeddings": size, **others, "rope_type": kind, "rope_theta": theta}

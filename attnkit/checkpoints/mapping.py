@@ -1,7 +1,7 @@
-"""The words in which a family says where its parameters lie: published names, and how to repair what they hold.
+"""Where the parameters of a family are stored: published names, and the form of what they hold.
 
-A family maps the names of layers to {parameter: Published}. In both names `{n}` stands for the number of a
-layer, in published ones `{k}` for that number counted from 1.
+A family maps the names of layers to {parameter: TensorSpec}. In both names `{n}` stands for the number of a
+layer, from 0; in published ones `{k}` for that number counted from 1.
 """
 
 from collections.abc import Mapping
@@ -15,101 +15,120 @@ from attnkit.model.dtypes import Array
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A parameter as a published tensor holds it.
+    """The stored form of a parameter.
 
-    names     of the tensor; the first that is there counts
-    turned    the published axes are (out, in)
-    part      (i, count): the i-th of so many equal parts of the outputs
-    unfolded  sizes that the last axis is published as
-    lead      axes of size 1 before the others
-    fill      what one more row at the end holds, that the published tensor lacks
+    names         published names of the tensor; the first one that is stored counts
+    transposed    the published axes are (out, in)
+    split         (i, count): the i-th of so many equal parts of the outputs
+    patch_shape   (C, height, width), which the published tensor has in place of its last axis C*height*width
+    leading_ones  number of axes of size 1 before the others
+    padding_row   value of one more row at the end, which the published tensor lacks
     """
 
     names: tuple[str, ...]
-    turned: bool = False
-    part: tuple[int, int] = (0, 1)
-    unfolded: tuple[int, ...] = ()
-    lead: int = 0
-    fill: float | None = None
+    transposed: bool = False
+    split: tuple[int, int] = (0, 1)
+    patch_shape: tuple[int, ...] = ()
+    leading_ones: int = 0
+    padding_row: float | None = None
 
-    def numbered(self, number: int | None) -> "TensorSpec":
-        """With the number of a layer in its names."""
+    def with_layer_number(self, number: int | None) -> "TensorSpec":
+        """Return the spec with the number of a layer in its names."""
         if number is None:
             return self
         names = (name.replace("{n}", str(number)).replace("{k}", str(number + 1)) for name in self.names)
         return replace(self, names=tuple(names))
 
-    def shape(self, wanted: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the published tensor, for a parameter of that shape.
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the published tensor for a parameter of a shape.
 
-        >>> TensorSpec(("qkv",), turned=True, part=(1, 3)).shape((4, 4))
+        >>> TensorSpec(("qkv",), transposed=True, split=(1, 3)).stored_shape((4, 4))
         (12, 4)
         """
-        flat = self._flat(wanted, 0 if self.fill is None else 1)
-        return (1,) * self.lead + (flat[:-1] + self.unfolded if self.unfolded else flat)
+        rows, *others = self._unsplit_shape(shape)
+        flat = (rows if self.padding_row is None else rows - 1, *others)
+        return (1,) * self.leading_ones + (flat[:-1] + self.patch_shape if self.patch_shape else flat)
 
-    def parameter(self, whole: Array, wanted: tuple[int, ...]) -> Array:
-        """The parameter of that shape out of the whole tensor, rows added, as a view.
+    def to_parameter(self, tensor: Array, shape: tuple[int, ...]) -> Array:
+        """Return the parameter of a shape as a view of its tensor, after `pad_row`.
 
-        >>> TensorSpec(("qkv",), part=(1, 3)).parameter(np.arange(6.0).reshape(1, 6), (1, 2))
+        >>> TensorSpec(("qkv",), split=(1, 3)).to_parameter(np.arange(6.0).reshape(1, 6), (1, 2))
         array([[2., 3.]])
         """
-        flat = whole.reshape(self._flat(wanted))
-        number, size = self.part[0], wanted[-1]
-        return (flat.T if self.turned else flat)[..., number * size : (number + 1) * size]
+        flat = tensor.reshape(self._unsplit_shape(shape))
+        part, size = self.split[0], shape[-1]
+        return (flat.T if self.transposed else flat)[..., part * size : (part + 1) * size]
 
-    def grown(self, whole: Array) -> Array:
-        """The tensor with the row that it lacks."""
-        if self.fill is None:
-            return whole
-        rows = whole.reshape(whole.shape[self.lead :])
-        return np.concatenate([rows, np.full((1, *rows.shape[1:]), self.fill, rows.dtype)])
+    def pad_row(self, tensor: Array) -> Array:
+        """Return the tensor with its padding row, or as it is.
 
-    def _flat(self, wanted: tuple[int, ...], missing: int = 0) -> tuple[int, ...]:
-        full = (*wanted[:-1], wanted[-1] * self.part[1])
-        full = full[::-1] if self.turned else full
-        return (full[0] - missing, *full[1:])
+        >>> TensorSpec(("table",), padding_row=0.0).pad_row(np.ones((1, 2)))
+        array([[1., 1.],
+               [0., 0.]])
+        """
+        if self.padding_row is None:
+            return tensor
+        rows = tensor.reshape(tensor.shape[self.leading_ones :])
+        return np.concatenate([rows, np.full((1, *rows.shape[1:]), self.padding_row, rows.dtype)])
+
+    def _unsplit_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of all parts together, in the order of the published axes."""
+        whole = (*shape[:-1], shape[-1] * self.split[1])
+        return whole[::-1] if self.transposed else whole
 
 
-Entries = Mapping[str, TensorSpec]
-Layers = Mapping[str, Entries]
+Specs = Mapping[str, TensorSpec]
+Layers = Mapping[str, Specs]
+
+
+def linear(prefix: str = "", *, biased: bool = True, transposed: bool = True, **weights: str) -> dict[str, TensorSpec]:
+    """Map the weights of linear layers, and their biases, to published names; weights are (out, in) if transposed.
+
+    >>> {key: spec.names for key, spec in linear("attn", wq="query").items()}
+    {'wq': ('attn.query.weight',), 'bq': ('attn.query.bias',)}
+    """
+    specs = {}
+    for weight, published in weights.items():
+        name = f"{prefix}.{published}" if prefix else published
+        specs[weight] = TensorSpec((f"{name}.weight",), transposed)
+        if biased:
+            specs[weight.replace("w", "b", 1)] = TensorSpec((f"{name}.bias",))
+    return specs
+
+
+def fused_qkv(weight: str, bias: str = "", transposed: bool = True) -> dict[str, TensorSpec]:
+    """Map wq, wk, wv (and bq, bk, bv) to the three parts of one published tensor.
+
+    >>> fused_qkv("c_attn.weight")["wk"].split
+    (1, 3)
+    """
+    parts = {letter: (number, 3) for number, letter in enumerate("qkv")}
+    specs = {f"w{letter}": TensorSpec((weight,), transposed, part) for letter, part in parts.items()}
+    return specs | ({f"b{letter}": TensorSpec((bias,), split=part) for letter, part in parts.items()} if bias else {})
+
+
+def norm(name: str, biased: bool = True) -> dict[str, TensorSpec]:
+    """Map gamma and beta of a norm to `weight` and `bias`, which early files call gamma and beta too.
+
+    >>> norm("ln_f", biased=False)["gamma"].names
+    ('ln_f.weight', 'ln_f.gamma')
+    """
+    gamma = {"gamma": TensorSpec((f"{name}.weight", f"{name}.gamma"))}
+    return gamma | ({"beta": TensorSpec((f"{name}.bias", f"{name}.beta"))} if biased else {})
 
 
 def embedding_table(*names: str) -> dict[str, TensorSpec]:
-    """A table of embeddings or positions."""
+    """Map the table of embeddings or positions to the first stored one of some names."""
     return {"table": TensorSpec(names)}
 
 
-def linear(name: str, stem: str, biased: bool = True, turned: bool = True) -> dict[str, TensorSpec]:
-    """Weight `w` + name and bias `b` + name of one linear layer, (out, in) unless not turned.
-
-    >>> sorted(linear("q", "attn.query"))
-    ['bq', 'wq']
-    """
-    weight = {f"w{name}": TensorSpec((f"{stem}.weight",), turned=turned)}
-    return weight | ({f"b{name}": TensorSpec((f"{stem}.bias",))} if biased else {})
-
-
-def fused_qkv(weight: str, bias: str = "", turned: bool = True) -> dict[str, TensorSpec]:
-    """Queries, keys and values that are published as one."""
-    parts = {name: (number, 3) for number, name in enumerate("qkv")}
-    weights = {f"w{name}": TensorSpec((weight,), turned, part) for name, part in parts.items()}
-    return weights | ({f"b{name}": TensorSpec((bias,), part=part) for name, part in parts.items()} if bias else {})
-
-
-def norm(stem: str, biased: bool = True) -> dict[str, TensorSpec]:
-    """The gain and the shift of a norm, which early files call gamma and beta."""
-    gamma = {"gamma": TensorSpec((f"{stem}.weight", f"{stem}.gamma"))}
-    return gamma | ({"beta": TensorSpec((f"{stem}.bias", f"{stem}.beta"))} if biased else {})
-
-
 def tied_head(*names: str) -> dict[str, TensorSpec]:
-    """The weight of a head that shares a table of embeddings."""
-    return {"w": TensorSpec(names, turned=True)}
+    """Map the weight of a head to a table of embeddings: the first stored one of some names."""
+    return {"w": TensorSpec(names, transposed=True)}
 
 
 def layer_names(config: Config) -> list[str]:
-    """The names of all layers of a model, in the order of a forward pass."""
+    """Return the names of all layers of a model, in the order of a forward pass."""
     names = []
     for stack in config.stacks:
         layers = [step.layer for step in layer_plan(config, stack)]
@@ -121,10 +140,10 @@ def layer_names(config: Config) -> list[str]:
 
 
 def expand_layers(config: Config, layers: Layers) -> dict[str, dict[str, TensorSpec]]:
-    """For every layer of a model where its parameters lie."""
-    found = {}
+    """Return the specs of every layer of a model, from those of a family with `{n}` in their names."""
+    specs = {}
     for name in layer_names(config):
         stack, number, part = parse_layer_name(name)
         pattern = name if number is None else f"{stack}.{{n}}.{part}"
-        found[name] = {key: entry.numbered(number) for key, entry in layers.get(pattern, {}).items()}
-    return found
+        specs[name] = {key: spec.with_layer_number(number) for key, spec in layers.get(pattern, {}).items()}
+    return specs

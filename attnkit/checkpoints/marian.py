@@ -2,65 +2,60 @@
 
 from math import sqrt
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
-from attnkit.checkpoints.mapping import Entries, Layers, TensorSpec, embedding_table, linear, norm, tied_head
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.mapping import Layers, Specs, TensorSpec, embedding_table, linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
-from attnkit.model.config import Config, PositionConfig, StackConfig
+from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("model.",)
+ENCODER_KEYS = StackKeys("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "d_model", vocab="")
+DECODER_KEYS = StackKeys("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "d_model", vocab="")
 BIAS = "final_logits_bias"
 
 
-def config(raw: ConfigReader, stored: Weights) -> Config:
-    """The choices of a configuration."""
-    width, vocab = raw.whole("d_model"), raw.whole("vocab_size")
+def _map_attention(prefix: str) -> Specs:
+    return linear(prefix, wq="q_proj", wk="k_proj", wv="v_proj", wo="out_proj")
+
+
+LAYERS: Layers = {
+    "encoder.{n}.self": _map_attention("encoder.layers.{n}.self_attn"),
+    "encoder.{n}.norm1": norm("encoder.layers.{n}.self_attn_layer_norm"),
+    "encoder.{n}.ffn": linear("encoder.layers.{n}", w1="fc1", w2="fc2"),
+    "encoder.{n}.norm2": norm("encoder.layers.{n}.final_layer_norm"),
+    "decoder.{n}.self": _map_attention("decoder.layers.{n}.self_attn"),
+    "decoder.{n}.norm1": norm("decoder.layers.{n}.self_attn_layer_norm"),
+    "decoder.{n}.cross": _map_attention("decoder.layers.{n}.encoder_attn"),
+    "decoder.{n}.norm2": norm("decoder.layers.{n}.encoder_attn_layer_norm"),
+    "decoder.{n}.ffn": linear("decoder.layers.{n}", w1="fc1", w2="fc2"),
+    "decoder.{n}.norm3": norm("decoder.layers.{n}.final_layer_norm"),
+}
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model."""
+    width, source = raw.get_int("d_model"), raw.get_int("vocab_size")
+    target = raw.get_int("decoder_vocab_size", source)
     return Config(
         "marian",
         width,
-        encoder=_stack(raw, "encoder", vocab),
-        decoder=_stack(raw, "decoder", raw.whole("decoder_vocab_size", vocab)),
-        activation=raw.choice("activation_function", ACTIVATIONS, "gelu"),
-        positions=PositionConfig("sinusoidal", size=raw.whole("max_position_embeddings", 1024), layout="halves"),
-        embed_scale=sqrt(width) if raw.flag("scale_embedding", False) else 1.0,
-        head=stored.has(BIAS) or raw.built_as("MTModel"),
-        special=raw.special(start=raw.token("pad_token_id"), eos=(0,)),
+        encoder=raw.get_stack(ENCODER_KEYS, vocab=source),
+        decoder=raw.get_stack(DECODER_KEYS, vocab=target, causal=True, cross=True),
+        activation=raw.get_choice("activation_function", ACTIVATIONS, "gelu"),
+        positions=PositionConfig("sinusoidal", size=raw.get_int("max_position_embeddings", 1024), layout="halves"),
+        embed_scale=sqrt(width) if raw.get_bool("scale_embedding", False) else 1.0,
+        head=stored.has(BIAS) or raw.has_architecture("MTModel"),
+        special=raw.get_special_tokens(start=raw.get_token_id("pad_token_id"), eos=(0,)),
     )
 
 
-def layers(raw: ConfigReader, config: Config) -> Layers:
-    """Where the parameters of each layer lie."""
-    shared = ["shared.weight"] if raw.flag("share_encoder_decoder_embeddings", True) else []
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    shared = ["shared.weight"] if raw.get_bool("share_encoder_decoder_embeddings", True) else []
     target = [*shared, "decoder.embed_tokens.weight"]
-    is_tied = raw.flag("tie_word_embeddings", True)
-    found: dict[str, Entries] = {
+    head = tied_head(*target) if raw.get_bool("tie_word_embeddings", True) else tied_head("lm_head.weight")
+    return {
+        **LAYERS,
         "encoder.embed": embedding_table(*shared, "encoder.embed_tokens.weight"),
         "decoder.embed": embedding_table(*target),
-        "head": (tied_head(*target) if is_tied else tied_head("lm_head.weight")) | {"b": TensorSpec((BIAS,), lead=1)},
+        "head": head | {"b": TensorSpec((BIAS,), leading_ones=1)},
     }
-    for stack, middle in (("encoder", ()), ("decoder", (("cross", "encoder_attn"),))):
-        at, parts = f"{stack}.layers.{{n}}", [("self", "self_attn"), *middle]
-        for order, (name, published) in enumerate(parts, start=1):
-            found[f"{stack}.{{n}}.{name}"] = _attention(f"{at}.{published}")
-            found[f"{stack}.{{n}}.norm{order}"] = norm(f"{at}.{published}_layer_norm")
-        found[f"{stack}.{{n}}.ffn"] = linear("1", f"{at}.fc1") | linear("2", f"{at}.fc2")
-        found[f"{stack}.{{n}}.norm{len(parts) + 1}"] = norm(f"{at}.final_layer_norm")
-    return found
-
-
-def _stack(raw: ConfigReader, name: str, vocab: int) -> StackConfig:
-    heads = raw.whole(f"{name}_attention_heads")
-    return StackConfig(
-        layers=raw.whole(f"{name}_layers"),
-        heads=heads,
-        hidden=raw.whole(f"{name}_ffn_dim"),
-        kv_heads=heads,
-        head_dim=raw.head_dim("d_model", f"{name}_attention_heads"),
-        vocab=vocab,
-        causal=name == "decoder",
-        cross=name == "decoder",
-    )
-
-
-def _attention(stem: str) -> Entries:
-    pairs = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
-    return {key: entry for name, end in pairs.items() for key, entry in linear(name, f"{stem}.{end}").items()}

@@ -4,16 +4,19 @@ import re
 from math import sqrt
 from typing import Any
 
-from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.mapping import Entries, Layers, TensorSpec, embedding_table
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
+from attnkit.checkpoints.mapping import Layers, Specs, TensorSpec, embedding_table
 from attnkit.checkpoints.weights import Weights, single_file
 from attnkit.errors import DataError
 from attnkit.formats import npz
-from attnkit.model.config import Config, PositionConfig, SpecialTokens, StackConfig
+from attnkit.model.config import Config, PositionConfig, SpecialTokens
 
+PREFIXES = ()
 OPTIONS = "special:model.yml"
+ENCODER_KEYS = StackKeys("enc-depth", "transformer-heads", "transformer-dim-ffn", "dim-emb", vocab="")
+DECODER_KEYS = StackKeys("dec-depth", "transformer-heads", "", "dim-emb", vocab="")
 ACTIVATIONS = {"relu": "relu", "swish": "silu"}
-EXPECTED = {  # what these options must be for the arithmetic to be that of the other Transformers
+EXPECTED = {  # the values that are supported
     "type": "transformer",
     "transformer-preprocess": "",
     "transformer-postprocess": "dan",
@@ -32,97 +35,119 @@ LINE = re.compile(r"""([\w-]+):(?:\s+(.*))?""")
 INTEGER, NUMBER = re.compile(r"-?[0-9]{1,18}"), re.compile(r"-?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?")
 
 
+def _map_linear(prefix: str, letters: str) -> Specs:
+    """Map weights (in, out) and biases (1, out) of several linear layers."""
+    weights = {f"w{letter}": TensorSpec((f"{prefix}_W{letter}",)) for letter in letters}
+    return weights | {f"b{letter}": TensorSpec((f"{prefix}_b{letter}",), leading_ones=1) for letter in letters}
+
+
+def _map_norm(prefix: str) -> Specs:
+    return {
+        "gamma": TensorSpec((f"{prefix}_ln_scale",), leading_ones=1),
+        "beta": TensorSpec((f"{prefix}_ln_bias",), leading_ones=1),
+    }
+
+
+LAYERS: Layers = {
+    "encoder.{n}.self": _map_linear("encoder_l{k}_self", "qkvo"),
+    "encoder.{n}.norm1": _map_norm("encoder_l{k}_self_Wo"),
+    "encoder.{n}.ffn": _map_linear("encoder_l{k}_ffn", "12"),
+    "encoder.{n}.norm2": _map_norm("encoder_l{k}_ffn_ffn"),
+    "decoder.{n}.self": _map_linear("decoder_l{k}_self", "qkvo"),
+    "decoder.{n}.norm1": _map_norm("decoder_l{k}_self_Wo"),
+    "decoder.{n}.cross": _map_linear("decoder_l{k}_context", "qkvo"),
+    "decoder.{n}.norm2": _map_norm("decoder_l{k}_context_Wo"),
+    "decoder.{n}.ffn": _map_linear("decoder_l{k}_ffn", "12"),
+    "decoder.{n}.norm3": _map_norm("decoder_l{k}_ffn_ffn"),
+}
+
+
 def open_marian(path: str) -> tuple[Weights, ConfigReader]:
-    """The tensors of the file, and its options."""
+    """Return the tensors of model.npz, and its options."""
     weights = single_file(npz.mapped(path))
     if OPTIONS not in weights.entries:
         raise DataError(f"no member {OPTIONS!r}: not a model of Marian", path)
     text = weights.tensor(OPTIONS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    return weights, ConfigReader(options(text, path), path)
+    return weights, ConfigReader(parse_options(text, path), path)
 
 
-def config(raw: ConfigReader, stored: Weights) -> Config:
-    """The choices of the options.
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model.
 
-    The decoder begins with a vector of zeros: the token after the last one of the vocabulary, with a row of
-    zeros in the table, and minus infinity as its logit.
+    The decoder starts with a vector of zeros. Here that is one more token at the end of the vocabulary, with a row
+    of zeros in the table and a logit of minus infinity.
     """
     for key, value in EXPECTED.items():
         if raw.values.get(key, value) != value:
-            raise raw.wrong(f"{key} {str(raw.values[key])[:40]!r} is not supported (expected {value!r})")
-    if "n" in raw.text("transformer-postprocess-emb", "d"):
-        raise raw.wrong("a norm of the embeddings (transformer-postprocess-emb) is not supported")
-    width, (source, target) = raw.whole("dim-emb"), _vocabularies(raw)
+            raise raw.error(f"{key} {str(raw.values[key])[:40]!r} is not supported (expected {value!r})")
+    if "n" in raw.get_str("transformer-postprocess-emb", "d"):
+        raise raw.error("a norm of the embeddings (transformer-postprocess-emb) is not supported")
+    width, (source, target) = raw.get_int("dim-emb"), _read_vocabulary_sizes(raw)
+    encoder = raw.get_stack(ENCODER_KEYS, vocab=source)
+    hidden = raw.get_int("transformer-decoder-dim-ffn", 0, least=0) or encoder.hidden
     half = width // 2
     return Config(
         "marian-native",
         width,
-        encoder=_stack(raw, "encoder", raw.whole("enc-depth"), source),
-        decoder=_stack(raw, "decoder", raw.whole("dec-depth"), target + 1),
+        encoder=encoder,
+        decoder=raw.get_stack(DECODER_KEYS, hidden=hidden, vocab=target + 1, causal=True, cross=True),
         eps=1e-9,
-        activation=raw.choice("transformer-ffn-activation", ACTIVATIONS, "swish"),
+        activation=raw.get_choice("transformer-ffn-activation", ACTIVATIONS, "swish"),
         positions=PositionConfig("sinusoidal", base=10000 ** (half / max(half - 1, 1)), layout="halves"),
         embed_scale=sqrt(width),
         special=SpecialTokens(start=target, eos=(0,), pad=target, banned=(UNKNOWN,)),
     )
 
 
-def layers(raw: ConfigReader, config: Config) -> Layers:
-    """Where the parameters of each layer lie."""
-    together = raw.flag("tied-embeddings-all", False) or raw.flag("tied-embeddings-src", False)
-    if not (raw.flag("tied-embeddings-all", False) or raw.flag("tied-embeddings", False)):
-        raise raw.wrong("an output layer of its own (neither tied-embeddings nor tied-embeddings-all) is not supported")
-    target = "Wemb" if together else "decoder_Wemb"
-    start = TensorSpec((target,), fill=0.0)
-    bias = TensorSpec(("decoder_ff_logit_out_b",), lead=1, fill=float("-inf"))
-    found: dict[str, Entries] = {
-        "encoder.embed": embedding_table("Wemb" if together else "encoder_Wemb"),
-        "decoder.embed": {"table": start},
-        "head": {"w": TensorSpec((target,), turned=True, fill=0.0), "b": bias},
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    ties_all, ties_source = raw.get_bool("tied-embeddings-all", False), raw.get_bool("tied-embeddings-src", False)
+    if not (ties_all or raw.get_bool("tied-embeddings", False)):
+        raise raw.error("an output layer of its own (neither tied-embeddings nor tied-embeddings-all) is not supported")
+    source, target = ("Wemb", "Wemb") if ties_all or ties_source else ("encoder_Wemb", "decoder_Wemb")
+    return {
+        **LAYERS,
+        "encoder.embed": embedding_table(source),
+        "decoder.embed": {"table": TensorSpec((target,), padding_row=0.0)},
+        "head": {
+            "w": TensorSpec((target,), transposed=True, padding_row=0.0),
+            "b": TensorSpec(("decoder_ff_logit_out_b",), leading_ones=1, padding_row=float("-inf")),
+        },
     }
-    for stack, parts in (("encoder", ["self"]), ("decoder", ["self", "context"])):
-        at = f"{stack}_l{{k}}"
-        for order, part in enumerate(parts, start=1):
-            name = {"self": "self", "context": "cross"}[part]
-            found[f"{stack}.{{n}}.{name}"] = _parameters(f"{at}_{part}", "qkvo")
-            found[f"{stack}.{{n}}.norm{order}"] = _norm(f"{at}_{part}_Wo")
-        found[f"{stack}.{{n}}.ffn"] = _parameters(f"{at}_ffn", "12")
-        found[f"{stack}.{{n}}.norm{len(parts) + 1}"] = _norm(f"{at}_ffn_ffn")
-    return found
 
 
-def options(text: str, name: str) -> dict[str, Any]:
-    """`key: value` lines and lists of values, the part of YAML that Marian writes; DataError names the line.
+def parse_options(text: str, name: str) -> dict[str, Any]:
+    """Parse the YAML that Marian writes: `key: value` lines and lists of scalars; DataError names the line.
 
-    >>> options("dim-emb: 8\\nskip: false\\ndim-vocabs:\\n  - 5\\n  - 5", "model.yml")
+    >>> parse_options("dim-emb: 8\\nskip: false\\ndim-vocabs:\\n  - 5\\n  - 5", "model.yml")
     {'dim-emb': 8, 'skip': False, 'dim-vocabs': [5, 5]}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     key = ""
     for number, line in enumerate(text.splitlines(), start=1):
         content, pair = line.strip(), LINE.fullmatch(line.rstrip())
         if not content or content.startswith(("#", "---")):
             continue
-        if pair and pair[1] not in found:
+        if pair and pair[1] not in values:
             key = pair[1]
-            found[key] = _value(pair[2]) if pair[2] else []
-        elif isinstance(found.get(key), list) and (content[:2] == "- " or content[0] + content[-1] == "[]"):
-            found[key] += [_value(content[2:])] if content[0] == "-" else _value(content)
+            values[key] = _parse_value(pair[2]) if pair[2] else []
+        elif isinstance(values.get(key), list) and (content[:2] == "- " or content[0] + content[-1] == "[]"):
+            values[key] += [_parse_value(content[2:])] if content[0] == "-" else _parse_value(content)
         else:
-            fault = f"key {pair[1]!r} occurs twice" if pair else "neither a key with its value nor an item of a list"
-            raise DataError(f"{OPTIONS}: line {number}: {fault}", name)
-    return found
+            problem = f"key {pair[1]!r} occurs twice" if pair else "neither `key: value` nor an item of a list"
+            raise DataError(f"{OPTIONS}: line {number}: {problem}", name)
+    return values
 
 
-def _value(text: str) -> Any:
-    """A scalar, or a list of scalars between brackets."""
+def _parse_value(text: str) -> Any:
+    """Return a scalar, or a list of scalars between brackets."""
     if text[0] + text[-1] == "[]":
-        return [_scalar(part.strip()) for part in text[1:-1].split(",") if part.strip()]
-    return _scalar(text)
+        return [_parse_scalar(part.strip()) for part in text[1:-1].split(",") if part.strip()]
+    return _parse_scalar(text)
 
 
-def _scalar(text: str) -> Any:
-    """A truth value, a number, or a text, which may stand in quotes."""
+def _parse_scalar(text: str) -> Any:
+    """Return a boolean, a number, or a string, which may be quoted."""
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
     if text in ("true", "false"):
@@ -132,36 +157,9 @@ def _scalar(text: str) -> Any:
     return float(text) if NUMBER.fullmatch(text) else text
 
 
-def _vocabularies(raw: ConfigReader) -> tuple[int, int]:
+def _read_vocabulary_sizes(raw: ConfigReader) -> tuple[int, int]:
+    """Return the sizes of the source and the target vocabulary."""
     sizes = raw.values.get("dim-vocabs")
     if not isinstance(sizes, list) or len(sizes) != 2 or not all(type(size) is int and size > 1 for size in sizes):
-        raise raw.wrong("dim-vocabs is not a list of two whole numbers")
+        raise raw.error("dim-vocabs is not a list of two whole numbers")
     return sizes[0], sizes[1]
-
-
-def _stack(raw: ConfigReader, name: str, depth: int, vocab: int) -> StackConfig:
-    decodes, hidden = name == "decoder", raw.whole("transformer-dim-ffn")
-    wider = raw.whole("transformer-decoder-dim-ffn", 0, least=0) if decodes else 0
-    return StackConfig(
-        layers=depth,
-        heads=raw.whole("transformer-heads"),
-        hidden=wider or hidden,
-        kv_heads=raw.whole("transformer-heads"),
-        head_dim=raw.head_dim("dim-emb", "transformer-heads"),
-        vocab=vocab,
-        causal=decodes,
-        cross=decodes,
-    )
-
-
-def _parameters(stem: str, letters: str) -> Entries:
-    """The weights (in, out) and the biases (1, out) of several linear layers."""
-    weights = {f"w{letter}": TensorSpec((f"{stem}_W{letter}",)) for letter in letters}
-    return weights | {f"b{letter}": TensorSpec((f"{stem}_b{letter}",), lead=1) for letter in letters}
-
-
-def _norm(stem: str) -> Entries:
-    return {
-        "gamma": TensorSpec((f"{stem}_ln_scale",), lead=1),
-        "beta": TensorSpec((f"{stem}_ln_bias",), lead=1),
-    }

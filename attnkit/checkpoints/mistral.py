@@ -1,4 +1,4 @@
-"""Mistral: Llama whose layers see only the nearest keys, unless its configuration says null."""
+"""Mistral: Llama with a sliding window, unless its configuration has null for it."""
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -7,16 +7,16 @@ from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config
 
 PREFIXES = llama.PREFIXES
-WINDOW = 4096  # where nothing is said
+WINDOW = 4096  # where the key is absent
 
 
-def config(raw: ConfigReader, stored: Weights) -> Config:
-    """The choices of a configuration."""
-    found = llama.config(raw, stored)
-    window = 0 if raw.values.get("sliding_window", WINDOW) is None else raw.whole("sliding_window", WINDOW)
-    return llama.windowed(found, (window,) * found.stack("decoder").layers)
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model."""
+    config = llama.read_config(raw, stored)
+    window = 0 if raw.values.get("sliding_window", WINDOW) is None else raw.get_int("sliding_window", WINDOW)
+    return llama.limit_window(config, [window] * config.stack("decoder").layers)
 
 
-def layers(raw: ConfigReader, config: Config) -> Layers:
-    """Where the parameters of each layer lie."""
-    return llama.mapping(raw)
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    return llama.map_llama(raw)

@@ -1,43 +1,36 @@
 """GPT-1: the names of GPT-2, each norm after its residual and none at the end."""
 
 from attnkit.checkpoints import gpt2
-from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, embedding_table, linear, tied_head
 from attnkit.checkpoints.weights import Weights
-from attnkit.model.config import Config, PositionConfig, StackConfig
+from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu-tanh", "silu": "silu", "swish": "silu"}  # this family's own meaning
+KEYS = StackKeys(layers="n_layer", heads="n_head", hidden="", width="n_embd")
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu-tanh", "silu": "silu", "swish": "silu"}  # gelu has its own meaning here
 
 
-def config(raw: ConfigReader, stored: Weights) -> Config:
-    """The choices of a configuration."""
-    width, heads = raw.whole("n_embd"), raw.whole("n_head")
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model."""
+    width = raw.get_int("n_embd")
     return Config(
         "openai-gpt",
         width,
-        decoder=StackConfig(
-            layers=raw.whole("n_layer"),
-            heads=heads,
-            hidden=4 * width,
-            kv_heads=heads,
-            head_dim=raw.head_dim("n_embd", "n_head"),
-            vocab=raw.whole("vocab_size"),
-            causal=True,
-        ),
-        eps=raw.number("layer_norm_epsilon", 1e-5),
-        activation=raw.choice("afn", ACTIVATIONS, "gelu"),
-        positions=PositionConfig("learned", size=raw.whole("n_positions", 512)),
-        special=raw.special(),
+        decoder=raw.get_stack(KEYS, hidden=4 * width, causal=True),
+        eps=raw.get_float("layer_norm_epsilon", 1e-5),
+        activation=raw.get_choice("afn", ACTIVATIONS, "gelu"),
+        positions=PositionConfig("learned", size=raw.get_int("n_positions", 512)),
+        special=raw.get_special_tokens(),
     )
 
 
-def layers(raw: ConfigReader, config: Config) -> Layers:
-    """Where the parameters of each layer lie."""
-    is_tied = raw.flag("tie_word_embeddings", True)
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    is_tied = raw.get_bool("tie_word_embeddings", True)
     return {
-        **gpt2.DECODER,
+        **gpt2.LAYERS,
         "decoder.embed": embedding_table("tokens_embed.weight"),
         "decoder.positions": embedding_table("positions_embed.weight"),
-        "head": tied_head("tokens_embed.weight") if is_tied else linear("", "lm_head", biased=False),
+        "head": tied_head("tokens_embed.weight") if is_tied else linear(w="lm_head", biased=False),
     }

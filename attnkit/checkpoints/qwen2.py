@@ -1,4 +1,4 @@
-"""Qwen2: Llama with biases on queries, keys and values, some of whose layers may see only the nearest keys."""
+"""Qwen2: Llama with biases on queries, keys and values, and a sliding window in some of its layers if at all."""
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -10,23 +10,23 @@ PREFIXES = llama.PREFIXES
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
-def config(raw: ConfigReader, stored: Weights) -> Config:
-    """The choices of a configuration."""
-    found = llama.config(raw, stored)
-    depth = found.stack("decoder").layers
-    window = raw.whole("sliding_window", 4096) if raw.flag("use_sliding_window", False) else 0
-    return llama.windowed(found, tuple(window if kind == SLIDING else 0 for kind in _kinds(raw, depth)))
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model."""
+    config = llama.read_config(raw, stored)
+    kinds = _read_layer_types(raw, config.stack("decoder").layers)
+    window = raw.get_int("sliding_window", 4096) if raw.get_bool("use_sliding_window", False) else 0
+    return llama.limit_window(config, [window if kind == SLIDING else 0 for kind in kinds])
 
 
-def layers(raw: ConfigReader, config: Config) -> Layers:
-    """Where the parameters of each layer lie."""
-    return llama.mapping(raw, inputs=True)
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    return llama.map_llama(raw, qkv_bias=True)
 
 
-def _kinds(raw: ConfigReader, depth: int) -> list[str]:
-    """What each layer sees, as listed, or else by how many of the first layers see everything."""
-    full = raw.whole("max_window_layers", 28, least=0)
-    kinds = raw.values.get("layer_types") or [FULL if number < full else SLIDING for number in range(depth)]
-    if not isinstance(kinds, list) or len(kinds) != depth or not all(kind in (SLIDING, FULL) for kind in kinds):
-        raise raw.wrong(f"layer_types is not a list of {depth} of {SLIDING} and {FULL}")
+def _read_layer_types(raw: ConfigReader, layers: int) -> list[str]:
+    """Return the kind of attention of each layer: `layer_types`, or full in the first `max_window_layers` layers."""
+    full = raw.get_int("max_window_layers", 28, least=0)
+    kinds = raw.values.get("layer_types") or [FULL if number < full else SLIDING for number in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (SLIDING, FULL) for kind in kinds):
+        raise raw.error(f"layer_types is not a list of {layers} of {SLIDING} and {FULL}")
     return kinds

@@ -2,91 +2,95 @@
 
 from dataclasses import replace
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
-from attnkit.checkpoints.mapping import Entries, Layers, embedding_table, linear, norm, tied_head
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.mapping import Layers, Specs, embedding_table, linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
-from attnkit.model.config import Config, PositionConfig, StackConfig
+from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("transformer.",)
+KEYS = StackKeys("num_layers", "num_heads", "d_ff", "d_model", head_dim="d_kv")
 
 
-def config(raw: ConfigReader, stored: Weights) -> Config:
-    """The choices of a configuration; one that says it is no encoder and decoder is an encoder alone."""
-    width, heads, vocab = raw.whole("d_model"), raw.whole("num_heads"), raw.whole("vocab_size")
-    depth, both = raw.whole("num_layers"), raw.flag("is_encoder_decoder", True)
-    encoder = StackConfig(
-        layers=depth,
-        heads=heads,
-        hidden=raw.whole("d_ff"),
-        kv_heads=heads,
-        head_dim=raw.whole("d_kv", 64),
-        vocab=vocab,
-        final_norm=True,
-    )
-    decoder = replace(encoder, layers=raw.whole("num_decoder_layers", depth), causal=True, cross=True)
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model: an encoder alone where is_encoder_decoder is false."""
+    width, has_decoder = raw.get_int("d_model"), raw.get_bool("is_encoder_decoder", True)
+    encoder = raw.get_stack(KEYS, head_dim=64, final_norm=True)
+    depth = raw.get_int("num_decoder_layers", encoder.layers)
+    decoder = replace(encoder, layers=depth, causal=True, cross=True)
     return Config(
         "t5",
         width,
         encoder=encoder,
-        decoder=decoder if both else None,
+        decoder=decoder if has_decoder else None,
         norm="rms",
-        eps=raw.number("layer_norm_epsilon", 1e-6),
+        eps=raw.get_float("layer_norm_epsilon", 1e-6),
         norm_first=True,
-        activation=_activation(raw)[0],
+        activation=_read_activation(raw)[0],
         positions=PositionConfig(
             "t5",
-            buckets=raw.whole("relative_attention_num_buckets", 32),
-            max_distance=raw.whole("relative_attention_max_distance", 128),
+            buckets=raw.get_int("relative_attention_num_buckets", 32),
+            max_distance=raw.get_int("relative_attention_max_distance", 128),
         ),
         scale=1.0,
-        logit_scale=width**-0.5 if _scaled(raw) else 1.0,
-        head=both,
-        special=raw.special(start=raw.token("pad_token_id", 0), eos=(1,), pad=0),
+        logit_scale=width**-0.5 if _is_scaled(raw) else 1.0,
+        head=has_decoder,
+        special=raw.get_special_tokens(start=raw.get_token_id("pad_token_id", 0), eos=(1,), pad=0),
     )
 
 
-def layers(raw: ConfigReader, config: Config) -> Layers:
-    """Where the parameters of each layer lie."""
-    found: dict[str, Entries] = {
-        "head": tied_head("shared.weight", "decoder.embed_tokens.weight")
-        if _scaled(raw)
-        else tied_head("lm_head.weight", *(["shared.weight"] if raw.has("scale_decoder_outputs") else []))
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    _, is_gated = _read_activation(raw)
+    encoder, decoder = "encoder.block.{n}.layer", "decoder.block.{n}.layer"
+    return {
+        "encoder.embed": embedding_table("shared.weight", "encoder.embed_tokens.weight"),
+        "encoder.bias": _map_position_bias("encoder"),
+        "encoder.{n}.norm1": norm(f"{encoder}.0.layer_norm", biased=False),
+        "encoder.{n}.self": _map_attention(f"{encoder}.0.SelfAttention"),
+        "encoder.{n}.norm2": norm(f"{encoder}.1.layer_norm", biased=False),
+        "encoder.{n}.ffn": _map_ffn(f"{encoder}.1.DenseReluDense", is_gated),
+        "encoder.norm": norm("encoder.final_layer_norm", biased=False),
+        "decoder.embed": embedding_table("shared.weight", "decoder.embed_tokens.weight"),
+        "decoder.bias": _map_position_bias("decoder"),
+        "decoder.{n}.norm1": norm(f"{decoder}.0.layer_norm", biased=False),
+        "decoder.{n}.self": _map_attention(f"{decoder}.0.SelfAttention"),
+        "decoder.{n}.norm2": norm(f"{decoder}.1.layer_norm", biased=False),
+        "decoder.{n}.cross": _map_attention(f"{decoder}.1.EncDecAttention"),
+        "decoder.{n}.norm3": norm(f"{decoder}.2.layer_norm", biased=False),
+        "decoder.{n}.ffn": _map_ffn(f"{decoder}.2.DenseReluDense", is_gated),
+        "decoder.norm": norm("decoder.final_layer_norm", biased=False),
+        "head": _map_head(raw),
     }
-    for stack, middle in (("encoder", ()), ("decoder", (("cross", "EncDecAttention"),))):
-        parts = [("self", "SelfAttention"), *middle]
-        for order, (name, published) in enumerate(parts):
-            at = f"{stack}.block.{{n}}.layer.{order}"
-            found[f"{stack}.{{n}}.{name}"] = {
-                key: entry
-                for letter in "qkvo"
-                for key, entry in linear(letter, f"{at}.{published}.{letter}", biased=False).items()
-            }
-            found[f"{stack}.{{n}}.norm{order + 1}"] = norm(f"{at}.layer_norm", biased=False)
-        at = f"{stack}.block.{{n}}.layer.{len(parts)}"
-        found[f"{stack}.{{n}}.ffn"] = _ffn(f"{at}.DenseReluDense", gated=_activation(raw)[1])
-        found[f"{stack}.{{n}}.norm{len(parts) + 1}"] = norm(f"{at}.layer_norm", biased=False)
-        found[f"{stack}.embed"] = embedding_table("shared.weight", f"{stack}.embed_tokens.weight")
-        found[f"{stack}.bias"] = embedding_table(
-            f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        )
-        found[f"{stack}.norm"] = norm(f"{stack}.final_layer_norm", biased=False)
-    return found
 
 
-def _ffn(stem: str, gated: bool) -> Entries:
-    out = linear("2", f"{stem}.wo", biased=False)
-    if not gated:
-        return linear("1", f"{stem}.wi", biased=False) | out
-    return linear("1", f"{stem}.wi_0", biased=False) | linear("3", f"{stem}.wi_1", biased=False) | out
+def _map_attention(prefix: str) -> Specs:
+    return linear(prefix, wq="q", wk="k", wv="v", wo="o", biased=False)
 
 
-def _activation(raw: ConfigReader) -> tuple[str, bool]:
-    """The activation and whether it is gated; here gated-gelu means the approximation by tanh."""
-    table = {name: (found, False) for name, found in ACTIVATIONS.items()}
-    table |= {f"gated-{name}": (found, True) for name, found in ACTIVATIONS.items()}
-    return raw.choice("feed_forward_proj", {**table, "gated-gelu": ("gelu-tanh", True)}, "relu")
+def _map_ffn(prefix: str, is_gated: bool) -> Specs:
+    inner = linear(prefix, w1="wi_0", w3="wi_1", biased=False) if is_gated else linear(prefix, w1="wi", biased=False)
+    return inner | linear(prefix, w2="wo", biased=False)
 
 
-def _scaled(raw: ConfigReader) -> bool:
-    """Whether the head is the shared table and its input scaled: said in one way or, since, in another."""
-    return raw.flag("scale_decoder_outputs", raw.flag("tie_word_embeddings", True))
+def _map_position_bias(stack: str) -> Specs:
+    """Return where the bias of a stack is stored: in its first block, which shares it with the others."""
+    return embedding_table(f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight")
+
+
+def _map_head(raw: ConfigReader) -> Specs:
+    """Return where the head is stored: in the shared table where hidden states are scaled, else by itself."""
+    if _is_scaled(raw):
+        return tied_head("shared.weight", "decoder.embed_tokens.weight")
+    return tied_head("lm_head.weight", *(["shared.weight"] if raw.has("scale_decoder_outputs") else []))
+
+
+def _read_activation(raw: ConfigReader) -> tuple[str, bool]:
+    """Return the activation and whether it is gated; in this family gated-gelu is the approximation by tanh."""
+    plain = {name: (activation, False) for name, activation in ACTIVATIONS.items()}
+    gated = {f"gated-{name}": (activation, True) for name, activation in ACTIVATIONS.items()}
+    return raw.get_choice("feed_forward_proj", {**plain, **gated, "gated-gelu": ("gelu-tanh", True)}, "relu")
+
+
+def _is_scaled(raw: ConfigReader) -> bool:
+    """Tell whether hidden states are scaled before the head: by a key of newer files, or else with a tied head."""
+    return raw.get_bool("scale_decoder_outputs", raw.get_bool("tie_word_embeddings", True))

@@ -1,71 +1,69 @@
-"""The original Transformer: an encoder and a decoder in the names of torch.nn.Transformer, its arguments as settings.
+"""The original Transformer: the names of torch.nn.Transformer, with the arguments of its constructor as config.json.
 
-Alone they map vectors to vectors. With `vocab_size` there is an `embed.weight` besides, one table for both
+By itself it maps vectors to vectors. With `vocab_size` there is an `embed.weight` too, one table for both
 stacks and the head, scaled by sqrt(d_model), and sinusoidal positions as in the paper.
 """
 
 from math import sqrt
+from typing import Any
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
-from attnkit.checkpoints.mapping import Entries, Layers, embedding_table, fused_qkv, linear, norm, tied_head
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.mapping import Layers, Specs, embedding_table, fused_qkv, linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig, StackConfig
 
 PREFIXES = ("transformer.", "model.")
 
 
-def config(raw: ConfigReader, stored: Weights) -> Config:
-    """The choices of a configuration."""
-    width, vocab = raw.whole("d_model"), raw.whole("vocab_size", 0, least=0)
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model."""
+    width, vocab = raw.get_int("d_model"), raw.get_int("vocab_size", 0, least=0)
     return Config(
         "transformer",
         width,
-        encoder=_stack(raw, "encoder", vocab),
-        decoder=_stack(raw, "decoder", vocab),
-        eps=raw.number("layer_norm_eps", 1e-5),
-        norm_first=raw.flag("norm_first", False),
-        activation=raw.choice("activation", ACTIVATIONS, "relu"),
+        encoder=_read_stack(raw, "num_encoder_layers", vocab),
+        decoder=_read_stack(raw, "num_decoder_layers", vocab, causal=True, cross=True),
+        eps=raw.get_float("layer_norm_eps", 1e-5),
+        norm_first=raw.get_bool("norm_first", False),
+        activation=raw.get_choice("activation", ACTIVATIONS, "relu"),
         positions=PositionConfig("sinusoidal" if vocab else "none"),
         embed_scale=sqrt(width) if vocab else 1.0,
         head=vocab > 0,
-        special=raw.special(start=raw.token("bos_token_id")),
+        special=raw.get_special_tokens(start=raw.get_token_id("bos_token_id")),
     )
 
 
-def layers(raw: ConfigReader, config: Config) -> Layers:
-    """Where the parameters of each layer lie."""
-    biased = raw.flag("bias", True)
-    found: dict[str, Entries] = {"head": tied_head("embed.weight")}
-    for stack, middle in (("encoder", ()), ("decoder", (("cross", "multihead_attn"),))):
-        at, parts = f"{stack}.layers.{{n}}", [("self", "self_attn"), *middle]
-        for name, published in parts:
-            found[f"{stack}.{{n}}.{name}"] = _attention(f"{at}.{published}", biased)
-        found[f"{stack}.{{n}}.ffn"] = linear("1", f"{at}.linear1", biased) | linear("2", f"{at}.linear2", biased)
-        for order in range(1, len(parts) + 2):
-            found[f"{stack}.{{n}}.norm{order}"] = norm(f"{at}.norm{order}", biased)
-        found[f"{stack}.embed"] = embedding_table("embed.weight")
-        found[f"{stack}.norm"] = norm(f"{stack}.norm", biased)
-    return found
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    is_biased = raw.get_bool("bias", True)
+    encoder, decoder = "encoder.layers.{n}", "decoder.layers.{n}"
+    return {
+        "encoder.embed": embedding_table("embed.weight"),
+        "encoder.{n}.self": _map_attention(f"{encoder}.self_attn", is_biased),
+        "encoder.{n}.norm1": norm(f"{encoder}.norm1", is_biased),
+        "encoder.{n}.ffn": linear(encoder, w1="linear1", w2="linear2", biased=is_biased),
+        "encoder.{n}.norm2": norm(f"{encoder}.norm2", is_biased),
+        "encoder.norm": norm("encoder.norm", is_biased),
+        "decoder.embed": embedding_table("embed.weight"),
+        "decoder.{n}.self": _map_attention(f"{decoder}.self_attn", is_biased),
+        "decoder.{n}.norm1": norm(f"{decoder}.norm1", is_biased),
+        "decoder.{n}.cross": _map_attention(f"{decoder}.multihead_attn", is_biased),
+        "decoder.{n}.norm2": norm(f"{decoder}.norm2", is_biased),
+        "decoder.{n}.ffn": linear(decoder, w1="linear1", w2="linear2", biased=is_biased),
+        "decoder.{n}.norm3": norm(f"{decoder}.norm3", is_biased),
+        "decoder.norm": norm("decoder.norm", is_biased),
+        "head": tied_head("embed.weight"),
+    }
 
 
-def _stack(raw: ConfigReader, name: str, vocab: int) -> StackConfig | None:
-    """One of the stacks; None where it has no layers."""
-    depth = raw.whole(f"num_{name}_layers", least=0)
-    if depth == 0:
+def _read_stack(raw: ConfigReader, layers: str, vocab: int, **choices: Any) -> StackConfig | None:
+    """Return a stack whose number of layers has a key; None where it has no layers."""
+    if raw.get_int(layers, least=0) == 0:
         return None
-    return StackConfig(
-        layers=depth,
-        heads=raw.whole("nhead"),
-        hidden=raw.whole("dim_feedforward"),
-        kv_heads=raw.whole("nhead"),
-        head_dim=raw.head_dim("d_model", "nhead"),
-        vocab=vocab,
-        causal=name == "decoder",
-        cross=name == "decoder",
-        final_norm=True,
-    )
+    keys = StackKeys(layers, "nhead", "dim_feedforward", "d_model", vocab="")
+    return raw.get_stack(keys, vocab=vocab, final_norm=True, **choices)
 
 
-def _attention(stem: str, biased: bool) -> Entries:
-    bias = f"{stem}.in_proj_bias" if biased else ""
-    return fused_qkv(f"{stem}.in_proj_weight", bias, turned=True) | linear("o", f"{stem}.out_proj", biased)
+def _map_attention(prefix: str, is_biased: bool) -> Specs:
+    bias = f"{prefix}.in_proj_bias" if is_biased else ""
+    return fused_qkv(f"{prefix}.in_proj_weight", bias) | linear(prefix, wo="out_proj", biased=is_biased)

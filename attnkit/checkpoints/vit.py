@@ -1,72 +1,73 @@
-"""ViT: a pre-norm encoder of the patches of an image, a token of its own before them, classes read off that one."""
+"""ViT: a pre-norm encoder of image patches after a class token, from which the classes are predicted."""
 
-from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, TensorSpec, linear, norm
 from attnkit.checkpoints.weights import Weights
-from attnkit.model.config import Config, PatchConfig, PositionConfig, StackConfig
+from attnkit.model.config import Config, PatchConfig, PositionConfig
 
 PREFIXES = ("vit.",)
+PATCHES, LAYER = "embeddings.patch_embeddings.projection", "encoder.layer.{n}"
+LAYERS: Layers = {
+    "encoder.positions": {"table": TensorSpec(("embeddings.position_embeddings",), leading_ones=1)},
+    "encoder.{n}.norm1": norm(f"{LAYER}.layernorm_before"),
+    "encoder.{n}.norm2": norm(f"{LAYER}.layernorm_after"),
+    "encoder.{n}.ffn": linear(LAYER, w1="intermediate.dense", w2="output.dense"),
+    "encoder.norm": norm("layernorm"),
+    "pooler": linear(w="pooler.dense"),
+    "head": linear(w="classifier"),
+}
 
 
-def config(raw: ConfigReader, stored: Weights) -> Config:
-    """The choices of a configuration; whether there is a pooler and a head, the stored names say."""
-    width, heads = raw.whole("hidden_size"), raw.whole("num_attention_heads")
-    (height, across), (patch_height, patch_width) = raw.pair("image_size"), raw.pair("patch_size")
-    if height < patch_height or across < patch_width:
-        raise raw.wrong(f"image_size {height}x{across} is smaller than patch_size {patch_height}x{patch_width}")
-    pooler = stored.has("pooler.dense.weight")
-    if pooler and (raw.whole("pooler_output_size", width), raw.text("pooler_act", "tanh")) != (width, "tanh"):
-        raise raw.wrong(f"a pooler other than tanh of size {width} is not supported")
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
+    width = raw.get_int("hidden_size")
+    patches = _read_patches(raw)
+    grid = (patches.height // patches.patch_height) * (patches.width // patches.patch_width)
+    has_pooler = stored.has("pooler.dense.weight")
+    if has_pooler and (raw.get_int("pooler_output_size", width), raw.get_str("pooler_act", "tanh")) != (width, "tanh"):
+        raise raw.error(f"a pooler other than tanh of size {width} is not supported")
     return Config(
         "vit",
         width,
-        encoder=StackConfig(
-            layers=raw.whole("num_hidden_layers"),
-            heads=heads,
-            hidden=raw.whole("intermediate_size"),
-            kv_heads=heads,
-            head_dim=raw.head_dim("hidden_size", "num_attention_heads"),
-            final_norm=True,
-        ),
-        eps=raw.number("layer_norm_eps", 1e-12),
+        encoder=raw.get_stack(StackKeys(vocab=""), final_norm=True),
+        eps=raw.get_float("layer_norm_eps", 1e-12),
         norm_first=True,
-        activation=raw.choice("hidden_act", ACTIVATIONS, "gelu"),
-        positions=PositionConfig("learned", size=(height // patch_height) * (across // patch_width) + 1),
-        patches=PatchConfig(height, across, patch_height, patch_width, raw.whole("num_channels", 3)),
-        pooler=pooler,
+        activation=raw.get_choice("hidden_act", ACTIVATIONS, "gelu"),
+        positions=PositionConfig("learned", size=grid + 1),
+        patches=patches,
+        pooler=has_pooler,
         head=stored.has("classifier.weight"),
-        classes=_classes(raw),
+        classes=_read_classes(raw),
     )
 
 
-def layers(raw: ConfigReader, config: Config) -> Layers:
-    """Where the parameters of each layer lie."""
-    at, patches = "encoder.layer.{n}", "embeddings.patch_embeddings.projection"
-    biased = raw.flag("qkv_bias", True)
-    sizes = (raw.whole("num_channels", 3), *raw.pair("patch_size"))
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    is_biased = raw.get_bool("qkv_bias", True)
+    patch_shape = (raw.get_int("num_channels", 3), *raw.get_size("patch_size"))
     return {
+        **LAYERS,
         "encoder.embed": {
-            "w": TensorSpec((f"{patches}.weight",), turned=True, unfolded=sizes),
-            "b": TensorSpec((f"{patches}.bias",)),
-            "cls": TensorSpec(("embeddings.cls_token",), lead=2),
+            "w": TensorSpec((f"{PATCHES}.weight",), transposed=True, patch_shape=patch_shape),
+            "b": TensorSpec((f"{PATCHES}.bias",)),
+            "cls": TensorSpec(("embeddings.cls_token",), leading_ones=2),
         },
-        "encoder.positions": {"table": TensorSpec(("embeddings.position_embeddings",), lead=1)},
-        "encoder.{n}.norm1": norm(f"{at}.layernorm_before"),
-        "encoder.{n}.self": linear("q", f"{at}.attention.attention.query", biased)
-        | linear("k", f"{at}.attention.attention.key", biased)
-        | linear("v", f"{at}.attention.attention.value", biased)
-        | linear("o", f"{at}.attention.output.dense"),
-        "encoder.{n}.norm2": norm(f"{at}.layernorm_after"),
-        "encoder.{n}.ffn": linear("1", f"{at}.intermediate.dense") | linear("2", f"{at}.output.dense"),
-        "encoder.norm": norm("layernorm"),
-        "pooler": linear("", "pooler.dense"),
-        "head": linear("", "classifier"),
+        "encoder.{n}.self": linear(f"{LAYER}.attention.attention", wq="query", wk="key", wv="value", biased=is_biased)
+        | linear(f"{LAYER}.attention.output", wo="dense"),
     }
 
 
-def _classes(raw: ConfigReader) -> tuple[str, ...]:
-    """What the classes are called, two nameless ones where nothing is said."""
-    names = raw.mapping("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+def _read_patches(raw: ConfigReader) -> PatchConfig:
+    """Return the sizes of the image and its patches; DataError where a patch is larger than the image."""
+    (height, width), (patch_height, patch_width) = raw.get_size("image_size"), raw.get_size("patch_size")
+    if height < patch_height or width < patch_width:
+        raise raw.error(f"image_size {height}x{width} is smaller than patch_size {patch_height}x{patch_width}")
+    return PatchConfig(height, width, patch_height, patch_width, raw.get_int("num_channels", 3))
+
+
+def _read_classes(raw: ConfigReader) -> tuple[str, ...]:
+    """Return the names of the classes: LABEL_0 and LABEL_1 where the configuration has none."""
+    names = raw.get_dict("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     if sorted(names) != sorted(str(number) for number in range(len(names))):
-        raise raw.wrong(f"id2label does not name the classes 0 to {len(names) - 1}")
+        raise raw.error(f"id2label does not name the classes 0 to {len(names) - 1}")
     return tuple(str(names[str(number)]) for number in range(len(names)))

@@ -530,8 +530,8 @@ class Stage:
         """Which layer first gave what is not finite, and which parameter was it before; else the usual reason."""
         first, flaw = self.broken, ""
         for name, content in (self.parameters | self.loaded).items():  # Python gives contents, not files
-            if hasattr(content, "flaw"):  # a model
-                flaw = flaw or content.flaw(first)
+            if hasattr(content, "find_non_finite"):  # a model
+                flaw = flaw or content.find_non_finite(first)
             elif isinstance(content, dict) and not flaw:
                 found = {key: formats.first_non_finite(array) for key, array in content.items()}
                 flaw = next((f"{key} of {options.flag_name(name)} is {at}" for key, at in found.items() if at), "")

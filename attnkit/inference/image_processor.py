@@ -6,8 +6,7 @@ import os
 import numpy as np
 
 from attnkit import model
-from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.json_file import read_json_object
+from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
 from attnkit.errors import DataError
 from attnkit.formats import Source, read
 from attnkit.formats.streams import exists
@@ -55,12 +54,12 @@ def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
         raise DataError(f"{image.dtype} {image.shape} is no image (expected {expected})", "--image")
     path = os.path.join(folder, SETTINGS)
     raw = ConfigReader(read_json_object(path) if exists(path) else {}, path)
-    normalizes, rescales = raw.flag("do_normalize", True), raw.flag("do_rescale", True)
-    mean = raw.numbers("image_mean", HALF) if normalizes else [0.0] * 3
-    std = raw.numbers("image_std", HALF, least=SMALLEST) if normalizes else [1.0] * 3
-    scale = raw.number("rescale_factor", 1 / 255) if rescales else 1.0
-    if raw.flag("do_resize", True):
-        image = resize_image(image, size_of(raw, usual), raw.whole("resample", BILINEAR, least=0, most=LAST_FILTER))
+    normalizes, rescales = raw.get_bool("do_normalize", True), raw.get_bool("do_rescale", True)
+    mean = raw.get_floats("image_mean", HALF) if normalizes else [0.0] * 3
+    std = raw.get_floats("image_std", HALF, least=SMALLEST) if normalizes else [1.0] * 3
+    scale = raw.get_float("rescale_factor", 1 / 255) if rescales else 1.0
+    if raw.get_bool("do_resize", True):
+        image = resize_image(image, size_of(raw, usual), raw.get_int("resample", BILINEAR, least=0, most=LAST_FILTER))
     return model.normalize_pixels(image, mean, std, scale)
 
 
@@ -68,10 +67,10 @@ def size_of(raw: ConfigReader, usual: tuple[int, int]) -> tuple[int, int]:
     """The height and the width that images are resized to; DataError where the model is of much smaller ones."""
     size = raw.values.get("size")
     inner = ConfigReader(size, raw.name) if isinstance(size, dict) else None
-    height, width = (inner.whole("height"), inner.whole("width")) if inner else 2 * (raw.whole("size", 224),)
+    height, width = (inner.get_int("height"), inner.get_int("width")) if inner else 2 * (raw.get_int("size", 224),)
     if height > LARGER * usual[0] or width > LARGER * usual[1]:
         expected = f"expected at most {LARGER} times the {usual[0]}x{usual[1]} of the model"
-        raise raw.wrong(f"size {height}x{width} ({expected})")
+        raise raw.error(f"size {height}x{width} ({expected})")
     return height, width
 
 

@@ -57,9 +57,9 @@ def core_model(checkpoint: "Checkpoint") -> "Model":
 
 def complete_model(checkpoint: "Checkpoint") -> "Model":
     """The model to be run from end to end, with a warning where the files have layers that it leaves out."""
-    if unread := checkpoint.params.unread_layers():
-        many = f"{len(unread)} layers of the files are" if len(unread) > 1 else "1 layer of the files is"
-        said = f"{many} not read, which the configuration leaves out: {join_names(unread, 4)}"
+    if unused := checkpoint.params.unused_layers():
+        many = f"{len(unused)} layers of the files are" if len(unused) > 1 else "1 layer of the files is"
+        said = f"{many} not read, which the configuration leaves out: {join_names(unused, 4)}"
         warnings.warn(said, AttnkitWarning, stacklevel=2)
     return core_model(checkpoint)
 
@@ -69,7 +69,7 @@ def prepare_decoding(checkpoint: "Checkpoint", tokens: int) -> None:
     if tokens >= LONG:
         for step in model.layer_plan(checkpoint.config, "decoder"):
             if step.tool == "ffn":
-                checkpoint.params.by_columns(step.layer, "w2")
+                checkpoint.params.to_column_major(step.layer, "w2")
 
 
 def new_context(**fields: Any) -> "Context":

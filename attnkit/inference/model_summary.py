@@ -100,15 +100,15 @@ def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
 def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
     """The axis names of the stored tensors that a layer uses."""
     found: dict[str, tuple[str, ...]] = {}
-    for layer, names in checkpoint.params.entries.items():
+    for layer, names in checkpoint.params.specs.items():
         for name, entry in names.items():
             axes = parameter_axes(checkpoint.config, layer, name)
-            axes = (*axes[:-1], "q k v") if entry.part[1] > 1 else axes
-            axes = axes[::-1] if entry.turned else axes
-            axes = (*axes[:-1], *UNFOLDED) if entry.unfolded else axes
+            axes = (*axes[:-1], "q k v") if entry.split[1] > 1 else axes
+            axes = axes[::-1] if entry.transposed else axes
+            axes = (*axes[:-1], *UNFOLDED) if entry.patch_shape else axes
             stored = checkpoint.params.weights.find(entry.names)
             if stored:
-                found.setdefault(stored, (*(f"axis{i}" for i in range(entry.lead)), *axes))
+                found.setdefault(stored, (*(f"axis{i}" for i in range(entry.leading_ones)), *axes))
     return found
 
 
@@ -146,7 +146,7 @@ def layer_table(checkpoint: "Checkpoint", look: Style) -> str:
 def parameters(checkpoint: "Checkpoint", layer: str) -> str:
     """The parameters of a layer, those of one shape together: `wq wk (4, 4), bq bk (4)`."""
     by_shape: dict[tuple[int, ...], list[str]] = {}
-    for name in checkpoint.params.entries[layer]:
+    for name in checkpoint.params.specs[layer]:
         by_shape.setdefault(model.parameter_shape(checkpoint.config, layer, name), []).append(name)
     return ", ".join(f"{' '.join(names)} {shape_text(shape)}" for shape, names in by_shape.items()) or "none"
 
@@ -190,7 +190,7 @@ def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
 
 def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
     """What there is to say of a model, the empty left out."""
-    config, stored, unread = checkpoint.config, checkpoint.tensors(), checkpoint.params.unread()
+    config, stored, unread = checkpoint.config, checkpoint.tensors(), checkpoint.params.unused()
     files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
     size = display.human_size(sum(map(os.path.getsize, files)))
     dtypes = Counter(dtype for dtype, _ in stored.values()).most_common()
@@ -258,7 +258,7 @@ def norm_told(config: Config) -> str:
 
 def gated(checkpoint: "Checkpoint") -> bool:
     """Whether the feed-forward networks have a gate."""
-    return any("w3" in names for names in checkpoint.params.entries.values())
+    return any("w3" in names for names in checkpoint.params.specs.values())
 
 
 def positions_told(positions: PositionConfig) -> str:

@@ -225,7 +225,7 @@ def is_same_model(words: Sequence[str], checkpoint: "Checkpoint") -> bool:
 
 def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
     """The tokenizer of a model, of one side of a translation; its files belong to the model's history."""
-    found: Tokenizer = checkpoint.beside(side, tokenizers.load_tokenizer)
+    found: Tokenizer = checkpoint.load_companion(side, tokenizers.load_tokenizer)
     return found
 
 

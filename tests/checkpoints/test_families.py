@@ -370,6 +370,6 @@ def test_the_page_of_checkpoints_has_every_published_name(name):
     [section] = [one for one in sections if family in re.split(r"[:,\n] ?", one.partition("\n")[0])]
     if family == "openai-gpt":  # which has the names of GPT-2
         section += next(one for one in sections if one.startswith("gpt2"))
-    for layer, parameters in opened(name).params.entries.items():
+    for layer, parameters in opened(name).params.specs.items():
         for parameter, entry in parameters.items():
             assert any(is_named(one, section) for one in entry.names), f"{layer}.{parameter}: {entry.names}"

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 
 from attnkit.checkpoints import Checkpoint, as_float, open_checkpoint
-from attnkit.checkpoints.marian_native import options
+from attnkit.checkpoints.marian_native import parse_options
 from attnkit.errors import AttnkitError, DataError, FileError
 from attnkit.formats import Record, encode
 from attnkit.formats.dtypes import dtype_of
@@ -128,7 +128,7 @@ def test_no_folder(tmp_path, tensors):
         ("", "line 1 column 1"),
         ("[1]", "not a JSON object"),
         (POINTER, "a Git LFS pointer, not the file itself"),
-        ({}, "model_type is missing (expected a text)"),
+        ({}, "model_type is missing (expected a string)"),
         ({"model_type": "clip"}, "model_type 'clip' is not known (expected bert, gpt2, "),
         ({"model_type": "../gpt2"}, "model_type '../gpt2' is not known"),
         (GPT2 | {"n_embd": None}, "n_embd is missing (expected a whole number)"),
@@ -297,14 +297,14 @@ def native(folder, yml="type: transformer\n", **tensors):
         ("transformer-preprocess: n", "transformer-preprocess 'n' is not supported (expected '')"),
         ("transformer-postprocess: da", "transformer-postprocess 'da' is not supported (expected 'dan')"),
         ("dim-emb: 8\ndim-vocabs: [3]", "dim-vocabs is not a list of two whole numbers"),
-        ("a: 1\nb", "special:model.yml: line 2: neither a key with its value nor an item of a list"),
+        ("a: 1\nb", "special:model.yml: line 2: neither `key: value` nor an item of a list"),
         ("a: 1\na: 2", "special:model.yml: line 2: key 'a' occurs twice"),
-        ("a: 1\n  - 2", "special:model.yml: line 2: neither a key"),
+        ("a: 1\n  - 2", "special:model.yml: line 2: neither `key"),
     ],
 )
 def test_bad_options_of_marian(yml, problem, tmp_path):
     error = fault(native(tmp_path, yml))
-    assert error.problem == problem or (problem.endswith("a key") and error.problem.startswith(problem))
+    assert error.problem == problem or (problem.endswith("`key") and error.problem.startswith(problem))
     assert error.name == str(tmp_path / "model.npz")
 
 
@@ -317,6 +317,6 @@ def test_an_npz_of_something_else(tmp_path):
 
 def test_the_options_of_marian():
     text = '# by\nname: "a b"\nlist: [1, 2]\nempty:\n  []\nitems:\n  - x\n  - 2\nrate: 0.5\nsmall: 1e-09\nend: v1.9 c'
-    assert options(text, "") == {
+    assert parse_options(text, "") == {
         "name": "a b", "list": [1, 2], "empty": [], "items": ["x", 2], "rate": 0.5, "small": 1e-9, "end": "v1.9 c",
     }  # fmt: skip

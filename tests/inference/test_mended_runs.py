@@ -408,13 +408,13 @@ def test_layers_that_are_not_read_are_told(tmp_path):
 
 
 def test_buffers_are_no_tensors_that_are_not_read():
-    assert open_checkpoint(str(MODELS / "bert-old")).params.unread() == [
+    assert open_checkpoint(str(MODELS / "bert-old")).params.unused() == [
         "cls.seq_relationship.bias",
         "cls.seq_relationship.weight",
     ]
     for name in ("gpt2", "marian", "marian-native", "t5", "llama", "vit"):
         params = open_checkpoint(str(MODELS / name)).params
-        assert params.unread() == [] and params.unread_layers() == []
+        assert params.unused() == [] and params.unused_layers() == []
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -1,0 +1,128 @@
+"""Open a published folder as a checkpoint of the family that its config.json names."""
+
+import importlib
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+from attnkit.checkpoints.checkpoint import Checkpoint
+from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
+from attnkit.checkpoints.mapping import Layers, expand_layers
+from attnkit.checkpoints.parameters import Parameters
+from attnkit.checkpoints.weights import Weights, open_weights
+from attnkit.errors import FileError
+from attnkit.formats.streams import exists, name_errors
+from attnkit.model.config import Config
+from attnkit.model.rotary import rope_frequencies
+
+FAMILIES = ("bert", "gpt2", "llama", "marian", "mistral", "openai-gpt", "qwen2", "t5", "transformer", "vit")
+CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
+LAYER_COUNTS = ("n_layer", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
+                "encoder_layers", "decoder_layers", "enc-depth", "dec-depth")  # fmt: skip
+TOKEN_KEY = re.compile(r"_token_id$|^bad_words_ids$")  # keys that generation_config.json may override
+
+
+class Family(Protocol):
+    """The module of a family."""
+
+    PREFIXES: tuple[str, ...]
+
+    def read_config(self, raw: ConfigReader, stored: Weights) -> Config:
+        """Return the configuration of the model."""
+
+    def map_layers(self, raw: ConfigReader) -> Layers:
+        """Return where the parameters of each layer are stored."""
+
+
+def open_checkpoint(folder: str) -> Checkpoint:
+    """Open the model in a folder; every tensor is checked to exist with the right shape, none is read yet.
+
+    FileError where a file is missing; DataError names the file and what is wrong in it.
+    """
+    if not os.path.isdir(folder):
+        raise FileError("not a folder" if exists(folder) else "no such folder", folder)
+    path = os.path.join(folder, CONFIG)
+    if not exists(path):
+        return _open_marian(folder)
+    raw = read_json_object(path)
+    reader, files = ConfigReader(raw, path), [path]
+    family = import_family(reader)
+    generation = os.path.join(folder, GENERATION_CONFIG)
+    if exists(generation):
+        reader, files = _override_tokens(reader, generation), [path, generation]
+    weights = open_weights(folder)
+    config, params = _read_model(family, reader, weights)
+    return Checkpoint(folder, config, raw, params, [*files, *weights.files])
+
+
+def import_family(reader: ConfigReader) -> Family:
+    """Return the module of the family that a configuration names; DataError for an unknown one."""
+    name = reader.get_str("model_type")
+    if name not in FAMILIES:
+        raise reader.error(f"model_type {name[:40]!r} is not known (expected {', '.join(FAMILIES)})")
+    return _import_module(name.replace("-", "_"))
+
+
+def _import_module(name: str) -> Family:
+    return cast(Family, importlib.import_module(f"attnkit.checkpoints.{name}"))
+
+
+def _override_tokens(reader: ConfigReader, path: str) -> ConfigReader:
+    """Return the configuration with the special tokens of generation_config.json; DataError names that file."""
+    values = read_json_object(path).items()
+    tokens: Mapping[str, Any] = {key: value for key, value in values if value is not None and TOKEN_KEY.search(key)}
+    ConfigReader(tokens, path).get_special_tokens()
+    return ConfigReader({**reader.values, **tokens}, reader.name)
+
+
+def _open_marian(folder: str) -> Checkpoint:
+    """Open a folder with the NumPy file that Marian writes."""
+    from attnkit.checkpoints.marian_native import open_marian
+
+    path = os.path.join(folder, MARIAN_FILE)
+    if not exists(path):
+        raise FileError(f"no {CONFIG} in this folder, nor a {MARIAN_FILE} of Marian", folder)
+    weights, reader = open_marian(path)
+    config, params = _read_model(_import_module("marian_native"), reader, weights)
+    return Checkpoint(folder, config, reader.values, params, [path])
+
+
+def _read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[Config, Parameters]:
+    """Return the configuration and the parameters of a model, as its family reads them."""
+    weights.prefixes = family.PREFIXES
+    _check_layer_counts(reader, len(weights.entries))
+    config = family.read_config(reader, weights)
+    _check_start_token(reader, config)
+    params = Parameters(config, weights, expand_layers(config, family.map_layers(reader)))
+    _check_positions(reader, config)
+    return config, params
+
+
+def _check_layer_counts(reader: ConfigReader, stored: int) -> None:
+    """DataError where there are more layers than tensors, before the tensors of each layer are looked up."""
+    for key in LAYER_COUNTS:
+        count = reader.values.get(key)
+        if isinstance(count, int) and count > stored:
+            raise reader.error(f"{key} {count}, and only {stored} tensors are stored")
+
+
+def _check_positions(reader: ConfigReader, config: Config) -> None:
+    """DataError for rotary or relative positions that cannot be computed."""
+    positions = config.positions
+    if positions.kind == "rotary":
+        with name_errors(reader.name):
+            rope_frequencies(config.stack(config.stacks[-1]).head_dim, positions.rope, 1)
+    if positions.kind == "t5":
+        for name in config.stacks:
+            exact = positions.buckets // (2 if config.stack(name).causal else 4)
+            if exact < 1 or positions.max_distance <= exact:
+                sizes = f"relative_attention_num_buckets {positions.buckets} up to relative_attention_max_distance "
+                raise reader.error(f"{sizes}{positions.max_distance}: too few buckets, or too short a distance")
+
+
+def _check_start_token(reader: ConfigReader, config: Config) -> None:
+    """DataError where the token that a decoder starts with is not in its vocabulary."""
+    start, vocab = config.special.start, config.decoder.vocab if config.decoder else 0
+    if start is not None and vocab and start >= vocab:
+        raise reader.error(f"decoder_start_token_id {start} is outside the vocabulary of {vocab}")

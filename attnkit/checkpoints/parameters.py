@@ -1,0 +1,129 @@
+"""The parameters of a model by layer, converted from the stored tensors on first use."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from attnkit import formats
+from attnkit.checkpoints.mapping import TensorSpec
+from attnkit.checkpoints.unused_tensors import find_unused, find_unused_layers
+from attnkit.checkpoints.weights import Weights
+from attnkit.errors import DataError
+from attnkit.model.config import Config, parameter_shape
+from attnkit.model.dtypes import Array
+from attnkit.model.linear import to_column_major
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+class Parameters(Mapping[str, Mapping[str, Array]]):
+    """Parameters by layer, each layer converted on first use.
+
+    weights  the stored tensors
+    specs    layer -> {parameter: where it is stored}
+
+    Weights are (in, out), views of the file where it holds float32 or float64. DataError where a tensor is missing,
+    has another shape than the configuration says, or holds no floats.
+    """
+
+    def __init__(self, config: Config, weights: Weights, specs: Mapping[str, Mapping[str, TensorSpec]]) -> None:
+        self.config = config
+        self.weights = weights
+        self.specs = specs
+        self._stored = match_tensors(config, weights, specs)
+        self._layers: dict[str, dict[str, Array]] = {}
+        self._tensors: dict[tuple[str, float | None], Array] = {}  # one may hold several parameters
+
+    def __getitem__(self, layer: str) -> Mapping[str, Array]:
+        if layer not in self._layers:
+            self._layers[layer] = {name: self._convert(layer, name) for name in self.specs[layer]}
+        return self._layers[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    def to_column_major(self, layer: str, name: str) -> None:
+        """Replace the memory-mapped view of a tall weight by a column-major copy."""
+        weight = self[layer][name]
+        if weight.flags.c_contiguous and len(weight) > weight.shape[1]:
+            self._layers[layer][name] = to_column_major(weight)
+            self._tensors.pop(self._key(layer, name), None)
+            formats.release_pages(weight)
+
+    def count(self) -> int:
+        """Return the number of elements of all tensors in use."""
+        return sum(int(np.prod(self.weights.entries[name][1], dtype=np.int64)) for name in self._used())
+
+    def unused(self) -> list[str]:
+        """Return the stored tensors that no layer uses, buffers excepted."""
+        return find_unused(self.weights.entries, self._used())
+
+    def unused_layers(self) -> list[str]:
+        """Return the prefixes of stored layers beyond those of the configuration, as h.12."""
+        return find_unused_layers(self.weights.entries, self._used())
+
+    def find_non_finite(self, first: str = "") -> str:
+        """Describe the first parameter that is not finite, of layer `first` and then of all layers in use.
+
+        "" where all are finite.
+        """
+        for layer in dict.fromkeys([first, *self._layers]):
+            for name, array in self._layers.get(layer, {}).items():
+                if value := formats.first_non_finite(array):
+                    return f"parameter {layer}.{name} is {value}"
+        return ""
+
+    def _convert(self, layer: str, name: str) -> Array:
+        """Return a parameter as a view of its tensor, which is read and padded once."""
+        spec, key = self.specs[layer][name], self._key(layer, name)
+        if key not in self._tensors:
+            self._tensors[key] = spec.pad_row(as_float(self.weights.tensor(key[0])))
+        return spec.to_parameter(self._tensors[key], parameter_shape(self.config, layer, name))
+
+    def _key(self, layer: str, name: str) -> tuple[str, float | None]:
+        return self._stored[layer][name], self.specs[layer][name].padding_row
+
+    def _used(self) -> set[str]:
+        return {stored for names in self._stored.values() for stored in names.values()}
+
+
+def match_tensors(
+    config: Config, weights: Weights, specs: Mapping[str, Mapping[str, TensorSpec]]
+) -> dict[str, dict[str, str]]:
+    """Return for each layer {parameter: name of its stored tensor}.
+
+    DataError where a tensor is missing, has another shape than the configuration says, or holds no floats.
+    """
+    matches: dict[str, dict[str, str]] = {}
+    for layer, parameters in specs.items():
+        matches[layer] = {}
+        for name, spec in parameters.items():
+            stored = weights.find(spec.names)
+            if stored is None:
+                raise DataError(f"no tensor {spec.names[0]!r} ({name} of {layer})", weights.name)
+            expected = spec.stored_shape(parameter_shape(config, layer, name))
+            check_tensor(weights, stored, expected, f"{name} of {layer}")
+            matches[layer][name] = stored
+    return matches
+
+
+def check_tensor(weights: Weights, stored: str, expected: tuple[int, ...], parameter: str) -> None:
+    """DataError where a stored tensor has another shape than expected, or holds no floats."""
+    dtype, shape = weights.entries[stored]
+    tensor = f"tensor {stored!r} ({parameter})"
+    if shape != expected:
+        raise DataError(f"{tensor} has shape {shape} (expected {expected})", weights.file(stored))
+    if dtype not in FLOATS:
+        raise DataError(f"{tensor} has dtype {dtype} (expected a float)", weights.file(stored))
+
+
+def as_float(array: Array) -> Array:
+    """Return the array itself if it is float64 or float32, else its values as float32, exactly.
+
+    >>> as_float(np.array([1.5], np.float16))
+    array([1.5], dtype=float32)
+    """
+    return array if array.dtype in (np.float64, np.float32) else array.astype(np.float32)
