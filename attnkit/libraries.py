@@ -1,4 +1,4 @@
-"""Optional libraries: imported when they are needed, whatever goes wrong in them an error of one line."""
+"""Optional libraries, imported on first use; whatever they raise becomes an error of one line."""
 
 import contextlib
 import importlib
@@ -9,12 +9,12 @@ from typing import Any
 from attnkit.errors import AttnkitError, DataError, UsageError
 
 STDERR = 2
-LONGEST = 200  # characters of a library's message that are quoted
-PANIC = "pyo3_runtime"  # the module of the exception that a panic of Rust code becomes, which is no Exception
+MAX_QUOTE = 200  # characters of a library's message that are quoted
+PANIC = "pyo3_runtime"  # the module of the exception for a panic in Rust, a BaseException
 
 
 def import_library(library: str, extra: str, name: str) -> Any:
-    """An optional library, imported; UsageError says how to install it."""
+    """Import an optional library; UsageError tells how to install it where it is missing."""
     try:
         return importlib.import_module(library)
     except ImportError:
@@ -24,9 +24,9 @@ def import_library(library: str, extra: str, name: str) -> Any:
 
 @contextlib.contextmanager
 def call_library(problem: str, name: str) -> Iterator[None]:
-    """Turn whatever a library raises on bad data, panics included, into a DataError: problem, and what it says.
+    """Turn what a library raises on bad data, panics included, into a DataError: the problem and the library's message.
 
-    What the library itself prints on standard error is discarded.
+    What the library writes to standard error is discarded.
 
     >>> with call_library("not a number", "n.txt"):
     ...     int("x")
@@ -34,41 +34,41 @@ def call_library(problem: str, name: str) -> Iterator[None]:
     attnkit.errors.DataError: n.txt: not a number: invalid literal for int() with base 10: 'x'
     """
     try:
-        with silenced():
+        with suppress_stderr():
             yield
     except (AttnkitError, MemoryError):
         raise
     except Exception as error:
-        raise DataError(f"{problem}: {quoted(error)}", name) from None
+        raise DataError(f"{problem}: {quote_error(error)}", name) from None
     except BaseException as error:
         if type(error).__module__ != PANIC:
             raise
-        raise DataError(f"{problem}: {quoted(error)}", name) from None
+        raise DataError(f"{problem}: {quote_error(error)}", name) from None
 
 
-def quoted(error: BaseException) -> str:
-    """What an error says, on one line and not at length; the name of its kind where it says nothing.
+def quote_error(error: BaseException) -> str:
+    """Return the message of an error in one short line, or the name of its class where it has none.
 
-    >>> quoted(ValueError("two\\nlines")), quoted(KeyError())
+    >>> quote_error(ValueError("two\\nlines")), quote_error(KeyError())
     ('two lines', 'KeyError')
     """
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= MAX_QUOTE else f"{text[: MAX_QUOTE - 1]}…"
 
 
 @contextlib.contextmanager
-def silenced() -> Iterator[None]:
-    """Discard what is written to standard error below Python, as the hook of a panic does."""
+def suppress_stderr() -> Iterator[None]:
+    """Discard what native code writes to standard error."""
     try:
-        kept = os.dup(STDERR)
-    except OSError:  # it is closed
+        saved = os.dup(STDERR)
+    except OSError:  # standard error is closed
         yield
         return
     try:
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, STDERR)
-        os.close(nothing)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, STDERR)
+        os.close(null)
         yield
     finally:
-        os.dup2(kept, STDERR)
-        os.close(kept)
+        os.dup2(saved, STDERR)
+        os.close(saved)

@@ -169,9 +169,9 @@ def vocabulary(text: str, name: str, what: Load) -> Any:
     """What a file of words or of a tokenizer holds."""
     if what == "words":
         return words(text, name)
-    from attnkit.tokenizers import from_json
+    from attnkit.tokenizers import parse_tokenizer_json
 
-    return from_json(text, name)
+    return parse_tokenizer_json(text, name)
 
 
 def words(text: str, name: str) -> list[str]:

@@ -1,17 +1,18 @@
-"""Text to tokens and ids, and back.
+"""Tokenizers: text to tokens and ids, and back.
 
-tokens.py     what a tokenizer is; tokens numbered by a vocabulary
-split.py      words and characters, built in
-folder.py     the tokenizer of a published folder, by the files it has
-files.py      those files read, and what each may not be
-library.py    tokenizer.json, vocab.txt, merges.txt: through the tokenizers library
-pieces.py     sentencepiece models, and vocabularies of words between spaces
-streaming.py  text as it is generated
+auto.py             `load_tokenizer`: the tokenizer of a published folder, by the files it has
+tokens.py           the `Tokenizer` value; tokens numbered by a vocabulary
+simple.py           built-in tokenizers: words and characters
+huggingface.py      tokenizer.json, vocab.txt, vocab.json with merges.txt: by the tokenizers library
+sentencepiece.py    sentencepiece models of Marian, T5 and Llama; vocabularies of words between spaces
+files.py            the files of a folder, read and checked
+yaml_vocabulary.py  vocabularies in YAML
+streaming.py        text as it is generated
 """
 
 from attnkit.tokenizers.auto import NoTokenizer, load_tokenizer
-from attnkit.tokenizers.huggingface import from_json
-from attnkit.tokenizers.simple import BUILTIN_TOKENIZERS, chars, words
+from attnkit.tokenizers.huggingface import parse_tokenizer_json
+from attnkit.tokenizers.simple import BUILTIN_TOKENIZERS, split_chars, split_words
 from attnkit.tokenizers.streaming import decode_incrementally
 from attnkit.tokenizers.tokens import (
     MASK,
@@ -32,12 +33,12 @@ __all__ = [
     "NoTokenizer",
     "Tokenizer",
     "Tokens",
-    "chars",
     "decode_incrementally",
     "distinct_tokens",
     "find_padding",
-    "from_json",
     "load_tokenizer",
+    "parse_tokenizer_json",
+    "split_chars",
+    "split_words",
     "tokens_to_ids",
-    "words",
 ]

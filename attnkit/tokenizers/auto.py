@@ -1,44 +1,50 @@
-"""The tokenizer of a published folder, by the files it has."""
+"""Load the tokenizer of a published folder, by the files it has."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from attnkit.errors import DataError
-from attnkit.tokenizers.files import Folder
-from attnkit.tokenizers.huggingface import byte_pairs, from_settings, wordpiece
-from attnkit.tokenizers.sentencepiece import byte_fallback, marian_tokenizer, t5_sentinels, vocabulary_file, whitespace
+from attnkit.tokenizers.files import TokenizerFolder
+from attnkit.tokenizers.huggingface import load_bpe, load_tokenizer_json, load_wordpiece
+from attnkit.tokenizers.sentencepiece import (
+    find_vocabulary_file,
+    load_llama,
+    load_marian,
+    load_t5,
+    load_whitespace,
+)
 from attnkit.tokenizers.tokens import Tokenizer
 
-# files -> how they are read, the first whose files are all there
-KINDS: dict[tuple[str, ...], Callable[[Folder], Tokenizer]] = {
-    ("tokenizer.json",): from_settings,
-    ("vocab.txt",): wordpiece,
-    ("vocab.json", "merges.txt"): byte_pairs,
-    ("source.spm",): marian_tokenizer,
-    ("spiece.model",): t5_sentinels,
-    ("tokenizer.model",): byte_fallback,
+# files -> loader; the first entry whose files are all in the folder counts
+LOADERS: dict[tuple[str, ...], Callable[[TokenizerFolder], Tokenizer]] = {
+    ("tokenizer.json",): load_tokenizer_json,
+    ("vocab.txt",): load_wordpiece,
+    ("vocab.json", "merges.txt"): load_bpe,
+    ("source.spm",): load_marian,
+    ("spiece.model",): load_t5,
+    ("tokenizer.model",): load_llama,
 }
 
 
 class NoTokenizer(DataError):
-    """A folder that has no tokenizer at all."""
+    """A folder without a tokenizer."""
 
 
 def load_tokenizer(path: str, side: str = "source") -> Tokenizer:
-    """The tokenizer of a folder with tokenizer.json, vocab.txt, vocab.json and merges.txt, a sentencepiece model ….
+    """Load the tokenizer of a folder with tokenizer.json, vocab.txt, vocab.json and merges.txt, a sentencepiece model …
 
-    side  "source" or "target" of a translation: what `encode` takes and `decode` gives
+    side  "source" or "target" of a translation: which text `encode` and `decode` are for
 
-    NoTokenizer where the folder has none of these files; DataError where one is not what its name says, or where
-    the vocabulary of a Marian lies there without the pieces that its text is cut into.
+    NoTokenizer where the folder has none of these files; DataError where one is malformed, or where a Marian has
+    a vocabulary but no sentencepiece model to split text with.
     """
-    folder = Folder(path, side)
-    kinds = (read for files, read in KINDS.items() if folder.names.issuperset(files))
-    numbers = vocabulary_file(folder)
-    read = next(kinds, None if numbers is None else whitespace)
-    if read is whitespace and folder.json("config.json").get("model_type") == "marian":
-        raise DataError(f"no source.spm: {numbers} alone does not cut text", path)
-    if read is not None:
-        return replace(read(folder), files=tuple(folder.files))
-    looked = ", ".join(" with ".join(files) for files in KINDS)
-    raise NoTokenizer(f"no tokenizer in the folder (looked for {looked}, vocab.json, vocab.yml)", path)
+    folder = TokenizerFolder(path, side)
+    load = next((loader for files, loader in LOADERS.items() if folder.names.issuperset(files)), None)
+    if load is None and (vocabulary := find_vocabulary_file(folder)) is not None:
+        if folder.read_json("config.json").get("model_type") == "marian":
+            raise DataError(f"no source.spm: {vocabulary} alone does not cut text", path)
+        load = load_whitespace
+    if load is None:
+        names = ", ".join(" with ".join(files) for files in LOADERS)
+        raise NoTokenizer(f"no tokenizer in the folder (looked for {names}, vocab.json, vocab.yml)", path)
+    return replace(load(folder), files=tuple(folder.files))

@@ -1,15 +1,23 @@
-"""Tokenizers that the `tokenizers` library runs: tokenizer.json, WordPiece, byte-level and lower-case BPE."""
+"""Tokenizers of the `tokenizers` library: tokenizer.json, WordPiece, byte-level and lower-case BPE."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnkit.errors import DataError
 from attnkit.libraries import call_library, import_library
-from attnkit.tokenizers.files import LARGEST, SPECIAL, Folder, checked, specials, spelled, spelling
+from attnkit.tokenizers.files import (
+    LARGEST_ID,
+    SPECIAL_TOKENS,
+    TokenizerFolder,
+    check_content,
+    find_special_tokens,
+    token_content,
+    tokens_by_id,
+)
 from attnkit.tokenizers.tokens import Tokenizer, Tokens
 
-# what is left out before and after, where a folder asks for spaces to be cleaned up; in this order
-CLEANED = (
+# the replacements of clean_up_tokenization_spaces, in this order
+CLEAN_UPS = (
     (" .", "."),
     (" ?", "?"),
     (" !", "!"),
@@ -22,163 +30,183 @@ CLEANED = (
     (" 're", "'re"),
 )
 
-# how Qwen2 cuts a text before its merges: contractions, letters, single digits, signs, line ends, spaces
-QWEN2 = (
+# the pre-tokenizer of Qwen2: contractions, letters, single digits, signs, line ends, spaces
+QWEN2_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
 def clean_up(text: str) -> str:
-    """Text without the spaces before punctuation and contractions.
+    """Remove the spaces before punctuation and contractions.
 
     >>> clean_up("I do n't , you 're .")
     "I don't, you're."
     """
-    for before, after in CLEANED:
+    for before, after in CLEAN_UPS:
         text = text.replace(before, after)
     return text
 
 
-def from_json(content: str, name: str, settings: Mapping[str, Any] | None = None) -> Tokenizer:
-    """The tokenizer of a tokenizer.json, special tokens included; its own padding and truncation are left out.
+def parse_tokenizer_json(content: str, name: str, settings: Mapping[str, Any] | None = None) -> Tokenizer:
+    """Return the tokenizer of a tokenizer.json, special tokens included; its padding and truncation are not applied.
 
-    settings  what the tokenizer_config.json beside it says
+    settings  the values of the tokenizer_config.json beside it
     """
-    tokenizers = import_library("tokenizers", "text", name)
-    checked(content[:64].encode("utf-8", "replace"), name)
+    library = import_library("tokenizers", "text", name)
+    check_content(content[:64].encode("utf-8", "replace"), name)
     with call_library("not a tokenizer.json", name):
-        return wrap_tokenizer(tokenizers.Tokenizer.from_str(content), name, settings or {})
+        return wrap_tokenizer(library.Tokenizer.from_str(content), name, settings or {})
 
 
-def from_settings(folder: Folder) -> Tokenizer:
-    """The tokenizer.json of a folder, and what its tokenizer_config.json adds."""
-    return from_json(folder.text("tokenizer.json"), folder.at("tokenizer.json"), folder.settings)
+def load_tokenizer_json(folder: TokenizerFolder) -> Tokenizer:
+    """Load tokenizer.json, with the settings of tokenizer_config.json."""
+    return parse_tokenizer_json(folder.read_text("tokenizer.json"), folder.file_path("tokenizer.json"), folder.settings)
 
 
-def wordpiece(folder: Folder) -> Tokenizer:
-    """BERT's vocab.txt: one piece a line, `##` within a word, [CLS] a [SEP] and [CLS] a [SEP] b [SEP]."""
-    library = import_library("tokenizers", "text", folder.at("vocab.txt"))
-    name = folder.at("vocab.txt")
-    lines = folder.text("vocab.txt").removesuffix("\n").split("\n")
-    numbers = {line.removesuffix("\r"): id for id, line in enumerate(lines)}
-    special = specials(folder.settings, numbers.get)
-    for need in ("unk", "cls", "sep"):
-        if need not in special:
-            raise DataError(f"the vocabulary has no {SPECIAL[need][0]} ({len(numbers)} words)", name)
-    words = {key: lines[id].removesuffix("\r") for key, id in special.items()}
+def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:
+    """Load BERT's vocab.txt: a piece a line, `##` within a word; [CLS] a [SEP], and [CLS] a [SEP] b [SEP]."""
+    name = folder.file_path("vocab.txt")
+    library = import_library("tokenizers", "text", name)
+    lines = folder.read_text("vocab.txt").removesuffix("\n").split("\n")
+    vocabulary = {line.removesuffix("\r"): id for id, line in enumerate(lines)}
+    special = find_special_tokens(folder.settings, vocabulary.get)
+    for key in ("unk", "cls", "sep"):
+        if key not in special:
+            raise DataError(f"the vocabulary has no {SPECIAL_TOKENS[key][0]} ({len(vocabulary)} words)", name)
+    tokens = {key: lines[id].removesuffix("\r") for key, id in special.items()}
+    cls, sep = tokens["cls"], tokens["sep"]
     with call_library("not a vocabulary of WordPiece", name):
-        made = library.Tokenizer(library.models.WordPiece(numbers, unk_token=words["unk"]))
-        made.normalizer = library.normalizers.BertNormalizer(
+        tokenizer = library.Tokenizer(library.models.WordPiece(vocabulary, unk_token=tokens["unk"]))
+        tokenizer.normalizer = library.normalizers.BertNormalizer(
             clean_text=True,
-            handle_chinese_chars=folder.flag("tokenize_chinese_chars", True),
-            strip_accents=folder.flag("strip_accents", None),
-            lowercase=folder.flag("do_lower_case", True),
+            handle_chinese_chars=folder.get_bool("tokenize_chinese_chars", True),
+            strip_accents=folder.get_bool("strip_accents", None),
+            lowercase=folder.get_bool("do_lower_case", True),
         )
-        made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
-        made.decoder = library.decoders.WordPiece(prefix="##")
-        made.post_processor = library.processors.TemplateProcessing(
-            single=[f"{words['cls']}:0", "$A:0", f"{words['sep']}:0"],
-            pair=[f"{words['cls']}:0", "$A:0", f"{words['sep']}:0", "$B:1", f"{words['sep']}:1"],
-            special_tokens=[(words[key], special[key]) for key in ("cls", "sep")],
+        tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = library.decoders.WordPiece(prefix="##")
+        tokenizer.post_processor = library.processors.TemplateProcessing(
+            single=[f"{cls}:0", "$A:0", f"{sep}:0"],
+            pair=[f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"],
+            special_tokens=[(cls, special["cls"]), (sep, special["sep"])],
         )
-    return complete_settings(made, folder, name, special)
+    return complete_tokenizer(tokenizer, folder, name, special)
 
 
-def byte_pairs(folder: Folder) -> Tokenizer:
-    """vocab.json and merges.txt: GPT-2's pairs of bytes; those of openai-gpt and qwen2 where config.json says so."""
-    library = import_library("tokenizers", "text", folder.at("vocab.json"))
-    numbers, name = folder.numbers("vocab.json"), folder.at("merges.txt")
-    lines = [line.rstrip("\r") for line in folder.text("merges.txt").split("\n")]
-    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-    wrong = next((pair for pair in pairs if len(pair) != 2), None)
-    if wrong is not None:
-        raise DataError(f"not a merge of two tokens: {' '.join(wrong)[:40]!r}", name)
-    family = folder.json("config.json").get("model_type")
-    lower = family == "openai-gpt"
-    options = {"unk_token": "<unk>", "end_of_word_suffix": "</w>"} if lower else {}
-    with call_library("not the merges of vocab.json", name):
-        made = library.Tokenizer(library.models.BPE(numbers, pairs, **options))
-    if lower:
-        made.normalizer = library.normalizers.BertNormalizer(lowercase=True)
-        made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
-        made.decoder = library.decoders.BPEDecoder(suffix="</w>")
+def load_bpe(folder: TokenizerFolder) -> Tokenizer:
+    """Load vocab.json and merges.txt: byte-level BPE of GPT-2, or that of openai-gpt or qwen2 by config.json."""
+    name = folder.file_path("vocab.json")
+    library = import_library("tokenizers", "text", name)
+    vocabulary, merges = folder.read_vocabulary("vocab.json"), read_merges(folder)
+    family = folder.read_json("config.json").get("model_type")
+    options = {"unk_token": "<unk>", "end_of_word_suffix": "</w>"} if family == "openai-gpt" else {}
+    with call_library("not the merges of vocab.json", folder.file_path("merges.txt")):
+        tokenizer = library.Tokenizer(library.models.BPE(vocabulary, merges, **options))
+    if family == "openai-gpt":
+        tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = library.decoders.BPEDecoder(suffix="</w>")
     else:
-        cut = library.pre_tokenizers
-        made.pre_tokenizer = cut.ByteLevel(add_prefix_space=folder.flag("add_prefix_space", False))
-        if family == "qwen2":
-            made.normalizer = library.normalizers.NFC()
-            whole = cut.Split(library.Regex(QWEN2), behavior="isolated")
-            made.pre_tokenizer = cut.Sequence([whole, cut.ByteLevel(add_prefix_space=False, use_regex=False)])
-        made.decoder = library.decoders.ByteLevel()
-    return complete_settings(made, folder, folder.at("vocab.json"), specials(folder.settings, numbers.get))
+        set_byte_level(tokenizer, library, bool(folder.get_bool("add_prefix_space", False)), family == "qwen2")
+    return complete_tokenizer(tokenizer, folder, name, find_special_tokens(folder.settings, vocabulary.get))
 
 
-def complete_settings(library: Any, folder: Folder, name: str, special: Mapping[str, int]) -> Tokenizer:
-    """A tokenizer made from its parts, with the special and the added tokens of the folder found whole in a text."""
-    token = import_library("tokenizers", "text", name).AddedToken
+def read_merges(folder: TokenizerFolder) -> list[tuple[str, ...]]:
+    """Read the pairs of merges.txt, in their order; DataError where a line is no pair."""
+    lines = [line.rstrip("\r") for line in folder.read_text("merges.txt").split("\n")]
+    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    for merge in merges:
+        if len(merge) != 2:
+            raise DataError(f"not a merge of two tokens: {' '.join(merge)[:40]!r}", folder.file_path("merges.txt"))
+    return merges
+
+
+def set_byte_level(tokenizer: Any, library: Any, has_prefix_space: bool, is_qwen2: bool) -> None:
+    """Set the byte-level pre-tokenizer and decoder of GPT-2, or those of Qwen2, which splits by its own pattern."""
+    byte_level = library.pre_tokenizers.ByteLevel
+    tokenizer.pre_tokenizer = byte_level(add_prefix_space=has_prefix_space)
+    if is_qwen2:
+        split = library.pre_tokenizers.Split(library.Regex(QWEN2_PATTERN), behavior="isolated")
+        to_bytes = byte_level(add_prefix_space=False, use_regex=False)
+        tokenizer.normalizer = library.normalizers.NFC()
+        tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([split, to_bytes])
+    tokenizer.decoder = library.decoders.ByteLevel()
+
+
+def complete_tokenizer(tokenizer: Any, folder: TokenizerFolder, name: str, special: Mapping[str, int]) -> Tokenizer:
+    """Add the special and the added tokens of a folder to a tokenizer of the library, and wrap it."""
+    new_token = import_library("tokenizers", "text", name).AddedToken
     with call_library("cannot be made a tokenizer", name):
-        library.add_special_tokens([token(library.id_to_token(id), normalized=False) for id in special.values()])
-        for added in folder.added:
-            library.add_tokens([token(added.spelling, normalized=False, special=added.special)])
-            if library.token_to_id(added.spelling) != added.id:
-                raise DataError(
-                    f"added token {added.spelling[:40]!r} has id {added.id}, after others of ids below it", name
-                )
-        return wrap_tokenizer(library, name, folder.settings)
+        tokenizer.add_special_tokens(
+            [new_token(tokenizer.id_to_token(id), normalized=False) for id in special.values()]
+        )
+        for added in folder.added_tokens:
+            tokenizer.add_tokens([new_token(added.content, normalized=False, special=added.special)])
+            if tokenizer.token_to_id(added.content) != added.id:
+                problem = f"added token {added.content[:40]!r} has id {added.id}, after others of ids below it"
+                raise DataError(problem, name)
+        return wrap_tokenizer(tokenizer, name, folder.settings)
 
 
-def wrap_tokenizer(library: Any, name: str, settings: Mapping[str, Any]) -> Tokenizer:
-    """The library's tokenizer as ours."""
-    if not library.get_vocab_size(with_added_tokens=True):
+def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> Tokenizer:
+    """Return the Tokenizer of a tokenizer of the library."""
+    if not tokenizer.get_vocab_size(with_added_tokens=True):
         raise DataError("the tokenizer has no vocabulary", name)
-    library.no_padding()
-    library.no_truncation()
-    special = special_of(library, settings)
-    pairs = type(library.model).__name__ == "BPE"
-    if pairs and ("add_bos_token" in settings or "add_eos_token" in settings):
-        enclose(library, settings, special)
-    clean = settings.get("clean_up_tokenization_spaces") is True and not pairs
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    special = register_special_tokens(tokenizer, settings)
+    is_bpe = type(tokenizer.model).__name__ == "BPE"
+    if is_bpe and ("add_bos_token" in settings or "add_eos_token" in settings):
+        set_bos_eos_template(tokenizer, settings, special)
+    cleans_up = settings.get("clean_up_tokenization_spaces") is True and not is_bpe
 
     def encode(text: str, vocabulary: Sequence[str] = (), pair: str | None = None) -> Tokens:
         with call_library("cannot cut the text", name):
-            found = library.encode(text, pair)
-            return Tokens(found.tokens, found.ids, found.type_ids)
+            encoding = tokenizer.encode(text, pair)
+            return Tokens(encoding.tokens, encoding.ids, encoding.type_ids)
 
     def decode(ids: Sequence[int]) -> str:
         with call_library("cannot join the tokens", name):
-            text = library.decode([int(id) for id in ids], skip_special_tokens=True)
-        return clean_up(text) if clean else text
+            text = tokenizer.decode([int(id) for id in ids], skip_special_tokens=True)
+        return clean_up(text) if cleans_up else text
 
-    def spell() -> list[str]:
+    def list_vocabulary() -> list[str]:
         with call_library("its vocabulary cannot be listed", name):
-            added = {token.content: id for id, token in library.get_added_tokens_decoder().items()}
-            numbers = library.get_vocab(with_added_tokens=False) | added  # an added token may stand in place of another
-        if max(numbers.values()) > LARGEST:
-            raise DataError(f"id {max(numbers.values())} (expected 0 to {LARGEST})", name)
-        return spelled(numbers)
+            added = added_token_ids(tokenizer)
+            vocabulary = tokenizer.get_vocab(with_added_tokens=False) | added  # an added token may replace another
+        if max(vocabulary.values()) > LARGEST_ID:
+            raise DataError(f"id {max(vocabulary.values())} (expected 0 to {LARGEST_ID})", name)
+        return tokens_by_id(vocabulary)
 
-    return Tokenizer(encode, spell, decode, special)
+    return Tokenizer(encode, list_vocabulary, decode, special)
 
 
-def special_of(library: Any, settings: Mapping[str, Any]) -> dict[str, int]:
-    """Ids of the special tokens, once those that the settings name are found whole in a text."""
-    own = {token.content: id for id, token in library.get_added_tokens_decoder().items()}
-    named = [word for key in SPECIAL if (word := spelling(settings.get(f"{key}_token"))) and word not in own]
-    known = {word: id for word in named if (id := library.token_to_id(word)) is not None}
+def added_token_ids(tokenizer: Any) -> dict[str, int]:
+    """Return {token: id} of the added tokens of a tokenizer of the library."""
+    return {token.content: id for id, token in tokenizer.get_added_tokens_decoder().items()}
+
+
+def register_special_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return the ids of the special tokens, once those that the settings name are never split."""
+    added = added_token_ids(tokenizer)
+    contents = [token_content(settings.get(f"{key}_token")) for key in SPECIAL_TOKENS]
+    tokens = [token for token in contents if token and token not in added]
+    known = {token: id for token in tokens if (id := tokenizer.token_to_id(token)) is not None}
     if known:
-        token = import_library("tokenizers", "text", "").AddedToken
-        library.add_special_tokens([token(word, normalized=False) for word in known])
-    return specials(settings, (own | known).get)
+        new_token = import_library("tokenizers", "text", "").AddedToken
+        tokenizer.add_special_tokens([new_token(token, normalized=False) for token in known])
+    return find_special_tokens(settings, (added | known).get)
 
 
-def enclose(library: Any, settings: Mapping[str, Any], special: Mapping[str, int]) -> None:
-    """Put the first and the last token round every text that the settings ask for, and no others."""
-    asked = {key: special[key] for key in ("bos", "eos") if settings.get(f"add_{key}_token") and key in special}
-    words = {key: library.id_to_token(id) for key, id in asked.items()}
+def set_bos_eos_template(tokenizer: Any, settings: Mapping[str, Any], special: Mapping[str, int]) -> None:
+    """Put the bos and the eos token around every text where the settings request them, and no other token."""
+    ids = {key: special[key] for key in ("bos", "eos") if settings.get(f"add_{key}_token") and key in special}
+    tokens = {key: tokenizer.id_to_token(id) for key, id in ids.items()}
     first, second = (
-        [f"{word}:{at}" for word in (words.get("bos"), f"${'AB'[at]}", words.get("eos")) if word] for at in (0, 1)
+        [f"{token}:{segment}" for token in (tokens.get("bos"), f"${'AB'[segment]}", tokens.get("eos")) if token]
+        for segment in (0, 1)
     )
-    library.post_processor = import_library("tokenizers", "text", "").processors.TemplateProcessing(
-        single=first, pair=[*first, *second], special_tokens=[(words[key], id) for key, id in asked.items()]
+    tokenizer.post_processor = import_library("tokenizers", "text", "").processors.TemplateProcessing(
+        single=first, pair=[*first, *second], special_tokens=[(tokens[key], id) for key, id in ids.items()]
     )

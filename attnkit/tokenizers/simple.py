@@ -7,25 +7,25 @@ from collections.abc import Sequence
 from attnkit.tokenizers.tokens import Tokenizer, Tokens
 
 
-def words(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
-    """Words and single punctuation marks, after Unicode NFC; `<eos>` and `[PAD]` are whole where they are known.
+def split_words(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
+    """Split a text into words and punctuation marks, after Unicode NFC; known tokens as `<eos>` and `[PAD]` stay whole.
 
-    >>> words("The cat's mat.").spellings
+    >>> split_words("The cat's mat.").spellings
     ['The', 'cat', "'", 's', 'mat', '.']
-    >>> words("a student <eos>", ["<eos>"]).spellings
+    >>> split_words("a student <eos>", ["<eos>"]).spellings
     ['a', 'student', '<eos>']
     """
-    special = [re.escape(word) for word in vocabulary if word[:1] in "<[" and word[-1:] in ">]" and len(word) > 2]
+    special = [re.escape(token) for token in vocabulary if token[:1] in "<[" and token[-1:] in ">]" and len(token) > 2]
     return Tokens(re.findall("|".join([*special, r"\w+|[^\w\s]"]), unicodedata.normalize("NFC", text)))
 
 
-def chars(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
-    """Code points, after Unicode NFC; spaces count, line ends too.
+def split_chars(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
+    """Split a text into code points, after Unicode NFC; spaces and line ends are tokens too.
 
-    >>> chars("a b").spellings
+    >>> split_chars("a b").spellings
     ['a', ' ', 'b']
     """
     return Tokens(list(unicodedata.normalize("NFC", text)))
 
 
-BUILTIN_TOKENIZERS = {"words": Tokenizer(words), "chars": Tokenizer(chars)}
+BUILTIN_TOKENIZERS = {"words": Tokenizer(split_words), "chars": Tokenizer(split_chars)}

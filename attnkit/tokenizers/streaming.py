@@ -1,36 +1,35 @@
-"""Text as it is generated: what each new token adds."""
+"""Incremental decoding: the text that each generated token adds."""
 
 import re
 from collections.abc import Callable, Sequence
 
-# a character whose last bytes are to come, and a space that the next token may take away (` 've` becomes `'ve`)
+# an incomplete character, or a space that the next token may remove (` 've` becomes `'ve`)
 UNSETTLED = re.compile(r"(?:\ufffd| n?'?| '[vr ])$")
 
 
 def decode_incrementally(decode: Callable[[Sequence[int]], str]) -> Callable[[int | None], str]:
-    """A function that takes ids one by one and gives the text that has become certain; None gives what it holds back.
+    """Return a function from the next id to the text that is now final; called with None it returns the rest.
 
-    Only the ids since the last certain text are decoded, after those of the text before it, which say whether
-    a space belongs between the two.
+    Each step decodes only the ids since the last final text and, for the space between the two, those before it.
 
-    >>> spell = decode_incrementally(lambda ids: " ".join(["a", "cat"][at] for at in ids))
-    >>> [spell(0), spell(1), spell(None)]
+    >>> step = decode_incrementally(lambda ids: " ".join(["a", "cat"][id] for id in ids))
+    >>> [step(0), step(1), step(None)]
     ['a', ' cat', '']
     """
     window: list[int] = []
-    known = 0  # ids of the window whose text has been given
+    done = 0  # ids of the window whose text has been returned
 
     def step(token: int | None) -> str:
-        nonlocal window, known
+        nonlocal window, done
         if token is not None:
             window.append(token)
         text = decode(window)
         if token is not None and UNSETTLED.search(text):
             return ""
-        new = text[len(decode(window[:known])) :]
+        new = text[len(decode(window[:done])) :]
         if new:
-            window = window[known:]
-            known = len(window)
+            window = window[done:]
+            done = len(window)
         return new
 
     return step

@@ -1,4 +1,4 @@
-"""What a tokenizer is, and how tokens are numbered by a vocabulary."""
+"""The `Tokenizer` value, and tokens numbered by a vocabulary."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +13,10 @@ MASK = ("[MASK]", "<mask>")
 
 
 class Tokens(NamedTuple):
-    """One text, or a pair, cut into tokens: their spellings; ids and types where the tokenizer gives them itself.
+    """The tokens of a text or of a pair of texts.
 
-    types  0 for the tokens of the first text, 1 for those of the second
+    ids    None where the tokenizer has no vocabulary of its own
+    types  segments: 0 for the tokens of the first text, 1 for those of the second; None where all are 0
     """
 
     spellings: list[str]
@@ -25,29 +26,29 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A way to cut a text, and to put it together again where its ids are its own.
+    """Functions from text to tokens and back.
 
-    encode   (text, known words) -> Tokens; that of a published folder also takes pair=TEXT
-    spell    the vocabulary that its own ids index, made when it is first asked for; [] where it has none
-    decode   ids -> text, special tokens left out; None where there is no way back
-    special  ids of the special tokens it has: bos, eos, unk, sep, pad, cls, mask
-    files    what it was read from, where that is a folder
+    encode           (text, vocabulary) -> Tokens; that of a published folder also takes pair=TEXT
+    list_vocabulary  () -> the tokens by id, called on first use; [] where the tokenizer has no vocabulary
+    decode           ids -> text without special tokens; None where ids cannot be decoded
+    special          ids of the special tokens it has: bos, eos, unk, sep, pad, cls, mask
+    files            the files it was read from
     """
 
     encode: Callable[..., Tokens]
-    spell: Callable[[], list[str]] = list
+    list_vocabulary: Callable[[], list[str]] = list
     decode: Callable[[Sequence[int]], str] | None = None
     special: Mapping[str, int] = field(default_factory=dict)
     files: tuple[str, ...] = ()
 
     @cached_property
     def vocabulary(self) -> list[str]:
-        """The spelling of each of its own ids, "" for an id that stands for nothing."""
-        return self.spell()
+        """The token of each id, "" for an unused id."""
+        return self.list_vocabulary()
 
 
 def distinct_tokens(texts: Sequence[Sequence[str]]) -> list[str]:
-    """The different tokens of some texts, in the order they first appear.
+    """Return the different tokens of some texts, in the order of their first occurrence.
 
     >>> distinct_tokens([["the", "cat"], ["the", "dog"]])
     ['the', 'cat', 'dog']
@@ -55,20 +56,20 @@ def distinct_tokens(texts: Sequence[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(token for text in texts for token in text))
 
 
-def tokens_to_ids(tokens: Sequence[str], numbers: Mapping[str, int]) -> list[int]:
-    """Ids of tokens; an unknown one gets the id of the vocabulary's unknown token, or is an error.
+def tokens_to_ids(tokens: Sequence[str], vocabulary: Mapping[str, int]) -> list[int]:
+    """Return the ids of tokens; unknown ones get the id of the vocabulary's unknown token, DataError if it has none.
 
     >>> tokens_to_ids(["am", "zzz"], {"am": 0, "<unk>": 1})
     [0, 1]
     """
-    unknown = next((numbers[word] for word in UNKNOWN if word in numbers), None)
-    ids = [numbers.get(token, unknown) for token in tokens]
+    unknown = next((vocabulary[token] for token in UNKNOWN if token in vocabulary), None)
+    ids = [vocabulary.get(token, unknown) for token in tokens]
     if None in ids:
         at = ids.index(None)
         raise DataError(f"token {tokens[at]!r} at [{at}] is not in the vocabulary (which has no {UNKNOWN[0]})")
-    return [number for number in ids if number is not None]
+    return [id for id in ids if id is not None]
 
 
 def find_padding(vocabulary: Sequence[str]) -> str | None:
-    """The vocabulary's own padding token, None where it has none."""
-    return next((word for word in PADDING if word in vocabulary), None)
+    """Return the padding token of a vocabulary, None where it has none."""
+    return next((token for token in PADDING if token in vocabulary), None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnkit.errors import DataError, FileError, UsageError
-from attnkit.tokenizers import from_json, load_tokenizer
+from attnkit.tokenizers import load_tokenizer, parse_tokenizer_json
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 466247\n"
@@ -134,7 +134,7 @@ def test_yaml_lines(tmp_path):
     write(tmp_path, vocab_yml=b"a: 0\n- b\n")
     fails(tmp_path, "vocab.yml: line 2 is not `token: id`: '- b'")
     write(tmp_path, vocab_yml=b"a: 0\na: 1\n")
-    fails(tmp_path, "vocab.yml: line 2: token 'a' stands twice")
+    fails(tmp_path, "vocab.yml: line 2: token 'a' occurs twice")
     write(tmp_path, vocab_yml=b"a: 0\n")
     fails(tmp_path, r"vocab.yml: token 'b' at \[1\] is not in the vocabulary", text="a b")
 
@@ -147,13 +147,13 @@ def test_without_the_library(monkeypatch, library, name):
 
 def test_a_tokenizer_json_alone():
     with pytest.raises(DataError, match=r"t\.json: a Git LFS pointer"):
-        from_json(POINTER.decode(), "t.json")
+        parse_tokenizer_json(POINTER.decode(), "t.json")
 
 
 @pytest.mark.parametrize("escape", ["\\UFFFFFFFF", "\\ud800", "\\xZZ", "\\u12", "\\q"])
-def test_escapes_that_stand_for_no_character(tmp_path, escape):
+def test_escapes_that_are_no_character(tmp_path, escape):
     (tmp_path / "vocab.yml").write_text(f'a: 0\n"b{escape}": 1\n')
-    fails(tmp_path, "vocab.yml: line 2: escape .* stands for no character")
+    fails(tmp_path, "vocab.yml: line 2: escape .* is no character")
 
 
 def test_every_escape_of_yaml(tmp_path):
