@@ -42,7 +42,7 @@ def load_tokenizer(path: str, side: str = "source") -> Tokenizer:
     load = next((loader for files, loader in LOADERS.items() if folder.names.issuperset(files)), None)
     if load is None and (vocabulary := find_vocabulary_file(folder)) is not None:
         if folder.read_json("config.json").get("model_type") == "marian":
-            raise DataError(f"no source.spm: {vocabulary} alone does not cut text", path)
+            raise DataError(f"no source.spm: {vocabulary} alone cannot split text into tokens", path)
         load = load_whitespace
     if load is None:
         names = ", ".join(" with ".join(files) for files in LOADERS)

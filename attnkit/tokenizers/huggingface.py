@@ -162,12 +162,12 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
     cleans_up = settings.get("clean_up_tokenization_spaces") is True and not is_bpe
 
     def encode(text: str, vocabulary: Sequence[str] = (), pair: str | None = None) -> Tokens:
-        with call_library("cannot cut the text", name):
+        with call_library("cannot tokenize the text", name):
             encoding = tokenizer.encode(text, pair)
             return Tokens(encoding.tokens, encoding.ids, encoding.type_ids)
 
     def decode(ids: Sequence[int]) -> str:
-        with call_library("cannot join the tokens", name):
+        with call_library("cannot decode the ids", name):
             text = tokenizer.decode([int(id) for id in ids], skip_special_tokens=True)
         return clean_up(text) if cleans_up else text
 

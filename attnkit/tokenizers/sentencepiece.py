@@ -76,7 +76,7 @@ def load_llama(folder: TokenizerFolder) -> Tokenizer:
     vocabulary = {piece: id for id, piece in enumerate(pieces)}
     special = require_special_tokens(folder, "tokenizer.model", vocabulary, "unk")
     has_prefix, is_legacy = folder.get_bool("add_prefix_space", True), folder.get_bool("legacy", False)
-    with call_library("cannot cut a line end", folder.file_path("tokenizer.model")):
+    with call_library("cannot tokenize a line end", folder.file_path("tokenizer.model")):
         line_end = model.encode("\n")
 
     def split(text: str, is_first: bool) -> Sequence[int]:
@@ -138,7 +138,7 @@ def build_tokenizer(
         if pair is not None:
             raise UsageError("its tokenizer takes one text, not a pair", folder.path)
         ids = [*before]
-        with call_library("cannot cut the text", folder.path):
+        with call_library("cannot tokenize the text", folder.path):
             for number, part in enumerate(split_at_tokens(text, unsplit)):
                 ids += [ids_by_token[part]] if number % 2 else split(part, number == 0) if part else []
         ids += after

@@ -22,19 +22,19 @@ def opened(name):
 
 
 def raw_tensors(name):
-    found = {}
+    tensors = {}
     for path in sorted((MODELS / name).glob("*.safetensors")):
-        found |= safetensors.numpy.load_file(path)
-    return found
+        tensors |= safetensors.numpy.load_file(path)
+    return tensors
 
 
 def same(model, layer, name, expected):
-    found = model.params[layer][name]
-    assert found.dtype == expected.dtype and np.array_equal(found, expected), f"{layer}.{name}"
+    array = model.params[layer][name]
+    assert array.dtype == expected.dtype and np.array_equal(array, expected), f"{layer}.{name}"
 
 
 def copied(name, folder, tensors=None, **settings):
-    """The folder again with other settings, None removing one, and other tensors."""
+    """Copy a folder with other settings, `...` removing a key, and other tensors."""
     source = MODELS / name
     config = json.loads((source / "config.json").read_text()) | settings
     config = {key: value for key, value in config.items() if value is not ...}
@@ -97,7 +97,7 @@ def test_gpt2():
     assert config.decoder.hidden == 4 * width and config.decoder.final_norm
 
 
-def test_gpt2_says_otherwise(tmp_path):
+def test_gpt2_with_other_choices(tmp_path):
     config = opened("gpt2-scaled").config
     assert config.scale_by_layer and config.decoder.hidden == 40
     again = copied("gpt2", tmp_path, scale_attn_weights=False, activation_function="gelu", n_inner=None)
@@ -274,13 +274,13 @@ def test_llama():
     assert config.positions.kind == "rotary" and config.norm == "rms" and config.decoder.kv_heads < config.decoder.heads
 
 
-def test_rotations_are_said_in_two_ways(tmp_path):
+def test_rotations_are_read_from_either_form(tmp_path):
     old = opened("llama3").config.positions.rope
     assert old["rope_type"] == "llama3" and old["rope_theta"] == 500000.0 and old["factor"] == 8.0
     assert old["max_position_embeddings"] == 512
-    said = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "high_freq_factor": 4.0}
-    said |= {"low_freq_factor": 1.0, "original_max_position_embeddings": 64}
-    new = copied("llama3", tmp_path, rope_theta=..., rope_scaling=..., rope_parameters=said)
+    rope = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "high_freq_factor": 4.0}
+    rope |= {"low_freq_factor": 1.0, "original_max_position_embeddings": 64}
+    new = copied("llama3", tmp_path, rope_theta=..., rope_scaling=..., rope_parameters=rope)
     assert new.config.positions.rope == old
     typed = copied("llama", tmp_path, rope_parameters=..., rope_theta=5.0, rope_scaling={"type": "linear", "factor": 2})
     rope = {"rope_type": "linear", "rope_theta": 5.0, "factor": 2}
@@ -339,8 +339,8 @@ def test_transformer(tmp_path):
 
 
 def test_a_generation_of_its_own_says_more(tmp_path):
-    said = {"eos_token_id": [3, 5], "bos_token_id": None, "pad_token_id": 7, "temperature": 0.6}
-    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    tokens = {"eos_token_id": [3, 5], "bos_token_id": None, "pad_token_id": 7, "temperature": 0.6}
+    (tmp_path / "generation_config.json").write_text(json.dumps(tokens))
     special = copied("llama", tmp_path, eos_token_id=2, bos_token_id=1).config.special
     assert special == SpecialTokens(eos=(3, 5), bos=1, pad=7)
 
@@ -354,7 +354,7 @@ def test_shards_are_one_model(tmp_path):
 
 
 def is_named(published, section):
-    """Whether a section has a published name: with its layer's number or N, whole or as one of several endings."""
+    """Tell whether a section has a published name: with its layer's number or N, whole or as an ending in a list."""
     stem = published.removesuffix(".weight").removesuffix(".bias")
     for name in (stem, re.sub(r"[0-9]+", "N", stem, count=1)):
         parent, _, end = name.rpartition(".")
@@ -367,9 +367,9 @@ def is_named(published, section):
 def test_the_page_of_checkpoints_has_every_published_name(name):
     sections = re.split(r"^## ", read_page("checkpoints"), flags=re.MULTILINE)
     family = json.loads((MODELS / name / "config.json").read_text())["model_type"]
-    [section] = [one for one in sections if family in re.split(r"[:,\n] ?", one.partition("\n")[0])]
+    [section] = [part for part in sections if family in re.split(r"[:,\n] ?", part.partition("\n")[0])]
     if family == "openai-gpt":  # which has the names of GPT-2
-        section += next(one for one in sections if one.startswith("gpt2"))
+        section += next(part for part in sections if part.startswith("gpt2"))
     for layer, parameters in opened(name).params.specs.items():
         for parameter, entry in parameters.items():
-            assert any(is_named(one, section) for one in entry.names), f"{layer}.{parameter}: {entry.names}"
+            assert any(is_named(stored, section) for stored in entry.names), f"{layer}.{parameter}: {entry.names}"

@@ -103,8 +103,8 @@ def test_other_floats(dtype, tmp_path, tensors):
     model = open_checkpoint(str(tmp_path))
     wide = np.float64 if dtype == "float64" else np.float32
     expected = stored["h.0.attn.c_attn.weight"].astype(wide)[:, 4:8]
-    found = model.params["decoder.0.self"]["wk"]
-    assert found.dtype == wide and np.array_equal(found, expected)
+    weight = model.params["decoder.0.self"]["wk"]
+    assert weight.dtype == wide and np.array_equal(weight, expected)
     assert np.shares_memory(model.params["head"]["w"], model.params["decoder.embed"]["table"])
 
 

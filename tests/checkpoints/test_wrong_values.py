@@ -1,9 +1,9 @@
-"""Every value in the files of a model's folder replaced by a wrong one: a result or an error of ours, soon and small.
+"""Replace every value in the files of a model's folder by a wrong one: a result or an AttnkitError, soon.
 
     python tests/checkpoints/test_wrong_values.py [FOLDER...]   every case of all folders, or of those named
-    pytest tests/checkpoints/test_wrong_values.py               a sample of them; of another SWEEP_SEED another one
+    pytest tests/checkpoints/test_wrong_values.py               a sample of them, chosen by SWEEP_SEED
 
-The cases run in a process of their own, since a library may end it; the one after the case goes on from there.
+The cases run in a process of their own, since a library may end it; the next process continues after that case.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ SAMPLE = 400  # cases of the suite
 SLOW, SECONDS, BYTES = 2.0, 4.0, 1 << 30  # what one case may take, before it is stopped, and of memory
 SIBLINGS = 6  # members of a large list or object that are tried: the first, the last, and some between
 
-INFINITE, ENDLESS = '"infinite"', '"endless"'  # JSON that stands for numbers, which Python's writer refuses
+INFINITE, ENDLESS = '"infinite"', '"endless"'  # placeholders of numbers that json.dumps cannot write
 WRONG: dict[str, Any] = {
     "null": None, "true": True, "false": False, "zero": 0, "one": 1, "minus": -1, "half": 0.5, "two": 2,
     "thousands": 60_000, "millions": 16_000_000, "billion": 10**9, "2^31": 2**31, "2^63": 2**63, "2^64": 2**64,
@@ -49,7 +49,7 @@ LEFT_OUT = "left out"
 
 
 class Case(NamedTuple):
-    """One value of one file, and what stands there instead."""
+    """One value of one file, and the value put in its place."""
 
     folder: Path
     file: str
@@ -111,32 +111,32 @@ def written(folder: Path, file: str, document: Any) -> bytes:
         return text.encode("utf-8", "surrogatepass")
     with np.load(folder / file) as stored:
         arrays = {**stored, OPTIONS: np.frombuffer(text.encode("utf-8", "replace") + b"\0", np.int8)}
-    with tempfile.TemporaryFile() as made:
-        np.savez(made, **arrays)
-        made.seek(0)
-        return made.read()
+    with tempfile.TemporaryFile() as buffer:
+        np.savez(buffer, **arrays)
+        buffer.seek(0)
+        return buffer.read()
 
 
 def scalar(value: Any) -> str:
-    """A value as YAML; text stands there as it is."""
+    """Return a value as YAML; a string stays as it is."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# what stands only in YAML
+# values of YAML alone
 EXTRA = ('"\\xZZ"', '"\\UFFFFFFFF"', '"\\ud800"', "'", '"', "[", "]", "- - 1", "9" * 5000, "1" * 20, "-", "٣", "1e999")
 
 
 def cases(folders: list[Path]) -> list[Case]:
     """Every case of some folders."""
-    found = []
+    every = []
     for folder in folders:
         for file in sorted(path.name for path in folder.iterdir()):
             if not file.endswith((".json", ".yml")) and file != NATIVE:
                 continue
             wrong = [*WRONG, LEFT_OUT, *(EXTRA if "json" not in file else ())]
             at = places(parsed(folder, file))
-            found += [Case(folder, file, place, name) for place in at for name in wrong if place or name != LEFT_OUT]
-    return found
+            every += [Case(folder, file, place, name) for place in at for name in wrong if place or name != LEFT_OUT]
+    return every
 
 
 def chosen(folders: list[Path], seed: int | None) -> list[Case]:
@@ -166,21 +166,21 @@ def used(folder: str, family: str, has_text: bool) -> None:
     elif family in ("transformer", "transformer-prenorm"):
         attnkit.encode(Record({"x": np.ones((2, open_checkpoint(folder).config.width), np.float32)}), model=folder)
     elif family.startswith("bert"):
-        attnkit.encode(**given(folder, has_text, ["the cat", "<s> a"]))
+        attnkit.encode(**call_arguments(folder, has_text, ["the cat", "<s> a"]))
     elif family in ("marian", "t5") or "fr-en" in family or "marian" in family or "t5" in family:
-        memory = attnkit.encode(**given(folder, has_text, ["le chat"]))
+        memory = attnkit.encode(**call_arguments(folder, has_text, ["le chat"]))
         attnkit.decode(memory, model=folder, max_tokens=2)
         attnkit.decode(memory, model=folder, max_tokens=2, beam=2)
         if has_text:
             attnkit.decode(memory, model=folder, score="a cat")
     else:
-        attnkit.decode(**given(folder, has_text, ["The cat"]), max_tokens=2)
-        attnkit.decode(**given(folder, has_text, ["The cat"]), max_tokens=2, beam=2)
+        attnkit.decode(**call_arguments(folder, has_text, ["The cat"]), max_tokens=2)
+        attnkit.decode(**call_arguments(folder, has_text, ["The cat"]), max_tokens=2, beam=2)
         if has_text:
             attnkit.decode("The", model=folder, score="a cat")
 
 
-def given(folder: str, has_text: bool, texts: list[str]) -> dict[str, Any]:
+def call_arguments(folder: str, has_text: bool, texts: list[str]) -> dict[str, Any]:
     """The first argument and the model of a call: texts where the folder has a tokenizer, else ids."""
     from attnkit.formats import Record
 
@@ -189,7 +189,7 @@ def given(folder: str, has_text: bool, texts: list[str]) -> dict[str, Any]:
 
 
 def outcome(case: Case, folder: Path, has_text: bool) -> str:
-    """What became of a case: "" for a result, the error's line for one of ours, "!" and more for anything else."""
+    """Return "" for a result, the line of an AttnkitError, "!" and a description for anything else."""
     from attnkit.errors import AttnkitError, DataError, FileError, UsageError
 
     def late(*signal: Any) -> None:
@@ -204,10 +204,10 @@ def outcome(case: Case, folder: Path, has_text: bool) -> str:
         mine = isinstance(error, DataError | UsageError | FileError)
         short = len(str(error)) < 600 and "\n" not in str(error)
         return f"{'' if mine and short else '!'}{type(error).__name__} {str(error)[:300]!r}"
-    except BaseException as error:  # whatever it is, it is what the sweep looks for
+    except BaseException as error:  # any other exception is a fault
         import traceback
 
-        frame = next(one for one in reversed(traceback.extract_tb(error.__traceback__)) if "attnkit/" in one.filename)
+        frame = next(f for f in reversed(traceback.extract_tb(error.__traceback__)) if "attnkit/" in f.filename)
         where = f"{frame.filename.rpartition('attnkit/')[2]}:{frame.lineno}"
         return f"!{type(error).__name__} {str(error)[:100]} at {where}"
     finally:
@@ -215,7 +215,7 @@ def outcome(case: Case, folder: Path, has_text: bool) -> str:
 
 
 def work(folders: list[Path], seed: int | None, start: int) -> None:
-    """Runs the cases from one on, and says of each on a line of its own what became of it."""
+    """Run the cases from number `start` on, and write the outcome of each on a line."""
 
     for library in ("sentencepiece", "tokenizers", "PIL.Image"):
         with contextlib.suppress(ImportError):
@@ -242,18 +242,18 @@ def work(folders: list[Path], seed: int | None, start: int) -> None:
             document = replaced(parsed(copy, case.file), case.place, wrong)
             (copy / case.file).write_bytes(written(copy, case.file, document))
             began = time.process_time()
-            said = outcome(case, copy, has_text)
+            result = outcome(case, copy, has_text)
             took = time.process_time() - began
             (copy / case.file).write_bytes(whole)
             if os.fstat(noise.fileno()).st_size:
-                said = f"!noise on standard error, and {said}"
+                result = f"!noise on standard error, and {result}"
                 noise.truncate(0)
                 noise.seek(0)
-            os.write(answers, (json.dumps([at, said, took]) + "\n").encode())
+            os.write(answers, (json.dumps([at, result, took]) + "\n").encode())
 
 
 def rewritten(folder: Path) -> None:
-    """Writes the documents of a folder as the cases do, so that what follows shows that this alone breaks nothing."""
+    """Write the documents of a folder as the cases do, unchanged: rewriting alone must break nothing."""
     for path in folder.iterdir():
         if path.suffix in (".json", ".yml") or path.name == NATIVE:
             path.write_bytes(written(folder, path.name, parsed(folder, path.name)))
@@ -271,11 +271,11 @@ def tokenized(folder: Path) -> bool:
 
 
 def swept(folders: list[Path], seed: int | None, tell: Callable[[str], None] = str) -> tuple[int, list[str], float]:
-    """How many cases there are, a line for each that escaped, which is also told, and the seconds of the slowest."""
+    """Return the number of cases, a line for each fault, which also goes to `tell`, and the seconds of the slowest."""
     every, at, escaped, slowest = chosen(folders, seed), 0, [], 0.0
 
-    def escape(what: str) -> None:
-        escaped.append(f"{every[at]}: {what}")
+    def escape(problem: str) -> None:
+        escaped.append(f"{every[at]}: {problem}")
         tell(escaped[-1])
 
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
@@ -283,12 +283,12 @@ def swept(folders: list[Path], seed: int | None, tell: Callable[[str], None] = s
         command = [sys.executable, __file__, "--work", str(at), str(seed), *map(str, folders)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             for line in process.stdout:
-                at, said, took = json.loads(line)
+                at, result, took = json.loads(line)
                 slowest = max(slowest, took)
                 if took > SLOW:
                     escape(f"took {took:.1f} s")
-                if said.startswith("!"):
-                    escape(said[1:])
+                if result.startswith("!"):
+                    escape(result[1:])
                 at += 1
         if at < len(every):
             escape(f"the process ended with {process.returncode}")

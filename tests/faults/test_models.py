@@ -150,7 +150,7 @@ def panicking(attnkit):
 @pytest.mark.parametrize("line", ["embed --dim 4 --tokenizer model/tokenizer.json", "embed --model model",
                                   "encode --model model"])  # fmt: skip
 def test_a_panic_of_the_tokenizers_library(attnkit, refused, panicking, line):
-    refused(attnkit(*line.split(), "the cat"), 3, f"{line.split()[0]}: {panicking}: cannot cut the text: ")
+    refused(attnkit(*line.split(), "the cat"), 3, f"{line.split()[0]}: {panicking}: cannot tokenize the text: ")
 
 
 def test_a_panic_where_standard_error_is_closed(attnkit, panicking):

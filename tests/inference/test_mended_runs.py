@@ -50,7 +50,7 @@ def ran(text):
 def test_a_vocabulary_without_its_pieces_is_refused(tmp_path, tool):
     broken(tmp_path, "source.spm")
     _, said = run(f"attnkit {tool} --model bad '{SOURCE}'", tmp_path, 3)
-    assert said.startswith(f"attnkit {tool}: bad: no source.spm: vocab.json alone does not cut text")
+    assert said.startswith(f"attnkit {tool}: bad: no source.spm: vocab.json alone cannot split text into tokens")
 
 
 @pytest.mark.parametrize("asked", ["", "--emit text", "--score the", "--beam 2"])

@@ -1,4 +1,4 @@
-"""Bad folders: one line that names the file and says what is wrong."""
+"""Bad folders: one line that names the file and what is wrong in it."""
 
 import json
 import sys
@@ -74,7 +74,7 @@ def test_an_id_out_of_reason(tmp_path):
 
 def test_a_text_without_an_unknown_token(tmp_path):
     write(tmp_path, tokenizer_json={"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}})
-    fails(tmp_path, r"tokenizer.json: cannot cut the text: .*\[UNK\]", text="b")
+    fails(tmp_path, r"tokenizer.json: cannot tokenize the text: .*\[UNK\]", text="b")
 
 
 @pytest.mark.parametrize("missing", ["[UNK]", "[CLS]", "[SEP]"])
@@ -179,4 +179,8 @@ def test_very_many_tokens_found_whole(tmp_path):
     tokens = (
         load_tokenizer(str(tmp_path)).encode("a <extra_id_1> b <extra_id_12> <extra_id_65535><extra_id_x>").spellings
     )
-    assert [one for one in tokens if one.startswith("<extra")] == ["<extra_id_1>", "<extra_id_12>", "<extra_id_65535>"]
+    assert [token for token in tokens if token.startswith("<extra")] == [
+        "<extra_id_1>",
+        "<extra_id_12>",
+        "<extra_id_65535>",
+    ]

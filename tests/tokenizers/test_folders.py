@@ -35,16 +35,16 @@ class TestFrozen:
     def test_ids_spellings_and_text(self, name):
         tokenizer = load_tokenizer(str(MODELS / name))
         for row in frozen(name)["texts"]:
-            found = tokenizer.encode(row["text"])
-            assert (found.spellings, found.ids) == (row["tokens"], row["ids"]), row["text"]
+            encoding = tokenizer.encode(row["text"])
+            assert (encoding.spellings, encoding.ids) == (row["tokens"], row["ids"]), row["text"]
             assert tokenizer.decode(row["ids"]) == row["words"]
-            assert [tokenizer.vocabulary[id] for id in found.ids] == found.spellings
+            assert [tokenizer.vocabulary[id] for id in encoding.ids] == encoding.spellings
 
     def test_pairs_have_types(self):
         tokenizer = load_tokenizer(str(MODELS / "bert-mlm"))
         for row in frozen("bert-mlm")["pairs"]:
-            found = tokenizer.encode(row["text"], pair=row["second"])
-            assert (found.ids, found.types) == (row["ids"], row["types"])
+            encoding = tokenizer.encode(row["text"], pair=row["second"])
+            assert (encoding.ids, encoding.types) == (row["ids"], row["types"])
 
     @pytest.mark.parametrize(("name", "without"), [("gpt2", "tokenizer.json"), ("bert-mlm", "tokenizer.json")])
     def test_the_files_without_tokenizer_json_say_the_same(self, name, without, tmp_path):
@@ -73,12 +73,12 @@ class TestFrozen:
 
 class TestMiniLM:
     def test_real_english(self, minilm):
-        found = minilm.encode("Transformers aren't magic, naïvely speaking.")
-        assert found.spellings == (
+        encoding = minilm.encode("Transformers aren't magic, naïvely speaking.")
+        assert encoding.spellings == (
             ["[CLS]", "transformers", "aren", "'", "t", "magic", ",", "naive", "##ly", "speaking", ".", "[SEP]"]
         )  # lower case, without accents
-        assert found.ids[:2] == [101, 19081]
-        assert minilm.decode(found.ids) == "transformers aren ' t magic, naively speaking."
+        assert encoding.ids[:2] == [101, 19081]
+        assert minilm.decode(encoding.ids) == "transformers aren ' t magic, naively speaking."
 
     def test_its_own_padding_and_truncation_are_left_out(self, minilm):
         assert len(minilm.encode("cat").ids) == 3
@@ -90,9 +90,9 @@ class TestMiniLM:
         assert len(minilm.vocabulary) == 30522
 
     def test_a_pair(self, minilm):
-        found = minilm.encode("a cat", pair="sat down")
-        assert found.spellings == ["[CLS]", "a", "cat", "[SEP]", "sat", "down", "[SEP]"]
-        assert found.types == [0, 0, 0, 0, 1, 1, 1]
+        encoding = minilm.encode("a cat", pair="sat down")
+        assert encoding.spellings == ["[CLS]", "a", "cat", "[SEP]", "sat", "down", "[SEP]"]
+        assert encoding.types == [0, 0, 0, 0, 1, 1, 1]
 
     @pytest.mark.parametrize("text", ["the cat sat on the mat", "words of plain english come back"])
     def test_round_trip(self, minilm, text):
@@ -104,8 +104,8 @@ WORDS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nun\n##able\n##a\ncafe\ncafé\nCafé
 
 class TestWordPiece:
     def test_the_longest_piece_first(self, tmp_path):
-        found = load_tokenizer(folder(tmp_path, vocab_txt=WORDS)).encode("unable unaa unx")
-        assert found.spellings == ["[CLS]", "un", "##able", "un", "##a", "##a", "[UNK]", "[SEP]"]
+        encoding = load_tokenizer(folder(tmp_path, vocab_txt=WORDS)).encode("unable unaa unx")
+        assert encoding.spellings == ["[CLS]", "un", "##able", "un", "##a", "##a", "[UNK]", "[SEP]"]
 
     @pytest.mark.parametrize(
         ("settings", "word"),
@@ -178,16 +178,16 @@ class TestPieces:
     def test_sentinels_count_down_from_the_top(self):
         tokenizer = load_tokenizer(str(MODELS / "t5"))
         size = len(tokenizer.vocabulary)
-        found = tokenizer.encode("<extra_id_0> cat <extra_id_1>")
-        assert (found.ids[0], found.ids[-2:]) == (size - 1, [size - 2, 1])
-        assert tokenizer.decode(found.ids) == "cat"
+        encoding = tokenizer.encode("<extra_id_0> cat <extra_id_1>")
+        assert (encoding.ids[0], encoding.ids[-2:]) == (size - 1, [size - 2, 1])
+        assert tokenizer.decode(encoding.ids) == "cat"
 
     def test_bytes_for_characters_without_a_piece(self):
         tokenizer = load_tokenizer(str(MODELS / "llama"))
-        found = tokenizer.encode("漢")
-        assert found.spellings[-3:] == ["<0xE6>", "<0xBC>", "<0xA2>"]
-        assert tokenizer.decode(found.ids) == "漢"
-        assert tokenizer.decode(found.ids[:-1]) == "��"
+        encoding = tokenizer.encode("漢")
+        assert encoding.spellings[-3:] == ["<0xE6>", "<0xBC>", "<0xA2>"]
+        assert tokenizer.decode(encoding.ids) == "漢"
+        assert tokenizer.decode(encoding.ids[:-1]) == "��"
 
     @pytest.mark.parametrize(
         ("settings", "first"),

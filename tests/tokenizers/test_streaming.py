@@ -60,12 +60,12 @@ def test_a_space_that_may_be_taken_away_waits():
 
 
 def test_each_step_decodes_a_few_ids():
-    seen = []
+    sizes = []
 
     def decode(ids):
-        seen.append(len(ids))
+        sizes.append(len(ids))
         return "a" * len(ids)
 
     step = decode_incrementally(decode)
     assert "".join(step(0) for _ in range(200)) == "a" * 200
-    assert max(seen) <= 2
+    assert max(sizes) <= 2
