@@ -39,8 +39,9 @@ def load_tokenizer(path: str, side: str = "source") -> Tokenizer:
     a vocabulary but no sentencepiece model to split text with.
     """
     folder = TokenizerFolder(path, side)
+    vocabulary = find_vocabulary_file(folder)  # first: files are recorded in the order they are read
     load = next((loader for files, loader in LOADERS.items() if folder.names.issuperset(files)), None)
-    if load is None and (vocabulary := find_vocabulary_file(folder)) is not None:
+    if load is None and vocabulary is not None:
         if folder.read_json("config.json").get("model_type") == "marian":
             raise DataError(f"no source.spm: {vocabulary} alone cannot split text into tokens", path)
         load = load_whitespace
