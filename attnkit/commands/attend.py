@@ -13,7 +13,7 @@ from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inference import intermediates, layers, masking
 from attnkit.inference.masking import AttendedTensor
 from attnkit.inference.operands import load_attended, select_tensor
-from attnkit.record import Array, Record, join_names
+from attnkit.record import Array, Labels, Record, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -203,10 +203,15 @@ def attend(
         axes["x"] = tuple("query" if axis == "token" else axis for axis in axes["x"])
     used = {operand.name for operand in (query, key, value, memory) if operand is not None and operand.is_given}
     rest = inputs.without([name for name in intermediates.intermediates_in(inputs) if name not in used])
+    labels: dict[str, Labels] = {}
+    if kept or emit or query:
+        labels = intermediates.attention_labels(asking, keys, over, how, found["q"].shape[-2])
+        sizes = ({"query": q.shape[-2]} if query else {}) | ({"source": k.shape[-2]} if key or memory else {})
+        rest, labels = intermediates.clear_labels(rest, labels, sizes, (*kept, "x"))
     return rest.put(
         kept | {"x": output},
         {name: axes[name] for name in (*kept, "x")},
-        intermediates.attention_labels(asking, keys, over, how, found["q"].shape[-2]) if kept or emit or query else {},
+        labels,
         {name: said[name] for name in kept if name in said and name not in idle} | {"x": formula},
     )
 

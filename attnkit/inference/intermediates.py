@@ -1,7 +1,8 @@
 """What attention makes on its way: axes, formulas and labels of the intermediates."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -102,6 +103,27 @@ def attention_labels(asking: Record, keys: Record, over: str, weights: str, coun
     if seen := keys.labels_of("x", -2):
         found[over] = seen
     return found | row_labels(weights, tokens, count)
+
+
+def clear_labels(
+    record: Record, labels: dict[str, Labels], sizes: dict[str, int], new: Collection[str]
+) -> tuple[Record, dict[str, Labels]]:
+    """Leave an axis unlabelled where a tensor that stays has it with another size, or where its new tensor has none.
+
+    labels  those of the new tensors
+    sizes   axis -> its size in the new tensors, of what does not come from the record
+    new     names of the new tensors: those of the record are replaced
+
+    >>> record = Record({"mask": np.ones((2, 2))}, {"mask": ("query", "key")}, {"query": ["a", "b"]})
+    >>> cleared, labels = clear_labels(record, {"query": ["c"]}, {"query": 1}, ["x"])
+    >>> cleared.labels, labels
+    ({}, {})
+    """
+    held = [name for name in record if name not in new]
+    stay = {(axis, size) for name in held for axis, size in zip(record.axes_of(name), record[name].shape, strict=True)}
+    gone = {axis for axis, size in sizes.items() if axis not in labels or any(a == axis and n != size for a, n in stay)}
+    left = {axis: names for axis, names in record.labels.items() if axis not in gone}
+    return replace(record, labels=left), {axis: names for axis, names in labels.items() if axis not in gone}
 
 
 def row_labels(weights: str, tokens: Labels | None, count: int) -> dict[str, Labels]:

@@ -218,6 +218,32 @@ def test_other_queries_see_the_padding_of_the_record():
     np.testing.assert_allclose(weights(record, query=X), expected(X, MEMORY, PADDED), atol=1e-15)
 
 
+@pytest.mark.parametrize("words", [["f g"], ["f g h"], ["f g h i"]])
+def test_queries_from_elsewhere_are_labelled_beside_a_mask_of_the_record(words, tmp_path):
+    record = attnkit.mask(attnkit.embed(["a b c"], dim=4), causal=True)
+    asking = attnkit.embed(words, dim=4)
+    with pytest.warns(AttnkitWarning, match="is not used"):
+        found = attnkit.attend(record, query=asking, keep="weights").checked()
+    same_size = len(asking["x"]) == 3
+    assert found.labels_of("weights", -2) == (["f", "g", "h"] if same_size else None)
+    assert found.axes["mask"] == record.axes["mask"]
+    path = str(tmp_path / "found.npz")
+    formats.save(found, path)
+    np.testing.assert_array_equal(formats.load(path)["mask"], record["mask"])
+
+
+def test_another_memory_is_attended_to_beside_that_of_the_record():
+    held = {"x": X, "memory": MEMORY}
+    axes = {"memory": ("batch", "source", "model")}
+    record = Record(held, axes, {"source": list("abcde")})
+    other = Record({"x": X[:, :2]}, {"x": ("batch", "token", "model")}, {"token": ["f", "g"]})
+    found = attnkit.attend(record, memory=other, keep="weights").checked()
+    np.testing.assert_array_equal(found["weights"], weights(Record({"x": X}), memory=X[:, :2]))
+    unnamed = attnkit.attend(record, memory=MEMORY + 1, keep="weights").checked()
+    assert unnamed.labels_of("weights", -1) is None  # not the words of the record's own memory
+    assert attnkit.attend(record, memory=":memory", keep="weights").labels_of("weights", -1) == list("abcde")
+
+
 def test_the_mask_of_new_tokens_leaves_the_keys_of_the_past_open():
     seen = np.arange(3) < np.array([[[3]], [[1]]])
     past = RNG.standard_normal((2, 2, 1, 2, 4))
