@@ -18,6 +18,7 @@ from attnkit.formats import Record
 
 RNG = np.random.default_rng(2017)
 X = RNG.standard_normal((2, 5, 8))
+STORY = str(Path(__file__).parent.parent / "samples" / "data" / "story")
 CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
 
 
@@ -137,6 +138,23 @@ class TestPosenc:
         alone = attnkit.posenc(of(X), alone=True)["x"]
         assert np.allclose(attnkit.posenc(of(X))["x"], X + alone, rtol=0, atol=1e-15)
         assert np.array_equal(attnkit.posenc(size="5", dim=8)["x"], alone)
+
+    @pytest.mark.parametrize(
+        "flags, said",
+        [
+            ({"table": np.ones((9, 8))}, "--table: goes with --kind learned or t5, not with sinusoidal"),
+            ({"cos": np.ones((9, 4)), "sin": np.ones((9, 4))}, "--cos: goes with --kind rotary"),
+            ({"kind": "alibi", "base": 100.0}, "--base: goes with --kind sinusoidal or rotary, not with alibi"),
+            ({"kind": "learned", "table": np.ones((9, 8)), "layout": "halves"}, "--layout: goes with"),
+            ({"kind": "rotary", "one_way": True}, "--one-way: goes with --kind t5"),
+            ({"kind": "rotary", "model": STORY}, "--model DIR and --kind"),
+            ({"alone": True, "model": STORY}, "--model DIR and --alone"),
+            ({"table": np.ones((9, 8)), "model": STORY}, "--model DIR and --table"),
+        ],
+    )
+    def test_a_flag_of_another_kind_is_refused(self, flags, said):
+        with pytest.raises(UsageError, match=said):
+            attnkit.posenc(of(X), **flags)
 
     def test_positions_offset_and_layout(self):
         shifted = attnkit.posenc(of(X), offset=3, alone=True)["x"]

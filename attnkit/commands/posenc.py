@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 
 BIASES = ("alibi", "t5")
 KINDS = ("sinusoidal", "learned", "rotary", *BIASES)
+KINDS_OF_FLAG = {
+    "layout": ("sinusoidal",),
+    "base": ("sinusoidal", "rotary"),
+    "table": ("learned", "t5"),
+    "heads": ("rotary", *BIASES),
+    "rotary_dim": ("rotary",),
+    "interleaved": ("rotary",),
+    "cos": ("rotary",),
+    "sin": ("rotary",),
+    "max_distance": ("t5",),
+    "one_way": ("t5",),
+}
+DEFAULTS = {"layout": "paper", "base": 10000.0, "heads": 1, "max_distance": 128}  # else None or False
 
 
 @tool(alone=lambda given: given["size"] is not None)
@@ -67,6 +80,11 @@ def posenc(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
+    given = {
+        "layout": layout, "base": base, "table": table, "heads": heads, "rotary_dim": rotary_dim,
+        "interleaved": interleaved, "cos": cos, "sin": sin, "max_distance": max_distance, "one_way": one_way,
+    }  # fmt: skip
+    check_flags(given, kind, model_ is not None, alone)
     if model_ is not None:
         return of_model(record, model_, layer, positions, offset)
     if layer is not None:
@@ -128,6 +146,20 @@ def posenc(
         return record.put({"x": encoding(where).astype(model.output_dtype(x))}, {"x": axes}, formulas={"x": formula})
     added = model.add_positions(x, where, encoding)
     return record.put({"x": added}, {"x": record.axes_of("x")}, formulas={"x": "x + " + formula})
+
+
+def check_flags(given: dict[str, Any], kind: str, by_model: bool, alone: bool) -> None:
+    """Refuse a flag that positions of this kind, or those of a model, do not use; UsageError names the flag."""
+    for name, kinds in KINDS_OF_FLAG.items():
+        value, flag = given[name], "--" + name.replace("_", "-")
+        if value is None or value is False or (name in DEFAULTS and value == DEFAULTS[name]):
+            continue
+        if by_model:
+            raise UsageError(f"--model DIR and {flag}: one or the other")
+        if kind not in kinds:
+            raise UsageError(f"goes with --kind {' or '.join(kinds)}, not with {kind}", flag)
+    if by_model and (alone or kind != "sinusoidal"):
+        raise UsageError(f"--model DIR and --{'alone' if alone else 'kind'}: one or the other")
 
 
 def of_model(
