@@ -8,7 +8,7 @@ import pytest
 
 import attnkit
 from attnkit import commands
-from attnkit.errors import AttnkitError, UsageError
+from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.formats import Record
 
 MODELS = Path(__file__).parent / "references" / "models"
@@ -93,3 +93,22 @@ def test_what_stands_for_an_array():
     )
     with pytest.raises(UsageError, match="takes a Pair of records, not Record"):
         commands.find_tool("diff")(X)
+
+
+@pytest.mark.parametrize("tool", ["embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "encode", "decode"])
+@pytest.mark.parametrize("item", [b"ab", object()], ids=["bytes", "object"])
+def test_what_is_no_record_array_or_text_is_refused(tool, item):
+    with pytest.raises(UsageError, match=f"expected a record, an array or text, got {type(item).__name__}"):
+        getattr(attnkit, tool)(item)
+
+
+@pytest.mark.parametrize("tool", ["posenc", "attend", "layernorm", "ffn"])
+def test_a_tool_without_the_record_it_needs(tool):
+    with pytest.raises(UsageError, match=f"{tool} needs a record or an array"):
+        getattr(attnkit, tool)()
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", ["c", "a\ud800b"]])
+def test_text_that_is_not_unicode(text):
+    with pytest.raises(DataError, match=r"TEXT: not Unicode text \(character 1\)"):
+        attnkit.embed(text, dim=2)

@@ -123,6 +123,10 @@ class Tool:
             item = (item,) if isinstance(item, str) else tuple(item)
         elif isinstance(item, list) and not any(isinstance(one, Record) for one in item):
             item = arrayed(item, "x")
+        elif not isinstance(item, str | list | tuple | None):
+            raise UsageError(f"expected a record, an array or text, got {type(item).__name__}", "x")
+        if item is None and self.operand == INPUT and not self.alone(parameters):
+            raise UsageError(f"{self.name} needs a record or an array")
         if self.operand == PARTS and isinstance(item, Record):
             item = [item]
         with replace_together():

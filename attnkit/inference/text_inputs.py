@@ -90,7 +90,10 @@ def tokenize(
 def require_unicode(texts: Sequence[str] | str | None) -> list[str]:
     """Texts known to be Unicode."""
     given = [texts] if isinstance(texts, str) else texts or []
-    return [decode_text(text.encode("utf-8", "surrogateescape"), "TEXT") for text in given]
+    try:
+        return [decode_text(text.encode("utf-8", "surrogateescape"), "TEXT") for text in given]
+    except UnicodeEncodeError as error:  # from Python; a command line has no other surrogates
+        raise DataError(f"not Unicode text (character {error.start})", "TEXT") from None
 
 
 def pad_batch(tokens: list[list[str]], ids: list[list[int]], pad: int, padding: str, batch: bool) -> EncodedInputs:
