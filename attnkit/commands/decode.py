@@ -12,14 +12,18 @@ from attnkit import display, model, tokenizers
 from attnkit.cli import options, text_input, views
 from attnkit.cli.tool import Stage, cast_x, tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.inference import detokenizer, layers, text_generation
-from attnkit.inference.text_generation import (
+from attnkit.inference import detokenizer, layers
+from attnkit.inference.head import apply_head, run_decoder_stack
+from attnkit.inference.options import (
     GENERATION_FLAGS,
     HOOK_FLAGS,
     INPUT_FLAGS,
     SAMPLING_FLAGS,
     GenerationOptions,
+    refuse_flags,
 )
+from attnkit.inference.prompts import generates_text
+from attnkit.inference.text_generation import run_decode
 from attnkit.record import Array, Labels, Record, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer
 
@@ -27,7 +31,7 @@ from attnkit.tokenizers import Tokenizer
 def shown(record: Record, call: Stage, look: display.Style) -> str:
     """A text as text; of hidden states the most probable words at every position, one table a batch row."""
     checkpoint = call.loaded.get("model_")
-    if checkpoint is not None and text_generation.generates_text(checkpoint.config, call.parameters["layer"]):
+    if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
         return render_generation(record, call, look)
     if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
         return views.render_tensor(record, "x", look)
@@ -81,7 +85,7 @@ def render_scores(record: Record, row: int, look: display.Style) -> str:
 def lone(record: Record, call: Stage) -> bool:
     """Whether what is shown is one text and nothing beside it."""
     checkpoint = call.loaded.get("model_")
-    speaks = checkpoint is not None and text_generation.generates_text(checkpoint.config, call.parameters["layer"])
+    speaks = checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"])
     as_text = call.parameters["emit"] in (None, "text") and "rank" not in record
     return speaks and as_text and len(shared_labels(record.labels.get("text"))) == 1
 
@@ -238,26 +242,24 @@ def decode(
     given = dict(locals())  # before any other name is bound
     if model_ is not None:
         asked = asked_of(given)
-        if text_generation.generates_text(model_.config, layer):
-            return text_generation.run_decode(record, asked)
+        if generates_text(model_.config, layer):
+            return run_decode(record, asked)
     else:
-        text_generation.refuse_flags(
-            given, (*INPUT_FLAGS, *GENERATION_FLAGS, *HOOK_FLAGS, "tokenizer", "layer"), "--model DIR"
-        )
+        refuse_flags(given, (*INPUT_FLAGS, *GENERATION_FLAGS, *HOOK_FLAGS, "tokenizer", "layer"), "--model DIR")
     if model_ is None or layer is not None or model_.config.decoder is not None:
         record = states_in(record)
         if model_ is not None and layer is None:
-            return text_generation.run_decoder_stack(record, asked)
+            return run_decoder_stack(record, asked)
     if params is not None and table is not None:
         raise UsageError("--params and --table: one or the other")
     if model_ is not None:
-        text_generation.refuse_flags(given, GENERATION_FLAGS, "a model that writes text, not with its head alone")
+        refuse_flags(given, GENERATION_FLAGS, "a model that writes text, not with its head alone")
         if layer is not None:
             layers.find_layer(model_, layer, "decode")
         if isinstance(record, Record):
-            text_generation.refuse_flags(given, INPUT_FLAGS, "text, not with hidden states")
+            refuse_flags(given, INPUT_FLAGS, "text, not with hidden states")
             record = record if dtype is None else cast_x(record, dtype)
-        record, logits, words, join = text_generation.apply_head(record, asked)
+        record, logits, words, join = apply_head(record, asked)
         formula = "head(x)"
     else:
         record, join = states_in(record), None
@@ -335,7 +337,7 @@ def asked_of(given: Mapping[str, Any]) -> GenerationOptions:
     for name in ("params", "table"):
         if given[name] is not None:
             raise UsageError(f"--model and {options.flag_name(name)}: one or the other")
-    if given["vocab"] is not None and text_generation.generates_text(given["model_"].config, given["layer"]):
+    if given["vocab"] is not None and generates_text(given["model_"].config, given["layer"]):
         raise UsageError("--model and --vocab: one or the other, where the model writes text")
     if given["image"] is not None and not given["model_"].config.patches:
         raise UsageError(f"a {given['model_'].config.family} model takes no image", "--image")

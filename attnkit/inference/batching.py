@@ -1,105 +1,125 @@
-"""Records of texts that were computed one by one, as one batch."""
+"""Join the records of texts that were computed one by one as one padded batch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.prompts import Prompt
-from attnkit.record import Array, Labels, Record, shared_labels
+from attnkit.record import Array, Labels, Record, Tensor, shared_labels
 
 TOKENS = ("token", "query", "key")
 
 
 class PadLayout:
-    """Where the tokens of each text stand in a batch: one behind another from the first column on, unless said.
+    """The columns of the tokens of each text in a batch: by default from the first column on.
 
-    given  of each text the columns of its tokens, in a batch of `width` columns
+    columns  of each text the columns of its tokens, in a batch of `width` columns
     """
 
-    def __init__(self, given: Sequence[Array] | None = None, width: int = 0) -> None:
-        self._given, self._width = given, width
+    def __init__(self, columns: Sequence[Array] | None = None, width: int = 0) -> None:
+        self._columns, self._width = columns, width
 
     @property
-    def padded(self) -> bool:
+    def is_padded(self) -> bool:
         """Whether the texts came in a padded batch, whose columns these are."""
-        return self._given is not None
+        return self._columns is not None
 
     def along(self, axis: str, sizes: Sequence[int]) -> tuple[list[Array], int]:
-        """Where along an axis the last entries of each text stand, and how many places there are.
+        """Return the places of the last entries of each text along an axis, and how many places there are.
 
         sizes  the entries of each text
 
-        Where the first token of a text has none (nothing comes before it that would predict it), the first column
-        is left out.
+        The first column is dropped where the first token of a text has no entry, as no token predicts it.
 
         >>> PadLayout([np.array([1, 2]), np.array([0, 1, 2])], 3).along("token", [1, 2])
         ([array([1]), array([0, 1])], 2)
         """
-        if self._given is None or axis not in TOKENS:
+        if self._columns is None or axis not in TOKENS:
             return [np.arange(size) for size in sizes], max(sizes)
-        first = max(0, *(len(at) - size for at, size in zip(self._given, sizes, strict=True)))
-        return [at[first:] - first for at in self._given], self._width - first
+        first = max(0, *(len(at) - size for at, size in zip(self._columns, sizes, strict=True)))
+        return [at[first:] - first for at in self._columns], self._width - first
 
 
-def pad_layout(begun: Sequence[Prompt], asked: GenerationOptions) -> PadLayout:
-    """Those of the padded batch that the texts came in, where it is its own tokens that are scored."""
-    given = [start.columns for start in begun if start.columns is not None]
-    if not given or asked.score is not None or asked.cache_in is not None or len(given) < len(begun):
+def pad_layout(prompts: Sequence[Prompt], options: GenerationOptions) -> PadLayout:
+    """Return the columns of the padded batch that prompts came in, where their own tokens are scored."""
+    columns = [prompt.columns for prompt in prompts if prompt.columns is not None]
+    if not columns or options.score is not None or options.cache_in is not None or len(columns) < len(prompts):
         return PadLayout()
-    return PadLayout(given, begun[0].width)
+    return PadLayout(columns, prompts[0].width)
 
 
-def pad_records(made: Sequence[Record], padding: str, columns: PadLayout | None) -> Record:
-    """The records of several texts as one batch, zeros where a text has no token; the one record without columns."""
-    if not made:
+def pad_records(records: Sequence[Record], padding: str, layout: PadLayout | None) -> Record:
+    """Return the records of several texts as one batch, zeros at padding; the only record without a layout."""
+    if not records:
         raise DataError("a batch without rows (expected one or more)")
-    if columns is None:
-        return made[0]
-    arrays, axes = {}, {}
+    if layout is None:
+        return records[0]
+    tensors: dict[str, Tensor] = {}
     places: dict[str, tuple[list[Array], int]] = {}
-    for name in made[0]:
-        own = made[0].axes_of(name)
-        axes[name] = own[own[:1] == ("batch",) :]
-        rows = [one[name].reshape(one[name].shape[len(own) - len(axes[name]) :]) for one in made]
-        along = [columns.along(axis, [row.shape[at] for row in rows]) for at, axis in enumerate(axes[name])]
-        places |= dict(zip(axes[name], along, strict=True))
-        arrays[name] = np.zeros((len(rows), *(size for _, size in along)), rows[0].dtype)
-        for text, row in enumerate(rows):
-            found = [places_of[text] for places_of, _ in along]
-            last = tuple(slice(size - len(at), None) for at, size in zip(found, row.shape, strict=True))
-            arrays[name][text][np.ix_(*found)] = row[last]
-    labels: dict[str, Labels] = {}
-    for axis in made[0].labels:
-        every = [shared_labels(one.labels.get(axis)) for one in made]
-        if axis == "text":
-            labels[axis] = [word for row in every for word in row]
-        elif axis in (*TOKENS, "source"):
-            where, size = places[axis]
-            labels[axis] = [pad_labels(row, at, size, padding) for row, at in zip(every, where, strict=True)]
-        else:
-            labels[axis] = every[0]
-    return Record({}).put(arrays, {name: ("batch", *axes[name]) for name in axes}, labels, made[0].formulas)
+    for name in records[0]:
+        own = records[0].axes_of(name)
+        axes = own[own[:1] == ("batch",) :]
+        rows = [record[name].reshape(record[name].shape[len(own) - len(axes) :]) for record in records]
+        along = [layout.along(axis, [row.shape[at] for row in rows]) for at, axis in enumerate(axes)]
+        places |= dict(zip(axes, along, strict=True))
+        formula = records[0].formulas.get(name, "")
+        tensors[name] = Tensor(pad_arrays(rows, along), ("batch", *axes), formula=formula)
+    return Record({}).with_tensors(tensors, batch_labels(records, places, padding))
 
 
-def add_padding_mask(record: Record, lead: tuple[str, ...], sizes: Sequence[int], columns: PadLayout) -> Record:
-    """The record of a batch that is padded, or came so, with the mask of its tokens.
+def pad_arrays(rows: Sequence[Array], along: Sequence[tuple[list[Array], int]]) -> Array:
+    """Return arrays of different shapes as one batch, zeros elsewhere.
 
-    lead   the axis of the texts; sizes: how many tokens each has
+    along  of each axis the places of the last entries of each row, and its size
+
+    >>> pad_arrays([np.array([1, 2]), np.array([3])], [([np.array([0, 1]), np.array([1])], 2)]).tolist()
+    [[1, 2], [0, 3]]
     """
-    if not columns.padded and len({*sizes}) < 2:
+    batch = np.zeros((len(rows), *(size for _, size in along)), rows[0].dtype)
+    for text, row in enumerate(rows):
+        places = [places_of[text] for places_of, _ in along]
+        last = tuple(slice(size - len(at), None) for at, size in zip(places, row.shape, strict=True))
+        batch[text][np.ix_(*places)] = row[last]
+    return batch
+
+
+def batch_labels(
+    records: Sequence[Record], places: Mapping[str, tuple[list[Array], int]], padding: str
+) -> dict[str, Labels]:
+    """Return the labels of a batch: texts one after another, tokens a row each, others those of the first record."""
+    labels: dict[str, Labels] = {}
+    for axis in records[0].labels:
+        rows = [shared_labels(record.labels.get(axis)) for record in records]
+        if axis == "text":
+            labels[axis] = [text for row in rows for text in row]
+        elif axis in (*TOKENS, "source"):
+            columns, size = places[axis]
+            labels[axis] = [pad_labels(row, at, size, padding) for row, at in zip(rows, columns, strict=True)]
+        else:
+            labels[axis] = rows[0]
+    return labels
+
+
+def add_padding_mask(record: Record, lead: tuple[str, ...], sizes: Sequence[int], layout: PadLayout) -> Record:
+    """Return the record of a batch with the mask of its tokens, if it has padding or came padded.
+
+    lead   the axis of the texts
+    sizes  how many tokens each text has
+    """
+    if not layout.is_padded and len({*sizes}) < 2:
         return record
-    where, size = columns.along("token", sizes)
+    where, size = layout.along("token", sizes)
     mask = np.zeros((len(where), 1, size), bool)
     for row, at in zip(mask, where, strict=True):
         row[0, at] = True
-    labels = {"key": record.labels["token"]} if "token" in record.labels else {}
-    return record.put({"mask": mask}, {"mask": (*lead, "all queries", "key")}, labels, {"mask": "token ≠ padding"})
+    labels: dict[str, Labels] = {"key": record.labels["token"]} if "token" in record.labels else {}
+    return record.with_tensors({"mask": Tensor(mask, (*lead, "all queries", "key"), labels, "token ≠ padding")})
 
 
 def pad_labels(names: Sequence[str], places: Array, size: int, padding: str) -> list[str]:
-    """The last of some names at their places, padding at the others.
+    """Return the last of some labels at their places, padding at the others.
 
     >>> pad_labels(["the", "cat"], np.array([1, 2]), 3, "[PAD]")
     ['[PAD]', 'the', 'cat']

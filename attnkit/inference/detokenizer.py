@@ -1,4 +1,4 @@
-"""The words of a model: tokens spelled, texts put together and cut."""
+"""Turn token ids into token strings and text."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,64 +15,68 @@ from attnkit.tokenizers import Tokenizer
 
 
 class Detokenizer(NamedTuple):
-    """The words of a model, as far as it has a tokenizer; `skipped` tokens at the start of a text say nothing."""
+    """The tokenizer of a model, if it has one, in the direction from ids to text.
+
+    size     how many ids the model has
+    skipped  tokens at the start of a text that are no part of it: the start token of a decoder
+    """
 
     tokenizer: Tokenizer | None
     size: int
     skipped: int = 0
 
     def words(self) -> list[str] | None:
-        """The spelling of every id."""
-        found = self.tokenizer.vocabulary[: self.size] if self.tokenizer else []
-        return found + [""] * (self.size - len(found)) if found else None
+        """Return the token string of every id of the model, None without a tokenizer."""
+        vocabulary = self.tokenizer.vocabulary[: self.size] if self.tokenizer else []
+        return vocabulary + [""] * (self.size - len(vocabulary)) if vocabulary else None
 
-    def spelled(self, ids: Sequence[int]) -> list[str]:
-        """The spelling of each id; where that is not known, its number."""
+    def token_strings(self, ids: Sequence[int]) -> list[str]:
+        """Return the token string of each id; its number where that is unknown."""
         words = self.tokenizer.vocabulary if self.tokenizer else []
         return [words[word] if word < len(words) else str(word) for word in ids]
 
     @property
     def padding(self) -> str:
-        """How padding is labelled: by the vocabulary's own padding token where it has one."""
+        """The label of padding: the padding token of the vocabulary if it has one."""
         return (self.tokenizer and tokenizers.find_padding(self.tokenizer.vocabulary)) or tokenizers.PADDING[0]
 
     @property
-    def joins(self) -> bool:
-        """Whether it makes text of tokens."""
+    def can_decode(self) -> bool:
+        """Whether ids can be decoded to text."""
         return self.tokenizer is not None and self.tokenizer.decode is not None
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of all the tokens so far, "" where it makes none."""
+        """Return the text of ids, "" where they cannot be decoded."""
         return self.tokenizer.decode(ids[self.skipped :]) if self.tokenizer and self.tokenizer.decode else ""
 
 
-def detokenizer_of(asked: GenerationOptions) -> Detokenizer:
-    """The words of the model; AttnkitError where they are needed, or where its tokenizer is there and not whole."""
-    checkpoint, config = asked.model_, asked.model_.config
+def make_detokenizer(options: GenerationOptions) -> Detokenizer:
+    """Return the detokenizer of a model; AttnkitError where text is needed or its files are invalid."""
+    checkpoint, config = options.model_, options.model_.config
     size, skipped = config.stack("decoder").vocab, 1 if config.encoder else 0
     try:
         side = "target" if config.encoder else "source"
-        return Detokenizer(asked.tokenizer or text_inputs.tokenizer_of(checkpoint, side), size, skipped)
+        return Detokenizer(options.tokenizer or text_inputs.tokenizer_of(checkpoint, side), size, skipped)
     except AttnkitError as error:
-        needed = asked.score is not None or asked.stop or asked.emit == "text"
-        none = isinstance(error, tokenizers.NoTokenizer | UsageError)  # no such files, or no library to read them
-        if needed or not (none or asked.ids is not None or asked.emit):
+        needs_text = options.score is not None or options.stop or options.emit == "text"
+        is_missing = isinstance(error, tokenizers.NoTokenizer | UsageError)  # no files, or no library to read them
+        if needs_text or not (is_missing or options.ids is not None or options.emit):
             raise type(error)(f"{error.problem}; --ids FILE and --emit ids do without", error.name) from None
         return Detokenizer(None, size, skipped)
 
 
-def common_prefix_length(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How many items two sequences begin with alike.
+def common_prefix_length(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Return how many items two sequences share at their start.
 
     >>> common_prefix_length("there", "then"), common_prefix_length([1], [2])
     (3, 0)
     """
-    return next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
-                min(len(one), len(other)))  # fmt: skip
+    return next((at for at, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]),
+                min(len(a), len(b)))  # fmt: skip
 
 
 def fill_masks(ids: Array, guesses: Array, words: Sequence[str]) -> Array:
-    """The tokens of a text, and where one is masked the guess.
+    """Return the ids of a text with the guess in place of each mask token.
 
     ids, guesses (..., T) -> (..., T)
 
@@ -83,7 +87,7 @@ def fill_masks(ids: Array, guesses: Array, words: Sequence[str]) -> Array:
 
 
 def is_mask_token(ids: Array, words: Sequence[str]) -> Array:
-    """Which tokens of a text are masked: ids (..., T) -> (..., T) of booleans.
+    """Return which tokens are mask tokens: ids (..., T) -> (..., T) of booleans.
 
     >>> is_mask_token(np.array([0, 1]), ["the", "[MASK]", "cat"])
     array([False,  True])
@@ -96,37 +100,37 @@ def join_rows(
     words: list[str],
     tokens: Labels | None,
     join: Callable[[Sequence[int]], str] | None,
-    guessed: Array | None = None,
+    is_guess: Array | None = None,
 ) -> str:
-    """The chosen words of each row as a line of text; nothing is chosen after padding.
+    """Return each row of ids as a line of text, without its padding.
 
-    join     how ids become text; None: their words with spaces between
-    guessed  which of the ids are guesses, each to be seen, a special token too
+    join      decode ids to text; None: their token strings with spaces between
+    is_guess  which ids are guesses: they are written even if they are special tokens
     """
     if not words and ids.size:
         raise UsageError("--emit text needs words: --vocab FILE")
     rows = ids.reshape(math.prod(ids.shape[:-1]), ids.shape[-1]) if ids.ndim else ids.reshape(1, 1)
-    shown = np.zeros(rows.shape, bool) if guessed is None else guessed.reshape(rows.shape)
+    guesses = np.zeros(rows.shape, bool) if is_guess is None else is_guess.reshape(rows.shape)
     lines = []
     for at, row in enumerate(rows):
-        here = [""] * len(row) if not tokens or shared_labels(tokens) else row_labels(tokens, at)
-        real = [place for place, token in enumerate(here[: len(row)]) if token not in tokenizers.PADDING]
-        kept = row[real].tolist()
+        names = [""] * len(row) if not tokens or shared_labels(tokens) else row_labels(tokens, at)
+        real = [place for place, name in enumerate(names[: len(row)]) if name not in tokenizers.PADDING]
+        unpadded = row[real].tolist()
         if join:
-            lines.append(join_tokens(kept, shown[at][real], words, join))
+            lines.append(join_tokens(unpadded, guesses[at][real], words, join))
         else:
-            lines.append(" ".join(words[one] for one in kept))
+            lines.append(" ".join(words[id] for id in unpadded))
     return "\n".join(lines)
 
 
-def join_tokens(ids: Sequence[int], guessed: Array, words: Sequence[str], join: Callable[[Sequence[int]], str]) -> str:
-    """The text of a row of ids, with the name of each guess that has no text of its own.
+def join_tokens(ids: Sequence[int], is_guess: Array, words: Sequence[str], join: Callable[[Sequence[int]], str]) -> str:
+    """Return the text of a row of ids, with the token string of each guess that decodes to no text.
 
     >>> join_tokens([1, 0, 1], np.array([False, True, False]), ["[SEP]", "a"], lambda ids: "a" * sum(ids))
     'a [SEP] a'
     """
     parts, start = [], 0
-    for at in map(int, np.flatnonzero(guessed)):
+    for at in map(int, np.flatnonzero(is_guess)):
         if not join([ids[at]]):
             parts += [join(ids[start:at]), words[ids[at]]]
             start = at + 1

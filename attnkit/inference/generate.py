@@ -1,7 +1,7 @@
-"""Texts that go on: tokens chosen one after another, shown as they come, and the record of them."""
+"""Generate text after a prompt: tokens chosen one after another, streamed or shown by step, and their record."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,96 +16,133 @@ from attnkit.inference.options import GenerationOptions, compute_dtype, max_new_
 from attnkit.inference.prompts import Prompt
 from attnkit.model import GeneratedText
 from attnkit.model.generation import BeamsInfo, StepInfo
-from attnkit.record import Array, Labels, Record
+from attnkit.record import Array, Labels, Record, Tensor
+
+
+class TextModel(NamedTuple):
+    """A model that generates and scores text, with its options, its detokenizer, and the hooks of the run."""
+
+    core: model.Model
+    options: GenerationOptions
+    detokenizer: Detokenizer
+    tracer: Tracer
 
 
 class Generation(NamedTuple):
-    """What one text went on with: the texts of a search or the one text, best first; logits or probabilities."""
+    """The texts generated after one prompt, best first, and the logits or probabilities of the tokens if requested."""
 
-    found: list[GeneratedText]
-    numbers: Array | None = None
+    sequences: list[GeneratedText]
+    scores: Array | None = None
 
 
-def generate_one(
-    core: model.Model,
-    start: Prompt,
-    asked: GenerationOptions,
-    voice: Detokenizer,
-    tracer: Tracer,
-    alone: bool,
-) -> Generation:
-    """Generates after one beginning."""
-    config, wanted = core.config, max_new_tokens(asked)
-    limit = min(wanted, positions_left(config, len(start.ids)))
-    memory = None if start.memory is None else start.memory[None]
-    visit = tracer.visit if asked.ablate else model.no_hook
-    events = callbacks.current()
-    predict = model.CachedDecoder(
-        core, start.cache, memory=memory, dtype=asked.dtype, visit=visit, breaks=events.on_non_finite
+def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool) -> Generation:
+    """Generate after one prompt, by beam search or token by token.
+
+    is_only  whether it is the only prompt, so that its text may be streamed
+    """
+    config, options = text_model.core.config, text_model.options
+    requested = max_new_tokens(options)
+    limit = min(requested, positions_left(config, len(prompt.ids)))
+    predict = next_token_model(text_model, prompt)
+    search = search_beams if options.beam else choose_tokens
+    generation = search(predict, text_model, prompt, sampling_config(config.special, options, limit), is_only)
+    best = generation.sequences[0]
+    if limit < requested and best.why == "limit":
+        problem = f"stopped after {limit} tokens: the model has {config.positions.size} positions"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+    if options.cache_out:
+        write_cache(predict.cache, [*prompt.ids, *best.ids], text_model, prompt)
+    return generation
+
+
+def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecoder:
+    """Return the decoder that predicts the token after the prompt, and those after it, with a KV cache."""
+    return model.CachedDecoder(
+        text_model.core,
+        prompt.cache,
+        memory=None if prompt.memory is None else prompt.memory[None],
+        dtype=text_model.options.dtype,
+        visit=text_model.tracer.visit if text_model.options.ablate else model.no_hook,
+        breaks=callbacks.current().on_non_finite,
     )
-    prompt, settings = np.array(start.ids), sampling_config(config.special, asked, limit)
-    stop = stop_condition(asked.stop, start, voice) if asked.stop else None
-    kept: list[Array] = []
-    if asked.beam:
-        penalty = length_penalty(asked.length_penalty or "average:1")
-        show = step_callback(asked, lambda info, look: render_beams(info, start, voice, look))
-        found = model.beam_search(predict, prompt, settings, asked.beam, penalty, asked.best or 1, stop, show)
-    else:
-        typed = stream_text(start, asked, voice) if alone else None
-        show = step_callback(asked, lambda info, look: render_choice(info, voice, look))
-        rng = np.random.default_rng(asked.seed or 0) if asked.sampled else None
 
-        def seen(info: StepInfo) -> None:
-            if asked.emit in ("logits", "probs"):
-                kept.append(info.logits if asked.emit == "logits" else info.probabilities)
-            if typed:
-                typed(info.chosen)
-            else:
-                show(info)
 
-        found = [model.generate(predict, prompt, settings, rng, stop, seen)]
-        if typed:
-            typed(None)
-    if limit < wanted and found[0].why == "limit":
-        said = f"stopped after {limit} tokens: the model has {config.positions.size} positions"
-        warnings.warn(said, AttnkitWarning, stacklevel=2)
-    if asked.cache_out:
-        ids = [*start.ids, *found[0].ids]
-        words = voice.spelled(ids) if voice.tokenizer else None
-        side_output = kv_cache_file.cache_record(predict.cache, ids, words, start.source)
-        events.write_side_output(asked.cache_out, side_output)
-    return Generation(found, np.stack(kept) if kept else None)
+def search_beams(
+    predict: model.CachedDecoder, text_model: TextModel, prompt: Prompt, sampling: model.SamplingConfig, is_only: bool
+) -> Generation:
+    """Generate the best texts of a beam search."""
+    options, detokenizer = text_model.options, text_model.detokenizer
+    penalty = length_penalty(options.length_penalty or "average:1")
+    report = step_callback(options.steps, lambda info, style: render_beams(info, prompt, detokenizer, style))
+    stop = stop_condition(options.stop, prompt, detokenizer) if options.stop else None
+    sequences = model.beam_search(
+        predict, np.array(prompt.ids), sampling, options.beam or 1, penalty, options.best or 1, stop, report
+    )
+    return Generation(sequences)
+
+
+def choose_tokens(
+    predict: model.CachedDecoder, text_model: TextModel, prompt: Prompt, sampling: model.SamplingConfig, is_only: bool
+) -> Generation:
+    """Generate one text token by token, greedily or by sampling, streamed if it is the only one."""
+    options, detokenizer = text_model.options, text_model.detokenizer
+    stream = stream_text(prompt, options, detokenizer) if is_only else None
+    report = step_callback(options.steps, lambda info, style: render_choice(info, detokenizer, style))
+    scores: list[Array] = []
+
+    def on_step(info: StepInfo) -> None:
+        if options.emit in ("logits", "probs"):
+            scores.append(info.logits if options.emit == "logits" else info.probabilities)
+        if stream:
+            stream(info.chosen)
+        else:
+            report(info)
+
+    rng = np.random.default_rng(options.seed or 0) if options.is_sampled else None
+    stop = stop_condition(options.stop, prompt, detokenizer) if options.stop else None
+    text = model.generate(predict, np.array(prompt.ids), sampling, rng, stop, on_step)
+    if stream:
+        stream(None)
+    return Generation([text], np.stack(scores) if scores else None)
+
+
+def write_cache(cache: model.KVCache, ids: list[int], text_model: TextModel, prompt: Prompt) -> None:
+    """Write the keys and values of all tokens to the file of --cache-out."""
+    detokenizer = text_model.detokenizer
+    words = detokenizer.token_strings(ids) if detokenizer.tokenizer else None
+    record = kv_cache_file.cache_record(cache, ids, words, prompt.source)
+    callbacks.current().write_side_output(text_model.options.cache_out or "", record)
 
 
 def positions_left(config: model.Config, size: int) -> int:
-    """How many tokens may follow so many; DataError where these are too many themselves."""
+    """Return how many tokens may follow `size` tokens; DataError where these exceed the positions of the model."""
     most = config.positions.size
     if not most or config.positions.kind not in ("learned", "sinusoidal"):
         return 1 << 62
     if size > most:
         raise DataError(f"{size} tokens, and this {config.family} model has {most} positions")
-    return most - size + 1  # nothing follows the last one, so it needs no position
+    return most - size + 1  # the last token needs no position: nothing follows it
 
 
-def sampling_config(special: model.SpecialTokens, asked: GenerationOptions, limit: int) -> model.SamplingConfig:
-    """How tokens are chosen, by the flags and by what the model says of its special tokens."""
+def sampling_config(special: model.SpecialTokens, options: GenerationOptions, limit: int) -> model.SamplingConfig:
+    """Return how tokens are chosen, by the options and the special tokens of the model."""
     return model.SamplingConfig(
         limit=limit,
         eos=special.eos,
         banned=special.banned,
         forced_bos=special.forced_bos,
-        forced_eos=None if asked.cache_out else special.forced_eos,  # the text is to go on
-        repetition_penalty=asked.repetition_penalty or 1.0,
-        sampled=asked.sampled,
-        temperature=asked.temperature or 1.0,
-        top_k=asked.top_k,
-        top_p=asked.top_p,
-        min_p=asked.min_p,
+        forced_eos=None if options.cache_out else special.forced_eos,  # a cached text is to be continued
+        repetition_penalty=options.repetition_penalty or 1.0,
+        sampled=options.is_sampled,
+        temperature=options.temperature or 1.0,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
     )
 
 
 def length_penalty(text: str) -> Callable[[float, int], float]:
-    """The length penalty of its name and its exponent.
+    """Return the length penalty of a name and an exponent.
 
     >>> length_penalty("average:1")(-6.0, 3)
     -2.0
@@ -114,53 +151,57 @@ def length_penalty(text: str) -> Callable[[float, int], float]:
     return model.LENGTH_PENALTIES[name](float(exponent))
 
 
-def stop_condition(stops: Sequence[str], start: Prompt, voice: Detokenizer) -> Callable[[list[int]], bool]:
-    """Whether the text after the beginning has one of the stops in it."""
-    return lambda ids: truncate_at_stop(stops, *split_prompt(start, ids, voice))[1]
+def stop_condition(stops: Sequence[str], prompt: Prompt, detokenizer: Detokenizer) -> Callable[[list[int]], bool]:
+    """Return a function of the new ids: whether their text has one of the stop strings."""
+    return lambda ids: truncate_at_stop(stops, *split_prompt(prompt, ids, detokenizer))[1]
 
 
-def split_prompt(start: Prompt, ids: Sequence[int], voice: Detokenizer) -> tuple[str, str]:
-    """The text of the beginning, and what the new tokens add to it."""
-    before, whole = voice.text(start.ids), voice.text([*start.ids, *ids])
-    at = common_prefix_length(before, whole)
-    return whole[:at], whole[at:]
+def split_prompt(prompt: Prompt, ids: Sequence[int], detokenizer: Detokenizer) -> tuple[str, str]:
+    """Return the text of the prompt, and the text that the new tokens add to it."""
+    before, whole = detokenizer.text(prompt.ids), detokenizer.text([*prompt.ids, *ids])
+    size = common_prefix_length(before, whole)
+    return whole[:size], whole[size:]
 
 
 def truncate_at_stop(stops: Sequence[str], before: str, after: str) -> tuple[str, bool]:
-    """The text as far as the first stop in what was added to it, and whether there is one.
+    """Return the text up to the first stop string in what was added to it, and whether there is one.
 
     >>> truncate_at_stop(["!"], "Stop! ", "No! Yes")
     ('Stop! No', True)
     """
-    found = [at for stop in stops if (at := after.find(stop)) >= 0]
-    return before + (after[: min(found)] if found else after), bool(found)
+    places = [place for stop in stops if (place := after.find(stop)) >= 0]
+    return before + (after[: min(places)] if places else after), bool(places)
 
 
-def stream_text(start: Prompt, asked: GenerationOptions, voice: Detokenizer) -> Callable[[int | None], None] | None:
-    """What takes each new token, and None at the end, to show the text as it grows; None where nobody reads along."""
-    typed = callbacks.current().on_text
-    decode = voice.tokenizer.decode if voice.tokenizer else None
-    if typed is None or decode is None or asked.steps or asked.emit not in (None, "text"):
+def stream_text(
+    prompt: Prompt, options: GenerationOptions, detokenizer: Detokenizer
+) -> Callable[[int | None], None] | None:
+    """Return a function that streams the text of each new token, and ends the text at None.
+
+    None where the caller streams no text, or where the result is not the text itself.
+    """
+    on_text = callbacks.current().on_text
+    decode = detokenizer.tokenizer.decode if detokenizer.tokenizer else None
+    if on_text is None or decode is None or options.steps or options.emit not in (None, "text"):
         return None
-    step = tokenizers.decode_incrementally(decode)
-    before = "".join(step(word) for word in start.ids[voice.skipped :])
-    typed(before, True)
-    waiting, ended = "", False
+    decode_next = tokenizers.decode_incrementally(decode)
+    on_text("".join(decode_next(word) for word in prompt.ids[detokenizer.skipped :]), True)
+    held, is_stopped = "", False
 
-    def type_one(word: int | None) -> None:
-        nonlocal waiting, ended
-        if ended:
+    def stream_token(word: int | None) -> None:
+        nonlocal held, is_stopped
+        if is_stopped:
             return
-        text, ended = truncate_at_stop(asked.stop, "", waiting + step(word))
-        held = 0 if word is None or ended else partial_stop_length(text, asked.stop)
-        waiting = text[len(text) - held :]
-        typed(text[: len(text) - held], False)
+        text, is_stopped = truncate_at_stop(options.stop, "", held + decode_next(word))
+        size = 0 if word is None or is_stopped else partial_stop_length(text, options.stop)
+        held = text[len(text) - size :]
+        on_text(text[: len(text) - size], False)
 
-    return type_one
+    return stream_token
 
 
 def partial_stop_length(text: str, stops: Sequence[str]) -> int:
-    """How many characters at the end of a text may be the start of a stop.
+    """Return how many characters at the end of a text may be the start of a stop string.
 
     >>> partial_stop_length("the end", ["endless", "no"]), partial_stop_length("the", ["!"])
     (3, 0)
@@ -168,89 +209,113 @@ def partial_stop_length(text: str, stops: Sequence[str]) -> int:
     return max((size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0)
 
 
-def step_callback(asked: GenerationOptions, shown: Callable[[Any, display.Style], str]) -> Callable[[Any], None]:
-    """What hears of every step: it shows the step where --steps asks for it, else says how far the work is."""
+def step_callback(shows_steps: bool, render: Callable[[Any, display.Style], str]) -> Callable[[Any], None]:
+    """Return the callback of a step: it shows the step as a table, or reports the number of the token."""
 
-    def hear(info: Any) -> None:
-        if asked.steps:
-            callbacks.current().on_table(lambda look: shown(info, look))
+    def on_step(info: Any) -> None:
+        if shows_steps:
+            callbacks.current().on_table(lambda style: render(info, style))
         else:
             callbacks.current().on_progress(f"token {info.step + 1}")
 
-    return hear
+    return on_step
 
 
-def render_choice(info: StepInfo, voice: Detokenizer, look: display.Style) -> str:
-    """One step as a table: its candidates, what the filters removed, what was chosen."""
-    ids, shares = model.candidates(info.probabilities, callbacks.current().candidates)
-    own = model.probabilities(info.logits)
-    words = voice.spelled([int(word) for word in ids])
+def render_choice(info: StepInfo, detokenizer: Detokenizer, style: display.Style) -> str:
+    """Return one step as a table: its candidates, the tokens that the filters removed, the token chosen."""
+    ids, probabilities = model.candidates(info.probabilities, callbacks.current().candidates)
+    unfiltered = model.probabilities(info.logits)
+    words = detokenizer.token_strings([int(word) for word in ids])
     rows = [
-        (int(word), name, float(info.logits[word]), float(own[word]), float(share))
-        for word, name, share in zip(ids, words, shares, strict=True)
-        if share
+        (int(word), name, float(info.logits[word]), float(unfiltered[word]), float(probability))
+        for word, name, probability in zip(ids, words, probabilities, strict=True)
+        if probability
     ]
     filters = []
-    for one in info.filters:
-        gone = one.removed
-        likeliest = gone[np.argsort(-one.before[gone], kind="stable")[:5]]
-        filters.append((one.name, len(gone), voice.spelled([int(word) for word in likeliest])))
-    chosen = voice.spelled([info.chosen])[0], info.logprob
-    return display.choice_table(f"step {info.step}", rows, filters, chosen, look)
+    for step in info.filters:
+        likeliest = step.removed[np.argsort(-step.before[step.removed], kind="stable")[:5]]
+        filters.append((step.name, len(step.removed), detokenizer.token_strings([int(word) for word in likeliest])))
+    chosen = detokenizer.token_strings([info.chosen])[0], info.logprob
+    return display.choice_table(f"step {info.step}", rows, filters, chosen, style)
 
 
-def render_beams(info: BeamsInfo, start: Prompt, voice: Detokenizer, look: display.Style) -> str:
-    """One step of a search as a table: the texts that go on, by their sums, and those that ended, by their scores."""
+def render_beams(info: BeamsInfo, prompt: Prompt, detokenizer: Detokenizer, style: display.Style) -> str:
+    """Return one step of a beam search as a table: running texts by their sums, finished ones by their scores."""
 
     def text(beam: GeneratedText) -> str:
-        return voice.text([*start.ids, *beam.ids]) or " ".join(voice.spelled(beam.ids))
+        return detokenizer.text([*prompt.ids, *beam.ids]) or " ".join(detokenizer.token_strings(beam.ids))
 
-    going = [("goes on", beam.score, None, text(beam)) for beam in info.running]
-    ended = [("ended", None, beam.score, text(beam)) for beam in info.finished]
-    return display.beams_table(f"step {info.step}", [*going, *ended], look)
+    running = [("goes on", beam.score, None, text(beam)) for beam in info.running]
+    finished = [("ended", None, beam.score, text(beam)) for beam in info.finished]
+    return display.beams_table(f"step {info.step}", [*running, *finished], style)
 
 
-def to_record(
-    begun: list[Prompt], made: list[Generation], asked: GenerationOptions, voice: Detokenizer, several: bool
+def generation_record(
+    prompts: list[Prompt], generations: list[Generation], text_model: TextModel, is_batch: bool
 ) -> Record:
-    """The record of what was generated: x the log-probability of each token, ids, the scores of a search."""
-    pairs = [(start, one) for start, texts in zip(begun, made, strict=True) for one in texts.found]
-    pad = asked.model_.config.special.pad or 0
-    dtype = compute_dtype(asked)
-    ids, rows = [list(one.ids) for _, one in pairs], [np.array(one.logprobs, dtype) for _, one in pairs]
-    lead = ("beam",) if asked.best else ("batch",) if several else ()
-    arrays = {"x": pad_beams(rows, 0), "ids": pad_beams([np.array(row, np.int64) for row in ids], pad)}
-    said = {"x": "log-probability of each token"}
-    numbers = [one.numbers for one in made if one.numbers is not None]
-    axes: dict[str, tuple[str, ...]] = {"x": (*lead, "token"), "ids": (*lead, "token")}
-    labels: dict[str, Labels] = {}
-    if asked.emit == "ids":
-        arrays, said = {"x": arrays["ids"]}, {"x": "tokens chosen"}
-    elif numbers:
-        arrays["x"], axes["x"] = pad_beams(numbers, 0), (*lead, "token", "vocab")
-        said = {"x": asked.emit or ""}
-        if words := voice.words():
-            labels["vocab"] = words
+    """Return the record of generated texts: x the log-probability of each token, ids, scores of a beam search."""
+    options = text_model.options
+    sequences = [text for generation in generations for text in generation.sequences]
+    lead = ("beam",) if options.best else ("batch",) if is_batch else ()
+    tensors = generated_tensors(sequences, generations, text_model, lead)
     if not lead:
-        arrays = {name: array[0] for name, array in arrays.items()}
-    if asked.beam:
-        arrays["scores"] = np.array([one.score for _, one in pairs], dtype)
-        axes["scores"] = lead or ("beam",)
-    if voice.tokenizer:
-        longest = max(map(len, ids))
-        names = [voice.spelled(row) + [voice.padding] * (longest - len(row)) for row in ids]
-        labels["token"] = names if lead else names[0]
-        if voice.joins:
-            parts = [split_prompt(start, one.ids, voice) for start, one in pairs]
-            if not asked.model_.config.encoder or any(before for before, _ in parts):  # a translation has none
-                labels["prompt"] = [before for before, _ in parts]
-            labels["text"] = [truncate_at_stop(asked.stop, *part)[0] for part in parts]
-    record = Record({}).put(arrays, {name: axes[name] for name in arrays}, labels, said)
-    return add_padding_mask(record, lead, [*map(len, ids)], PadLayout())
+        tensors = {name: Tensor(one.array[0], one.axes, formula=one.formula) for name, one in tensors.items()}
+    if options.beam:
+        scores = np.array([text.score for text in sequences], compute_dtype(options))
+        tensors["scores"] = Tensor(scores, lead or ("beam",))
+    pairs = [(prompt, text) for prompt, one in zip(prompts, generations, strict=True) for text in one.sequences]
+    record = Record({}).with_tensors(tensors, generated_labels(pairs, tensors, text_model, bool(lead)))
+    return add_padding_mask(record, lead, [len(text.ids) for text in sequences], PadLayout())
 
 
-def pad_beams(rows: Sequence[Array], filler: float) -> Array:
-    """Rows of different lengths as one array: (T, ...) of each -> (N, T, ...)."""
+def generated_tensors(
+    sequences: Sequence[GeneratedText],
+    generations: Sequence[Generation],
+    text_model: TextModel,
+    lead: tuple[str, ...],
+) -> dict[str, Tensor]:
+    """Return x and ids of generated texts, padded, each (N, T) or (N, T, V) of logits and probabilities."""
+    options = text_model.options
+    dtype, pad = compute_dtype(options), text_model.core.config.special.pad or 0
+    axes = (*lead, "token")
+    ids = pad_rows([np.array(text.ids, np.int64) for text in sequences], pad)
+    if options.emit == "ids":
+        return {"x": Tensor(ids, axes, formula="tokens chosen")}
+    scores = [one.scores for one in generations if one.scores is not None]
+    if scores:
+        x = Tensor(pad_rows(scores, 0), (*axes, "vocab"), formula=options.emit or "")
+    else:
+        logprobs = [np.array(text.logprobs, dtype) for text in sequences]
+        x = Tensor(pad_rows(logprobs, 0), axes, formula="log-probability of each token")
+    return {"x": x, "ids": Tensor(ids, axes)}
+
+
+def generated_labels(
+    pairs: Sequence[tuple[Prompt, GeneratedText]],
+    tensors: Mapping[str, Tensor],
+    text_model: TextModel,
+    has_rows: bool,
+) -> dict[str, Labels]:
+    """Return the labels of generated texts: the words of the vocabulary, the tokens, the prompts and the texts."""
+    detokenizer, labels = text_model.detokenizer, dict[str, Labels]()
+    if "vocab" in (tensors["x"].axes or ()) and (words := detokenizer.words()):
+        labels["vocab"] = words
+    if not detokenizer.tokenizer:
+        return labels
+    longest = max(len(text.ids) for _, text in pairs)
+    rows = [detokenizer.token_strings(text.ids) for _, text in pairs]
+    rows = [row + [detokenizer.padding] * (longest - len(row)) for row in rows]
+    labels["token"] = rows if has_rows else rows[0]
+    if detokenizer.can_decode:
+        parts = [split_prompt(prompt, text.ids, detokenizer) for prompt, text in pairs]
+        if not text_model.core.config.encoder or any(before for before, _ in parts):  # a translation has no prompt
+            labels["prompt"] = [before for before, _ in parts]
+        labels["text"] = [truncate_at_stop(text_model.options.stop, *part)[0] for part in parts]
+    return labels
+
+
+def pad_rows(rows: Sequence[Array], filler: float) -> Array:
+    """Return rows of different lengths as one array: (T, ...) of each -> (N, T, ...)."""
     if not rows:
         raise DataError("a batch without rows (expected one or more)")
     longest = max(map(len, rows))

@@ -1,4 +1,4 @@
-"""Vectors through the last steps of a model: its head, or a decoder without words."""
+"""Apply the last steps of a model to hidden states: its head, or a decoder without a vocabulary."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from attnkit.inference.detokenizer import Detokenizer
 from attnkit.inference.hooks import Tracer
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.prompts import find_memory
-from attnkit.record import Array, Record, shared_labels
+from attnkit.record import Array, Record, Tensor, shared_labels
 
 
 class HeadOutput(NamedTuple):
-    """Hidden states as a record, the logits (..., N) of the head, what each stands for, and how words make a text."""
+    """The hidden states as a record, the logits (..., N), the names of their columns, and how ids decode to text."""
 
     record: Record
     logits: Array
@@ -24,65 +24,60 @@ class HeadOutput(NamedTuple):
     join: Callable[[Sequence[int]], str] | None
 
 
-def apply_head(given: Sequence[str] | Record | None, asked: GenerationOptions) -> HeadOutput:
-    """What a model's head makes of hidden states: those of a record, or those that its encoder makes of text."""
-    core, config = layers.core_model(asked.model_), asked.model_.config
+def apply_head(given: Sequence[str] | Record | None, options: GenerationOptions) -> HeadOutput:
+    """Apply the head of a model to the hidden states of a record, or to its encoder's output for texts or an image."""
+    core, config = layers.core_model(options.model_), options.model_.config
     if not config.head:
         raise UsageError(f"this {config.family} model has no head: it maps tokens to vectors", "--model")
-    tracer = asked.tracer()
-    record = given if isinstance(given, Record) else encode_inputs(given, asked, tracer)
+    tracer = options.tracer()
+    record = given if isinstance(given, Record) else encode_inputs(given, options, tracer)
     x = record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:
         raise DataError(f"x {x.shape}: expected hidden states (T, {config.width}) or (B, T, {config.width})")
     logits = model.head_logits(core, x, tracer.visit)
     tracer.check()
-    if asked.trace:
-        callbacks.current().write_side_output(asked.trace, tracer.record(record.labels.get("token")))
+    if options.trace:
+        callbacks.current().write_side_output(options.trace, tracer.record(record.labels.get("token")))
     if config.classes:
         return HeadOutput(record, logits, list(config.classes), None)
     side = "target" if config.encoder and config.decoder else "source"
     try:
-        found = asked.tokenizer or text_inputs.tokenizer_of(asked.model_, side)
+        tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_, side)
     except AttnkitError:
         return HeadOutput(record, logits, [], None)
-    return HeadOutput(record, logits, Detokenizer(found, logits.shape[-1]).words() or [], found.decode)
+    return HeadOutput(record, logits, Detokenizer(tokenizer, logits.shape[-1]).words() or [], tokenizer.decode)
 
 
-def encode_inputs(given: Sequence[str] | None, asked: GenerationOptions, tracer: Tracer) -> Record:
-    """The hidden states that an encoder makes of texts, ids or an image, as encode makes them."""
+def encode_inputs(given: Sequence[str] | None, options: GenerationOptions, tracer: Tracer) -> Record:
+    """Return the encoder's output for texts, ids or an image, as the tool encode does."""
     inputs, base = text_inputs.model_inputs(
-        asked.model_, "encoder", given, asked.tokenizer, asked.ids, None, asked.image, asked.batch
+        options.model_, "encoder", given, options.tokenizer, options.ids, None, options.image, options.batch
     )
-    core = layers.complete_model(asked.model_)
-    context = layers.context_from(base, visit=tracer.visit, dtype=asked.dtype)
+    core = layers.complete_model(options.model_)
+    context = layers.context_from(base, visit=tracer.visit, dtype=options.dtype)
     x = model.run(core, model.layer_plan(core.config, "encoder"), inputs, context)
     axes = ("batch", "token", "model")[3 - x.ndim :]
     return Record({"x": x}, {"x": axes}).joined(base)
 
 
-def run_decoder_stack(record: Record, asked: GenerationOptions) -> Record:
-    """Vectors through a decoder that has no words: x (..., T, D), with the memory it looks at -> (..., T, D)."""
-    core, config = layers.complete_model(asked.model_), asked.model_.config
+def run_decoder_stack(record: Record, options: GenerationOptions) -> Record:
+    """Run a decoder without a vocabulary on vectors: x (..., T, D), attending to its memory -> (..., T, D)."""
+    core, config = layers.complete_model(options.model_), options.model_.config
     x = record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:
         raise DataError(f"x {x.shape}: expected (T, {config.width}) or (B, T, {config.width})")
-    memory, mask, source = find_memory(record, asked)
+    memory, mask, source = find_memory(record, options.memory)
     if memory is not None and (memory.ndim != x.ndim or memory.shape[-1] != config.width):
         raise DataError(f"memory {memory.shape} for x {x.shape}: expected the same batch, and width {config.width}")
-    if memory is not None and memory is record.tensors.get("memory") and np.array_equal(x, memory):
+    if memory is not None and memory is record.get("memory") and np.array_equal(x, memory):
         raise DataError("x is the memory itself: the target comes as x, as in decode --memory FILE < target.npz")
-    tracer = asked.tracer()
-    for one in (record.tensors.get("mask"), mask):
-        layers.warn_empty_mask_rows(one)
-    context = layers.context_from(
-        record,
-        memory=memory,
-        memory_mask=mask,
-        visit=tracer.visit,
-    )
-    y = model.run(core, model.layer_plan(config, "decoder"), x.astype(asked.dtype or x.dtype, copy=False), context)
+    tracer = options.tracer()
+    for each in (record.get("mask"), mask):
+        layers.warn_empty_mask_rows(each)
+    context = layers.context_from(record, memory=memory, memory_mask=mask, visit=tracer.visit)
+    y = model.run(core, model.layer_plan(config, "decoder"), x.astype(options.dtype or x.dtype, copy=False), context)
     tracer.check()
-    if asked.trace:
+    if options.trace:
         names = None if source is None else shared_labels(source)
-        callbacks.current().write_side_output(asked.trace, tracer.record(record.labels.get("token"), names))
-    return record.put({"x": y}, {"x": record.axes_of("x")}, formulas={"x": "hidden states of the decoder"})
+        callbacks.current().write_side_output(options.trace, tracer.record(record.labels.get("token"), names))
+    return record.with_tensors({"x": Tensor(y, record.axes_of("x"), formula="hidden states of the decoder")})

@@ -1,4 +1,4 @@
-"""The flags of decode --model: what is asked, and which of them go together."""
+"""Options of text generation: what they are, which exclude or require each other."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -30,15 +30,12 @@ EXCLUSIVE = (
     ),
 )
 REQUIRES = (("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace"))
-DEFAULT_TOKENS, DEFAULT_TRANSLATION_TOKENS = (
-    40,
-    256,
-)  # tokens unless --max-tokens says so: of a text that goes on, of one that has an end
+DEFAULT_TOKENS, DEFAULT_TRANSLATION_TOKENS = 40, 256  # of a text without an end of its own, of a translation
 
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """The flags of decode --model, by their names; None, False or () where one is not given."""
+    """The options of decode --model, by the names of its flags; None, False or () where one is not set."""
 
     model_: "Checkpoint"
     ids: Record | None = None
@@ -68,73 +65,73 @@ class GenerationOptions:
     ablate: tuple[str, ...] = ()
     dtype: str | None = None
 
-    def said(self, name: str) -> bool:
-        """Whether a flag was given."""
-        return is_given(getattr(self, name))
+    def is_set(self, name: str) -> bool:
+        """Return whether an option was given a value."""
+        return is_set(getattr(self, name))
 
     @property
-    def scores(self) -> bool:
-        """Whether given tokens are scored, and none chosen."""
+    def is_scoring(self) -> bool:
+        """Whether the tokens of a text are scored, and none are generated."""
         return self.score is not None or self.max_tokens == 0
 
     @property
-    def sampled(self) -> bool:
-        """Whether tokens are drawn."""
-        return any(map(self.said, SAMPLING_FLAGS))
+    def is_sampled(self) -> bool:
+        """Whether tokens are drawn at random."""
+        return any(map(self.is_set, SAMPLING_FLAGS))
 
     def tracer(self) -> Tracer:
-        """The visitor that the flags ask for."""
-        kept = self.trace_only or ("*",) if self.trace else ()
+        """Return the tracer that keeps, patches and ablates what the options name."""
+        patterns = self.trace_only or ("*",) if self.trace else ()
         config = self.model_.config
         steps = model.layer_plan(config, config.stacks[-1])
-        return Tracer(kept, self.patch, self.ablate, counts=head_counts(config, steps))
+        return Tracer(patterns, self.patch, self.ablate, counts=head_counts(config, steps))
 
 
-def is_given(value: Any) -> bool:
-    """Whether the value of a flag is other than that of one left out."""
+def is_set(value: Any) -> bool:
+    """Return whether the value of an option is other than that of one left out."""
     return value is not None and value is not False and not (isinstance(value, tuple) and not value)
 
 
-def check_options(asked: GenerationOptions) -> None:
-    """UsageError for flags that do not go together, and for one without the other it needs."""
+def check_options(options: GenerationOptions) -> None:
+    """Raise UsageError for options that exclude each other, and for one without the option it requires."""
     for one, other in EXCLUSIVE:
-        if asked.said(one) and asked.said(other):
+        if options.is_set(one) and options.is_set(other):
             raise UsageError(f"{flag_name(one)} and {flag_name(other)}: one or the other")
     for one, other in REQUIRES:
-        if asked.said(one) and not asked.said(other):
+        if options.is_set(one) and not options.is_set(other):
             raise UsageError(f"goes with {flag_name(other)}", flag_name(one))
     for name in ("trace", "patch"):
-        if asked.said(name) and not asked.scores:
+        if options.is_set(name) and not options.is_scoring:
             raise UsageError("is of one forward pass: --max-tokens 0, or --score TEXT", flag_name(name))
-    if asked.beam and asked.emit in ("logits", "probs"):
-        raise UsageError(f"--beam and --emit {asked.emit}: one or the other")
-    if (asked.best or 1) > (asked.beam or 1):
-        raise UsageError(f"{asked.best} of --beam {asked.beam} (expected 1 to {asked.beam})", "--best")
-    if asked.cache_out and not model.cacheable(asked.model_.config):
+    if options.beam and options.emit in ("logits", "probs"):
+        raise UsageError(f"--beam and --emit {options.emit}: one or the other")
+    if (options.best or 1) > (options.beam or 1):
+        raise UsageError(f"{options.best} of --beam {options.beam} (expected 1 to {options.beam})", "--best")
+    if options.cache_out and not model.cacheable(options.model_.config):
         raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-out")
-    files = {os.path.realpath(file) for file in (asked.trace, asked.cache_out) if file}
-    if asked.trace and asked.cache_out and len(files) == 1 and files != {os.devnull}:
-        raise UsageError(f"{asked.trace}: two results for one file: it is that of --cache-out too", "--trace")
-    if asked.score == "":
+    files = {os.path.realpath(file) for file in (options.trace, options.cache_out) if file}
+    if options.trace and options.cache_out and len(files) == 1 and files != {os.devnull}:
+        raise UsageError(f"{options.trace}: two results for one file: it is that of --cache-out too", "--trace")
+    if options.score == "":
         raise UsageError("an empty text has no score", "--score")
-    if "" in asked.stop:
+    if "" in options.stop:
         raise UsageError("an empty text", "--stop")
 
 
-def refuse_flags(asked: Mapping[str, Any], names: Sequence[str], place: str) -> None:
-    """UsageError for a flag that has no meaning here."""
+def refuse_flags(values: Mapping[str, Any], names: Sequence[str], place: str) -> None:
+    """Raise UsageError for a flag that is set and has no meaning here; place: what it requires."""
     for name in names:
-        if is_given(asked.get(name)):
+        if is_set(values.get(name)):
             raise UsageError(f"goes with {place}", flag_name(name))
 
 
-def max_new_tokens(asked: GenerationOptions) -> int:
-    """How many tokens are generated at most."""
-    if asked.max_tokens is not None:
-        return asked.max_tokens
-    return DEFAULT_TRANSLATION_TOKENS if asked.model_.config.encoder else DEFAULT_TOKENS
+def max_new_tokens(options: GenerationOptions) -> int:
+    """Return how many tokens are generated at most."""
+    if options.max_tokens is not None:
+        return options.max_tokens
+    return DEFAULT_TRANSLATION_TOKENS if options.model_.config.encoder else DEFAULT_TOKENS
 
 
-def compute_dtype(asked: GenerationOptions) -> str:
-    """The dtype that the model computes in."""
-    return asked.dtype or str(asked.model_.params["decoder.embed"]["table"].dtype.name)
+def compute_dtype(options: GenerationOptions) -> str:
+    """Return the dtype that the model computes in."""
+    return options.dtype or str(options.model_.params["decoder.embed"]["table"].dtype.name)

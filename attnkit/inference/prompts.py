@@ -1,7 +1,7 @@
-"""What a text goes on from: tokens of text, of ids or of a record, a memory for them to look at, or a cache."""
+"""Make prompts: of text, of ids or of a record, with the memory of an encoder, after a KV cache."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -9,21 +9,27 @@ from attnkit import model
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.inference import kv_cache_file, layers, masking, text_inputs
 from attnkit.inference.detokenizer import Detokenizer
+from attnkit.inference.masking import AttendedTensor
 from attnkit.inference.operands import select_tensor
 from attnkit.inference.options import GenerationOptions, compute_dtype
 from attnkit.record import Array, Labels, Record, row_labels, shared_labels
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
 
 Source = tuple[Array | None, list[str] | None]
 
 
 class Prompt(NamedTuple):
-    """What a text goes on from.
+    """What a text is generated after, or what comes before the tokens to score.
 
-    ids     all tokens so far, never none; `given`: how many of these were there before the prompt
-    memory  (S, D) what an encoder has made of the source; source: its tokens
-    cache   keys and values of the first tokens
-    text    the prompt as it was written
-    columns where the tokens of the prompt stand in the padded batch they came in, of `width` columns
+    ids      all tokens so far, at least one
+    given    how many of these come before the tokens of the prompt text: a start token, a KV cache
+    memory   (S, D) the encoder's output for the source
+    source   the tokens of the source
+    cache    keys and values of the first tokens
+    text     the prompt as written
+    columns  the columns of its tokens in the padded batch they came in, of `width` columns
     """
 
     ids: list[int]
@@ -36,109 +42,118 @@ class Prompt(NamedTuple):
     width: int = 0
 
 
+class TokenRows(NamedTuple):
+    """The rows of a padded batch of ids without padding, and the columns of their tokens (None: not padded)."""
+
+    rows: list[list[int]]
+    columns: list[Array | None]
+    is_batch: bool
+
+
 def generates_text(config: model.Config, layer: str | None) -> bool:
-    """Whether decode writes texts with this model: it has a decoder of words, and no layer of it is asked for."""
+    """Return whether decode generates text with this model: its decoder has a vocabulary, and no layer is chosen."""
     return layer is None and config.decoder is not None and config.decoder.vocab > 0
 
 
 def encodes_text(config: model.Config, layer: str | None) -> bool:
-    """Whether decode takes text for this model, though it writes none: it has an encoder of words alone."""
+    """Return whether decode takes text for a model that generates none: it has an encoder with a vocabulary alone."""
     return layer is None and config.decoder is None and config.encoder is not None and config.encoder.vocab > 0
 
 
 def make_prompts(
-    given: Sequence[str] | Record | None, asked: GenerationOptions, voice: Detokenizer
+    given: Sequence[str] | Record | None, options: GenerationOptions, detokenizer: Detokenizer
 ) -> tuple[list[Prompt], bool]:
-    """What each text begins with, and whether there is a batch of them."""
-    config = asked.model_.config
+    """Return the prompt of each text, and whether they are a batch."""
+    config = options.model_.config
     if config.encoder:
-        sources, batch = read_sources(given, asked)
-        prompts = [[]] if asked.ids is None else columned(layers.padded_ids(asked.ids), "--ids")[0]
-        if len(prompts) not in (1, len(sources)):
-            raise DataError(f"{len(prompts)} rows for {len(sources)} sources", "--ids")
-        prompts = prompts * len(sources) if len(prompts) == 1 else prompts
-        return [
-            make_prompt(prompt, *source, None, asked) for prompt, source in zip(prompts, sources, strict=True)
-        ], batch
-    if asked.memory is not None:
+        return target_prompts(given, options)
+    if options.memory is not None:
         raise UsageError(f"a {config.family} model looks at no memory", "--memory")
-    if asked.ids is not None or isinstance(given, Record):
-        prompts, columns, batch = record_prompts(given, asked)
-        made = [make_prompt(prompt, None, None, None, asked) for prompt in prompts]
-        width = given["ids"].shape[-1] if asked.ids is None and isinstance(given, Record) else 0
-        return [one._replace(columns=at, width=width) for one, at in zip(made, columns, strict=True)], batch
+    if options.ids is not None or isinstance(given, Record):
+        tokens = record_prompts(given, options)
+        width = given["ids"].shape[-1] if options.ids is None and isinstance(given, Record) else 0
+        prompts = [make_prompt(ids, options) for ids in tokens.rows]
+        pairs = zip(prompts, tokens.columns, strict=True)
+        return [prompt._replace(columns=columns, width=width) for prompt, columns in pairs], tokens.is_batch
     if not given:
-        return [make_prompt([], None, None, None, asked)], False
-    written = list(given)
-    prompts = [tokenize_prompt(text, asked, voice) for text in written]
-    made = [make_prompt(prompt, None, None, text, asked) for prompt, text in zip(prompts, written, strict=True)]
-    return made, asked.batch or len(written) > 1
+        return [make_prompt([], options)], False
+    texts = list(given)
+    prompts = [make_prompt(tokenize_prompt(text, options, detokenizer), options, text=text) for text in texts]
+    return prompts, options.batch or len(texts) > 1
 
 
-def record_prompts(
-    given: Sequence[str] | Record | None, asked: GenerationOptions
-) -> tuple[list[list[int]], Sequence[Array | None], bool]:
-    """The ids of --ids or of a record, the columns of a padded batch in which they stand, and whether they are one."""
-    if asked.ids is not None:
-        return columned(layers.padded_ids(asked.ids), "--ids")
+def target_prompts(given: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Prompt], bool]:
+    """Return the prompt of the target of each source of a translation, and whether they are a batch."""
+    sources, is_batch = read_sources(given, options)
+    rows = [[]] if options.ids is None else token_rows(layers.padded_ids(options.ids), "--ids").rows
+    if len(rows) not in (1, len(sources)):
+        raise DataError(f"{len(rows)} rows for {len(sources)} sources", "--ids")
+    rows = rows * len(sources) if len(rows) == 1 else rows
+    return [make_prompt(ids, options, source) for ids, source in zip(rows, sources, strict=True)], is_batch
+
+
+def record_prompts(given: Sequence[str] | Record | None, options: GenerationOptions) -> TokenRows:
+    """Return the ids of --ids or of a record, without padding."""
+    if options.ids is not None:
+        return token_rows(layers.padded_ids(options.ids), "--ids")
     if not isinstance(given, Record) or "ids" not in given:
         raise DataError("the record has no ids (decode --model --layer head takes its x)")
     if "memory" in given:
-        raise DataError(f"the record has a memory, and a {asked.model_.config.family} model looks at none")
-    text_inputs.check_vocabulary(given, asked.model_, "source", asked.tokenizer)
-    text_inputs.warn_ignored_input(given, asked.model_, "ids", "--layer head decodes x")
-    return columned(given, "ids")
+        raise DataError(f"the record has a memory, and a {options.model_.config.family} model looks at none")
+    text_inputs.check_vocabulary(given, options.model_, "source", options.tokenizer)
+    text_inputs.warn_ignored_input(given, options.model_, "ids", "--layer head decodes x")
+    return token_rows(given, "ids")
 
 
-def columned(given: Record, name: str) -> tuple[list[list[int]], Sequence[Array | None], bool]:
-    """The ids of a record without their padding, the columns in which they stand, and whether they are a batch."""
-    ids, mask = given["ids"], given.tensors.get("mask")
-    found = unpadded_rows(ids, mask, name)
+def token_rows(record: Record, name: str) -> TokenRows:
+    """Return the ids of a record without padding, (T,) or (B, T); name: the operand, for errors."""
+    ids, mask = record["ids"], record.get("mask")
+    rows = unpadded_rows(ids, mask, name)
     if ids.ndim == 1 or mask is None:
-        return found, [None] * len(found), ids.ndim == 2
-    return found, [np.flatnonzero(real) for real in token_mask(mask, ids.shape)], True
+        return TokenRows(rows, [None] * len(rows), ids.ndim == 2)
+    return TokenRows(rows, [np.flatnonzero(real) for real in token_mask(mask, ids.shape)], True)
 
 
 def check_prompt_ids(ids: Sequence[int], size: int) -> list[int]:
-    """The ids, once each is known to be a word."""
-    found: list[int] = model.check_ids(np.array(ids) if ids else np.zeros(0, np.int64), size).tolist()
-    return found
+    """Return the ids, once each is checked to be in a vocabulary of this size."""
+    checked: list[int] = model.check_ids(np.array(ids) if ids else np.zeros(0, np.int64), size).tolist()
+    return checked
 
 
 def make_prompt(
-    prompt: list[int], memory: Array | None, source: list[str] | None, text: str | None, asked: GenerationOptions
+    ids: list[int], options: GenerationOptions, source: Source = (None, None), text: str | None = None
 ) -> Prompt:
-    """One beginning: the prompt behind what a cache has, or behind the token that every text starts with."""
-    config = asked.model_.config
-    prompt = check_prompt_ids(prompt, config.stack("decoder").vocab)
-    if asked.cache_in is not None:
-        more = 0 if asked.max_tokens == 0 else len(prompt)
-        cache, before = kv_cache_file.read_cache(asked.cache_in, config, compute_dtype(asked), more)
-        if config.encoder:  # nobody looks at a memory whose keys are known, but there has to be one
-            memory = np.broadcast_to(np.zeros(1, compute_dtype(asked)), (1, config.width))
-        return Prompt([*before, *prompt], len(before), memory, source, cache, text)
+    """Return a prompt: ids after those of a KV cache, or after the token that every text starts with."""
+    config, (memory, names) = options.model_.config, source
+    ids = check_prompt_ids(ids, config.stack("decoder").vocab)
+    if options.cache_in is not None:
+        more = 0 if options.max_tokens == 0 else len(ids)
+        cache, before = kv_cache_file.read_cache(options.cache_in, config, compute_dtype(options), more)
+        if config.encoder:  # a placeholder: the keys of the memory are in the cache
+            memory = np.broadcast_to(np.zeros(1, compute_dtype(options)), (1, config.width))
+        return Prompt([*before, *ids], len(before), memory, names, cache, text)
     first = config.special.start if config.special.start is not None else config.special.bos
-    if first is None and (config.encoder or not prompt):
+    if first is None and (config.encoder or not ids):
         name = "decoder_start_token_id" if config.encoder else "bos_token_id"
-        raise DataError(f"nothing to begin with: an empty prompt, and no {name}", asked.model_.folder)
-    if first is not None and prompt[:1] != [first] and (config.encoder or not prompt):
-        prompt = [first, *prompt]
-    return Prompt(prompt, 1, memory, source, None, text)
+        raise DataError(f"nothing to begin with: an empty prompt, and no {name}", options.model_.folder)
+    if first is not None and ids[:1] != [first] and (config.encoder or not ids):
+        ids = [first, *ids]
+    return Prompt(ids, 1, memory, names, None, text)
 
 
-def tokenize_prompt(text: str, asked: GenerationOptions, voice: Detokenizer) -> list[int]:
-    """The ids of a text; without the token that begins a text where a cache has the beginning."""
+def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
+    """Return the ids of a text; without the start token after a KV cache."""
     try:
-        chosen = voice.tokenizer or text_inputs.tokenizer_of(asked.model_)
+        tokenizer = detokenizer.tokenizer or text_inputs.tokenizer_of(options.model_)
     except AttnkitError as error:
         raise type(error)(f"{error.problem}; --ids FILE takes ids in place of text", error.name) from None
-    ids: list[int] = text_inputs.tokenize_for_model(asked.model_, "decoder", (text,), chosen, None).ids.tolist()
-    first = asked.model_.config.special.bos
-    return ids[1:] if asked.cache_in is not None and ids[:1] == [first] else ids
+    ids: list[int] = text_inputs.tokenize_for_model(options.model_, "decoder", (text,), tokenizer, None).ids.tolist()
+    first = options.model_.config.special.bos
+    return ids[1:] if options.cache_in is not None and ids[:1] == [first] else ids
 
 
 def unpadded_rows(ids: Array, mask: Array | None, name: str) -> list[list[int]]:
-    """The rows of ids (T) or (B, T), without their padding."""
+    """Return the rows of ids (T,) or (B, T), without their padding."""
     if ids.ndim not in (1, 2):
         raise DataError(f"shape {ids.shape} is not (T) or (B, T)", name)
     table = np.atleast_2d(ids)
@@ -146,7 +161,7 @@ def unpadded_rows(ids: Array, mask: Array | None, name: str) -> list[list[int]]:
 
 
 def token_mask(mask: Array | None, shape: tuple[int, ...]) -> Array:
-    """Which tokens of a batch (B, T) are no padding, by a mask (B, 1, T) or (B, T) of it."""
+    """Return which tokens of a batch (B, T) are not padding, by its mask (B, 1, T) or (B, T)."""
     if mask is None:
         return np.ones(shape, bool)
     if mask.dtype != bool or mask.shape not in (shape, (shape[0], 1, shape[1])):
@@ -156,92 +171,97 @@ def token_mask(mask: Array | None, shape: tuple[int, ...]) -> Array:
     return mask.reshape(shape)
 
 
-def read_sources(given: Sequence[str] | Record | None, asked: GenerationOptions) -> tuple[list[Source], bool]:
-    """The memory (S, D) and the tokens of every source: given, or made of text by the encoder; is it a batch."""
-    if asked.cache_in is not None:
-        if asked.memory is not None or (any(given) if isinstance(given, tuple) else given):
+def read_sources(given: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Source], bool]:
+    """Return the memory (S, D) and the tokens of each source, as given or encoded from text; are they a batch."""
+    if options.cache_in is not None:
+        if options.memory is not None or (any(given) if isinstance(given, tuple) else given):
             raise UsageError("the cache has its source, and another one is given", "--cache-in")
         return [(None, None)], False
-    memory, mask, tokens = find_memory(given, asked)
+    memory, mask, tokens = find_memory(given, options.memory)
     if memory is None:
-        return encode_sources(given, asked)
-    if isinstance(given, Record) and memory is given.tensors.get("memory"):
-        check_own_memory(given, asked)
-    width = asked.model_.config.width
+        return encode_sources(given, options)
+    if isinstance(given, Record) and memory is given.get("memory"):
+        check_own_memory(given, options)
+    width = options.model_.config.width
     if memory.ndim not in (2, 3) or memory.shape[-1] != width:
         raise DataError(f"memory {memory.shape}: expected (S, {width}) or (B, S, {width})")
     batch = memory if memory.ndim == 3 else memory[None]
     real = token_mask(mask, batch.shape[:2])
     check_sources(real)
+    dtype = compute_dtype(options)
     return [
-        (np.ascontiguousarray(states[seen], compute_dtype(asked)), token_names(row_labels(tokens, at), seen))
-        for at, (states, seen) in enumerate(zip(batch, real, strict=True))
+        (np.ascontiguousarray(states[is_real], dtype), token_names(row_labels(tokens, row), is_real))
+        for row, (states, is_real) in enumerate(zip(batch, real, strict=True))
     ], memory.ndim == 3
 
 
 def check_sources(real: Array) -> None:
-    """DataError for a source without a token: real (B, S), True = a token, not padding."""
+    """Raise DataError for a source without a token: real (B, S), True = a token, not padding."""
     for row in np.flatnonzero(~real.any(axis=-1)):
         raise DataError(f"row {row} of the source has no token to look at")
 
 
-def check_own_memory(record: Record, asked: GenerationOptions) -> None:
-    """Checks a record with a memory: that it is not of other words, and that no work on x is lost unsaid."""
+def check_own_memory(record: Record, options: GenerationOptions) -> None:
+    """Check that the memory of a record is of this model's tokens; warn where its x is ignored."""
     if "ids" in record and record.labels.get("source") and record.labels.get("token") == record.labels["source"]:
-        text_inputs.check_vocabulary(record, asked.model_, "source", asked.tokenizer)
+        text_inputs.check_vocabulary(record, options.model_, "source", options.tokenizer)
     if "x" in record and not np.array_equal(record["x"], record["memory"]):
-        text_inputs.warn_ignored_input(record, asked.model_, "the memory", "--memory :x looks at x")
+        text_inputs.warn_ignored_input(record, options.model_, "the memory", "--memory :x looks at x")
 
 
-def encode_sources(given: Sequence[str] | Record | None, asked: GenerationOptions) -> tuple[list[Source], bool]:
-    """What the encoder makes of each text, or of each row of a record's ids; are there several."""
+def encode_sources(given: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Source], bool]:
+    """Return the encoder's output and the tokens of each text, or of each row of a record's ids; are they a batch."""
+    checkpoint, dtype = options.model_, compute_dtype(options)
     if isinstance(given, Record):
-        if "ids" not in given:
-            raise DataError("the record has no memory (encode --model makes one), and no ids")
-        text_inputs.check_vocabulary(given, asked.model_, "source", asked.tokenizer)
-        text_inputs.warn_ignored_input(given, asked.model_, "ids", "encode --model makes a memory")
-        mask, ids = given.tensors.get("mask"), given["ids"]
-        found, real, tokens = (
-            unpadded_rows(ids, mask, "ids"),
-            token_mask(mask, np.atleast_2d(ids).shape),
-            given.labels.get("token"),
-        )
-        check_sources(real)
-        names = [token_names(row_labels(tokens, at), seen) for at, seen in enumerate(real)]
-        return [(encode_ids(row, asked), named) for row, named in zip(found, names, strict=True)], ids.ndim == 2
+        rows, names = source_rows(given, options)
+        pairs = zip(rows, names, strict=True)
+        return [(encode_ids(checkpoint, row, dtype), name) for row, name in pairs], given["ids"].ndim == 2
     if not given:
-        family = asked.model_.config.family
+        family = checkpoint.config.family
         raise UsageError(f"what does it look at? a {family} model takes TEXT, a record, or --memory FILE")
-    chosen = asked.tokenizer or text_inputs.tokenizer_of(asked.model_)
-    cut = [text_inputs.tokenize_for_model(asked.model_, "encoder", (text,), chosen, None) for text in given]
-    made: list[Source] = [(encode_ids(one.ids.tolist(), asked), shared_labels(one.tokens)) for one in cut]
-    return made, asked.batch or len(given) > 1
+    tokenizer = options.tokenizer or text_inputs.tokenizer_of(checkpoint)
+    inputs = [text_inputs.tokenize_for_model(checkpoint, "encoder", (text,), tokenizer, None) for text in given]
+    return [
+        (encode_ids(checkpoint, one.ids.tolist(), dtype), shared_labels(one.tokens)) for one in inputs
+    ], options.batch or len(given) > 1
+
+
+def source_rows(record: Record, options: GenerationOptions) -> tuple[list[list[int]], list[list[str] | None]]:
+    """Return the ids of each source of a record, without padding, and their token strings."""
+    if "ids" not in record:
+        raise DataError("the record has no memory (encode --model makes one), and no ids")
+    text_inputs.check_vocabulary(record, options.model_, "source", options.tokenizer)
+    text_inputs.warn_ignored_input(record, options.model_, "ids", "encode --model makes a memory")
+    ids, mask = record["ids"], record.get("mask")
+    rows, real = unpadded_rows(ids, mask, "ids"), token_mask(mask, np.atleast_2d(ids).shape)
+    check_sources(real)
+    labels = record.labels.get("token")
+    return rows, [token_names(row_labels(labels, row), is_real) for row, is_real in enumerate(real)]
 
 
 def token_names(names: Sequence[str], real: Array) -> list[str] | None:
-    """The names of real tokens; None where there are none for all."""
-    return [name for name, kept in zip(names, real, strict=True) if kept] if len(names) == len(real) else None
+    """Return the names of real tokens; None unless every token has one."""
+    return [name for name, is_real in zip(names, real, strict=True) if is_real] if len(names) == len(real) else None
 
 
-def find_memory(given: Any, asked: GenerationOptions) -> tuple[Array | None, Array | None, Labels | None]:
-    """The memory that is given, its mask and its tokens: of --memory, else of the record."""
+def find_memory(given: Any, memory: AttendedTensor | None) -> tuple[Array | None, Array | None, Labels | None]:
+    """Return the memory, its mask and its tokens: of --memory, else of the record."""
     record = given if isinstance(given, Record) else Record({})
-    chosen = asked.memory
-    if chosen is None:
+    if memory is None:
         if "memory" not in record:
             return None, None, None
-        chosen = masking.attended_tensor(select_tensor(record, "memory"), record, "memory", own=True)
-    mask = None if chosen.mask is None else chosen.mask["x"]
+        memory = masking.attended_tensor(select_tensor(record, "memory"), record, "memory", own=True)
+    mask = None if memory.mask is None else memory.mask["x"]
     if mask is not None and mask.dtype.kind in "iu":
         mask = model.to_boolean(mask)
-    if chosen.is_given and chosen.name == "memory":  # the array itself: whether it is x is asked of it
+    if memory.is_given and memory.name == "memory":  # the array itself, so that it can be compared to x by identity
         return record["memory"], mask, record.labels.get("source")
-    return chosen["x"], mask, None
+    return memory["x"], mask, None
 
 
-def encode_ids(ids: Sequence[int], asked: GenerationOptions) -> Array:
-    """What the encoder makes of one source: ids (S,) -> (S, D)."""
-    core = layers.core_model(asked.model_)
-    context = layers.new_context(dtype=compute_dtype(asked))
-    size = core.config.stack("encoder").vocab
-    return model.run(core, model.layer_plan(core.config, "encoder"), np.array(check_prompt_ids(ids, size)), context)
+def encode_ids(checkpoint: "Checkpoint", ids: Sequence[int], dtype: str) -> Array:
+    """Return the encoder's output for one source: ids (S,) -> (S, D)."""
+    core = layers.core_model(checkpoint)
+    context = layers.new_context(dtype=dtype)
+    checked = check_prompt_ids(ids, core.config.stack("encoder").vocab)
+    return model.run(core, model.layer_plan(core.config, "encoder"), np.array(checked), context)

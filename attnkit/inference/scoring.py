@@ -1,4 +1,4 @@
-"""Texts that are given: how likely a model finds each of their tokens."""
+"""Score texts: the log-probability that a model gives each of their tokens."""
 
 from typing import NamedTuple
 
@@ -6,100 +6,109 @@ import numpy as np
 
 from attnkit import model
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import callbacks, kv_cache_file, layers, text_inputs
+from attnkit.inference import layers, text_inputs
 from attnkit.inference.detokenizer import Detokenizer, common_prefix_length
-from attnkit.inference.generate import positions_left
-from attnkit.inference.hooks import Tracer
+from attnkit.inference.generate import TextModel, positions_left, write_cache
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.prompts import Prompt, tokenize_prompt
 from attnkit.model import Array
-from attnkit.record import Labels, Record
+from attnkit.record import Labels, Record, Tensor
 
 
 class ScoredText(NamedTuple):
-    """How likely the tokens of a text are, and the intermediates of the run that were asked for."""
+    """The scores of the tokens of a text, and the intermediates of the run that the tracer kept."""
 
     record: Record
     trace: Record
 
 
-def score_text(
-    core: model.Model, start: Prompt, asked: GenerationOptions, voice: Detokenizer, tracer: Tracer
-) -> ScoredText:
-    """How likely the model finds each token after a beginning: x (T,), their ids, the rank of each among all words."""
-    ids, first = tokens_to_score(start, asked, voice)
+def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
+    """Score each token of a text after a prompt: log-probability x (T,), ids, the rank of each among all words."""
+    core, options, detokenizer, tracer = text_model
+    ids, first = tokens_to_score(prompt, options, detokenizer)
     positions_left(core.config, len(ids))
-    cache = model.KVCache() if start.cache is None and asked.cache_out else start.cache
-    read = 0 if cache is None else cache.length
-    context = layers.new_context(
-        memory=start.memory if cache is None or start.memory is None else start.memory[None],
-        cache=cache,
-        visit=tracer.visit,
-        dtype=asked.dtype,
-    )
-    tokens = np.array(ids[read:])
-    x = model.run(core, model.layer_plan(core.config, "decoder"), tokens if cache is None else tokens[None], context)
-    x = x if cache is None else x[0]
-    unasked = 0 if asked.trace or asked.patch else first - 1 - read  # the head is the most of the work
-    logits = model.head_logits(core, np.ascontiguousarray(x[unasked:]), tracer.visit)[first - 1 - read - unasked :]
+    cache = model.KVCache() if prompt.cache is None and options.cache_out else prompt.cache
+    past = 0 if cache is None else cache.length
+    x = hidden_states(text_model, prompt, cache, ids[past:])
+    skipped = 0 if options.trace or options.patch else first - 1 - past  # the head is the most of the work
+    logits = model.head_logits(core, np.ascontiguousarray(x[skipped:]), tracer.visit)[first - 1 - past - skipped :]
     tracer.check()
-    if asked.cache_out and cache is not None:
-        words = voice.spelled(ids) if voice.tokenizer else None
-        side_output = kv_cache_file.cache_record(cache, ids, words, start.source)
-        callbacks.current().write_side_output(asked.cache_out, side_output)
-    traced = Record({})
-    if asked.trace:
-        traced = tracer.record(voice.spelled(ids[read:]), start.source, voice.spelled(ids))
-    return ScoredText(score_record(logits, ids, first, asked, voice), traced)
+    if options.cache_out and cache is not None:
+        write_cache(cache, ids, text_model, prompt)
+    trace = Record({})
+    if options.trace:
+        strings = detokenizer.token_strings
+        trace = tracer.record(strings(ids[past:]), prompt.source, strings(ids))
+    return ScoredText(score_record(logits, ids, first, options, detokenizer), trace)
 
 
-def tokens_to_score(start: Prompt, asked: GenerationOptions, voice: Detokenizer) -> tuple[list[int], int]:
-    """All tokens of a text to score, and how many at its start are given."""
-    if asked.score is None:
-        silent = asked.emit in (None, "text", "ids") and not (asked.cache_out or asked.trace)
-        none_given = asked.model_.config.encoder or asked.cache_in is not None  # else the first token is a text's own
-        if silent and none_given and len(start.ids) <= start.given:
+def hidden_states(text_model: TextModel, prompt: Prompt, cache: model.KVCache | None, ids: list[int]) -> Array:
+    """Return what the decoder computes of ids after those in the cache: (T,) -> (T, D)."""
+    core, options = text_model.core, text_model.options
+    context = layers.new_context(
+        memory=prompt.memory if cache is None or prompt.memory is None else prompt.memory[None],
+        cache=cache,
+        visit=text_model.tracer.visit,
+        dtype=options.dtype,
+    )
+    tokens, plan = np.array(ids), model.layer_plan(core.config, "decoder")
+    return model.run(core, plan, tokens, context) if cache is None else model.run(core, plan, tokens[None], context)[0]
+
+
+def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Detokenizer) -> tuple[list[int], int]:
+    """Return all tokens of a text, and the index of the first one to score."""
+    if options.score is None:
+        has_no_output = options.emit in (None, "text", "ids") and not (options.cache_out or options.trace)
+        is_continued = options.model_.config.encoder or options.cache_in is not None
+        if has_no_output and is_continued and len(prompt.ids) <= prompt.given:
             raise UsageError("nothing to score; --score TEXT", "--max-tokens 0")
-        return start.ids, start.given
-    whole = (start.text or "") + asked.score
-    if start.text is None or asked.cache_in is not None:
-        more = tokenize_prompt(asked.score, asked, voice)
-        special = asked.model_.config.special
-        if asked.model_.config.encoder:
-            more = text_inputs.with_eos(more, special)
-        elif more[:1] == [special.bos]:
-            more = more[1:]
-        ids, first = [*start.ids, *more], len(start.ids)
-    else:  # cut as one text, for a token may reach over the end of the prompt
-        ids = tokenize_prompt(whole, asked, voice)
-        first = common_prefix_length(ids, tokenize_prompt(start.text, asked, voice))
+        return prompt.ids, prompt.given
+    if prompt.text is None or options.cache_in is not None:
+        ids, first = [*prompt.ids, *continuation(options, detokenizer)], len(prompt.ids)
+    else:  # tokenized as one text, as a token may cover the end of the prompt
+        ids = tokenize_prompt(prompt.text + options.score, options, detokenizer)
+        first = common_prefix_length(ids, tokenize_prompt(prompt.text, options, detokenizer))
         if first == 0:
-            ids, first = [*start.ids[:1], *ids] if not start.text else ids, 1
+            ids, first = [*prompt.ids[:1], *ids] if not prompt.text else ids, 1
     if len(ids) <= first:
         raise DataError("no token to score", "--score")
     return ids, first
 
 
-def score_record(logits: Array, ids: list[int], first: int, asked: GenerationOptions, voice: Detokenizer) -> Record:
-    """The record of the scores of tokens: logits (T + 1, N) from the token before the first one on."""
+def continuation(options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
+    """Return the ids of the text of --score as a continuation: without a start token, of a translation with an end."""
+    ids = tokenize_prompt(options.score or "", options, detokenizer)
+    special = options.model_.config.special
+    if options.model_.config.encoder:
+        return text_inputs.with_eos(ids, special)
+    return ids[1:] if ids[:1] == [special.bos] else ids
+
+
+def score_record(
+    logits: Array, ids: list[int], first: int, options: GenerationOptions, detokenizer: Detokenizer
+) -> Record:
+    """Return the record of the scores of tokens: logits (T + 1, N) from the token before the first one on."""
     words = np.array(ids[first:], dtype=np.int64)
     rows = logits[: len(words)]
-    if asked.emit in ("logits", "probs"):
-        rows, words = (logits, np.array(ids[first - 1 :], dtype=np.int64)) if asked.score is None else (rows, words)
-        made = rows if asked.emit == "logits" else model.probabilities(rows)
-        arrays, said = {"x": made, "ids": words}, asked.emit
-    elif asked.emit == "ids":
-        arrays, said = {"x": words}, "tokens"
+    if options.emit in ("logits", "probs"):
+        rows, words = (logits, np.array(ids[first - 1 :], dtype=np.int64)) if options.score is None else (rows, words)
+        x, formula = rows if options.emit == "logits" else model.probabilities(rows), options.emit
+        arrays = {"x": x, "ids": words}
+    elif options.emit == "ids":
+        arrays, formula = {"x": words}, "tokens"
     else:
         logprobs = model.score_tokens(rows, words)
         rank = (rows > np.take_along_axis(rows, words[:, None], axis=-1)).sum(axis=-1) + 1
-        arrays, said = {"x": logprobs, "ids": words, "rank": rank}, "log-probability of each token"
-    axes = {name: ("token", "vocab")[: array.ndim] for name, array in arrays.items()}
+        arrays, formula = {"x": logprobs, "ids": words, "rank": rank}, "log-probability of each token"
     labels: dict[str, Labels] = {}
-    if voice.tokenizer:
-        labels["token"] = voice.spelled([int(word) for word in words])
-        if arrays["x"].ndim == 2 and (names := voice.words()):
+    if detokenizer.tokenizer:
+        labels["token"] = detokenizer.token_strings([int(word) for word in words])
+        if arrays["x"].ndim == 2 and (names := detokenizer.words()):
             labels["vocab"] = names
-        if voice.joins:
-            labels["text"] = [voice.text(ids)]
-    return Record({}).put(arrays, axes, labels, {"x": said})
+        if detokenizer.can_decode:
+            labels["text"] = [detokenizer.text(ids)]
+    tensors = {
+        name: Tensor(array, ("token", "vocab")[: array.ndim], formula=formula * (name == "x"))
+        for name, array in arrays.items()
+    }
+    return Record({}).with_tensors(tensors, labels)
