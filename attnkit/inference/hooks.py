@@ -1,4 +1,4 @@
-"""Looking into a run of a model: intermediates by name kept, replaced, or heads switched off."""
+"""Hooks of a run of a model: trace, patch and ablate intermediates by name."""
 
 import fnmatch
 import re
@@ -9,7 +9,7 @@ from attnkit.errors import DataError, UsageError, suggest
 from attnkit.inference import intermediates
 from attnkit.record import Array, Labels, Record, join_names
 
-HEADS = ".heads"  # what the intermediate of a layer that holds its heads is called
+HEADS = ".heads"  # suffix of the intermediate that holds the heads of a layer
 INTERMEDIATE_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("hidden", "activated", "linear", "gated"), ("token", "hidden")
 )
@@ -17,13 +17,13 @@ INTERMEDIATE_AXES |= {"logits": ("token", "vocab"), "pooler": ("model",)}
 
 
 class Tracer:
-    """The visitor of a run.
+    """The hooks of a run: keep, replace and ablate intermediates.
 
-    patterns  names to keep, as in a shell; () keeps none
-    patches   name -> the array that takes the place of that intermediate
-    ablated   the heads that are set to 0, as `heads_of` reads them
-    weights   what is kept in place of weights, as `model.view` reads it; "full": the weights
-    counts    the heads of each attention layer of the run: UsageError for one to switch off that is not there
+    patterns  shell patterns of the names to keep; () keeps none
+    patches   name -> the array that replaces that intermediate
+    ablated   the heads to set to 0, as `parse_ablation` reads them
+    weights   the summary kept in place of weights, as `model.parse_weight_summary` reads it; "full": the weights
+    counts    attention layer -> its heads: UsageError for an ablated layer or head that is not among them
     """
 
     def __init__(
@@ -39,41 +39,50 @@ class Tracer:
         self._patches = dict(patches or {})
         self._ablated = parse_ablation(ablated)
         check_heads(self._ablated, counts or {})
-        self._whole = weights == "full"
-        self._met: set[str] = set()
+        self._keeps_weights = weights == "full"
+        self._names: set[str] = set()
 
     def visit(self, name: str) -> Callable[[Array], Array] | None:
-        """What to do at an intermediate: nothing, where nobody asks for it."""
-        self._met.add(name)
-        asked = name in self._patches or name in self._ablated or self.wants(name)
-        return (lambda array: self._changed(name, array)) if asked else None
+        """Return the hook of an intermediate, None where it is neither kept, patched nor ablated."""
+        self._names.add(name)
+        is_hooked = name in self._patches or name in self._ablated or self.wants(name)
+        return (lambda array: self._apply(name, array)) if is_hooked else None
 
     def wants(self, name: str) -> bool:
-        """Whether an intermediate is kept; what is said of weights goes by their name too."""
+        """Return whether an intermediate is kept; a pattern of weights keeps their summaries too."""
         weights, dot, _ = name.partition(".weights.")
-        names = [name, f"{weights}.weights"] if dot else [name] if self._whole or not name.endswith(".weights") else []
-        return any(fnmatch.fnmatchcase(one, pattern) for one in names for pattern in self._patterns)
+        names = (
+            [name, f"{weights}.weights"]
+            if dot
+            else [name]
+            if self._keeps_weights or not name.endswith(".weights")
+            else []
+        )
+        return any(fnmatch.fnmatchcase(each, pattern) for each in names for pattern in self._patterns)
 
     def check(self) -> None:
-        """UsageError for a name that the run did not come by."""
+        """Raise UsageError for a patch or a pattern that fits no intermediate of the run."""
         for name in self._patches:
-            if name not in self._met:
-                near = suggest(name, sorted(self._met)) or f" (it has {join_names(sorted(self._met), 4)})"
+            if name not in self._names:
+                near = suggest(name, sorted(self._names)) or f" (it has {join_names(sorted(self._names), 4)})"
                 raise UsageError(f"the run has no intermediate {name!r}{near}", "--patch")
         for pattern in self._patterns:
-            if not fnmatch.filter(self._met, pattern):
+            if not fnmatch.filter(self._names, pattern):
                 raise UsageError(f"{pattern!r} fits no intermediate of this run", "--trace-only")
 
     def record(self, tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None) -> Record:
-        """The intermediates kept, in the order of the run, with the tokens of its axes; keys: those of a cache too."""
+        """Return the intermediates kept, in the order of the run, with their axes and labels.
+
+        keys  the tokens of the keys, those of a KV cache among them, where they are not `tokens`
+        """
         axes = {name: intermediate_axes(name, array.ndim) for name, array in self.kept.items()}
         labels: dict[str, Labels] = {}
-        for names, found in ((("token", "query"), tokens), (("key",), keys or tokens), (("source",), source)):
-            labels |= {name: found for name in names if found}
+        for names, words in ((("token", "query"), tokens), (("key",), keys or tokens), (("source",), source)):
+            labels |= {name: words for name in names if words}
         used = {axis for names in axes.values() for axis in names}
-        return Record(self.kept, axes, {name: found for name, found in labels.items() if name in used})
+        return Record(self.kept, axes, {name: words for name, words in labels.items() if name in used})
 
-    def _changed(self, name: str, array: Array) -> Array:
+    def _apply(self, name: str, array: Array) -> Array:
         if name in self._patches:
             patch = self._patches[name]
             if patch.shape != array.shape:
@@ -89,7 +98,7 @@ class Tracer:
 
 
 def parse_ablation(ablated: Sequence[str]) -> dict[str, list[slice]]:
-    """The heads to switch off by the name of the intermediate that holds them.
+    """Return the heads to ablate, by the name of the intermediate that holds them.
 
     Each is LAYER, all its heads; LAYER:HEAD or LAYER:A:B, heads A to B - 1; or more heads of the layer before.
 
@@ -115,15 +124,16 @@ def parse_ablation(ablated: Sequence[str]) -> dict[str, list[slice]]:
 
 
 def head_counts(config: model.Config, steps: Sequence[model.Step]) -> dict[str, int]:
-    """The heads of each attention layer among some steps of a model."""
+    """Return the number of heads of each attention layer among some steps of a model."""
     layers = [step.layer for step in steps if step.tool == "attend"]
     return {layer: config.stack(model.parse_layer_name(layer)[0]).heads for layer in layers}
 
 
 def check_heads(ablated: Mapping[str, Sequence[slice]], counts: Mapping[str, int]) -> None:
-    """UsageError for a layer to switch off that is not among those of a run, or for a head of it.
+    """Raise UsageError for an ablated layer that is not in the run, or for a head that it lacks.
 
-    ablated  as `heads_of` reads them; counts: the heads of each attention layer
+    ablated  as `parse_ablation` returns them
+    counts   attention layer -> its heads
     """
     for name, chosen in ablated.items():
         layer = name.removesuffix(HEADS)
@@ -136,7 +146,7 @@ def check_heads(ablated: Mapping[str, Sequence[slice]], counts: Mapping[str, int
 
 
 def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:
-    """The axis names of an intermediate.
+    """Return the axis names of an intermediate of this rank.
 
     >>> intermediate_axes("encoder.0.self.weights", 4), intermediate_axes("decoder.0.cross.weights.received", 2)
     (('batch', 'head', 'query', 'key'), ('head', 'source'))

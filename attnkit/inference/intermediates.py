@@ -1,4 +1,4 @@
-"""What attention makes on its way: axes, formulas and labels of the intermediates."""
+"""Axes, formulas and labels of the intermediates of attention."""
 
 import warnings
 from collections.abc import Collection, Mapping
@@ -10,6 +10,7 @@ from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.record import Array, Labels, Record, shared_labels
 
+KEY_AXES = ("key", "source", "present")  # names of the key axis: of x, of a memory, with a KV cache
 QUERIES, KEYS = ("head", "query"), ("head", "key")
 ATTENTION_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(("q", "heads"), (*QUERIES, "head_dim"))
 ATTENTION_AXES |= dict.fromkeys(("k", "v", "present_key", "present_value"), (*KEYS, "head_dim"))
@@ -39,7 +40,7 @@ ATTENTION_FORMULAS = {
 
 
 def attention_axes(name: str, keys: str) -> tuple[str, ...]:
-    """The axes of an intermediate of one row of a batch, whose keys are called so.
+    """Return the axes of an intermediate of one batch row; keys: the name of its key axis.
 
     >>> attention_axes("weights", "source"), attention_axes("weights.received", "key")
     (('head', 'query', 'source'), ('head', 'key'))
@@ -48,19 +49,20 @@ def attention_axes(name: str, keys: str) -> tuple[str, ...]:
 
 
 def intermediates_in(record: Record) -> list[str]:
-    """The tensors of a record that an earlier attend has left there: by their names and their axes.
+    """Return the names of the intermediates of an earlier attend in a record, by their names and axes.
 
     >>> kept = {"weights": ("head", "query", "key"), "q": ("token", "model")}
     >>> intermediates_in(Record({"weights": np.zeros((1, 2, 2)), "q": np.zeros((2, 4))}, kept))
     ['weights']
     """
-    called = {name: {attention_axes(name, keys) for keys in ("key", "source", "present")} for name in ATTENTION_AXES}
-    found = {name: record.axes.get(name, ()) for name in record if name in ATTENTION_AXES}
-    return [name for name, axes in found.items() if axes[axes[:1] == ("batch",) :] in called[name]]
+    names = [name for name in record if name in ATTENTION_AXES]
+    axes_of = {name: record.tensor(name).axes or () for name in names}
+    unbatched = {name: axes[axes[:1] == ("batch",) :] for name, axes in axes_of.items()}
+    return [name for name in names if unbatched[name] in [attention_axes(name, keys) for keys in KEY_AXES]]
 
 
 def attention_formulas(
-    found: Mapping[str, Array],
+    arrays: Mapping[str, Array],
     weights: Mapping[str, Array],
     score: str,
     scale: float | None,
@@ -68,41 +70,44 @@ def attention_formulas(
     biased: bool,
     restricted: bool,
 ) -> dict[str, str]:
-    """The formula of every intermediate, of the output, and of attention as a whole."""
-    said = {}
+    """Return the formula of every intermediate, of the output, and of attention as a whole."""
+    formulas = {}
     for name in "qkv":
         weight, bias = (
             f" W_{name.upper()}" * (f"w{name}" in weights),
             f" + b_{name.upper()}" * (f"b{name}" in weights),
         )
-        said[name] = f"input{weight}{bias}"
-    said["scores"] = {"additive": "vₐ · tanh(Q Wₐ + K Uₐ)", "general": "Q W Kᵀ"}.get(score, "Q Kᵀ")
-    by = f" · {scale:g}" if scale is not None else f" / √{found['q'].shape[-1]}" if score == "scaled-dot" else ""
-    said["scaled"] = f"scores{by}"
-    said["capped"] = f"{softcap:g} tanh(scaled / {softcap:g})" if softcap else "as before"
+        formulas[name] = f"input{weight}{bias}"
+    formulas["scores"] = {"additive": "vₐ · tanh(Q Wₐ + K Uₐ)", "general": "Q W Kᵀ"}.get(score, "Q Kᵀ")
+    by = f" · {scale:g}" if scale is not None else f" / √{arrays['q'].shape[-1]}" if score == "scaled-dot" else ""
+    formulas["scaled"] = f"scores{by}"
+    formulas["capped"] = f"{softcap:g} tanh(scaled / {softcap:g})" if softcap else "as before"
     changes = " + bias" * biased + ", −∞ where the query may not attend, or the float mask added" * restricted
-    said["masked"] = ("capped" if softcap else "scaled") + changes if changes else "as before"
-    said["weights"] = "softmax over the keys"
-    said["heads"] = "weights V"
-    said |= ATTENTION_FORMULAS
-    said |= {"present_key": "past and new keys", "present_value": "past and new values"}
+    formulas["masked"] = ("capped" if softcap else "scaled") + changes if changes else "as before"
+    formulas["weights"] = "softmax over the keys"
+    formulas["heads"] = "weights V"
+    formulas |= ATTENTION_FORMULAS
+    formulas |= {"present_key": "past and new keys", "present_value": "past and new values"}
     projection = " W_O" * ("wo" in weights) + " + b_O" * ("bo" in weights)
-    said["output"] = ("heads" if projection or found["output"].ndim == 4 else "heads side by side") + projection
-    logits = said["scores"] + by.replace(f"√{found['q'].shape[-1]}", "√d_k")
+    formulas["output"] = ("heads" if projection or arrays["output"].ndim == 4 else "heads side by side") + projection
+    logits = formulas["scores"] + by.replace(f"√{arrays['q'].shape[-1]}", "√d_k")
     logits = f"{softcap:g} tanh({logits} / {softcap:g})" if softcap else logits
-    said["attention"] = f"softmax({logits}{' + bias' * biased}{', masked' * restricted}) V{projection}"
-    return said
+    formulas["attention"] = f"softmax({logits}{' + bias' * biased}{', masked' * restricted}) V{projection}"
+    return formulas
 
 
-def attention_labels(asking: Record, keys: Record, over: str, weights: str, count: int) -> dict[str, Labels]:
-    """Labels of queries and keys, the tokens they were made of, and of the rows that --weights chooses."""
-    found: dict[str, Labels] = {}
-    tokens = asking.labels_of("x", -2)
+def attention_labels(queries: Record, keys: Record, over: str, weights: str, count: int) -> dict[str, Labels]:
+    """Return the labels of queries and keys, the tokens they are computed from, and of the rows of --weights.
+
+    over  the name of the key axis
+    """
+    labels: dict[str, Labels] = {}
+    tokens = queries.labels_of("x", -2)
     if tokens:
-        found["query"] = tokens
-    if seen := keys.labels_of("x", -2):
-        found[over] = seen
-    return found | row_labels(weights, tokens, count)
+        labels["query"] = tokens
+    if key_tokens := keys.labels_of("x", -2):
+        labels[over] = key_tokens
+    return labels | row_labels(weights, tokens, count)
 
 
 def clear_labels(
@@ -127,7 +132,7 @@ def clear_labels(
 
 
 def row_labels(weights: str, tokens: Labels | None, count: int) -> dict[str, Labels]:
-    """What the rows are called that --weights chooses of so many queries: numbers, and tokens that hold for all texts.
+    """Return the labels of the rows that --weights chooses among `count` queries: numbers, and tokens of all texts.
 
     >>> row_labels("rows:0,-1", ["The", "cat"], 2), row_labels("rows:-1", None, 9), row_labels("stats", None, 9)
     ({'row': ['0 The', '1 cat']}, {'row': ['8']}, {})
@@ -143,16 +148,19 @@ def row_labels(weights: str, tokens: Labels | None, count: int) -> dict[str, Lab
 FULLY_MASKED = ("1 row of weights is zeros: its query", "{} rows of weights are zeros: queries")
 
 
-def warn_fully_masked_rows(blind: Array, strict: bool = False, said: tuple[str, str] = FULLY_MASKED) -> None:
-    """Say how many queries may attend to nothing, and which is the first; DataError where that is not allowed.
+def warn_fully_masked_rows(
+    is_fully_masked: Array, strict: bool = False, opening: tuple[str, str] = FULLY_MASKED
+) -> None:
+    """Warn of queries that may attend to nothing: how many, and the first; with strict, raise DataError.
 
-    blind  True where a query is one of them; `said` begins the sentence for one of them, and for more
+    is_fully_masked  True where a query is one of them
+    opening   the start of the sentence for one of them, and for more
     """
-    empty = np.argwhere(blind)
+    empty = np.argwhere(is_fully_masked)
     if not len(empty):
         return
     first = "".join(f"[{at}]" for at in empty[0])
-    problem = f"{said[len(empty) > 1].format(len(empty))} may attend to nothing (first {first})"
+    problem = f"{opening[len(empty) > 1].format(len(empty))} may attend to nothing (first {first})"
     if strict:
         raise DataError(problem)
     warnings.warn(problem, AttnkitWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""The keys and values that a decoder has made, as a record: to go on from another time."""
+"""Write and read the KV cache of a decoder as a record."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,9 @@ HALVES = ("key", "value")
 
 
 def cache_record(cache: KVCache, ids: list[int], words: list[str] | None, source: list[str] | None = None) -> Record:
-    """The record of a cache: STACK.N.self.key and .value (1, G, S, K), those of the memory, and the ids (T,) so far.
+    """Return the record of a KV cache: STACK.N.self.key and .value (1, G, S, K), those of the memory, and ids (T,).
 
-    There may be one id more than keys: a token that was chosen last, and that nothing has been predicted from.
+    There may be one id more than keys: the last token, from which none has been predicted yet.
     """
     tensors: dict[str, Array] = {"ids": np.array(ids, dtype=np.int64)}
     axes: dict[str, tuple[str, ...]] = {"ids": ("token",)}
@@ -34,9 +34,9 @@ def cache_record(cache: KVCache, ids: list[int], words: list[str] | None, source
 
 
 def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: int) -> tuple[KVCache, list[int]]:
-    """The cache of a record and its ids, once both are known to fit the model.
+    """Return the KV cache of a record and its ids, once both are checked against the model.
 
-    At least one token stays to be read: of those the record ends with, or of the `more` that follow them.
+    The keys of the last token are left out unless `more` tokens follow: at least one token has to be read.
     DataError names the tensor that does not fit; UsageError where keys change with the length of a text.
     """
     if not model.cacheable(config):
@@ -59,7 +59,7 @@ def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: i
 
 
 def expected_shapes(config: Config, length: int) -> dict[str, tuple[int | None, ...]]:
-    """Attention layer -> the shape of its keys; None: any size."""
+    """Return attention layer -> the shape of its keys; None: any size."""
     stack = config.stack("decoder")
     parts: list[tuple[str, int | None]] = [("self", length), *([("cross", None)] if stack.cross else [])]
     return {
@@ -70,11 +70,12 @@ def expected_shapes(config: Config, length: int) -> dict[str, tuple[int | None, 
 
 
 def check_cache(tensors: Mapping[str, Array], name: str, shape: tuple[int | None, ...]) -> Array:
-    """A tensor of the cache, once it is known to have this shape."""
+    """Return a tensor of the cache; DataError unless it has this shape."""
     if name not in tensors:
         raise DataError(f"no cache of this model: no tensor {name!r}", "--cache-in")
-    found = tensors[name].shape
-    if len(found) != len(shape) or any(size not in (None, one) for size, one in zip(shape, found, strict=True)):
-        wanted = ", ".join("S" if size is None else str(size) for size in shape)
-        raise DataError(f"no cache of this model: {name} has shape {found} (expected ({wanted}))", "--cache-in")
+    actual = tensors[name].shape
+    pairs = list(zip(shape, actual, strict=False))
+    if len(actual) != len(shape) or any(size not in (None, other) for size, other in pairs):
+        expected = ", ".join("S" if size is None else str(size) for size in shape)
+        raise DataError(f"no cache of this model: {name} has shape {actual} (expected ({expected}))", "--cache-in")
     return tensors[name]

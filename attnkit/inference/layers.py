@@ -1,4 +1,4 @@
-"""One layer of a published model, as the parameters of the tool that takes it."""
+"""Layers of a published model as parameters of the tools, and the context of a run."""
 
 import warnings
 from dataclasses import replace
@@ -10,13 +10,13 @@ from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError, UsageError, suggest
 from attnkit.inference import callbacks, intermediates
 from attnkit.model import Array
-from attnkit.record import Record, join_names
+from attnkit.record import Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
     from attnkit.model import Config, Context, Model
 
-LONG = 60  # tokens to be generated, from which on it pays to lay weights anew
+LONG = 60  # tokens to generate, from which a copy of weights by columns pays
 PARTS = {
     "embed": ("embed",),
     "posenc": ("positions",),
@@ -28,10 +28,9 @@ PARTS = {
 
 
 def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
-    """The layer of that name, once it is known to be one of the model and of this tool.
+    """Return the name of a layer, once it is checked to be one of the model and of this tool.
 
-    Without a name, the first layer of the model that only one stack begins with: its embedding or positions.
-    UsageError names the layers that come near.
+    Without a name, the embedding or the positions of the first stack. UsageError names the closest layers.
     """
     mine = [name for name in checkpoint.layers() if model.parse_layer_name(name)[2] in PARTS[tool]]
     if layer is None and tool in ("embed", "posenc"):
@@ -46,17 +45,17 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
 
 
 def position_layers(checkpoint: "Checkpoint") -> tuple[str, ...]:
-    """The names of what adds positions, whether or not it has parameters."""
+    """Return the names of the layers that add positions, with or without parameters."""
     return tuple(f"{stack}.positions" for stack in checkpoint.config.stacks)
 
 
 def core_model(checkpoint: "Checkpoint") -> "Model":
-    """The configuration and the parameters of a checkpoint, as the core takes them."""
+    """Return the configuration and the parameters of a checkpoint as a model."""
     return model.Model(checkpoint.config, checkpoint.params)
 
 
 def complete_model(checkpoint: "Checkpoint") -> "Model":
-    """The model to be run from end to end, with a warning where the files have layers that it leaves out."""
+    """Return the model of a checkpoint; warn of layers in its files that the configuration leaves out."""
     if unused := checkpoint.params.unused_layers():
         many = f"{len(unused)} layers of the files are" if len(unused) > 1 else "1 layer of the files is"
         said = f"{many} not read, which the configuration leaves out: {join_names(unused, 4)}"
@@ -65,7 +64,7 @@ def complete_model(checkpoint: "Checkpoint") -> "Model":
 
 
 def prepare_decoding(checkpoint: "Checkpoint", tokens: int) -> None:
-    """Lay the weights of the decoder so that they are read fastest token by token, where that pays for itself."""
+    """Copy weights of the decoder by columns, which token by token is faster, if there are tokens enough."""
     if tokens >= LONG:
         for step in model.layer_plan(checkpoint.config, "decoder"):
             if step.tool == "ffn":
@@ -78,8 +77,8 @@ def new_context(**fields: Any) -> "Context":
     return model.Context(watch=lambda step: events.on_progress(step.layer), breaks=events.on_non_finite, **fields)
 
 
-def context_from(record: Record, **known: Any) -> "Context":
-    """What a record knows of a run: its mask, the positions that follow from it, segments, grid and memory."""
+def context_from(record: Record, **fields: Any) -> "Context":
+    """Return the context of a run on a record: its mask, the positions of its tokens, segments and grid."""
     mask = record.tensors.get("mask")
     grid = record.tensors.get("grid")
     if grid is not None and (grid.shape != (2,) or grid.dtype.kind not in "iu"):
@@ -89,37 +88,37 @@ def context_from(record: Record, **known: Any) -> "Context":
         positions=padding_positions(mask),
         types=record.tensors.get("types", record.tensors.get("token_type_ids")),
         grid=None if grid is None else (int(grid[0]), int(grid[1])),
-        **known,
+        **fields,
     )
 
 
 def warn_empty_mask_rows(mask: Array | None) -> None:
-    """Say how many rows of a boolean mask let a query attend to nothing, and which is the first."""
+    """Warn of rows of a boolean mask that let a query attend to nothing: how many, and the first."""
     if mask is not None and mask.dtype == bool and mask.ndim:
-        said = "1 row of the mask is empty: its queries", "{} rows of the mask are empty: their queries"
-        intermediates.warn_fully_masked_rows(np.asarray(~mask.any(axis=-1)), said=said)
+        opening = "1 row of the mask is empty: its queries", "{} rows of the mask are empty: their queries"
+        intermediates.warn_fully_masked_rows(np.asarray(~mask.any(axis=-1)), opening=opening)
 
 
 def normalize_mask(record: Record) -> Record:
-    """The record, the mask of its padded batch as booleans (B, 1, T), in whichever of the usual forms it came.
+    """Return the record with its padding mask as booleans (B, 1, T).
 
-    mask (B, T), (B, 1, T) or (B, 1, 1, T), boolean or 0 and 1; one that names its axis `query` stays as it is.
+    mask (B, T), (B, 1, T) or (B, 1, 1, T), boolean or 0 and 1; a mask with an axis `query` is left unchanged.
     DataError for a mask of another number of tokens.
     """
     mask, ids = record.tensors.get("mask"), record.tensors.get("ids", record.tensors.get("x"))
-    if mask is None or ids is None or ids.ndim < 2 or "query" in record.axes.get("mask", ()):
+    if mask is None or ids is None or ids.ndim < 2 or "query" in (record.tensor("mask").axes or ()):
         return record
     batch, tokens = ids.shape[:2]
     if mask.ndim and mask.shape[-1] != tokens:
         raise DataError(f"mask {mask.shape} for {tokens} tokens: expected ({batch}, 1, {tokens})")
     if mask.dtype.kind == "f" or mask.shape not in ((batch, tokens), (batch, 1, tokens), (batch, 1, 1, tokens)):
         return record
-    kept = model.to_boolean(mask).reshape(batch, 1, tokens)
-    return record.put({"mask": kept}, {"mask": ("batch", "all queries", "key")})
+    padding = model.to_boolean(mask).reshape(batch, 1, tokens)
+    return record.with_tensors({"mask": Tensor(padding, ("batch", "all queries", "key"))})
 
 
 def ids_from_x(record: Record) -> Record:
-    """The record, its tensor as `ids` where that is alone and of integers: whatever it was called, it came as x.
+    """Return the record with x renamed to `ids`, if it is the only tensor and has integers.
 
     >>> list(ids_from_x(Record({"x": np.array([3, 1])})).tensors), list(ids_from_x(Record({"x": np.zeros(2)})).tensors)
     (['ids'], ['x'])
@@ -127,25 +126,25 @@ def ids_from_x(record: Record) -> Record:
     if [*record] != ["x"] or record["x"].dtype.kind not in "iu":
         return record
     ids = record["x"]
-    axes = record.axes.get("x") or ("batch", "token")[max(0, 2 - ids.ndim) :]
+    axes = record.tensor("x").axes or ("batch", "token")[max(0, 2 - ids.ndim) :]
     return replace(record, tensors={"ids": ids}, axes={"ids": axes} if len(axes) == ids.ndim else {})
 
 
 def padded_ids(given: Record) -> Record:
-    """The `ids` of an operand, which may be its x, their labels, and the mask of their padding (B, 1, T) if it has one.
+    """Return the `ids` of an operand, else its x, with their labels and their padding mask (B, 1, T) if it has one.
 
     >>> [*padded_ids(Record({"x": np.zeros((2, 3), int), "mask": np.ones((2, 3), bool)}))]
     ['ids', 'mask']
     """
     ids = given["ids"] if "ids" in given else given["x"]
-    mask = normalize_mask(given.put({"ids": ids})).tensors.get("mask")
+    mask = normalize_mask(given.with_tensors({"ids": ids})).get("mask")
     if ids.ndim != 2 or mask is None or mask.dtype != bool or mask.shape != (len(ids), 1, ids.shape[1]):
         return Record({"ids": ids}, labels=given.labels)
     return Record({"ids": ids, "mask": mask}, labels=given.labels)
 
 
 def check_pair(config: "Config", pair: str | None, given: Any) -> None:
-    """UsageError for a second text without a first, or where a model has no encoder, which reads one text only."""
+    """Raise UsageError for a second text without a first, or for a model without an encoder."""
     if pair is None:
         return
     if config.encoder is None:
@@ -155,21 +154,21 @@ def check_pair(config: "Config", pair: str | None, given: Any) -> None:
 
 
 def padding_positions(mask: Array | None) -> Array | None:
-    """The positions of the tokens of a padded batch, by the mask of its keys; None where it is no such mask."""
+    """Return the positions of the tokens of a padded batch, by its padding mask; None for another mask."""
     if mask is None or mask.ndim != 3 or mask.shape[-2] != 1 or mask.dtype != bool or mask.shape[-1] == 1:
         return None
     return model.token_positions(mask)
 
 
 def positions_after(positions: Array, mask: Array | None, past: int, count: int) -> Array:
-    """Positions of the last tokens of a padded batch, some being in a cache: by a mask of all, else after those.
+    """Return the positions of the tokens after those in a KV cache: by a padding mask of all, else `past` later.
 
     positions (B, N), mask (B, 1, P + T) or another one -> (B, T)
 
     >>> positions_after(np.array([[0, 1]]), None, past=3, count=2).tolist()
     [[3, 4]]
     """
-    found = padding_positions(mask)
-    if found is not None and found.shape[-1] == past + count:
-        return found[..., past:]
+    padded = padding_positions(mask)
+    if padded is not None and padded.shape[-1] == past + count:
+        return padded[..., past:]
     return past + positions
