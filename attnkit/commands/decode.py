@@ -253,11 +253,11 @@ def decode(
     if params is not None and table is not None:
         raise UsageError("--params and --table: one or the other")
     if model_ is not None:
-        refuse_flags(given, GENERATION_FLAGS, "a model that writes text, not with its head alone")
+        refuse_flags(given, GENERATION_FLAGS, "a model that generates text, not its head alone")
         if layer is not None:
             layers.find_layer(model_, layer, "decode")
         if isinstance(record, Record):
-            refuse_flags(given, INPUT_FLAGS, "text, not with hidden states")
+            refuse_flags(given, INPUT_FLAGS, "text, not hidden states")
             record = record if dtype is None else cast_x(record, dtype)
         record, logits, words, join = apply_head(record, asked)
         formula = "head(x)"

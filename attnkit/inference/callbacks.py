@@ -21,7 +21,7 @@ def ignore(event: Any) -> None:
 
 def refuse_side_output(path: str, record: Record) -> None:
     """Raise UsageError: the caller takes no second result."""
-    raise UsageError(f"{path}: a file is due here, not standard output")
+    raise UsageError(f"{path}: expected a file, not standard output")
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ class HeadOutput(NamedTuple):
     join: Callable[[Sequence[int]], str] | None
 
 
-def apply_head(given: Sequence[str] | Record | None, options: GenerationOptions) -> HeadOutput:
+def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions) -> HeadOutput:
     """Apply the head of a model to the hidden states of a record, or to its encoder's output for texts or an image."""
     core, config = layers.core_model(options.model_), options.model_.config
     if not config.head:
         raise UsageError(f"this {config.family} model has no head: it maps tokens to vectors", "--model")
     tracer = options.tracer()
-    record = given if isinstance(given, Record) else encode_inputs(given, options, tracer)
+    record = source if isinstance(source, Record) else encode_inputs(source, options, tracer)
     x = record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:
         raise DataError(f"x {x.shape}: expected hidden states (T, {config.width}) or (B, T, {config.width})")
@@ -48,10 +48,10 @@ def apply_head(given: Sequence[str] | Record | None, options: GenerationOptions)
     return HeadOutput(record, logits, Detokenizer(tokenizer, logits.shape[-1]).words() or [], tokenizer.decode)
 
 
-def encode_inputs(given: Sequence[str] | None, options: GenerationOptions, tracer: Tracer) -> Record:
+def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, tracer: Tracer) -> Record:
     """Return the encoder's output for texts, ids or an image, as the tool encode does."""
     inputs, base = text_inputs.model_inputs(
-        options.model_, "encoder", given, options.tokenizer, options.ids, None, options.image, options.batch
+        options.model_, "encoder", source, options.tokenizer, options.ids, None, options.image, options.batch
     )
     core = layers.complete_model(options.model_)
     context = layers.context_from(base, visit=tracer.visit, dtype=options.dtype)

@@ -22,7 +22,7 @@ class Tracer:
     patterns  shell patterns of the names to keep; () keeps none
     patches   name -> the array that replaces that intermediate
     ablated   the heads to set to 0, as `parse_ablation` reads them
-    weights   the summary kept in place of weights, as `model.parse_weight_summary` reads it; "full": the weights
+    weights   the summary saved in place of weights, as `model.parse_weight_summary` reads it; "full": the weights
     counts    attention layer -> its heads: UsageError for an ablated layer or head that is not among them
     """
 
@@ -34,7 +34,7 @@ class Tracer:
         weights: str = "full",
         counts: Mapping[str, int] | None = None,
     ) -> None:
-        self.kept: dict[str, Array] = {}
+        self.saved: dict[str, Array] = {}
         self._patterns = patterns
         self._patches = dict(patches or {})
         self._ablated = parse_ablation(ablated)
@@ -75,12 +75,12 @@ class Tracer:
 
         keys  the tokens of the keys, those of a KV cache among them, where they are not `tokens`
         """
-        axes = {name: intermediate_axes(name, array.ndim) for name, array in self.kept.items()}
+        axes = {name: intermediate_axes(name, array.ndim) for name, array in self.saved.items()}
         labels: dict[str, Labels] = {}
         for names, words in ((("token", "query"), tokens), (("key",), keys or tokens), (("source",), source)):
             labels |= {name: words for name in names if words}
         used = {axis for names in axes.values() for axis in names}
-        return Record(self.kept, axes, {name: words for name, words in labels.items() if name in used})
+        return Record(self.saved, axes, {name: words for name, words in labels.items() if name in used})
 
     def _apply(self, name: str, array: Array) -> Array:
         if name in self._patches:
@@ -93,7 +93,7 @@ class Tracer:
             for heads in self._ablated[name]:
                 array[..., heads, :, :] = 0
         if self.wants(name):
-            self.kept[name] = array
+            self.saved[name] = array
         return array
 
 
@@ -105,7 +105,7 @@ def parse_ablation(ablated: Sequence[str]) -> dict[str, list[slice]]:
     >>> parse_ablation(("encoder.3.self:5", "7:9", "encoder.4.self"))
     {'encoder.3.self.heads': [slice(5, 6, None), slice(7, 9, None)], 'encoder.4.self.heads': [slice(None, None, None)]}
     """
-    found: dict[str, list[slice]] = {}
+    heads_of: dict[str, list[slice]] = {}
     layer = ""
     for text in ablated:
         more = re.fullmatch(r"[0-9]{1,9}|[0-9]{0,9}:[0-9]{0,9}", text, re.ASCII)
@@ -119,8 +119,8 @@ def parse_ablation(ablated: Sequence[str]) -> dict[str, list[slice]]:
         chosen = slice(start, stop if between or start is None else start + 1)
         if chosen.stop is not None and chosen.stop <= (chosen.start or 0):
             raise UsageError(f"{text}: no heads from {chosen.start or 0} to before {chosen.stop}", "--ablate")
-        found.setdefault(f"{layer}{HEADS}", []).append(chosen)
-    return found
+        heads_of.setdefault(f"{layer}{HEADS}", []).append(chosen)
+    return heads_of
 
 
 def head_counts(config: model.Config, steps: Sequence[model.Step]) -> dict[str, int]:

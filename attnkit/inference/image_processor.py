@@ -1,4 +1,4 @@
-"""Images to the numbers that a model takes: read, resized, normalized."""
+"""Read, resize and normalize images for a model."""
 
 import io
 import os
@@ -22,7 +22,7 @@ LARGER = 4  # times the usual size of its images that a model is given
 
 
 def decode_image(source: Source) -> Array:
-    """The pixels of a PNG or JPEG, (height, width, 3) uint8, or the one tensor of a file of tensors."""
+    """Return the pixels of a PNG or JPEG, (height, width, 3) uint8, or the only tensor of a file of tensors."""
     if not source.peek(4).startswith(SIGNATURES):
         records = list(read(source))
         if len(records) != 1:
@@ -40,7 +40,7 @@ def decode_image(source: Source) -> Array:
 
 
 def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
-    """An image as a model takes it: float tensors as they are, pixels as its preprocessor_config.json says.
+    """Return an image as model input: floats unchanged, pixels processed as preprocessor_config.json specifies.
 
     image (C, height, width) float, or (height, width, 3) uint8 -> (C, height, width) float
     usual  height and width of the images that the model was made for
@@ -64,7 +64,7 @@ def prepare_image(image: Array, folder: str, usual: tuple[int, int]) -> Array:
 
 
 def size_of(raw: ConfigReader, usual: tuple[int, int]) -> tuple[int, int]:
-    """The height and the width that images are resized to; DataError where the model is of much smaller ones."""
+    """Return the height and width to resize images to; DataError if they are far above those of the model."""
     size = raw.values.get("size")
     inner = ConfigReader(size, raw.name) if isinstance(size, dict) else None
     height, width = (inner.get_int("height"), inner.get_int("width")) if inner else 2 * (raw.get_int("size", 224),)
@@ -75,11 +75,11 @@ def size_of(raw: ConfigReader, usual: tuple[int, int]) -> tuple[int, int]:
 
 
 def resize_image(image: Array, size: tuple[int, int], filter: int) -> Array:
-    """Pixels resized to a height and a width, by a filter of Pillow's numbering."""
+    """Return pixels resized to a height and a width, by a filter of Pillow's numbering."""
     if image.shape[:2] == size:
         return image
     with call_library("cannot be resized", "--image"):
-        made: Array = np.asarray(
+        resized: Array = np.asarray(
             import_library("PIL.Image", "image", "--image").fromarray(image).resize(size[::-1], filter)
         )
-    return made
+    return resized

@@ -50,10 +50,10 @@ def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: i
     length = min(lengths)
     if ids.ndim != 1 or not length <= ids.size <= length + 1:
         raise DataError(f"ids {ids.shape} for the keys of {length} tokens", "--cache-in")
-    kept, cache = min(length, ids.size + more - 1), KVCache()
+    length_read, cache = min(length, ids.size + more - 1), KVCache()
     for layer, shape in expected_shapes(config, length).items():
         pair = [check_cache(tensors, f"{layer}.{half}", shape).astype(dtype, copy=False) for half in HALVES]
-        cut = kept if layer.endswith("self") else None
+        cut = length_read if layer.endswith("self") else None
         cache.put(layer, *(np.ascontiguousarray(one[..., :cut, :]) for one in pair))
     return cache, [int(word) for word in ids]
 

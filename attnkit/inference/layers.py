@@ -58,8 +58,8 @@ def complete_model(checkpoint: "Checkpoint") -> "Model":
     """Return the model of a checkpoint; warn of layers in its files that the configuration leaves out."""
     if unused := checkpoint.params.unused_layers():
         many = f"{len(unused)} layers of the files are" if len(unused) > 1 else "1 layer of the files is"
-        said = f"{many} not read, which the configuration leaves out: {join_names(unused, 4)}"
-        warnings.warn(said, AttnkitWarning, stacklevel=2)
+        problem = f"{many} not read, which the configuration leaves out: {join_names(unused, 4)}"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
     return core_model(checkpoint)
 
 
@@ -130,27 +130,27 @@ def ids_from_x(record: Record) -> Record:
     return replace(record, tensors={"ids": ids}, axes={"ids": axes} if len(axes) == ids.ndim else {})
 
 
-def padded_ids(given: Record) -> Record:
+def padded_ids(record: Record) -> Record:
     """Return the `ids` of an operand, else its x, with their labels and their padding mask (B, 1, T) if it has one.
 
     >>> [*padded_ids(Record({"x": np.zeros((2, 3), int), "mask": np.ones((2, 3), bool)}))]
     ['ids', 'mask']
     """
-    ids = given["ids"] if "ids" in given else given["x"]
-    mask = normalize_mask(given.with_tensors({"ids": ids})).get("mask")
+    ids = record["ids"] if "ids" in record else record["x"]
+    mask = normalize_mask(record.with_tensors({"ids": ids})).get("mask")
     if ids.ndim != 2 or mask is None or mask.dtype != bool or mask.shape != (len(ids), 1, ids.shape[1]):
-        return Record({"ids": ids}, labels=given.labels)
-    return Record({"ids": ids, "mask": mask}, labels=given.labels)
+        return Record({"ids": ids}, labels=record.labels)
+    return Record({"ids": ids, "mask": mask}, labels=record.labels)
 
 
-def check_pair(config: "Config", pair: str | None, given: Any) -> None:
+def check_pair(config: "Config", pair: str | None, record: Any) -> None:
     """Raise UsageError for a second text without a first, or for a model without an encoder."""
     if pair is None:
         return
     if config.encoder is None:
         raise UsageError(f"a {config.family} model takes one text, not a pair", "--pair")
-    if not given or isinstance(given, Record):
-        raise UsageError("a second text goes with a first: TEXT", "--pair")
+    if not record or isinstance(record, Record):
+        raise UsageError("a second text requires a first: TEXT", "--pair")
 
 
 def padding_positions(mask: Array | None) -> Array | None:

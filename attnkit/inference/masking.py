@@ -29,8 +29,8 @@ class AttendedTensor(Record):
     source: str = ""
 
 
-def attended_tensor(found: Record, record: Record, name: str, source: str = "", own: bool = False) -> AttendedTensor:
-    """The tensor `name` of a record, which `found` holds as x, with the mask that belongs to it.
+def attended_tensor(tensor: Record, record: Record, name: str, source: str = "", own: bool = False) -> AttendedTensor:
+    """Return the tensor `name` of a record, which `tensor` holds as x, with its mask as keys.
 
     >>> memory = Record({"x": np.zeros((1, 2, 4)), "mask": np.array([[[True, False]]])})
     >>> attended_tensor(memory.only(["x"]), memory, "x").mask["x"].tolist()
@@ -39,13 +39,13 @@ def attended_tensor(found: Record, record: Record, name: str, source: str = "", 
     mask = mask_of(record, name)
     square = mask is None and has_mask_for(record, name)
     return AttendedTensor(
-        found.tensors, found.axes, found.labels, found.history,
+        tensor.tensors, tensor.axes, tensor.labels, tensor.history,
         name=name, mask=mask, square=square, is_given=own, source=source,
     )  # fmt: skip
 
 
 def mask_of(record: Record, name: str) -> Record | None:
-    """The mask of a tensor as keys: `memory_mask` for the memory, else the one row of `mask` for all queries."""
+    """Return the mask of a tensor as keys: `memory_mask` for the memory, else the only row of `mask`."""
     is_memory = "memory" in record and (name == "memory" or same(record[name], record["memory"]))
     if "memory_mask" in record and (is_memory or "memory" not in record):
         return named(record, "memory_mask", record[name])
@@ -53,7 +53,7 @@ def mask_of(record: Record, name: str) -> Record | None:
 
 
 def has_mask_for(record: Record, name: str) -> bool:
-    """Whether the record's `mask` has a column for each row of this tensor."""
+    """Return whether the record's `mask` has a column for each row of this tensor."""
     keys, mask = record[name], record.tensors.get("mask")
     if mask is None or not mask.ndim or keys.ndim < 2:
         return False
@@ -63,22 +63,22 @@ def has_mask_for(record: Record, name: str) -> bool:
 
 
 def one_row(record: Record, keys: Array) -> Record | None:
-    """The `mask` of a record as one row for all queries, (B, 1, S) or (1, S); None where its rows differ.
+    """Return the `mask` of a record as one row for all queries, (B, 1, S) or (1, S); None where its rows differ.
 
     >>> one_row(Record({"mask": np.array([[True, False], [True, False]])}), np.zeros((2, 4)))["x"].tolist()
     [[True, False]]
     """
-    found = named(record, "mask", keys)
-    mask = found["x"]
+    mask_record = named(record, "mask", keys)
+    mask = mask_record["x"]
     if mask.ndim < 2:
-        return replace(found, tensors={"x": np.atleast_2d(mask)}, axes={})
+        return replace(mask_record, tensors={"x": np.atleast_2d(mask)}, axes={})
     if not mask.shape[-2] or not (mask == mask[..., :1, :]).all():
         return None
-    return replace(found, tensors={"x": mask[..., :1, :]})
+    return replace(mask_record, tensors={"x": mask[..., :1, :]})
 
 
 def named(record: Record, name: str, tensor: Array) -> Record:
-    """A mask over the rows of a tensor as `x`, its axes named: one of a batch begins with the axis `batch`.
+    """Return a mask over the rows of a tensor as `x`, with axis names; that of a batch begins with the axis `batch`.
 
     (B, S) and (B, 1, S) without names are those of a padded batch of B rows, as encode and decode read them.
     """
@@ -96,7 +96,7 @@ def named(record: Record, name: str, tensor: Array) -> Record:
 def find_mask(
     record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, past: int, hand: bool
 ) -> Record | None:
-    """The mask of attention where no flag names one; a warning where the record has one that is not used.
+    """Return the mask of attention if no flag names one; warn if the record has a mask that is not used.
 
     queries, keys  what they come from; None: x of the record
     past           keys before those of the record
@@ -113,15 +113,15 @@ def find_mask(
     x = record["x"] if keys is None else keys["x"]
     if is_own(queries, record):
         return after(named(record, "mask", x), past, x)
-    found = one_row(record, x)
-    if found is None:
+    row = one_row(record, x)
+    if row is None:
         warn("the record's mask has a row for each of its own tokens, not for these queries, and is not used",
              "--mask :mask")  # fmt: skip
-    return found if found is None else after(found, past, x)
+    return row if row is None else after(row, past, x)
 
 
 def warn_of_square(keys: AttendedTensor) -> None:
-    """Say that a mask with a row for each token of what is attended to is not used for other queries."""
+    """Warn that a mask with a row for each token of the keys is not used for other queries."""
     is_file = not keys.is_given and keys.source not in ("", "<stdin>")
     which = f"{keys.source}: its mask" if is_file else "the mask of what is attended to"
     file = "" if keys.is_given else keys.source if is_file else "FILE"
@@ -129,7 +129,7 @@ def warn_of_square(keys: AttendedTensor) -> None:
 
 
 def find_bias(record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, hand: bool) -> Record | None:
-    """The record's `bias` for attention of its own tokens to each other; a warning where it is not used."""
+    """Return the record's `bias` for self-attention of its tokens; warn if it is not used."""
     if "bias" not in record:
         return None
     if not (is_own(queries, record) and is_own(keys, record)):
@@ -143,12 +143,12 @@ def find_bias(record: Record, queries: AttendedTensor | None, keys: AttendedTens
 
 
 def same(one: Array, other: Array) -> bool:
-    """Whether two arrays hold the same numbers, NaN included."""
+    """Return whether two arrays hold the same numbers, NaN included."""
     return one is other or np.array_equal(one, other, equal_nan=True)
 
 
 def is_own(operand: AttendedTensor | None, record: Record) -> bool:
-    """Whether the rows of an operand are the tokens of the record: its x, or a tensor of it with as many rows."""
+    """Return whether the rows of an operand are the tokens of the record: its x, or a tensor with as many rows."""
     if operand is None or (operand.is_given and operand.name == "x"):
         return True
     rows = record.tensors.get("x", operand["x"]).shape[-2:-1]
@@ -156,13 +156,13 @@ def is_own(operand: AttendedTensor | None, record: Record) -> bool:
 
 
 def fits(record: Record, name: str, keys: AttendedTensor | None) -> bool:
-    """Whether a mask or bias of the record has a column for each of the keys, so that it could be meant."""
+    """Return whether a mask or bias of the record has a column for each of the keys."""
     keys_shape = record["x"].shape if keys is None else keys["x"].shape
     return name in record and record[name].shape[-1:] == keys_shape[-2:-1]
 
 
 def after(mask: Record, past: int, x: Array) -> Record:
-    """A mask of the tokens of x with columns for the keys before them, which all may be seen.
+    """Return a mask of the tokens of x with columns for the keys before them, all visible.
 
     >>> after(Record({"x": np.array([[True, False]])}), 1, np.zeros((2, 4)))["x"].tolist()
     [[True, True, False]]
@@ -170,10 +170,10 @@ def after(mask: Record, past: int, x: Array) -> Record:
     cells = mask["x"]
     if not past or not cells.ndim or cells.shape[-1:] != x.shape[-2:-1]:
         return mask
-    seen = np.full((*cells.shape[:-1], past), 0 if cells.dtype.kind == "f" else 1, cells.dtype)
-    return replace(mask, tensors={"x": np.concatenate([seen, cells], axis=-1)})
+    past_cells = np.full((*cells.shape[:-1], past), 0 if cells.dtype.kind == "f" else 1, cells.dtype)
+    return replace(mask, tensors={"x": np.concatenate([past_cells, cells], axis=-1)})
 
 
 def warn(problem: str, hint: str) -> None:
-    """Say what attention does not use, and the flag that would."""
+    """Warn of a tensor that attention does not use, with the flag that uses it."""
     warnings.warn(f"{problem} ({hint} uses it)", AttnkitWarning, stacklevel=4)

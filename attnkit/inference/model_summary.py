@@ -1,4 +1,4 @@
-"""What a published folder holds: the choices of its model, its stored tensors, its layers."""
+"""Summarize a checkpoint folder: its configuration, its stored tensors, its layers."""
 
 import os
 import re
@@ -40,19 +40,19 @@ TAKEN_BY = PART_OF | {part: tool for tool, parts in layers.PARTS.items() for par
 
 
 def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequence[str] = ()) -> CheckpointRecord:
-    """The stored tensors of a folder, where they lie; or just a part of it, or the tensors of these names."""
+    """Return the stored tensors of a folder, memory-mapped; or those of a part of it, or of these names."""
     if part_name:
-        found = model_part(checkpoint, part_name)
+        record = model_part(checkpoint, part_name)
     elif names:
-        found = reduce(Record.joined, (read_tensor(checkpoint, name) for name in names))
+        record = reduce(Record.joined, (read_tensor(checkpoint, name) for name in names))
     else:
         stored = {name: checkpoint.tensor(name) for name in checkpoint.tensors()}
-        found = Record(stored, published_axes(checkpoint))
-    return CheckpointRecord(found.tensors, found.axes, checkpoint=checkpoint, whole=not (part_name or names))
+        record = Record(stored, published_axes(checkpoint))
+    return CheckpointRecord(record.tensors, record.axes, checkpoint=checkpoint, whole=not (part_name or names))
 
 
 def read_tensor(checkpoint: "Checkpoint", name: str) -> Record:
-    """One stored tensor by its published name, its prefix written or not, or one parameter by ours.
+    """Return one stored tensor by its published name, with or without its prefix, or one parameter by its name here.
 
     DataError lists the names that come near.
     """
@@ -64,7 +64,7 @@ def read_tensor(checkpoint: "Checkpoint", name: str) -> Record:
 
 
 def model_part(checkpoint: "Checkpoint", name: str) -> Record:
-    """One tensor; or all parameters of a layer, or of all layers whose names begin so, named after that beginning.
+    """Return one tensor, or the parameters of a layer or of all layers whose names start so, without that prefix.
 
     DataError lists the names that come near.
     """
@@ -72,18 +72,18 @@ def model_part(checkpoint: "Checkpoint", name: str) -> Record:
     chosen = [name] if name in params else [layer for layer in params if layer.startswith(f"{name}.")]
     if not chosen or params.weights.has(name):
         return read_tensor(checkpoint, name)
-    found, axes = {}, {}
+    tensors, axes = {}, {}
     for layer in chosen:
         for parameter, array in params[layer].items():
             short = f"{layer}.{parameter}".removeprefix(f"{name}.")
-            found[short], axes[short] = array, parameter_axes(checkpoint.config, layer, parameter)
-    if not found:
+            tensors[short], axes[short] = array, parameter_axes(checkpoint.config, layer, parameter)
+    if not tensors:
         raise DataError(f"{name} has no parameters", checkpoint.folder)
-    return Record(found, axes)
+    return Record(tensors, axes)
 
 
 def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
-    """The axis names of a parameter.
+    """Return the axis names of a parameter.
 
     >>> parameter_axes(Config("bert", 2), "encoder.0.self", "wq"), parameter_axes(Config("bert", 2), "head", "w")
     (('model', 'all heads'), ('model', 'vocab'))
@@ -98,8 +98,8 @@ def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
 
 
 def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
-    """The axis names of the stored tensors that a layer uses."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Return the axis names of the stored tensors that a layer uses."""
+    axes_of: dict[str, tuple[str, ...]] = {}
     for layer, names in checkpoint.params.specs.items():
         for name, entry in names.items():
             axes = parameter_axes(checkpoint.config, layer, name)
@@ -108,21 +108,21 @@ def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
             axes = (*axes[:-1], *UNFOLDED) if entry.patch_shape else axes
             stored = checkpoint.params.weights.find(entry.names)
             if stored:
-                found.setdefault(stored, (*(f"axis{i}" for i in range(entry.leading_ones)), *axes))
-    return found
+                axes_of.setdefault(stored, (*(f"axis{i}" for i in range(entry.leading_ones)), *axes))
+    return axes_of
 
 
 def model_facts(checkpoint: "Checkpoint", look: Style) -> str:
-    """The model, its stored tensors and its layers, those that are alike in one row."""
-    told = display.property_list(checkpoint.folder, facts(checkpoint), look)
-    return "\n\n".join([told, tensor_rows(checkpoint, look, fold=True), layer_table(checkpoint, look)])
+    """Render the model, its stored tensors and its layers, equal ones in one row."""
+    heading = display.property_list(checkpoint.folder, facts(checkpoint), look)
+    return "\n\n".join([heading, tensor_rows(checkpoint, look, fold=True), layer_table(checkpoint, look)])
 
 
 def tensor_rows(checkpoint: "Checkpoint", look: Style, fold: bool) -> str:
-    """The stored tensors: published name, how many of which shape, and the dtype where it is not the usual one."""
+    """Render the stored tensors: published name, count and shape, and the dtype if it is not the most common."""
     stored = checkpoint.tensors()
     usual = Counter(dtype for dtype, _ in stored.values()).most_common(1)
-    rows = alike(stored) if fold else ((name, what, 1) for name, what in stored.items())
+    rows = alike(stored) if fold else ((name, value, 1) for name, value in stored.items())
     cells = [
         [name, f"{count} × " * (count > 1) + shape_text(shape) + f" {dtype}" * (dtype != usual[0][0])]
         for name, (dtype, shape), count in rows
@@ -133,18 +133,18 @@ def tensor_rows(checkpoint: "Checkpoint", look: Style, fold: bool) -> str:
 
 
 def layer_table(checkpoint: "Checkpoint", look: Style) -> str:
-    """The names of the layers, the tool that takes each, its parameters."""
+    """Render the names of the layers, the tool of each, its parameters."""
     named = {
         layer: (TAKEN_BY[model.parse_layer_name(layer)[2]], parameters(checkpoint, layer))
         for layer in checkpoint.layers()
     }
-    cells = [[layer, tool, said] for layer, (tool, said), _ in alike(named)]
+    cells = [[layer, tool, parts] for layer, (tool, parts), _ in alike(named)]
     last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
     return display.text_table(["layer", "tool", "parameters"], cells, look, footer=last)
 
 
 def parameters(checkpoint: "Checkpoint", layer: str) -> str:
-    """The parameters of a layer, those of one shape together: `wq wk (4, 4), bq bk (4)`."""
+    """Return the parameters of a layer as text, those of one shape together: `wq wk (4, 4), bq bk (4)`."""
     by_shape: dict[tuple[int, ...], list[str]] = {}
     for name in checkpoint.params.specs[layer]:
         by_shape.setdefault(model.parameter_shape(checkpoint.config, layer, name), []).append(name)
@@ -152,7 +152,7 @@ def parameters(checkpoint: "Checkpoint", layer: str) -> str:
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """A shape as text.
+    """Return a shape as text.
 
     >>> shape_text((3, 4)), shape_text((5,))
     ('(3, 4)', '(5)')
@@ -161,24 +161,24 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 
 def alike(named: Mapping[str, What]) -> Iterator[tuple[str, What, int]]:
-    """Names that differ in their first number alone, and mean the same, as one, with their count.
+    """Yield names that differ in their first number alone and have equal values as one, with their count.
 
     >>> list(alike({"h.0.w": 4, "h.1.w": 4, "h.2.w": 5, "ln_f": 4}))
     [('h.0…1.w', 4, 2), ('h.2.w', 5, 1), ('ln_f', 4, 1)]
     """
     groups: dict[tuple[str, str, What], list[int]] = {}
-    for name, what in named.items():
-        found = NUMBER.search(name)
-        start, end = found.span() if found else (len(name), len(name))
-        groups.setdefault((name[:start], name[end:], what), []).append(int(found[0]) if found else -1)
-    for (before, after, what), numbers in groups.items():
+    for name, value in named.items():
+        match = NUMBER.search(name)
+        start, end = match.span() if match else (len(name), len(name))
+        groups.setdefault((name[:start], name[end:], value), []).append(int(match[0]) if match else -1)
+    for (before, after, value), numbers in groups.items():
         for first, last in runs(sorted(numbers)):
             number = "" if first < 0 else str(first) if first == last else f"{first}…{last}"
-            yield f"{before}{number}{after}", what, last - first + 1
+            yield f"{before}{number}{after}", value, last - first + 1
 
 
 def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """The first and the last of every run of whole numbers that follow each other.
+    """Yield the first and the last of every run of consecutive whole numbers.
 
     >>> list(runs([0, 1, 2, 5]))
     [(0, 2), (5, 5)]
@@ -189,7 +189,7 @@ def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
-    """What there is to say of a model, the empty left out."""
+    """Return the facts of a model as (name, text), without empty ones."""
     config, stored, unread = checkpoint.config, checkpoint.tensors(), checkpoint.params.unused()
     files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
     size = display.human_size(sum(map(os.path.getsize, files)))
@@ -200,39 +200,39 @@ def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
         "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}",
         "not read": f"{len(unread)} of {len(stored)} tensors: {join_names(unread, 3)}" if unread else "",
         "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
-        **{name: stack_told(config, name) for name in config.stacks},
-        "norm": norm_told(config),
+        **{name: stack_text(config, name) for name in config.stacks},
+        "norm": norm_text(config),
         "activation": config.activation + ", gated" * gated(checkpoint),
-        "positions": positions_told(config.positions),
+        "positions": positions_text(config.positions),
         "segments": f"{config.types} kinds" if config.types else "",
-        "image": image_told(config),
+        "image": image_text(config),
         "classes": named(config.classes),
-        "tokens": tokens_told(config.special),
-        "scale": scale_told(config),
+        "tokens": tokens_text(config.special),
+        "scale": scale_text(config),
     }
-    return [(name, said) for name, said in rows.items() if said]
+    return [(name, parts) for name, parts in rows.items() if parts]
 
 
-def stack_told(config: Config, name: str) -> str:
-    """The sizes of a stack and what it sees."""
+def stack_text(config: Config, name: str) -> str:
+    """Return the sizes of a stack and what it attends to."""
     stack = config.stack(name)
     shared = f", {stack.kv_heads} of keys and values" if stack.kv_heads != stack.heads else ""
-    said = [
+    parts = [
         f"{stack.layers} layer{'s' * (stack.layers != 1)}, width {config.width:,}",
         f"{stack.heads} heads of {stack.head_dim}{shared}",
         f"hidden width {stack.hidden:,}",
         f"vocabulary {stack.vocab:,}" if stack.vocab else "",
         "causal" if stack.causal else "",
         "attends to the memory" if stack.cross else "",
-        windows_told(stack.windows),
+        windows_text(stack.windows),
     ]
-    return ", ".join(filter(None, said))
+    return ", ".join(filter(None, parts))
 
 
-def windows_told(windows: tuple[int, ...]) -> str:
-    """How many keys before a query the layers see.
+def windows_text(windows: tuple[int, ...]) -> str:
+    """Return how many keys before a query the layers attend to.
 
-    >>> windows_told((5, 5)), windows_told((-1, 5)), windows_told(())
+    >>> windows_text((5, 5)), windows_text((-1, 5)), windows_text(())
     ('a window of 5 keys before the query', 'a window of 5 keys before the query in layer 1', '')
     """
     by_size = {size: [at for at, one in enumerate(windows) if one == size] for size in windows if size >= 0}
@@ -244,31 +244,31 @@ def windows_told(windows: tuple[int, ...]) -> str:
     )
 
 
-def norm_told(config: Config) -> str:
-    """Which norm stands where."""
-    said = [
+def norm_text(config: Config) -> str:
+    """Return the kind of norm and its places."""
+    parts = [
         "RMS" if config.norm == "rms" else "layer",
         "before each sub-layer (pre-norm)" if config.norm_first else "after each residual (post-norm)",
         f"eps {config.eps:g}",
         "one of the embeddings" if config.embed_norm else "",
         "one at the end" if any(config.stack(name).final_norm for name in config.stacks) else "",
     ]
-    return ", ".join(filter(None, said))
+    return ", ".join(filter(None, parts))
 
 
 def gated(checkpoint: "Checkpoint") -> bool:
-    """Whether the feed-forward networks have a gate."""
+    """Return whether the feed-forward networks have a gate."""
     return any("w3" in names for names in checkpoint.params.specs.values())
 
 
-def positions_told(positions: PositionConfig) -> str:
-    """How positions are known, and how many there are.
+def positions_text(positions: PositionConfig) -> str:
+    """Return the kind of positions and their number.
 
-    >>> positions_told(PositionConfig("learned", size=1024))
+    >>> positions_text(PositionConfig("learned", size=1024))
     'learned, at most 1,024'
     """
     order = "sines before cosines" if positions.layout == "halves" else "sine and cosine in turn"
-    rope = [f"{key} {number_told(value)}" for key, value in positions.rope.items() if key != "max_position_embeddings"]
+    rope = [f"{key} {number_text(value)}" for key, value in positions.rope.items() if key != "max_position_embeddings"]
     kinds = {
         "sinusoidal": f"sinusoidal, {order}, base {positions.base:g}",
         "rotary": ", ".join(["rotary", *rope]),
@@ -277,19 +277,19 @@ def positions_told(positions: PositionConfig) -> str:
     return kinds.get(positions.kind, positions.kind) + (f", at most {positions.size:,}" if positions.size else "")
 
 
-def number_told(value: object) -> str:
-    """A published value in a few digits.
+def number_text(value: object) -> str:
+    """Return a published value in a few digits.
 
-    >>> number_told(500000.0), number_told("yarn"), number_told([1.0, 2.5])
+    >>> number_text(500000.0), number_text("yarn"), number_text([1.0, 2.5])
     ('500000', 'yarn', '1 2.5')
     """
     if isinstance(value, list):
-        return named(tuple(map(number_told, value)), between=" ")
+        return named(tuple(map(number_text, value)), between=" ")
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def image_told(config: Config) -> str:
-    """How an image is cut."""
+def image_text(config: Config) -> str:
+    """Return the sizes of images and patches."""
     cut = config.patches
     if cut is None:
         return ""
@@ -297,13 +297,13 @@ def image_told(config: Config) -> str:
     return f"{cut.channels} channels of {size}, patches of {cut.patch_height} × {cut.patch_width}"
 
 
-def tokens_told(special: SpecialTokens) -> str:
-    """The ids that mean something.
+def tokens_text(special: SpecialTokens) -> str:
+    """Return the ids of special tokens.
 
-    >>> tokens_told(SpecialTokens(eos=(2,), bos=1))
+    >>> tokens_text(SpecialTokens(eos=(2,), bos=1))
     'begin 1, end 2'
     """
-    said = {
+    parts = {
         "begin": special.bos,
         "end": " ".join(map(str, special.eos)) or None,
         "padding": special.pad,
@@ -312,22 +312,22 @@ def tokens_told(special: SpecialTokens) -> str:
         "last is always": special.forced_eos,
         "never": " ".join(map(str, special.banned)) or None,
     }
-    return ", ".join(f"{name} {ids}" for name, ids in said.items() if ids is not None)
+    return ", ".join(f"{name} {ids}" for name, ids in parts.items() if ids is not None)
 
 
-def scale_told(config: Config) -> str:
-    """What is multiplied otherwise than usual."""
-    said = [
+def scale_text(config: Config) -> str:
+    """Return the factors that differ from the default."""
+    parts = [
         "" if config.scale is None else f"scores × {config.scale:g}",
         "scores / number of the layer" if config.scale_by_layer else "",
         "" if config.embed_scale == 1 else f"embeddings × {config.embed_scale:g}",
         "" if config.logit_scale == 1 else f"hidden states × {config.logit_scale:g} before the head",
     ]
-    return ", ".join(filter(None, said))
+    return ", ".join(filter(None, parts))
 
 
 def named(words: tuple[str, ...], between: str = ", ") -> str:
-    """The first few of some words, and how many there are.
+    """Return the first few of some words, and how many there are.
 
     >>> named(tuple("abcdefghij")), named(("cat",))
     ('a, b, c, d, e, f, g, h … (10 in all)', 'cat')

@@ -24,7 +24,7 @@ class Prompt(NamedTuple):
     """What a text is generated after, or what comes before the tokens to score.
 
     ids      all tokens so far, at least one
-    given    how many of these come before the tokens of the prompt text: a start token, a KV cache
+    prefix   how many of these come before the tokens of the prompt text: a start token, a KV cache
     memory   (S, D) the encoder's output for the source
     source   the tokens of the source
     cache    keys and values of the first tokens
@@ -33,7 +33,7 @@ class Prompt(NamedTuple):
     """
 
     ids: list[int]
-    given: int = 0
+    prefix: int = 0
     memory: Array | None = None
     source: list[str] | None = None
     cache: model.KVCache | None = None
@@ -61,30 +61,30 @@ def encodes_text(config: model.Config, layer: str | None) -> bool:
 
 
 def make_prompts(
-    given: Sequence[str] | Record | None, options: GenerationOptions, detokenizer: Detokenizer
+    source: Sequence[str] | Record | None, options: GenerationOptions, detokenizer: Detokenizer
 ) -> tuple[list[Prompt], bool]:
     """Return the prompt of each text, and whether they are a batch."""
     config = options.model_.config
     if config.encoder:
-        return target_prompts(given, options)
+        return target_prompts(source, options)
     if options.memory is not None:
-        raise UsageError(f"a {config.family} model looks at no memory", "--memory")
-    if options.ids is not None or isinstance(given, Record):
-        tokens = record_prompts(given, options)
-        width = given["ids"].shape[-1] if options.ids is None and isinstance(given, Record) else 0
+        raise UsageError(f"a {config.family} model attends to no memory", "--memory")
+    if options.ids is not None or isinstance(source, Record):
+        tokens = record_prompts(source, options)
+        width = source["ids"].shape[-1] if options.ids is None and isinstance(source, Record) else 0
         prompts = [make_prompt(ids, options) for ids in tokens.rows]
         pairs = zip(prompts, tokens.columns, strict=True)
         return [prompt._replace(columns=columns, width=width) for prompt, columns in pairs], tokens.is_batch
-    if not given:
+    if not source:
         return [make_prompt([], options)], False
-    texts = list(given)
+    texts = list(source)
     prompts = [make_prompt(tokenize_prompt(text, options, detokenizer), options, text=text) for text in texts]
     return prompts, options.batch or len(texts) > 1
 
 
-def target_prompts(given: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Prompt], bool]:
+def target_prompts(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Prompt], bool]:
     """Return the prompt of the target of each source of a translation, and whether they are a batch."""
-    sources, is_batch = read_sources(given, options)
+    sources, is_batch = read_sources(source, options)
     rows = [[]] if options.ids is None else token_rows(layers.padded_ids(options.ids), "--ids").rows
     if len(rows) not in (1, len(sources)):
         raise DataError(f"{len(rows)} rows for {len(sources)} sources", "--ids")
@@ -92,17 +92,17 @@ def target_prompts(given: Sequence[str] | Record | None, options: GenerationOpti
     return [make_prompt(ids, options, source) for ids, source in zip(rows, sources, strict=True)], is_batch
 
 
-def record_prompts(given: Sequence[str] | Record | None, options: GenerationOptions) -> TokenRows:
+def record_prompts(source: Sequence[str] | Record | None, options: GenerationOptions) -> TokenRows:
     """Return the ids of --ids or of a record, without padding."""
     if options.ids is not None:
         return token_rows(layers.padded_ids(options.ids), "--ids")
-    if not isinstance(given, Record) or "ids" not in given:
+    if not isinstance(source, Record) or "ids" not in source:
         raise DataError("the record has no ids (decode --model --layer head takes its x)")
-    if "memory" in given:
-        raise DataError(f"the record has a memory, and a {options.model_.config.family} model looks at none")
-    text_inputs.check_vocabulary(given, options.model_, "source", options.tokenizer)
-    text_inputs.warn_ignored_input(given, options.model_, "ids", "--layer head decodes x")
-    return token_rows(given, "ids")
+    if "memory" in source:
+        raise DataError(f"the record has a memory, and a {options.model_.config.family} model has no cross-attention")
+    text_inputs.check_vocabulary(source, options.model_, "source", options.tokenizer)
+    text_inputs.warn_ignored_input(source, options.model_, "ids", "--layer head decodes x")
+    return token_rows(source, "ids")
 
 
 def token_rows(record: Record, name: str) -> TokenRows:
@@ -171,17 +171,17 @@ def token_mask(mask: Array | None, shape: tuple[int, ...]) -> Array:
     return mask.reshape(shape)
 
 
-def read_sources(given: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Source], bool]:
-    """Return the memory (S, D) and the tokens of each source, as given or encoded from text; are they a batch."""
+def read_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Source], bool]:
+    """Return the memory (S, D) and the tokens of each source, as source or encoded from text; are they a batch."""
     if options.cache_in is not None:
-        if options.memory is not None or (any(given) if isinstance(given, tuple) else given):
-            raise UsageError("the cache has its source, and another one is given", "--cache-in")
+        if options.memory is not None or (any(source) if isinstance(source, tuple) else source):
+            raise UsageError("the cache has its source, and another one is specified", "--cache-in")
         return [(None, None)], False
-    memory, mask, tokens = find_memory(given, options.memory)
+    memory, mask, tokens = find_memory(source, options.memory)
     if memory is None:
-        return encode_sources(given, options)
-    if isinstance(given, Record) and memory is given.get("memory"):
-        check_own_memory(given, options)
+        return encode_sources(source, options)
+    if isinstance(source, Record) and memory is source.get("memory"):
+        check_own_memory(source, options)
     width = options.model_.config.width
     if memory.ndim not in (2, 3) or memory.shape[-1] != width:
         raise DataError(f"memory {memory.shape}: expected (S, {width}) or (B, S, {width})")
@@ -198,7 +198,7 @@ def read_sources(given: Sequence[str] | Record | None, options: GenerationOption
 def check_sources(real: Array) -> None:
     """Raise DataError for a source without a token: real (B, S), True = a token, not padding."""
     for row in np.flatnonzero(~real.any(axis=-1)):
-        raise DataError(f"row {row} of the source has no token to look at")
+        raise DataError(f"row {row} of the source has no token to attend to")
 
 
 def check_own_memory(record: Record, options: GenerationOptions) -> None:
@@ -206,24 +206,24 @@ def check_own_memory(record: Record, options: GenerationOptions) -> None:
     if "ids" in record and record.labels.get("source") and record.labels.get("token") == record.labels["source"]:
         text_inputs.check_vocabulary(record, options.model_, "source", options.tokenizer)
     if "x" in record and not np.array_equal(record["x"], record["memory"]):
-        text_inputs.warn_ignored_input(record, options.model_, "the memory", "--memory :x looks at x")
+        text_inputs.warn_ignored_input(record, options.model_, "the memory", "--memory :x attends to x")
 
 
-def encode_sources(given: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Source], bool]:
+def encode_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Source], bool]:
     """Return the encoder's output and the tokens of each text, or of each row of a record's ids; are they a batch."""
     checkpoint, dtype = options.model_, compute_dtype(options)
-    if isinstance(given, Record):
-        rows, names = source_rows(given, options)
+    if isinstance(source, Record):
+        rows, names = source_rows(source, options)
         pairs = zip(rows, names, strict=True)
-        return [(encode_ids(checkpoint, row, dtype), name) for row, name in pairs], given["ids"].ndim == 2
-    if not given:
+        return [(encode_ids(checkpoint, row, dtype), name) for row, name in pairs], source["ids"].ndim == 2
+    if not source:
         family = checkpoint.config.family
-        raise UsageError(f"what does it look at? a {family} model takes TEXT, a record, or --memory FILE")
+        raise UsageError(f"no source: a {family} model takes TEXT, a record, or --memory FILE")
     tokenizer = options.tokenizer or text_inputs.tokenizer_of(checkpoint)
-    inputs = [text_inputs.tokenize_for_model(checkpoint, "encoder", (text,), tokenizer, None) for text in given]
+    inputs = [text_inputs.tokenize_for_model(checkpoint, "encoder", (text,), tokenizer, None) for text in source]
     return [
         (encode_ids(checkpoint, one.ids.tolist(), dtype), shared_labels(one.tokens)) for one in inputs
-    ], options.batch or len(given) > 1
+    ], options.batch or len(source) > 1
 
 
 def source_rows(record: Record, options: GenerationOptions) -> tuple[list[list[int]], list[list[str] | None]]:
@@ -244,9 +244,9 @@ def token_names(names: Sequence[str], real: Array) -> list[str] | None:
     return [name for name, is_real in zip(names, real, strict=True) if is_real] if len(names) == len(real) else None
 
 
-def find_memory(given: Any, memory: AttendedTensor | None) -> tuple[Array | None, Array | None, Labels | None]:
+def find_memory(source: Any, memory: AttendedTensor | None) -> tuple[Array | None, Array | None, Labels | None]:
     """Return the memory, its mask and its tokens: of --memory, else of the record."""
-    record = given if isinstance(given, Record) else Record({})
+    record = source if isinstance(source, Record) else Record({})
     if memory is None:
         if "memory" not in record:
             return None, None, None

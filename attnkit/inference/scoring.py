@@ -60,9 +60,9 @@ def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Det
     if options.score is None:
         has_no_output = options.emit in (None, "text", "ids") and not (options.cache_out or options.trace)
         is_continued = options.model_.config.encoder or options.cache_in is not None
-        if has_no_output and is_continued and len(prompt.ids) <= prompt.given:
+        if has_no_output and is_continued and len(prompt.ids) <= prompt.prefix:
             raise UsageError("nothing to score; --score TEXT", "--max-tokens 0")
-        return prompt.ids, prompt.given
+        return prompt.ids, prompt.prefix
     if prompt.text is None or options.cache_in is not None:
         ids, first = [*prompt.ids, *continuation(options, detokenizer)], len(prompt.ids)
     else:  # tokenized as one text, as a token may cover the end of the prompt

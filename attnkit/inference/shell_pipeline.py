@@ -13,7 +13,7 @@ INPUTS = {"encoder": "source.npz", "decoder": "target.npz"}  # of a model that h
 
 
 def shell_pipeline(config: Config, folder: str, name: str) -> str:
-    """The pipeline of a layer, a sub-layer, a stack, the head, or all, ready for a shell.
+    """Return the shell pipeline of a layer, a sub-layer, a stack, the head, or all.
 
     UsageError names the parts that come near.
 
@@ -32,18 +32,18 @@ def shell_pipeline(config: Config, folder: str, name: str) -> str:
 
 
 def pipeline_parts(config: Config) -> dict[str, list[Step]]:
-    """The steps of everything that has a pipeline, by name."""
-    found: dict[str, list[Step]] = {}
+    """Return the steps of every part that has a pipeline, by its name."""
+    parts: dict[str, list[Step]] = {}
     for stack in config.stacks:
         steps = model.layer_plan(config, stack)
-        found[stack] = steps
-        found |= {f"{stack}.{n}": model.layer_steps(config, stack, n) for n in range(config.stack(stack).layers)}
-        found |= {step.layer: [step] for step in steps}
-    return found | ({"head": [HEAD]} if config.head else {})
+        parts[stack] = steps
+        parts |= {f"{stack}.{n}": model.layer_steps(config, stack, n) for n in range(config.stack(stack).layers)}
+        parts |= {step.layer: [step] for step in steps}
+    return parts | ({"head": [HEAD]} if config.head else {})
 
 
 def stack_pipeline(config: Config, folder: str, stack: str) -> str:
-    """The pipeline of a stack from its input to what the model makes of it: its memory, or its logits."""
+    """Return the pipeline of a stack from its input to its memory or logits."""
     steps = model.layer_plan(config, stack)
     stages = [
         stage_line(config, folder, step) for step in [*steps, *[HEAD] * (stack == config.stacks[-1] and config.head)]
@@ -56,7 +56,7 @@ def stack_pipeline(config: Config, folder: str, stack: str) -> str:
 
 
 def stage_line(config: Config, folder: str, step: Step) -> str:
-    """One stage on a command line.
+    """Return one stage as a command line.
 
     >>> config = Config("gpt2", 2, decoder=model.StackConfig(1, 1, 4, 1, 2))
     >>> stage_line(config, "my model", Step("layernorm", "decoder.norm"))
@@ -69,10 +69,10 @@ def stage_line(config: Config, folder: str, step: Step) -> str:
     words += ["--memory", MEMORY] if part == "cross" else []
     words += {"input": ["--residual"], "kept": ["--add", ":residual"]}.get(step.residual, [])
     words += ["--keep", "residual"] if step.keep else []
-    given = "" if step.tool != "embed" else " --image IMAGE" if config.patches else ' "TEXT"'
-    return shlex.join(words) + given
+    operand = "" if step.tool != "embed" else " --image IMAGE" if config.patches else ' "TEXT"'
+    return shlex.join(words) + operand
 
 
 def join_stages(stages: Sequence[str]) -> str:
-    """Stages as one pipeline, a line each."""
+    """Return stages as one pipeline, a line each."""
     return " \\\n  | ".join(stages)

@@ -1,4 +1,4 @@
-"""Text on its way to ids: from the command line, from standard input, or from the stage before; tokenized, padded."""
+"""Turn texts and ids into inputs of a model: tokenized, padded, checked against its vocabulary."""
 
 import itertools
 import os
@@ -13,7 +13,7 @@ from attnkit import model, tokenizers
 from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError
 from attnkit.inference import layers
 from attnkit.inference.operands import decode_text
-from attnkit.record import Array, Labels, Record, row_labels, shared_labels
+from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer, Tokens
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EncodedInputs(NamedTuple):
-    """Token ids (T) or (B, T), their spellings, their vocabulary and its size, the mask (B, 1, T), segments."""
+    """Token ids (T) or (B, T), their strings, the vocabulary and its size, the mask (B, 1, T), segments."""
 
     ids: Array
     tokens: Labels | None
@@ -31,29 +31,28 @@ class EncodedInputs(NamedTuple):
     types: Array | None = None
 
     def record(self) -> Record:
-        """The record of ids, mask and segments, without x."""
+        """Return the record of ids, mask and segments, without x."""
         axes = ("batch", "token")[2 - self.ids.ndim :]
-        labels = {} if self.tokens is None else {"token": self.tokens}
-        found = Record({}).put({"ids": self.ids}, {"ids": axes}, labels)
+        labels: dict[str, Labels] = {} if self.tokens is None else {"token": self.tokens}
+        record = Record({}).with_tensors({"ids": Tensor(self.ids, axes, labels)})
         if self.types is not None:
-            found = found.put({"types": self.types}, {"types": axes})
+            record = record.with_tensors({"types": Tensor(self.types, axes)})
         if self.mask is None:
-            return found
-        seen = {} if self.tokens is None else {"key": self.tokens}
-        return found.put(
-            {"mask": self.mask}, {"mask": ("batch", "all queries", "key")}, seen, {"mask": "token ≠ padding"}
-        )
+            return record
+        keys: dict[str, Labels] = {} if self.tokens is None else {"key": self.tokens}
+        mask = Tensor(self.mask, ("batch", "all queries", "key"), keys, "token ≠ padding")
+        return record.with_tensors({"mask": mask})
 
 
 def table_words(table: Record | None) -> list[str]:
-    """The words a table's rows are labelled with, none where they are not."""
+    """Return the labels of the rows of a table, [] without labels."""
     return shared_labels(table.labels_of("x", 0)) if table is not None and table["x"].ndim else []
 
 
-def ids_to_inputs(given: Record, vocabulary: list[str], rows: int) -> EncodedInputs:
-    """Given ids, spelled by the vocabulary where there is one, else as they are labelled; with their mask."""
-    given = layers.padded_ids(given)
-    ids = given["ids"]
+def ids_to_inputs(record: Record, vocabulary: list[str], rows: int) -> EncodedInputs:
+    """Return ids with token strings, from the vocabulary if there is one, else their labels; with their mask."""
+    record = layers.padded_ids(record)
+    ids = record["ids"]
     size = rows or len(vocabulary)
     if not size:
         raise UsageError("--ids needs the size of the vocabulary: --vocab FILE or --table FILE")
@@ -62,14 +61,14 @@ def ids_to_inputs(given: Record, vocabulary: list[str], rows: int) -> EncodedInp
         raise DataError(f"shape {checked.shape} is not (T) or (B, T)", "--ids")
     if len(vocabulary) == size:
         tokens = np.array(vocabulary, dtype=object)[checked].tolist()
-        return EncodedInputs(checked, tokens, vocabulary, size, given.tensors.get("mask"))
-    return EncodedInputs(checked, given.labels.get("token"), [], size, given.tensors.get("mask"))
+        return EncodedInputs(checked, tokens, vocabulary, size, record.tensors.get("mask"))
+    return EncodedInputs(checked, record.labels.get("token"), [], size, record.tensors.get("mask"))
 
 
 def tokenize(
     texts: Sequence[str] | str | None, tokenizer: Tokenizer, known: list[str], own: bool, batch: bool
 ) -> EncodedInputs:
-    """Texts cut into tokens and numbered; several of them padded to one length."""
+    """Tokenize texts to ids; several of them are padded to one length."""
     cut = [tokenizer.encode(text, known) for text in require_unicode(texts)]
     tokens = [one.spellings for one in cut]
     vocabulary = tokenizer.vocabulary or known or (tokenizers.distinct_tokens(tokens) if own else [])
@@ -88,16 +87,13 @@ def tokenize(
 
 
 def require_unicode(texts: Sequence[str] | str | None) -> list[str]:
-    """Texts known to be Unicode."""
-    given = [texts] if isinstance(texts, str) else texts or []
-    try:
-        return [decode_text(text.encode("utf-8", "surrogateescape"), "TEXT") for text in given]
-    except UnicodeEncodeError as error:  # from Python; a command line has no other surrogates
-        raise DataError(f"not Unicode text (character {error.start})", "TEXT") from None
+    """Return texts, once each is checked to be Unicode."""
+    strings = [texts] if isinstance(texts, str) else texts or []
+    return [decode_text(text.encode("utf-8", "surrogateescape"), "TEXT") for text in strings]
 
 
 def pad_batch(tokens: list[list[str]], ids: list[list[int]], pad: int, padding: str, batch: bool) -> EncodedInputs:
-    """One text as it is, or several as one batch, padded to the right, with its mask."""
+    """Return one text as it is, or several as one batch, padded on the right, with its mask."""
     lengths = [len(row) for row in ids]
     longest = max(lengths, default=0)
     labels = [row + [padding] * (longest - len(row)) for row in tokens]
@@ -117,9 +113,9 @@ def tokenize_for_model(
     batch: bool = False,
     target: bool = False,
 ) -> EncodedInputs:
-    """The ids that a stack of a model is given: those of texts by its own tokenizer, or given ones.
+    """Return the input ids of a stack of a model: of texts by its tokenizer, or those of --ids.
 
-    target  whether texts are put between the tokens that begin and end the target of an encoder-decoder model
+    target  whether the texts are targets of an encoder-decoder model, between its start and end tokens
     """
     config = checkpoint.config
     size = config.stack(stack).vocab
@@ -140,16 +136,16 @@ def tokenize_for_model(
     labels = [one.spellings for one in cut]
     pads = tokenizer.vocabulary[pad : pad + 1] if len(set(map(len, labels))) > 1 else []  # a vocabulary takes time
     padding = tokenizers.find_padding(pads) or tokenizers.PADDING[0]
-    found = pad_batch(labels, [one.ids or [] for one in cut], pad, padding, batch)
-    model.check_ids(found.ids, size)
+    inputs = pad_batch(labels, [one.ids or [] for one in cut], pad, padding, batch)
+    model.check_ids(inputs.ids, size)
     if pair is None:
-        return found
+        return inputs
     kinds = pad_batch(labels, [one.types or [0] * len(one.spellings) for one in cut], 0, "", batch)
-    return found._replace(types=kinds.ids)
+    return inputs._replace(types=kinds.ids)
 
 
 def decoder_input(text: Tokens, special: model.SpecialTokens, words: Sequence[str]) -> Tokens:
-    """The tokens of a text as a decoder reads them: behind its start token, and with the end.
+    """Return the tokens of a text as decoder input: after its start token, and with the end.
 
     >>> decoder_input(Tokens(["a"], [1]), model.SpecialTokens(start=2, eos=(0,)), ["</s>", "a"])
     Tokens(spellings=['2', 'a', '</s>'], ids=[2, 1, 0], types=None)
@@ -159,7 +155,7 @@ def decoder_input(text: Tokens, special: model.SpecialTokens, words: Sequence[st
 
 
 def with_eos(ids: Sequence[int], special: model.SpecialTokens) -> list[int]:
-    """The ids of a target without the token that begins a text, and with the one that ends it.
+    """Return the ids of a target without the token that begins a text, and with the one that ends it.
 
     >>> with_eos([5, 1], model.SpecialTokens(bos=5, eos=(0,))), with_eos([1, 0], model.SpecialTokens(eos=(0,)))
     ([1, 0], [1, 0])
@@ -171,9 +167,9 @@ def with_eos(ids: Sequence[int], special: model.SpecialTokens) -> list[int]:
 def check_vocabulary(
     record: Record, checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None = None, axis: str = "token"
 ) -> None:
-    """DataError for ids whose labels are not what this model calls them: they are those of another model.
+    """Raise DataError for ids whose labels differ from the token strings of this model.
 
-    Nothing is known where the ids have no labels, or where the tokenizer cannot be read.
+    Without labels, or without a readable tokenizer, nothing is checked.
     """
     ids, labels = record["ids"], record.labels.get(axis)
     rows = np.atleast_2d(ids)
@@ -194,11 +190,12 @@ CHANGING = ("--layers", "--pool", "--patch", "--ablate")
 
 
 def warn_ignored_input(record: Record, checkpoint: "Checkpoint", begins: str, instead: str) -> None:
-    """Warns where x is work that a run does not look at, because it begins from something else.
+    """Warn of an x that is the result of work and that a run ignores, as it starts from something else.
 
-    begins   what it begins from; instead: what would look at x
+    begins   what it starts from
+    instead  what uses x
 
-    It is no such work where the tokens' embeddings, or the hidden states of the whole model, are just made.
+    An x that embed or encode has just computed of the same model is no loss.
     """
     if "x" not in record or record["x"].dtype.kind not in "fV" or record.axes_of("x")[-1:] != ("model",):
         return
@@ -207,12 +204,12 @@ def warn_ignored_input(record: Record, checkpoint: "Checkpoint", begins: str, in
     )
     if last[:1] in (["embed"], ["encode"]) and is_same_model(last, checkpoint) and not {*CHANGING} & {*last}:
         return
-    said = f"x {record['x'].shape} is not looked at: the run begins again from {begins}; {instead}"
-    warnings.warn(said, AttnkitWarning, stacklevel=2)
+    problem = f"x {record['x'].shape} is ignored: the run restarts from {begins}; {instead}"
+    warnings.warn(problem, AttnkitWarning, stacklevel=2)
 
 
 def command_words(entry: Mapping[str, Any]) -> list[str]:
-    """The words of a command of the history, from the name of the tool on."""
+    """Return the words of a command of the history, from the name of the tool on."""
     try:
         return shlex.split(str(entry.get("command", "")))[1:]
     except ValueError:
@@ -227,13 +224,13 @@ def is_same_model(words: Sequence[str], checkpoint: "Checkpoint") -> bool:
 
 
 def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
-    """The tokenizer of a model, of one side of a translation; its files belong to the model's history."""
-    found: Tokenizer = checkpoint.load_companion(side, tokenizers.load_tokenizer)
-    return found
+    """Return the tokenizer of a model, for one side of a translation; its files join those of the model."""
+    tokenizer: Tokenizer = checkpoint.load_companion(side, tokenizers.load_tokenizer)
+    return tokenizer
 
 
 def vocabulary_of(checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None, size: int) -> list[str]:
-    """The words of a model by their ids; none where its tokenizer cannot be read."""
+    """Return the token strings of a model by their ids; [] if its tokenizer cannot be read."""
     try:
         words = (tokenizer or tokenizer_of(checkpoint, side)).vocabulary
     except AttnkitError:
@@ -244,14 +241,14 @@ def vocabulary_of(checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | No
 def model_inputs(
     checkpoint: "Checkpoint",
     stack: str,
-    given: Sequence[str] | str | None,
+    texts: Sequence[str] | str | None,
     tokenizer: Tokenizer | None,
     ids: Record | None,
     pair: str | None,
     image: Array | None,
     batch: bool,
 ) -> tuple[Array, Record]:
-    """What a stack of a model begins with, ids or an image, and the record of what is known of it."""
+    """Return the input of a stack of a model, ids or an image, and the record of ids, mask and segments."""
     cut = checkpoint.config.patches
     if cut:
         if image is None:
@@ -262,5 +259,5 @@ def model_inputs(
     if image is not None:
         raise UsageError(f"a {checkpoint.config.family} model takes no image", "--image")
     target = stack != checkpoint.config.stacks[0]
-    found = tokenize_for_model(checkpoint, stack, given, tokenizer, ids, pair, batch, target)
-    return found.ids, found.record()
+    inputs = tokenize_for_model(checkpoint, stack, texts, tokenizer, ids, pair, batch, target)
+    return inputs.ids, inputs.record()

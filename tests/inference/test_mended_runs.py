@@ -113,18 +113,18 @@ def test_the_target_of_a_batch_begins_with_the_start_in_every_row():
 
 LOST = {
     f"attnkit embed --model {STORY} 'Once upon' | attnkit posenc --model {STORY} | attnkit decode --model {STORY}": (
-        "x (2, 64) is not looked at: the run begins again from ids; --layer head decodes x"
+        "x (2, 64) is ignored: the run restarts from ids; --layer head decodes x"
     ),
     f"attnkit encode --model {STORY} 'Once upon' --layers 0:1 | attnkit decode --model {STORY}": "--layer head decodes",
-    f"attnkit encode --model {STORY} Once --ablate decoder.0.self:1 | attnkit decode --model {STORY}": "not looked at",
+    f"attnkit encode --model {STORY} Once --ablate decoder.0.self:1 | attnkit decode --model {STORY}": "is ignored",
     f"attnkit embed --model {FRENCH} 'le chat' | attnkit layernorm | attnkit encode --model {FRENCH}": (
-        "x (3, 64) is not looked at: the run begins again from ids; --layers A:B goes on from x"
+        "x (3, 64) is ignored: the run restarts from ids; --layers A:B goes on from x"
     ),
     f"attnkit embed --model {FRENCH} 'le chat' | attnkit layernorm | attnkit decode --model {FRENCH}": (
-        "the run begins again from ids; encode --model makes a memory"
+        "the run restarts from ids; encode --model makes a memory"
     ),
     f"attnkit encode --model {FRENCH} 'le chat' | attnkit layernorm | attnkit decode --model {FRENCH}": (
-        "the run begins again from the memory; --memory :x looks at x"
+        "the run restarts from the memory; --memory :x attends to x"
     ),
 }
 
@@ -237,7 +237,7 @@ def test_all_of_an_encoder_alone_ends_with_its_head(tmp_path):
 
 def test_a_warning_is_one_from_python_too():
     states = attnkit.layernorm(attnkit.encode("Once", model=STORY))
-    with pytest.warns(AttnkitWarning, match="is not looked at"):
+    with pytest.warns(AttnkitWarning, match="is ignored"):
         attnkit.decode(states, model=STORY, max_tokens=1)
 
 
@@ -565,7 +565,7 @@ def test_a_decoder_takes_no_pair(tool):
 
 @pytest.mark.parametrize("tool", ["encode", "embed"])
 def test_a_second_text_goes_with_a_first(tool):
-    with pytest.raises(UsageError, match="a second text goes with a first"):
+    with pytest.raises(UsageError, match="a second text requires a first"):
         getattr(attnkit, tool)(ids=[1, 2], pair="sat on", model=str(MODELS / "bert-mlm"))
 
 
