@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
 PROJECTIONS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 OTHERS = {"w1", "b1", "w2", "b2", "w3", "b3"}  # of ffn: one file may hold the weights of a whole layer
-OTHERS |= {name for score in model.SCORES.values() for name in score.needs}
+OTHERS |= {name for score in model.SCORES.values() for name in score.parameters}
 KEEP = (*STEPS, "present")
 EMIT = (*STEPS, "present_key", "present_value")
 ALWAYS = ("q", "k", "v", "present_key", "present_value")  # what costs nothing to hand back
@@ -263,7 +263,7 @@ def sorted_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str
     >>> [sorted(part) for part in sorted_parameters({"wq": np.eye(2), "w1": np.eye(2)}, "scaled-dot")]
     [[], ['wq']]
     """
-    needs = model.SCORES[score].needs
+    needs = model.SCORES[score].parameters
     known = (*PROJECTIONS, *OTHERS)
     if unknown := [name for name in params if name not in known]:
         problem = f"parameter {unknown[0]!r} is not one of {join_names(PROJECTIONS)} (it has {join_names([*params])})"

@@ -94,7 +94,7 @@ def encode(
     layers.warn_empty_mask_rows(base.tensors.get("mask"))
     context = layers.context_from(
         base,
-        visit=tracer.visit,
+        hook=tracer.visit,
         weights=how,
         dtype=dtype,
     )

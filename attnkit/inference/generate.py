@@ -47,7 +47,7 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool) -> Genera
     search = search_beams if options.beam else choose_tokens
     generation = search(predict, text_model, prompt, sampling_config(config.special, options, limit), is_only)
     best = generation.sequences[0]
-    if limit < requested and best.why == "limit":
+    if limit < requested and best.finish_reason == "limit":
         problem = f"stopped after {limit} tokens: the model has {config.positions.size} positions"
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
     if options.cache_out:
@@ -62,8 +62,8 @@ def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecod
         prompt.cache,
         memory=None if prompt.memory is None else prompt.memory[None],
         dtype=text_model.options.dtype,
-        visit=text_model.tracer.visit if text_model.options.ablate else model.no_hook,
-        breaks=callbacks.current().on_non_finite,
+        hook=text_model.tracer.visit if text_model.options.ablate else model.no_hook,
+        on_non_finite=callbacks.current().on_non_finite,
     )
 
 

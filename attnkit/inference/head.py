@@ -54,7 +54,7 @@ def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, trac
         options.model_, "encoder", source, options.tokenizer, options.ids, None, options.image, options.batch
     )
     core = layers.complete_model(options.model_)
-    context = layers.context_from(base, visit=tracer.visit, dtype=options.dtype)
+    context = layers.context_from(base, hook=tracer.visit, dtype=options.dtype)
     x = model.run(core, model.layer_plan(core.config, "encoder"), inputs, context)
     axes = ("batch", "token", "model")[3 - x.ndim :]
     return Record({"x": x}, {"x": axes}).joined(base)
@@ -74,7 +74,7 @@ def run_decoder_stack(record: Record, options: GenerationOptions) -> Record:
     tracer = options.tracer()
     for each in (record.get("mask"), mask):
         layers.warn_empty_mask_rows(each)
-    context = layers.context_from(record, memory=memory, memory_mask=mask, visit=tracer.visit)
+    context = layers.context_from(record, memory=memory, memory_mask=mask, hook=tracer.visit)
     y = model.run(core, model.layer_plan(config, "decoder"), x.astype(options.dtype or x.dtype, copy=False), context)
     tracer.check()
     if options.trace:

@@ -125,7 +125,7 @@ def parse_ablation(ablated: Sequence[str]) -> dict[str, list[slice]]:
 
 def head_counts(config: model.Config, steps: Sequence[model.Step]) -> dict[str, int]:
     """Return the number of heads of each attention layer among some steps of a model."""
-    layers = [step.layer for step in steps if step.tool == "attend"]
+    layers = [step.layer for step in steps if step.op == "attend"]
     return {layer: config.stack(model.parse_layer_name(layer)[0]).heads for layer in layers}
 
 

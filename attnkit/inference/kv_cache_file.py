@@ -54,7 +54,7 @@ def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: i
     for layer, shape in expected_shapes(config, length).items():
         pair = [check_cache(tensors, f"{layer}.{half}", shape).astype(dtype, copy=False) for half in HALVES]
         cut = length_read if layer.endswith("self") else None
-        cache.put(layer, *(np.ascontiguousarray(one[..., :cut, :]) for one in pair))
+        cache.set(layer, *(np.ascontiguousarray(one[..., :cut, :]) for one in pair))
     return cache, [int(word) for word in ids]
 
 

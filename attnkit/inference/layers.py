@@ -67,14 +67,16 @@ def prepare_decoding(checkpoint: "Checkpoint", tokens: int) -> None:
     """Copy weights of the decoder by columns, which token by token is faster, if there are tokens enough."""
     if tokens >= LONG:
         for step in model.layer_plan(checkpoint.config, "decoder"):
-            if step.tool == "ffn":
+            if step.op == "ffn":
                 checkpoint.params.to_column_major(step.layer, "w2")
 
 
 def new_context(**fields: Any) -> "Context":
     """Return the context of a run that reports its layers, and the first that is not finite, to the callbacks."""
     events = callbacks.current()
-    return model.Context(watch=lambda step: events.on_progress(step.layer), breaks=events.on_non_finite, **fields)
+    return model.Context(
+        on_step=lambda step: events.on_progress(step.layer), on_non_finite=events.on_non_finite, **fields
+    )
 
 
 def context_from(record: Record, **fields: Any) -> "Context":
@@ -86,7 +88,7 @@ def context_from(record: Record, **fields: Any) -> "Context":
     return new_context(
         mask=mask,
         positions=padding_positions(mask),
-        types=record.tensors.get("types", record.tensors.get("token_type_ids")),
+        segment_ids=record.tensors.get("types", record.tensors.get("token_type_ids")),
         grid=None if grid is None else (int(grid[0]), int(grid[1])),
         **fields,
     )

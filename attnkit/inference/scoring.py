@@ -48,7 +48,7 @@ def hidden_states(text_model: TextModel, prompt: Prompt, cache: model.KVCache | 
     context = layers.new_context(
         memory=prompt.memory if cache is None or prompt.memory is None else prompt.memory[None],
         cache=cache,
-        visit=text_model.tracer.visit,
+        hook=text_model.tracer.visit,
         dtype=options.dtype,
     )
     tokens, plan = np.array(ids), model.layer_plan(core.config, "decoder")

@@ -48,7 +48,7 @@ def stack_pipeline(config: Config, folder: str, stack: str) -> str:
     stages = [
         stage_line(config, folder, step) for step in [*steps, *[HEAD] * (stack == config.stacks[-1] and config.head)]
     ]
-    if steps and steps[0].tool != "embed":
+    if steps and steps[0].op != "embed":
         stages[0] += f" {INPUTS[stack]}"
     if stack != config.stacks[-1]:
         stages[-1] += f" -o {MEMORY}"
@@ -63,13 +63,13 @@ def stage_line(config: Config, folder: str, step: Step) -> str:
     "attnkit layernorm --model 'my model' --layer decoder.norm"
     """
     stack, _, part = model.parse_layer_name(step.layer)
-    words = ["attnkit", step.tool, "--model", folder]
-    if step.tool not in ("embed", "posenc") or stack != config.stacks[0]:
+    words = ["attnkit", step.op, "--model", folder]
+    if step.op not in ("embed", "posenc") or stack != config.stacks[0]:
         words += ["--layer", step.layer]
     words += ["--memory", MEMORY] if part == "cross" else []
-    words += {"input": ["--residual"], "kept": ["--add", ":residual"]}.get(step.residual, [])
-    words += ["--keep", "residual"] if step.keep else []
-    operand = "" if step.tool != "embed" else " --image IMAGE" if config.patches else ' "TEXT"'
+    words += {"input": ["--residual"], "saved": ["--add", ":residual"]}.get(step.adds_residual, [])
+    words += ["--keep", "residual"] if step.saves_residual else []
+    operand = "" if step.op != "embed" else " --image IMAGE" if config.patches else ' "TEXT"'
     return shlex.join(words) + operand
 
 

@@ -103,13 +103,13 @@ def attention(
     """
     options, result, dtype = options.replace(**changes), output_dtype(q), working(q, k, v)
     score, params = _find_score(options, dtype)
-    _check_shapes(q, k, v, trailing=3, same_width=score.prepared is identity)
+    _check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
     q = apply_hook(hook, "q", cast(q, dtype))
     k, v = (apply_hook(hook, name, cast_matrices(x, dtype)) for name, x in (("k", k), ("v", v)))
     keys, values = _prepend(options.past_key, k, "past_key", "K"), _prepend(options.past_value, v, "past_value", "V")
     options = _resolve(options, q, keys, keys.shape[-2] - k.shape[-2], params)
     requested = request_intermediates(keep, hook, summary)
-    left, right = score.prepared(q, keys, params)
+    left, right = score.project(q, keys, params)
     kernel = _choose_kernel(left, right, values, options, requested)
     steps = {"q": q, "k": k, "v": v, "present_key": keys, "present_value": values}
     steps |= kernel(left, right, values, options, requested)
@@ -139,7 +139,7 @@ def _choose_kernel(q: Array, k: Array, v: Array, options: AttentionOptions, requ
         return _run_dense
     if has_many and not (v.shape[-1] or requested.has_summary or requested.is_lse_returned):
         return _empty_heads
-    if SCORES[options.score].compared is dot and options.softmax_dtype is None:
+    if SCORES[options.score].score is dot and options.softmax_dtype is None:
         return _run_tiled if has_many or requested.has_summary else _run_dense
     return _run_rows if has_many else _run_dense
 
@@ -174,7 +174,7 @@ def _run_rows(q: Array, k: Array, v: Array, options: AttentionOptions, requested
 
 def _run_dense(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> dict[str, Array]:
     queries, keys = q.shape[-2], k.shape[-2]
-    scores = SCORES[options.score].compared(q, k, options.score_params or {})  # (..., H, T, S)
+    scores = SCORES[options.score].score(q, k, options.score_params or {})  # (..., H, T, S)
     offset = options.offset(queries, keys)
     allowed = dense_attention.allowed_cells(queries, keys, offset, options)
     steps = dense_attention.dense_attention(scores, v, allowed, options, requested)
@@ -191,10 +191,10 @@ def _find_score(options: AttentionOptions, dtype: DType) -> tuple[Score, dict[st
     if options.score not in SCORES:
         raise UsageError(f"score {options.score!r} (expected one of {', '.join(SCORES)})")
     score, params = SCORES[options.score], options.score_params or {}
-    missing = [name for name in score.needs if name not in params]
+    missing = [name for name in score.parameters if name not in params]
     if missing:
         raise UsageError(f"score {options.score} needs {', '.join(missing)}")
-    return score, {name: cast(params[name], dtype) for name in score.needs}
+    return score, {name: cast(params[name], dtype) for name in score.parameters}
 
 
 def _resolve(

@@ -141,14 +141,14 @@ class Config:
 class Step(NamedTuple):
     """One tool at work on one layer of a model.
 
-    residual   "input": its input is added to its result; "kept": what the norm before it kept; "": nothing
+    residual   "input": its input is added to its result; "saved": what the norm before it kept; "": nothing
     keep       a norm that keeps its input for the residual after it
     """
 
-    tool: str
+    op: str
     layer: str
-    residual: str = ""
-    keep: bool = False
+    adds_residual: str = ""
+    saves_residual: bool = False
 
 
 SUBLAYERS = (("self", "attend"), ("cross", "attend"), ("ffn", "ffn"))
@@ -163,9 +163,9 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
     """
     parts = [part for part in SUBLAYERS if part[0] != "cross" or config.stack(stack).cross]
     steps = []
-    for order, (name, tool) in enumerate(parts, start=1):
-        norm = Step("layernorm", f"{stack}.{number}.norm{order}", keep=config.norm_first)
-        work = Step(tool, f"{stack}.{number}.{name}", "kept" if config.norm_first else "input")
+    for order, (name, op) in enumerate(parts, start=1):
+        norm = Step("layernorm", f"{stack}.{number}.norm{order}", saves_residual=config.norm_first)
+        work = Step(op, f"{stack}.{number}.{name}", "saved" if config.norm_first else "input")
         steps += [norm, work] if config.norm_first else [work, norm]
     return steps
 
@@ -175,7 +175,7 @@ def layer_plan(config: Config, stack: str) -> list[Step]:
 
     >>> small = StackConfig(layers=0, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
     >>> config = Config("gpt2", 2, decoder=small, positions=PositionConfig("learned"))
-    >>> [step.tool for step in layer_plan(config, "decoder")]
+    >>> [step.op for step in layer_plan(config, "decoder")]
     ['embed', 'posenc', 'layernorm']
     """
     chosen = config.stack(stack)

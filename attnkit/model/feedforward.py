@@ -120,7 +120,7 @@ def feed_forward(
     *,
     activation: str = "relu",
     keep: Collection[str] | None = None,
-    visit: Hook = no_hook,
+    hook: Hook = no_hook,
 ) -> dict[str, Array]:
     """activation(x W1 + b1) W2 + b2, the same for every position; gated by x W3 + b3 where w3 is given.
 
@@ -141,15 +141,15 @@ def feed_forward(
         raise DataError(f"w3 {shown(w3.shape)} and w1 {shown(w1.shape)}: shapes differ")
     given = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
     result, x = output_dtype(x), cast(x, working(*given))
-    steps = {"hidden": apply_hook(visit, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}
+    steps = {"hidden": apply_hook(hook, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}
     inner = apply_hook(
-        visit, "activated", apply_activation(activation, steps["hidden"], spent=not is_requested(keep, visit, "hidden"))
+        hook, "activated", apply_activation(activation, steps["hidden"], spent=not is_requested(keep, hook, "hidden"))
     )
     steps["activated"] = inner
     if w3 is not None:
-        steps["linear"] = apply_hook(visit, "linear", linear(x, w3, b3, names=("x", "w3", "b3")))
-        gated = np.multiply(inner, steps["linear"], out=None if is_requested(keep, visit, "activated") else inner)
-        inner = steps["gated"] = apply_hook(visit, "gated", gated)
-    steps["output"] = apply_hook(visit, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2")))
+        steps["linear"] = apply_hook(hook, "linear", linear(x, w3, b3, names=("x", "w3", "b3")))
+        gated = np.multiply(inner, steps["linear"], out=None if is_requested(keep, hook, "activated") else inner)
+        inner = steps["gated"] = apply_hook(hook, "gated", gated)
+    steps["output"] = apply_hook(hook, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2")))
     kept = [name for name in steps if name == "output" or keep is None or name in keep]
     return {name: steps[name].astype(result, copy=False) for name in kept}

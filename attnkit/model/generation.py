@@ -41,7 +41,7 @@ class NextTokenModel(Protocol):
     def __call__(self, tokens: Array) -> Array:
         """The logits of the next token, after these that follow all before: tokens (B, T) -> (B, N)."""
 
-    def reorder(self, rows: Array) -> None:
+    def reorder_cache(self, rows: Array) -> None:
         """Makes row i what row rows[i] was; there may be more rows than before, or fewer: rows (B,)."""
 
 
@@ -111,13 +111,13 @@ class GeneratedText(NamedTuple):
 
     ids        the new tokens, with the one that ended it
     logprobs   of each the log-probability that the model itself gave it, before any filter
-    why        it ended: "eos", "stop" or "limit"; "" while it has not
+    finish_reason  "eos", "stop" or "limit"; "" while it runs
     score      the sum of these; of a beam what beams are ranked by, after filters and penalty
     """
 
     ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
-    why: str = ""
+    finish_reason: str = ""
     score: float = 0.0
 
 
@@ -174,7 +174,7 @@ def generate(
     past, filters = _begin(prompt, settings)
     if settings.sampled and rng is None:
         raise UsageError("nothing to sample with (expected a random generator)")
-    tokens, result = past, GeneratedText(why="limit")
+    tokens, result = past, GeneratedText(finish_reason="limit")
     for step in range(settings.limit):
         logits = predict(tokens)
         _check(logits, step, settings)
@@ -185,9 +185,9 @@ def generate(
         result = _longer(result, chosen, logprob, result.score + logprob)
         if seen:
             seen(StepInfo(step, logits[0], told, chosen, logprob))
-        why = _ending(result.ids, settings, stop)
-        if why:
-            return result._replace(why=why)
+        reason = _ending(result.ids, settings, stop)
+        if reason:
+            return result._replace(finish_reason=reason)
         tokens = np.array([[chosen]])
         past = np.concatenate([past, tokens], axis=1)
     return result
@@ -221,7 +221,7 @@ def beam_search(
     >>> class Model:  # 0 is likeliest after everything but 0, and after 0 nothing is likely
     ...     def __call__(self, tokens):
     ...         return np.log(np.array([[0.3, 0.3, 0.4], [0.45, 0.1, 0.45], [0.9, 0.05, 0.05]])[tokens[:, -1]])
-    ...     def reorder(self, rows):
+    ...     def reorder_cache(self, rows):
     ...         pass
     >>> [beam.ids for beam in beam_search(Model(), [0], SamplingConfig(limit=2), beams=2, returned=2)]
     [(2, 0), (0, 2)]
@@ -240,10 +240,10 @@ def beam_search(
         going: list[tuple[int, GeneratedText]] = []
         for place, (row, word) in enumerate(_best(sums, looked_at, step)):
             beam = _longer(running[row], word, float(logs[row, word]), float(sums[row, word]))
-            why = _ending(beam.ids, settings, stop) or ("limit" if step + 1 == settings.limit else "")
-            if why and place < beams:
-                finished.append(beam._replace(why=why, score=rank(beam.score, step + 1)))
-            elif not why and len(going) < beams:
+            reason = _ending(beam.ids, settings, stop) or ("limit" if step + 1 == settings.limit else "")
+            if reason and place < beams:
+                finished.append(beam._replace(finish_reason=reason, score=rank(beam.score, step + 1)))
+            elif not reason and len(going) < beams:
                 going.append((row, beam))
         finished = sorted(finished, key=lambda beam: -beam.score)[:beams]
         rows, running = [row for row, _ in going], [beam for _, beam in going]
@@ -253,10 +253,10 @@ def beam_search(
         if not running or (full and rank(running[0].score, step + 1) <= finished[-1].score):
             break
         if rows != list(range(len(past))):
-            predict.reorder(np.array(rows))
+            predict.reorder_cache(np.array(rows))
         tokens = np.array([beam.ids[-1:] for beam in running])
         past = np.concatenate([past[rows], tokens], axis=1)
-    return finished[:returned] or [GeneratedText(why="limit")]
+    return finished[:returned] or [GeneratedText(finish_reason="limit")]
 
 
 def gnmt_penalty(exponent: float) -> Penalty:

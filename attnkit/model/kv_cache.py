@@ -1,4 +1,4 @@
-"""The keys and values of the tokens before, so that each new token is computed alone."""
+"""The KV cache: keys and values of earlier tokens, so that only new tokens are computed."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,15 +9,15 @@ from attnkit.model.checks import shown
 from attnkit.model.dtypes import Array
 
 Pair = tuple[Array, Array]
-ROOM = 64  # positions that a buffer begins with; a full one doubles
+INITIAL = 64  # positions that a new buffer has; a full one doubles
 
 
 class KVCache:
-    """Keys and values (..., G, S, K) of every attention layer: of the tokens so far, and of the memory.
+    """Keys and values (..., G, S, K) of every attention layer, of the tokens so far and of the memory.
 
     >>> cache, two = KVCache(), np.ones((1, 2, 4))
-    >>> _ = cache.extend("decoder.0.self", two, two)
-    >>> keys, values, past = cache.extend("decoder.0.self", two, two)
+    >>> _ = cache.append("decoder.0.self", two, two)
+    >>> keys, values, past = cache.append("decoder.0.self", two, two)
     >>> keys.shape, past
     ((1, 4, 4), 2)
     """
@@ -28,54 +28,54 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """How many tokens every layer has seen."""
+        """The number of tokens that every self-attention layer has."""
         return min((size for layer, size in self._lengths.items() if layer.endswith("self")), default=0)
 
-    def extend(self, layer: str, k: Array, v: Array) -> tuple[Array, Array, int]:
-        """All keys and values of a layer, these appended, and how many there were before."""
+    def append(self, layer: str, k: Array, v: Array) -> tuple[Array, Array, int]:
+        """Append keys and values, and return all of the layer, and the number of earlier ones."""
         past, new = self._lengths.get(layer, 0), k.shape[-2]
         if layer not in self._buffers:
-            self._buffers[layer] = _room(k, max(ROOM, new)), _room(v, max(ROOM, new))
+            self._buffers[layer] = _new_buffer(k, max(INITIAL, new)), _new_buffer(v, max(INITIAL, new))
         if past + new > self._buffers[layer][0].shape[-2]:
-            self._buffers[layer] = tuple(_grown(one, past, past + new) for one in self._buffers[layer])  # type: ignore[assignment]
-        for buffer, one in zip(self._buffers[layer], (k, v), strict=True):
-            buffer[..., past : past + new, :] = one
+            self._buffers[layer] = tuple(_grow(buffer, past, past + new) for buffer in self._buffers[layer])  # type: ignore[assignment]
+        for buffer, x in zip(self._buffers[layer], (k, v), strict=True):
+            buffer[..., past : past + new, :] = x
         self._lengths[layer] = past + new
-        keys, values = self.pair(layer)
+        keys, values = self.get(layer)
         return keys, values, past
 
-    def once(self, layer: str, make: Callable[[], Pair]) -> tuple[Array, Array, int]:
-        """The keys and values of a memory, made when they are first asked for."""
+    def get_or_compute(self, layer: str, compute: Callable[[], Pair]) -> tuple[Array, Array, int]:
+        """Return the keys and values of a memory, computed on first use, and 0 earlier ones."""
         if layer not in self._buffers:
-            self.put(layer, *make())
-        return *self.pair(layer), 0
+            self.set(layer, *compute())
+        return *self.get(layer), 0
 
-    def put(self, layer: str, k: Array, v: Array) -> None:
-        """Sets the keys and values of a layer; DataError where they are not of one length."""
+    def set(self, layer: str, k: Array, v: Array) -> None:
+        """Set the keys and values of a layer; DataError where their lengths differ."""
         if k.shape[:-1] != v.shape[:-1]:
             raise DataError(f"{layer}: keys {shown(k.shape)} and values {shown(v.shape)} do not belong together")
         self._buffers[layer], self._lengths[layer] = (k, v), k.shape[-2]
 
-    def pair(self, layer: str) -> Pair:
-        """The keys and values of a layer."""
+    def get(self, layer: str) -> Pair:
+        """Return the keys and values of a layer."""
         length = self._lengths[layer]
         k, v = self._buffers[layer]
         return k[..., :length, :], v[..., :length, :]
 
     def reorder(self, rows: Array) -> None:
-        """Makes row i of the batch what row rows[i] was."""
+        """Replace row i of the batch by row rows[i]."""
         for layer, (k, v) in self._buffers.items():
             self._buffers[layer] = k[rows], v[rows]
 
     def __iter__(self) -> Iterator[tuple[str, Pair]]:
-        return ((layer, self.pair(layer)) for layer in self._buffers)
+        return ((layer, self.get(layer)) for layer in self._buffers)
 
 
-def _room(like: Array, positions: int) -> Array:
+def _new_buffer(like: Array, positions: int) -> Array:
     return np.empty((*like.shape[:-2], positions, like.shape[-1]), like.dtype)
 
 
-def _grown(buffer: Array, used: int, needed: int) -> Array:
-    wider = _room(buffer, max(needed, 2 * buffer.shape[-2]))
+def _grow(buffer: Array, used: int, needed: int) -> Array:
+    wider = _new_buffer(buffer, max(needed, 2 * buffer.shape[-2]))
     wider[..., :used, :] = buffer[..., :used, :]
     return wider

@@ -144,9 +144,9 @@ def _vector(va: Array) -> Array:
 class Score(NamedTuple):
     """A way to compare queries and keys: the parameters it needs, what both become first, and what gives the scores."""
 
-    needs: tuple[str, ...]
-    prepared: Callable[[Array, Array, Mapping[str, Array]], tuple[Array, Array]]
-    compared: Callable[[Array, Array, Mapping[str, Array]], Array]
+    parameters: tuple[str, ...]
+    project: Callable[[Array, Array, Mapping[str, Array]], tuple[Array, Array]]
+    score: Callable[[Array, Array, Mapping[str, Array]], Array]
 
 
 SCORES = {

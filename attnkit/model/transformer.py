@@ -1,4 +1,4 @@
-"""Whole models: the steps of a configuration, run on its parameters."""
+"""Whole models: the steps of a configuration, applied to its parameters."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -35,64 +35,64 @@ class Model(NamedTuple):
 
 @dataclass
 class Context:
-    """What the steps of a run know besides x.
+    """The inputs of a forward pass besides x, its hooks and its callbacks.
 
-    mask         (T, T), (B, 1, T) or (B, T, T): who may attend to whom; causality is the model's own
-    memory       (..., S, D) what cross-attention looks at, and memory_mask, (B, 1, S)
-    positions    (T,) or (B, T); by default those after the tokens of the cache
-    types        (..., T) the segment of each token
-    grid         rows and columns of the patches of an image
-    cache        keys and values of the tokens before
-    visit        may look at any intermediate, and replace it
-    weights      what attention gives in place of its weights, where `visit` asks for it: see `attention`
-    watch        is told of each step before it runs
-    breaks       is told of the first layer whose result is not finite
-    dtype        what embeddings are converted to, and so computed in from there on
+    mask           (T, T), (B, 1, T) or (B, T, T), True = may attend; causality is the model's own
+    memory         (..., S, D) the encoder's hidden states, for cross-attention, and memory_mask, (B, 1, S)
+    positions      (T,) or (B, T) [those after the tokens of the cache]
+    segment_ids    (..., T) the segment of each token
+    grid           rows and columns of the patches of an image
+    cache          keys and values of earlier tokens
+    hook           may read and replace any intermediate
+    weights        summary of the attention weights for hooks of "weights.…": see `summary` of `attention`
+    on_step        called with each step before it runs
+    on_non_finite  called with the first layer whose result is not finite
+    dtype          the dtype that embeddings are cast to, and that later steps therefore compute in
     """
 
     mask: Array | None = None
     memory: Array | None = None
     memory_mask: Array | None = None
     positions: Array | None = None
-    types: Array | None = None
+    segment_ids: Array | None = None
     grid: tuple[int, int] | None = None
     cache: KVCache | None = None
-    visit: Hook = no_hook
+    hook: Hook = no_hook
     weights: str = "full"
-    watch: Callable[[Step], None] = lambda step: None
-    breaks: Callable[[str], None] = lambda layer: None
+    on_step: Callable[[Step], None] = lambda step: None
+    on_non_finite: Callable[[str], None] = lambda layer: None
     dtype: str | None = None
-    past: int = field(init=False)  # tokens of the cache, before this run adds its own
-    shared: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)  # alike for all layers of a stack
+    past: int = field(init=False)  # tokens of the cache before this pass adds its own
+    shared: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)  # same in all layers of a stack
 
     def __post_init__(self) -> None:
         self.past = 0 if self.cache is None else self.cache.length
 
 
 def run(model: Model, steps: Iterable[Step], x: Array, context: Context) -> Array:
-    """x through the steps, one after another.
+    """Apply the steps to x, one after another.
 
     x (..., T, D), or what the first step takes: ids (..., T), an image (..., C, height, width) -> (..., T, D)
 
     Errors are those of the steps.
     """
-    kept, finite = x, bool(np.isfinite(x).all())
+    saved, finite = x, bool(np.isfinite(x).all())
     for step in steps:
-        context.watch(step)
+        context.on_step(step)
         before = x
-        kept = x if step.keep else kept
-        x = OPERATORS[step.tool](model, step.layer, x, context)
-        if step.residual:
-            x = add(x, kept if step.residual == "kept" else before)
-            x = apply_hook(context.visit, f"{step.layer}.residual", x)
+        saved = x if step.saves_residual else saved
+        x = OPERATORS[step.op](model, step.layer, x, context)
+        if step.adds_residual:
+            x = add(x, saved if step.adds_residual == "saved" else before)
+            x = apply_hook(context.hook, f"{step.layer}.residual", x)
         if finite and not np.isfinite(x).all():
             finite = False
-            context.breaks(step.layer)
+            context.on_non_finite(step.layer)
     return x
 
 
 def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Array:
-    """The vectors of ids, scaled, with those of their segments added; or of the patches of an image.
+    """Return the scaled embeddings of ids with those of their segments added, or of the patches of an image.
 
     ids (..., T), or an image (..., C, height, width) -> (..., T, D)
     """
@@ -105,15 +105,15 @@ def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Arra
         if config.embed_scale != 1:
             x = x * np.asarray(config.embed_scale, x.dtype)
         if "types" in params:
-            kinds = np.zeros(np.shape(ids), np.int64) if context.types is None else context.types
+            kinds = np.zeros(np.shape(ids), np.int64) if context.segment_ids is None else context.segment_ids
             if kinds.shape not in (np.shape(ids), np.shape(ids)[-1:]):
                 raise DataError(f"segments {kinds.shape} for tokens {np.shape(ids)}: expected one for each token")
             x = x + embed(kinds, params["types"])
-    return apply_hook(context.visit, layer, x)
+    return apply_hook(context.hook, layer, x)
 
 
 def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> tuple[Array, tuple[int, int]]:
-    """Every patch of an image as a vector, the class token before them; and the rows and columns of patches."""
+    """Return the class token and a vector for every patch of an image, and the rows and columns of patches."""
     if config.patches is None or image.ndim < 3 or image.shape[-3] != config.patches.channels:
         channels = config.patches.channels if config.patches else 0
         raise DataError(f"image {image.shape}: expected ({channels}, height, width)")
@@ -125,7 +125,7 @@ def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> 
 
 
 def apply_positions(model: Model, layer: str, x: Array, context: Context) -> Array:
-    """x with its positions added, where the model adds any; rotary and T5 positions act inside attention.
+    """Add absolute positions to x, if the model has any; rotary and T5 positions are applied inside attention.
 
     x (..., T, D) -> (..., T, D)
 
@@ -137,14 +137,14 @@ def apply_positions(model: Model, layer: str, x: Array, context: Context) -> Arr
         return x
     where = context.positions if context.positions is not None else context.past + np.arange(x.shape[-2])
     return apply_hook(
-        context.visit, layer, add_positions(x, where, position_encoding(model, layer, x, where, context.grid))
+        context.hook, layer, add_positions(x, where, position_encoding(model, layer, x, where, context.grid))
     )
 
 
 def position_encoding(
     model: Model, layer: str, x: Array, where: Array, grid: tuple[int, int] | None
 ) -> Callable[[Array], Array]:
-    """positions (..., T) -> the vectors (..., T, D) that this model adds to x."""
+    """Return the function from positions (..., T) to the vectors (..., T, D) that this model adds to x."""
     positions = model.config.positions
     if positions.kind == "sinusoidal":
         _check_size(model.config, where)
@@ -165,7 +165,7 @@ def _check_size(config: Config, where: Array) -> None:
 
 
 def token_positions(mask: Array) -> Array:
-    """The position of every token of a padded batch: its number among the real ones.
+    """Return the position of every token of a padded batch: its index among the real ones.
 
     mask (B, 1, T) or (B, T), True = real -> (B, T)
 
@@ -178,7 +178,7 @@ def token_positions(mask: Array) -> Array:
 
 
 def normalize(model: Model, layer: str, x: Array) -> Normalized:
-    """x normalized as this model does it, with the statistics used.
+    """Apply the model's norm to x, and return its statistics with the result.
 
     x (..., T, D) -> y (..., T, D)
     """
@@ -188,7 +188,7 @@ def normalize(model: Model, layer: str, x: Array) -> Normalized:
 
 
 def _norm(model: Model, layer: str, x: Array, context: Context) -> Array:
-    return apply_hook(context.visit, layer, normalize(model, layer, x).y)
+    return apply_hook(context.hook, layer, normalize(model, layer, x).y)
 
 
 def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
@@ -197,19 +197,19 @@ def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
     options = attention_options(model, layer, x.shape[-2], context)
     if part == "cross":
         if context.memory is None:
-            raise DataError(f"{layer} looks at a memory, and there is none")
+            raise DataError(f"{layer} attends to a memory, and there is none")
         source = context.memory
         if cache is not None:
-            options["kv_store"] = lambda make: cache.once(layer, make)
+            options["kv_store"] = lambda make: cache.get_or_compute(layer, make)
     elif cache is not None:
-        options["kv_store"] = lambda make: cache.extend(layer, *make())
-    params, visit = model.params.get(layer, {}), scoped(context.visit, layer)
-    options |= {"summary": context.weights, "keep": (), "hook": visit}
+        options["kv_store"] = lambda make: cache.append(layer, *make())
+    params, hook = model.params.get(layer, {}), scoped(context.hook, layer)
+    options |= {"summary": context.weights, "keep": (), "hook": hook}
     return multi_head_attention(x, source, source, params, **options)["output"]
 
 
 def attention_options(model: Model, layer: str, queries: int, context: Context) -> dict[str, Any]:
-    """The options of `multi_head_attention` for one layer of a model: heads, scale, masks and positions."""
+    """Return the options of `multi_head_attention` for one layer of a model: heads, scale, masks and positions."""
     config = model.config
     name, number, part = parse_layer_name(layer)
     stack = config.stack(name)
@@ -228,7 +228,7 @@ def attention_options(model: Model, layer: str, queries: int, context: Context) 
 
 
 def relative_positions(model: Model, name: str, queries: int, context: Context) -> dict[str, Any]:
-    """What positions give attention, the same in every layer of a stack: rotary, or a bias on the scores."""
+    """Return the rotary angles or the bias on the scores that positions give every layer of a stack."""
     positions, past, stack = model.config.positions, context.past, model.config.stack(name)
     if positions.kind == "rotary":
         where = context.positions if context.positions is not None else past + np.arange(queries)
@@ -252,8 +252,8 @@ def _over_heads(mask: Array | None) -> Array | None:
 
 def _ffn(model: Model, layer: str, x: Array, context: Context) -> Array:
     params: Mapping[str, Any] = model.params[layer]
-    visit = scoped(context.visit, layer)
-    return feed_forward(x, **params, activation=model.config.activation, keep=(), visit=visit)["output"]
+    hook = scoped(context.hook, layer)
+    return feed_forward(x, **params, activation=model.config.activation, keep=(), hook=hook)["output"]
 
 
 Operator = Callable[[Model, str, Array, Context], Array]
@@ -267,24 +267,24 @@ OPERATORS: dict[str, Operator] = {
 }
 
 
-def head_logits(model: Model, x: Array, visit: Hook = no_hook) -> Array:
-    """Hidden states to a score for every word (or class) of the model.
+def head_logits(model: Model, x: Array, hook: Hook = no_hook) -> Array:
+    """Return the logits of hidden states: a score for every word (or class) of the model.
 
-    x (..., T, D) -> (..., T, N), or (..., C) for classes, which the first token alone decides; at least float32
+    x (..., T, D) -> (..., T, N), or (..., C) for classes, computed from the first token; at least float32
     """
     config, params = model.config, model.params
     x = cast(first_token(x) if config.classes else x, working(x))
     if config.transform:
-        bent = ACTIVATIONS[config.activation](linear(x, params["head.dense"]["w"], params["head.dense"]["b"]))
-        x = apply_hook(visit, "head.norm", normalize(model, "head.norm", apply_hook(visit, "head.dense", bent)).y)
+        dense = ACTIVATIONS[config.activation](linear(x, params["head.dense"]["w"], params["head.dense"]["b"]))
+        x = apply_hook(hook, "head.norm", normalize(model, "head.norm", apply_hook(hook, "head.dense", dense)).y)
     if config.logit_scale != 1:
         x = x * np.asarray(config.logit_scale, x.dtype)
     head = params["head"]
-    return apply_hook(visit, "logits", logits(x, head["w"], head.get("b")))
+    return apply_hook(hook, "logits", logits(x, head["w"], head.get("b")))
 
 
 def first_token(x: Array) -> Array:
-    """The hidden state of the first token, which stands for the whole text.
+    """Return the hidden state of the first token, which represents the whole text.
 
     x (..., T, D) -> (..., D)
 
@@ -299,7 +299,7 @@ def first_token(x: Array) -> Array:
 
 
 def mean_pool(x: Array, real: Array) -> Array:
-    """The mean of the hidden states of real tokens.
+    """Return the mean of the hidden states of real tokens.
 
     x (..., T, D), real (..., T), True = a token, not padding -> (..., D)
 
@@ -313,7 +313,7 @@ def mean_pool(x: Array, real: Array) -> Array:
 
 @quiet
 def l2_normalize(x: Array) -> Array:
-    """x divided by its length; a row of zeros stays.
+    """Return x divided by its Euclidean norm; a row of zeros is unchanged.
 
     x (..., D) -> (..., D)
 
@@ -328,41 +328,32 @@ def l2_normalize(x: Array) -> Array:
     return scaled
 
 
-def pool_first(model: Model, x: Array, visit: Hook = no_hook) -> Array:
-    """The first token's hidden state through the pooler: tanh(x w + b).
+def pool_first(model: Model, x: Array, hook: Hook = no_hook) -> Array:
+    """Apply the pooler to the first token's hidden state: tanh(x w + b).
 
     x (..., T, D) -> (..., D)
     """
     params = model.params["pooler"]
-    return apply_hook(visit, "pooler", np.tanh(linear(first_token(x), params["w"], params.get("b"))))
+    return apply_hook(hook, "pooler", np.tanh(linear(first_token(x), params["w"], params.get("b"))))
 
 
 def encoder_layer(
-    x: Array,
-    params: Params,
-    *,
-    heads: int,
-    norm_first: bool = False,
-    activation: str = "relu",
-    eps: float = 1e-5,
-    mask: Array | None = None,
-    causal: bool = False,
+    x: Array, params: Params, *, heads: int, mask: Array | None = None, causal: bool = False, **config: Any
 ) -> Array:
-    """Self-attention, then the feed-forward network, each with a residual and a norm.
+    """Apply self-attention, then the feed-forward network, each with a residual and a norm.
 
     x (..., T, D) -> (..., T, D)
 
     `params` holds "self" (wq wk wv wo bq bk bv bo), "ffn" (w1 b1 w2 b2, w3 when gated), "norm1" and "norm2"
-    (gamma, beta). The norm follows each residual (Attention Is All You Need, section 3.1), or comes
-    before each sub-layer with `norm_first`. Errors are those of the sub-layers.
+    (gamma, beta). The norm follows each residual (Attention Is All You Need, section 3.1), or comes before each
+    sub-layer with `norm_first`. `config` are fields of Config: norm_first, activation, eps. Errors are those of the
+    sub-layers.
 
     >>> zero = {"w1": np.zeros((2, 3)), "w2": np.zeros((3, 2))}
     >>> encoder_layer(np.array([[3.0, 5.0]]), {"ffn": zero}, heads=1, norm_first=True).round(4)
     array([[2., 6.]])
     """
-    stack = StackConfig(layers=1, heads=heads, hidden=0, kv_heads=heads, head_dim=0, causal=causal)
-    config = Config("", x.shape[-1], encoder=stack, norm_first=norm_first, activation=activation, eps=eps)
-    return _one_layer(config, "encoder", x, params, Context(mask=mask))
+    return _run_layer("encoder", x, params, Context(mask=mask), heads=heads, causal=causal, **config)
 
 
 def decoder_layer(
@@ -371,30 +362,34 @@ def decoder_layer(
     params: Params,
     *,
     heads: int,
-    norm_first: bool = False,
-    activation: str = "relu",
-    eps: float = 1e-5,
     mask: Array | None = None,
     memory_mask: Array | None = None,
     causal: bool = True,
+    **config: Any,
 ) -> Array:
-    """Causal self-attention, attention over the memory, then the feed-forward network.
+    """Apply causal self-attention, attention to the memory, then the feed-forward network.
 
     x (..., T, D), memory (..., S, D) -> (..., T, D)
 
     `params` is that of encoder_layer with "cross" and "norm3" besides: norm1 belongs to self, norm2 to cross,
-    norm3 to ffn. Errors are those of the sub-layers.
+    norm3 to ffn. `config` and errors are those of encoder_layer.
 
     >>> zero = {"w1": np.zeros((2, 3)), "w2": np.zeros((3, 2))}
     >>> x = np.array([[3.0, 5.0]])
     >>> decoder_layer(x, 2 * x, {"ffn": zero}, heads=1, norm_first=True).round(4)
     array([[ 8., 16.]])
     """
-    stack = StackConfig(layers=1, heads=heads, hidden=0, kv_heads=heads, head_dim=0, causal=causal, cross=True)
-    config = Config("", x.shape[-1], decoder=stack, norm_first=norm_first, activation=activation, eps=eps)
-    return _one_layer(config, "decoder", x, params, Context(mask=mask, memory=memory, memory_mask=memory_mask))
+    context = Context(mask=mask, memory=memory, memory_mask=memory_mask)
+    return _run_layer("decoder", x, params, context, heads=heads, causal=causal, **config)
 
 
-def _one_layer(config: Config, stack: str, x: Array, params: Params, context: Context) -> Array:
-    named = {f"{stack}.0.{part}": weights for part, weights in params.items()}
-    return run(Model(config, named), layer_steps(config, stack, 0), x, context)
+def _run_layer(
+    name: str, x: Array, params: Params, context: Context, *, heads: int, causal: bool, **config: Any
+) -> Array:
+    """Run the only layer of a stack whose parameters are named by sub-layer."""
+    cross = name == "decoder"
+    stack = StackConfig(layers=1, heads=heads, hidden=0, kv_heads=heads, head_dim=0, causal=causal, cross=cross)
+    stacks: dict[str, Any] = {name: stack}
+    layer_config = Config("", x.shape[-1], **stacks, **config)
+    by_layer = {f"{name}.0.{part}": weights for part, weights in params.items()}
+    return run(Model(layer_config, by_layer), layer_steps(layer_config, name, 0), x, context)

@@ -67,7 +67,7 @@ def ran(name, stack, inputs, dtype, **known):
     def visit(name):
         return lambda array: kept.setdefault(name, array)
 
-    context = model.Context(visit=visit, dtype=DTYPES[dtype], **known)
+    context = model.Context(hook=visit, dtype=DTYPES[dtype], **known)
     return model.run(core(name), model.layer_plan(core(name).config, stack), inputs, context), kept
 
 
@@ -142,7 +142,7 @@ def test_masked_word_prediction(name, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bert_with_segments_and_pooler(dtype):
     given = frozen("bert")
-    x, kept = ran("bert", "encoder", given["ids"], dtype, types=given["types"])
+    x, kept = ran("bert", "encoder", given["ids"], dtype, segment_ids=given["types"])
     for number, state in enumerate(states("bert", "encoder", kept, x)):
         close(state, given, f"hidden.{number}", "bert", dtype)
     for number in range(2):

@@ -42,7 +42,7 @@ def ran(text):
 def traced(name, stack, inputs, memory=None):
     """Every intermediate of a stack run whole, and its result."""
     kept = {}
-    context = model.Context(memory=memory, visit=lambda name: lambda array: kept.setdefault(name, array))
+    context = model.Context(memory=memory, hook=lambda name: lambda array: kept.setdefault(name, array))
     core = layers.core_model(checkpoint(name))
     return kept, model.run(core, model.layer_plan(core.config, stack), inputs, context)
 
@@ -86,7 +86,7 @@ def test_every_part_of_every_model_is_its_pipeline(name, tmp_path):
         for number in range(config.stack(stack).layers):
             end = model.layer_steps(config, stack, number)[-1]
             formats.save(Record({"x": before}), path)
-            before = kept[f"{end.layer}.residual" if end.residual else end.layer]
+            before = kept[f"{end.layer}.residual" if end.adds_residual else end.layer]
             np.testing.assert_array_equal(ran(pieces(name, f"{stack}.{number}", path, tmp_path))["x"], before)
         memory = last
         formats.save(Record({"x": last}), str(tmp_path / "memory.npz"))
@@ -197,19 +197,19 @@ def by_steps(name, stack, record, memory, offset, past):
     config, present, residual = checkpoint(name).config, {}, record
     for step in model.layer_plan(config, stack):
         given = {"model": str(MODELS / name), "layer": step.layer}
-        before = residual if step.residual == "kept" else record
-        residual = record if step.keep else residual
-        if step.tool == "posenc":
+        before = residual if step.adds_residual == "saved" else record
+        residual = record if step.saves_residual else residual
+        if step.op == "posenc":
             given |= {"offset": offset}
-        if step.tool == "attend" and step.layer.endswith("self"):
+        if step.op == "attend" and step.layer.endswith("self"):
             given |= {"keep": "present"} | past.get(step.layer, {})
-        elif step.tool == "attend":
+        elif step.op == "attend":
             given |= {"memory": memory}
-        if step.residual:
+        if step.adds_residual:
             given |= {"add": before["x"]}
-        if step.tool != "embed":
-            record = getattr(attnkit, step.tool)(record, **given)
-        if step.tool == "attend" and step.layer.endswith("self"):
+        if step.op != "embed":
+            record = getattr(attnkit, step.op)(record, **given)
+        if step.op == "attend" and step.layer.endswith("self"):
             present[step.layer] = {f"past_{part}": record[f"present_{part}"] for part in ("key", "value")}
     return record, present
 

@@ -71,7 +71,7 @@ def test_what_nobody_keeps_is_not_held_and_what_somebody_looks_at_stays(gated, w
     np.testing.assert_array_equal(ours["output"], steps["output"])
     np.testing.assert_array_equal(x, before)
     met = []
-    feed_forward(x, w1, w2, activation="gelu-tanh", keep=(), visit={watched: lambda y: met.append(y) or y}.get, **gate)
+    feed_forward(x, w1, w2, activation="gelu-tanh", keep=(), hook={watched: lambda y: met.append(y) or y}.get, **gate)
     if watched in steps:
         np.testing.assert_array_equal(met[0], steps[watched])
         kept = feed_forward(x, w1, w2, activation="gelu-tanh", keep=(watched,), **gate)

@@ -25,7 +25,7 @@ class Chain:
         self.texts = tokens if self.texts is None else np.concatenate([self.texts, tokens], axis=1)
         return self.table[self.texts[:, -1]]
 
-    def reorder(self, rows):
+    def reorder_cache(self, rows):
         self.texts = self.texts[rows]
 
 
@@ -62,11 +62,11 @@ def texts(chain, prompt, limit, eos, rank):
 
 def test_greedy_takes_the_likeliest_and_ends():
     text = generate(Chain(GREEDY_TRAP), [2], SamplingConfig(limit=5))
-    assert text.ids == (0, 1, 0, 1, 0) and text.why == "limit"
+    assert text.ids == (0, 1, 0, 1, 0) and text.finish_reason == "limit"
     np.testing.assert_allclose(text.logprobs, np.log([0.9, 0.5, 0.4, 0.5, 0.4]))
     assert text.score == pytest.approx(sum(text.logprobs))
     text = generate(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=5, eos=(0,)))
-    assert text.ids == (1, 0) and text.why == "eos"
+    assert text.ids == (1, 0) and text.finish_reason == "eos"
 
 
 def test_a_stop_of_the_callers_own_sees_all_new_tokens():
@@ -77,14 +77,16 @@ def test_a_stop_of_the_callers_own_sees_all_new_tokens():
         return ids[-2:] == [0, 1]
 
     text = generate(Chain(GREEDY_TRAP), [2], SamplingConfig(limit=5), stop=stop)
-    assert text.ids == (0, 1) and text.why == "stop" and asked == [[0], [0, 1]]
+    assert text.ids == (0, 1) and text.finish_reason == "stop" and asked == [[0], [0, 1]]
     found = beam_search(Chain(GREEDY_TRAP), [2], SamplingConfig(limit=5), 2, stop=lambda ids: ids[-2:] == [0, 1])
-    assert found[0].ids == (0, 1) and found[0].why == "stop"
+    assert found[0].ids == (0, 1) and found[0].finish_reason == "stop"
 
 
 def test_nothing_is_generated_within_a_limit_of_none():
-    assert generate(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=0)) == model.GeneratedText(why="limit")
-    assert beam_search(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=0), 3) == [model.GeneratedText(why="limit")]
+    assert generate(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=0)) == model.GeneratedText(finish_reason="limit")
+    assert beam_search(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=0), 3) == [
+        model.GeneratedText(finish_reason="limit")
+    ]
 
 
 def test_the_model_is_given_each_token_once():
@@ -187,7 +189,7 @@ def test_forced_and_banned_tokens():
     settings = SamplingConfig(limit=4, eos=(0,), banned=(1,), forced_bos=1, forced_eos=0, minimum=3)
     told = []
     text = generate(Chain(GREEDY_TRAP), [2], settings, seen=told.append)
-    assert text.ids == (1, 2, 2, 0) and text.why == "eos"
+    assert text.ids == (1, 2, 2, 0) and text.finish_reason == "eos"
     assert [one.name for one in told[0].filters] == ["banned", "minimum", "forced start", "forced end"]
     assert [one.removed.tolist() for one in told[0].filters] == [[1], [0], [2], []]
     assert told[3].filters[-1].removed.tolist() == [2]
@@ -216,7 +218,7 @@ def test_what_is_told_of_beams():
     assert [info.step for info in told] == list(range(len(told)))
     assert [info.logits.shape for info in told] == [(1, 9), *[(3, 9)] * (len(told) - 1)]
     for info in told:
-        assert all(len(text.ids) == info.step + 1 and not text.why for text in info.running)
+        assert all(len(text.ids) == info.step + 1 and not text.finish_reason for text in info.running)
         assert [text.score for text in info.running] == sorted((text.score for text in info.running), reverse=True)
     assert list(told[-1].finished) == found
 

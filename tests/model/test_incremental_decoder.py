@@ -22,7 +22,7 @@ def test_one_token_is_the_run_of_one_token(name, rows):
     ids = rng.integers(1, 40, (rows, 12))
     memory = rng.standard_normal((rows, 5, core.config.width)).astype(np.float32) if core.config.encoder else None
     lean, calls = model.CachedDecoder(core, memory=memory), []
-    plain = model.CachedDecoder(core, memory=memory, visit=lambda name: calls.append(name))
+    plain = model.CachedDecoder(core, memory=memory, hook=lambda name: calls.append(name))
     for start, end in [(0, 3), *((at, at + 1) for at in range(3, 12))]:
         a, b = lean(ids[:, start:end]), plain(ids[:, start:end])
         assert a.dtype == b.dtype == np.float32

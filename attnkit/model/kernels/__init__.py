@@ -1,1 +1,11 @@
-"""Fast paths, each tested against the formula it must equal."""
+"""Kernels: fast computations that must equal plain ones, and the plain one that tests compare each with.
+
+tiled_attention      heads and log-sum-exps of dot-product attention, T and S in tiles: `attention` with every
+                     intermediate kept (dense_attention.py), to 2e-6 of the largest value in float32
+row_attention        the same for any score function and rounding, some queries at a time: equal to dense_attention to
+                     the last bits, and equal bits on any number of threads
+weight_stats         summaries of the attention weights: those computed from dense weights (summarize_dense_weights)
+incremental_decoder  a decoder's next token with a KV cache: transformer.run over the whole text, up to rounding
+tiles                the tiles of queries and keys that tiled_attention and weight_stats share
+threads              tasks on every core; results do not depend on the number of threads
+"""

@@ -1,8 +1,8 @@
-"""One token at a time: a decoder that keeps what it has read, and its layers in as few calls as can be.
+"""Incremental decoding with a KV cache, each layer compiled to a handful of NumPy calls.
 
-Between two products of a large model its weights sweep the processor's caches, so that every Python call costs
-several times what it does elsewhere. What does not change from token to token is therefore settled once. The
-result is that of `run` on one token, to rounding.
+Between two matrix products the weights of a large model evict everything else from the processor's caches, so that
+every Python call costs several times as much as elsewhere. What is the same for every token is therefore computed
+once. The result is that of `run` on one token, up to rounding.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,15 +18,15 @@ from attnkit.model.kv_cache import KVCache
 from attnkit.model.rotary import rotate
 from attnkit.model.transformer import Context, Model, head_logits, relative_positions, run
 
-Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), what attention needs of positions -> (B, D)
+Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), options of the position -> (B, D)
 Parameters = Mapping[str, Array]
 
 
 class CachedDecoder:
-    """What comes next, according to a model that keeps the keys and values of what it has read.
+    """A model that predicts the next token and caches the keys and values of earlier ones.
 
-    cache    of the beginning of the text: the first call skips as many of its tokens
-    context  what Context knows besides, the memory (B, S, D) of an encoder-decoder model above all
+    cache    keys and values of the start of the text, whose tokens the first call skips
+    context  other fields of Context, such as the memory (B, S, D) of an encoder-decoder model
     """
 
     def __init__(self, model: Model, cache: KVCache | None = None, **context: Any) -> None:
@@ -37,39 +37,42 @@ class CachedDecoder:
         self._layers: tuple[KVCache, Layer] | None = None
 
     def __call__(self, tokens: Array) -> Array:
-        """The logits after some more tokens: tokens (B, T) -> (B, N)."""
+        """Append tokens and return the logits of the next one: tokens (B, T) -> (B, N)."""
         self._text = tokens if self._text is None else np.concatenate([self._text, tokens], axis=1)
         if not cacheable(self.model.config, self._text.shape[1]):
             self.cache = KVCache()
         context, rest = Context(cache=self.cache, **self.context), self._text[:, self.cache.length :]
-        x = self._one(rest, context) if self._lean(rest, context) else run(self.model, self.steps, rest, context)
-        return head_logits(self.model, np.ascontiguousarray(x[:, -1]), context.visit)
+        x = (self._fast_step if self._can_use_fast_step(rest, context) else self._run)(rest, context)
+        return head_logits(self.model, np.ascontiguousarray(x[:, -1]), context.hook)
 
-    def _lean(self, tokens: Array, context: Context) -> bool:
-        """Whether one token goes through layers that nobody looks into, and no row of the memory is padded."""
-        alone = context.visit is no_hook and context.mask is None and context.memory_mask is None
-        return tokens.shape[1] == 1 and context.past > 0 and alone and context.dtype in (None, "float32")
+    def _can_use_fast_step(self, tokens: Array, context: Context) -> bool:
+        """Return whether this is one token in float32, without hooks and padding."""
+        is_plain = context.hook is no_hook and context.mask is None and context.memory_mask is None
+        return tokens.shape[1] == 1 and context.past > 0 and is_plain and context.dtype in (None, "float32")
 
-    def _one(self, tokens: Array, context: Context) -> Array:
-        """The last hidden states (B, 1, D) of one token (B, 1)."""
+    def _run(self, tokens: Array, context: Context) -> Array:
+        return run(self.model, self.steps, tokens, context)
+
+    def _fast_step(self, tokens: Array, context: Context) -> Array:
+        """Return the last hidden states (B, 1, D) of one token (B, 1)."""
         if self._layers is None or self._layers[0] is not self.cache:
-            made = compile_decode_step(self.model.config, self.model.params, self.steps[self._first :], self.cache)
-            self._layers = self.cache, made
+            layers = compile_decode_step(self.model.config, self.model.params, self.steps[self._first :], self.cache)
+            self._layers = self.cache, layers
         x = run(self.model, self.steps[: self._first], tokens, context)
-        context.watch(self.steps[self._first])
+        context.on_step(self.steps[self._first])
         relative = relative_positions(self.model, "decoder", 1, context)
         return self._layers[1](x[:, 0], relative)[:, None]
 
-    def reorder(self, rows: Array) -> None:
-        """Makes row i of the batch what row rows[i] was."""
+    def reorder_cache(self, rows: Array) -> None:
+        """Replace row i of the batch by row rows[i]."""
         self.cache.reorder(rows)
         self._text = None if self._text is None else self._text[rows]
 
 
 def cacheable(config: Config, length: int | None = None) -> bool:
-    """Whether keys stay what they are as a text grows to a length, or to any.
+    """Return whether cached keys stay valid as a text grows to a length, or without limit if it is None.
 
-    They do not where rotations depend on the length of the whole text.
+    They do not with dynamic RoPE, whose rotations depend on the length of the whole text.
     """
     rope = config.positions.rope
     if rope.get("rope_type", rope.get("type")) != "dynamic":
@@ -78,34 +81,35 @@ def cacheable(config: Config, length: int | None = None) -> bool:
 
 
 def compile_decode_step(config: Config, params: Mapping[str, Parameters], steps: list[Step], cache: KVCache) -> Layer:
-    """The steps of layers as one function of one token in each row.
+    """Compile the steps of layers to one function of one token in each row.
 
-    The cache must hold the tokens before, and the keys of the memory. `relative` is what `attention_options`
-    says of the token's position: rotary, or bias.
+    The cache must hold the earlier tokens, and the keys and values of the memory. `relative` is what
+    `relative_positions` returns for the token: rotary or bias.
     """
-    made = [(step, _operator(config, params, step, cache)) for step in steps]
+    operators = [(step, _compile_step(config, params, step, cache)) for step in steps]
 
     @quiet
-    def stepped(x: Array, relative: Mapping[str, Any]) -> Array:
-        kept = x
-        for step, operator in made:
-            if step.keep:
-                kept = x
+    def decode_step(x: Array, relative: Mapping[str, Any]) -> Array:
+        saved = x
+        for step, operator in operators:
+            if step.saves_residual:
+                saved = x
             y = operator(x, relative)
-            x = y + (kept if step.residual == "kept" else x) if step.residual else y
+            x = y + (saved if step.adds_residual == "saved" else x) if step.adds_residual else y
         return x
 
-    return stepped
+    return decode_step
 
 
-def _operator(config: Config, params: Mapping[str, Parameters], step: Step, cache: KVCache) -> Layer:
-    here = params.get(step.layer, {})
-    if step.tool == "layernorm":
-        return _norm(config, here)
-    if step.tool == "ffn":
-        return _ffn(config, here)
+def _compile_step(config: Config, params: Mapping[str, Parameters], step: Step, cache: KVCache) -> Layer:
+    layer_params = params.get(step.layer, {})
+    if step.op == "layernorm":
+        return _norm(config, layer_params)
+    if step.op == "ffn":
+        return _ffn(config, layer_params)
     stack, number, part = parse_layer_name(step.layer)
-    return (_cross if part == "cross" else _self)(config, config.stack(stack), number or 0, here, step.layer, cache)
+    compile_attention = _cross_attention if part == "cross" else _self_attention
+    return compile_attention(config, config.stack(stack), number or 0, layer_params, step.layer, cache)
 
 
 def _norm(config: Config, params: Parameters) -> Layer:
@@ -149,27 +153,28 @@ def _ffn(config: Config, params: Parameters) -> Layer:
 
 
 def _projections(params: Parameters) -> Callable[[Array], tuple[Array, Array, Array]]:
-    """Queries, keys and values: by one product where their weights lie side by side in one matrix."""
+    """Return the function from x to queries, keys and values; one product where their weights share one matrix."""
     weights, biases = [params[f"w{c}"] for c in "qkv"], [params.get(f"b{c}") for c in "qkv"]
-    whole = _side_by_side(weights)
-    if whole is None:
-        apart = [_linear(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
-        return lambda x: (apart[0](x), apart[1](x), apart[2](x))
-    joined = None if biases[0] is None else np.concatenate([one for one in biases if one is not None])
-    together, first, second = _linear(whole, joined), weights[0].shape[1], weights[0].shape[1] + weights[1].shape[1]
+    fused = _fuse_columns(weights)
+    if fused is None:
+        q, k, v = (_linear(weight, bias) for weight, bias in zip(weights, biases, strict=True))
+        return lambda x: (q(x), k(x), v(x))
+    bias = None if biases[0] is None else np.concatenate([x for x in biases if x is not None])
+    project, first = _linear(fused, bias), weights[0].shape[1]
+    second = first + weights[1].shape[1]
 
     def projections(x: Array) -> tuple[Array, Array, Array]:
-        y = together(x)
+        y = project(x)
         return y[:, :first], y[:, first:second], y[:, second:]
 
     return projections
 
 
-def _side_by_side(weights: list[Array]) -> Array | None:
-    """The matrix whose columns are those of all these, where they are neighbours in memory; else None.
+def _fuse_columns(weights: list[Array]) -> Array | None:
+    """Return one matrix of the columns of all weights as a view, where they are adjacent in memory; else None.
 
     >>> both = np.arange(6.0).reshape(1, 6)
-    >>> _side_by_side([both[:, :2], both[:, 2:4], both[:, 4:]]).tolist(), _side_by_side([both, both.copy()])
+    >>> _fuse_columns([both[:, :2], both[:, 2:4], both[:, 4:]]).tolist(), _fuse_columns([both, both.copy()])
     ([[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]], None)
     """
     first, at = weights[0], weights[0].__array_interface__["data"][0]
@@ -186,8 +191,8 @@ def _scale(config: Config, stack: StackConfig, number: int) -> float:
     return scale / (number + 1) if config.scale_by_layer else scale
 
 
-def _average(q: Array, keys: Array, values: Array, scale: float, bias: Array | None = None) -> Array:
-    """The values, weighted: q (B, G, H/G, K), keys (B, G, S, K), values (B, G, S, K) -> (B, H*K)."""
+def _weighted_values(q: Array, keys: Array, values: Array, scale: float, bias: Array | None = None) -> Array:
+    """Return dense attention: q (B, G, H/G, K), keys (B, G, S, K), values (B, G, S, K) -> (B, H*K)."""
     scores = q @ keys.swapaxes(-1, -2)
     scores *= scale
     if bias is not None:
@@ -198,7 +203,9 @@ def _average(q: Array, keys: Array, values: Array, scale: float, bias: Array | N
     return (scores @ values).reshape(len(q), -1)
 
 
-def _self(config: Config, stack: StackConfig, number: int, params: Parameters, layer: str, cache: KVCache) -> Layer:
+def _self_attention(
+    config: Config, stack: StackConfig, number: int, params: Parameters, layer: str, cache: KVCache
+) -> Layer:
     project, out = _projections(params), _linear(params["wo"], params.get("bo"))
     groups, heads, width = stack.kv_heads, stack.heads // stack.kv_heads, stack.head_dim
     scale, window = _scale(config, stack, number), stack.windows[number] if stack.windows else -1
@@ -208,23 +215,25 @@ def _self(config: Config, stack: StackConfig, number: int, params: Parameters, l
         q, k, v = q.reshape(-1, groups, heads, width), k.reshape(-1, groups, 1, width), v.reshape(-1, groups, 1, width)
         if "rotary" in relative:
             q, k = rotate(q, *relative["rotary"]), rotate(k, *relative["rotary"])
-        keys, values, _ = cache.extend(layer, k, v)
+        keys, values, _ = cache.append(layer, k, v)
         if window >= 0:
             keys, values = keys[..., -window - 1 :, :], values[..., -window - 1 :, :]
         bias = relative.get("bias")  # (H, 1, S)
         if bias is not None:
             bias = bias.reshape(groups, heads, -1)[..., -keys.shape[-2] :]
-        return out(_average(q, keys, values, scale, bias))
+        return out(_weighted_values(q, keys, values, scale, bias))
 
     return attend
 
 
-def _cross(config: Config, stack: StackConfig, number: int, params: Parameters, layer: str, cache: KVCache) -> Layer:
+def _cross_attention(
+    config: Config, stack: StackConfig, number: int, params: Parameters, layer: str, cache: KVCache
+) -> Layer:
     project, out = _linear(params["wq"], params.get("bq")), _linear(params["wo"], params.get("bo"))
     shape = -1, stack.kv_heads, stack.heads // stack.kv_heads, stack.head_dim
     scale = _scale(config, stack, number)
 
     def attend(x: Array, relative: Mapping[str, Any]) -> Array:
-        return out(_average(project(x).reshape(shape), *cache.pair(layer), scale))
+        return out(_weighted_values(project(x).reshape(shape), *cache.get(layer), scale))
 
     return attend

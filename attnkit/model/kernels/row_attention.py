@@ -50,7 +50,7 @@ def row_attention(
     rows = Rows(q, k, v, options.replace(mask=mask, bias=bias, scale=options.scale_for(q.shape[-1])))
     kind, numbers = parse_weight_summary(summary)
     chosen = places(numbers, queries) if kind == "rows" else []
-    each = math.prod(q.shape[:-2]) * keys * (1 if SCORES[options.score].compared is dot else q.shape[-1])
+    each = math.prod(q.shape[:-2]) * keys * (1 if SCORES[options.score].score is dot else q.shape[-1])
     at_once = max(1, PART // max(each, 1))
     bands = [*split_range(0, queries, max(at_once, math.ceil(queries / BANDS)))]
     results: list[dict[str, Array]] = [{} for _ in bands]
@@ -84,7 +84,7 @@ class Rows:
         options, keys = self.options, self.k.shape[-2]
         offset = options.offset(self.q.shape[-2], keys)
         allowed = dense_attention.allowed_cells(part.stop - part.start, keys, offset + part.start, options)
-        scores = SCORES[options.score].compared(self.q[..., part, :], self.k, options.score_params or {})
+        scores = SCORES[options.score].score(self.q[..., part, :], self.k, options.score_params or {})
         mask, bias = (None if x is None else x[..., part, :] for x in (options.mask, options.bias))
         here = options.replace(mask=mask, bias=bias)
         result = dense_attention.dense_attention(scores, self.v, allowed, here, Requested(keep=("lse",)))

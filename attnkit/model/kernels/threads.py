@@ -1,4 +1,4 @@
-"""Work on every core: threads that share a list of tasks, each with a BLAS of one thread."""
+"""Parallel work: threads that share a queue of tasks, with BLAS limited to one thread."""
 
 import ctypes
 import os
@@ -13,13 +13,13 @@ import numpy as np
 
 Task = TypeVar("Task")
 
-_entering = threading.Lock()
-_inside: list[int] = []  # the setting that each call inside has found, the first of them the user's
+_lock = threading.Lock()
+_saved: list[int] = []  # thread counts at the start of each running call; the first is the user's setting
 
 
 @cache
 def _openblas() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
-    """How many threads the BLAS of NumPy has, and what sets that; None where it is no OpenBLAS within reach."""
+    """Return the getter and setter of NumPy's BLAS thread count; None if it is not OpenBLAS."""
     library = ctypes.CDLL(np.linalg._umath_linalg.__file__)
     for name in ("scipy_openblas_{}_num_threads", "openblas_{}_num_threads"):
         for ending in ("64_", ""):
@@ -30,25 +30,25 @@ def _openblas() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
 
 @contextmanager
 def single_blas() -> Iterator[int]:
-    """A BLAS of one thread for as long as anyone is inside; gives the number of threads that the user has set."""
+    """Limit BLAS to one thread while any caller is inside; yield the thread count that the user has set."""
     blas = _openblas()
     if blas is None:
         yield os.cpu_count() or 1
         return
     threads, set_threads = blas
-    with _entering:
-        _inside.append(_inside[0] if _inside else threads())
+    with _lock:
+        _saved.append(_saved[0] if _saved else threads())
         set_threads(1)
     try:
-        yield _inside[0]
+        yield _saved[0]
     finally:
-        with _entering:
-            found = _inside.pop()
-            set_threads(1 if _inside else found)
+        with _lock:
+            count = _saved.pop()
+            set_threads(1 if _saved else count)
 
 
 def split_range(start: int, stop: int, size: int) -> Iterator[slice]:
-    """A range cut into slices of one size, the last as short as need be.
+    """Split a range into slices of one size; the last may be shorter.
 
     >>> [(part.start, part.stop) for part in split_range(2, 7, 3)]
     [(2, 5), (5, 7)]
@@ -58,10 +58,10 @@ def split_range(start: int, stop: int, size: int) -> Iterator[slice]:
 
 
 def run_parallel(work: Callable[[Iterator[Task]], None], tasks: Iterable[Task], threads: int | None = None) -> None:
-    """Calls `work` in several threads, each with an iterator of tasks that nobody else gets.
+    """Call `work` in several threads, each with an iterator over tasks of its own.
 
-    As many threads as the BLAS of NumPy may use [or `threads`], never more than tasks. What the work raises is
-    raised here, after every thread has ended.
+    There are as many threads as NumPy's BLAS may use [or `threads`], never more than tasks. An exception of the work
+    is raised here, after every thread has ended.
 
     >>> done = []
     >>> run_parallel(lambda tasks: done.extend(tasks), range(4), threads=2)
@@ -70,7 +70,7 @@ def run_parallel(work: Callable[[Iterator[Task]], None], tasks: Iterable[Task], 
     """
     waiting, failures = deque(tasks), deque[BaseException]()
 
-    def taken() -> Iterator[Task]:
+    def take_tasks() -> Iterator[Task]:
         while waiting:
             try:
                 task = waiting.popleft()
@@ -80,7 +80,7 @@ def run_parallel(work: Callable[[Iterator[Task]], None], tasks: Iterable[Task], 
 
     def run() -> None:
         try:
-            work(taken())
+            work(take_tasks())
         except BaseException as error:
             waiting.clear()
             failures.append(error)
@@ -88,7 +88,7 @@ def run_parallel(work: Callable[[Iterator[Task]], None], tasks: Iterable[Task], 
     with single_blas() as cores:
         helpers = [threading.Thread(target=run) for _ in range(min(threads or cores, len(waiting)) - 1)]
         started = []
-        with suppress(RuntimeError):  # no more threads to be had: those there are do it all
+        with suppress(RuntimeError):  # no more threads available: those started do all the work
             for helper in helpers:
                 helper.start()
                 started.append(helper)

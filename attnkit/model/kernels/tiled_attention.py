@@ -21,12 +21,12 @@ from attnkit.model.kernels.tiles import (
     TiledInputs,
     Workspace,
     batched,
-    blocks_of,
-    cut,
+    make_query_tiles,
     prepare_inputs,
     rows_of_product,
     run_tiles,
     score_dtype,
+    split_matrix,
 )
 from attnkit.model.options import DEFAULT, AttentionOptions
 
@@ -40,17 +40,17 @@ RANGE: dict[DType, float] = {np.dtype(np.float32): 80.0, np.dtype(np.float64): 6
 
 
 class Tile(KeyTile):
-    """A block of keys and their values, and room for what some queries have to do with them."""
+    """A block of keys and their values, and workspace for what some queries have to do with them."""
 
-    def __init__(self, rows: QueryTile, v: Array, at: slice, room: Workspace) -> None:
-        super().__init__(rows, at, room)
+    def __init__(self, rows: QueryTile, v: Array, at: slice, workspace: Workspace) -> None:
+        super().__init__(rows, at, workspace)
         v = v[..., at, :]
         count, columns, width = self.scores.shape[-2], self.products.shape[-1], v.shape[-1]
         each = rows_of_product(count, width, columns)
-        self.shares = room.array("scores", v.dtype, self.scores.shape)  # the scores themselves, if of their dtype
-        self.turned = cut(self.shares, each, columns).swapaxes(-1, -2)
-        self.v = cut(v, each, width)
-        self.parts = room.array("parts", v.dtype, (*self.turned.shape[:-1], v.shape[-1]))
+        self.shares = workspace.array("scores", v.dtype, self.scores.shape)  # the scores themselves, if of their dtype
+        self.turned = split_matrix(self.shares, each, columns).swapaxes(-1, -2)
+        self.v = split_matrix(v, each, width)
+        self.parts = workspace.array("parts", v.dtype, (*self.turned.shape[:-1], v.shape[-1]))
         self.ones = np.ones(count, v.dtype)
 
     def sums(self) -> tuple[Array, Array]:
@@ -60,12 +60,12 @@ class Tile(KeyTile):
         return total, np.add.reduce(self.parts, axis=-4)
 
 
-def bands_of(given: TiledInputs, blocks: tuple[int, int]) -> list[Task]:
+def split_bands(inputs: TiledInputs, blocks: tuple[int, int]) -> list[Task]:
     """The queries of every batch in bands, each of blocks of one size; what takes longest comes first.
 
     Queries that see many keys come several blocks at once, those that see few with several heads at once.
     """
-    batch, heads, queries, _ = given.q.shape
+    batch, heads, queries, _ = inputs.q.shape
     whole = queries // blocks[0] * blocks[0]
     together = max(1, min(BAND, batch * heads * whole // blocks[0] // TASKS)) * blocks[0]
     tasks: list[tuple[int, Task]] = []
@@ -73,12 +73,12 @@ def bands_of(given: TiledInputs, blocks: tuple[int, int]) -> list[Task]:
         stop = 0
         while stop < queries:
             start, stop = stop, min(stop + blocks[0], queries)
-            seen = int(given.high[b, stop - 1] - given.low[b, start])
+            seen = int(inputs.high[b, stop - 1] - inputs.low[b, start])
             if seen > blocks[1] and stop <= whole:
                 stop = min(start + together, whole)
             several = max(1, min(CALL * blocks[1] // max(seen, 1), heads // 2))
-            if given.sharing > 1:
-                several = math.gcd(several, given.sharing)
+            if inputs.sharing > 1:
+                several = math.gcd(several, inputs.sharing)
             cost = several * (stop - start) * seen
             tasks += [(cost, (b, some, slice(start, stop))) for some in split_range(0, heads, several)]
     return [task for _, task in sorted(tasks, key=lambda one: -one[0])]
@@ -123,41 +123,41 @@ def tiled_attention(
         down = dtype.type(0.5 ** int(v.shape[-2]).bit_length())
         heads, lse = tiled_attention(q, k, v * down, options, blocks=blocks, threads=threads)
         return (heads / down).astype(result, copy=False), lse
-    given, values = prepare_inputs(q, k, options), batched(v)
+    inputs, values = prepare_inputs(q, k, options), batched(v)
     reach = np.abs(np.log(largest)).reshape(values.shape[:2]) + math.log(max(v.shape[-2], 1))
-    heads, lse = np.empty((*given.q.shape[:3], v.shape[-1]), result), np.empty(given.q.shape[:3])
+    heads, lse = np.empty((*inputs.q.shape[:3], v.shape[-1]), result), np.empty(inputs.q.shape[:3])
 
-    def work(task: Task, room: Workspace) -> None:
-        group = task[0], given.group(task[1])
-        lse[task] = _average(given, values[group], reach[group].max(), task, blocks, room, heads[task])
+    def work(task: Task, workspace: Workspace) -> None:
+        group = task[0], inputs.group(task[1])
+        lse[task] = _average(inputs, values[group], reach[group].max(), task, blocks, workspace, heads[task])
 
-    run_tiles(work, given, bands_of(given, blocks), threads)
+    run_tiles(work, inputs, split_bands(inputs, blocks), threads)
     return heads.reshape(*q.shape[:-1], v.shape[-1]), lse.reshape(q.shape[:-1])
 
 
 def _average(
-    given: TiledInputs, v: Array, reach: float, task: Task, blocks: tuple[int, int], room: Workspace, out: Array
+    inputs: TiledInputs, v: Array, reach: float, task: Task, blocks: tuple[int, int], workspace: Workspace, out: Array
 ) -> Array:
     """Writes the averages of a band of queries to `out` (h, m, V), and gives the logarithms of their sums: (h, m)."""
     batch, _, band = task
-    averages = OnlineSoftmax(given, v, reach, task, min(blocks[0], band.stop - band.start))
-    low, high = int(given.low[batch, band.start]), int(given.high[batch, band.stop - 1])
-    for keys in split_range(low, high, key_block(high - low, blocks[1])):
+    averages = OnlineSoftmax(inputs, v, reach, task, min(blocks[0], band.stop - band.start))
+    low, high = int(inputs.low[batch, band.start]), int(inputs.high[batch, band.stop - 1])
+    for keys in split_range(low, high, key_tile_size(high - low, blocks[1])):
         tiles: dict[tuple[int, int], Tile] = {}
         for i, rows in enumerate(averages.rows):
-            seen = rows.seen(keys)
+            seen = rows.visible_keys(keys)
             if seen.start < seen.stop:
                 at = seen.start, seen.stop
                 if at not in tiles:
-                    tiles[at] = Tile(rows, v, seen, room)
+                    tiles[at] = Tile(rows, v, seen, workspace)
                 averages.add(i, tiles[at])
     return averages.written(out)
 
 
-def key_block(count: int, size: int) -> int:
+def key_tile_size(count: int, size: int) -> int:
     """How many keys of so many make a block: about `size`, and easily cut; all if they are few.
 
-    >>> key_block(4096, 1024), key_block(2500, 1024), key_block(1500, 1024)
+    >>> key_tile_size(4096, 1024), key_tile_size(2500, 1024), key_tile_size(1500, 1024)
     (1024, 1280, 1536)
     """
     blocks, unit = (max(2, count // size) if 2 * count > 3 * size else 1), min(size, 128)
@@ -167,12 +167,12 @@ def key_block(count: int, size: int) -> int:
 class OnlineSoftmax:
     """The averages over the values for some blocks of queries, as they grow with each block of keys."""
 
-    def __init__(self, given: TiledInputs, v: Array, reach: float, task: Task, size: int) -> None:
+    def __init__(self, inputs: TiledInputs, v: Array, reach: float, task: Task, size: int) -> None:
         """v (h, S, V); blocks of `size`; logarithms of sums times values are no larger than scores plus reach."""
-        exact, largest = score_dtype(given, task)
-        self.plain = not given.added and largest <= SAFE_RANGE[v.dtype] and largest + reach < RANGE[v.dtype]
+        exact, largest = score_dtype(inputs, task)
+        self.plain = not inputs.added and largest <= SAFE_RANGE[v.dtype] and largest + reach < RANGE[v.dtype]
         self.power, unit = fastest_exp()
-        self.rows = blocks_of(given, task, size, exact, unit if self.plain else 1.0)
+        self.rows = make_query_tiles(inputs, task, size, exact, unit if self.plain else 1.0)
         heads, _, parts, _, columns = self.rows[0].columns.shape
         self.top = np.full((heads, len(self.rows), size), 0 if self.plain else -np.inf, exact)
         self.total = np.zeros(self.top.shape)
@@ -183,9 +183,9 @@ class OnlineSoftmax:
         scores = self.rows[i].scores(tile)  # (h, n, m)
         total, sums = self.total[:, i], self.sums[:, i]
         if self.plain:
-            self.rows[i].block(self.power(scores, scores), tile.at, fill=0)
+            self.rows[i].apply_mask(self.power(scores, scores), tile.at, fill=0)
         else:
-            self.top[:, i], base, faded = update_running_max(self.top[:, i], self.rows[i].block(scores, tile.at))
+            self.top[:, i], base, faded = update_running_max(self.top[:, i], self.rows[i].apply_mask(scores, tile.at))
             shares = np.subtract(scores, base[..., None, :], out=tile.shares, casting="same_kind")
             np.copyto(shares, -np.inf, where=shares < -RANGE[shares.dtype])  # denormal numbers are slow
             np.exp(shares, out=shares)

@@ -1,7 +1,7 @@
-"""Blocks of queries and keys: what each query may see of the keys, and the scores of one block with another.
+"""Tiles of queries and keys: which keys each query may attend to, and the scores of one tile with another.
 
-A block of scores lies keys first, (n, m), so that what belongs to a query runs along the last axis; blocks of
-several heads at once are (h, n, m).
+A tile of scores has its keys first, (n, m), so that per-query values run along the last axis; tiles of several
+heads at once are (h, n, m).
 """
 
 import math
@@ -19,9 +19,9 @@ from attnkit.model.embedding import check_ids
 from attnkit.model.kernels.threads import run_parallel, split_range
 from attnkit.model.options import AttentionOptions
 
-COLUMNS = 96  # queries in one product at most
-PRODUCT = 128 * COLUMNS * 64  # multiplications in it: up to 10^6 OpenBLAS copies no operand, and is a fifth faster
-SMALL = 1 << 21  # scores up to which two threads would hinder each other more than help
+COLUMNS = 96  # maximum number of queries in one product
+PRODUCT = 128 * COLUMNS * 64  # multiplications in it: up to 10^6 OpenBLAS copies no operand, and is 20 % faster
+SMALL = 1 << 21  # number of scores up to which one thread is faster than two
 
 # scores up to this size are exact enough in their own dtype, and their exponentials need no maximum subtracted
 SAFE_RANGE: dict[DType, float] = {np.dtype(np.float32): 40.0, np.dtype(np.float64): 300.0}
@@ -30,13 +30,13 @@ Task = tuple[int, int | slice, slice]  # batch, head or heads, queries or keys
 
 
 class Workspace:
-    """Memory that a thread uses again for one block after the other."""
+    """Buffers that a thread reuses for one tile after another."""
 
     def __init__(self) -> None:
         self.memory: dict[tuple[str, DType], Array] = {}
 
     def array(self, name: str, dtype: DType, shape: tuple[int, ...]) -> Array:
-        """An array of that shape, with whatever was left in the last of that name and dtype."""
+        """Return an uninitialized array of that shape; it shares memory with the last of that name and dtype."""
         size, memory = math.prod(shape), self.memory.get((name, dtype))
         if memory is None or len(memory) < size:
             memory = self.memory[name, dtype] = np.empty(size, dtype)
@@ -45,38 +45,38 @@ class Workspace:
 
 @dataclass(frozen=True)
 class TiledInputs:
-    """What scores are made of, and what each query may see: keys from low to high, less what the mask blocks."""
+    """Queries, keys and options, and which keys each query may attend to: low to high, unless masked."""
 
     q: Array  # (B, H, T, K)
     k: Array  # (B, G, S, K)
-    bound: Array  # (B, H, T), no scaled product of a query with a key is larger: |q| max |k|
-    position: Array  # (B, T), where a query stands among the keys
-    low: Array  # (B, T), never falling
-    high: Array  # (B, T), never falling
-    mask: Array | None  # (B, H, T, S), boolean or added; it may end early, where `high` does
+    bound: Array  # (B, H, T), |q| max |k|, an upper bound of every scaled product
+    position: Array  # (B, T), position of a query among the keys
+    low: Array  # (B, T), non-decreasing
+    high: Array  # (B, T), non-decreasing
+    mask: Array | None  # (B, H, T, S), boolean or added; it may be shorter than S, as `high` is then
     bias: Array | None  # (B, H, T, S)
-    level: float  # how far from 0 mask and bias can put the scores that count
+    level: float  # how far from 0 mask and bias can move the largest scores
     scale: float
     softcap: float
 
     @property
     def added(self) -> bool:
-        """Whether something is added to the scores, so that nothing is known of their size."""
+        """Whether something is added to the scores, so that their size is not bounded."""
         return self.bias is not None or (self.mask is not None and self.mask.dtype != bool)
 
     @property
     def sharing(self) -> int:
-        """How many query heads look at one key head."""
+        """The number of query heads that share one key head."""
         return int(self.q.shape[1] // self.k.shape[1])
 
     def group(self, head: int | slice) -> int | slice:
-        """The key head that a query head looks at; for several heads, which are of one group or alone in theirs."""
+        """Return the key head of a query head, or of several heads that are all in one group or each alone in one."""
         if isinstance(head, int):
             return head // self.sharing
         return slice(head.start // self.sharing, (head.stop - 1) // self.sharing + 1)
 
-    def only(self, queries: Array) -> "TiledInputs":
-        """The same for some of the queries, in their order."""
+    def select_queries(self, queries: Array) -> "TiledInputs":
+        """Return the inputs of some of the queries, in their order."""
         return replace(
             self,
             q=self.q[:, :, queries],
@@ -90,32 +90,32 @@ class TiledInputs:
 
 
 class QueryTile(NamedTuple):
-    """A block of queries of one head, or of several, and all that their scores depend on."""
+    """A tile of queries of one head or several, with everything that their scores depend on."""
 
-    columns: Array  # (..., 1, Q, K, m / Q), the queries, scaled, in parts as products want them
+    columns: Array  # (..., 1, Q, K, m / Q), the scaled queries in parts for one product each
     k: Array  # (..., S, K)
     position: Array  # (m,)
     low: Array  # (m,)
     high: Array  # (m,)
-    reach: tuple[int, int, int, int]  # some see keys from the first to the last of these, all what is between the rest
+    reach: tuple[int, int, int, int]  # any query may attend to keys from [0] to [3], every query from [1] to [2]
     mask: Array | None  # (..., m, S)
     bias: Array | None  # (..., m, S)
     softcap: float
 
-    def seen(self, keys: slice) -> slice:
-        """The part of a block of keys that some of these queries may see, which can be nothing."""
+    def visible_keys(self, keys: slice) -> slice:
+        """Return the part of a tile of keys that any of these queries may attend to, which can be empty."""
         first, last = max(keys.start, self.reach[0]), min(keys.stop, self.reach[3])
         if self.mask is not None and self.mask.dtype == bool and not self.mask[..., first:last].any():
             last = first
         return slice(first, max(first, last))
 
     def key_blocks(self, size: int) -> Iterator[slice]:
-        """The blocks of keys that some of these queries may see."""
-        seen = (self.seen(keys) for keys in split_range(self.reach[0], self.reach[3], size))
-        return (keys for keys in seen if keys.start < keys.stop)
+        """Yield the tiles of keys that any of these queries may attend to."""
+        visible = (self.visible_keys(keys) for keys in split_range(self.reach[0], self.reach[3], size))
+        return (keys for keys in visible if keys.start < keys.stop)
 
     def scores(self, keys: "KeyTile") -> Array:
-        """The scores of these queries with a block of keys, blocked ones included, in its room: (..., n, m)."""
+        """Return the scores of these queries with a tile of keys, before masking, in its memory: (..., n, m)."""
         s = keys.scores
         np.matmul(keys.k, self.columns, out=keys.products)
         if self.softcap:
@@ -127,8 +127,8 @@ class QueryTile(NamedTuple):
             s[..., : mask.shape[-2], :] += mask
         return s
 
-    def block(self, scores: Array, keys: slice, fill: float = -np.inf) -> Array:
-        """The scores of a block of keys, or what was made of them, with `fill` where blocked: (..., n, m), in place."""
+    def apply_mask(self, scores: Array, keys: slice, fill: float = -np.inf) -> Array:
+        """Set scores of a tile of keys, or functions of them, to `fill` where blocked: (..., n, m), in place."""
         if self.mask is not None:
             mask = np.swapaxes(self.mask[..., keys], -1, -2)
             blocked = ~mask if mask.dtype == bool else mask == -np.inf
@@ -140,17 +140,17 @@ class QueryTile(NamedTuple):
         if keys.stop > last:
             start = max(last, keys.start)
             ends = scores[..., start - keys.stop :, :]
-            seen = causal_edge((self.high - start).tobytes(), keys.stop - start, scores.dtype)
-            if fill == 0:  # of finite numbers: several times as fast
-                ends *= seen
+            allowed = causal_edge((self.high - start).tobytes(), keys.stop - start, scores.dtype)
+            if fill == 0:  # scores are finite, so a product is the same and several times as fast
+                ends *= allowed
             else:
-                np.copyto(ends, fill, where=seen == 0)
+                np.copyto(ends, fill, where=allowed == 0)
         return scores
 
 
 @lru_cache(maxsize=4)
 def causal_edge(high: bytes, count: int, dtype: DType) -> Array:
-    """1 where a key, one of so many, is below the end of what a query sees, else 0: (n, m); alike on a diagonal.
+    """Return 1 where a key is before the end of a query's keys, else 0: (count, m); cached, as diagonals repeat.
 
     >>> causal_edge(np.array([1, 2]).tobytes(), 2, np.dtype(np.float32)).tolist()
     [[1.0, 1.0], [0.0, 1.0]]
@@ -158,25 +158,25 @@ def causal_edge(high: bytes, count: int, dtype: DType) -> Array:
     return (np.arange(count)[:, None] < np.frombuffer(high, np.int64)).astype(dtype)
 
 
-def score_dtype(given: TiledInputs, task: Task) -> tuple[DType, float]:
-    """The dtype to compute the scores of a block in, and how large they can be; far ones are no good in float32."""
-    size = float(given.bound[task].max()) + given.level
-    return given.q.dtype if size <= SAFE_RANGE[given.q.dtype] else np.dtype(np.float64), size
+def score_dtype(inputs: TiledInputs, task: Task) -> tuple[DType, float]:
+    """Return the dtype to compute the scores of a tile in, and a bound of their size; large ones need float64."""
+    size = float(inputs.bound[task].max()) + inputs.level
+    return inputs.q.dtype if size <= SAFE_RANGE[inputs.q.dtype] else np.dtype(np.float64), size
 
 
-def blocks_of(given: TiledInputs, task: Task, size: int, dtype: DType, unit: float = 1.0) -> list[QueryTile]:
-    """The queries of a task in blocks of one size, whose scores are to be of that dtype, in that unit."""
+def make_query_tiles(inputs: TiledInputs, task: Task, size: int, dtype: DType, unit: float = 1.0) -> list[QueryTile]:
+    """Return the queries of a task in tiles of one size, with scores of a dtype, in units of `unit`."""
     batch, head, queries = task
     each = even_split(size, COLUMNS)
-    scale = given.scale / given.softcap if given.softcap else given.scale * unit
-    q = given.q[batch, head, queries]
+    scale = inputs.scale / inputs.softcap if inputs.softcap else inputs.scale * unit
+    q = inputs.q[batch, head, queries]
     q = q.reshape(*q.shape[:-2], (queries.stop - queries.start) // max(size, 1), 1, size // each, each, q.shape[-1])
     columns = np.multiply(q.swapaxes(-1, -2), scale, dtype=dtype, order="C")
-    position, low, high = (x[batch, queries].reshape(-1, size) for x in (given.position, given.low, given.high))
+    position, low, high = (x[batch, queries].reshape(-1, size) for x in (inputs.position, inputs.low, inputs.high))
     ends = (low[:, 0].tolist(), low[:, -1].tolist(), high[:, 0].tolist(), high[:, -1].tolist())
     reach = list(zip(*ends, strict=True))
-    k = given.k[batch, given.group(head)]
-    mask, bias = (None if x is None else x[batch, head, queries] for x in (given.mask, given.bias))
+    k = inputs.k[batch, inputs.group(head)]
+    mask, bias = (None if x is None else x[batch, head, queries] for x in (inputs.mask, inputs.bias))
     return [
         QueryTile(
             columns[..., i, :, :, :, :],
@@ -187,20 +187,20 @@ def blocks_of(given: TiledInputs, task: Task, size: int, dtype: DType, unit: flo
             reach[i],
             None if mask is None else mask[..., part, :],
             None if bias is None else bias[..., part, :],
-            given.softcap * unit,
+            inputs.softcap * unit,
         )
         for i, part in enumerate(split_range(0, queries.stop - queries.start, size))
     ]
 
 
-def block_of(given: TiledInputs, task: Task, dtype: DType) -> QueryTile:
-    """The queries of a task in a single block."""
-    return blocks_of(given, task, task[2].stop - task[2].start, dtype)[0]
+def make_query_tile(inputs: TiledInputs, task: Task, dtype: DType) -> QueryTile:
+    """Return the queries of a task in a single tile."""
+    return make_query_tiles(inputs, task, task[2].stop - task[2].start, dtype)[0]
 
 
 @cache
 def even_split(count: int, most: int) -> int:
-    """How many of so many to take at once, so that all parts are alike: up to `most`, or all if it would be too few.
+    """Return the largest size of equal parts up to `most` and above 31, or all if there is none.
 
     >>> even_split(1024, 100), even_split(100, 128), even_split(101, 96)
     (64, 100, 101)
@@ -209,37 +209,37 @@ def even_split(count: int, most: int) -> int:
 
 
 def rows_of_product(count: int, width: int, columns: int) -> int:
-    """How many rows of `width`, of so many, to multiply at once with so many columns."""
+    """Return how many of `count` rows of a width to multiply with a number of columns at once."""
     return even_split(count, PRODUCT // max(width * columns, 1))
 
 
-def cut(x: Array, rows: int, columns: int) -> Array:
-    """x in parts of so many rows and columns each, a view: (..., n, m) -> (..., P, Q, n / P, m / Q)."""
+def split_matrix(x: Array, rows: int, columns: int) -> Array:
+    """Split matrices into parts of some rows and columns, a view: (..., n, m) -> (..., P, Q, n / P, m / Q)."""
     *before, n, m = x.shape
     return x.reshape(*before, n // rows, rows, m // max(columns, 1) or 1, columns).swapaxes(-3, -2)
 
 
 class KeyTile:
-    """A block of keys, cut for products of a few rows each, and room for the scores of some queries with them."""
+    """A tile of keys, split for products of a few rows each, and memory for the scores of some queries with them."""
 
-    def __init__(self, rows: QueryTile, at: slice, room: Workspace) -> None:
+    def __init__(self, rows: QueryTile, at: slice, workspace: Workspace) -> None:
         k = rows.k[..., at, :].astype(rows.columns.dtype, copy=False)
         *heads, _, parts, width, columns = rows.columns.shape
         count = at.stop - at.start
         each = rows_of_product(count, width, columns)
-        self.at, self.k = at, cut(k, each, width)
-        self.scores = room.array("scores", k.dtype, (*heads, count, parts * columns))
-        self.products = cut(self.scores, each, columns)
+        self.at, self.k = at, split_matrix(k, each, width)
+        self.scores = workspace.array("scores", k.dtype, (*heads, count, parts * columns))
+        self.products = split_matrix(self.scores, each, columns)
 
 
 def row_norms(x: Array) -> Array:
-    """The length of each vector: (..., K) -> (...)."""
+    """Return the Euclidean norm of each vector: (..., K) -> (...)."""
     squares: Array = np.einsum("...k,...k->...", x, x)
     return np.sqrt(squares)
 
 
 def batched(x: Array) -> Array:
-    """x with a batch axis: (H, T, K) -> (1, H, T, K)."""
+    """Return x with a batch axis: (H, T, K) -> (1, H, T, K)."""
     return x if x.ndim == 4 else x[None]
 
 
@@ -298,7 +298,7 @@ def key_ranges(
 
 
 def max_bias(added: Array) -> float:
-    """How far from 0 the largest number of a row can be, of what is added to scores; -inf is nothing.
+    """Return the largest magnitude of the rows' maxima of an added mask or bias, ignoring rows of -inf.
 
     added (..., S) -> ()
 
@@ -309,24 +309,24 @@ def max_bias(added: Array) -> float:
     return float(np.abs(top).max(initial=0, where=np.isfinite(top)))
 
 
-def tasks_of(given: TiledInputs, length: int, step: int) -> list[Task]:
-    """The blocks of an axis of some length, of every batch and head; the last first, which see most when causal."""
-    batch, heads = given.q.shape[:2]
+def split_tasks(inputs: TiledInputs, length: int, step: int) -> list[Task]:
+    """Split an axis for every batch and head; the last parts first, which have most keys when causal."""
+    batch, heads = inputs.q.shape[:2]
     return [(b, h, part) for part in [*split_range(0, length, step)][::-1] for b in range(batch) for h in range(heads)]
 
 
 def run_tiles(
-    work: Callable[[Task, Workspace], None], given: TiledInputs, tasks: list[Task], threads: int | None
+    work: Callable[[Task, Workspace], None], inputs: TiledInputs, tasks: list[Task], threads: int | None
 ) -> None:
-    """Calls `work` on every core, for each task, with the room of its thread.
+    """Call `work` for each task with the workspace of its thread, on every core.
 
-    The tasks do not depend on the number of threads; little work is done in one.
+    Tasks do not depend on the number of threads, and few scores are computed in one thread.
     """
 
     @quiet
     def run(tasks: Iterator[Task]) -> None:
-        room = Workspace()
+        workspace = Workspace()
         for task in tasks:
-            work(task, room)
+            work(task, workspace)
 
-    run_parallel(run, tasks, 1 if math.prod((*given.q.shape[:3], given.k.shape[2])) < SMALL else threads)
+    run_parallel(run, tasks, 1 if math.prod((*inputs.q.shape[:3], inputs.k.shape[2])) < SMALL else threads)

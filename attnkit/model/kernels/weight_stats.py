@@ -16,11 +16,11 @@ from attnkit.model.kernels.tiles import (
     Task,
     TiledInputs,
     Workspace,
-    block_of,
+    make_query_tile,
     prepare_inputs,
     run_tiles,
     score_dtype,
-    tasks_of,
+    split_tasks,
 )
 from attnkit.model.options import DEFAULT, AttentionOptions
 from attnkit.model.sampling import largest
@@ -136,21 +136,21 @@ def weight_stats(
     span [[0.0, 0.33]]
     received [[1.33, 0.67]]
     """
-    result, given = _prepare(q, k, options.replace(**changes))
-    queries, keys = given.q.shape[:3], (*given.q.shape[:2], given.k.shape[2])
+    result, inputs = _prepare(q, k, options.replace(**changes))
+    queries, keys = inputs.q.shape[:3], (*inputs.q.shape[:2], inputs.k.shape[2])
     stats = {name: np.zeros(keys if name == "received" else queries) for name in WEIGHT_SUMMARIES["stats"]}
     stats["argmax"] = np.full(queries, -1)
 
-    def look(task: Task, room: Workspace) -> None:
-        exact, _ = score_dtype(given, task)
-        for name, stat in _stats(block_of(given, task, exact), blocks[1], room).items():
+    def look(task: Task, workspace: Workspace) -> None:
+        exact, _ = score_dtype(inputs, task)
+        for name, stat in _stats(make_query_tile(inputs, task, exact), blocks[1], workspace).items():
             stats[name][task] = stat
 
-    def receive(task: Task, room: Workspace) -> None:
-        stats["received"][task] = _received(given, task, stats["lse"], blocks[0], room)
+    def receive(task: Task, workspace: Workspace) -> None:
+        stats["received"][task] = _received(inputs, task, stats["lse"], blocks[0], workspace)
 
-    run_tiles(look, given, tasks_of(given, queries[2], blocks[0]), threads)
-    run_tiles(receive, given, tasks_of(given, keys[2], blocks[1]), threads)
+    run_tiles(look, inputs, split_tasks(inputs, queries[2], blocks[0]), threads)
+    run_tiles(receive, inputs, split_tasks(inputs, keys[2], blocks[1]), threads)
     stats["received"][np.isnan(stats["lse"]).any(axis=-1)] = np.nan
     kinds = {"lse": np.dtype(np.float64), "argmax": np.dtype(np.int64)}
     return {
@@ -159,13 +159,13 @@ def weight_stats(
     }
 
 
-def _stats(block: QueryTile, step: int, room: Workspace) -> dict[str, Array]:
+def _stats(block: QueryTile, step: int, workspace: Workspace) -> dict[str, Array]:
     """The statistics of a block of queries, each (m,), gathered while the largest score rises."""
     top = np.full(len(block.low), -np.inf, block.columns.dtype)
     total, below, distance = np.zeros((3, len(top)))  # sums of e^d, -d e^d and |i - j| e^d; d is the score less the top
     best = np.full(len(top), -1)
     for keys in block.key_blocks(step):
-        scores = block.block(block.scores(KeyTile(block, keys, room)), keys)  # (n, m)
+        scores = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys)  # (n, m)
         before = top
         top, base, faded = update_running_max(before, scores)
         rose = np.flatnonzero(top > before)
@@ -203,18 +203,18 @@ def _distances(shares: Array, position: Array, total: Array, steps: Array) -> Ar
     return distances
 
 
-def _received(given: TiledInputs, task: Task, lse: Array, step: int, room: Workspace) -> Array:
+def _received(inputs: TiledInputs, task: Task, lse: Array, step: int, workspace: Workspace) -> Array:
     """The sum of the weights of each of a block of keys, (n,); the blocks of queries are those of the first pass."""
     batch, head, keys = task
     received = np.zeros(keys.stop - keys.start)
-    looking = np.flatnonzero((given.low[batch] < keys.stop) & (given.high[batch] > keys.start))
+    looking = np.flatnonzero((inputs.low[batch] < keys.stop) & (inputs.high[batch] > keys.start))
     if not len(looking):
         return received
     for first in range(looking[0] // step * step, looking[-1] + 1, step):
-        part = batch, head, slice(first, min(first + step, given.q.shape[2]))
-        exact, _ = score_dtype(given, part)
-        block = block_of(given, part, exact)
-        weights = block.block(block.scores(KeyTile(block, keys, room)), keys)
+        part = batch, head, slice(first, min(first + step, inputs.q.shape[2]))
+        exact, _ = score_dtype(inputs, part)
+        block = make_query_tile(inputs, part, exact)
+        weights = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys)
         weights -= np.where(np.isneginf(lse[part]), 0, lse[part]).astype(exact)
         np.exp(weights, out=weights)
         received += weights @ np.ones(weights.shape[1], exact)
@@ -246,27 +246,27 @@ def weight_topk(
     """
     if count < 1:
         raise UsageError(f"count {count} (expected 1 or more)")
-    result, given = _prepare(q, k, options.replace(**changes))
+    result, inputs = _prepare(q, k, options.replace(**changes))
     count = min(count, k.shape[-2])
-    shape = (*given.q.shape[:3], count)
+    shape = (*inputs.q.shape[:3], count)
     weights, keys = np.zeros(shape, result), np.full(shape, -1, np.int64)
 
-    def look(task: Task, room: Workspace) -> None:
-        exact, _ = score_dtype(given, task)
-        weights[task], found = _largest(block_of(given, task, exact), count, blocks[1], room)
+    def look(task: Task, workspace: Workspace) -> None:
+        exact, _ = score_dtype(inputs, task)
+        weights[task], found = _largest(make_query_tile(inputs, task, exact), count, blocks[1], workspace)
         keys[task] = np.where((weights[task] == 0) | np.isnan(weights[task]), -1, found)
 
-    run_tiles(look, given, tasks_of(given, shape[2], blocks[0]), threads)
+    run_tiles(look, inputs, split_tasks(inputs, shape[2], blocks[0]), threads)
     return weights.reshape(*q.shape[:-1], count), keys.reshape(*q.shape[:-1], count)
 
 
-def _largest(block: QueryTile, count: int, step: int, room: Workspace) -> tuple[Array, Array]:
+def _largest(block: QueryTile, count: int, step: int, workspace: Workspace) -> tuple[Array, Array]:
     """The largest weights of a block of queries and their keys: (m, N), (m, N)."""
     queries = len(block.low)
     top, total = np.full(queries, -np.inf, block.columns.dtype), np.zeros(queries)
     found, where = np.full((queries, count), -np.inf, block.columns.dtype), np.full((queries, count), -1)
     for keys in block.key_blocks(step):
-        scores = block.block(block.scores(KeyTile(block, keys, room)), keys)  # (n, m)
+        scores = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys)  # (n, m)
         least = floor = found[:, -1]
         if len(scores) > count and np.isneginf(floor).any():  # a first block: only its own largest come in question
             floor = np.maximum(floor, np.partition(scores, -count, axis=0)[-count])
@@ -312,23 +312,23 @@ def weight_rows(
     >>> weight_rows(x, x, [1], causal=True).round(2).tolist()
     [[[0.33, 0.67]]]
     """
-    result, given = _prepare(q, k, options.replace(**changes))
+    result, inputs = _prepare(q, k, options.replace(**changes))
     wanted = np.reshape(check_ids(queries, q.shape[-2], "query"), -1)
     chosen, order = np.unique(wanted, return_inverse=True)  # in their order, as a block wants them
-    given = given.only(chosen)
-    shape = (*given.q.shape[:3], k.shape[-2])
+    inputs = inputs.select_queries(chosen)
+    shape = (*inputs.q.shape[:3], k.shape[-2])
     weights = np.empty(shape, result)
     at_once = max(1, blocks[0] * blocks[1] // max(k.shape[-2], 1))
 
-    def look(task: Task, room: Workspace) -> None:
-        exact, _ = score_dtype(given, task)
-        block = block_of(given, task, exact)
+    def look(task: Task, workspace: Workspace) -> None:
+        exact, _ = score_dtype(inputs, task)
+        block = make_query_tile(inputs, task, exact)
         scores = np.full((len(block.low), shape[-1]), -np.inf, exact)
         for keys in block.key_blocks(blocks[1]):
-            scores[:, keys] = block.block(block.scores(KeyTile(block, keys, room)), keys).T
+            scores[:, keys] = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys).T
         weights[task] = softmax(scores)
 
-    run_tiles(look, given, tasks_of(given, shape[2], min(at_once, blocks[0])), threads)
+    run_tiles(look, inputs, split_tasks(inputs, shape[2], min(at_once, blocks[0])), threads)
     return weights[:, :, order].reshape(*q.shape[:-2], len(wanted), shape[-1])
 
 
