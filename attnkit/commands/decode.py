@@ -273,13 +273,9 @@ def decode(
             "--vocab" if vocab else "labels of axis 'vocab'",
         )
     tau = temperature or 1.0
-    scaled = logits if tau == 1 else model.apply_temperature(logits, tau)
-    if top_k is not None:
-        scaled = model.top_k(scaled, top_k)
-    if top_p is not None:
-        scaled = model.top_p(scaled, top_p)
-    if min_p is not None:
-        scaled = model.min_p(scaled, min_p)
+    scaled = logits
+    for _, change in model.sampling_filters(tau, top_k, top_p, min_p):
+        scaled = change(scaled)
     probs = model.probabilities(scaled)
     drawn = sampling({"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed})
     made = {"logits": logits, "probs": probs}

@@ -62,7 +62,7 @@ def ffn(
         weights = random_weights(x, hidden, gated, seed)
     else:
         weights = checked(params or {}, gated)
-    found = model.feed_forward(x, **weights, activation=activation, keep=None if steps else ())
+    found = model.feed_forward(x, weights, activation=activation, keep=None if steps else ())
     said = formulas(weights, activation)
     output, formula = found.pop("output"), said["output"]
     for extra, name in (

@@ -7,8 +7,9 @@ H  query heads               V  width of a value head
 G  key and value heads       R  rotated width
 P  past keys                 F  hidden width of the feed-forward network
 
-Masks are boolean, True = may attend. Results have the dtype of the input where it is a float; float16 and
-bfloat16 compute in float32, whole numbers in float64. Inputs are never written to.
+Masks are boolean, True = may attend. Results have the dtype of the input if it is a float; float16 and bfloat16
+compute in float32, integers in float64. Inputs are never modified. options.py has the options of attention,
+whole_models.py the names of whole models, kernels/ the fast paths.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ from attnkit.model.sampling import (
     probabilities,
     repetition_penalty,
     sample,
+    sampling_filters,
     apply_temperature,
     top_k,
     top_p,

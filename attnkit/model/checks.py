@@ -1,4 +1,4 @@
-"""Shapes as a reader writes them, and the checks that name both sides of a mismatch."""
+"""Shapes in error messages, and checks that name both sides of a mismatch."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from attnkit.model.dtypes import Array
 
 
 def shown(shape: tuple[int, ...]) -> str:
-    """A shape for an error message.
+    """Return a shape as text for an error message.
 
     >>> shown((2, 4, 8)), shown((4,))
     ('(2,4,8)', '(4,)')
@@ -16,7 +16,7 @@ def shown(shape: tuple[int, ...]) -> str:
 
 
 def fit(x: Array, shape: tuple[int, ...], name: str, target: str) -> Array:
-    """x broadcast to a shape; DataError where it cannot be. Both names come with the shape the user gave.
+    """Broadcast x to a shape, or raise DataError with both names.
 
     >>> fit(np.array([1, 2]), (3, 2), "bias (2,)", "scores (3,2)").shape
     (3, 2)
@@ -30,7 +30,7 @@ def fit(x: Array, shape: tuple[int, ...], name: str, target: str) -> Array:
 
 
 def index(where: Array) -> str:
-    """The first True of a boolean array, as an index path.
+    """Return the first True of a boolean array as an index path.
 
     >>> index(np.array([[False, False], [False, True]]))
     '[1][1]'

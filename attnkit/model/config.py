@@ -1,6 +1,6 @@
-"""The choices that make one Transformer out of these formulas: its sizes, its order of sub-layers, its special tokens.
+"""Model configuration: sizes, the order of sub-layers, special tokens, and the steps of a forward pass.
 
-A model is a configuration and parameters by the name of a layer. The names of layers, STACK being encoder or decoder:
+A model is a configuration, and parameters by layer name. Layer names, with STACK for encoder or decoder:
 
 STACK.embed        table (N, D), types (M, D); of images w (C*P*P, D), b (D,), cls (D,)
 STACK.positions    table (P, D), learned positions
@@ -25,12 +25,12 @@ from attnkit.errors import UsageError
 
 @dataclass(frozen=True)
 class PositionConfig:
-    """How a model knows where a token stands.
+    """How a model encodes positions.
 
     kind     none, learned, sinusoidal, rotary or t5
-    size     how many positions there are; 0: no limit
+    size     number of positions; 0: no limit
     base     of the wavelengths of sinusoidal ones; layout: paper or halves
-    rope     of rotary ones: rope_type, rope_theta and what the type needs, as published
+    rope     of rotary ones: rope_type, rope_theta and the fields that the type needs, as published
     buckets, max_distance, of t5
     """
 
@@ -45,7 +45,7 @@ class PositionConfig:
 
 @dataclass(frozen=True)
 class PatchConfig:
-    """How an image is cut: its usual height and width, the height and width of a patch, and its channels."""
+    """How an image is split into patches: its default height and width, those of a patch, and its channels."""
 
     height: int
     width: int
@@ -58,7 +58,7 @@ class PatchConfig:
 class StackConfig:
     """One stack of layers.
 
-    windows   for each layer how many keys before a query it sees, -1 all of them; () where no layer is limited
+    windows   for each layer the number of keys before a query that it may attend to, -1 for all; () for no limits
     """
 
     layers: int
@@ -75,11 +75,11 @@ class StackConfig:
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The tokens that mean something to generation, by id.
+    """The special tokens of generation, by id.
 
-    start   what a decoder begins with; None: with the prompt itself
-    eos     those that end a text
-    banned  those that are never generated
+    start   first token of a decoder; None: the prompt itself
+    eos     tokens that end a text
+    banned  tokens that are never generated
     """
 
     start: int | None = None
@@ -97,10 +97,10 @@ class Config:
 
     norm          layer or rms, with eps; before each sub-layer (norm_first) or after its residual
     scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
-    embed_scale   what embeddings are multiplied by; logit_scale: what hidden states are, before the head
-    types         kinds of segments that have an embedding of their own
+    embed_scale   factor on embeddings; logit_scale: factor on hidden states before the head
+    types         number of segment embeddings
     pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
-    classes       what the logits stand for where they are not words
+    classes       names of the logits of a classifier
     """
 
     family: str
@@ -126,11 +126,11 @@ class Config:
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
     def stack(self, name: str) -> StackConfig:
-        """The encoder or the decoder; UsageError where the model has none."""
-        found = {"encoder": self.encoder, "decoder": self.decoder}.get(name)
-        if found is None:
+        """Return the encoder or the decoder; UsageError if the model has none."""
+        stack = {"encoder": self.encoder, "decoder": self.decoder}.get(name)
+        if stack is None:
             raise UsageError(f"a {self.family} model has no {name}")
-        return found
+        return stack
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -139,10 +139,11 @@ class Config:
 
 
 class Step(NamedTuple):
-    """One tool at work on one layer of a model.
+    """One operation of a forward pass, with the parameters of one layer.
 
-    residual   "input": its input is added to its result; "saved": what the norm before it kept; "": nothing
-    keep       a norm that keeps its input for the residual after it
+    op              the tool: embed, posenc, layernorm, attend or ffn
+    adds_residual   "input": its input is added to its result; "saved": the input that the norm before it saved; "": no
+    saves_residual  whether its input is saved for the residual after the next step
     """
 
     op: str
@@ -155,7 +156,7 @@ SUBLAYERS = (("self", "attend"), ("cross", "attend"), ("ffn", "ffn"))
 
 
 def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
-    """The steps of one layer: every sub-layer with its residual, and its norm after it or before it.
+    """Return the steps of one layer: every sub-layer with its residual, and its norm after it or before it.
 
     >>> small = StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2)
     >>> [step.layer for step in layer_steps(Config("bert", 2, encoder=small), "encoder", 0)]
@@ -171,7 +172,7 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
 
 
 def layer_plan(config: Config, stack: str) -> list[Step]:
-    """All the steps of a stack, from ids (or patches) to its last hidden states.
+    """Return all steps of a stack, from ids (or patches) to its last hidden states.
 
     >>> small = StackConfig(layers=0, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
     >>> config = Config("gpt2", 2, decoder=small, positions=PositionConfig("learned"))
@@ -190,19 +191,19 @@ def layer_plan(config: Config, stack: str) -> list[Step]:
 
 
 def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
-    """The stack, the number and the part of a layer's name; "" and None where it has none.
+    """Return the stack, number and part of a layer name; "" and None where it has none.
 
     >>> parse_layer_name("decoder.3.cross"), parse_layer_name("encoder.norm"), parse_layer_name("head.dense")
     (('decoder', 3, 'cross'), ('encoder', None, 'norm'), ('', None, 'head.dense'))
     """
-    found = re.fullmatch(r"(encoder|decoder)\.(?:([0-9]+)\.)?(\w+)", layer)
-    if not found:
+    match = re.fullmatch(r"(encoder|decoder)\.(?:([0-9]+)\.)?(\w+)", layer)
+    if not match:
         return "", None, layer
-    return found[1], None if found[2] is None else int(found[2]), found[3]
+    return match[1], None if match[2] is None else int(match[2]), match[3]
 
 
 def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
-    """The shape that a parameter of a layer has.
+    """Return the shape of a parameter of a layer.
 
     >>> small = StackConfig(layers=1, heads=2, hidden=8, kv_heads=1, head_dim=3, vocab=9)
     >>> parameter_shape(Config("llama", 4, decoder=small), "decoder.0.self", "wk")

@@ -1,4 +1,4 @@
-"""Which dtype an operator computes in, and which one it hands back."""
+"""Dtypes: the one an operator computes in, and that of its result."""
 
 from functools import cache
 from typing import Any
@@ -10,13 +10,13 @@ from attnkit.errors import DataError
 Array = np.ndarray[Any, np.dtype[Any]]
 DType = np.dtype[Any]
 
-# NaN and infinity are ordinary values here: they flow through formulas without a warning.
+# NaN and infinity are ordinary values here, and propagate through formulas without a warning.
 quiet = np.errstate(all="ignore")
 
 
 @cache
 def is_float(dtype: DType) -> bool:
-    """Whether a dtype is a floating one; bfloat16 is known by its name, so its package need not be imported.
+    """Return whether a dtype is a float; bfloat16 is recognized by its name, without its package.
 
     >>> is_float(np.dtype("float16")), is_float(np.dtype("int8"))
     (True, False)
@@ -25,7 +25,7 @@ def is_float(dtype: DType) -> bool:
 
 
 def working(*arrays: Array) -> DType:
-    """The dtype to compute in: at least float32, and float64 for whole numbers.
+    """Return the dtype to compute in: at least float32, and float64 for integers.
 
     DataError for a dtype that is neither a float, a whole number nor a boolean.
 
@@ -50,7 +50,7 @@ def _wide(dtype: DType) -> DType:
 
 
 def output_dtype(x: Array) -> DType:
-    """The dtype of a result: that of x where it is a float, else float64.
+    """Return the dtype of a result: that of x if it is a float, else float64.
 
     >>> output_dtype(np.zeros(2, np.float16)), output_dtype(np.zeros(2, bool))
     (dtype('float16'), dtype('float64'))
@@ -59,7 +59,7 @@ def output_dtype(x: Array) -> DType:
 
 
 def cast(x: Array, dtype: DType) -> Array:
-    """x in that dtype and in C order, so that no result depends on how its input lies in memory.
+    """Cast x to a dtype in C order, so that no result depends on the memory layout of its input.
 
     >>> cast(np.arange(4).reshape(2, 2).T, np.dtype(float)).flags.c_contiguous
     True
@@ -68,7 +68,7 @@ def cast(x: Array, dtype: DType) -> Array:
 
 
 def cast_matrices(x: Array, dtype: DType) -> Array:
-    """x in that dtype with each of its matrices in C order; those of a cache, which has room for more, are not copied.
+    """Cast x to a dtype with each of its matrices in C order; slices of a cache buffer are not copied.
 
     >>> room = np.zeros((2, 5, 3))
     >>> cast_matrices(room[:, :2], room.dtype).base is room, cast_matrices(room[..., :2], room.dtype).base is room
@@ -83,7 +83,7 @@ ROUNDINGS = ("float16", "bfloat16", "float32", "float64")
 
 @quiet
 def rounded(x: Array, name: str) -> Array:
-    """x rounded to the precision of a named dtype; bfloat16 values are held in float32.
+    """Round x to the precision of a named dtype; bfloat16 values are kept in float32.
 
     >>> rounded(np.array([1.005859375]), "bfloat16")
     array([1.0078125], dtype=float32)

@@ -1,4 +1,4 @@
-"""Token ids to vectors."""
+"""Embeddings: token ids to vectors."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, wor
 
 
 def check_ids(ids: ArrayLike, size: int, noun: str = "token id") -> Array:
-    """The ids as int64, once each is known to be a whole number in 0..size-1; none is wrapped.
+    """Return ids as int64; DataError unless each is an integer in 0..size-1.
 
     ids (...) -> (...)
 
@@ -21,13 +21,13 @@ def check_ids(ids: ArrayLike, size: int, noun: str = "token id") -> Array:
     >>> check_ids([[3, 0]], 4)
     array([[3, 0]])
     """
-    given = np.asarray(ids)
-    if given.dtype.kind not in "iu" and not is_float(given.dtype):
-        raise DataError(f"{noun}s are {given.dtype} (expected whole numbers)")
-    values = given.astype(working(given)) if is_float(given.dtype) else given
-    _reject(given, values != np.floor(values), f"{noun} {{}}{{}} is not a whole number")
-    _reject(given, (values < 0) | (values >= size), f"{noun} {{}}{{}} outside 0..{size - 1}")
-    return given.astype(np.int64)
+    array = np.asarray(ids)
+    if array.dtype.kind not in "iu" and not is_float(array.dtype):
+        raise DataError(f"{noun}s are {array.dtype} (expected whole numbers)")
+    values = array.astype(working(array)) if is_float(array.dtype) else array
+    _reject(array, values != np.floor(values), f"{noun} {{}}{{}} is not a whole number")
+    _reject(array, (values < 0) | (values >= size), f"{noun} {{}}{{}} outside 0..{size - 1}")
+    return array.astype(np.int64)
 
 
 def _reject(values: Array, bad: Array, message: str) -> None:
@@ -37,7 +37,7 @@ def _reject(values: Array, bad: Array, message: str) -> None:
 
 
 def one_hot(ids: ArrayLike, size: int, dtype: DTypeLike = np.float32) -> Array:
-    """A row of zeros with a single one per token.
+    """Return a one-hot row for each token.
 
     ids (...) -> (..., N)
 
@@ -52,7 +52,7 @@ def one_hot(ids: ArrayLike, size: int, dtype: DTypeLike = np.float32) -> Array:
 
 
 def embed(ids: ArrayLike, table: Array) -> Array:
-    """The table's row of each token.
+    """Return the row of the table for each token.
 
     ids (...), table (N, D) -> (..., D)
 
@@ -68,7 +68,7 @@ def embed(ids: ArrayLike, table: Array) -> Array:
 
 
 def random_table(words: Sequence[str], dim: int, seed: int = 0) -> Array:
-    """A standard normal vector per word that depends on seed and word alone: the same in every text.
+    """Return a standard normal vector per word that depends on seed and word only.
 
     words (N), dim D -> (N, D) float32
 
@@ -87,14 +87,14 @@ def random_table(words: Sequence[str], dim: int, seed: int = 0) -> Array:
 
 
 def _digest(word: str) -> list[int]:
-    import hashlib  # here, because it costs every other stage of a pipe two milliseconds
+    import hashlib  # imported here, as it would cost every other stage of a pipe two milliseconds
 
     return [int(number) for number in np.frombuffer(hashlib.sha256(word.encode()).digest(), ">u4")]
 
 
 @quiet
 def scale_embedding(x: Array) -> Array:
-    """Embeddings times the square root of their width (Attention Is All You Need, section 3.4).
+    """Multiply embeddings by the square root of their width (Attention Is All You Need, section 3.4).
 
     x (..., D) -> (..., D)
 

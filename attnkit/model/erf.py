@@ -51,7 +51,7 @@ FARTHER = (
 
 @quiet
 def erf(x: Array) -> Array:
-    """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
+    """Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 
     x (...) -> (...)
 

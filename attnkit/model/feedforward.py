@@ -1,7 +1,7 @@
 """The position-wise feed-forward network and its activations."""
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from attnkit.model.erf import erf
 from attnkit.model.hooks import Hook, apply_hook, is_requested, no_hook
 from attnkit.model.linear import linear
 
-PART = 1 << 18  # numbers: a megabyte of float32
+PART = 1 << 18  # elements: a megabyte of float32
 
 
 @quiet
 def relu(x: Array) -> Array:
-    """x where it is positive, else 0.
+    """Return x where it is positive, else 0.
 
     x (...) -> (...)
 
@@ -30,7 +30,7 @@ def relu(x: Array) -> Array:
 
 @quiet
 def gelu(x: Array) -> Array:
-    """x times the share of a standard normal below x, by the error function (Hendrycks and Gimpel 2016).
+    """Return x times the standard normal CDF of x, by the error function (Hendrycks and Gimpel 2016).
 
     x (...) -> (...)
 
@@ -43,7 +43,7 @@ def gelu(x: Array) -> Array:
 
 @quiet
 def gelu_tanh(x: Array) -> Array:
-    """GELU by its tanh approximation, as GPT-2 uses it.
+    """Return GELU by its tanh approximation, as in GPT-2.
 
     x (...) -> (...)
 
@@ -63,7 +63,7 @@ def gelu_tanh(x: Array) -> Array:
 
 @quiet
 def silu(x: Array) -> Array:
-    """x times its logistic sigmoid, also called swish.
+    """Return x times its logistic sigmoid, also called swish.
 
     x (...) -> (...)
 
@@ -74,12 +74,12 @@ def silu(x: Array) -> Array:
     return y
 
 
-def apply_activation(activation: str, x: Array, *, spent: bool = False) -> Array:
-    """An activation of each number; a part of a large array at a time, which stays in a core's own cache.
+def apply_activation(activation: str, x: Array, *, in_place: bool = False) -> Array:
+    """Apply an activation to each element; to a part of a large array at a time, which stays in a core's cache.
 
     x (...) -> (...)
 
-    A large x that is `spent` makes room for the result, as fresh memory comes slowly.
+    With `in_place` a large x is overwritten by the result, which is faster than new memory.
 
     >>> apply_activation("relu", np.array([-2.0, 3.0])).tolist()
     [0.0, 3.0]
@@ -89,12 +89,12 @@ def apply_activation(activation: str, x: Array, *, spent: bool = False) -> Array
         return function(x)
     from attnkit.model.kernels.threads import run_parallel, split_range
 
-    given = x.reshape(-1)
-    y = given if spent else np.empty(x.size, x.dtype)
+    flat = x.reshape(-1)
+    y = flat if in_place else np.empty(x.size, x.dtype)
 
     def work(parts: Iterator[slice]) -> None:
         for part in parts:
-            y[part] = function(given[part])
+            y[part] = function(flat[part])
 
     run_parallel(work, split_range(0, x.size, PART))
     return y.reshape(x.shape)
@@ -111,45 +111,41 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 @quiet
 def feed_forward(
     x: Array,
-    w1: Array,
-    w2: Array,
-    b1: Array | None = None,
-    b2: Array | None = None,
-    w3: Array | None = None,
-    b3: Array | None = None,
+    params: Mapping[str, Array],
     *,
     activation: str = "relu",
     keep: Collection[str] | None = None,
     hook: Hook = no_hook,
 ) -> dict[str, Array]:
-    """activation(x W1 + b1) W2 + b2, the same for every position; gated by x W3 + b3 where w3 is given.
+    """Return activation(x W1 + b1) W2 + b2 at every position, gated by x W3 + b3 if `params` has w3.
 
-    x (..., D), w1 (D, F), w2 (F, D), w3 (D, F) -> {"output": (..., D), ...}
+    x (..., D), w1 (D, F), b1 (F,), w2 (F, D), b2 (D,), w3 (D, F), b3 (F,) -> {"output": (..., D), ...}
 
-    The result holds hidden and activated, then linear (x W3 + b3) and gated (activated times linear) where w3 is
-    given, then output. Source: Attention Is All You Need, section 3.3; Shazeer 2020 for the gate. DataError
-    where shapes do not meet, UsageError for an unknown activation. `keep` are the intermediates to hand back beside
-    the output [all], `visit` may look at any of them, and replace it; what nobody keeps or visits is not held.
+    The result holds hidden and activated, then linear (x W3 + b3) and gated (activated times linear) if gated, then
+    output. `keep` are the intermediates to return beside the output [all]; `hook` may read and replace any of them;
+    others are not held in memory. Source: Attention Is All You Need, section 3.3; Shazeer 2020 for the gate.
+    DataError where shapes do not match, UsageError for an unknown activation.
 
     >>> one = np.array([[1.0]])
-    >>> feed_forward(np.array([[-2.0], [3.0]]), one, 2 * one, b2=np.array([1.0]))["output"].tolist()
+    >>> feed_forward(np.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one, "b2": np.array([1.0])})["output"].tolist()
     [[1.0], [7.0]]
     """
     if activation not in ACTIVATIONS:
         raise UsageError(f"activation {activation!r} (expected one of {', '.join(ACTIVATIONS)})")
+    w1, w2, w3 = params["w1"], params["w2"], params.get("w3")
+    b1, b2, b3 = (params.get(name) for name in ("b1", "b2", "b3"))
     if w3 is not None and w3.shape != w1.shape:
         raise DataError(f"w3 {shown(w3.shape)} and w1 {shown(w1.shape)}: shapes differ")
-    given = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
-    result, x = output_dtype(x), cast(x, working(*given))
+    arrays = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
+    result, x = output_dtype(x), cast(x, working(*arrays))
     steps = {"hidden": apply_hook(hook, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}
-    inner = apply_hook(
-        hook, "activated", apply_activation(activation, steps["hidden"], spent=not is_requested(keep, hook, "hidden"))
-    )
+    in_place = not is_requested(keep, hook, "hidden")
+    inner = apply_hook(hook, "activated", apply_activation(activation, steps["hidden"], in_place=in_place))
     steps["activated"] = inner
     if w3 is not None:
         steps["linear"] = apply_hook(hook, "linear", linear(x, w3, b3, names=("x", "w3", "b3")))
         gated = np.multiply(inner, steps["linear"], out=None if is_requested(keep, hook, "activated") else inner)
         inner = steps["gated"] = apply_hook(hook, "gated", gated)
     steps["output"] = apply_hook(hook, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2")))
-    kept = [name for name in steps if name == "output" or keep is None or name in keep]
-    return {name: steps[name].astype(result, copy=False) for name in kept}
+    returned = [name for name in steps if name == "output" or keep is None or name in keep]
+    return {name: steps[name].astype(result, copy=False) for name in returned}

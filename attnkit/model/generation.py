@@ -1,7 +1,6 @@
-"""Text from a model, token by token: the likeliest word, a drawn one, or a search with several texts at once.
+"""Text generation token by token: greedy search, sampling and beam search.
 
-The model is given as an object that keeps what it has seen, so that the search is the same for all of them. Steps
-are counted from 0.
+A model is a NextTokenModel, which caches earlier tokens itself. Steps are counted from 0.
 """
 
 import math
@@ -18,16 +17,13 @@ from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.embedding import check_ids
 from attnkit.model.masks import mask_block
 from attnkit.model.sampling import (
-    apply_temperature,
     check_finite,
     largest,
     log_probabilities,
-    min_p,
     probabilities,
     repetition_penalty,
     sample,
-    top_k,
-    top_p,
+    sampling_filters,
 )
 from attnkit.model.scores import shifted
 
@@ -36,27 +32,27 @@ Penalty = Callable[[float, int], float]  # sum of log-probabilities, number of t
 
 
 class NextTokenModel(Protocol):
-    """A model in the middle of a text: it remembers the tokens it was given, in as many rows as it was last told."""
+    """A model that predicts the next token of each row of a batch, and keeps the earlier tokens."""
 
     def __call__(self, tokens: Array) -> Array:
-        """The logits of the next token, after these that follow all before: tokens (B, T) -> (B, N)."""
+        """Append tokens and return the logits of the next one: tokens (B, T) -> (B, N)."""
 
     def reorder_cache(self, rows: Array) -> None:
-        """Makes row i what row rows[i] was; there may be more rows than before, or fewer: rows (B,)."""
+        """Replace row i by row rows[i]; there may be more rows than before, or fewer: rows (B,)."""
 
 
 @dataclass(frozen=True)
 class SamplingConfig:
     """How the next token is chosen.
 
-    limit                how many tokens at most; minimum: before so many, no end
-    eos                  the tokens that end a text; they are its last
+    limit                maximum number of new tokens; minimum: number before which no token of eos is chosen
+    eos                  tokens that end a text, as its last
     banned               tokens that are never chosen
-    forced_bos           what follows a prompt of a single token
-    forced_eos           what the last token that the limit allows is
+    forced_bos           first new token after a prompt of a single token
+    forced_eos           last token at the limit
     repetition_penalty   of tokens that are in the prompt or were chosen before
-    sampled              drawn, else the likeliest
-    temperature, top_k, top_p, min_p   what is drawn from, applied in this order
+    sampled              sample the token, else choose the most likely one
+    temperature, top_k, top_p, min_p   filters before sampling, applied in this order
     """
 
     limit: int = 20
@@ -82,12 +78,12 @@ class Filtered(NamedTuple):
 
     @property
     def removed(self) -> Array:
-        """The ids that this filter took out of the choice."""
+        """The ids that this filter excluded."""
         return np.flatnonzero(np.isneginf(self.after) & ~np.isneginf(self.before))
 
 
 class StepInfo(NamedTuple):
-    """One step: the model's logits (N,), what each filter made of them, the id chosen and its log-probability."""
+    """One step: the model's logits (N,), the output of each filter, the chosen id and its log-probability."""
 
     step: int
     logits: Array
@@ -102,17 +98,17 @@ class StepInfo(NamedTuple):
 
     @property
     def probabilities(self) -> Array:
-        """What the choice was made by, (N,)."""
+        """The probabilities of the choice, (N,)."""
         return probabilities(self.scores)
 
 
 class GeneratedText(NamedTuple):
-    """A text that was generated.
+    """A generated text.
 
-    ids        the new tokens, with the one that ended it
-    logprobs   of each the log-probability that the model itself gave it, before any filter
+    ids            the new tokens, with the one that ended it
+    logprobs       log-probability of each by the model itself, before any filter
     finish_reason  "eos", "stop" or "limit"; "" while it runs
-    score      the sum of these; of a beam what beams are ranked by, after filters and penalty
+    score          their sum; of a beam the score that ranks beams, after filters and penalty
     """
 
     ids: tuple[int, ...] = ()
@@ -122,9 +118,9 @@ class GeneratedText(NamedTuple):
 
 
 class BeamsInfo(NamedTuple):
-    """One step of a beam search: the logits (B, N) it came from, the beams that go on and those that ended.
+    """One step of a beam search: its logits (B, N), the running and the finished beams, both best first.
 
-    Both best first; the score of one that goes on is a sum, without the penalty.
+    The score of a running beam is a sum, without the penalty.
     """
 
     step: int
@@ -134,7 +130,7 @@ class BeamsInfo(NamedTuple):
 
 
 def score_tokens(logits: Array, ids: ArrayLike) -> Array:
-    """The log-probability of each given token.
+    """Return the log-probability of each token.
 
     logits (..., N), ids (...) -> (...)
 
@@ -155,17 +151,17 @@ def generate(
     settings: SamplingConfig,
     rng: "np.random.Generator | None" = None,
     stop: Callable[[list[int]], bool] | None = None,
-    seen: Callable[[StepInfo], None] | None = None,
+    on_step: Callable[[StepInfo], None] | None = None,
 ) -> GeneratedText:
-    """Tokens after the prompt, one at a time: the likeliest of each step, or one drawn by its probability.
+    """Generate tokens after the prompt by greedy search, or by sampling if `settings.sampled`.
 
-    prompt (T,) -> Generated
+    prompt (T,) -> GeneratedText
 
-    `stop` is asked after each token, with all the new ones, whether the text ends there; `seen` is told of each step.
+    `stop` is called after each token with all new ones, and returns whether the text ends; `on_step` with each step.
     Ties go to the lower id. UsageError for settings out of range, or to sample without `rng`; DataError for an empty
     prompt, a step without a finite logit, or NaN.
 
-    >>> class Model:  # whose next token is the one after the last
+    >>> class Model:  # predicts the last id + 1
     ...     def __call__(self, tokens):
     ...         return np.eye(4)[(tokens[:, -1] + 1) % 4]
     >>> generate(Model(), [0], SamplingConfig(eos=(3,))).ids
@@ -178,14 +174,14 @@ def generate(
     for step in range(settings.limit):
         logits = predict(tokens)
         _check(logits, step, settings)
-        told = tuple(_filtered(filters, logits, past))
-        scores = told[-1].after if told else logits[0]
+        filtered = tuple(_filtered(filters, logits, past))
+        scores = filtered[-1].after if filtered else logits[0]
         chosen = _choice(scores, step, rng if settings.sampled else None)
         logprob = _logprob(logits[0], chosen)
-        result = _longer(result, chosen, logprob, result.score + logprob)
-        if seen:
-            seen(StepInfo(step, logits[0], told, chosen, logprob))
-        reason = _ending(result.ids, settings, stop)
+        result = append_token(result, chosen, logprob, result.score + logprob)
+        if on_step:
+            on_step(StepInfo(step, logits[0], filtered, chosen, logprob))
+        reason = finish_reason(result.ids, settings, stop)
         if reason:
             return result._replace(finish_reason=reason)
         tokens = np.array([[chosen]])
@@ -201,24 +197,24 @@ def beam_search(
     penalty: Penalty | None = None,
     returned: int = 1,
     stop: Callable[[list[int]], bool] | None = None,
-    seen: Callable[[BeamsInfo], None] | None = None,
+    on_step: Callable[[BeamsInfo], None] | None = None,
 ) -> list[GeneratedText]:
-    """The best texts that a search finds which carries `beams` of them on at once, best first.
+    """Generate texts by beam search, and return the best ones first.
 
-    prompt (T,) -> `returned` Generated, or as many as there are
+    prompt (T,) -> `returned` GeneratedText, or as many as there are
 
     A step scores every next token of every running beam: the sum of the log-probabilities so far, and its own after
-    the filters. Of these the best (1 + ends) * beams are looked at, ends being the number of `eos` tokens, at least
-    1: those that end a text are finished if they are among the best `beams`, and forgotten if not; the best `beams`
-    of the others run on. Finished texts are ranked by `penalty(sum, tokens)`, the token that ended them counted, the
-    prompt not; the best `beams` are kept. The search ends at the limit, where nothing runs on, or where `beams` are
-    finished and the best running one would not rank above the last of them if it ended as it stands.
+    the filters. Of these the best (1 + ends) * beams are considered, ends being the number of `eos` tokens, at least
+    1: those that end a text are finished if they are among the best `beams`, and dropped if not; the best `beams`
+    of the others continue. Finished texts are ranked by `penalty(sum, tokens)`, the token that ended them counted, the
+    prompt not; the best `beams` are kept. The search ends at the limit, where no beam continues, or where `beams` are
+    finished and the best running one would not rank above the last of them if it ended now.
 
     Ties go to the better beam, then to the lower id. `penalty` is LENGTH_PENALTIES["average"](1) unless given. A
     vocabulary may be smaller than `beams`: there are then as many as there are texts. UsageError for beams < 1, for
     more texts returned than beams, or for sampling; DataError as for `generate`.
 
-    >>> class Model:  # 0 is likeliest after everything but 0, and after 0 nothing is likely
+    >>> class Model:  # a bigram model
     ...     def __call__(self, tokens):
     ...         return np.log(np.array([[0.3, 0.3, 0.4], [0.45, 0.1, 0.45], [0.9, 0.05, 0.05]])[tokens[:, -1]])
     ...     def reorder_cache(self, rows):
@@ -229,26 +225,25 @@ def beam_search(
     past, filters = _begin(prompt, settings)
     _check_beams(beams, returned, settings)
     rank = penalty or LENGTH_PENALTIES["average"](1.0)
-    looked_at = (1 + max(len(settings.eos), 1)) * beams
+    considered = (1 + max(len(settings.eos), 1)) * beams
     tokens, running, finished = past, [GeneratedText()], list[GeneratedText]()
     for step in range(settings.limit):
         logits = predict(tokens)
         _check(logits, step, settings)
         logs = log_probabilities(logits)
-        told = _apply(filters, logs, past)
-        sums = np.array([beam.score for beam in running])[:, None] + told
-        going: list[tuple[int, GeneratedText]] = []
-        for place, (row, word) in enumerate(_best(sums, looked_at, step)):
-            beam = _longer(running[row], word, float(logs[row, word]), float(sums[row, word]))
-            reason = _ending(beam.ids, settings, stop) or ("limit" if step + 1 == settings.limit else "")
+        sums = np.array([beam.score for beam in running])[:, None] + _apply(filters, logs, past)
+        continued: list[tuple[int, GeneratedText]] = []
+        for place, (row, word) in enumerate(top_candidates(sums, considered, step)):
+            beam = append_token(running[row], word, float(logs[row, word]), float(sums[row, word]))
+            reason = finish_reason(beam.ids, settings, stop) or ("limit" if step + 1 == settings.limit else "")
             if reason and place < beams:
                 finished.append(beam._replace(finish_reason=reason, score=rank(beam.score, step + 1)))
-            elif not reason and len(going) < beams:
-                going.append((row, beam))
+            elif not reason and len(continued) < beams:
+                continued.append((row, beam))
         finished = sorted(finished, key=lambda beam: -beam.score)[:beams]
-        rows, running = [row for row, _ in going], [beam for _, beam in going]
-        if seen:
-            seen(BeamsInfo(step, logits, tuple(running), tuple(finished)))
+        rows, running = [row for row, _ in continued], [beam for _, beam in continued]
+        if on_step:
+            on_step(BeamsInfo(step, logits, tuple(running), tuple(finished)))
         full = len(finished) == beams
         if not running or (full and rank(running[0].score, step + 1) <= finished[-1].score):
             break
@@ -260,7 +255,7 @@ def beam_search(
 
 
 def gnmt_penalty(exponent: float) -> Penalty:
-    """The sum over ((5 + length) / 6)^exponent (Wu et al. 2016, equation 14, without its coverage).
+    """Return the penalty sum / ((5 + length) / 6)^exponent (Wu et al. 2016, equation 14, without its coverage).
 
     >>> round(gnmt_penalty(1.0)(-6.0, 7), 4)
     -3.0
@@ -269,7 +264,7 @@ def gnmt_penalty(exponent: float) -> Penalty:
 
 
 def average_penalty(exponent: float) -> Penalty:
-    """The sum over length^exponent: 0 is the sum, 1 the mean.
+    """Return the penalty sum / length^exponent: 0 is the sum, 1 the mean.
 
     >>> average_penalty(1.0)(-6.0, 3)
     -2.0
@@ -281,7 +276,7 @@ LENGTH_PENALTIES: dict[str, Callable[[float], Penalty]] = {"gnmt": gnmt_penalty,
 
 
 def _begin(prompt: ArrayLike, settings: SamplingConfig) -> tuple[Array, list[tuple[str, Filter]]]:
-    """The prompt (1, T), and the filters that the settings ask for."""
+    """Return the prompt (1, T), and the filters of the settings."""
     past = np.asarray(prompt)
     if past.ndim != 1 or not past.size:
         raise DataError(f"prompt {shown(past.shape)}: expected one or more token ids")
@@ -301,7 +296,7 @@ def _check_beams(beams: int, returned: int, settings: SamplingConfig) -> None:
 
 
 def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter]]:
-    """The filters in the order they apply, each with its name; `start` is the number of tokens of the prompt."""
+    """Yield the filters by name in the order they apply; `start` is the number of tokens of the prompt."""
     if settings.repetition_penalty != 1:
         yield "repetition penalty", lambda scores, ids: repetition_penalty(scores, ids, settings.repetition_penalty)
     if settings.banned:
@@ -315,18 +310,12 @@ def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter
         last = start + settings.limit - 1
         yield "forced end", lambda scores, ids: _only(scores, settings.forced_eos) if ids.shape[1] == last else scores
     if settings.sampled:
-        yield from _narrowing(settings)
+        for name, change in sampling_filters(settings.temperature, settings.top_k, settings.top_p, settings.min_p):
+            yield name, _ignore_ids(change)
 
 
-def _narrowing(settings: SamplingConfig) -> Iterator[tuple[str, Filter]]:
-    if settings.temperature != 1:
-        yield "temperature", lambda scores, ids: apply_temperature(scores, settings.temperature)
-    if (k := settings.top_k) is not None:
-        yield "top-k", lambda scores, ids: top_k(scores, k)
-    if (p := settings.top_p) is not None:
-        yield "top-p", lambda scores, ids: top_p(scores, p)
-    if (share := settings.min_p) is not None:
-        yield "min-p", lambda scores, ids: min_p(scores, share)
+def _ignore_ids(change: Callable[[Array], Array]) -> Filter:
+    return lambda scores, ids: change(scores)
 
 
 def _without(scores: Array, ids: tuple[int, ...]) -> Array:
@@ -354,7 +343,7 @@ def _filtered(filters: list[tuple[str, Filter]], scores: Array, past: Array) -> 
 
 @quiet
 def _check(logits: Array, step: int, settings: SamplingConfig) -> None:
-    """DataError for a row of logits that allows no choice; at the first step also for an id that is no word."""
+    """Raise an error for a row of logits without a finite one; at the first step also for an id out of range."""
     bad = ~np.isfinite(logits.max(axis=-1, initial=-np.inf))
     if bad.any():
         check_finite(logits[bad][:1], step)
@@ -373,24 +362,25 @@ def _choice(scores: Array, step: int, rng: "np.random.Generator | None") -> int:
 
 @quiet
 def _logprob(logits: Array, word: int) -> float:
-    """The log-probability of one word, without a row of them all: logits (N,)."""
+    """Return the log-probability of one word, without computing those of all: logits (N,)."""
     scores = shifted(cast(logits, working(logits)))
     return float(scores[word]) - math.log(np.exp(scores).sum())
 
 
-def _longer(text: GeneratedText, word: int, logprob: float, score: float) -> GeneratedText:
+def append_token(text: GeneratedText, word: int, logprob: float, score: float) -> GeneratedText:
+    """Return a text with one more token, its log-probability and the new score."""
     return text._replace(ids=(*text.ids, word), logprobs=(*text.logprobs, logprob), score=score)
 
 
-def _ending(ids: tuple[int, ...], settings: SamplingConfig, stop: Callable[[list[int]], bool] | None) -> str:
-    """Why a text ends with the last of these tokens, "" where it does not."""
+def finish_reason(ids: tuple[int, ...], settings: SamplingConfig, stop: Callable[[list[int]], bool] | None) -> str:
+    """Return why a text ends with the last of these tokens: eos or stop, "" where it does not."""
     if ids[-1] in settings.eos:
         return "eos"
     return "stop" if stop and stop(list(ids)) else ""
 
 
-def _best(sums: Array, count: int, step: int) -> Iterator[tuple[int, int]]:
-    """The rows and ids of the largest of the sums (B, N), best first; those of -inf are none."""
+def top_candidates(sums: Array, count: int, step: int) -> Iterator[tuple[int, int]]:
+    """Yield the rows and ids of the largest finite sums (B, N), best first; NotFiniteError if there is none."""
     flat = sums.ravel()
     places = [int(place) for place in largest(flat, count) if np.isfinite(flat[place])]
     if not places:

@@ -1,4 +1,4 @@
-"""The linear map x W + b, which every projection is."""
+"""Linear projections x W + b, and residual connections."""
 
 from collections.abc import Iterator
 
@@ -17,21 +17,20 @@ def linear(
     *,
     names: tuple[str, str, str] = ("x", "w", "b"),
 ) -> Array:
-    """x W + b, where a missing weight is the identity and a missing bias zero.
+    """Return x W + b, where a missing weight is the identity and a missing bias zero.
 
     x (..., D), weight (D, E), bias (E,) -> (..., E)
 
-    DataError where the shapes do not meet; `names` are what it calls x, weight and bias.
+    DataError where the shapes do not match, with `names` for x, weight and bias.
 
     >>> linear(np.array([[1.0, 2.0]]), np.eye(2), np.array([10.0, 20.0]))
     array([[11., 22.]])
     """
-    given = [array for array in (x, weight, bias) if array is not None]
-    dtype = working(*given)
+    dtype = working(*(array for array in (x, weight, bias) if array is not None))
     y = cast(x, dtype)
     if weight is not None:
         check_inner(x, weight, names)
-        y = y @ np.asarray(weight, dtype)  # as it lies: a tied table is a transposed view, too big to copy
+        y = y @ np.asarray(weight, dtype)  # not made contiguous: a tied table is a transposed view, too big to copy
     if bias is not None:
         if bias.shape != y.shape[-1:]:
             raise DataError(f"{names[2]} {shown(bias.shape)}: expected {shown(y.shape[-1:])}")
@@ -40,7 +39,7 @@ def linear(
 
 
 def check_inner(x: Array, weight: Array, names: tuple[str, ...]) -> None:
-    """DataError unless x (..., D) can be multiplied by weight (D, E)."""
+    """Raise DataError unless x (..., D) can be multiplied by weight (D, E)."""
     if weight.ndim == 2 and x.ndim and weight.shape[0] == x.shape[-1]:
         return
     pair = f"{names[1]} {shown(weight.shape)} for {names[0]} {shown(x.shape)}"
@@ -52,9 +51,9 @@ def check_inner(x: Array, weight: Array, names: tuple[str, ...]) -> None:
 
 
 def to_column_major(weight: Array) -> Array:
-    """A copy of a weight (D, E) of which each column lies in one piece.
+    """Return a column-major (Fortran-order) copy of a weight (D, E).
 
-    A product of one row with a weight of more rows than columns reads it a quarter faster so.
+    The product of one row with a weight of more rows than columns is 25 % faster with it.
 
     >>> to_column_major(np.eye(2)).flags.f_contiguous
     True
@@ -63,21 +62,21 @@ def to_column_major(weight: Array) -> Array:
 
     columns = np.empty(weight.shape[::-1], weight.dtype)
 
-    def turn(tasks: Iterator[slice]) -> None:
+    def transpose(tasks: Iterator[slice]) -> None:
         for rows in tasks:
-            for some in split_range(0, len(columns), 256):  # pieces that stay in the cache
-                columns[some, rows] = weight[rows, some].T
+            for block in split_range(0, len(columns), 256):  # blocks that stay in the cache
+                columns[block, rows] = weight[rows, block].T
 
-    run_parallel(turn, split_range(0, len(weight), 64))
+    run_parallel(transpose, split_range(0, len(weight), 64))
     return columns.T
 
 
 def add(x: Array, y: Array) -> Array:
-    """The residual connection x + y, in the dtype of x.
+    """Return the residual connection x + y, in the dtype of x.
 
     x (..., D), y broadcast to it -> (..., D)
 
-    DataError where the shapes do not meet. Source: Attention Is All You Need, section 3.1.
+    DataError where the shapes do not match. Source: Attention Is All You Need, section 3.1.
 
     >>> add(np.array([[1.0, 2.0]], np.float32), np.array([10.0, 20.0])).tolist()
     [[11.0, 22.0]]
@@ -88,7 +87,7 @@ def add(x: Array, y: Array) -> Array:
 
 
 def random_weight(rng: "np.random.Generator", rows: int, columns: int) -> Array:
-    """A weight matrix from N(0, 1/rows), which keeps the size of what it maps.
+    """Return a weight matrix from N(0, 1/rows), which preserves the variance of its inputs.
 
     -> (rows, columns) float64
 

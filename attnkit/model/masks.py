@@ -1,6 +1,6 @@
-"""Who may attend to whom: boolean masks, True = may attend, joined with &.
+"""Attention masks: boolean, True = may attend, combined with &.
 
-In every rule query i stands at position i + offset and key j at position j.
+In every mask query i has position i + offset and key j position j.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ ALIGNMENTS = ("top-left", "bottom-right")
 def causal_offset(
     queries: int, keys: int, *, align: str | None = None, past: int = 0, lengths: ArrayLike | None = None
 ) -> int | Array:
-    """The key position of query 0: past length, else valid keys - T, else 0; an alignment overrides all of it.
+    """Return the position of query 0 among the keys: past, or lengths - T with lengths; an alignment overrides both.
 
     lengths (B,) -> (B,), without lengths -> one number
 
@@ -40,7 +40,7 @@ def _grid(queries: int, keys: int, offset: ArrayLike) -> tuple[Array, Array]:
 
 
 def causal_mask(queries: int, keys: int, offset: ArrayLike = 0) -> Array:
-    """No query sees a key after itself: j <= i + offset.
+    """Return the causal mask: query i may attend to key j if j <= i + offset.
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
@@ -54,7 +54,7 @@ def causal_mask(queries: int, keys: int, offset: ArrayLike = 0) -> Array:
 
 
 def window_mask(queries: int, keys: int, left: int, right: int, offset: ArrayLike = 0) -> Array:
-    """A query sees `left` keys before itself and `right` after it; -1 is unbounded.
+    """Return the sliding-window mask: `left` keys before each query and `right` after it; -1 is unbounded.
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
@@ -73,7 +73,7 @@ def window_mask(queries: int, keys: int, left: int, right: int, offset: ArrayLik
 
 
 def prefix_mask(queries: int, keys: int, length: int, offset: ArrayLike = 0) -> Array:
-    """Causal, but the first `length` keys are seen by every query (a prefix language model).
+    """Return the mask of a prefix language model: causal, but all may attend to the first `length` keys.
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
@@ -88,7 +88,7 @@ def prefix_mask(queries: int, keys: int, length: int, offset: ArrayLike = 0) -> 
 
 
 def padding_mask(lengths: ArrayLike, keys: int) -> Array:
-    """Only the first `length` keys of each row of the batch are real.
+    """Return the padding mask: only the first `length` keys of each row of the batch are real.
 
     lengths (B,) -> (B, 1, S), or () -> (1, S)
 
@@ -107,7 +107,7 @@ def padding_mask(lengths: ArrayLike, keys: int) -> Array:
 
 
 def segment_mask(query_ids: ArrayLike, key_ids: ArrayLike) -> Array:
-    """A query sees the keys of its own segment: documents packed into one row stay apart.
+    """Return the mask of packed documents: a query may attend to the keys of its own segment.
 
     query_ids (..., T), key_ids (..., S) -> (..., T, S)
 
@@ -126,7 +126,7 @@ def segment_mask(query_ids: ArrayLike, key_ids: ArrayLike) -> Array:
 
 
 def chunk_mask(queries: int, keys: int, size: int, offset: ArrayLike = 0) -> Array:
-    """A query sees the keys of its own chunk of `size` positions.
+    """Return the chunked mask: a query may attend to the keys of its own chunk of `size` positions.
 
     offset () or (B,) -> (T, S) or (B, T, S)
 
@@ -143,7 +143,7 @@ def chunk_mask(queries: int, keys: int, size: int, offset: ArrayLike = 0) -> Arr
 
 
 def to_boolean(mask: Array) -> Array:
-    """A mask of booleans, or of the whole numbers 0 and 1, as booleans.
+    """Convert a mask of booleans, or of the integers 0 and 1, to booleans.
 
     mask (...) -> (...)
 
@@ -163,7 +163,7 @@ def to_boolean(mask: Array) -> Array:
 
 
 def mask_block(scores: Array, allowed: Array, fill: float = -np.inf) -> Array:
-    """The scores where attention is allowed, -inf (or `fill`) elsewhere.
+    """Return the scores where attention is allowed, and `fill` elsewhere.
 
     scores (...), allowed (...) -> (...)
 
@@ -174,7 +174,7 @@ def mask_block(scores: Array, allowed: Array, fill: float = -np.inf) -> Array:
 
 
 def to_additive(mask: Array, dtype: DTypeLike = np.float32, fill: float = -np.inf) -> Array:
-    """A mask to add to scores: 0 where attention is allowed, `fill` where it is not.
+    """Convert a mask to one that is added to scores: 0 where attention is allowed, else `fill`.
 
     mask (...) -> (...)
 
@@ -185,11 +185,11 @@ def to_additive(mask: Array, dtype: DTypeLike = np.float32, fill: float = -np.in
 
 
 def mask_lengths(mask: Array) -> Array:
-    """The number of leading keys that every query may attend to, when the mask says nothing else.
+    """Return the lengths of a padding mask: the number of leading keys that every query may attend to.
 
     mask (..., T, S) -> (...) int64
 
-    DataError unless the mask is exactly such a padding mask.
+    DataError unless the mask is exactly a padding mask.
 
     >>> mask_lengths(padding_mask([1, 2], 3))
     array([1, 2])

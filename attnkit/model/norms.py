@@ -1,9 +1,8 @@
 """Normalization: zero mean and unit variance, then a learned scale and shift.
 
-Statistics are taken in float64 whatever the dtype: rows of float32 around 1e6, or beyond the square root of
-its range, keep their digits. Rows of float64 whose squares leave its range are scaled by a power of two first,
-which is exact. Work goes by blocks of rows that fit a processor's cache, so that beside input
-and output next to nothing is allocated.
+Statistics are computed in float64 for every dtype, so that float32 rows around 1e6, or beyond the square root of
+its range, stay exact. Rows of float64 whose squares leave its range are scaled by a power of two first, which is
+exact. Rows are processed in blocks that fit a processor's cache, which saves memory.
 """
 
 import math
@@ -16,14 +15,14 @@ from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import fit, shown
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 
-BLOCK = 1 << 16  # numbers in a block of rows, of which each core has one at a time
-LARGE = 1 << 18  # numbers from which on two cores are faster than one
-LEAST = 1e-280  # variance and eps below which squares have lost digits
+BLOCK = 1 << 16  # elements in a block of rows
+LARGE = 1 << 18  # number of elements from which two cores are faster than one
+LEAST = 1e-280  # variance plus eps below which squares have lost precision
 NONE = -1100  # exponent of a row of zeros, below that of every float64
 
 
 class Normalized(NamedTuple):
-    """The result of a norm, with the statistics it used; RMS norm has no mean."""
+    """The result of a norm and its statistics; RMS norm has no mean."""
 
     y: Array
     mean: Array | None
@@ -33,12 +32,12 @@ class Normalized(NamedTuple):
 def layer_norm(
     x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5, axis: int = -1
 ) -> Normalized:
-    """(x - mean) / sqrt(variance + eps) * gamma + beta over all axes from `axis` to the last.
+    """Return (x - mean) / sqrt(variance + eps) * gamma + beta over all axes from `axis` to the last.
 
     x (..., D), gamma (D,), beta (D,) -> y (..., D), mean (..., 1), inverse_std (..., 1)
 
     The variance is the population's (ONNX LayerNormalization-17). UsageError for eps <= 0 or an axis that x
-    does not have, DataError where gamma or beta do not fit.
+    does not have, DataError where gamma or beta do not broadcast.
 
     >>> layer_norm(np.array([2.0, 4.0, 6.0, 8.0])).y.round(4)
     array([-1.3416, -0.4472,  0.4472,  1.3416])
@@ -47,7 +46,7 @@ def layer_norm(
 
 
 def rms_norm(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: int = -1) -> Normalized:
-    """x / sqrt(mean(x^2) + eps) * gamma over all axes from `axis` to the last.
+    """Return x / sqrt(mean(x^2) + eps) * gamma over all axes from `axis` to the last.
 
     x (..., D), gamma (D,) -> y (..., D), mean None, inverse_std (..., 1)
 
@@ -96,12 +95,12 @@ def _normalize_rows(
         from attnkit.model.kernels.threads import run_parallel
 
         run_parallel(work, _blocks(rows))
-    kept = (*x.shape[:first], *[1] * len(shape))
-    return Normalized(y.reshape(x.shape), mean.reshape(kept) if centred else None, inverse_std.reshape(kept))
+    ones = (*x.shape[:first], *[1] * len(shape))
+    return Normalized(y.reshape(x.shape), mean.reshape(ones) if centred else None, inverse_std.reshape(ones))
 
 
 def _doubtful(total: Array, eps: float) -> bool:
-    """Whether a variance, with eps, may be outside the range of float64; found out in the shortest time.
+    """Return whether a variance plus eps may be outside the range of float64, by one dot product.
 
     total (T, 1)
     """
@@ -109,7 +108,7 @@ def _doubtful(total: Array, eps: float) -> bool:
 
 
 def _far(rows: Array, total: Array) -> Array:
-    """Which finite rows have a variance, with eps, outside the range of float64 or near its end.
+    """Return which finite rows have a variance plus eps outside the range of float64, or near its limits.
 
     rows (T, D), total (T, 1) -> (T,)
     """
@@ -119,7 +118,7 @@ def _far(rows: Array, total: Array) -> Array:
 
 
 def _normalize_far(rows: Array, eps: float, centred: bool, middle: Array | None = None) -> tuple[Array, Array, Array]:
-    """The normalized rows, their mean and inverse standard deviation, without a square outside the range of float64.
+    """Return normalized rows, mean and inverse standard deviation without squares outside the range of float64.
 
     rows (T, D), middle (T, 1), a mean to use in place of the rows' own -> (T, D), (T, 1), (T, 1)
 
@@ -138,7 +137,7 @@ def _normalize_far(rows: Array, eps: float, centred: bool, middle: Array | None 
 
 
 def _exponent(rows: Array) -> Array:
-    """The power of two above the largest magnitude of each row: rows (T, D) -> (T, 1)."""
+    """Return the exponent of the power of two above the largest magnitude of each row: rows (T, D) -> (T, 1)."""
     largest = np.abs(rows).max(axis=-1, keepdims=True, initial=0)
     return np.where(largest > 0, np.frexp(largest)[1], NONE)
 
@@ -153,12 +152,12 @@ def batch_norm(
     mean: Array | None = None,
     variance: Array | None = None,
 ) -> Normalized:
-    """The same formula down a column: each feature is normalized over all other axes.
+    """Normalize each feature over all other axes.
 
     x (..., D), gamma, beta, mean, variance (D,) -> y (..., D), mean (..., D), inverse_std (..., D)
 
-    A given mean or variance (running statistics) is used instead of the batch's own. Source: Ioffe and
-    Szegedy 2015, algorithm 1. UsageError for eps <= 0, DataError where a parameter does not fit.
+    A mean or variance that is passed (running statistics) replaces that of the batch. Source: Ioffe and
+    Szegedy 2015, algorithm 1. UsageError for eps <= 0, DataError where a parameter does not broadcast.
 
     >>> batch_norm(np.array([[1200.0, 2.0], [1500.0, 3.0]]), eps=1e-12).y.round(4)
     array([[-1., -1.],
@@ -182,12 +181,12 @@ def batch_norm(
     total = (spread + eps)[:, None]
     own = variance is None and rows.dtype == np.float64 and len(rows) > 0
     if own and _doubtful(total, eps) and (far := _far(rows.T, total)).any():
-        given = None if mean is None else middle[far, None]
-        columns, middles, spreads = _normalize_far(rows[:, far].T, eps, True, given)
-        y[:, far] = _scaled(columns.T.copy(), *(None if one is None else one[far] for one in (gamma, beta)))
+        running = None if mean is None else middle[far, None]
+        columns, middles, spreads = _normalize_far(rows[:, far].T, eps, True, running)
+        y[:, far] = _scaled(columns.T.copy(), *(None if param is None else param[far] for param in (gamma, beta)))
         middle[far], inverse_std[far] = middles[:, 0], spreads[:, 0]
-    kept = (*(1 for _ in x.shape[:-1]), *shape)
-    mean, inverse_std = (part.astype(working(x)).reshape(kept) for part in (middle, inverse_std))
+    statistics = (*(1 for _ in x.shape[:-1]), *shape)
+    mean, inverse_std = (part.astype(working(x)).reshape(statistics) for part in (middle, inverse_std))
     return Normalized(y.reshape(x.shape), mean, inverse_std)
 
 

@@ -1,4 +1,4 @@
-"""Images to tokens: pixels to numbers, an image cut into patches, positions for another number of them."""
+"""Patch embedding: normalize pixels, split an image into patches, and interpolate positions for another grid."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from attnkit.model.dtypes import Array, cast, output_dtype, working
 
 
 def normalize_pixels(pixels: Array, mean: Sequence[float], std: Sequence[float], scale: float = 1 / 255) -> Array:
-    """The channels of an image, each (scale x - mean) / std.
+    """Return the channels of an image normalized, each (scale x - mean) / std.
 
     pixels (height, width, C), mean (C,), std (C,) -> (C, height, width) float32
 
@@ -32,7 +32,7 @@ def normalize_pixels(pixels: Array, mean: Sequence[float], std: Sequence[float],
 
 
 def extract_patches(image: Array, patch_height: int, patch_width: int) -> Array:
-    """An image cut into patches, row by row, each flattened channel by channel.
+    """Split an image into patches, row by row, each flattened channel by channel.
 
     image (..., C, height, width) -> (..., rows * columns, C * patch_height * patch_width)
 
@@ -55,7 +55,7 @@ def extract_patches(image: Array, patch_height: int, patch_width: int) -> Array:
 
 
 def interpolate_positions(table: Array, rows: int, columns: int, new_rows: int, new_columns: int) -> Array:
-    """Learned positions of a grid of patches, for a grid of another size; the row of the class token stays.
+    """Interpolate learned positions of a grid of patches to another size; the row of the class token is unchanged.
 
     table (1 + rows * columns, D) -> (1 + new_rows * new_columns, D)
 
@@ -81,7 +81,7 @@ def interpolate_positions(table: Array, rows: int, columns: int, new_rows: int, 
 
 
 def _bicubic(old: int, new: int) -> Array:
-    """What each old point gives to each new one along an axis: (new, old)."""
+    """Return the weight of each old point in each new one along an axis: (new, old)."""
     where = old / new * (np.arange(new) + 0.5) - 0.5
     first = np.floor(where)
     weights = np.zeros((new, old))
@@ -92,7 +92,7 @@ def _bicubic(old: int, new: int) -> Array:
 
 
 def _kernel(distance: Array, a: float = -0.75) -> Array:
-    """Keys' kernel: two cubics of the distance, one up to 1 and one from there to 2."""
+    """Return Keys' bicubic kernel: one cubic of the distance up to 1, and one from 1 to 2."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = a * (((distance - 5) * distance + 8) * distance - 4)
     return np.where(distance <= 1, near, far)

@@ -1,4 +1,4 @@
-"""Where a token stands: absolute encodings, and biases on the scores."""
+"""Positions: absolute encodings, and position biases on the scores."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from attnkit.model.embedding import check_ids
 from attnkit.model.linear import add
 from attnkit.model.rotary import angles
 
-BLOCK = 1 << 18  # numbers in a block of tokens
+BLOCK = 1 << 18  # elements in a block of tokens
 
 LAYOUTS = {
     "paper": lambda sin, cos: np.stack([sin, cos], axis=-1).reshape(*sin.shape[:-1], 2 * sin.shape[-1]),
@@ -23,7 +23,7 @@ LAYOUTS = {
 
 
 def sinusoidal_positions(positions: ArrayLike, dim: int, *, layout: str = "paper", base: float = 10000.0) -> Array:
-    """Sines and cosines of the position at geometric frequencies: sin and cos of p / base^(2i/D).
+    """Return sinusoidal encodings: sin and cos of p / base^(2i/D).
 
     positions (..., T) -> (..., T, D) float64
 
@@ -42,7 +42,7 @@ def sinusoidal_positions(positions: ArrayLike, dim: int, *, layout: str = "paper
 
 
 def add_positions(x: Array, positions: ArrayLike, encoding: Callable[[Array], Array]) -> Array:
-    """x plus the encoding of every token's position, by blocks of tokens: next to nothing is held beside the result.
+    """Add the encoding of every token's position to x, by blocks of tokens to save memory.
 
     x (..., T, D), positions (..., T), encoding (..., T) -> (..., T, D) -> (..., T, D)
 
@@ -64,7 +64,7 @@ def add_positions(x: Array, positions: ArrayLike, encoding: Callable[[Array], Ar
 
 
 def learned_positions(positions: ArrayLike, table: Array) -> Array:
-    """The table's row of each position.
+    """Return the row of the table for each position.
 
     positions (..., T), table (P, D) -> (..., T, D)
 
@@ -80,7 +80,7 @@ def learned_positions(positions: ArrayLike, table: Array) -> Array:
 
 
 def alibi_slopes(heads: int) -> Array:
-    """The slope of each head: a geometric sequence that starts at 2^(-8/H) and ends at 2^-8.
+    """Return the ALiBi slope of each head: a geometric sequence from 2^(-8/H) to 2^-8.
 
     heads H -> (H,) float64
 
@@ -102,7 +102,7 @@ def _geometric(count: int) -> Array:
 
 
 def alibi_bias(query_positions: ArrayLike, key_positions: ArrayLike, heads: int) -> Array:
-    """A bias that falls with distance: -slope |i - j|.
+    """Return the ALiBi bias, -slope |i - j|.
 
     query_positions (T,), key_positions (S,) -> (H, T, S) float64
 
@@ -123,7 +123,7 @@ def t5_buckets(
     max_distance: int = 128,
     bidirectional: bool = True,
 ) -> Array:
-    """The bucket of each relative position: exact when near, logarithmic when far.
+    """Return the T5 bucket of each relative position: exact when near, logarithmic when far.
 
     query_positions (T,), key_positions (S,) -> (T, S) int64
 
@@ -147,7 +147,7 @@ def t5_buckets(
 
 
 def t5_bias(buckets: ArrayLike, table: Array) -> Array:
-    """The learned bias of each bucket and head.
+    """Return the learned T5 bias of each bucket and head.
 
     buckets (T, S), table (N, H) -> (H, T, S)
 

@@ -1,4 +1,4 @@
-"""Rotary positions: the frequencies they turn with, as published or scaled for longer texts, and the rotation."""
+"""Rotary positions (RoPE): frequencies, as published or scaled for longer texts, angles and rotation."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ Scaled = tuple[Array, float]
 
 
 def angles(positions: ArrayLike, dim: int, base: float, kind: str) -> Array:
-    """Each position over each period: p / base^(2i/D).
+    """Return the angle of each position and pair: p / base^(2i/D).
 
     positions (..., T) -> (..., T, D/2) float64
 
@@ -45,7 +45,7 @@ def rotary_angles(
     frequencies: Array | None = None,
     factor: float = 1.0,
 ) -> tuple[Array, Array]:
-    """Cosine and sine of each position's rotation of each pair: angle p / base^(2i/R), or p times its frequency.
+    """Return cosine and sine of the rotation of each pair at each position: angle p / base^(2i/R), or p * frequency.
 
     positions (..., T), frequencies (R/2,) -> cos (..., T, R/2), sin (..., T, R/2), float64
 
@@ -65,12 +65,12 @@ def rotary_angles(
 
 
 def rope_frequencies(dim: int, rope: Rope, length: int) -> Scaled:
-    """The frequency of each pair, and the factor of its cosines and sines, as a published configuration asks for.
+    """Return the frequency of each pair, and the factor of cosines and sines, by a published configuration.
 
     dim R, length of the text -> (R/2,) float64, one number
 
     `rope` holds `rope_type` and what that type needs, under the names they are published with; `rope_theta` is
-    10000 unless given. UsageError for a type that is not in ROPE_TYPES; DataError names what it lacks.
+    10000 unless given. UsageError for a type that is not in ROPE_TYPES; DataError names a missing field.
 
     >>> rope_frequencies(4, {"rope_type": "linear", "factor": 4.0}, 100)
     (array([0.25  , 0.0025]), 1.0)
@@ -101,23 +101,23 @@ def _original(rope: Rope) -> float:
     return _number(rope, "original_max_position_embeddings", rope.get("max_position_embeddings"))
 
 
-def _blend(frequencies: Array, factor: float, kept: Array) -> Array:
-    """Frequencies divided by the factor, but for the share of each that is kept as it was."""
-    return frequencies * (kept + (1 - kept) / factor)
+def _blend(frequencies: Array, factor: float, unscaled: Array) -> Array:
+    """Divide frequencies by the factor, except for an unscaled share of each."""
+    return frequencies * (unscaled + (1 - unscaled) / factor)
 
 
 def _default(dim: int, rope: Rope, length: int) -> Scaled:
-    """The frequencies of the paper."""
+    """Return the frequencies of the paper."""
     return _published(dim, rope), 1.0
 
 
 def _linear(dim: int, rope: Rope, length: int) -> Scaled:
-    """All positions pressed together by the factor (Chen et al. 2023)."""
+    """Return linearly interpolated frequencies: divided by the factor (Chen et al. 2023)."""
     return _published(dim, rope) / _number(rope, "factor"), 1.0
 
 
 def _dynamic(dim: int, rope: Rope, length: int) -> Scaled:
-    """A base that grows with the text, once that is longer than the model was made for ("NTK-aware" scaling)."""
+    """Return frequencies of a base that grows with texts longer than the model's limit (dynamic NTK scaling)."""
     if dim < 4:
         raise DataError(f"rotary width {dim} (dynamic scaling needs 4 or more)")
     factor, limit = _number(rope, "factor"), _number(rope, "max_position_embeddings")
@@ -126,7 +126,7 @@ def _dynamic(dim: int, rope: Rope, length: int) -> Scaled:
 
 
 def _llama3(dim: int, rope: Rope, length: int) -> Scaled:
-    """Fast pairs as they were, slow ones pressed together, a ramp by wavelength between them (Llama 3.1)."""
+    """Scale low frequencies only, with a ramp by wavelength between high and low (Llama 3.1)."""
     frequencies, factor = _published(dim, rope), _number(rope, "factor")
     low, high = _number(rope, "low_freq_factor"), _number(rope, "high_freq_factor")
     if high <= low:
@@ -136,7 +136,7 @@ def _llama3(dim: int, rope: Rope, length: int) -> Scaled:
 
 
 def _yarn(dim: int, rope: Rope, length: int) -> Scaled:
-    """Fast pairs as they were, slow ones pressed together, a ramp by index between them (YaRN, Peng et al. 2023)."""
+    """Scale low frequencies only, with a ramp by index between high and low (YaRN, Peng et al. 2023)."""
     original = _original(rope)
     longest = rope.get("max_position_embeddings")
     factor = _number(rope, "factor", longest and longest / original)
@@ -145,13 +145,13 @@ def _yarn(dim: int, rope: Rope, length: int) -> Scaled:
     if rope.get("truncate", True):
         start, end = math.floor(start), math.ceil(end)
     start, end = max(start, 0), min(end, dim - 1)
-    width = end - start or 0.001  # a step where there is no room for a ramp
+    width = end - start or 0.001  # a step if the ramp is empty
     ramp = np.clip((np.arange(dim // 2) - start) / width, 0, 1)
     return _blend(_published(dim, rope), factor, 1 - ramp), _yarn_factor(rope, factor)
 
 
 def _pair_that_turns(times: float, dim: int, rope: Rope, length: float) -> float:
-    """Which pair turns so many times within a length, between two of them as a rule."""
+    """Return the fractional index of the pair that makes a number of turns within a length."""
     theta = _number(rope, "rope_theta", 10000.0)
     if theta == 1:
         raise DataError("rope_theta 1 (yarn needs wavelengths that differ)")
@@ -159,7 +159,7 @@ def _pair_that_turns(times: float, dim: int, rope: Rope, length: float) -> float
 
 
 def _yarn_factor(rope: Rope, factor: float) -> float:
-    """What cosines and sines are multiplied by: given, or 0.1 m ln(factor) + 1 with the given weights m, or 1."""
+    """Return the factor on cosines and sines: as configured, or 0.1 m ln(factor) + 1 with configured m, or 1."""
     if rope.get("attention_factor") is not None:
         return _number(rope, "attention_factor")
     growth = 0.1 * math.log(max(factor, 1.0))
@@ -179,7 +179,7 @@ ROPE_TYPES: dict[str, Callable[[int, Rope, int], Scaled]] = {
 
 @quiet
 def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Array:
-    """Each pair of the first R features turned by its angle; the rest of the head passes through.
+    """Rotate each pair of the first R features by its angle; the other features are unchanged.
 
     x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
 

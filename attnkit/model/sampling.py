@@ -1,10 +1,10 @@
-"""Hidden states to words: logits, probabilities, and the choice of the next token.
+"""Sampling: logits, probabilities, temperature, top-k, top-p, min-p, and the choice of the next token.
 
-The generator's type is quoted in annotations: numpy.random costs ten milliseconds, for those who sample.
+The random generator's type is quoted in annotations: importing numpy.random costs ten milliseconds.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -18,23 +18,22 @@ from attnkit.model.scores import shifted, softmax
 
 
 def logits(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """A score for every word of the vocabulary; with tied embeddings the weight is the table transposed.
+    """Return a score for every word of the vocabulary; with tied embeddings the weight is the table transposed.
 
     x (..., D), weight (D, N), bias (N,) -> (..., N)
 
-    They are at least float32: in 16 bits neighbours among large logits are one number, or infinity.
-    DataError where shapes do not meet.
+    They are at least float32: in 16 bits large logits become equal, or infinite. DataError where shapes do not match.
 
     >>> logits(np.array([1.0, 2.0]), np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]))
     array([1., 2., 3.])
     """
-    given = [array for array in (x, weight, bias) if array is not None]
-    return linear(cast(x, working(*given)), weight, bias, names=("x", "output weight", "output bias"))
+    arrays = [array for array in (x, weight, bias) if array is not None]
+    return linear(cast(x, working(*arrays)), weight, bias, names=("x", "output weight", "output bias"))
 
 
 @quiet
 def apply_temperature(logits: Array, temperature: float) -> Array:
-    """The logits less the largest of their row, divided by the temperature: below 1 sharper, above 1 flatter.
+    """Subtract each row's largest logit, and divide by the temperature: below 1 sharper, above 1 flatter.
 
     logits (..., N) -> (..., N)
 
@@ -45,14 +44,14 @@ def apply_temperature(logits: Array, temperature: float) -> Array:
     """
     if not 0 < temperature < math.inf:
         raise UsageError(f"temperature {temperature} (expected a positive number)")
-    # shifted first, so that a tiny temperature cannot turn the largest score into infinity
+    # shifted first, so that a tiny temperature cannot make the largest score infinite
     scores: Array = shifted(_rows(logits, working(logits))) / float(temperature)
     return scores
 
 
 @quiet
 def probabilities(logits: Array, temperature: float = 1.0) -> Array:
-    """softmax(logits / temperature).
+    """Return softmax(logits / temperature).
 
     logits (..., N) -> (..., N)
 
@@ -66,7 +65,7 @@ def probabilities(logits: Array, temperature: float = 1.0) -> Array:
 
 @quiet
 def log_probabilities(logits: Array) -> Array:
-    """The logarithm of softmax(logits), exact where a probability is too small to write down.
+    """Return log softmax(logits), finite where a probability underflows.
 
     logits (..., N) -> (..., N)
 
@@ -80,12 +79,12 @@ def log_probabilities(logits: Array) -> Array:
 
 @quiet
 def repetition_penalty(logits: Array, ids: Array, penalty: float) -> Array:
-    """The logits of the words that were said before made less likely: divided where positive, else multiplied.
+    """Make earlier tokens less likely: their logits are divided by the penalty where positive, else multiplied.
 
     logits (..., N), ids (..., T) -> (..., N)
 
-    A word said twice is penalized once. Source: CTRL (Keskar et al. 2019), section 4.1, and the multiplication that
-    became the custom. UsageError unless the penalty is positive; DataError for an id outside 0..N-1.
+    A repeated token is penalized once. Source: CTRL (Keskar et al. 2019), section 4.1, and Hugging Face's
+    multiplication of negative logits. UsageError unless the penalty is positive; DataError for an id outside 0..N-1.
 
     >>> repetition_penalty(np.array([3.0, -3.0, 3.0]), np.array([0, 1, 1]), 1.5)
     array([ 2. , -4.5,  3. ])
@@ -93,9 +92,9 @@ def repetition_penalty(logits: Array, ids: Array, penalty: float) -> Array:
     if not 0 < penalty < math.inf:
         raise UsageError(f"repetition penalty {penalty} (expected a positive number)")
     scores = _rows(logits, working(logits)).astype(output_dtype(logits))
-    words = np.broadcast_to(check_ids(ids, logits.shape[-1]), (*logits.shape[:-1], np.shape(ids)[-1]))
-    said = np.take_along_axis(scores, words, axis=-1)
-    np.put_along_axis(scores, words, np.where(said < 0, said * penalty, said / penalty), axis=-1)
+    tokens = np.broadcast_to(check_ids(ids, logits.shape[-1]), (*logits.shape[:-1], np.shape(ids)[-1]))
+    earlier = np.take_along_axis(scores, tokens, axis=-1)
+    np.put_along_axis(scores, tokens, np.where(earlier < 0, earlier * penalty, earlier / penalty), axis=-1)
     return scores
 
 
@@ -106,19 +105,19 @@ def _rows(scores: Array, dtype: DType) -> Array:
 
 
 def _filter(logits: Array, keep: Callable[[Array], Array]) -> Array:
-    """The logits that `keep` lets through, -inf for the rest; NaN stays, so that sampling can report it."""
-    given = logits.astype(output_dtype(logits), copy=False)
+    """Return the logits where `keep` is True, else -inf; NaN stays, so that sampling can report it."""
+    scores = logits.astype(output_dtype(logits), copy=False)
     wide = _rows(logits, np.dtype(np.float64))
-    return mask_block(given, keep(wide) | np.isnan(wide))
+    return mask_block(scores, keep(wide) | np.isnan(wide))
 
 
 def _order(scores: Array) -> Array:
-    """Indices from the largest score to the smallest; ties by the lower index, NaN last."""
+    """Return indices from the largest score to the smallest; ties by the lower index, NaN last."""
     return np.argsort(-scores, axis=-1, kind="stable")
 
 
 def largest(scores: Array, count: int) -> Array:
-    """The indices of the `count` largest scores, or of all, best first; ties by the lower index, NaN last.
+    """Return the indices of the `count` largest scores, or of all, best first; ties by the lower index, NaN last.
 
     scores (..., N) -> (..., M) int64, where M is the lesser of `count` and N
 
@@ -134,21 +133,21 @@ def largest(scores: Array, count: int) -> Array:
 
 
 def _among_largest(scores: Array, count: int) -> Array:
-    """Whether a score is one of the `count` largest of its row: less than all of them, none NaN."""
+    """Return whether a score is among the `count` largest of its row, for count < N and no NaN."""
     last = scores.shape[-1] - count
     least = np.partition(scores, last, axis=-1)[..., last : last + 1]
     among: Array = scores >= least
     if (among.sum(axis=-1) == count).all():
         return among
     above, equal = scores > least, scores == least
-    room = count - above.sum(axis=-1, keepdims=True)
-    among = above | (equal & (np.cumsum(equal, axis=-1) <= room))
+    ties = count - above.sum(axis=-1, keepdims=True)
+    among = above | (equal & (np.cumsum(equal, axis=-1) <= ties))
     return among
 
 
 @quiet
 def top_k(logits: Array, k: int) -> Array:
-    """Only the k largest logits, -inf for the rest; ties go to the lower index.
+    """Keep only the k largest logits, -inf for the rest; ties go to the lower index.
 
     logits (..., N) -> (..., N)
 
@@ -170,7 +169,7 @@ def top_k(logits: Array, k: int) -> Array:
 
 @quiet
 def top_p(logits: Array, p: float) -> Array:
-    """Only the fewest most probable words whose probabilities reach p together, -inf for the rest.
+    """Keep the smallest set of most probable words whose probabilities sum to p, -inf for the rest (nucleus sampling).
 
     logits (..., N) -> (..., N)
 
@@ -186,17 +185,17 @@ def top_p(logits: Array, p: float) -> Array:
     def keep(scores: Array) -> Array:
         if p == 1:
             return np.ones(scores.shape, dtype=bool)
-        order, sums = _until(scores, p)
+        order, sums = _sorted_until(scores, p)
         before = np.concatenate([np.zeros_like(sums[..., :1]), sums[..., :-1]], axis=-1)
-        kept = np.zeros(scores.shape, dtype=bool)
-        np.put_along_axis(kept, order, before < p, axis=-1)
-        return kept
+        in_nucleus = np.zeros(scores.shape, dtype=bool)
+        np.put_along_axis(in_nucleus, order, before < p, axis=-1)
+        return in_nucleus
 
     return _filter(logits, keep)
 
 
-def _until(scores: Array, p: float) -> tuple[Array, Array]:
-    """Enough indices, the largest score first, for their probabilities to reach p, and the running sums of these."""
+def _sorted_until(scores: Array, p: float) -> tuple[Array, Array]:
+    """Return indices by falling score, enough for their probabilities to reach p, and the cumulative sums of these."""
     shares, count = softmax(scores), 64
     while True:
         order = largest(scores, count)
@@ -208,7 +207,7 @@ def _until(scores: Array, p: float) -> tuple[Array, Array]:
 
 @quiet
 def min_p(logits: Array, p: float) -> Array:
-    """Only words at least p times as probable as the most probable one, -inf for the rest.
+    """Keep words at least p times as probable as the most probable one, -inf for the rest.
 
     logits (..., N) -> (..., N)
 
@@ -222,9 +221,29 @@ def min_p(logits: Array, p: float) -> Array:
     return _filter(logits, lambda scores: np.exp(shifted(scores)) >= p)
 
 
+def sampling_filters(
+    temperature: float = 1.0, k: int | None = None, p: float | None = None, least: float | None = None
+) -> Iterator[tuple[str, Callable[[Array], Array]]]:
+    """Yield the filters among temperature, top-k, top-p and min-p that are set, by name, in the order they apply.
+
+    Each maps logits (..., N) -> (..., N). Errors are those of the functions, raised when applied.
+
+    >>> [name for name, _ in sampling_filters(0.5, k=3)]
+    ['temperature', 'top-k']
+    """
+    if temperature != 1:
+        yield "temperature", lambda logits: apply_temperature(logits, temperature)
+    if k is not None:
+        yield "top-k", lambda logits: top_k(logits, k)
+    if p is not None:
+        yield "top-p", lambda logits: top_p(logits, p)
+    if least is not None:
+        yield "min-p", lambda logits: min_p(logits, least)
+
+
 @quiet
 def check_finite(logits: Array, start: int = 0) -> Array:
-    """The logits in float64; DataError names the first row with no finite one, or with NaN or infinity.
+    """Return the logits in float64; NotFiniteError names the first row without a finite one, or with NaN or infinity.
 
     logits (..., N) -> (..., N)
 
@@ -246,7 +265,7 @@ def check_finite(logits: Array, start: int = 0) -> Array:
 
 @quiet
 def sample(logits: Array, rng: "np.random.Generator", temperature: float = 1.0) -> Array:
-    """A word drawn with the probability that its logit gives it, one number of `rng` a row.
+    """Draw a word from softmax(logits / temperature), with one random number per row.
 
     logits (..., N) -> (...) int64
 
@@ -263,7 +282,7 @@ def sample(logits: Array, rng: "np.random.Generator", temperature: float = 1.0) 
 
 
 def greedy(logits: Array) -> Array:
-    """The word of the largest logit, the lower index where several are largest.
+    """Return the word of the largest logit; ties go to the lower index.
 
     logits (..., N) -> (...) int64
 
@@ -278,7 +297,7 @@ def greedy(logits: Array) -> Array:
 
 @quiet
 def candidates(probabilities: Array, top: int) -> tuple[Array, Array]:
-    """The most probable words and their probabilities, best first; ties by the lower index, NaN last.
+    """Return the most probable words and their probabilities, best first; ties by the lower index, NaN last.
 
     probabilities (..., N) -> ids (..., M) int64, probabilities (..., M), where M is the lesser of `top` and N
 

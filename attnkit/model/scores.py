@@ -1,4 +1,4 @@
-"""How well a query and a key fit, and what share of its attention a query gives to each key."""
+"""Score functions of queries and keys, softmax and log-sum-exp."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from attnkit.model.linear import check_inner
 
 
 def shifted(scores: Array, axis: int = -1) -> Array:
-    """The scores less the largest of their row, so that the largest becomes 0; a row of -inf stays as it is.
+    """Subtract the largest score of each row; a row of -inf is unchanged.
 
     scores (..., S) -> (..., S)
 
@@ -27,11 +27,11 @@ def shifted(scores: Array, axis: int = -1) -> Array:
 
 @quiet
 def softmax(scores: Array, axis: int = -1) -> Array:
-    """exp(score) as a share of its row; a row of nothing but -inf has weights of zero.
+    """Return the softmax of each row; a row of only -inf has weights of zero.
 
     scores (..., S) -> (..., S)
 
-    A row that holds NaN or +inf is NaN, and no other row is touched.
+    A row with NaN or +inf is NaN; other rows are not affected.
 
     >>> softmax(np.array([[0.0, 1.0, 1.0], [-np.inf, -np.inf, -np.inf]])).round(4)
     array([[0.1554, 0.4223, 0.4223],
@@ -47,7 +47,7 @@ def softmax(scores: Array, axis: int = -1) -> Array:
 
 @quiet
 def log_sum_exp(scores: Array) -> Array:
-    """The logarithm of the sum of the exponentials of each row, in float64; -inf for a row of nothing but -inf.
+    """Return the log-sum-exp of each row in float64; -inf for a row of only -inf.
 
     scores (..., S) -> (...)
 
@@ -64,18 +64,18 @@ def log_sum_exp(scores: Array) -> Array:
 
 
 def grouped(x: Array, groups: int) -> Array:
-    """Query heads of one key head stacked into one matrix: (..., H, T, K) -> (..., G, H/G*T, K)."""
+    """Stack the query heads of one key head into one matrix: (..., H, T, K) -> (..., G, H/G*T, K)."""
     heads, queries, width = x.shape[-3:]
     return x.reshape(*x.shape[:-3], groups, heads // groups * queries, width)
 
 
 def product(x: Array, y: Array) -> Array:
-    """x (..., H, T, M) @ y (..., G, M, N) -> (..., H, T, N): head h of x meets head h // (H/G) of y."""
+    """Multiply head h of x by head h // (H/G) of y: x (..., H, T, M), y (..., G, M, N) -> (..., H, T, N)."""
     return (grouped(x, y.shape[-3]) @ y).reshape(*x.shape[:-1], y.shape[-1])
 
 
 def dot(q: Array, k: Array, params: Mapping[str, Array] | None = None) -> Array:
-    """The dot product of each query and key: Q K^T.
+    """Return the dot product of each query and key, Q K^T.
 
     q (..., H, T, K), k (..., G, S, K) -> (..., H, T, S)
 
@@ -86,12 +86,12 @@ def dot(q: Array, k: Array, params: Mapping[str, Array] | None = None) -> Array:
 
 
 def identity(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Queries and keys that are compared without more ado."""
+    """Return queries and keys unchanged."""
     return q, k
 
 
 def project_general(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
-    """The queries as their dot products with the keys are q W k^T (Luong et al. 2015, section 3.1), and the keys.
+    """Project queries so that their dot products with keys are q W k^T (Luong et al. 2015, section 3.1).
 
     q (..., H, T, K), k (..., G, S, L), w (K, L) or (H, K, L) -> (..., H, T, L), (..., G, S, L)
 
@@ -108,7 +108,7 @@ def project_general(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Ar
 
 
 def project_additive(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Queries and keys in the space where `of_sums` adds them.
+    """Project queries and keys to the space where `additive_scores` adds them.
 
     q (..., H, T, K), k (..., G, S, L), wa (K, A), ua (L, A), va (A,) -> (..., H, T, A), (..., G, S, A)
     """
@@ -122,7 +122,7 @@ def project_additive(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[A
 
 
 def additive_scores(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
-    """A score from a small network, tanh(q Wa + k Ua) . va (Bahdanau et al. 2015, appendix A.1.2), once projected.
+    """Return tanh(q Wa + k Ua) . va of projected queries and keys (Bahdanau et al. 2015, appendix A.1.2).
 
     q (..., H, T, A), k (..., G, S, A), va (A,) -> (..., H, T, S)
 
@@ -137,12 +137,12 @@ def additive_scores(q: Array, k: Array, params: Mapping[str, Array]) -> Array:
 
 
 def _vector(va: Array) -> Array:
-    """Of a linear layer with one output its vector."""
+    """Return the vector of a linear layer with one output."""
     return va.reshape(-1) if va.ndim == 2 and 1 in va.shape else va
 
 
 class Score(NamedTuple):
-    """A way to compare queries and keys: the parameters it needs, what both become first, and what gives the scores."""
+    """A score function: its parameters, the projection of queries and keys, and the scores of what it returns."""
 
     parameters: tuple[str, ...]
     project: Callable[[Array, Array, Mapping[str, Array]], tuple[Array, Array]]

@@ -253,7 +253,7 @@ def _over_heads(mask: Array | None) -> Array | None:
 def _ffn(model: Model, layer: str, x: Array, context: Context) -> Array:
     params: Mapping[str, Any] = model.params[layer]
     hook = scoped(context.hook, layer)
-    return feed_forward(x, **params, activation=model.config.activation, keep=(), hook=hook)["output"]
+    return feed_forward(x, params, activation=model.config.activation, keep=(), hook=hook)["output"]
 
 
 Operator = Callable[[Model, str, Array, Context], Array]

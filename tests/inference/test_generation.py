@@ -144,7 +144,7 @@ def test_the_cache_changes_nothing(name, dtype):
         rows = told[kind] = []
         predict = kind(core, memory=memory, dtype=dtype)
         settings = model.SamplingConfig(limit=30)
-        text = model.generate(predict, prompt[0], settings, seen=lambda info, rows=rows: rows.append(info.logits))
+        text = model.generate(predict, prompt[0], settings, on_step=lambda info, rows=rows: rows.append(info.logits))
         rows.append(np.array(text.ids))
     for ours, theirs in zip(*told.values(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * max(1, np.abs(theirs[np.isfinite(theirs)]).max()))

@@ -37,10 +37,10 @@ def test_huge_and_bad_values_are_silent(name):
     assert y[0] == 1e300 and y[1] == 0 and y[2] == np.inf and np.isnan(y[3])
 
 
-def test_the_papers_formula():
+def test_formula_of_the_paper():
     rng = np.random.default_rng(0)
     x, w1, w2, b1, b2 = (rng.standard_normal(shape) for shape in [(2, 3, 4), (4, 6), (6, 4), 6, 4])
-    steps = feed_forward(x, w1, w2, b1, b2)
+    steps = feed_forward(x, {"w1": w1, "w2": w2, "b1": b1, "b2": b2})
     np.testing.assert_allclose(steps["output"], np.maximum(0, x @ w1 + b1) @ w2 + b2)
     assert list(steps) == ["hidden", "activated", "output"]
 
@@ -48,47 +48,48 @@ def test_the_papers_formula():
 def test_a_gate_multiplies():
     rng = np.random.default_rng(1)
     x, w1, w2, w3 = (rng.standard_normal(shape) for shape in [(3, 4), (4, 6), (6, 4), (4, 6)])
-    steps = feed_forward(x, w1, w2, w3=w3, activation="silu")
+    steps = feed_forward(x, {"w1": w1, "w2": w2, "w3": w3}, activation="silu")
     np.testing.assert_allclose(steps["output"], (ACTIVATIONS["silu"](x @ w1) * (x @ w3)) @ w2)
     assert list(steps) == ["hidden", "activated", "linear", "gated", "output"]
 
 
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("watched", ["hidden", "activated", "linear", "gated"])
-def test_what_nobody_keeps_is_not_held_and_what_somebody_looks_at_stays(gated, watched):
+def test_only_requested_intermediates_are_kept_and_hooked_ones_are_not_overwritten(gated, watched):
     rng = np.random.default_rng(4)
     x, w1, w2, w3 = (rng.standard_normal(shape) for shape in [(600, 8), (8, 512), (512, 8), (8, 512)])  # many parts
-    before, gate = x.copy(), {"w3": w3} if gated else {}
-    steps = feed_forward(x, w1, w2, activation="gelu-tanh", **gate)
-    ours = feed_forward(x, w1, w2, activation="gelu-tanh", keep=(), **gate)
+    before, params = x.copy(), {"w1": w1, "w2": w2} | ({"w3": w3} if gated else {})
+    steps = feed_forward(x, params, activation="gelu-tanh")
+    ours = feed_forward(x, params, activation="gelu-tanh", keep=())
     assert list(ours) == ["output"]
-    bent = ACTIVATIONS["gelu-tanh"](x @ w1)
-    gates = {"linear": x @ w3, "gated": bent * (x @ w3)} if gated else {}
-    expected = {"hidden": x @ w1, "activated": bent, **gates, "output": (gates.get("gated", bent)) @ w2}
+    activated = ACTIVATIONS["gelu-tanh"](x @ w1)
+    gates = {"linear": x @ w3, "gated": activated * (x @ w3)} if gated else {}
+    expected = {"hidden": x @ w1, "activated": activated, **gates, "output": (gates.get("gated", activated)) @ w2}
     assert list(steps) == list(expected)
     for name in steps:
         np.testing.assert_allclose(steps[name], expected[name], atol=1e-10)
     np.testing.assert_array_equal(ours["output"], steps["output"])
     np.testing.assert_array_equal(x, before)
-    met = []
-    feed_forward(x, w1, w2, activation="gelu-tanh", keep=(), hook={watched: lambda y: met.append(y) or y}.get, **gate)
+    hooked = []
+    feed_forward(x, params, activation="gelu-tanh", keep=(), hook={watched: lambda y: hooked.append(y) or y}.get)
     if watched in steps:
-        np.testing.assert_array_equal(met[0], steps[watched])
-        kept = feed_forward(x, w1, w2, activation="gelu-tanh", keep=(watched,), **gate)
+        np.testing.assert_array_equal(hooked[0], steps[watched])
+        kept = feed_forward(x, params, activation="gelu-tanh", keep=(watched,))
         assert list(kept) == [watched, "output"]
         np.testing.assert_array_equal(kept[watched], steps[watched])
 
 
-def test_every_position_alone():
+def test_positions_are_independent():
     rng = np.random.default_rng(2)
     x, w1, w2 = (rng.standard_normal(shape) for shape in [(3, 4), (4, 6), (6, 4)])
-    rows = [feed_forward(row, w1, w2)["output"] for row in x]
-    np.testing.assert_allclose(feed_forward(x, w1, w2)["output"], rows)
+    params = {"w1": w1, "w2": w2}
+    rows = [feed_forward(row, params)["output"] for row in x]
+    np.testing.assert_allclose(feed_forward(x, params)["output"], rows)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int64"])
 def test_dtypes(dtype):
-    steps = feed_forward(np.ones((2, 3), dtype), np.eye(3), np.eye(3))
+    steps = feed_forward(np.ones((2, 3), dtype), {"w1": np.eye(3), "w2": np.eye(3)})
     assert {step.dtype for step in steps.values()} == {np.dtype("float64" if dtype == "int64" else dtype)}
 
 
@@ -105,10 +106,10 @@ def test_dtypes(dtype):
 def test_shapes(shapes, message):
     params = {name: np.zeros(shape) for name, shape in ({"w1": (10, 6), "w2": (6, 10)} | shapes).items()}
     with pytest.raises(DataError) as error:
-        feed_forward(np.zeros((3, 10)), **params)
+        feed_forward(np.zeros((3, 10)), params)
     assert str(error.value) == message
 
 
 def test_unknown_activation():
     with pytest.raises(UsageError, match="activation 'tanh'"):
-        feed_forward(np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 1)), activation="tanh")
+        feed_forward(np.zeros((1, 1)), {}, activation="tanh")

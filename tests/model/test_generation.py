@@ -188,7 +188,7 @@ def test_a_vocabulary_smaller_than_the_beams():
 def test_forced_and_banned_tokens():
     settings = SamplingConfig(limit=4, eos=(0,), banned=(1,), forced_bos=1, forced_eos=0, minimum=3)
     told = []
-    text = generate(Chain(GREEDY_TRAP), [2], settings, seen=told.append)
+    text = generate(Chain(GREEDY_TRAP), [2], settings, on_step=told.append)
     assert text.ids == (1, 2, 2, 0) and text.finish_reason == "eos"
     assert [one.name for one in told[0].filters] == ["banned", "minimum", "forced start", "forced end"]
     assert [one.removed.tolist() for one in told[0].filters] == [[1], [0], [2], []]
@@ -201,7 +201,7 @@ def test_every_filter_of_a_step_is_told():
     table = np.tile(np.log([0.4, 0.3, 0.2, 0.06, 0.04]), (5, 1))
     settings = SamplingConfig(limit=2, sampled=True, temperature=2.0, top_k=4, top_p=0.7, min_p=0.8)
     told = []
-    text = generate(Chain(table), [0], settings, np.random.default_rng(0), seen=told.append)
+    text = generate(Chain(table), [0], settings, np.random.default_rng(0), on_step=told.append)
     assert [info.step for info in told] == [0, 1]
     assert [info.chosen for info in told] == list(text.ids)
     names = {one.name: one.removed.tolist() for one in told[0].filters}
@@ -214,7 +214,7 @@ def test_every_filter_of_a_step_is_told():
 
 def test_what_is_told_of_beams():
     told = []
-    found = beam_search(Chain(WAVES), [0], SamplingConfig(limit=5, eos=(2,)), 3, returned=3, seen=told.append)
+    found = beam_search(Chain(WAVES), [0], SamplingConfig(limit=5, eos=(2,)), 3, returned=3, on_step=told.append)
     assert [info.step for info in told] == list(range(len(told)))
     assert [info.logits.shape for info in told] == [(1, 9), *[(3, 9)] * (len(told) - 1)]
     for info in told:

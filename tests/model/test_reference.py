@@ -196,7 +196,7 @@ def test_layer_norm(shape):
 def test_feed_forward():
     rng = np.random.default_rng(6)
     x, params = rng.standard_normal((2, 3, 4)), parameters(rng, 4, 7)["ffn"]
-    same(model.feed_forward(x, **params)["output"], reference.feed_forward(x, **params))
+    same(model.feed_forward(x, params)["output"], reference.feed_forward(x, **params))
 
 
 @pytest.mark.parametrize("width", [2, 4, 512])

@@ -14,7 +14,7 @@ PARAMS = {"self": ATTEND, "cross": ATTEND, "ffn": FFN, "norm1": {"gamma": np.ful
 
 def test_an_encoder_layer_is_its_calls():
     y = layer_norm(X + multi_head_attention(X, X, X, ATTEND, heads=2)["output"], np.full(4, 2.0)).y
-    y = layer_norm(y + feed_forward(y, **FFN)["output"]).y
+    y = layer_norm(y + feed_forward(y, FFN)["output"]).y
     np.testing.assert_array_equal(encoder_layer(X, PARAMS, heads=2), y)
 
 

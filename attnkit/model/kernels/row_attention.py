@@ -11,7 +11,7 @@ from attnkit.model import dense_attention
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.hooks import Requested, parse_weight_summary
 from attnkit.model.kernels.threads import run_parallel, split_range
-from attnkit.model.kernels.weight_stats import places, summarize_dense_weights
+from attnkit.model.kernels.weight_stats import query_indices, summarize_dense_weights
 from attnkit.model.options import DEFAULT, AttentionOptions
 from attnkit.model.scores import SCORES, dot
 
@@ -49,7 +49,7 @@ def row_attention(
     mask, bias = dense_attention.broadcast_mask(options.mask, options.bias, (*q.shape[:-1], keys), q.dtype)
     rows = Rows(q, k, v, options.replace(mask=mask, bias=bias, scale=options.scale_for(q.shape[-1])))
     kind, numbers = parse_weight_summary(summary)
-    chosen = places(numbers, queries) if kind == "rows" else []
+    chosen = query_indices(numbers, queries) if kind == "rows" else []
     each = math.prod(q.shape[:-2]) * keys * (1 if SCORES[options.score].score is dot else q.shape[-1])
     at_once = max(1, PART // max(each, 1))
     bands = [*split_range(0, queries, max(at_once, math.ceil(queries / BANDS)))]

@@ -1,4 +1,4 @@
-"""What the weights of attention say, without the matrix of every query with every key."""
+"""Summaries of the attention weights, computed without the T x S matrix."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ BLOCKS = (128, 2240)  # queries and keys: a megabyte of float32, which stays in 
 def summarize_weights(
     summary: str, q: Array, k: Array, options: AttentionOptions = DEFAULT, **changes: Any
 ) -> dict[str, Array]:
-    """What `how` says is to be seen of the weights, by the names of the intermediates.
+    """Return a summary of the weights by the names of the intermediates.
 
     q (..., H, T, K), k (..., G, S, K)
 
@@ -40,7 +40,7 @@ def summarize_weights(
     topk:K      weights.top and weights.keys: see weight_topk
     rows:I,J,…  weights.rows: see weight_rows; -1 is the last query
 
-    `options` are those of `operands`. UsageError for another `how`, and for a query that is not there.
+    UsageError for an unknown summary, and for a query out of range.
 
     >>> x = np.eye(2)[None]
     >>> summarize_weights("rows:-1", x, x, causal=True)["weights.rows"].round(2).tolist()
@@ -49,16 +49,16 @@ def summarize_weights(
     kind, numbers = parse_weight_summary(summary)
     options = options.replace(**changes)
     if kind == "stats":
-        found = weight_stats(q, k, options)
+        result = weight_stats(q, k, options)
     elif kind == "topk":
-        found = dict(zip(WEIGHT_SUMMARIES["topk"], weight_topk(q, k, numbers[0], options), strict=True))
+        result = dict(zip(WEIGHT_SUMMARIES["topk"], weight_topk(q, k, numbers[0], options), strict=True))
     else:
-        found = {"rows": weight_rows(q, k, places(numbers, q.shape[-2]), options)}
-    return {f"weights.{name}": x for name, x in found.items()}
+        result = {"rows": weight_rows(q, k, query_indices(numbers, q.shape[-2]), options)}
+    return {f"weights.{name}": x for name, x in result.items()}
 
 
 def summarize_dense_weights(summary: str, weights: Array, lse: Array, position: Array) -> dict[str, Array]:
-    """The same of weights that are at hand.
+    """Return the summary of dense weights.
 
     weights (..., H, T, S), lse (..., H, T), position (..., 1, T) of the queries among the keys
 
@@ -68,15 +68,15 @@ def summarize_dense_weights(summary: str, weights: Array, lse: Array, position: 
     """
     kind, numbers = parse_weight_summary(summary)
     keys = np.arange(weights.shape[-1])
-    nothing = ~(weights != 0).any(axis=-1)  # queries without any key
+    is_empty = ~(weights != 0).any(axis=-1)  # queries without any key
     if kind == "stats":
         logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
-        found = {
+        result = {
             "lse": lse,
             "entropy": -np.sum(weights * logs, axis=-1),
             "max": weights.max(axis=-1, initial=0),
             "argmax": np.where(
-                nothing | np.isnan(weights).any(axis=-1), -1, weights.argmax(axis=-1) if len(keys) else -1
+                is_empty | np.isnan(weights).any(axis=-1), -1, weights.argmax(axis=-1) if len(keys) else -1
             ),
             "span": np.sum(weights * np.abs(position[..., None] - keys).astype(weights.dtype), axis=-1),
             "received": weights.sum(axis=-2, dtype=np.float64).astype(weights.dtype),
@@ -84,16 +84,16 @@ def summarize_dense_weights(summary: str, weights: Array, lse: Array, position: 
     elif kind == "topk":
         order = largest(weights, numbers[0])
         top = np.take_along_axis(weights, order, axis=-1)
-        found = {"top": top, "keys": np.where((top == 0) | np.isnan(top), -1, order)}
+        result = {"top": top, "keys": np.where((top == 0) | np.isnan(top), -1, order)}
     else:
-        found = {"rows": weights[..., places(numbers, weights.shape[-2]), :]}
-    return {f"weights.{name}": x for name, x in found.items()}
+        result = {"rows": weights[..., query_indices(numbers, weights.shape[-2]), :]}
+    return {f"weights.{name}": x for name, x in result.items()}
 
 
-def places(numbers: tuple[int, ...], count: int) -> list[int]:
-    """The places of some of so many queries; negative numbers count from the end. UsageError beyond either end.
+def query_indices(numbers: tuple[int, ...], count: int) -> list[int]:
+    """Return the indices of queries, where negative numbers count from the end; UsageError for one out of range.
 
-    >>> places((0, -1), 5)
+    >>> query_indices((0, -1), 5)
     [0, 4]
     """
     for number in numbers:
@@ -112,19 +112,18 @@ def weight_stats(
     threads: int | None = None,
     **changes: Any,
 ) -> dict[str, Array]:
-    """How each query spreads its weights over the keys, and how much weight each key receives.
+    """Return how each query distributes its weights over the keys, and how much weight each key receives.
 
     q (..., H, T, K), k (..., G, S, K) -> {name: (..., H, T)}, but received (..., H, S)
 
     lse         logarithm of the sum of the exponentials of the scores, float64 as `merge` wants it
-    entropy     of the weights, in nats: 0 for a single key, log n for n keys alike
-    max         the largest weight, and argmax its key, the lower one of equals; -1 where there is none
-    span        how far a query looks: the mean distance |i + offset - j|, each key counted by its weight
+    entropy     of the weights, in nats: 0 for a single key, log n for n equal weights
+    max         the largest weight, and argmax its key, the lower one of ties; -1 without any key
+    span        attention distance: the weighted mean of |i + offset - j|
     received    the sum over the queries of the weights of a key
 
-    `options` are those of `operands`. A query that sees nothing has -inf, 0, 0, -1 and 0, one with NaN among its
-    scores NaN. Time grows with T S, memory with T + S. Sources: Ghader and Monz 2017 (entropy); Vig and Belinkov
-    2019, section 4.2 (distance).
+    A query without keys has -inf, 0, 0, -1 and 0, one with NaN among its scores NaN. Time grows with T S, memory
+    with T + S. Sources: Ghader and Monz 2017 (entropy); Vig and Belinkov 2019, section 4.2 (distance).
 
     >>> x = np.eye(2)[None]
     >>> for name, stat in weight_stats(x, x, causal=True).items():
@@ -141,7 +140,7 @@ def weight_stats(
     stats = {name: np.zeros(keys if name == "received" else queries) for name in WEIGHT_SUMMARIES["stats"]}
     stats["argmax"] = np.full(queries, -1)
 
-    def look(task: Task, workspace: Workspace) -> None:
+    def compute(task: Task, workspace: Workspace) -> None:
         exact, _ = score_dtype(inputs, task)
         for name, stat in _stats(make_query_tile(inputs, task, exact), blocks[1], workspace).items():
             stats[name][task] = stat
@@ -149,7 +148,7 @@ def weight_stats(
     def receive(task: Task, workspace: Workspace) -> None:
         stats["received"][task] = _received(inputs, task, stats["lse"], blocks[0], workspace)
 
-    run_tiles(look, inputs, split_tasks(inputs, queries[2], blocks[0]), threads)
+    run_tiles(compute, inputs, split_tasks(inputs, queries[2], blocks[0]), threads)
     run_tiles(receive, inputs, split_tasks(inputs, keys[2], blocks[1]), threads)
     stats["received"][np.isnan(stats["lse"]).any(axis=-1)] = np.nan
     kinds = {"lse": np.dtype(np.float64), "argmax": np.dtype(np.int64)}
@@ -160,57 +159,57 @@ def weight_stats(
 
 
 def _stats(block: QueryTile, step: int, workspace: Workspace) -> dict[str, Array]:
-    """The statistics of a block of queries, each (m,), gathered while the largest score rises."""
+    """Return the statistics of a tile of queries, each (m,), by an online softmax."""
     top = np.full(len(block.low), -np.inf, block.columns.dtype)
     total, below, distance = np.zeros((3, len(top)))  # sums of e^d, -d e^d and |i - j| e^d; d is the score less the top
     best = np.full(len(top), -1)
     for keys in block.key_blocks(step):
         scores = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys)  # (n, m)
         before = top
-        top, base, faded = update_running_max(before, scores)
+        top, base, decay = update_running_max(before, scores)
         rose = np.flatnonzero(top > before)
         best[rose] = keys.start + scores[:, rose].argmax(axis=0)
         scores -= base
-        shares = np.exp(scores)
-        scores *= shares
-        np.copyto(scores, 0, where=shares == 0)  # and not -inf times 0
-        ones, steps = np.ones(len(shares), shares.dtype), np.arange(len(shares), dtype=shares.dtype)
-        here = ones @ shares
-        below = faded * (below + total * np.where(total > 0, base - before, 0)) - ones @ scores
-        distance = faded * distance + _distances(shares, block.position - keys.start, here, steps)
-        total = faded * total + here
-    seen = np.where(total == 0, 1, total)
+        weights = np.exp(scores)
+        scores *= weights
+        np.copyto(scores, 0, where=weights == 0)  # instead of NaN from -inf times 0
+        ones, steps = np.ones(len(weights), weights.dtype), np.arange(len(weights), dtype=weights.dtype)
+        here = ones @ weights
+        below = decay * (below + total * np.where(total > 0, base - before, 0)) - ones @ scores
+        distance = decay * distance + _distances(weights, block.position - keys.start, here, steps)
+        total = decay * total + here
+    divisor = np.where(total == 0, 1, total)
     best[np.isnan(total)] = -1
     return {
         "lse": top + np.log(total),
-        "entropy": np.log(seen) + below / seen,
-        "max": np.where(total == 0, 0, 1 / seen),
+        "entropy": np.log(divisor) + below / divisor,
+        "max": np.where(total == 0, 0, 1 / divisor),
         "argmax": best,
-        "span": distance / seen,
+        "span": distance / divisor,
     }
 
 
-def _distances(shares: Array, position: Array, total: Array, steps: Array) -> Array:
-    """Each query's distances to a block of keys, counted by their shares: (n, m), (m,), (m,), (n,) -> (m,)."""
+def _distances(weights: Array, position: Array, total: Array, steps: Array) -> Array:
+    """Return each query's weighted sum of distances to a tile of keys: (n, m), (m,), (m,), (n,) -> (m,)."""
     last = len(steps) - 1
-    if position.min() >= last:  # no query stands before any of the keys
-        distances: Array = (position - last) * total + (last - steps) @ shares
+    if position.min() >= last:  # every query is at or after every key
+        distances: Array = (position - last) * total + (last - steps) @ weights
     elif position.max() <= 0:
-        distances = steps @ shares - position * total
+        distances = steps @ weights - position * total
     else:
-        shares *= np.abs(position - steps[:, None]).astype(shares.dtype)
-        distances = np.ones_like(steps) @ shares
+        weights *= np.abs(position - steps[:, None]).astype(weights.dtype)
+        distances = np.ones_like(steps) @ weights
     return distances
 
 
 def _received(inputs: TiledInputs, task: Task, lse: Array, step: int, workspace: Workspace) -> Array:
-    """The sum of the weights of each of a block of keys, (n,); the blocks of queries are those of the first pass."""
+    """Return the sum of the weights of each of a tile of keys, (n,), with the query tiles of the first pass."""
     batch, head, keys = task
     received = np.zeros(keys.stop - keys.start)
-    looking = np.flatnonzero((inputs.low[batch] < keys.stop) & (inputs.high[batch] > keys.start))
-    if not len(looking):
+    queries = np.flatnonzero((inputs.low[batch] < keys.stop) & (inputs.high[batch] > keys.start))
+    if not len(queries):
         return received
-    for first in range(looking[0] // step * step, looking[-1] + 1, step):
+    for first in range(queries[0] // step * step, queries[-1] + 1, step):
         part = batch, head, slice(first, min(first + step, inputs.q.shape[2]))
         exact, _ = score_dtype(inputs, part)
         block = make_query_tile(inputs, part, exact)
@@ -231,12 +230,12 @@ def weight_topk(
     threads: int | None = None,
     **changes: Any,
 ) -> tuple[Array, Array]:
-    """The largest weights of each query and their keys, the largest first, the lower key first among equals.
+    """Return the largest weights of each query and their keys, the largest first; ties by the lower key.
 
     q (..., H, T, K), k (..., G, S, K) -> weights (..., H, T, N), keys (..., H, T, N) int64, with N the lesser of
     count and S
 
-    `options` are those of `operands`. Where fewer keys have a weight above 0, the rest has key -1; a query with NaN
+    Where fewer keys have a weight above 0, the rest has key -1; a query with NaN
     among its scores has weights of NaN. UsageError for a count below 1.
 
     >>> x = np.eye(2)[None]
@@ -251,41 +250,41 @@ def weight_topk(
     shape = (*inputs.q.shape[:3], count)
     weights, keys = np.zeros(shape, result), np.full(shape, -1, np.int64)
 
-    def look(task: Task, workspace: Workspace) -> None:
+    def compute(task: Task, workspace: Workspace) -> None:
         exact, _ = score_dtype(inputs, task)
-        weights[task], found = _largest(make_query_tile(inputs, task, exact), count, blocks[1], workspace)
-        keys[task] = np.where((weights[task] == 0) | np.isnan(weights[task]), -1, found)
+        weights[task], top_keys = _largest(make_query_tile(inputs, task, exact), count, blocks[1], workspace)
+        keys[task] = np.where((weights[task] == 0) | np.isnan(weights[task]), -1, top_keys)
 
-    run_tiles(look, inputs, split_tasks(inputs, shape[2], blocks[0]), threads)
+    run_tiles(compute, inputs, split_tasks(inputs, shape[2], blocks[0]), threads)
     return weights.reshape(*q.shape[:-1], count), keys.reshape(*q.shape[:-1], count)
 
 
 def _largest(block: QueryTile, count: int, step: int, workspace: Workspace) -> tuple[Array, Array]:
-    """The largest weights of a block of queries and their keys: (m, N), (m, N)."""
+    """Return the largest weights of a tile of queries and their keys: (m, N), (m, N)."""
     queries = len(block.low)
     top, total = np.full(queries, -np.inf, block.columns.dtype), np.zeros(queries)
-    found, where = np.full((queries, count), -np.inf, block.columns.dtype), np.full((queries, count), -1)
+    best, where = np.full((queries, count), -np.inf, block.columns.dtype), np.full((queries, count), -1)
     for keys in block.key_blocks(step):
         scores = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys)  # (n, m)
-        least = floor = found[:, -1]
-        if len(scores) > count and np.isneginf(floor).any():  # a first block: only its own largest come in question
+        least = floor = best[:, -1]
+        if len(scores) > count and np.isneginf(floor).any():  # a first tile: only its own largest are candidates
             floor = np.maximum(floor, np.partition(scores, -count, axis=0)[-count])
         j, i = np.nonzero((scores >= floor) & (scores > least))
-        found, where = _ranked(found, where, i, scores[j, i], j + keys.start)
-        top, base, faded = update_running_max(top, scores)
+        best, where = _merge_candidates(best, where, i, scores[j, i], j + keys.start)
+        top, base, decay = update_running_max(top, scores)
         scores -= base
-        total = faded * total + np.ones(len(scores), scores.dtype) @ np.exp(scores, out=scores)
+        total = decay * total + np.ones(len(scores), scores.dtype) @ np.exp(scores, out=scores)
     lse = np.where(total == 0, 0, top + np.log(total))
-    return np.exp(found - lse[:, None]), where
+    return np.exp(best - lse[:, None]), where
 
 
-def _ranked(found: Array, where: Array, i: Array, scores: Array, j: Array) -> tuple[Array, Array]:
-    """The lists of the queries once the candidates (query i, score, key j) have come in: (m, N), (m, N)."""
+def _merge_candidates(best: Array, where: Array, i: Array, scores: Array, j: Array) -> tuple[Array, Array]:
+    """Return the best scores and keys of each query with the candidates (query i, score, key j): (m, N), (m, N)."""
     if not len(i):
-        return found, where
-    rows, count = found.shape
+        return best, where
+    rows, count = best.shape
     i = np.concatenate([np.repeat(np.arange(rows), count), i])
-    scores, j = np.concatenate([found.ravel(), scores]), np.concatenate([where.ravel(), j])
+    scores, j = np.concatenate([best.ravel(), scores]), np.concatenate([where.ravel(), j])
     order = np.lexsort((j, -scores, i))
     first = np.searchsorted(i[order], np.arange(rows))
     chosen = order[first[:, None] + np.arange(count)]
@@ -302,25 +301,25 @@ def weight_rows(
     threads: int | None = None,
     **changes: Any,
 ) -> Array:
-    """The weights of some queries on all keys, in the order asked for.
+    """Return the weights of some queries on all keys, in the requested order.
 
     q (..., H, T, K), k (..., G, S, K), queries (R,) -> (..., H, R, S)
 
-    `options` are those of `operands`. UsageError for a query that is not there.
+    UsageError for a query out of range.
 
     >>> x = np.eye(2)[None]
     >>> weight_rows(x, x, [1], causal=True).round(2).tolist()
     [[[0.33, 0.67]]]
     """
     result, inputs = _prepare(q, k, options.replace(**changes))
-    wanted = np.reshape(check_ids(queries, q.shape[-2], "query"), -1)
-    chosen, order = np.unique(wanted, return_inverse=True)  # in their order, as a block wants them
+    requested = np.reshape(check_ids(queries, q.shape[-2], "query"), -1)
+    chosen, order = np.unique(requested, return_inverse=True)  # in ascending order, as a tile needs them
     inputs = inputs.select_queries(chosen)
     shape = (*inputs.q.shape[:3], k.shape[-2])
     weights = np.empty(shape, result)
     at_once = max(1, blocks[0] * blocks[1] // max(k.shape[-2], 1))
 
-    def look(task: Task, workspace: Workspace) -> None:
+    def compute(task: Task, workspace: Workspace) -> None:
         exact, _ = score_dtype(inputs, task)
         block = make_query_tile(inputs, task, exact)
         scores = np.full((len(block.low), shape[-1]), -np.inf, exact)
@@ -328,8 +327,8 @@ def weight_rows(
             scores[:, keys] = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys).T
         weights[task] = softmax(scores)
 
-    run_tiles(look, inputs, split_tasks(inputs, shape[2], min(at_once, blocks[0])), threads)
-    return weights[:, :, order].reshape(*q.shape[:-2], len(wanted), shape[-1])
+    run_tiles(compute, inputs, split_tasks(inputs, shape[2], min(at_once, blocks[0])), threads)
+    return weights[:, :, order].reshape(*q.shape[:-2], len(requested), shape[-1])
 
 
 @quiet
