@@ -15,7 +15,7 @@ PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").glob("*.md"))]
 
 # rooms that are still to be cleaned; empty when all are
 NOT_YET = {
-    "__init__", "__main__", "checkpoints", "cli", "commands", "errors", "formats", "model",
+    "__init__", "__main__", "checkpoints", "cli", "commands", "errors", "formats",
     "record", "tokenizers",
 }  # fmt: skip
 
@@ -50,7 +50,6 @@ OPENERS = {
 SHARED = {
     "embed": "a tool, and the operator that it runs",
     "encode": "a tool, and in formats a record to bytes",
-    "merge": "a tool, and the operator that it runs",
     "run": "a tool, and in model a transformer's forward pass",
     "main": "the entry point of the process, and of the command line in Python",
 }

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import dense_attention
-from attnkit.model.checks import shown
+from attnkit.model.checks import as_text
 from attnkit.model.dtypes import (
     Array,
     DType,
@@ -32,7 +32,7 @@ PARAMETERS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 
 
 def split_heads(x: Array, heads: int) -> Array:
-    """The width of x cut into heads.
+    """Split the width of x into heads.
 
     x (..., T, H*K) -> (..., H, T, K)
 
@@ -50,7 +50,7 @@ def split_heads(x: Array, heads: int) -> Array:
 
 
 def merge_heads(x: Array) -> Array:
-    """The heads of x side by side; the inverse of split_heads.
+    """Concatenate the heads of x; the inverse of split_heads.
 
     x (..., H, T, K) -> (..., T, H*K)
 
@@ -204,7 +204,7 @@ def _resolve(
     options.check_ranges()
     past_key, past_value = options.past_key, options.past_value
     if past_key is not None and past_value is not None and past_key.shape[-2] != past_value.shape[-2]:
-        pair = f"past_key {shown(past_key.shape)} and past_value {shown(past_value.shape)}"
+        pair = f"past_key {as_text(past_key.shape)} and past_value {as_text(past_value.shape)}"
         raise DataError(f"{pair}: {past_key.shape[-2]} keys but {past_value.shape[-2]} values")
     lengths = None if options.lengths is None else _batch_lengths(options.lengths, q, keys.shape[-2])
     resolved = {"scale": options.scale_for(q.shape[-1]), "lengths": lengths, "past": options.past + past}
@@ -218,19 +218,19 @@ def _check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: bo
     for name, x in (("Q", q), ("K", k), ("V", v)):
         if x.ndim not in (trailing, trailing + 1):
             raise DataError(
-                f"{name} {shown(x.shape)}: rank {x.ndim} (expected {' or '.join(map(str, range(trailing, 5)))})"
+                f"{name} {as_text(x.shape)}: rank {x.ndim} (expected {' or '.join(map(str, range(trailing, 5)))})"
             )
     for name, x, other, y in (("Q", q, "K", k), ("K", k, "V", v)):
-        pair = f"{name} {shown(x.shape)} and {other} {shown(y.shape)}"
+        pair = f"{name} {as_text(x.shape)} and {other} {as_text(y.shape)}"
         if x.ndim != y.ndim:
             raise DataError(f"{pair}: rank {x.ndim} != {y.ndim}")
         if x.shape[:-trailing] != y.shape[:-trailing]:
             raise DataError(f"{pair}: batch {x.shape[0]} != {y.shape[0]}")
     if same_width and q.shape[-1] != k.shape[-1]:
-        pair = f"Q {shown(q.shape)} and K {shown(k.shape)}"
+        pair = f"Q {as_text(q.shape)} and K {as_text(k.shape)}"
         raise DataError(f"{pair}: last dimension {q.shape[-1]} != {k.shape[-1]}")
     if k.shape[-2] != v.shape[-2]:
-        pair = f"K {shown(k.shape)} and V {shown(v.shape)}"
+        pair = f"K {as_text(k.shape)} and V {as_text(v.shape)}"
         raise DataError(f"{pair}: {k.shape[-2]} keys but {v.shape[-2]} values")
     if trailing == 3:
         _check_head_counts(q, k, v)
@@ -239,9 +239,9 @@ def _check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: bo
 def _check_head_counts(q: Array, k: Array, v: Array) -> None:
     heads, groups = q.shape[-3], k.shape[-3]
     if v.shape[-3] != groups:
-        raise DataError(f"K {shown(k.shape)} and V {shown(v.shape)}: heads {groups} != {v.shape[-3]}")
+        raise DataError(f"K {as_text(k.shape)} and V {as_text(v.shape)}: heads {groups} != {v.shape[-3]}")
     if heads < 1 or groups < 1 or heads % groups:
-        pair = f"Q {shown(q.shape)} and K {shown(k.shape)}"
+        pair = f"Q {as_text(q.shape)} and K {as_text(k.shape)}"
         raise DataError(f"{pair}: {heads} heads are not a multiple of {groups}")
 
 
@@ -250,7 +250,7 @@ def _prepend(past: Array | None, x: Array, past_name: str, name: str) -> Array:
     if past is None:
         return x
     if past.ndim != x.ndim or past.shape[:-2] != x.shape[:-2] or past.shape[-1] != x.shape[-1]:
-        pair = f"{past_name} {shown(past.shape)} and {name} {shown(x.shape)}"
+        pair = f"{past_name} {as_text(past.shape)} and {name} {as_text(x.shape)}"
         raise DataError(f"{pair}: they differ in more than length")
     return np.concatenate([cast(past, x.dtype), x], axis=-2)
 
@@ -258,7 +258,7 @@ def _prepend(past: Array | None, x: Array, past_name: str, name: str) -> Array:
 def _batch_lengths(lengths: ArrayLike, q: Array, keys: int) -> Array:
     valid, batch = check_ids(lengths, keys + 1, "length"), q.shape[:-3]
     if valid.shape != batch and not (valid.size == 1 and math.prod(batch) == 1 and valid.ndim < 2):
-        raise DataError(f"lengths {shown(valid.shape)} for Q {shown(q.shape)}: expected {shown(batch)}")
+        raise DataError(f"lengths {as_text(valid.shape)} for Q {as_text(q.shape)}: expected {as_text(batch)}")
     return valid.reshape(batch)
 
 
@@ -310,7 +310,7 @@ def _check_parameters(query: Array, params: Mapping[str, Array]) -> None:
     if unknown:
         raise DataError(f"parameter {unknown[0]!r} is not one of {', '.join(PARAMETERS)}")
     if query.ndim == 4 and params:
-        raise UsageError(f"x {shown(query.shape)} is already split into heads: no projection applies")
+        raise UsageError(f"x {as_text(query.shape)} is already split into heads: no projection applies")
 
 
 def _project(

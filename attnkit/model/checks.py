@@ -6,10 +6,10 @@ from attnkit.errors import DataError
 from attnkit.model.dtypes import Array
 
 
-def shown(shape: tuple[int, ...]) -> str:
+def as_text(shape: tuple[int, ...]) -> str:
     """Return a shape as text for an error message.
 
-    >>> shown((2, 4, 8)), shown((4,))
+    >>> as_text((2, 4, 8)), as_text((4,))
     ('(2,4,8)', '(4,)')
     """
     return str(shape).replace(" ", "")

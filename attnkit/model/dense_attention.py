@@ -5,7 +5,7 @@ from functools import reduce
 import numpy as np
 
 from attnkit.model import masks
-from attnkit.model.checks import fit, shown
+from attnkit.model.checks import as_text, fit
 from attnkit.model.dtypes import Array, DType, cast, is_float, rounded
 from attnkit.model.hooks import Requested, apply_hook
 from attnkit.model.options import AttentionOptions
@@ -80,13 +80,13 @@ def broadcast_mask(
     >>> mask.shape, bias
     ((2, 3, 2), None)
     """
-    target, keys = f"scores {shown(shape)}", shape[-1]
+    target, keys = f"scores {as_text(shape)}", shape[-1]
     if mask is not None:
         mask = mask.astype(dtype, copy=False) if is_float(mask.dtype) else masks.to_boolean(mask)
         until = mask.shape[-1] if mask.ndim and mask.shape[-1] != 1 else keys
-        mask = fit(mask, (*shape[:-1], min(until, keys)), f"mask {shown(mask.shape)}", target)
+        mask = fit(mask, (*shape[:-1], min(until, keys)), f"mask {as_text(mask.shape)}", target)
     if bias is not None:
-        bias = fit(bias.astype(dtype, copy=False), shape, f"bias {shown(bias.shape)}", target)
+        bias = fit(bias.astype(dtype, copy=False), shape, f"bias {as_text(bias.shape)}", target)
     return mask, bias
 
 
@@ -99,13 +99,13 @@ def rounded_softmax(masked: Array, softmax_dtype: str | None) -> Array:
 
 def _mask(scores: Array, bias: Array | None, mask: Array | None, allowed: Array | None) -> Array:
     """Return the scores with bias and float mask added, and -inf where `mask` or `allowed` block a key."""
-    target = f"scores {shown(scores.shape)}"
+    target = f"scores {as_text(scores.shape)}"
     if bias is not None:
-        scores = scores + fit(cast(bias, scores.dtype), scores.shape, f"bias {shown(bias.shape)}", target)
+        scores = scores + fit(cast(bias, scores.dtype), scores.shape, f"bias {as_text(bias.shape)}", target)
     if mask is not None:
         added = cast(mask, scores.dtype) if is_float(mask.dtype) else None
         unblocked = masks.to_boolean(mask) if added is None else ~np.isneginf(added)
-        unblocked = fit(_pad_mask(unblocked, scores.shape[-1]), scores.shape, f"mask {shown(mask.shape)}", target)
+        unblocked = fit(_pad_mask(unblocked, scores.shape[-1]), scores.shape, f"mask {as_text(mask.shape)}", target)
         allowed = unblocked if allowed is None else unblocked & allowed
         scores = scores if added is None else scores + _pad_mask(added, scores.shape[-1])
     return scores if allowed is None else masks.mask_block(scores, allowed)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import index, shown
+from attnkit.model.checks import as_text, index
 from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
 
 
@@ -63,7 +63,7 @@ def embed(ids: ArrayLike, table: Array) -> Array:
            [1., 2.]])
     """
     if table.ndim != 2:
-        raise DataError(f"table {shown(table.shape)}: rank {table.ndim}, expected 2 (vocab, model)")
+        raise DataError(f"table {as_text(table.shape)}: rank {table.ndim}, expected 2 (vocab, model)")
     return np.ascontiguousarray(table[check_ids(ids, len(table))])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import shown
+from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.erf import erf
 from attnkit.model.hooks import Hook, apply_hook, is_requested, no_hook
@@ -135,7 +135,7 @@ def feed_forward(
     w1, w2, w3 = params["w1"], params["w2"], params.get("w3")
     b1, b2, b3 = (params.get(name) for name in ("b1", "b2", "b3"))
     if w3 is not None and w3.shape != w1.shape:
-        raise DataError(f"w3 {shown(w3.shape)} and w1 {shown(w1.shape)}: shapes differ")
+        raise DataError(f"w3 {as_text(w3.shape)} and w1 {as_text(w1.shape)}: shapes differ")
     arrays = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
     result, x = output_dtype(x), cast(x, working(*arrays))
     steps = {"hidden": apply_hook(hook, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import shown
+from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.embedding import check_ids
 from attnkit.model.masks import mask_block
@@ -141,7 +141,7 @@ def score_tokens(logits: Array, ids: ArrayLike) -> Array:
     """
     words = check_ids(ids, logits.shape[-1])
     if words.shape != logits.shape[:-1]:
-        raise DataError(f"ids {shown(words.shape)} for logits {shown(logits.shape)}: expected one for each row")
+        raise DataError(f"ids {as_text(words.shape)} for logits {as_text(logits.shape)}: expected one for each row")
     return np.take_along_axis(log_probabilities(logits), words[..., None], axis=-1)[..., 0]
 
 
@@ -279,7 +279,7 @@ def _begin(prompt: ArrayLike, settings: SamplingConfig) -> tuple[Array, list[tup
     """Return the prompt (1, T), and the filters of the settings."""
     past = np.asarray(prompt)
     if past.ndim != 1 or not past.size:
-        raise DataError(f"prompt {shown(past.shape)}: expected one or more token ids")
+        raise DataError(f"prompt {as_text(past.shape)}: expected one or more token ids")
     for name in ("limit", "minimum"):
         if getattr(settings, name) < 0:
             raise UsageError(f"{name} {getattr(settings, name)} (expected 0 or more)")

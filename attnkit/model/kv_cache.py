@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.checks import shown
+from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array
 
 Pair = tuple[Array, Array]
@@ -53,7 +53,7 @@ class KVCache:
     def set(self, layer: str, k: Array, v: Array) -> None:
         """Set the keys and values of a layer; DataError where their lengths differ."""
         if k.shape[:-1] != v.shape[:-1]:
-            raise DataError(f"{layer}: keys {shown(k.shape)} and values {shown(v.shape)} do not belong together")
+            raise DataError(f"{layer}: keys {as_text(k.shape)} and values {as_text(v.shape)} do not belong together")
         self._buffers[layer], self._lengths[layer] = (k, v), k.shape[-2]
 
     def get(self, layer: str) -> Pair:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.checks import fit, shown
+from attnkit.model.checks import as_text, fit
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 
 
@@ -33,7 +33,7 @@ def linear(
         y = y @ np.asarray(weight, dtype)  # not made contiguous: a tied table is a transposed view, too big to copy
     if bias is not None:
         if bias.shape != y.shape[-1:]:
-            raise DataError(f"{names[2]} {shown(bias.shape)}: expected {shown(y.shape[-1:])}")
+            raise DataError(f"{names[2]} {as_text(bias.shape)}: expected {as_text(y.shape[-1:])}")
         y = np.add(y, cast(bias, dtype), out=None if weight is None else y)
     return y.astype(output_dtype(x), copy=False)
 
@@ -42,7 +42,7 @@ def check_inner(x: Array, weight: Array, names: tuple[str, ...]) -> None:
     """Raise DataError unless x (..., D) can be multiplied by weight (D, E)."""
     if weight.ndim == 2 and x.ndim and weight.shape[0] == x.shape[-1]:
         return
-    pair = f"{names[1]} {shown(weight.shape)} for {names[0]} {shown(x.shape)}"
+    pair = f"{names[1]} {as_text(weight.shape)} for {names[0]} {as_text(x.shape)}"
     if weight.ndim != 2:
         raise DataError(f"{pair}: rank {weight.ndim}, expected 2 (in, out)")
     if x.ndim == 0:
@@ -82,7 +82,7 @@ def add(x: Array, y: Array) -> Array:
     [[11.0, 22.0]]
     """
     dtype = working(x, y)
-    other = y if y.shape == x.shape else fit(y, x.shape, f"residual {shown(y.shape)}", f"x {shown(x.shape)}")
+    other = y if y.shape == x.shape else fit(y, x.shape, f"residual {as_text(y.shape)}", f"x {as_text(x.shape)}")
     return (cast(x, dtype) + cast(other, dtype)).astype(output_dtype(x), copy=False)
 
 

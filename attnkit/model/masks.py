@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import index, shown
+from attnkit.model.checks import as_text, index
 from attnkit.model.dtypes import Array
 from attnkit.model.embedding import check_ids
 
@@ -101,7 +101,7 @@ def padding_mask(lengths: ArrayLike, keys: int) -> Array:
     """
     valid = check_ids(lengths, keys + 1, "length")
     if valid.ndim > 1:
-        raise DataError(f"lengths {shown(valid.shape)}: expected one for each row of the batch, (B)")
+        raise DataError(f"lengths {as_text(valid.shape)}: expected one for each row of the batch, (B)")
     allowed: Array = np.arange(keys) < valid[..., None, None]
     return allowed
 
@@ -195,7 +195,7 @@ def mask_lengths(mask: Array) -> Array:
     array([1, 2])
     """
     if mask.ndim < 2:
-        raise DataError(f"mask {shown(mask.shape)}: rank {mask.ndim}, expected 2 or more (query, key)")
+        raise DataError(f"mask {as_text(mask.shape)}: rank {mask.ndim}, expected 2 or more (query, key)")
     allowed = to_boolean(mask)
     lengths: Array = np.asarray(allowed.all(axis=-2).sum(axis=-1))
     different = allowed != padding_mask(lengths, mask.shape[-1])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import fit, shown
+from attnkit.model.checks import as_text, fit
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 
 BLOCK = 1 << 16  # elements in a block of rows
@@ -66,7 +66,7 @@ def _normalize_rows(
     if not x.ndim:
         raise DataError("x () is a single number: it has no axis to normalize")
     if not -x.ndim <= axis < x.ndim:
-        raise UsageError(f"axis {axis} for x {shown(x.shape)} (expected {-x.ndim}..{x.ndim - 1})")
+        raise UsageError(f"axis {axis} for x {as_text(x.shape)} (expected {-x.ndim}..{x.ndim - 1})")
     first = axis % x.ndim
     shape = x.shape[first:]
     gamma, beta = _flat(gamma, shape, "gamma", x), _flat(beta, shape, "beta", x)
@@ -199,8 +199,8 @@ def _flat(parameter: Array | None, shape: tuple[int, ...], name: str, x: Array) 
     if parameter is None:
         return None
     if parameter.shape != shape:
-        target = f"the normalized axes {shown(shape)} of x {shown(x.shape)}"
-        parameter = fit(parameter, shape, f"{name} {shown(parameter.shape)}", target)
+        target = f"the normalized axes {as_text(shape)} of x {as_text(x.shape)}"
+        parameter = fit(parameter, shape, f"{name} {as_text(parameter.shape)}", target)
     return cast(parameter, np.dtype(np.float64)).ravel()
 
 

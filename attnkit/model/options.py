@@ -73,7 +73,7 @@ class AttentionOptions:
     def check_ranges(self) -> None:
         """Raise UsageError for options that exclude each other, or a value outside its range."""
         if (self.past_key is None) != (self.past_value is None):
-            raise UsageError("past key and past value go together: only one was given")
+            raise UsageError("past key and past value must be given together: only one was")
         if self.past_key is not None and self.lengths is not None:
             raise UsageError("lengths and past keys exclude each other")
         if not 0 <= self.softcap < math.inf:

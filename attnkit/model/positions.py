@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import shown
+from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, output_dtype
 from attnkit.model.embedding import check_ids
 from attnkit.model.linear import add
@@ -75,7 +75,7 @@ def learned_positions(positions: ArrayLike, table: Array) -> Array:
            [0.5 ]])
     """
     if table.ndim != 2:
-        raise DataError(f"position table {shown(table.shape)}: expected rank 2 (position, model)")
+        raise DataError(f"position table {as_text(table.shape)}: expected rank 2 (position, model)")
     return np.ascontiguousarray(table[check_ids(positions, len(table), "position")])
 
 
@@ -159,5 +159,5 @@ def t5_bias(buckets: ArrayLike, table: Array) -> Array:
            [[5.  , 2.5 ]]])
     """
     if table.ndim != 2:
-        raise DataError(f"bias table {shown(table.shape)}: rank {table.ndim}, expected 2 (bucket, head)")
+        raise DataError(f"bias table {as_text(table.shape)}: rank {table.ndim}, expected 2 (bucket, head)")
     return np.ascontiguousarray(np.moveaxis(table[check_ids(buckets, len(table), "bucket")], -1, 0))

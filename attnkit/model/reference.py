@@ -6,7 +6,7 @@ variants and with checks of every input, and are tested against these. All numbe
     T  queries (tokens of x)      D  width of the model      H  heads
     S  keys (tokens of memory)    K  width of a head, D / H  F  hidden width of the feed-forward network
 
-`...` stands for batch axes. A mask is boolean, True = may attend. Weights are shaped (in, out). Parameters are dicts
+`...` denotes batch axes. A mask is boolean, True = may attend. Weights are shaped (in, out). Parameters are dicts
 whose keys are argument names: `feed_forward(x, **params["ffn"])`.
 """
 
@@ -105,7 +105,7 @@ def encoder_layer(x: Array, params: Params, *, heads: int, mask: Array | bool = 
 def decoder_layer(
     x: Array, memory: Array, params: Params, *, heads: int, mask: Array | bool = True, memory_mask: Array | bool = True
 ) -> Array:
-    """The same with causal self-attention, and attention to the memory (..., S, D) between the two, section 3.1."""
+    """Apply causal self-attention, attention to the memory (..., S, D), and the feed-forward network, section 3.1."""
     causal = mask & np.tri(x.shape[-2], dtype=bool)  # token i attends to tokens 0..i
     x = layer_norm(x + multi_head_attention(x, x, x, **params["self"], heads=heads, mask=causal), **params["norm1"])
     cross = multi_head_attention(x, memory, memory, **params["cross"], heads=heads, mask=memory_mask)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import shown
+from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 
 Rope = Mapping[str, Any]
@@ -58,7 +58,9 @@ def rotary_angles(
     if frequencies is None:
         phases = angles(positions, rotary_dim, base, "rotary")
     elif 2 * frequencies.shape[-1] != rotary_dim:
-        raise DataError(f"frequencies {shown(frequencies.shape)} for rotary width {rotary_dim}: expected half as many")
+        raise DataError(
+            f"frequencies {as_text(frequencies.shape)} for rotary width {rotary_dim}: expected half as many"
+        )
     else:
         phases = np.asarray(positions, dtype=np.float64)[..., None] * frequencies
     return factor * np.cos(phases), factor * np.sin(phases)
@@ -203,13 +205,13 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Ar
 
 def _check_rotation(x: Array, cos: Array, sin: Array) -> None:
     if cos.shape != sin.shape:
-        raise DataError(f"cos {shown(cos.shape)} and sin {shown(sin.shape)}: shapes differ")
+        raise DataError(f"cos {as_text(cos.shape)} and sin {as_text(sin.shape)}: shapes differ")
     if x.ndim == 0 or cos.ndim == 0:
-        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: a single number cannot be rotated")
+        raise DataError(f"cos {as_text(cos.shape)} for x {as_text(x.shape)}: a single number cannot be rotated")
     if 2 * cos.shape[-1] > x.shape[-1]:
         width = 2 * cos.shape[-1]
-        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: rotary width {width} is too large")
+        raise DataError(f"cos {as_text(cos.shape)} for x {as_text(x.shape)}: rotary width {width} is too large")
     lead, rows = x.shape[:-1], cos.shape[:-1]
     same = all(size in (1, full) for size, full in zip(reversed(rows), reversed(lead), strict=False))
     if len(rows) > len(lead) or not same:
-        raise DataError(f"cos {shown(cos.shape)} for x {shown(x.shape)}: leading axes do not broadcast")
+        raise DataError(f"cos {as_text(cos.shape)} for x {as_text(x.shape)}: leading axes do not broadcast")

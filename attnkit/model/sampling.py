@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from attnkit.errors import DataError, NotFiniteError, UsageError
-from attnkit.model.checks import shown
+from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
 from attnkit.model.embedding import check_ids
 from attnkit.model.linear import linear
@@ -255,7 +255,7 @@ def check_finite(logits: Array, start: int = 0) -> Array:
     scores = _rows(logits, np.dtype(np.float64))
     rows = scores.reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
     if scores.shape[-1] == 0 and len(rows):
-        raise DataError(f"logits {shown(scores.shape)}: the vocabulary is empty")
+        raise DataError(f"logits {as_text(scores.shape)}: the vocabulary is empty")
     for step in np.flatnonzero(~np.isfinite(rows).any(axis=-1)):
         raise NotFiniteError(f"no finite logit at step {start + step}")
     for step, word in np.argwhere(np.isnan(rows) | np.isposinf(rows)):

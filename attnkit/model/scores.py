@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.checks import shown
+from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.linear import check_inner
 
@@ -102,8 +102,8 @@ def project_general(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[Ar
     w = params["w"]
     expected = {(q.shape[-1], k.shape[-1]), (q.shape[-3], q.shape[-1], k.shape[-1])}
     if w.shape not in expected:
-        pair = f"Q {shown(q.shape)} and K {shown(k.shape)}"
-        raise DataError(f"w {shown(w.shape)} for {pair}: expected {shown((q.shape[-1], k.shape[-1]))}")
+        pair = f"Q {as_text(q.shape)} and K {as_text(k.shape)}"
+        raise DataError(f"w {as_text(w.shape)} for {pair}: expected {as_text((q.shape[-1], k.shape[-1]))}")
     return q @ w, k
 
 
@@ -116,7 +116,7 @@ def project_additive(q: Array, k: Array, params: Mapping[str, Array]) -> tuple[A
     check_inner(q, wa, ("Q", "wa"))
     check_inner(k, ua, ("K", "ua"))
     if not wa.shape[1:] == ua.shape[1:] == va.shape:
-        names = f"wa {shown(wa.shape)}, ua {shown(ua.shape)} and va {shown(va.shape)}"
+        names = f"wa {as_text(wa.shape)}, ua {as_text(ua.shape)} and va {as_text(va.shape)}"
         raise DataError(f"{names}: last dimensions differ")
     return q @ wa, k @ ua
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.model.attention import multi_head_attention
-from attnkit.model.checks import shown
+from attnkit.model.checks import as_text
 from attnkit.model.config import Config, StackConfig, Step, layer_steps, parse_layer_name
 from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.embedding import embed
@@ -294,7 +294,7 @@ def first_token(x: Array) -> Array:
     array([1., 2.])
     """
     if x.shape[-2] == 0:
-        raise DataError(f"x {shown(x.shape)} has no tokens, so there is no first one")
+        raise DataError(f"x {as_text(x.shape)} has no tokens, so there is no first one")
     return np.ascontiguousarray(x[..., 0, :])
 
 

@@ -376,7 +376,7 @@ def test_parameters_that_do_not_fit(params, message):
         ({"bias": Z((3, 5, 5))}, DataError, r"bias \(3,5,5\) does not broadcast to scores \(2,2,5,5\)"),
         ({"lengths": [1]}, DataError, r"lengths \(1,\) for Q \(2,2,5,4\): expected \(2,\)"),
         ({"lengths": [1, 6]}, DataError, r"length 6 at \[1\] outside 0..5"),
-        ({"past_key": Z((2, 2, 1, 4))}, UsageError, "past key and past value go together"),
+        ({"past_key": Z((2, 2, 1, 4))}, UsageError, "past key and past value must be given together"),
         ({"past_key": Z((2, 2, 1, 4)), "past_value": Z((2, 2, 2, 3))}, DataError, "1 keys but 2 values"),
         (
             {"past_key": Z((2, 2, 1, 5)), "past_value": Z((2, 2, 1, 3))},

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.introspect import opt_func_info
 
 from attnkit.errors import DataError
-from attnkit.model.checks import shown
+from attnkit.model.checks import as_text
 from attnkit.model.dense_attention import add_infinite_values
 from attnkit.model.dtypes import Array, DType, output_dtype, quiet, working
 from attnkit.model.kernels.threads import split_range
@@ -249,8 +249,8 @@ def merge_partial_attention(outputs: Sequence[Array], lses: Sequence[Array]) -> 
     first = outputs[0].shape
     for output, lse in zip(outputs, lses, strict=True):
         if output.shape != first or lse.shape != first[:-1]:
-            pair = f"output {shown(output.shape)} and log-sum-exp {shown(lse.shape)}"
-            raise DataError(f"{pair}: expected {shown(first)} and {shown(first[:-1])}")
+            pair = f"output {as_text(output.shape)} and log-sum-exp {as_text(lse.shape)}"
+            raise DataError(f"{pair}: expected {as_text(first)} and {as_text(first[:-1])}")
     top = np.max([np.asarray(lse, np.float64) for lse in lses], axis=0)
     base = np.where(top == -np.inf, 0, top)
     total, merged = np.zeros(first[:-1]), np.zeros(first)
