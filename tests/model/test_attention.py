@@ -82,7 +82,7 @@ def test_softmax_does_not_see_a_shift(scores, shift):
     near(weights.sum(), 1.0, 1e-12)
 
 
-def test_softmax_of_what_is_not_finite():
+def test_softmax_of_non_finite_scores():
     scores = np.array([[0.0, 1.0], [-np.inf, -np.inf], [np.nan, 0.0], [np.inf, 0.0], [-np.inf, 3.0]])
     weights = softmax(scores)
     np.testing.assert_array_equal(weights[[1, 4]], [[0, 0], [0, 1]])
@@ -249,7 +249,7 @@ def test_a_bad_token_is_unseen_where_it_is_blocked(bad):
 
 
 @given(st.permutations(range(5)))
-def test_order_is_nothing_to_attention(order):
+def test_attention_ignores_the_order_of_keys(order):
     q, k, v = operands()
     near(attention(q[:, :, order], k, v)["heads"], attention(q, k, v)["heads"][:, :, order])
     near(attention(q, k[:, :, order], v[:, :, order])["heads"], attention(q, k, v)["heads"])

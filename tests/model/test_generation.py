@@ -60,7 +60,7 @@ def texts(chain, prompt, limit, eos, rank):
     return sorted(found.items(), key=lambda item: -item[1])
 
 
-def test_greedy_takes_the_likeliest_and_ends():
+def test_greedy_search_takes_the_most_likely_token_until_eos():
     text = generate(Chain(GREEDY_TRAP), [2], SamplingConfig(limit=5))
     assert text.ids == (0, 1, 0, 1, 0) and text.finish_reason == "limit"
     np.testing.assert_allclose(text.logprobs, np.log([0.9, 0.5, 0.4, 0.5, 0.4]))
@@ -69,7 +69,7 @@ def test_greedy_takes_the_likeliest_and_ends():
     assert text.ids == (1, 0) and text.finish_reason == "eos"
 
 
-def test_a_stop_of_the_callers_own_sees_all_new_tokens():
+def test_a_stop_function_receives_all_new_tokens():
     asked = []
 
     def stop(ids):
@@ -82,7 +82,7 @@ def test_a_stop_of_the_callers_own_sees_all_new_tokens():
     assert found[0].ids == (0, 1) and found[0].finish_reason == "stop"
 
 
-def test_nothing_is_generated_within_a_limit_of_none():
+def test_a_limit_of_zero_generates_nothing():
     assert generate(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=0)) == model.GeneratedText(finish_reason="limit")
     assert beam_search(Chain(GREEDY_TRAP), [0], SamplingConfig(limit=0), 3) == [
         model.GeneratedText(finish_reason="limit")
@@ -101,7 +101,7 @@ def test_ties_go_to_the_lower_id():
     assert [text.ids for text in found] == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_what_a_beam_finds_and_greedy_misses():
+def test_beam_search_finds_a_better_text_than_greedy_search():
     settings = SamplingConfig(limit=2)
     assert generate(Chain(GREEDY_TRAP), [0], settings).ids == (1, 0)  # 0.5 · 0.4
     best = beam_search(Chain(GREEDY_TRAP), [0], settings, 2)[0]
@@ -197,7 +197,7 @@ def test_forced_and_banned_tokens():
     assert generate(Chain(GREEDY_TRAP), [1, 2], settings).ids[0] != 1  # only a prompt of one token is followed so
 
 
-def test_every_filter_of_a_step_is_told():
+def test_on_step_receives_every_filter():
     table = np.tile(np.log([0.4, 0.3, 0.2, 0.06, 0.04]), (5, 1))
     settings = SamplingConfig(limit=2, sampled=True, temperature=2.0, top_k=4, top_p=0.7, min_p=0.8)
     told = []
@@ -212,7 +212,7 @@ def test_every_filter_of_a_step_is_told():
     np.testing.assert_array_equal(told[0].logits, table[0])
 
 
-def test_what_is_told_of_beams():
+def test_on_step_receives_running_and_finished_beams():
     told = []
     found = beam_search(Chain(WAVES), [0], SamplingConfig(limit=5, eos=(2,)), 3, returned=3, on_step=told.append)
     assert [info.step for info in told] == list(range(len(told)))
@@ -254,7 +254,7 @@ def test_a_step_that_allows_no_choice(search, bad, message):
 
 
 @pytest.mark.parametrize("search", [generate, lambda *given: beam_search(*given, 2)], ids=["one", "beams"])
-def test_what_cannot_be_asked(search):
+def test_invalid_settings_are_refused(search):
     chain = Chain(np.zeros((3, 3)))
     with pytest.raises(DataError, match=r"^no finite logit at step 0$"):
         search(chain, [0], SamplingConfig(banned=(0, 1, 2)))
@@ -270,7 +270,7 @@ def test_what_cannot_be_asked(search):
         search(chain, [0], SamplingConfig(sampled=True))
 
 
-def test_how_many_beams_can_be_asked():
+def test_invalid_numbers_of_beams_are_refused():
     chain = Chain(np.zeros((3, 3)))
     with pytest.raises(UsageError, match="beams 0"):
         beam_search(chain, [0], SamplingConfig(), 0)

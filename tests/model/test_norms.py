@@ -102,7 +102,7 @@ def test_empty(norm, shape):
 
 
 @pytest.mark.parametrize("norm", [layer_norm, rms_norm])
-def test_next_to_nothing_beside_input_and_output(norm):
+def test_little_memory_beside_input_and_output(norm):
     x = np.ones((1 << 14, 256), np.float32)  # 16 MiB
     tracemalloc.start()
     norm(x, np.ones(256, np.float32))

@@ -16,7 +16,7 @@ def test_patches_by_hand():
     np.testing.assert_array_equal(extract_patches(np.stack([image, image + 1]), 1, 3), [rows, rows + 1])
 
 
-def test_patches_are_what_a_convolution_of_their_stride_sees():
+def test_patches_are_the_windows_of_a_strided_convolution():
     rng = np.random.default_rng(0)
     image, kernel = rng.standard_normal((3, 4, 6)), rng.standard_normal((5, 3, 2, 3))
     seen = extract_patches(image, 2, 3) @ kernel.reshape(5, -1).T
@@ -24,7 +24,7 @@ def test_patches_are_what_a_convolution_of_their_stride_sees():
     np.testing.assert_allclose(seen, expected)
 
 
-def test_what_cannot_be_cut():
+def test_images_of_a_wrong_shape_are_refused():
     with pytest.raises(DataError, match=r"image \(3,5,6\): 5 x 6 is not divisible by patches of 2 x 3"):
         extract_patches(np.zeros((3, 5, 6)), 2, 3)
     with pytest.raises(DataError, match="not divisible by patches of 0 x 3"):
@@ -73,7 +73,7 @@ def test_a_grid_of_the_same_size_is_the_same():
     np.testing.assert_array_equal(interpolate_positions(table, 2, 3, 2, 3), table)
 
 
-def test_what_is_constant_stays_and_what_is_linear_stays_linear_inside():
+def test_interpolation_preserves_constants_and_interior_linear_ramps():
     np.testing.assert_allclose(interpolate_positions(np.full((13, 2), 5.0), 3, 4, 7, 2), 5.0)
     ramp = np.concatenate([[[0.0]], np.arange(8.0)[:, None]])
     np.testing.assert_allclose(interpolate_positions(ramp, 8, 1, 4, 1)[2:4, 0], [2.5, 4.5])

@@ -23,7 +23,7 @@ def test_rotation_keeps_length_and_turns_back(interleaved, width):
 
 
 @given(st.integers(0, 500))
-def test_rotated_scores_depend_on_distance_alone(shift):
+def test_rotated_scores_depend_on_distance_only(shift):
     rng = np.random.default_rng(1)
     q, k = rng.standard_normal((4, 8)), rng.standard_normal((4, 8))
     here, there = rotary_angles(np.arange(4), 8), rotary_angles(np.arange(4) + shift, 8)
@@ -114,7 +114,7 @@ def test_dynamic_scaling_begins_beyond_the_length_it_was_made_for():
     assert (longer[1:] < limit[1:]).all() and longer[0] == limit[0] == 1
 
 
-def test_yarn_multiplies_by_what_it_is_given():
+def test_yarn_applies_the_configured_factor():
     assert rope_frequencies(8, {**YARN, "attention_factor": 1.25}, 9)[1] == 1.25
     without = {name: value for name, value in YARN.items() if name != "factor"}
     assert rope_frequencies(8, {**without, "max_position_embeddings": 8192}, 9)[1] == 0.1 * math.log(2) + 1
@@ -127,7 +127,7 @@ def test_older_configurations_say_type():
 
 
 @pytest.mark.parametrize("kind", sorted(set(ROPE_TYPES) - {"default"}))
-def test_what_a_type_lacks_is_named(kind):
+def test_missing_fields_of_a_rope_type_are_named(kind):
     whole = {"linear": {"factor": 2.0}, "dynamic": DYNAMIC, "llama3": LLAMA, "yarn": YARN}[kind]
     optional = {"rope_type", "rope_theta"}
     for name in whole.keys() - optional:
@@ -138,7 +138,7 @@ def test_what_a_type_lacks_is_named(kind):
             rope_frequencies(8, {**whole, "rope_type": kind, name: -1}, 9)
 
 
-def test_what_frequencies_cannot_be():
+def test_invalid_frequencies_are_refused():
     with pytest.raises(UsageError, match="rope_type 'spiral' \\(expected default, linear, dynamic, llama3, yarn\\)"):
         rope_frequencies(8, {"rope_type": "spiral"}, 9)
     with pytest.raises(DataError, match="rotary width 7 is not even"):

@@ -60,7 +60,7 @@ def near(ours, expected):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_some_queries_at_a_time_are_all_at_once(kind, rule):
+def test_row_attention_equals_dense_attention(kind, rule):
     options = KINDS[kind] | RULES[rule]
     q, k, v = operands()
     whole = attention(q, k, v, **options)
@@ -105,7 +105,7 @@ def test_the_statistics_are_those_of_the_weights():
 
 
 @pytest.mark.parametrize("dtype, computed", [("float16", "float32"), ("float32", "float32"), ("int64", "float64")])
-def test_the_dtype_is_that_of_the_queries_and_of_what_is_said_the_one_computed_in(dtype, computed):
+def test_heads_have_the_dtype_of_the_queries_and_summaries_the_computed_one(dtype, computed):
     q, k, v = operands(dtype)
     kept = {"heads": dtype.replace("int", "float"), "weights.lse": "float64"}
     kept |= {"weights.argmax": "int64", "weights.keys": "int64"}

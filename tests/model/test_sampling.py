@@ -99,7 +99,7 @@ def test_draws_follow_the_odds_and_the_seed():
     np.testing.assert_array_equal(words, model.sample(many, np.random.default_rng(0)))
 
 
-def test_what_was_filtered_out_is_never_drawn():
+def test_filtered_words_are_never_sampled():
     filtered = model.top_k(np.broadcast_to(ODDS, (500, 4)), 2)
     assert set(model.sample(filtered, np.random.default_rng(1)).tolist()) == {1, 3}
     cold = model.sample(np.broadcast_to(ODDS, (500, 4)), np.random.default_rng(1), temperature=1e-3)
@@ -170,7 +170,7 @@ def test_candidates_best_first_nan_last():
     np.testing.assert_array_equal(shares, [0.5, 0.25, np.nan])
 
 
-def test_words_said_before_become_less_likely():
+def test_earlier_words_become_less_likely():
     scores = np.array([[2.0, -2.0, 0.0, BLOCKED], [2.0, -2.0, 0.0, 1.0]], np.float32)
     less = model.repetition_penalty(scores, np.array([[0, 1, 1], [2, 3, 3]]), 2.0)
     assert less.dtype == np.float32

@@ -99,7 +99,7 @@ def test_any_blocks_do(blocks, monkeypatch):
 
 
 @pytest.mark.parametrize("queries, keys", [*product([0, 1, 2], [0, 1, 3])])
-def test_next_to_nothing(queries, keys):
+def test_few_queries_and_keys(queries, keys):
     q, k, v = operands(queries=queries, keys=keys)
     heads, lse = tiled_attention(q, k, v, causal=True)
     near(heads, attention(q, k, v, causal=True)["heads"], 1e-12)
@@ -128,7 +128,7 @@ def test_long_products_are_cut_and_summed():
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 30.0, 1e3, 1e4, 1e18])
 @pytest.mark.parametrize("value", [1e-30, 1.0, 1e30])
-def test_single_precision_is_near_double_however_far_the_scores(size, value):
+def test_float32_is_near_float64_for_large_scores(size, value):
     q, k, v = operands(2, "float32", size, queries=200, keys=300, width=64)
     v = (v * value).astype(np.float32)
     expected = attention(*(x.astype(float) for x in (q, k, v)))["heads"]
@@ -273,7 +273,7 @@ def test_parts_of_the_keys_merge_into_the_whole(name, dtype, atol):
     near(twice[0], whole, 10 * atol)
 
 
-def test_what_does_not_merge():
+def test_parts_of_wrong_shapes_are_refused():
     output, lse = np.ones((1, 2, 3)), np.zeros((1, 2))
     with pytest.raises(DataError, match="0 outputs and 0 log-sum-exps"):
         merge_partial_attention([], [])
@@ -308,7 +308,7 @@ def test_the_threads_of_the_blas_are_left_as_they_were(monkeypatch):
         set_threads(found)
 
 
-def test_what_a_thread_raises_is_raised_and_stops_the_rest():
+def test_an_exception_in_a_thread_is_raised_and_stops_the_others():
     def work(tasks):
         for task in tasks:
             done.append(task)
@@ -341,7 +341,7 @@ print(peak() - before)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_attention_that_nobody_watches_goes_by_blocks(name, monkeypatch):
+def test_attention_without_requested_intermediates_is_tiled(name, monkeypatch):
     q, k, v = operands(2)
     formula = attention(q, k, v, **OPTIONS[name])
     assert list(formula) == [*ORDER]
@@ -371,7 +371,7 @@ def test_keys_before_and_narrow_floats_by_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_what_is_said_of_weights_is_the_same_with_and_without_the_matrix(name):
+def test_weight_summaries_equal_those_of_dense_weights(name):
     q, k, v = operands(2)
     for how in ("stats", "topk:6", "rows:30,0,-1"):
         whole = attention(q, k, v, summary=how, **OPTIONS[name])
@@ -395,7 +395,7 @@ def test_a_bilinear_score_is_one_of_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"score": "additive"}, {"softmax_dtype": "float16"}])
-def test_what_is_said_of_weights_that_only_the_formula_gives(options):
+def test_weight_summaries_of_scores_that_are_not_tiled(options):
     q, k, v = operands()
     rng = np.random.default_rng(3)
     params = {"wa": rng.random((8, 3)), "ua": rng.random((8, 3)), "va": rng.random(3)}
@@ -408,7 +408,7 @@ def test_what_is_said_of_weights_that_only_the_formula_gives(options):
     near(stats["weights.received"], weights.sum(axis=-2), 0)
 
 
-def test_who_visits_what_is_said_of_weights_may_change_it(monkeypatch):
+def test_hooks_may_replace_weight_summaries(monkeypatch):
     q, k, v = operands()
     met = []
     twice = {"weights.entropy": lambda x: met.append("entropy") or 2 * x}
@@ -425,7 +425,7 @@ def test_who_visits_what_is_said_of_weights_may_change_it(monkeypatch):
 @pytest.mark.parametrize(
     "how", ["", "most", "stats:", "topk", "topk:0", "topk:-1", "rows", "rows:", "rows:1,", "full:1"]
 )
-def test_what_cannot_be_said_of_weights(how):
+def test_invalid_weight_summaries_are_refused(how):
     q, k, v = operands()
     with pytest.raises(UsageError, match=r"\(expected full, stats, topk:K or rows:I,J,…\)"):
         attention(q, k, v, summary=how)
@@ -457,7 +457,7 @@ def test_values_near_the_end_of_the_range(value):
 
 
 @pytest.mark.parametrize("size", [1.0, 5.0, 7.0, 10.0, 20.0, 39.9, 40.1, 300.0])
-def test_how_exact_two_keys_nearly_alike_are(size):
+def test_accuracy_for_two_nearly_equal_keys(size):
     """Their shares change by a quarter of what a score is off, and their values are far from each other."""
     for width in (8, 64, 128):
         q = np.full((1, 4, width), np.sqrt(size / np.sqrt(width)), np.float32)
@@ -468,7 +468,7 @@ def test_how_exact_two_keys_nearly_alike_are(size):
 
 
 @pytest.mark.parametrize("level", [30.0, 1e3, -1e4, 1e5])
-def test_what_is_added_may_be_far_from_zero(level):
+def test_an_added_bias_may_be_far_from_zero(level):
     q, k, v = operands(2, "float32")
     bias = (level + RNG.standard_normal((QUERIES, KEYS))).astype(np.float32)
     for options in ({"bias": bias}, {"mask": bias}, {"bias": bias / 2, "mask": bias / 2}):
@@ -516,7 +516,7 @@ def test_as_many_threads_as_there_are(monkeypatch):
     assert done == [0, 1, 2, 3, 4]
 
 
-def test_what_is_wider_than_float64_is_refused():
+def test_dtypes_wider_than_float64_are_refused():
     if np.longdouble().itemsize > 8:
         with pytest.raises(DataError, match="not supported"):
             tiled_attention(*(x.astype(np.longdouble) for x in operands()))

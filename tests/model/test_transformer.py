@@ -1,4 +1,4 @@
-"""Layers are the calls they are made of; test_references.py compares them with PyTorch."""
+"""Layers are the calls they are made of; test_frozen_references.py compares them with PyTorch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Outputs of PyTorch, frozen: the arrays that tests/model/test_references.py compares with.
+"""Outputs of PyTorch, frozen: the arrays that tests/model/test_frozen_references.py compares with.
 
     pip install torch==2.13.0 numpy==2.4.6
     python tests/references/make_references.py
