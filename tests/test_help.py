@@ -42,7 +42,7 @@ def test_alone_it_lists_every_tool_and_topic(capfd):
     shown = capfd.readouterr().out
     for name, what in {**commands.TOOLS, **TOPICS}.items():
         assert re.search(rf"^  {name} +{re.escape(what)}$", shown, re.MULTILINE)
-    assert set(TOPICS) >= {"checkpoints", "faults", "operators"}
+    assert set(TOPICS) >= {"architecture", "checkpoints", "contributing", "faults", "operators"}
 
 
 @pytest.mark.parametrize("tool", ["attend", "run"])
@@ -103,6 +103,23 @@ def test_a_page_that_cannot_be_written(stream, problem):
     line = f'"{sys.executable}" -m attnkit help faults {stream}'
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (4, f"attnkit help: <stdout>: write error: {problem}\n")
+
+
+def paths_of_the_architecture():
+    """The paths that its page names, without those of files to write, whose names are in capitals."""
+    named = re.findall(r"`((?:[\w.]+/)+[\w.]*|\w+\.(?:py|md))`", help.read_page("architecture"))
+    return sorted({path for path in named if not re.search(r"\b[A-Z]+(\.py|/)$", path)})
+
+
+@pytest.mark.parametrize("path", paths_of_the_architecture())
+def test_every_path_on_the_page_of_the_architecture_exists(path):
+    outside = path.startswith(("attnkit/", "tests/", "samples/", "README"))
+    assert (ROOT / path if outside else ROOT / "attnkit" / path).exists()
+
+
+def test_the_page_of_the_architecture_names_a_file_of_every_room():
+    rooms = {path.name for path in (ROOT / "attnkit").iterdir() if (path / "__init__.py").exists()}
+    assert {path.split("/")[0] for path in paths_of_the_architecture()} >= rooms
 
 
 def test_every_fault_that_a_test_names_is_in_the_list():

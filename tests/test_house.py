@@ -17,7 +17,7 @@ from attnkit.cli import main, options
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attnkit"
 PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").glob("*.md"))]
-OTHERS = {"--no-deps", "--haeds"}  # of pip, and of an example that is misspelled
+OTHERS = {"--no-deps", "--haeds", "--cases", "--check"}  # of pip, a misspelled example, the fuzzer, ruff
 
 # the rooms from the bottom up: each may import those of the lines before its own, not its siblings
 FLOORS = (
@@ -70,6 +70,15 @@ def test_arrows_point_one_way(path):
         if target.startswith("__version__"):
             target = "__init__"
         assert target in ARROWS[room(path)] | {room(path)}, f"{path.name} imports {name}"
+
+
+def test_the_drawing_on_the_page_of_the_architecture_has_the_rooms_in_this_order():
+    (drawing,) = re.findall(r"```text\n(.*?)```", (PACKAGE / "help" / "architecture.md").read_text(), re.DOTALL)
+    lines = drawing.splitlines()
+    rows = [{max(i for i, line in enumerate(lines) if name in line.split()) for name in floor} for floor in FLOORS]
+    assert all(len(row) == 1 for row in rows), "the rooms of a floor are on one line"
+    places = [row.pop() for row in rows]
+    assert places == sorted(places, reverse=True)
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "commands").glob("[a-z]*.py")), ids=lambda path: path.name)

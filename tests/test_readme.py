@@ -64,7 +64,7 @@ def test_console_blocks(page, tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_of_a_page_is_run(page):
-    assert set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= {"console"}
+    assert set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= {"console", "text"}
     assert re.search(BLOCKS, page.read_text())
 
 
