@@ -1,20 +1,17 @@
 """The Transformer as Unix tools.
 
-model/        the arithmetic: pure functions on arrays, in the order of a forward pass
-tensors/      records and the formats they are read from and written to
-checkpoints/  published folders to a configuration and parameters, one file a family
-tokenizers/   text to ids and back
-display/      arrays as tables and heat maps
-commands/     the tools, one file each; every one is a function of a record
-tool          what surrounds that function: its place in a pipe, its line of history
-texts images  what a model is given; layers: one layer of it as a tool's parameters
-masking       which mask and bias attention uses
-tracing       intermediates of a run kept, replaced, switched off; recipes: a model as a shell pipeline
-generating/   text token by token: prompts, caches, what is shown on the way
-options, commandline, operands, formats, views, output   flags, arguments, files, formats, looks, results
-libraries     optional ones: imported when needed, their failures in one line
-pipelines     tools chained in one process
-cli           the process: arguments in, exit code out
+commands/      one file per tool: read, call, write
+cli/           what every tool shares: options, stages, output, errors to exit codes
+inference/     models and records: prompts, generation, scoring, hooks, layers
+checkpoints/   published folders to a configuration and parameters, one file per family
+model/         the arithmetic: pure functions on arrays; reference.py: the paper in plain NumPy; kernels/: fast paths
+formats/       records to bytes and back, one file per format
+tokenizers/    text to ids and back
+display/       tables, heat maps and pictures of tensors
+record.py      Tensor and Record; errors.py: kinds of errors and their exit codes; libraries.py: optional libraries
+help/          pages of `attnkit help TOPIC`; begin with architecture.md
+
+A room imports only rooms below it.
 
 The tools are functions too: `attnkit.attend(attnkit.embed("The cat sat", dim=8), heads=2)`.
 """
@@ -29,7 +26,7 @@ TOOLS = ("embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "enco
 
 
 def __getattr__(name: str) -> "Any":
-    """The tools, the core and the formats, imported when they are first asked for."""
+    """Import a tool, the core or the formats on first use."""
     import importlib
 
     if name in TOOLS:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The decoder's mask: no one looks at padding, no one looks ahead. Both are matrices of
+# The decoder's mask: no query attends to padding, none to later words. Both are matrices of
 # queries × keys; their product is the mask.
 set -euo pipefail
 cd "$(dirname "$0")"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A stream: a record for each line of a text, through every tool one by one. Here the
-# two different words of a line that look at each other most, by chance of their vectors.
+# two different words of a line that attend to each other most, by chance of their vectors.
 # The text is the opening of Alice's Adventures in Wonderland (Lewis Carroll, 1865).
 set -euo pipefail
 cd "$(dirname "$0")"

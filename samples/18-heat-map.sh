@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Attention to look at: a heat map of the weights as text, all heads side by side, and the
+# Attention as a picture: a heat map of the weights as text, all heads side by side, and the
 # same picture saved as SVG.
 set -euo pipefail
 cd "$(dirname "$0")"

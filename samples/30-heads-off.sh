@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How does a tale keep its hero? Three heads look back at the small bear. Any one of them may be
+# How does a tale keep its hero? Three heads attend back to the small bear. Any one of them may be
 # switched off; without all three the bear is forgotten. And with what the heads of layer 1 found
 # in the tale of a cat, it is the cat that goes on.
 set -euo pipefail

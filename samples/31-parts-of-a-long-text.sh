@@ -2,7 +2,7 @@
 # Attention over a long text, a part of its keys at a time: four processes, two of them at once, each
 # with a quarter of the words of a chapter. A part gives for every query the average over its own keys,
 # and lse, the logarithm of the sum of their exponentials: enough to merge the parts exactly.
-# Then what the matrix of 900 queries and 900 keys would show, without the matrix: where each word looks.
+# Then what the matrix of 900 queries and 900 keys would show, without the matrix: which words each one attends to.
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -1,4 +1,4 @@
-"""The house: which room may import which, and that every tool is at home everywhere it should be."""
+"""The layout of the package: which room may import which, and the places where every tool is registered."""
 
 import ast
 import inspect

@@ -123,7 +123,7 @@ def overview() -> str:
     from attnkit import help as pages
 
     rows = "".join(f"  {name:<10} {what}\n" for name, what in commands.TOOLS.items())
-    topics = "".join(f"  {name:<12} {title}\n" for name, title in pages.list_topics().items())
+    topics = "".join(f"  {name:<13} {title}\n" for name, title in pages.list_topics().items())
     return f"""Usage: attnkit TOOL [INPUT] [OPTIONS]
 
 The Transformer as Unix tools.
