@@ -64,7 +64,7 @@ LAYERS: Layers = {
 
 def open_marian(path: str) -> tuple[Weights, ConfigReader]:
     """Return the tensors of model.npz, and its options."""
-    weights = single_file(npz.mapped(path))
+    weights = single_file(npz.map_tensors(path))
     if OPTIONS not in weights.entries:
         raise DataError(f"no member {OPTIONS!r}: not a model of Marian", path)
     text = weights.tensor(OPTIONS).tobytes().rstrip(b"\0").decode("utf-8", "replace")

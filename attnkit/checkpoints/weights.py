@@ -57,7 +57,7 @@ def open_weights(folder: str) -> Weights:
     """
     single, index = os.path.join(folder, SINGLE), os.path.join(folder, INDEX)
     if exists(single):
-        return single_file(safetensors.mapped(single))
+        return single_file(safetensors.map_tensors(single))
     if exists(index):
         return _open_shards(folder, index)
     pickled = next((name for name in PICKLES if exists(os.path.join(folder, name))), None)
@@ -98,7 +98,7 @@ def _open_shards(folder: str, index: str) -> Weights:
         if file not in shards and not exists(path):
             raise FileError(f"no such file, which {INDEX} names for tensor {tensor!r}", path)
         if file not in shards:
-            shards[file] = safetensors.mapped(path)
+            shards[file] = safetensors.map_tensors(path)
         if tensor not in shards[file].entries:
             raise DataError(f"no tensor {tensor!r}, which {INDEX} says is here", path)
     files = [index, *(mapped.name for mapped in shards.values())]

@@ -1,15 +1,17 @@
 """Records to bytes and back: one file a format; streams, strict readers, atomic files.
 
-    record.py       the record that flows through a pipe
-    files.py        byte sources read once, sinks that replace a file as a whole
-    dtypes.py       which dtypes and shapes there are, and conversion between dtypes
+    streams.py      byte sources, read once from front to back
+    atomic.py       sinks: standard output, devices, files that are replaced as a whole
+    mapped.py       files mapped into memory, such as the weights of a model
+    dtypes.py       the supported dtypes and shapes, and conversion between dtypes
+    metadata.py     axes, labels and history as JSON
     npy.py npz.py safetensors.py json.py   the formats, each with `read` and `encode`
-    archive.py zipstream.py   the ZIP container of npz, in memory and from front to back
-    syntax.py       the strict JSON parser
-    numbers.py      tensors as nested lists of numbers
-    meta.py         axes, labels and history as JSON
+    json_parser.py  the strict JSON parser
+    json_numbers.py arrays as nested lists of numbers
+    zip.py          the ZIP container of npz: its layout, writing it
+    zip_reader.py   ZIP archives read from front to back
 
-Formats are imported when a file needs them: a stage of a pipe pays only for its own.
+A format is imported when a file needs it: a stage of a pipe pays only for its own.
 """
 
 import importlib
@@ -20,7 +22,7 @@ from typing import Any
 
 from attnkit.errors import DataError
 from attnkit.formats.atomic import Sink, open_sink, write_all, write_together
-from attnkit.formats.dtypes import cast, first_non_finite, physical_memory, to_contiguous, unsupported
+from attnkit.formats.dtypes import cast, first_non_finite, physical_memory, to_contiguous, unsupported_dtype
 from attnkit.formats.mapped import release_pages
 from attnkit.formats.streams import Buffer, Source, name_errors, open_source, regular_files_only
 from attnkit.record import Record
@@ -53,7 +55,7 @@ FORMATS = ("json", "npy", "npz", "safetensors")
 STREAMS = ("json", "npy", "npz")  # formats that hold several records back to back
 SUFFIXES = {".json": "json", ".jsonl": "json", ".ndjson": "json"} | {f".{name}": name for name in FORMATS[1:]}
 
-# What JSON begins with, and what is likely meant to be JSON: its parser says where it goes wrong.
+# The first bytes of JSON, and of texts likely meant as JSON, whose parser names the first error.
 JSON_STARTS = b" \t\r\n{[\"-0123456789+'/#"
 JSON_WORDS = (b"true", b"fals", b"null", b"NaN", b"Infi")
 SIGNATURES = {
@@ -74,7 +76,7 @@ SAFETENSORS_HEADER = 100_000_000  # no header is longer, so the high bytes of it
 
 
 class Stream:
-    """The records of one source, in order, read as they are asked for.
+    """The records of one source, in order, each read when the iteration reaches it.
 
     format  "json", "npy", "npz" or "safetensors"
     """
@@ -88,10 +90,10 @@ class Stream:
 
 
 def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True) -> Stream:
-    """The records of a source, its format told by its first bytes; DataError names the source.
+    """Return the records of a source, its format detected by its first bytes; DataError names the source.
 
-    bfloat16   take 2-byte void elements of NPY, which is how NumPy saves bfloat16, for it
-    lone_is_x  call the only tensor of a record `x`, whatever it is called in the file
+    bfloat16   read 2-byte void elements of NPY, as which NumPy saves bfloat16, as bfloat16
+    lone_is_x  rename the only tensor of a record to `x`
 
     >>> stream = read(Source.of(b"[1, 2][3]"))
     >>> stream.format, [record["x"].tolist() for record in stream]
@@ -105,9 +107,9 @@ def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True) -> Stre
 
 
 def encode(record: Record, format: str, indent: bool = False) -> list[Buffer]:
-    """A record as the bytes of a file; DataError where the format cannot hold it.
+    """Return a record as the bytes of a file; DataError where the format cannot hold it.
 
-    indent  JSON on several lines, one matrix row a line
+    indent  write JSON on several lines, one matrix row a line
 
     >>> import numpy as np
     >>> encode(Record({"x": np.array([True])}), "json")
@@ -118,7 +120,7 @@ def encode(record: Record, format: str, indent: bool = False) -> list[Buffer]:
 
 
 def load(path: str) -> Record:
-    """The one record of a file; DataError where it holds several."""
+    """Read the one record of a file; DataError where it holds several."""
     with open_source(path) as source:
         records = list(read(source))
     if len(records) != 1:
@@ -127,13 +129,13 @@ def load(path: str) -> Record:
 
 
 def save(record: Record, path: str) -> None:
-    """A record to a file, replaced in one step, in the format of its suffix (JSON where it has none)."""
+    """Write a record to a file, replaced in one step, in the format of its suffix (JSON by default)."""
     with open_sink(path) as sink:
         sink.write(encode(record, suffix_format(path) or "json"))
 
 
 def round_trip(record: Record, format: str, bfloat16: bool = False) -> Record:
-    """The record as `read` gives it back after `encode`, without encoding; DataError where that would fail.
+    """Return the record as `read` would return it after `encode`, without encoding; DataError where that would fail.
 
     >>> import numpy as np
     >>> round_trip(Record({"x": np.ones(2), "ids": np.arange(2)}, labels={"model": ["a", "b"]}), "npy")
@@ -142,16 +144,16 @@ def round_trip(record: Record, format: str, bfloat16: bool = False) -> Record:
     if format == "npy":
         array = to_contiguous(_module("npy").only_tensor(record))
         if array.dtype.name == "bfloat16" and not bfloat16:
-            raise unsupported("<V2", "; if it is bfloat16: --dtype bfloat16")
+            raise unsupported_dtype("<V2", "; if it is bfloat16: --dtype bfloat16")
         return Record({"x": array})
-    as_read = _module("json").canonical if format == "json" else to_contiguous
+    as_read = _module("json").normalize_nan if format == "json" else to_contiguous
     tensors = {name: as_read(array) for name, array in record.tensors.items()}
     axes = {name: tuple(names) for name, names in record.axes.items() if name in tensors}
     return _lone_as_x(Record(tensors, axes, record.labels, record.history))
 
 
 def suffix_format(path: str) -> str | None:
-    """The format that the end of a file name stands for.
+    """Return the format of a file name by its suffix, None where it has none.
 
     >>> suffix_format("out.jsonl"), suffix_format("out.txt")
     ('json', None)
@@ -164,7 +166,7 @@ def _module(format: str) -> Any:
 
 
 def _lone_as_x(record: Record) -> Record:
-    """The record with its only tensor called `x`, so that files of one array flow whatever it is called."""
+    """Return the record with its only tensor renamed to `x`, so that a file of one array is an input by any name."""
     if len(record.tensors) != 1 or "x" in record:
         return record
     [(name, array)] = record.tensors.items()
@@ -173,7 +175,7 @@ def _lone_as_x(record: Record) -> Record:
 
 
 def _sniff(source: Source) -> str:
-    """The format of a source, from no more bytes than it takes: a short document may be all there is."""
+    """Detect the format of a source, from as few bytes as possible: a short document may be all there is."""
     start = source.peek(4)
     if not start:
         raise source.empty_error("NPY, NPZ, JSON or safetensors")
@@ -186,18 +188,18 @@ def _sniff(source: Source) -> str:
         return "json"
     head = source.peek(512)
     length = int.from_bytes(head[:8], "little")
-    looks = next((name for signature, name in SIGNATURES.items() if head.startswith(signature)), None)
+    signature = next((name for mark, name in SIGNATURES.items() if head.startswith(mark)), None)
     pickled = re.match(rb"\x80[\x02-\x05][^\x00]", head)  # its version, and the first of its instructions
-    is_header = head[8:9] == b"{" or (length <= SAFETENSORS_HEADER and not looks and not pickled)
+    is_header = head[8:9] == b"{" or (length <= SAFETENSORS_HEADER and not signature and not pickled)
     if is_header and not _is_text(head[:8]):
         return "safetensors"
     if pickled:
         raise DataError("object arrays (pickle) are never loaded")
-    looks = looks or ("text" if _is_text(head) else None)
-    raise DataError("not a tensor file" + (f" (looks like {looks})" if looks else ""))
+    kind = signature or ("text" if _is_text(head) else None)
+    raise DataError("not a tensor file" + (f" (looks like {kind})" if kind else ""))
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether bytes are UTF-8 (the last character perhaps cut) without control characters."""
+    """Return whether bytes are UTF-8 (the last character perhaps cut) without control characters."""
     text = head.decode("utf-8", "ignore")
     return len(text.encode()) > len(head) - 4 and all(c.isprintable() or c in "\t\r\n\f" for c in text)

@@ -1,4 +1,4 @@
-"""The dtypes and shapes that attnkit's files may hold, and the way from one dtype to another."""
+"""The dtypes and shapes that files may hold, and conversion between dtypes."""
 
 import math
 import os
@@ -29,11 +29,11 @@ NAMES = (
 )
 PRECISION = {"float32": 24, "float16": 11, "bfloat16": 8}  # bits of the significand, the hidden one included
 MOST_DIMENSIONS = 64  # NumPy's own limit
-LARGEST_EMPTY = 1 << 24  # what the other dimensions of a tensor without elements may multiply to
+LARGEST_EMPTY = 1 << 24  # limit of the product of the other dimensions of a tensor without elements
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of that name; DataError where attnkit does not support it.
+    """Return the NumPy dtype of that name; DataError where it is not supported.
 
     >>> dtype_of("float32")
     dtype('float32')
@@ -41,33 +41,33 @@ def dtype_of(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return found
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     if name not in NAMES:
-        raise unsupported(name)
+        raise unsupported_dtype(name)
     return np.dtype(name)
 
 
 @cache
 def name_of(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype, whatever its byte order; DataError where attnkit does not support it.
+    """Return the name of a dtype of any byte order; DataError where it is not supported.
 
     >>> name_of(np.dtype(">f4"))
     'float32'
     """
     if dtype.name not in NAMES:
-        raise unsupported(dtype.name)
+        raise unsupported_dtype(dtype.name)
     return dtype.name
 
 
-def unsupported(name: str, hint: str = "") -> DataError:
-    """The error for a dtype that attnkit does not support."""
+def unsupported_dtype(name: str, hint: str = "") -> DataError:
+    """Return the error for a dtype that is not supported."""
     return DataError(f"dtype {name} not supported (use float16/32/64, bfloat16, ints, bool){hint}")
 
 
 @cache
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype is one of the four float dtypes (bfloat16 is no `np.floating`).
+    """Return whether a dtype is one of the four float dtypes (bfloat16 is no `np.floating`).
 
     >>> is_float(np.dtype("float16")), is_float(np.dtype("int8"))
     (True, False)
@@ -75,10 +75,10 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return name_of(dtype) in ("float64", *PRECISION)
 
 
-def checked_shape(dimensions: Sequence[object]) -> tuple[int, ...]:
-    """Dimensions read from a file as a shape; DataError unless each is a whole number >= 0.
+def check_shape(dimensions: Sequence[object]) -> tuple[int, ...]:
+    """Return dimensions read from a file as a shape; DataError unless each is a whole number >= 0.
 
-    >>> checked_shape([2, 3])
+    >>> check_shape([2, 3])
     (2, 3)
     """
     if len(dimensions) > MOST_DIMENSIONS:
@@ -90,7 +90,7 @@ def checked_shape(dimensions: Sequence[object]) -> tuple[int, ...]:
 
 
 def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
-    """The bytes of an array; DataError where no array, or this machine, can be so large.
+    """Return the size in bytes of an array; DataError where no array, or no array on this machine, can be so large.
 
     >>> byte_count((3, 4), 8)
     96
@@ -105,7 +105,7 @@ def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
 
 
 def check_empty(shape: tuple[int, ...]) -> None:
-    """Refuse a shape without elements whose other dimensions are huge: no bytes pay for the rows it would cost.
+    """Raise DataError for a shape without elements whose other dimensions are huge: a short file could cost much.
 
     >>> check_empty((0, 768))
     >>> check_empty((20_000_000, 0))
@@ -126,7 +126,7 @@ def physical_memory() -> int:
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes for people.
+    """Return a number of bytes in the unit that is easiest to read.
 
     >>> format_bytes(1536), format_bytes(4 * 10**12)
     ('1.5 KB', '4.0 TB')
@@ -138,7 +138,7 @@ def format_bytes(count: int) -> str:
 
 
 def from_bytes(data: Array, dtype: np.dtype[Any], shape: tuple[int, ...], fortran: bool = False) -> Array:
-    """Bytes (as uint8) as a read-only native array, copied only where they must be.
+    """Return bytes (as uint8) as a read-only array in native byte order, copied only where necessary.
 
     >>> from_bytes(np.array([0, 1, 0, 2], np.uint8), np.dtype(">i2"), (2,))
     array([1, 2], dtype=int16)
@@ -154,7 +154,7 @@ def from_bytes(data: Array, dtype: np.dtype[Any], shape: tuple[int, ...], fortra
 
 
 def to_contiguous(array: Array) -> Array:
-    """The array as files hold it: little-endian, C order, a supported dtype; DataError where no file can.
+    """Return the array as files hold it, little-endian and in C order; DataError for a dtype or shape that none holds.
 
     >>> to_contiguous(np.ones((2, 3), ">f4").T).flags.c_contiguous
     True
@@ -166,7 +166,7 @@ def to_contiguous(array: Array) -> Array:
 
 
 def byte_view(array: Array) -> memoryview:
-    """The bytes of an array, copied only where it is not plain.
+    """Return the bytes of an array, copied only where it is not contiguous.
 
     >>> bytes(byte_view(np.array([1, 2], ">i2")))
     b'\\x01\\x00\\x02\\x00'
@@ -175,7 +175,7 @@ def byte_view(array: Array) -> memoryview:
 
 
 def round_to(doubles: Array, name: str) -> Array:
-    """float64 -> the float dtype of that name, rounded once, to nearest even; too large becomes infinite.
+    """Round float64 to the float dtype of that name, once and to nearest even; too large becomes infinite.
 
     >>> round_to(np.array([0.1]), "float16")
     array([0.1], dtype=float16)
@@ -193,7 +193,7 @@ def round_to(doubles: Array, name: str) -> Array:
 
 
 def cast(array: Array, name: str) -> Array:
-    """The array in the dtype of that name; DataError names the first element that it cannot hold.
+    """Convert an array to the dtype of that name; DataError names the first element that it cannot hold.
 
     >>> cast(np.array([1.0, 2.0]), "uint8")
     array([1, 2], dtype=uint8)
@@ -206,37 +206,37 @@ def cast(array: Array, name: str) -> Array:
         misfits = np.flatnonzero(~_fits(array, result))
     if misfits.size:
         index = np.unravel_index(misfits[0], array.shape)
-        raise outside("".join(f"[{i}]" for i in index), array[index], name)
+        raise out_of_range("".join(f"[{i}]" for i in index), array[index], name)
     return result
 
 
 def _fits(array: Array, result: Array) -> Array:
-    """Which elements a conversion kept: floats may lose digits but not become infinite."""
+    """Return which elements a conversion preserved: floats may lose digits but not become infinite."""
     if is_float(result.dtype):
         return np.isfinite(result) | ~np.isfinite(array) if is_float(array.dtype) else np.isfinite(result)
     if is_float(array.dtype):
-        low, high = (0, 1) if result.dtype == np.bool_ else bounds(result.dtype.name)
+        low, high = (0, 1) if result.dtype == np.bool_ else integer_bounds(result.dtype.name)
         doubles = array.astype(np.float64)
         return np.asarray((doubles >= low) & (doubles < high + 1) & (np.trunc(doubles) == doubles))
     return np.asarray((result.astype(array.dtype) == array) & ((result < 0) == (array < 0)))
 
 
-def bounds(name: str) -> tuple[int, int]:
-    """The least and the greatest value of an integer dtype.
+def integer_bounds(name: str) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer dtype.
 
-    >>> bounds("uint8")
+    >>> integer_bounds("uint8")
     (0, 255)
     """
     return int(np.iinfo(name).min), int(np.iinfo(name).max)
 
 
-def outside(path: str, value: object, name: str) -> DataError:
-    """The error for an element that a dtype cannot hold."""
+def out_of_range(path: str, value: object, name: str) -> DataError:
+    """Return the error for an element that a dtype cannot hold."""
     return DataError(f"{f'element {path}' if path else 'the value'} is {value}, outside {name}")
 
 
 def first_non_finite(x: Array) -> str:
-    """The first NaN or infinity of a float tensor and its index, "" where there is none.
+    """Return the first NaN or infinity of a float tensor with its index, "" where there is none.
 
     >>> first_non_finite(np.array([[0.0, np.nan]]))
     'nan at [0][1]'

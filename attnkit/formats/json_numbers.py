@@ -1,4 +1,4 @@
-"""Tensors as JSON's nested lists of numbers, and back: the shortest text that keeps every bit, read strictly."""
+"""Arrays to nested JSON lists of numbers, the shortest text that keeps every bit, and strictly back."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.formats.dtypes import PRECISION, bounds, check_empty, dtype_of, outside, round_to
+from attnkit.formats.dtypes import PRECISION, check_empty, dtype_of, integer_bounds, out_of_range, round_to
 from attnkit.formats.metadata import dumps
 from attnkit.record import Array
 
@@ -15,17 +15,17 @@ NON_FINITE = ("NaN", "Infinity", "-Infinity")
 SPACES = b" \t\r\n"
 CHARACTERS = {"number": b'-+0123456789.eE"NaIfinty', "boolean": b"truefalse"}
 BLANK_BRACKETS = bytes.maketrans(b"[]", b"  ")
-BLOCK = 1 << 20  # bytes of text parsed at a time
+BLOCK = 1 << 20  # bytes of text parse_any at a time
 ELEMENT = re.compile(rb'[-0-9][-+0-9.eE]*|"[^"]*"')
 
 
-class Data(NamedTuple):
-    """A tensor's numbers before its dtype is known.
+class Elements(NamedTuple):
+    """The elements of an array in a document, before its dtype is known.
 
-    text     what they are in the document
-    kind     "number" (or one of the three strings), "boolean", or "mixed" for all else
+    text     their JSON text
+    kind     "number" (or "NaN", "Infinity", "-Infinity"), "boolean", or "mixed" for all others
     numbers  an array of them, where they are regular and of one kind: bool, a 64-bit integer or float64
-    nested   what they are in Python, where that has been made
+    nested   nested Python lists of them, where they have been parsed
     """
 
     text: bytes
@@ -34,28 +34,28 @@ class Data(NamedTuple):
     nested: Any = None
 
 
-def to_text(array: Array) -> bytes:
-    """The elements as nested lists."""
+def format_array(array: Array) -> bytes:
+    """Return the elements as nested JSON lists."""
     import orjson
 
     if array.size == 0:
-        return _empty_lists(array.shape)
+        return _format_empty(array.shape)
     if array.dtype.name in ("float16", "bfloat16"):
-        return _half_numbers(array)
+        return _format_halves(array)
     text = orjson.dumps(array.reshape(array.shape or 1), option=orjson.OPT_SERIALIZE_NUMPY)
     text = text if array.shape else text[1:-1]
-    missing = array[~np.isfinite(array)]
-    if not missing.size:
+    non_finite = array[~np.isfinite(array)]
+    if not non_finite.size:
         return text
-    names = [b'"%b"' % _non_finite(value).encode() for value in missing.tolist()]
-    pieces = text.split(b"null")  # where orjson leaves them out
+    names = [b'"%b"' % _non_finite_name(value).encode() for value in non_finite.tolist()]
+    pieces = text.split(b"null")  # orjson writes null for each
     return b"".join(piece for pair in zip(pieces, [*names, b""], strict=True) for piece in pair)
 
 
-def _empty_lists(shape: tuple[int, ...]) -> bytes:
-    """Nested lists down to the first dimension of size zero.
+def _format_empty(shape: tuple[int, ...]) -> bytes:
+    """Return nested lists down to the first dimension of size zero.
 
-    >>> _empty_lists((2, 0, 3))
+    >>> _format_empty((2, 0, 3))
     b'[[],[]]'
     """
     text = b"[]"
@@ -64,43 +64,43 @@ def _empty_lists(shape: tuple[int, ...]) -> bytes:
     return text
 
 
-def _non_finite(value: float) -> str:
+def _non_finite_name(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _half_numbers(array: Array) -> bytes:
-    """The elements of a 16-bit float array: at most 65,536 different ones, so each text is made once."""
+def _format_halves(array: Array) -> bytes:
+    """Return the elements of a 16-bit float array as nested lists, each of the at most 65,536 values formatted once."""
     bits, places = np.unique(array.reshape(-1).view(np.uint16), return_inverse=True)
-    texts = _shortest(bits.view(array.dtype))
+    texts = _shortest_decimals(bits.view(array.dtype))
     level: list[str] = [texts[place] for place in places.tolist()]
     for size in reversed(array.shape):
         level = [f"[{','.join(level[at : at + size])}]" for at in range(0, len(level), size)]
     return level[0].encode()
 
 
-def _shortest(values: Array) -> list[str]:
-    """For each value the decimal of fewest digits that is read back as it."""
+def _shortest_decimals(values: Array) -> list[str]:
+    """Return for each value the decimal of fewest digits that rounds to it."""
     texts = [""] * len(values)
     with np.errstate(invalid="ignore"):  # a signalling NaN
         finite = np.isfinite(values)
         for place in np.flatnonzero(~finite).tolist():
-            texts[place] = f'"{_non_finite(values[place])}"'
+            texts[place] = f'"{_non_finite_name(values[place])}"'
     left = np.flatnonzero(finite)
     for digits in range(1, 6):
         for beyond in (0, 1):  # a power of two has more room beyond it than before
             doubles = values[left].astype(np.float64)
             with np.errstate(divide="ignore"):
                 unit = 10.0 ** (np.floor(np.log10(np.abs(doubles))) - digits + 1)
-            tries = [f"{value:.{digits - 1}e}" for value in doubles + beyond * np.copysign(unit, doubles)]
-            again = round_to(np.array(tries, np.float64), values.dtype.name)
-            good = again.view(np.uint16) == values[left].view(np.uint16)
-            for place, index in zip(left[good].tolist(), np.flatnonzero(good).tolist(), strict=True):
-                texts[place] = repr(float(tries[index]))
-            left = left[~good]
+            decimals = [f"{value:.{digits - 1}e}" for value in doubles + beyond * np.copysign(unit, doubles)]
+            rounded = round_to(np.array(decimals, np.float64), values.dtype.name)
+            is_exact = rounded.view(np.uint16) == values[left].view(np.uint16)
+            for place, index in zip(left[is_exact].tolist(), np.flatnonzero(is_exact).tolist(), strict=True):
+                texts[place] = repr(float(decimals[index]))
+            left = left[~is_exact]
     return texts
 
 
-def parse_short(text: bytes) -> Data | None:
+def parse_short(text: bytes) -> Elements | None:
     """Return the array that a text begins with, if it is short, regular and without spaces; None for any other.
 
     >>> parse_short(b"[[1,2],[3,4]] and more").text, parse_short(b"[1,true]")
@@ -119,13 +119,13 @@ def parse_short(text: bytes) -> Data | None:
     has_booleans = b"t" in text or b"s" in text
     if not numbers.size or has_booleans != (kind == "b") or kind not in ("biu" if _is_whole(text) else "bf"):
         return None
-    return Data(text, "boolean" if has_booleans else "number", numbers, nested)
+    return Elements(text, "boolean" if has_booleans else "number", numbers, nested)
 
 
-def parse_regular(text: bytes, kind: str) -> Data | None:
-    """Nested lists of one shape as an array, without a Python list for each; None for any other text.
+def parse_regular(text: bytes, kind: str) -> Elements | None:
+    """Return nested lists of one shape as an array, without Python lists; None for any other text.
 
-    text  nothing but brackets, commas, spaces and the characters of that kind of values
+    text  only brackets, commas, spaces and the characters of that kind of elements
 
     >>> parse_regular(b"[[1, 2], [3, 4]]", "number").numbers
     array([[1, 2],
@@ -138,15 +138,15 @@ def parse_regular(text: bytes, kind: str) -> Data | None:
     flat = text.translate(BLANK_BRACKETS)
     if not flat.strip(SPACES + b","):
         empty = shape[-1] == 1
-        return Data(text, kind, np.zeros((*shape[:-1], 0))) if empty else None
+        return Elements(text, kind, np.zeros((*shape[:-1], 0))) if empty else None
     numbers = _flat_numbers(flat, _is_whole(text))
     if numbers is None or numbers.size != math.prod(shape):
         return None
-    return Data(text, kind, numbers.reshape(shape))
+    return Elements(text, kind, numbers.reshape(shape))
 
 
 def _shape_of(skeleton: bytes) -> tuple[int, ...] | None:
-    """The shape of nested lists from their brackets and commas alone; None where they are not regular.
+    """Return the shape of nested lists from their brackets and commas; None where they are not regular.
 
     >>> _shape_of(b"[[,,],[,,]]"), _shape_of(b"[[,],[]]")
     ((2, 3), None)
@@ -164,7 +164,7 @@ def _shape_of(skeleton: bytes) -> tuple[int, ...] | None:
 
 
 def _has_misplaced_brackets(text: bytes) -> bool:
-    """Whether a bracket stands within an element, as in `[1[,2]`, which the brackets and commas alone do not show."""
+    """Return whether a bracket is inside an element, as in `[1[,2]`, which brackets and commas alone do not show."""
     compact = text.translate(None, SPACES) if any(space in text for space in (b" ", b"\n", b"\r", b"\t")) else text
     for start in range(0, len(compact) - 1, BLOCK):
         piece = np.frombuffer(compact, np.uint8, min(BLOCK + 1, len(compact) - start), start)
@@ -174,8 +174,8 @@ def _has_misplaced_brackets(text: bytes) -> bool:
     return False
 
 
-def _flat_numbers(text: bytes, whole: bool) -> Array | None:
-    """Comma-separated values as an array, some at a time; None where one is not JSON."""
+def _flat_numbers(text: bytes, is_whole: bool) -> Array | None:
+    """Return comma-separated values as an array, parsed a block at a time; None where one is not JSON."""
     import orjson
 
     pieces, at = [], 0
@@ -183,48 +183,48 @@ def _flat_numbers(text: bytes, whole: bool) -> Array | None:
         while at < len(text):
             end = text.find(b",", at + BLOCK)
             end = len(text) if end < 0 else end
-            pieces.append(_array_of(orjson.loads(b"[%b]" % text[at:end]), whole))
+            pieces.append(_to_numbers(orjson.loads(b"[%b]" % text[at:end]), is_whole))
             at = end + 1
     except orjson.JSONDecodeError:
         return None
     return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
 
-def _array_of(values: Any, whole: bool) -> Array:
-    """A number, or a list of them, as bool, as a 64-bit integer where all are and fit, else as float64."""
+def _to_numbers(values: Any, is_whole: bool) -> Array:
+    """Return a number or a list of them as bool, as 64-bit integers where all are and fit, else as float64."""
     leaf = values[0] if isinstance(values, list) and values else values
     if isinstance(leaf, bool):
         return np.array(values, bool)
-    if whole and (integers := np.array(values)).dtype.kind in "iu":
+    if is_whole and (integers := np.array(values)).dtype.kind in "iu":
         return integers
     return np.fromiter(values, np.float64, len(values)) if isinstance(values, list) else np.array(values, np.float64)
 
 
-def parsed(value: Any, text: bytes) -> Data:
-    """Any JSON value as data; its numbers are made of a scalar only.
+def parse_any(value: Any, text: bytes) -> Elements:
+    """Return any JSON value as elements, with `numbers` for a scalar only.
 
-    >>> parsed(3, b"3").numbers, parsed([1, None], b"[1, null]").kind
+    >>> parse_any(3, b"3").numbers, parse_any([1, None], b"[1, null]").kind
     (array(3), 'mixed')
     """
     if isinstance(value, bool):
-        return Data(text, "boolean", np.array(value), value)
+        return Elements(text, "boolean", np.array(value), value)
     if isinstance(value, int | float) or (isinstance(value, str) and value in NON_FINITE):
-        return Data(text, "number", _array_of(value, _is_whole(text)), value)
-    return Data(text, "mixed", None, value)
+        return Elements(text, "number", _to_numbers(value, _is_whole(text)), value)
+    return Elements(text, "mixed", None, value)
 
 
-def to_array(data: Data, dtype: str | None) -> Array:
-    """The numbers in their dtype, or the natural one; DataError names a wrong element."""
-    name = dtype or _natural(data)
-    array = _quick(data, name)
+def to_array(data: Elements, dtype: str | None) -> Array:
+    """Return the array in a dtype, by default the one its text implies; DataError names a wrong element."""
+    name = dtype or _natural_dtype(data)
+    array = _convert_fast(data, name)
     if array is None:
-        array = _checked(data, name)
+        array = _convert_checked(data, name)
     check_empty(array.shape)
     array.flags.writeable = False
     return array
 
 
-def _natural(data: Data) -> str:
+def _natural_dtype(data: Elements) -> str:
     leaf = data.numbers.flat[0].item() if data.numbers is not None and data.numbers.size else data.nested
     while isinstance(leaf, list) and leaf:
         leaf = leaf[0]
@@ -234,47 +234,47 @@ def _natural(data: Data) -> str:
 
 
 def _is_whole(text: bytes) -> bool:
-    """Whether all numbers of a text are written as integers."""
+    """Return whether all numbers of a text are written as integers."""
     return not any(mark in text for mark in (b".", b"e", b"E", b'"'))
 
 
-def _quick(data: Data, name: str) -> Array | None:
-    """The array where nothing needs a closer look."""
+def _convert_fast(data: Elements, name: str) -> Array | None:
+    """Return the array where no element needs a check of its own, else None."""
     numbers = data.numbers
     if numbers is None or not numbers.size:
         return numbers if numbers is None else numbers.astype(dtype_of(name))
     if data.kind == "boolean" or name == "bool":
         return numbers if numbers.dtype.name == name else None
     if not _is_float_name(name):
-        return _quick_integers(numbers, name)
+        return _fit_integers(numbers, name)
     doubles = numbers.astype(np.float64, copy=False)
     if name == "float64":
         return doubles
-    result = round_to(_nudged(doubles, data.text, name), name)
+    result = round_to(_correct_double_rounding(doubles, data.text, name), name)
     return None if (np.isinf(result) & np.isfinite(doubles)).any() else result
 
 
-def _quick_integers(integers: Array, name: str) -> Array | None:
-    low, high = bounds(name)
+def _fit_integers(integers: Array, name: str) -> Array | None:
+    low, high = integer_bounds(name)
     fits = integers.dtype.kind in "iu" and low <= integers.min() and integers.max() <= high
     return integers.astype(name) if fits else None
 
 
-def _checked(data: Data, name: str) -> Array:
-    """The array, each element looked at; DataError names one that the dtype cannot hold, or a ragged row."""
+def _convert_checked(data: Elements, name: str) -> Array:
+    """Return the array, each element checked; DataError names one that the dtype cannot hold, or a ragged row."""
     import orjson
 
     nested = orjson.loads(data.text) if data.nested is None else data.nested
-    shape = _check(nested, name, "")
+    shape = _check_nested(nested, name, "")
     if name == "bool":
         return np.array(nested, bool)
     return round_to(np.array(nested, float), name) if _is_float_name(name) else _exact_integers(data.text, name, shape)
 
 
-def _nudged(doubles: Array, text: bytes, name: str) -> Array:
-    """The doubles moved a hair toward the decimals they stand for, where rounding twice could go wrong.
+def _correct_double_rounding(doubles: Array, text: bytes, name: str) -> Array:
+    """Return the doubles moved by one unit toward their decimals, where rounding twice could differ from once.
 
-    That is where a double is halfway between two values of the narrow dtype and the decimal is not.
+    It does where a double is halfway between two values of the narrow dtype and the decimal is not.
     """
     flat = doubles.reshape(-1)
     halfway = (flat.view(np.uint64) & np.uint64((1 << 52 - PRECISION[name]) - 1)) == 0
@@ -282,44 +282,44 @@ def _nudged(doubles: Array, text: bytes, name: str) -> Array:
     places = places[round_to(flat[places], name).astype(np.float64) != flat[places]]
     places = places[np.isfinite(flat[places])]
     if places.size:
-        decimals = _decimals(text)
+        decimals = _parse_decimals(text)
         for place in places.tolist():
             side = decimals[place].compare(type(decimals[place])(float(flat[place])))
             flat[place] = np.nextafter(flat[place], math.inf * int(side)) if side else flat[place]
     return doubles
 
 
-def _decimals(text: bytes) -> list[Any]:
-    """The numbers of a text, exactly."""
+def _parse_decimals(text: bytes) -> list[Any]:
+    """Return the numbers of a text exactly."""
     from decimal import Decimal
 
     return [Decimal(number.decode().strip('"')) for number in ELEMENT.findall(text)]
 
 
 def _exact_integers(text: bytes, name: str, shape: tuple[int, ...]) -> Array:
-    """Whole numbers beyond what doubles hold, or written as 1.0 or 1e3."""
-    low, high = bounds(name)
-    values = _decimals(text)
+    """Return integers that doubles cannot hold, or that are written as 1.0 or 1e3."""
+    low, high = integer_bounds(name)
+    values = _parse_decimals(text)
     for index, value in enumerate(values):
         if not low <= value <= high or value != value.to_integral_value():
-            raise outside("".join(f"[{i}]" for i in np.unravel_index(index, shape)), value, name)
+            raise out_of_range("".join(f"[{i}]" for i in np.unravel_index(index, shape)), value, name)
     return np.array([int(value) for value in values], dtype_of(name)).reshape(shape)
 
 
-def _check(value: Any, name: str, path: str) -> tuple[int, ...]:
-    """The shape of nested lists; DataError for an element that the dtype cannot hold, or a ragged row."""
+def _check_nested(value: Any, name: str, path: str) -> tuple[int, ...]:
+    """Return the shape of nested lists; DataError for an element that the dtype cannot hold, or a ragged row."""
     if not isinstance(value, list):
         _check_element(value, name, path)
         return ()
-    shapes = [_check(item, name, f"{path}[{index}]") for index, item in enumerate(value)]
+    shapes = [_check_nested(item, name, f"{path}[{index}]") for index, item in enumerate(value)]
     for index, shape in enumerate(shapes):
         if shape != shapes[0]:
-            raise _ragged(path, index, shapes[0], shape)
+            raise _ragged_error(path, index, shapes[0], shape)
     return (len(value), *(shapes[0] if shapes else ()))
 
 
-def _ragged(path: str, index: int, first: tuple[int, ...], other: tuple[int, ...]) -> DataError:
-    """The error for a row that is not as long as the first."""
+def _ragged_error(path: str, index: int, first: tuple[int, ...], other: tuple[int, ...]) -> DataError:
+    """Return the error for a row that is not as long as the first."""
     for depth, (expected, got) in enumerate(zip(first, other, strict=False)):
         if expected != got:
             rows = [f"{path}[{row}]" + "[0]" * depth for row in (index, 0)]
@@ -332,27 +332,27 @@ def _ragged(path: str, index: int, first: tuple[int, ...], other: tuple[int, ...
 
 def _check_element(value: Any, name: str, path: str) -> None:
     place = f"element {path}" if path else "the value"
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if name == "bool":
         if not isinstance(value, bool):
-            raise DataError(f"{place} is {_shown(value)}, expected true or false")
-    elif not number and (value not in NON_FINITE or not _is_float_name(name)):
-        raise DataError(f"{place} is {_shown(value)}, expected a number")
+            raise DataError(f"{place} is {_format_value(value)}, expected true or false")
+    elif not is_number and (value not in NON_FINITE or not _is_float_name(name)):
+        raise DataError(f"{place} is {_format_value(value)}, expected a number")
     elif _is_float_name(name):
-        if number and np.isinf(round_to(np.array(value, np.float64), name)):
-            raise outside(path, _shown(value), name)
+        if is_number and np.isinf(round_to(np.array(value, np.float64), name)):
+            raise out_of_range(path, _format_value(value), name)
     elif value != int(value):
-        raise DataError(f"{place} is {_shown(value)}, expected a whole number for {name}")
-    elif isinstance(value, int) and not bounds(name)[0] <= value <= bounds(name)[1]:
-        raise outside(path, _shown(value), name)
+        raise DataError(f"{place} is {_format_value(value)}, expected a whole number for {name}")
+    elif isinstance(value, int) and not integer_bounds(name)[0] <= value <= integer_bounds(name)[1]:
+        raise out_of_range(path, _format_value(value), name)
 
 
 def _is_float_name(name: str) -> bool:
     return name == "float64" or name in PRECISION
 
 
-def _shown(value: object) -> str:
-    """A JSON value for an error message."""
+def _format_value(value: object) -> str:
+    """Return a JSON value for an error message."""
     if isinstance(value, dict):
         return "an object"
     text = dumps(value).decode() if not isinstance(value, int) or isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""A strict JSON parser (RFC 8259) over bytes that may still be arriving; it asks for no more than needed."""
+"""A strict JSON parser (RFC 8259) of bytes that may still be arriving; it reads no more than it needs."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -6,9 +6,9 @@ from typing import Any
 
 from attnkit.errors import DataError
 
-DEEPEST = 64
-MOST_KEYS = 100_000
-LONGEST = 1 << 32  # bytes of one document
+DEPTH_LIMIT = 64
+KEY_LIMIT = 100_000
+SIZE_LIMIT = 1 << 32  # bytes of one document
 
 SPACE = re.compile(rb"[ \t\r\n]*")
 WORD = re.compile(rb"[-+.\w]*")
@@ -20,9 +20,9 @@ NON_FINITE = (b"NaN", b"Infinity", b"-Infinity", b"+Infinity", b"nan", b"inf", b
 
 
 class JSONParser:
-    """Reads JSON values off the front of a text.
+    """A parser of the JSON values at the front of a text.
 
-    more  returns the next piece of the text, empty at its end; asked only when the text in hand is used up
+    more  returns the next piece of the text, empty at its end; called only when the text read so far is used up
 
     >>> JSONParser(text=b'{"a": [1, 2.5, true]}').value()
     {'a': [1, 2.5, True]}
@@ -36,53 +36,53 @@ class JSONParser:
         self._line, self._column = 1, 1  # of text[0]
 
     def where(self, at: int) -> str:
-        """How an error names a position."""
+        """Return the name of a position in an error."""
         line, column = self._place(at)
         return f"line {line} column {column}"
 
-    def wrong(self, problem: str, at: int | None = None) -> DataError:
-        """The error for what stands at a position (here, unless given)."""
+    def error_at(self, problem: str, at: int | None = None) -> DataError:
+        """Return an error at a position; the current one where None."""
         return DataError(f"{self.where(self.at if at is None else at)}: {problem}")
 
     def unexpected(self, expected: str) -> DataError:
-        """The error for a character that does not belong here."""
+        """Return the error for a character that cannot be here."""
         rest = self.text[self.at : self.at + 4].decode("utf-8", "replace")
-        found = repr(rest[0]) if rest else "end of input"
-        return self.wrong(f"unexpected {found}, expected {expected}")
+        character = repr(rest[0]) if rest else "end of input"
+        return self.error_at(f"unexpected {character}, expected {expected}")
 
     def grow(self) -> bool:
-        """Appends the next piece of the text; False at its end."""
+        """Append the next piece of the text; return False at its end."""
         piece = self._more()
         self.text += piece
-        if len(self.text) > LONGEST:
-            raise self.wrong("the document is larger than 4 GB")
+        if len(self.text) > SIZE_LIMIT:
+            raise self.error_at("the document is larger than 4 GB")
         return bool(piece)
 
-    def forget(self) -> None:
-        """Drops what has been parsed, so that a stream of any length fits in memory."""
+    def discard_parsed(self) -> None:
+        """Drop the text that has been parsed, so that a stream of any length fits in memory."""
         self._line, self._column = self._place(self.at)
         del self.text[: self.at]
         self.at = 0
 
     def next(self) -> str:
-        """The first character that is not a space, without consuming it; empty at the end."""
+        """Return the first character that is not a space, without consuming it; "" at the end."""
         while True:
             if self.at < len(self.text) and self.text[self.at] > 0x20:
                 return chr(self.text[self.at])
-            found = SPACE.match(self.text, self.at)
-            self.at = found.end() if found else self.at
+            spaces = SPACE.match(self.text, self.at)
+            self.at = spaces.end() if spaces else self.at
             if self.at < len(self.text):
                 return chr(self.text[self.at])
             if not self.grow():
                 return ""
 
     def finish(self) -> None:
-        """Makes sure that nothing but spaces is left."""
+        """Raise DataError unless only spaces are left."""
         if self.next():
             raise self.unexpected("the end")
 
     def value(self) -> Any:
-        """The JSON value at hand, as Python's dict, list, str, int, float, bool or None."""
+        """Return the next JSON value, as dict, list, str, int, float, bool or None."""
         match self.next():
             case "{":
                 return {key: self.value() for key in self.members()}
@@ -95,18 +95,18 @@ class JSONParser:
                 return self.word()
 
     def members(self) -> Iterator[str]:
-        """Each key of the object at hand; the caller parses its value before it asks for the next."""
-        seen: set[str] = set()
+        """Yield each key of the next object; the caller parses its value before the next key."""
+        keys: set[str] = set()
         for _ in self._enclosed("{", "}", "a key in double quotes or '}'"):
             at = self.at
             if self.next() != '"':
                 raise self.unexpected("a key in double quotes")
             key = self.string()
-            if key in seen:
-                raise self.wrong(f'duplicate key "{key[:40]}"', at)
-            if len(seen) == MOST_KEYS:
-                raise self.wrong(f"more than {MOST_KEYS} keys in an object", at)
-            seen.add(key)
+            if key in keys:
+                raise self.error_at(f'duplicate key "{key[:40]}"', at)
+            if len(keys) == KEY_LIMIT:
+                raise self.error_at(f"more than {KEY_LIMIT} keys in an object", at)
+            keys.add(key)
             if self.next() != ":":
                 raise self.unexpected("':'")
             self.at += 1
@@ -114,28 +114,28 @@ class JSONParser:
             yield key
 
     def items(self) -> Iterator[None]:
-        """Once for each element of the array at hand; the caller parses it before it asks for the next."""
+        """Yield once for each element of the next array; the caller parses it before the next one."""
         yield from self._enclosed("[", "]", "a value or ']'")
 
-    def skim(self, start: int, depth: int) -> None:
-        """Raise the first error from a position after a bracket or comma, that many brackets deep; else go back."""
-        before, self.at = self.at, start
+    def check_rest_of_list(self, start: int, depth: int) -> None:
+        """Raise the first error after a bracket or comma in nested lists, `depth` brackets deep; else go back."""
+        current, self.at = self.at, start
         at_opening = self.text[start - 1 : start] == b"["
         while depth:
             if at_opening and self.next() in ("]", ""):
-                depth, at_opening = self._skim_closings(depth, "a value or ']'"), False
+                depth, at_opening = self._skip_closings(depth, "a value or ']'"), False
             elif at_opening := self.next() == "[":
                 depth += 1
-                if self._depth + depth > DEEPEST:
-                    raise self.wrong(f"nested deeper than {DEEPEST}")
+                if self._depth + depth > DEPTH_LIMIT:
+                    raise self.error_at(f"nested deeper than {DEPTH_LIMIT}")
                 self.at += 1
             else:
                 self.value()
-                depth = self._skim_closings(depth)
-        self.at = before
+                depth = self._skip_closings(depth)
+        self.at = current
 
-    def _skim_closings(self, depth: int, expected: str = "',' or ']'") -> int:
-        """Skip what follows a value, up to and with a comma; the depth after that."""
+    def _skip_closings(self, depth: int, expected: str = "',' or ']'") -> int:
+        """Skip the closing brackets after a value and a comma; return the depth after them."""
         while depth and (separator := self.next()) != ",":
             if separator != "]":
                 raise self.unexpected(expected)
@@ -144,11 +144,11 @@ class JSONParser:
         if depth:
             self.at += 1
             if self.next() == "]":
-                raise self.wrong("trailing comma")
+                raise self.error_at("trailing comma")
         return depth
 
     def string(self) -> str:
-        """The string at hand."""
+        """Return the next string."""
         import orjson
 
         start, end = self.at, self.at + 1
@@ -159,70 +159,70 @@ class JSONParser:
             if stop and stop != b"\\":
                 break
             if not self.grow():
-                raise self.wrong("string without an end", start)
+                raise self.error_at("string without an end", start)
         if stop[:1] != b'"':
-            raise self.wrong("bad escape" if stop[:1] == b"\\" else "control character in a string", end)
+            raise self.error_at("bad escape" if stop[:1] == b"\\" else "control character in a string", end)
         raw = bytes(self.text[start : end + 1])
         self.at = end + 1
         try:
             return raw[1:-1].decode() if b"\\" not in raw else str(orjson.loads(raw))
         except UnicodeDecodeError as error:
-            raise self.wrong("invalid UTF-8", start + 1 + error.start) from error
+            raise self.error_at("invalid UTF-8", start + 1 + error.start) from error
         except orjson.JSONDecodeError as error:
-            raise self.wrong("bad escape or invalid UTF-8 in a string", start) from error
+            raise self.error_at("bad escape or invalid UTF-8 in a string", start) from error
 
     def word(self) -> int | float | bool | None:
-        """The number, true, false or null at hand."""
+        """Return the next number, true, false or null."""
         token = self._token()
         if token in LITERALS:
             self.at += len(token)
             return LITERALS[token]
         if token in NON_FINITE:
             hint = 'write the string "NaN", "Infinity" or "-Infinity"'
-            raise self.wrong(f"{token.decode()} is not JSON; {hint}")
-        found = NUMBER.fullmatch(token)
-        if not found:
+            raise self.error_at(f"{token.decode()} is not JSON; {hint}")
+        match = NUMBER.fullmatch(token)
+        if not match:
             raise self._bad_word(token)
         number = float(token)
         if abs(number) == float("inf"):
-            raise self.wrong(f"number {token[:40].decode()} is out of range")
+            raise self.error_at(f"number {token[:40].decode()} is out of range")
         self.at += len(token)
-        return number if found[2] else int(token)
+        return number if match[2] else int(token)
 
     def _token(self) -> bytes:
-        """The letters, digits, signs and points at hand, up to what ends them."""
+        """Return the next letters, digits, signs and points."""
         while True:
-            found = WORD.match(self.text, self.at)
-            end = found.end() if found else self.at
+            match = WORD.match(self.text, self.at)
+            end = match.end() if match else self.at
             if end < len(self.text) or not self.grow():
                 return bytes(self.text[self.at : end])
 
     def _bad_word(self, token: bytes) -> DataError:
         if not token:
             return self.unexpected("a value")
-        shown = token[:40].decode("utf-8", "replace")
-        return self.wrong(f"bad number {shown}" if token[:1] in b"-+.0123456789" else f"{shown} is not JSON")
+        word = token[:40].decode("utf-8", "replace")
+        return self.error_at(f"bad number {word}" if token[:1] in b"-+.0123456789" else f"{word} is not JSON")
 
     def _string_list(self) -> list[Any] | None:
-        """A list of nothing but strings, such as a vocabulary, at the speed of C; None for any other."""
+        """Return a list of strings, such as a vocabulary, parsed by orjson; None for any other list."""
         import orjson
 
-        found = STRING_LIST.match(self.text, self.at)
-        if not found or self._depth == DEEPEST:
+        match = STRING_LIST.match(self.text, self.at)
+        if not match or self._depth == DEPTH_LIMIT:
             return None
         try:
-            strings: list[Any] = orjson.loads(found[0])
+            strings: list[Any] = orjson.loads(match[0])
         except orjson.JSONDecodeError:
-            return None  # the slow way says where
-        self.at = found.end()
+            return None  # parsed one by one it gives the position
+        self.at = match.end()
         return strings
 
     def _enclosed(self, opening: str, closing: str, first: str) -> Iterator[None]:
-        """Once for each element between brackets, the commas consumed."""
+        """Yield once for each element between brackets; consume the commas."""
         if self.next() != opening:
             raise self.unexpected(repr(opening))
-        if self._depth == DEEPEST:
-            raise self.wrong(f"nested deeper than {DEEPEST}")
+        if self._depth == DEPTH_LIMIT:
+            raise self.error_at(f"nested deeper than {DEPTH_LIMIT}")
         self.at += 1
         self._depth += 1
         separator = self.next()
@@ -235,12 +235,12 @@ class JSONParser:
                 raise self.unexpected(f"',' or {closing!r}")
             self.at += separator == ","
             if separator == "," and self.next() == closing:
-                raise self.wrong("trailing comma")
+                raise self.error_at("trailing comma")
         self.at += 1
         self._depth -= 1
 
     def _place(self, at: int) -> tuple[int, int]:
-        """Line and column, counted from 1 (CR LF and CR end lines too; columns count characters)."""
+        """Return line and column, counted from 1 (CR LF and CR end lines too; columns count characters)."""
         text = self.text
         lines = text.count(b"\n", 0, at) + text.count(b"\r", 0, at) - text.count(b"\r\n", 0, at)
         start = max(text.rfind(b"\n", 0, at), text.rfind(b"\r", 0, at)) + 1

@@ -1,4 +1,4 @@
-"""What a record carries beside its tensors, axes, labels and history, to and from JSON."""
+"""Axes, labels and history of a record, to and from JSON."""
 
 import re
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def dumps(value: object) -> bytes:
-    """Compact JSON; DataError for text that is not Unicode, such as a file name in another encoding.
+    """Return compact JSON; DataError for text that is not Unicode, such as a file name in another encoding.
 
     >>> dumps({"token": ["a"]})
     b'{"token":["a"]}'
@@ -34,7 +34,7 @@ def to_metadata(record: Record) -> dict[str, Any]:
 
 
 def loads(text: bytes) -> dict[str, Any]:
-    """The object in a JSON text; DataError with its position where it is not one."""
+    """Return the object in a JSON text; DataError with the position of the first error."""
     parser = JSONParser(text=text)
     value = parser.value()
     parser.finish()
@@ -44,35 +44,35 @@ def loads(text: bytes) -> dict[str, Any]:
 
 
 def with_metadata(record: Record, values: dict[str, Any]) -> Record:
-    """The record with axes, labels and history, once they are known to fit it."""
+    """Return the record with axes, labels and history from JSON; DataError where they do not fit it."""
     check_keys(values, PARTS)
     axes = values.get("axes", {})
     if not isinstance(axes, dict):
         raise DataError('key "axes" is not an object')
     return Record(
         record.tensors,
-        {name: axis_names(names) for name, names in axes.items()},
-        checked_labels(values.get("labels", {})),
-        checked_history(values.get("history", [])),
+        {name: check_axis_names(names) for name, names in axes.items()},
+        check_labels(values.get("labels", {})),
+        check_history(values.get("history", [])),
     ).checked()
 
 
 def check_keys(keys: Iterable[str], allowed: tuple[str, ...]) -> None:
-    """Makes sure that no key would be ignored."""
+    """Raise DataError for a key that would be ignored."""
     for key in keys:
         if key not in allowed:
             raise DataError(f'unknown key "{key[:40]}" (expected {", ".join(allowed)})')
 
 
-def axis_names(value: object) -> tuple[str, ...]:
-    """Axis names from JSON: a list of strings."""
+def check_axis_names(value: object) -> tuple[str, ...]:
+    """Return axis names from JSON; DataError unless they are a list of strings."""
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise DataError('key "axes" is not a list of strings')
     return tuple(value)
 
 
-def checked_labels(value: object) -> dict[str, Labels]:
-    """Labels from JSON: per axis a list of strings, or of such lists."""
+def check_labels(value: object) -> dict[str, Labels]:
+    """Return labels from JSON; DataError unless each axis has a list of strings, or of such lists."""
     if not isinstance(value, dict):
         raise DataError('key "labels" is not an object')
     for axis, labels in value.items():
@@ -82,10 +82,10 @@ def checked_labels(value: object) -> dict[str, Labels]:
     return value
 
 
-def checked_history(value: object) -> list[dict[str, Any]]:
-    """History from JSON: a list of objects, each with a command, its version, the SHA-256 of the files it read.
+def check_history(value: object) -> list[dict[str, Any]]:
+    """Return the history from JSON, a list of objects: each a command, its version, the SHA-256 of its input files.
 
-    `beside` is the file that the command wrote the record to, where it is not its result.
+    `beside` is the side file that the command wrote the record to, where it is not its main result.
     """
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise DataError('key "history" is not a list of objects')

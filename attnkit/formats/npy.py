@@ -1,4 +1,4 @@
-"""NPY: one array after the other, numbers and nothing else."""
+"""NPY: one array after the other, without axes, labels or history."""
 
 import re
 import struct
@@ -11,12 +11,12 @@ from attnkit.errors import DataError
 from attnkit.formats.dtypes import (
     byte_count,
     byte_view,
-    checked_shape,
+    check_shape,
     dtype_of,
     from_bytes,
     name_of,
     to_contiguous,
-    unsupported,
+    unsupported_dtype,
 )
 from attnkit.formats.streams import Buffer, Source, name_errors
 from attnkit.record import Array, Record, join_names
@@ -33,9 +33,9 @@ DESCR = re.compile(r"([<>=|]?)(f[248]|[iu][1248]|b1)")
 
 
 def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
-    """The arrays of an NPY stream, each a record with only `x`.
+    """Yield the arrays of an NPY stream, each as a record of x alone.
 
-    bfloat16  take 2-byte void elements, which is how NumPy saves bfloat16, for it
+    bfloat16  read 2-byte void elements, as which NumPy saves bfloat16, as bfloat16
 
     >>> [r["x"].tolist() for r in read(Source.of(b"".join(encode(Record({"x": np.arange(2)})) * 2)))]
     [[0, 1], [0, 1]]
@@ -51,7 +51,7 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
 
 
 def encode(record: Record) -> list[Buffer]:
-    """x of a record as NPY, the same bytes as `numpy.save` writes; DataError where `asked` tensors would be lost.
+    """Return x of a record as NPY, the same bytes as `numpy.save`; DataError where requested tensors would be lost.
 
     >>> len(b"".join(encode(Record({"x": np.zeros(3), "ids": np.arange(3)}))))
     152
@@ -60,7 +60,7 @@ def encode(record: Record) -> list[Buffer]:
 
 
 def only_tensor(record: Record) -> Array:
-    """The tensor of a record that NPY holds, x or the only one; DataError names those that must not be lost."""
+    """Return x of a record, or its only tensor; DataError names the tensors that must not be lost."""
     if len(record.tensors) == 1:
         return next(iter(record.tensors.values()))
     if "x" not in record:
@@ -71,7 +71,7 @@ def only_tensor(record: Record) -> Array:
 
 
 def encode_array(array: Array) -> list[Buffer]:
-    """An array as NPY version 1.0, its data not copied."""
+    """Return an array as NPY version 1.0, its data not copied."""
     array = to_contiguous(array)
     name = name_of(array.dtype)
     descr = "<V2" if name == "bfloat16" else array.dtype.str
@@ -82,7 +82,7 @@ def encode_array(array: Array) -> list[Buffer]:
 
 
 def read_array(source: Source, bfloat16: bool = False) -> Array:
-    """The next array of a source; DataError says what is wrong with it."""
+    """Return the next array of a source; DataError where it is not one."""
     dtype, shape, fortran = read_header(source, bfloat16)
     count = byte_count(shape, dtype.itemsize)
     data = source.read_uint8(count)
@@ -92,7 +92,7 @@ def read_array(source: Source, bfloat16: bool = False) -> Array:
 
 
 def length(source: Source) -> int:
-    """The bytes that the array takes which a source begins with, of which no more than the header is looked at.
+    """Return the size in bytes of the array at the front of a source, of which only the header is read.
 
     >>> length(Source.of(b"".join(encode_array(np.zeros(3))) + b"more"))
     152
@@ -111,7 +111,7 @@ def trailing(source: Source) -> DataError:
 
 
 def read_header(source: Source, bfloat16: bool) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """The dtype, the shape and whether the order is Fortran's, of the array that a source begins with."""
+    """Read the header of an array: its dtype, its shape, and whether it is in Fortran order."""
     start = _exactly(source, 8, 0, 10)
     if start[:6] != MAGIC:
         raise DataError("not an NPY array")
@@ -127,15 +127,15 @@ def read_header(source: Source, bfloat16: bool) -> tuple[np.dtype[Any], tuple[in
 
 
 def _exactly(source: Source, count: int, before: int, expected: int) -> bytes:
-    """Bytes of the header; the error counts those before them in."""
-    got = source.read(count)
-    if len(got) < count:
-        raise DataError(f"truncated header: expected {expected} bytes, got {before + len(got)}")
-    return got
+    """Read bytes of the header; the error includes the bytes before them."""
+    data = source.read(count)
+    if len(data) < count:
+        raise DataError(f"truncated header: expected {expected} bytes, got {before + len(data)}")
+    return data
 
 
 def _parse_header(text: str, bfloat16: bool) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """The dictionary of a header, read without evaluating anything."""
+    """Parse the dictionary of a header, without evaluating it."""
     if STRUCTURED.search(text):
         raise _bad_descr(text, "structured")
     fields = _fields(text.strip())
@@ -148,21 +148,21 @@ def _parse_header(text: str, bfloat16: bool) -> tuple[np.dtype[Any], tuple[int, 
 
 
 def _fields(text: str) -> dict[str, str]:
-    """Key -> text of its value; nothing where the text is no dictionary of distinct keys."""
+    """Return key -> text of its value; empty where the text is not a dictionary of distinct keys."""
     fields: dict[str, str] = {}
     inside, at = text[1:-1].rstrip(), 0
     while at < len(inside):
-        found = FIELD.match(inside, at)
-        if text[0] + text[-1] != "{}" or not found or found[1][1:-1] in fields:
+        match = FIELD.match(inside, at)
+        if text[0] + text[-1] != "{}" or not match or match[1][1:-1] in fields:
             return {}
-        fields[found[1][1:-1]], at = found[2], found.end()
+        fields[match[1][1:-1]], at = match[2], match.end()
     return fields
 
 
 def _parse_descr(quoted: str, bfloat16: bool) -> np.dtype[Any]:
     descr = quoted[1:-1]
-    if found := DESCR.fullmatch(descr):
-        return np.dtype((found[1] or "|") + found[2])
+    if match := DESCR.fullmatch(descr):
+        return np.dtype((match[1] or "|") + match[2])
     if descr in ("|V2", "<V2") and bfloat16:
         return dtype_of("bfloat16")
     raise _bad_descr(quoted, _printable(descr))
@@ -170,13 +170,13 @@ def _parse_descr(quoted: str, bfloat16: bool) -> np.dtype[Any]:
 
 def _parse_shape(value: str, header: str) -> tuple[int, ...]:
     sizes = [size.strip() for size in value[1:-1].split(",")]
-    tuple_like = value[0] == "(" and (len(sizes) > 1 or sizes == [""])
+    is_tuple = value[0] == "(" and (len(sizes) > 1 or sizes == [""])
     sizes = sizes[:-1] if sizes[-1] == "" else sizes
     if any(re.fullmatch(r"-?[0-9]{41,}", size) for size in sizes):
         raise _bad_header(header)
-    if not tuple_like or not all(re.fullmatch(r"[0-9]+L?", size) for size in sizes):  # Python 2 wrote 3L
+    if not is_tuple or not all(re.fullmatch(r"[0-9]+L?", size) for size in sizes):  # Python 2 wrote 3L
         raise DataError(f"invalid shape {_printable(value)}")
-    return checked_shape([int(size.rstrip("L")) for size in sizes])
+    return check_shape([int(size.rstrip("L")) for size in sizes])
 
 
 def _bad_header(text: str) -> DataError:
@@ -187,9 +187,9 @@ def _bad_descr(text: str, name: str) -> DataError:
     if OBJECT.search(text):
         return DataError("object arrays (pickle) are never loaded")
     hint = "; if it is bfloat16: --dtype bfloat16" if name in ("|V2", "<V2") else ""
-    return unsupported(name, hint)
+    return unsupported_dtype(name, hint)
 
 
 def _printable(text: str) -> str:
-    """The first 40 printable characters of a text."""
+    """Return the first 40 printable characters of a text."""
     return "".join(character for character in text if character.isprintable()).strip()[:40]

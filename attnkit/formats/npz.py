@@ -58,7 +58,7 @@ def _measure(name: str, source: Source) -> int:
         return end
 
 
-def mapped(path: str) -> Mapped:
+def map_tensors(path: str) -> Mapped:
     """Map the tensors of an NPZ file; each is read, and its checksum compared, when it is needed."""
     with name_errors(path):
         first, *others = read_archives(Source.of(memoryview(map_file(path)), path), _measure)

@@ -1,4 +1,4 @@
-"""safetensors: a JSON header, then the bytes of each tensor; all else of a record is in `__metadata__`."""
+"""safetensors: a JSON header, then the bytes of each tensor; axes, labels and history are in `__metadata__`."""
 
 import math
 import re
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.formats.dtypes import byte_count, byte_view, checked_shape, dtype_of, from_bytes, name_of, to_contiguous
+from attnkit.formats.dtypes import byte_count, byte_view, check_shape, dtype_of, from_bytes, name_of, to_contiguous
 from attnkit.formats.json_parser import JSONParser
 from attnkit.formats.mapped import Mapped, map_file
 from attnkit.formats.metadata import dumps, loads, to_metadata, with_metadata
@@ -37,7 +37,7 @@ KEYS = re.compile(rb'"(?:[^"\\]++|\\.)*+"(\s*+:)?', re.DOTALL)  # every string, 
 
 
 class Entry(NamedTuple):
-    """One tensor as the header tells of it, and the span of its bytes after the header."""
+    """The dtype and shape of a tensor, and the range of its bytes after the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 def read(source: Source) -> Iterator[Record]:
-    """The one record of a safetensors file, its tensors in the order of the header.
+    """Yield the one record of a safetensors file, its tensors in the order of the header.
 
     >>> import numpy as np
     >>> [r["x"].tolist() for r in read(Source.of(b"".join(encode(Record({"x": np.arange(3)})))))]
@@ -54,23 +54,23 @@ def read(source: Source) -> Iterator[Record]:
     """
     with name_errors(source.name):
         entries, metadata = _header(_header_text(source))
-        arrays = {name: _read_tensor(source, name, entries[name]) for name in _laid_out(entries)}
+        arrays = {name: _read_tensor(source, name, entries[name]) for name in _sort_by_offset(entries)}
         if source.peek(1):
             raise DataError(f"{source.count_rest()} after the last tensor")
         record = Record({name: arrays[name] for name in entries})
         yield with_metadata(record, loads(metadata["attnkit"].encode()) if "attnkit" in metadata else {})
 
 
-def mapped(path: str) -> Mapped:
-    """The tensors of a safetensors file without their data, each used where it lies when it is asked for."""
+def map_tensors(path: str) -> Mapped:
+    """Map the tensors of a safetensors file; each is a view of the file, read when it is needed."""
     with name_errors(path):
         source = Source.of(memoryview(map_file(path)), path)
         entries, _ = _header(_header_text(source))
-        last = entries[_laid_out(entries)[-1]]
+        last = entries[_sort_by_offset(entries)[-1]]
         data = np.frombuffer(source.read_available(), np.uint8)
         if data.size != last.end:
-            fault = "truncated" if data.size < last.end else "too long"
-            raise DataError(f"{fault}: the tensors need {last.end} bytes, the file has {data.size}")
+            problem = "truncated" if data.size < last.end else "too long"
+            raise DataError(f"{problem}: the tensors need {last.end} bytes, the file has {data.size}")
 
         def tensor(name: str) -> Array:
             with name_errors(path), prefix_errors(f"tensor {name[:100]!r}"):
@@ -81,7 +81,7 @@ def mapped(path: str) -> Mapped:
 
 
 def encode(record: Record) -> list[Buffer]:
-    """A record as safetensors, its tensors in order and not copied.
+    """Return a record as safetensors, its tensors in order and not copied.
 
     >>> import numpy as np
     >>> len(encode(Record({"x": np.eye(2), "mask": np.eye(2) > 0})))
@@ -102,7 +102,7 @@ def encode(record: Record) -> list[Buffer]:
 
 
 class _Header(JSONParser):
-    """A JSON text whose errors name the byte of the file."""
+    """A JSON parser whose errors name the byte of the file."""
 
     def where(self, at: int) -> str:
         return f"bad safetensors header at byte {at + 8}"
@@ -122,34 +122,34 @@ def _header_text(source: Source) -> bytes:
 
 
 def _header(text: bytes) -> tuple[dict[str, Entry], dict[str, str]]:
-    """The entries and the metadata of a header; the strict parser is asked only for what is wrong."""
+    """Return entries and metadata of a header; the strict parser is used only to name what is wrong."""
     try:
-        return _checked(_at_the_speed_of_c(text))
+        return _check_header(_parse_fast(text))
     except DataError:
-        return _checked(_strictly(text))
+        return _check_header(_parse_strict(text))
 
 
-def _at_the_speed_of_c(text: bytes) -> dict[str, Any]:
-    """The object in a text; DataError where the strict parser may not agree, as for keys that occur twice."""
+def _parse_fast(text: bytes) -> dict[str, Any]:
+    """Return the object in a text; DataError where the strict parser may differ, as for duplicate keys."""
     import orjson
 
     try:
         header = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise DataError("not JSON") from error
-    if text[:1] != b"{" or sum(map(bool, KEYS.findall(text))) != _keys(header):
+    if text[:1] != b"{" or sum(map(bool, KEYS.findall(text))) != _count_keys(header):
         raise DataError("not an object, or a key occurs twice")
     return dict(header)
 
 
-def _keys(value: object) -> int:
-    """How many keys the objects two levels deep have: what lies deeper belongs to no header."""
+def _count_keys(value: object) -> int:
+    """Return how many keys the objects of the first two levels have; no header has more levels."""
     if not isinstance(value, dict):
         return 0
     return len(value) + sum(len(entry) for entry in value.values() if isinstance(entry, dict))
 
 
-def _strictly(text: bytes) -> dict[str, Any]:
+def _parse_strict(text: bytes) -> dict[str, Any]:
     parser = _Header(text=text)
     if text[:1] != b"{":
         raise parser.unexpected("'{'")
@@ -158,22 +158,22 @@ def _strictly(text: bytes) -> dict[str, Any]:
     return header
 
 
-def _checked(header: dict[str, Any]) -> tuple[dict[str, Entry], dict[str, str]]:
-    metadata = _checked_metadata(header.pop(METADATA, {}))
+def _check_header(header: dict[str, Any]) -> tuple[dict[str, Entry], dict[str, str]]:
+    metadata = _check_metadata(header.pop(METADATA, {}))
     if not header:
         raise DataError("no tensors in this safetensors file")
-    entries = {name: _checked_entry(name, entry) for name, entry in header.items()}
+    entries = {name: _check_entry(name, entry) for name, entry in header.items()}
     return entries, metadata
 
 
-def _checked_metadata(value: object) -> dict[str, str]:
+def _check_metadata(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise DataError(f"{METADATA} does not map names to strings")
     return value
 
 
-def _checked_entry(name: str, entry: object) -> Entry:
-    """An entry of the header, once it is known to be one."""
+def _check_entry(name: str, entry: object) -> Entry:
+    """Return an entry of the header, checked."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise DataError(f"tensor {name[:100]!r}: expected the keys dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -181,30 +181,30 @@ def _checked_entry(name: str, entry: object) -> Entry:
         raise DataError(f"tensor {name[:100]!r}: dtype {str(code)[:40]} not supported (use {', '.join(DTYPES)})")
     if not isinstance(shape, list):
         raise DataError(f"tensor {name[:100]!r}: shape is not a list")
-    whole = isinstance(offsets, list) and all(type(at) is int and at >= 0 for at in offsets)
-    if not whole or len(offsets) != 2:
+    are_whole = isinstance(offsets, list) and all(type(at) is int and at >= 0 for at in offsets)
+    if not are_whole or len(offsets) != 2:
         raise DataError(f"tensor {name[:100]!r}: data_offsets are not two whole numbers")
     with prefix_errors(f"tensor {name[:100]!r}"):
-        sizes = checked_shape(shape)
+        sizes = check_shape(shape)
     begin, end = offsets
-    need = math.prod(sizes) * dtype_of(DTYPES[code]).itemsize
+    size = math.prod(sizes) * dtype_of(DTYPES[code]).itemsize
     if end < begin:
         raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) end before they begin")
-    if end - begin != need:
-        raise DataError(f"tensor {name[:100]!r}: shape {list(sizes)} {code} needs {need} bytes, has {end - begin}")
+    if end - begin != size:
+        raise DataError(f"tensor {name[:100]!r}: shape {list(sizes)} {code} needs {size} bytes, has {end - begin}")
     with prefix_errors(f"tensor {name[:100]!r}"):
         byte_count(sizes, dtype_of(DTYPES[code]).itemsize)
     return Entry(DTYPES[code], sizes, begin, end)
 
 
-def _laid_out(entries: dict[str, Entry]) -> list[str]:
-    """The tensors in the order of their bytes; DataError for holes and overlaps."""
+def _sort_by_offset(entries: dict[str, Entry]) -> list[str]:
+    """Return the tensors in the order of their bytes; DataError for holes and overlaps."""
     order, reached = sorted(entries, key=lambda name: entries[name][2:]), 0
     for name in order:
         begin, end = entries[name][2:]
         if begin != reached:
-            fault = f"leave a hole at {reached}" if begin > reached else "overlap another tensor"
-            raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) {fault}")
+            problem = f"leave a hole at {reached}" if begin > reached else "overlap another tensor"
+            raise DataError(f"tensor {name[:100]!r}: offsets ({begin},{end}) {problem}")
         reached = end
     return order
 

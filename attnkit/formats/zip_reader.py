@@ -241,7 +241,7 @@ class _Reader:
         for entry in entries:
             at = entry.at - shift
             if not 0 <= at < limit:
-                raise DataError(f"member {entry.name[:100]!r} lies outside the archive")
+                raise DataError(f"member {entry.name[:100]!r} is outside the archive")
             if at in local and at not in rest:
                 raise DataError("members of the ZIP archive overlap")
             if at not in rest or rest[at].raw != entry.raw:

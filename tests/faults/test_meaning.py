@@ -55,6 +55,10 @@ BAD = {
     "mask good.json --causal --explain 2,0": (2, "--explain: 2,0 is outside the mask of shape (2, 2)", {}),
     "mask good.json --causal --as lengths": (2, "--as lengths: mask is not a padding mask", {}),
     "attend good.json --weights rows:2": (2, "query 2 of 2 (expected -2 to 1)", {}),
+    # N14
+    "mask --size 1000000000000,0 --causal": (3, "--size: shape (1000000000000, 0) too large for no elements (limit 16777216", {}),
+    "mask --size 0,16777217 --causal": (3, "--size: shape (0, 16777217) too large for no elements", {}),
+    "posenc --size 0 --dim 1000000000000": (3, "--size: shape (0, 1000000000000) too large for no elements (limit 16777216", {}),
     # M3
     f"attend {Q} {K} {V}": (3, "Q (2,4,8) and K (2,6,9): last dimension 8 != 9", {"q.npy": zeros(2, 4, 8), "k.npy": zeros(2, 6, 9), "v.npy": zeros(2, 6, 9)}),
     f"attend {V} {K} {Q}": (3, "K (2,6,8) and V (2,5,8): 6 keys but 5 values", {"q.npy": zeros(2, 4, 8), "k.npy": zeros(2, 6, 8), "v.npy": zeros(2, 5, 8)}),

@@ -78,6 +78,8 @@ BAD = {
     "product wraps": (npy(header(shape="(4294967296, 4294967296, 4)")), "shape (4294967296, 4294967296, 4) too large"),
     "dimension 2^70": (npy(header(shape=f"({2**70},)")), f"shape ({2**70},) too large"),
     "2^70 times 0": (npy(header(shape=f"({2**70}, 0)")), "too large"),
+    # N14
+    "no elements, many rows": (npy(header(shape="(16777217, 0)")), "shape (16777217, 0) too large for no elements"),
     "within memory, not there": (npy(header(shape="(250000000,)")), "needs 1000000000 bytes, got 0"),
     # N11
     "negative": (npy(header(shape="(-1,)"), bytes(16)), "invalid shape (-1,)"),

@@ -74,7 +74,7 @@ BAD = {
     # the container
     "cut": (WHOLE[:-30], "truncated ZIP archive"),
     "first bytes alone": (WHOLE[:4], "truncated ZIP archive"),
-    "member outside": (patched(WHOLE, -42, 1 << 30, "<I"), "member 'x.npy' lies outside the archive"),
+    "member outside": (patched(WHOLE, -42, 1 << 30, "<I"), "member 'x.npy' is outside the archive"),
     "meta no object": (npz([("x.npy", saved(EYE)), ("meta.json", b"[]")]), "member 'meta.json'", "not a JSON object"),
     "meta no JSON": (npz([("x.npy", saved(EYE)), ("meta.json", b"{,}")]), "member 'meta.json': line 1 column 2"),
     "axes do not fit": (

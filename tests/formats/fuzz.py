@@ -36,7 +36,7 @@ import numpy as np
 from attnkit.cli.main import escaped
 from attnkit.errors import AttnkitError
 from attnkit.formats import FORMATS, Record, Source, encode, npz, read, safetensors
-from attnkit.formats.json import canonical
+from attnkit.formats.json import normalize_nan
 from attnkit.formats.zip import encode_archive
 from attnkit.tokenizers import load_tokenizer
 
@@ -392,7 +392,7 @@ def check_same(record: Record, written: bytes, format: str) -> None:
         [again] = read(Source.of(written, "again"), bfloat16=format == "npy", lone_is_x=False)
     except AttnkitError as error:
         raise Escape(f"{record} written as {format} is not read: {error}") from error
-    before = [canonical(array) if format == "json" else array for array in record.tensors.values()]
+    before = [normalize_nan(array) if format == "json" else array for array in record.tensors.values()]
     same = all(
         one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
         for one, other in zip(before, again.tensors.values(), strict=True)

@@ -356,7 +356,7 @@ def test_bad_input(data, message):
 def test_a_mapped_file_gives_the_tensors_that_reading_it_gives(tmp_path, method):
     path = tmp_path / "model.npz"
     path.write_bytes(zipped(("a.npy", ONE), ("meta.json", b"{}"), ("b.npy", ONE), method=method))
-    mapped = npz.mapped(str(path))
+    mapped = npz.map_tensors(str(path))
     assert mapped.entries == {"a": ("float64", (2, 3)), "b": ("float64", (2, 3))}
     for name, array in record_of(path.read_bytes()).tensors.items():
         np.testing.assert_array_equal(mapped.tensor(name), array)
@@ -376,13 +376,13 @@ def test_a_mapped_file_that_is_no_single_archive_is_refused(tmp_path, data, prob
     path = tmp_path / "model.npz"
     path.write_bytes(data)
     with pytest.raises(DataError) as caught:
-        npz.mapped(str(path))
+        npz.map_tensors(str(path))
     assert caught.value.name == str(path) and problem in caught.value.problem
 
 
 def test_damage_in_a_mapped_file_is_found_when_its_tensor_is_read(tmp_path):
     path = tmp_path / "model.npz"
     path.write_bytes(flipped())
-    mapped = npz.mapped(str(path))
+    mapped = npz.map_tensors(str(path))
     with pytest.raises(DataError, match=r"member 'x\.npy': damaged"):
         mapped.tensor("x")
