@@ -408,7 +408,7 @@ def check_same(record: Record, written: bytes, format: str) -> None:
 def check_mapped(module: Any, data: bytes, path: str) -> bool:
     Path(path).write_bytes(data)
     try:
-        found = module.mapped(path)
+        found = module.map_tensors(path)
         for name, (dtype, shape) in found.entries.items():
             array = found.tensor(name)
             if array.shape != shape or array.dtype.name != dtype:
