@@ -124,12 +124,12 @@ class _Reader:
 
     def _local(self) -> Local:
         """Return the header of the next file."""
-        at, what = self.at, "the header of a member is cut"
-        fields = LOCAL.unpack(self._read(LOCAL.size, what))
+        at, problem = self.at, "the header of a member is cut"
+        fields = LOCAL.unpack(self._read(LOCAL.size, problem))
         _, version, flags, method, _, _, checksum, packed, size, name_size, extra_size = fields
         if version & 0xFF > NEWEST:
             raise DataError("bad ZIP archive: no header where a member begins")
-        raw, extra = self._read(name_size, what), self._read(extra_size, what)
+        raw, extra = self._read(name_size, problem), self._read(extra_size, problem)
         size, packed = _apply_zip64(extra, [size, packed])
         name = _decode_name(raw, flags)
         _check_method(name, flags, method)
@@ -198,35 +198,35 @@ class _Reader:
 
     def _entry(self) -> Entry:
         """Return the next entry of the directory."""
-        what = "no end of its directory"
-        fields = CENTRAL.unpack(self._read(CENTRAL.size, what))
+        problem = "no end of its directory"
+        fields = CENTRAL.unpack(self._read(CENTRAL.size, problem))
         _, _, _, flags, method, _, _, checksum, packed, size, name_size, extra_size, comment = fields[:13]
-        raw, extra = self._read(name_size, what), self._read(extra_size, what)
-        self._read(comment, what)
+        raw, extra = self._read(name_size, problem), self._read(extra_size, problem)
+        self._read(comment, problem)
         size, packed, at = _apply_zip64(extra, [size, packed, fields[16]])
         name = _decode_name(raw, flags)
         _check_method(name, flags, method)
         return Entry(at, name, raw, method, checksum, packed, size)
 
     def _end(self, start: int, entries: int) -> int:
-        """Read the end of the archive; return what its offsets have to be reduced by.
+        """Read the end of the archive; return the shift to subtract from its offsets.
 
         An archive that was appended to others may count its offsets from the start of the file.
         """
-        what, length = "no end of its directory", self.at - start
+        problem, length = "no end of its directory", self.at - start
         wide: tuple[int, ...] = ()
         if self._source.peek(4) == END64_MARK:
-            wide = END64.unpack(self._read(END64.size, what))
+            wide = END64.unpack(self._read(END64.size, problem))
             if wide[1] != END64.size - 12:
                 raise DataError("bad ZIP directory: an end of another size")
-            if self._read(LOCATOR.size, what)[:4] != LOCATOR_MARK:
+            if self._read(LOCATOR.size, problem)[:4] != LOCATOR_MARK:
                 raise DataError("bad ZIP directory")
         if len(self._source.peek(4)) < 4:
-            raise DataError(f"truncated ZIP archive: {what}")
+            raise DataError(f"truncated ZIP archive: {problem}")
         if self._source.peek(4) != END_MARK:
             raise DataError("bad ZIP archive: neither a member nor the directory where one of them begins")
-        _, disk, first, here, count, size, at, comment = END.unpack(self._read(END.size, what))
-        self._read(comment, what)
+        _, disk, first, here, count, size, at, comment = END.unpack(self._read(END.size, problem))
+        self._read(comment, problem)
         if wide:
             disk, first, here, count, size, at = wide[4:]
         if disk or first or here != count:
