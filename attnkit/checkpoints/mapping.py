@@ -1,6 +1,6 @@
 """Where the parameters of a family are stored: published names, and the form of what they hold.
 
-A family maps the names of layers to {parameter: TensorSpec}. In both names `{n}` stands for the number of a
+A family maps the names of layers to {parameter: TensorSpec}. In both names `{n}` is the number of a
 layer, from 0; in published ones `{k}` for that number counted from 1.
 """
 
