@@ -118,7 +118,7 @@ def test_every_tool_has_its_file_its_row_in_the_readme_and_an_example():
     assert files == set(commands.TOOLS)
     for name in commands.TOOLS:
         assert re.search(rf"^\| `{name}", readme, re.MULTILINE), f"no row for {name} in the README"
-        assert f"attnkit {name}" in commands.find_tool(name).__doc__
+        assert f"attnkit {name}" in commands.find_tool(name).function.__doc__
 
 
 def without_spaces(text):

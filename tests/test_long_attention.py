@@ -70,14 +70,14 @@ def test_rows_and_the_largest_weights_have_their_labels():
     [
         ("--weights most", "weights 'most' (expected full, stats, topk:K or rows:I,J,…)"),
         ("--weights rows:60", "query 60 of 60 (expected -60 to 59)"),
-        ("--weights stats --steps", "--weights stats is in place of all the weights"),
-        ("--weights topk:2 --keep weights", "--weights topk:2 is in place of all the weights"),
-        ("--weights topk:2 --emit weights", "--weights topk:2 is in place of all the weights"),
-        ("--partial --residual", "--partial gives the heads"),
-        ("--partial --emit q", "--partial gives the heads"),
-        ("--partial --strict", "--partial gives the heads"),
+        ("--weights stats --steps", "--weights stats replaces all the weights"),
+        ("--weights topk:2 --keep weights", "--weights topk:2 replaces all the weights"),
+        ("--weights topk:2 --emit weights", "--weights topk:2 replaces all the weights"),
+        ("--partial --residual", "--partial: cannot be combined with --residual"),
+        ("--partial --emit q", "--partial: cannot be combined with --emit"),
+        ("--partial --strict", "--partial: cannot be combined with --strict"),
         ("--weights ''", "weights '' (expected full"),
-        ("--offset 3 --align top-left", "--offset says where the queries stand, and so do --align and --past-key"),
+        ("--offset 3 --align top-left", "--offset: cannot be combined with --align"),
     ],
 )
 def test_what_does_not_go_together(folder, flags, problem):

@@ -121,7 +121,7 @@ def test_a_list_is_described_without_data(here):
         ("--heatmap -f npy", "--heatmap: npy does not hold what it shows (expected table, svg or html)"),
         ("--heads -o a.npz", "--heads: npz does not hold what it shows (expected table, svg or html)"),
         ("--list -o a.npz", "--list: npz does not hold what it shows (expected json, table, svg or html)"),
-        ("--list --stats -f json", "--stats and --list: one or the other"),
+        ("--list --stats -f json", "--stats: cannot be combined with --list"),
     ],
 )
 def test_a_way_of_looking_that_is_no_data(here, flags, problem):

@@ -58,7 +58,7 @@ def given(tool, item, parameters):
 
 @pytest.mark.parametrize(("tool", "item", "parameters"), CALLS)
 def test_a_number_for_an_array(tool, item, parameters):
-    call = getattr(attnkit, tool, None) or commands.find_tool(tool)
+    call = getattr(attnkit, tool, None) or commands.find_tool(tool).call
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for one, more in given(tool, item, parameters):
@@ -92,7 +92,7 @@ def test_what_stands_for_an_array():
         attnkit.embed(None, ids=IDS, model=MODELS / "gpt2").history == attnkit.embed(None, ids=IDS, model=GPT2).history
     )
     with pytest.raises(UsageError, match="takes a Pair of records, not Record"):
-        commands.find_tool("diff")(X)
+        commands.find_tool("diff").call(X)
 
 
 @pytest.mark.parametrize("tool", ["embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "encode", "decode"])

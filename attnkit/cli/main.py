@@ -11,7 +11,7 @@ from attnkit import __version__, commands
 from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, FileError, UsageError, escaped, shortened
 
 if TYPE_CHECKING:
-    from attnkit.cli.tool import Stage
+    from attnkit.cli.stage import Stage
 
 FIRST_STEPS = 'attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit mask --causal | attnkit attend --heads 2'
 
@@ -53,7 +53,7 @@ def execute(call: "Stage") -> int:
     import warnings
 
     from attnkit.cli import output
-    from attnkit.cli.tool import running, running_stage
+    from attnkit.cli.stage import running, running_stage
     from attnkit.inference.callbacks import Callbacks, ignore, use_callbacks
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -65,7 +65,7 @@ def execute(call: "Stage") -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if not call.common.get("quiet"):
-            warnings.simplefilter("default", AttnkitWarning)
+            warnings.simplefilter("always", AttnkitWarning)  # of two records or stages each has its own
             warnings.simplefilter("always", AttnkitNote)
         warnings.showwarning = show
         has_progress = os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not call.common.get("quiet")
@@ -107,7 +107,7 @@ def show_help(names: list[str]) -> int:
 
 def cut_short() -> int:
     """Say which mapped file is shorter than it was, the temporaries removed: its exit code, 0 where none is."""
-    from attnkit.cli.tool import running_stage
+    from attnkit.cli.stage import running_stage
     from attnkit.formats import atomic, mapped
 
     atomic.remove_temporaries()

@@ -2,8 +2,10 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from attnkit.cli.options import Load, suggest
 from attnkit.errors import DataError, FileError, UsageError
@@ -203,3 +205,50 @@ def words(text: str, name: str) -> list[str]:
             raise DataError(f"word {word!r} stands twice", name)
         before.add(word)
     return found
+
+
+def array_to_record(value: Any, name: str) -> Record:
+    """A record of an array, a number or a list of numbers as x; UsageError for anything else."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of unlike lengths
+        raise UsageError("expected an array of numbers, got lists that make none", name) from None
+    return check_numbers(Record({"x": array}), name)
+
+
+def check_numbers(record: Record, name: str = "") -> Record:
+    """The record, once its tensors are known to be of numbers; UsageError names the flag, else the tensor."""
+    for tensor, array in record.tensors.items():
+        if not isinstance(array, np.ndarray | np.generic):
+            raise UsageError(f"expected an array, got {type(array).__name__}", name or tensor)
+        if array.dtype.kind not in "fiubV":
+            raise UsageError(f"expected an array of numbers, got one of {array.dtype}", name or tensor)
+    return record
+
+
+# what Python may give where the command line names a file -> the types of it, or what it must have, and its name
+CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "tensors": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
+    "memory": (lambda value: isinstance(value, Mapping | Record), "an array, a record or a dict of arrays"),
+    "attended": (lambda value: isinstance(value, Record), "an array or a record"),
+    "words": (lambda value: isinstance(value, list | tuple), "a list of words"),
+    "tokenizer": (lambda value: hasattr(value, "encode"), "a tokenizer"),
+    "model": (lambda value: hasattr(value, "params"), "a folder or a model"),
+    "patches": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
+}
+
+
+def check_content(value: Any, load: str, flag: str) -> Any:
+    """What Python gave in place of a file, as loading the file would give it; UsageError says what was expected."""
+    if load in ("tensor", "ids", "image", "memory", "attended") and not isinstance(value, Mapping | Record):
+        value = array_to_record(value, flag)
+    if load in ("tensor", "ids", "image"):
+        if not isinstance(value, Record) or "x" not in value:
+            raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
+        return value["x"] if load == "image" else check_numbers(value, flag)
+    fits, expected = CONTENTS[load]
+    if load == "tensors" and isinstance(value, Record):
+        return value.tensors
+    if not fits(value):
+        raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
+    return value

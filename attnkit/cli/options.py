@@ -23,6 +23,7 @@ class Flag:
     load      what kind of file the value names; the tool is handed its content
     short     a second spelling, of one letter
     several   it may come several times; its value is a tuple
+    choices   the words it takes, where these are all
     """
 
     help: str
@@ -31,6 +32,7 @@ class Flag:
     load: Load | None = None
     short: str = ""
     several: bool = False
+    choices: tuple[str, ...] = ()
 
 
 def switch(help: str) -> Flag:
@@ -106,7 +108,7 @@ def choice(help: str, values: Sequence[str]) -> Flag:
             raise ValueError(" or ".join(values), suggest(value, values))
         return value
 
-    return Flag(help, "|".join(values), parse)
+    return Flag(help, "|".join(values), parse, choices=tuple(values))
 
 
 def span(help: str) -> Flag:

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from attnkit.cli import options
+from attnkit.cli import constraints, options
 from attnkit.cli.options import Flag
-from attnkit.cli.tool import Stage, Tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import Tool
 from attnkit.errors import UsageError
 
 WRONG: Any = typer.BadParameter.__mro__[1]  # every error of the command line that Typer raises
@@ -36,7 +37,12 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     callback.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     callback.__annotations__ = {one.name: one.annotation for one in parameters}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(chosen.name, help=chosen.__doc__, context_settings={"help_option_names": ["-h", "--help"]})(callback)
+    app.command(
+        chosen.name,
+        help=chosen.function.__doc__,
+        epilog=constraints.describe_flags(chosen),
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )(callback)
     try:
         typer.main.get_command(app).main(arguments, prog_name=f"attnkit {chosen.name}", standalone_mode=False)
     except WRONG as error:
@@ -50,6 +56,7 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     parameters_of = {name: chosen.defaults[name] if values[name] is None else values[name] for name in chosen.flags}
     extra = {name: values[name] for name in chosen.extra}
     common = {name: values[name] for name in options.COMMON if name not in chosen.flags and values[name] is not None}
+    constraints.check_flags(chosen, parameters_of | extra)
     return Stage(chosen, parameters_of, common, extra, operands)
 
 

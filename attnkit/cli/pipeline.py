@@ -1,5 +1,6 @@
 """Pipelines in one process: a line of text to stages, and stages to one flow."""
 
+import contextlib
 import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -7,7 +8,7 @@ from functools import partial
 from attnkit import commands, formats
 from attnkit.cli import parser
 from attnkit.cli.output_format import DISPLAY_FORMATS, text_format
-from attnkit.cli.tool import Records, Result, Stage
+from attnkit.cli.stage import Records, Result, Stage
 from attnkit.errors import UsageError
 from attnkit.record import Record
 
@@ -44,6 +45,16 @@ def parse_stages(text: str) -> list[Stage]:
     return calls
 
 
+@contextlib.contextmanager
+def blame_stage(name: str) -> Iterator[None]:
+    """Attribute the usage errors of a `with` block to the stage of this name, and not to `run`."""
+    try:
+        yield
+    except UsageError as error:
+        error.place = error.place or f"attnkit {name}"
+        raise
+
+
 def parse_stage(arguments: list[str]) -> Stage:
     """One stage of a pipeline from its words."""
     if not arguments:
@@ -51,7 +62,8 @@ def parse_stage(arguments: list[str]) -> Stage:
     chosen = commands.find_tool(arguments[0])
     if chosen.name in ("run", "history"):
         raise UsageError(f"{chosen.name} is no stage of a pipeline")
-    call = parser.parse(chosen, arguments[1:])
+    with blame_stage(chosen.name):
+        call = parser.parse(chosen, arguments[1:])
     if call is None:
         raise UsageError("--help is no stage of a pipeline")
     return call

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnkit import formats
 from attnkit.cli.operands import stdin_or_error
-from attnkit.cli.tool import Records, Stage, is_stdin, read_records
+from attnkit.cli.stage import Records, Stage, is_stdin, read_records
 from attnkit.errors import FileError, UsageError, flag_name
 from attnkit.formats import Source, open_source
 from attnkit.inference.operands import decode_text
@@ -28,8 +28,6 @@ def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None)
         if call.operands or lines or batch:
             raise UsageError("--ids and --image stand in place of text: no TEXT, --lines or --batch with them")
         return Records(None, iter([()]))
-    if lines and batch:
-        raise UsageError("--lines makes a record of each line, --batch one record of all: one or the other")
     if call.operands:
         for text in filter(tensor_file, call.operands):
             reads = f"; attnkit {call.tool.name} … < {tensor_file(text)}" if call.tool.feed is not read_texts else ""
@@ -133,7 +131,7 @@ def read_prompts(call: Stage, upstream: Records | None) -> Records:
             raise UsageError("only one operand can be '-' (standard input)")
         return read_records(call, upstream, alone=False)  # what a decoder without words maps comes beside its memory
     if call.extra.get("top") and not given["steps"]:
-        raise UsageError("goes with --steps, where a model writes text", "--top")
+        raise UsageError("needs --steps, where a model generates text", "--top")
     several = bool(call.operands or call.extra.get("lines") or given["batch"])
     alone = needs_no_input(given)
     if given["cache_in"] is not None and given["ids"] is None:

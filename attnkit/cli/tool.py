@@ -1,653 +1,166 @@
-"""What surrounds the one function of every tool: its command line, its place in a pipe, its line of history.
+"""The decorator `@tool`: one typed function as a command, as a stage of a pipe, and as a function of Python.
 
-A tool is a function of a record and some parameters. Declared with `@tool`, it can be called from Python,
-run as a command, or chained with others in one process, and gives the same record each way.
+A tool is a function of a record and some parameters, and gives the same record each way.
 """
 
-import contextlib
-import contextvars
+import functools
 import inspect
-import itertools
 import os
-import shlex
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 
-from attnkit import __version__, formats
-from attnkit.cli import operands, options
+from attnkit.cli import constraints, operands, options
 from attnkit.cli.options import Flag
-from attnkit.cli.output_format import DISPLAY_FORMATS, asked_format, default_format
-from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, NotFiniteError, UsageError
-from attnkit.inference import callbacks
-from attnkit.inference.operands import load_attended, select_tensor
-from attnkit.record import Array, Record, join_names
-
-if TYPE_CHECKING:
-    from attnkit.display import Style
+from attnkit.cli.signature import PYTHON_FLAGS, make_signature
+from attnkit.cli.stage import (
+    Feed,
+    Item,
+    Result,
+    Stage,
+    View,
+    read_records,
+    replace_together,
+)
+from attnkit.errors import UsageError
+from attnkit.record import Record
 
 INPUT, PARTS = "[INPUT]", "[PART]..."  # what a tool takes: one file or pipe, several
-Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
-Result = Record | str
+Parameters = Mapping[str, Any]  # the values of a tool's parameters, by name
 
 
-class Records(NamedTuple):
-    """A stream between two stages: its items, and the format it has on a pipe (None: not yet chosen)."""
-
-    format: str | None
-    items: Iterator[Any]
-
-
+@dataclass(frozen=True)
 class Tool:
     """A function of a record, and what the command line and the pipe need to know of it.
 
-    operand   how the arguments are called in the help
-    feed      (call, upstream) -> the flow of what the function is called with
-    view      (record, call, look) -> text for a terminal
-    status    (record, call) -> exit code
-    extra     flags for feed and view alone: they are not parameters of the function
-    alone     (parameters) -> whether it reads no input: its parameters say all
-    explicit  (parameters) -> the defaults that the history must show: the seed in use
-    prints    (parameters) -> whether its result is text, not a record
-    numeric   (parameters) -> whether it computes with x, so that NaN and infinity there are worth a warning
-    aside     (parameters) -> whether its view goes to standard error where its output is not for eyes
-    eyes      whether its output is a table unless a format is asked for
-    verbatim  whether it hands its input on byte for byte
-    names     whether a tensor that is alone keeps its own name, and is not called x
-    derived   (call) -> what makes another result of its result, by flags that are not parameters; None: nothing does
-    plain     (record, call) -> whether its view is a text, which follows another one without an empty line
-    adds      (parameters) -> whether what it adds beside x was asked for, and does not merely travel along
+    operand    how the arguments are called in the help
+    exclusive  rows of terms of which at most one may be met; requires: (term, the term it needs); one_of: rows of
+               terms of which one must be met; the terms are those of cli/constraints.py
+    feed       (stage, upstream) -> the stream of what the function is called with
+    view       (record, stage, style) -> text for a terminal; None: tables of its tensors
+    status     (record, stage) -> exit code
+    extra      flags for feed and view alone: they are not parameters of the function
+    alone      (parameters) -> whether it reads no input
+    explicit   (parameters) -> the defaults that the history must show: the seed in use
+    prints     (parameters) -> whether its result is text, not a record
+    numeric    (parameters) -> whether it computes with x, so that NaN and infinity there are worth a warning
+    aside      (parameters) -> whether its table goes to standard error where its output is for another stage
+    eyes       whether its output is a table unless a format is requested
+    verbatim   whether it passes its input through byte for byte
+    names      whether the only tensor of an input keeps its own name, and is not called x
+    derived    (stage) -> the function that makes another result of its result, by flags of `extra`, or None
+    plain      (record, stage) -> whether its view is a text, which follows another one without an empty line
+    adds       (parameters) -> whether the tensors it adds beside x were requested, and don't merely travel along
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Result],
-        *,
-        operand: str = INPUT,
-        feed: "Feed | None" = None,
-        view: "View | None" = None,
-        status: "Callable[[Record, Stage], int]" = lambda record, call: 0,
-        extra: dict[str, Flag] | None = None,
-        alone: Callable[[dict[str, Any]], bool] = lambda parameters: False,
-        explicit: Callable[[dict[str, Any]], dict[str, Any]] = lambda parameters: {},
-        prints: Callable[[dict[str, Any]], bool] = lambda parameters: False,
-        numeric: Callable[[dict[str, Any]], bool] = lambda parameters: True,
-        aside: Callable[[dict[str, Any]], bool] = lambda parameters: False,
-        eyes: bool = False,
-        verbatim: bool = False,
-        names: bool = False,
-        derived: "Callable[[Stage], Callable[[Record], Result] | None]" = lambda call: None,
-        plain: "Callable[[Record, Stage], bool]" = lambda record, call: False,
-        adds: Callable[[dict[str, Any]], bool] = lambda parameters: True,
-    ) -> None:
-        self.function, self.name, self.operand = function, function.__name__, operand
-        self.feed, self.view, self.status = feed or read_records, view, status
-        self.alone, self.explicit, self.numeric, self.prints = alone, explicit, numeric, prints
-        self.aside, self.eyes, self.verbatim, self.names, self.plain = aside, eyes, verbatim, names, plain
-        self.adds, self.derived = adds, derived
-        hints = get_type_hints(function, include_extras=True)
-        parameters = list(inspect.signature(function).parameters.values())[1:]
-        self.defaults = {one.name: one.default for one in parameters}
-        self.extra = extra or {}
-        self.flags: dict[str, Flag] = {one.name: hints[one.name].__metadata__[0] for one in parameters}
-        self.__doc__, self.__name__, self.__module__ = function.__doc__, self.name, function.__module__
-        self.__signature__ = inspect.signature(function)
+    function: Callable[..., Result]
+    operand: str = INPUT
+    exclusive: constraints.Exclusive = ()
+    requires: constraints.Requires = ()
+    one_of: constraints.OneOf = ()
+    feed: Feed = read_records
+    view: View | None = None
+    status: Callable[[Record, Stage], int] = lambda record, stage: 0
+    extra: dict[str, Flag] = field(default_factory=dict)
+    alone: Callable[[Parameters], bool] = lambda parameters: False
+    explicit: Callable[[Parameters], dict[str, Any]] = lambda parameters: {}
+    prints: Callable[[Parameters], bool] = lambda parameters: False
+    numeric: Callable[[Parameters], bool] = lambda parameters: True
+    aside: Callable[[Parameters], bool] = lambda parameters: False
+    eyes: bool = False
+    verbatim: bool = False
+    names: bool = False
+    derived: Callable[[Stage], Callable[[Record], Result] | None] = lambda stage: None
+    plain: Callable[[Record, Stage], bool] = lambda record, stage: False
+    adds: Callable[[Parameters], bool] = lambda parameters: True
 
-    def __call__(self, item: Item = None, **given: Any) -> Any:
-        """The tool called from Python: one record in, one record out, its history included.
+    @functools.cached_property
+    def name(self) -> str:
+        """The name of the function, the command and its file."""
+        return self.function.__name__
+
+    @functools.cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The default of every parameter."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        return {parameter.name: parameter.default for parameter in parameters}
+
+    @functools.cached_property
+    def flags(self) -> dict[str, Flag]:
+        """The flag of every parameter, from its annotation."""
+        return {name: self.hints[name].__metadata__[0] for name in self.defaults}
+
+    @functools.cached_property
+    def hints(self) -> dict[str, Any]:
+        """The annotations of the function."""
+        return get_type_hints(self.function, include_extras=True)
+
+    def call(self, item: Item = None, **values: Any) -> Any:
+        """Run the tool for a caller in Python: one record in, one record out, its history included.
 
         item  a record, an array, the texts of a tool that takes text, or the name of a file as on a command line
         """
-        known = self.flags | {name: options.COMMON[name] for name in ("only", "dtype", "check_finite")}
-        given = {name if name in known or f"{name}_" not in known else f"{name}_": given[name] for name in given}
-        for name in given:
+        parameters, common = self._parse_values(values)
+        constraints.check_flags(self, parameters)
+        if paths := self._paths(item):
+            return Stage(self, parameters, common | {"format": "json"}, operands=paths).result()
+        item = self._item(item)
+        if item is None and self.operand == INPUT and not self.alone(parameters):
+            raise UsageError(f"{self.name} needs a record or an array")
+        with replace_together():
+            return Stage(self, parameters, common).apply(item)
+
+    def _parse_values(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the parameters of the tool, and the values of the flags of all tools; UsageError for other names."""
+        known = self.flags | {name: options.COMMON[name] for name in PYTHON_FLAGS}
+        values = {name if name in known or f"{name}_" not in known else f"{name}_": values[name] for name in values}
+        for name in values:
             if name in (self.extra | options.COMMON) and name not in known:
                 raise UsageError(f"{self.name} takes no {name!r} from Python: it is for the command line")
             if name not in known:
                 raise UsageError(f"{self.name} takes no {name!r}{options.suggest(name, known)}")
-        given = {name: os.fspath(one) if isinstance(one, os.PathLike) else one for name, one in given.items()}
-        values = {name: options.parse_value(name, known[name], value) for name, value in given.items()}
-        parameters = {name: values.get(name, default) for name, default in self.defaults.items()}
-        common = {name: value for name, value in values.items() if name not in self.flags}
-        if paths := self._paths(item):
-            return Stage(self, parameters, common | {"format": "json"}, operands=paths).result()
+        values = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in values.items()}
+        parsed = {name: options.parse_value(name, known[name], value) for name, value in values.items()}
+        parameters = {name: parsed.get(name, default) for name, default in self.defaults.items()}
+        return parameters, {name: value for name, value in parsed.items() if name not in self.flags}
+
+    def _item(self, item: Item) -> Item:
+        """Return what the function is called with for the first argument of a caller in Python."""
+        is_list = isinstance(item, list) and not any(isinstance(element, Record) for element in item)
+        if isinstance(item, str | list) and self.operand != INPUT and all(isinstance(text, str) for text in item):
+            return (item,) if isinstance(item, str) else tuple(item)
         if isinstance(item, Record):
-            item = replace(numeric(item), formulas={}, asked=())
-        elif isinstance(item, np.ndarray | np.generic | int | float):
-            item = arrayed(item, "x")
-        elif isinstance(item, str | list) and self.operand != INPUT and all(isinstance(one, str) for one in item):
-            item = (item,) if isinstance(item, str) else tuple(item)
-        elif isinstance(item, list) and not any(isinstance(one, Record) for one in item):
-            item = arrayed(item, "x")
+            item = replace(operands.check_numbers(item), formulas={}, asked=())
+        elif isinstance(item, np.ndarray | np.generic | int | float) or is_list:
+            item = operands.array_to_record(item, "x")
         elif not isinstance(item, str | list | tuple | None):
             raise UsageError(f"expected a record, an array or text, got {type(item).__name__}", "x")
-        if item is None and self.operand == INPUT and not self.alone(parameters):
-            raise UsageError(f"{self.name} needs a record or an array")
-        if self.operand == PARTS and isinstance(item, Record):
-            item = [item]
-        with replace_together():
-            return Stage(self, parameters, common).apply(item)
+        return [item] if self.operand == PARTS and isinstance(item, Record) else item
 
     def _paths(self, item: Item) -> tuple[str, ...]:
-        """The files that an item of Python names; text names none where the tool takes text."""
+        """Return the files that the first argument names; text names none where the tool takes text."""
         items = item if isinstance(item, list | tuple) else [item]
-        taken = (str, os.PathLike) if self.operand in (INPUT, PARTS) else os.PathLike
-        return tuple(map(os.fspath, items)) if items and all(isinstance(one, taken) for one in items) else ()
+        types = (str, os.PathLike) if self.operand in (INPUT, PARTS) else os.PathLike
+        return tuple(map(os.fspath, items)) if items and all(isinstance(one, types) for one in items) else ()
 
 
-def arrayed(value: Any, name: str) -> Record:
-    """A record of an array, a number or a list of numbers as x; UsageError for anything else."""
-    try:
-        array = np.asarray(value)
-    except ValueError:  # lists of unlike lengths
-        raise UsageError("expected an array of numbers, got lists that make none", name) from None
-    return numeric(Record({"x": array}), name)
+def tool(**traits: Any) -> Callable[[Callable[..., Result]], Callable[..., Any]]:
+    """Declare a function of a record as a tool: a function for Python, with its `tool` for the command line.
 
-
-def numeric(record: Record, name: str = "") -> Record:
-    """The record, once its tensors are known to be of numbers; UsageError names the flag, else the tensor."""
-    for tensor, array in record.tensors.items():
-        if not isinstance(array, np.ndarray | np.generic):
-            raise UsageError(f"expected an array, got {type(array).__name__}", name or tensor)
-        if array.dtype.kind not in "fiubV":
-            raise UsageError(f"expected an array of numbers, got one of {array.dtype}", name or tensor)
-    return record
-
-
-# what Python may give where the command line names a file -> the types of it, or what it must have, and its name
-CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "tensors": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
-    "memory": (lambda value: isinstance(value, Mapping | Record), "an array, a record or a dict of arrays"),
-    "attended": (lambda value: isinstance(value, Record), "an array or a record"),
-    "words": (lambda value: isinstance(value, list | tuple), "a list of words"),
-    "tokenizer": (lambda value: hasattr(value, "encode"), "a tokenizer"),
-    "model": (lambda value: hasattr(value, "params"), "a folder or a model"),
-    "patches": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
-}
-
-
-def content_of(value: Any, load: str, flag: str) -> Any:
-    """What Python gave in place of a file, as loading the file would give it; UsageError says what was expected."""
-    if load in ("tensor", "ids", "image", "memory", "attended") and not isinstance(value, Mapping | Record):
-        value = arrayed(value, flag)
-    if load in ("tensor", "ids", "image"):
-        if not isinstance(value, Record) or "x" not in value:
-            raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
-        return value["x"] if load == "image" else numeric(value, flag)
-    fits, expected = CONTENTS[load]
-    if load == "tensors" and isinstance(value, Record):
-        return value.tensors
-    if not fits(value):
-        raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
-    return value
-
-
-def tool(**traits: Any) -> Callable[[Callable[..., Result]], Tool]:
-    """Declare a function of a record as a tool; the traits are those of Tool."""
-    return lambda function: Tool(function, **traits)
-
-
-def save_now(path: str, record: Record) -> None:
-    """Write a side output that belongs to no transaction."""
-    formats.save(record, path)
-
-
-_STORE: "contextvars.ContextVar[Callable[[str, Record], None]]" = contextvars.ContextVar("store", default=save_now)
-_RUNNING: "contextvars.ContextVar[Stage | None]" = contextvars.ContextVar("stage", default=None)
-
-
-@contextlib.contextmanager
-def stored_by(store: Callable[[str, Record], None]) -> Iterator[None]:
-    """Pass the side outputs of a `with` block to this function of their path and record."""
-    token = _STORE.set(store)
-    try:
-        yield
-    finally:
-        _STORE.reset(token)
-
-
-@contextlib.contextmanager
-def replace_together() -> Iterator[Callable[[str | None], formats.Sink]]:
-    """Open sinks for a `with` block that replaces files only at its end, those of side outputs among them."""
-    with formats.write_together() as opened:
-
-        def store(path: str, record: Record) -> None:
-            opened(path).write(formats.encode(record, formats.suffix_format(path) or "json"))
-
-        with stored_by(store):
-            yield opened
-
-
-def running_stage() -> "Stage | None":
-    """Return the stage at work in this thread: warnings and progress are its own."""
-    return _RUNNING.get()
-
-
-@contextlib.contextmanager
-def running(stage: "Stage") -> Iterator[None]:
-    """Make a stage the one at work in a `with` block."""
-    token = _RUNNING.set(stage)
-    try:
-        yield
-    finally:
-        _RUNNING.reset(token)
-
-
-@dataclass
-class Stage:
-    """One tool with its parameters: a stage of a pipeline."""
-
-    tool: Tool
-    parameters: dict[str, Any]
-    common: dict[str, Any] = field(default_factory=dict)
-    extra: dict[str, Any] = field(default_factory=dict)
-    operands: tuple[str, ...] = ()
-    source: formats.Source | None = None
-    arrived: str | None = None  # the format of the source
-    upstream: Records | None = None
-    loaded: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    inner: bool = False  # whether another stage of this process reads what it makes
-    follows: bool = False  # whether it writes npy for no other reason than that its input is npy
-    noted: bool = False  # whether it is said what npy does not hold
-    dated: bool = True  # whether what it makes goes where its history is kept
-    broken: str = ""  # the layer that first gave what is not finite
-    written: list[str] = field(default_factory=list)  # files written beside the result
-    on_text: Callable[[str, bool], None] | None = None  # streams a text as it is generated
-
-    @property
-    def dtype(self) -> str | None:
-        """What --dtype says, whether it is the tool's own or that of all tools."""
-        found: str | None = self.parameters.get("dtype", self.common.get("dtype"))
-        return found
-
-    def flow(self, upstream: Records | None) -> Records:
-        """This stage behind another one; behind None it reads its operand or standard input."""
-        with error_context(self):
-            self._check_stdin()
-            self.upstream = upstream
-            fed = self.tool.feed(self, upstream)
-        return Records(self.common.get("format") or fed.format, self._results(fed.items))
-
-    def _results(self, items: Iterator[Item]) -> Iterator[Result]:
-        with error_context(self):
-            for item in items:
-                yield self.apply(item)
-
-    def result(self) -> Result:
-        """The one result of the files it names; DataError where they hold more than one record."""
-        with replace_together():
-            results: list[Result] = list(self.flow(None).items)
-        if len(results) != 1:
-            raise DataError(f"{len(results)} records (expected 1); tensors.read gives a stream", *self.operands[:1])
-        return results[0]
-
-    def apply(self, item: Item) -> Result:
-        """The tool's result for one item, converted, narrowed and stamped as the flags say."""
-        with running(self), callbacks.use_callbacks(self._callbacks(item)):
-            return self._apply(item)
-
-    def _callbacks(self, item: Item) -> callbacks.Callbacks:
-        """Return what a run of the tool calls for one item: those of the process, and this stage's own."""
-        return replace(
-            callbacks.current(),
-            on_text=self.on_text,
-            on_non_finite=self._note_non_finite,
-            write_side_output=partial(self._write_side_output, item),
-            is_output_file=self._is_output_file,
-            candidates=self.extra.get("top") or callbacks.CANDIDATES,
-        )
-
-    def _apply(self, item: Item) -> Result:
-        dtype, only = self.common.get("dtype"), self.common.get("only")
-        if isinstance(item, Record) and dtype and "x" in item:
-            item = cast_x(item, dtype)
-        self.broken = ""
-        try:
-            result = self.tool.function(item, **self._given(item))
-        except NotFiniteError as error:
-            raise DataError(f"{error.problem}{self._why()}", error.name) from None
-        if not isinstance(result, Record):
-            return result
-        if dtype and not isinstance(item, Record):
-            result = cast_x(result, dtype)
-        if self.tool.numeric(self.parameters):
-            self._check_range(item, result)
-        if only:
-            result = result.only(only)
-        if make := self.tool.derived(self):
-            derived = make(result)
-            if not isinstance(derived, Record):
-                return derived
-            result = derived
-        if self.follows and len(result) > 1:
-            self.dated = True  # it goes on as npz
-        made = result if result is item and not dtype else self._stamped(item, self._owning(item, result))
-        if self.source is not None and not self.dated:
-            self.source.stop_hash()  # npy carries no history
-        return made
-
-    def asked(self) -> str | None:
-        """The format that is asked for, whatever the input is."""
-        return self.common.get("format") if self.inner else asked_format(self.common, self.tool.eyes)
-
-    def choose(self, arriving: str | None) -> str:
-        """The format of what it makes, as far as that is known before it makes any: npy may become npz."""
-        chosen = self.asked() or arriving or default_format()
-        self.follows = chosen == "npy" and arriving == "npy" and self.asked() is None
-        self.dated = chosen not in ("npy", *DISPLAY_FORMATS)
-        return chosen
-
-    def settled(self, format: str, items: Iterator[Result]) -> tuple[str, Iterator[Result]]:
-        """The format of all of a stream, which is npz where npy was not asked for and its first record holds more."""
-        if not self.follows:
-            return format, items
-        first = next(items, None)
-        wide = isinstance(first, Record) and len(first) > 1
-        return "npz" if wide else format, itertools.chain([] if first is None else [first], items)
-
-    def departing(self, items: Iterator[Result], format: str) -> Iterator[Result]:
-        """The results as they are written in a format; errors of it are this stage's, not those of the next one."""
-        for result in items:
-            try:
-                with running(self):
-                    leaving = self.leaving(result, format)
-            except AttnkitError as error:
-                error.place = f"attnkit {self.tool.name}"
-                raise
-            yield leaving
-
-    def leaving(self, record: Result, format: str) -> Result:
-        """The result as it is written: as npy x alone, with a note, once a stream, of what is left out."""
-        if format != "npy" or not isinstance(record, Record):
-            return record
-        from attnkit.formats import npy
-
-        kept = npy.only_tensor(record)
-        if not self.noted and (notes := self._notes(record, kept)):
-            self.noted = True
-            warnings.warn("; ".join(notes), AttnkitNote, stacklevel=2)
-        return Record({"x": kept})
-
-    def _notes(self, record: Record, kept: Array) -> list[str]:
-        """What there is to know of a record that is written as npy."""
-        left = [name for name in record if name != "x" and len(record) > 1]
-        left += ["labels"] * bool(record.labels) + ["history"] * (len(record.history) > 1)
-        notes = [f"npy holds x alone; left out: {join_names(left)} (-f npz keeps all)"]
-        if not left or self.common.get("only"):
-            notes = []
-        if kept.dtype.name == "bfloat16":
-            notes.append("npy has no name for bfloat16; reading it takes --dtype bfloat16")
-        return notes
-
-    def _owning(self, item: Item, result: Record) -> Record:
-        """The result, and which tensors beside x are its own: made by this tool, or named by a flag."""
-        first = item[0] if isinstance(item, list) and item else item
-        before = first.tensors if isinstance(first, Record) else {}
-        named = self.common.get("only") or self.parameters.get("name")
-        made = [name for name in result if name != "x" and result[name] is not before.get(name)]
-        own = [name for name in result if name != "x"] if named else made if self.tool.adds(self.parameters) else []
-        return replace(result, asked=tuple(own))
-
-    def read(self, path: str) -> Records:
-        """The stream of records in a file, and its format; `-` behind another stage is what that one gives."""
-        if path == "-" and self.upstream is not None:
-            return Records(self.upstream.format, map(require_record, self.upstream.items))
-        source, name = operands.open_operand(path, hash=path != "-")
-        if self.tool.verbatim:
-            source.capture()
-        bfloat16 = self.dtype == "bfloat16"
-        stream = formats.read(source, bfloat16, lone_is_x=not (name or self.tool.names))
-        return self.reading(source, stream, path, name)
-
-    def reading(self, source: formats.Source, stream: formats.Stream, path: str, name: str) -> Records:
-        """The flow of a stream that has been opened."""
-        if stream.format == "npy":
-            asked = self.asked()
-            if asked in ("npy", *DISPLAY_FORMATS):
-                source.stop_hash()  # neither carries a history
-            elif asked is None:
-                source.defer_hash()  # until it is known whether npy holds the result
-        self.source, self.arrived = source, stream.format
-        return Records(stream.format, (self._named(record, name, path) for record in stream))
-
-    def line(self, item: Item) -> str:
-        """The command line that does this again: all that is not a default, and the seed in use."""
-        if isinstance(item, tuple):
-            arguments = list(item)
-        elif isinstance(item, Record) and item.history:
-            arguments = []
-        else:
-            arguments = [operand for operand in self.operands if operand != "-"]
-        shown = self.tool.explicit(self.parameters)
-        common = {name: self.common.get(name) for name in ("only", "dtype")}
-        flags: list[str] = []
-        extra = self.extra | {"format": "json"} if self.tool.derived(self) else {}
-        for name, value in (self.parameters | shown | common | extra).items():
-            default = self.tool.defaults.get(name)
-            several = value if name in self.tool.flags and self.tool.flags[name].several else (value,)
-            if name in shown or type(value) is not type(default) or value != default:
-                flags += [word for one in several for word in to_flags(name, one)]
-        if any(argument.startswith("-") for argument in arguments):
-            return shlex.join(["attnkit", self.tool.name, *flags, "--", *arguments])
-        return shlex.join(["attnkit", self.tool.name, *arguments, *flags])
-
-    def blamed(self, error: DataError) -> str:
-        """The file of an error: that of the flag or weight it begins with, else the only one read, else ""."""
-        first = error.problem.split(" ")[0]
-        for flag, content in self.loaded.items():
-            meant = first == flag or flag in ERROR_OPERANDS.get(first, ())
-            if meant or (isinstance(content, dict) and first in content):
-                return str(self.parameters[flag])
-        if str(self.parameters.get(first, "")).startswith(":"):
-            return str(self.parameters[first])
-        files = [*self.files] if self.source is None else [self.source.name, *self.files]
-        return files[0] if len(files) == 1 else ""
-
-    def _note_non_finite(self, layer: str) -> None:
-        """Keep the name of the first layer whose result is not finite."""
-        self.broken = self.broken or layer
-
-    def _is_output_file(self, path: str) -> bool:
-        """Return whether the stage writes its result to this file."""
-        output = self.common.get("output")
-        return output is not None and os.path.realpath(output) == os.path.realpath(path)
-
-    def _write_side_output(self, item: Item, path: str, record: Record) -> None:
-        """Write a second result of one item to a file, with the same history."""
-        if path == "-":
-            callbacks.refuse_side_output(path, record)
-        if self._is_output_file(path):
-            raise UsageError(f"{path}: two results for one file: it is that of --output too")
-        if path in self.written and path != os.devnull:
-            raise DataError("it holds one record, and the stream has more", path)
-        self.written.append(path)
-        self.dated = True
-        _STORE.get()(path, self._stamped(item, record, path))
-
-    def content(self, name: str) -> Any:
-        """What the file behind a flag holds, before the first item is there."""
-        return self._operand(name, self.parameters[name], None)
-
-    def _named(self, record: Record, name: str, path: str) -> Record:
-        """The record of FILE, or of FILE:NAME."""
-        if not name:
-            return record
-        return record.only([name]) if self.tool.names else select_tensor(record, name, path)
-
-    def _given(self, item: Item) -> dict[str, Any]:
-        given = {}
-        for name, value in self.parameters.items():
-            load = self.tool.flags[name].load
-            given[name] = self._operand(name, value, item) if load and value is not None else value
-        return given
-
-    def _operand(self, name: str, value: Any, item: Item) -> Any:
-        load = self.tool.flags[name].load or "tensor"
-        if not isinstance(value, str):
-            value = content_of(value, load, options.flag_name(name))
-            attended = isinstance(value, Record) and load in ("attended", "memory")
-            return load_attended(value, operands.memory_in(value, load)) if attended else value
-        if value.startswith(":"):
-            if not isinstance(item, Record):
-                raise UsageError(f"there is no record here to take {value[1:]!r} from", to_flags(name, value)[0])
-            if load in ("attended", "memory"):
-                return load_attended(item, value[1:], value, own=True)
-            return select_tensor(item, value[1:], value)
-        if name not in self.loaded:
-            piped = None if self.upstream is None or not is_stdin(value) else list(self.upstream.items)
-            content, digests = operands.load_operand(value, load, piped, self.dtype == "bfloat16")
-            self.loaded[name] = content
-            self.files |= digests
-        return self.loaded[name]
-
-    def _stamped(self, item: Item, result: Record, beside: str = "") -> Record:
-        before = item.history if isinstance(item, Record) else []
-        files = dict(self.files)
-        if self.dated and not before and self.source is not None and self.source.digest():
-            files[self.source.name] = self.source.digest()
-        entry: dict[str, Any] = {"command": to_unicode(self.line(item)), "version": __version__}
-        for content in self.loaded.values() if self.dated else ():
-            if hasattr(content, "digests"):  # a model, whose files are large
-                files |= content.digests()
-        if files:
-            entry["files"] = {to_unicode(name): digest for name, digest in files.items()}
-        if beside:
-            entry["beside"] = to_unicode(beside)
-        return replace(result, history=[*before, entry]).checked()
-
-    def stdin_readers(self) -> int:
-        """How many of its operands are standard input, the one among them that is not given."""
-        files = [value for name, value in self.parameters.items() if self.tool.flags[name].load]
-        implied = not self.operands and self.tool.operand.startswith("[") and not self.tool.alone(self.parameters)
-        return sum(map(is_stdin, (*files, *self.operands))) + implied
-
-    def _check_stdin(self) -> None:
-        if self.stdin_readers() > 1:
-            raise UsageError("only one operand can be '-' (standard input)")
-
-    def _why(self, usual: str = "") -> str:
-        """Which layer first gave what is not finite, and which parameter was it before; else the usual reason."""
-        first, flaw = self.broken, ""
-        for name, content in (self.parameters | self.loaded).items():  # Python gives contents, not files
-            if hasattr(content, "find_non_finite"):  # a model
-                flaw = flaw or content.find_non_finite(first)
-            elif isinstance(content, dict) and not flaw:
-                found = {key: formats.first_non_finite(array) for key, array in content.items()}
-                flaw = next((f"{key} of {options.flag_name(name)} is {at}" for key, at in found.items() if at), "")
-            elif isinstance(content, Record) and not flaw and "x" in content:
-                at = formats.first_non_finite(content["x"])
-                flaw = f"{options.flag_name(name)} is {at}" if at and not at.startswith("-inf") else ""  # as in a mask
-        where = f", first in {first}" if first else ""
-        reason = flaw or usual
-        return where + (f": {reason}" if reason else "")
-
-    def _check_range(self, item: Item, result: Record) -> None:
-        before = formats.first_non_finite(item["x"]) if isinstance(item, Record) and "x" in item else ""
-        after = "" if before or "x" not in result else formats.first_non_finite(result["x"])
-        if before:
-            problem = f"x is {before}"
-        elif after:
-            usual = f"outside the range of {result['x'].dtype}"
-            problem = f"the result is {after}{self._why(usual)}"
-        else:
-            return
-        if self.common.get("check_finite"):
-            raise DataError(problem)
-        warnings.warn(problem, AttnkitWarning, stacklevel=2)
-
-
-# how an error of the arithmetic begins -> the flags whose file it may be
-ERROR_OPERANDS = {
-    "length": ("lengths",),
-    "parameter": ("params",),
-    "Q": ("query",),
-    "K": ("key", "memory"),
-    "V": ("value", "key", "memory"),
-    "token": ("ids", "vocab"),
-    "position": ("positions", "table"),
-}
-
-
-@contextlib.contextmanager
-def error_context(call: Stage) -> Iterator[None]:
-    """Errors from within are the call's tool's, unless a stage before it has claimed them.
-
-    Bad data without a name are those of the file whose tensor they begin with, or of the only file at work.
+    traits  those of Tool: what excludes what, how it reads its input, how its result is shown
     """
-    try:
-        yield
-    except AttnkitError as error:
-        if error.place:
-            raise
-        name = error.name or (call.blamed(error) if isinstance(error, DataError) else "")
-        flag = name[2:].replace("-", "_")
-        if name.startswith("--") and flag in call.loaded and call.tool.flags[flag].load != "patches":
-            name = str(call.parameters[flag])
-        found = type(error)(error.problem, name)
-        found.place = f"attnkit {call.tool.name}"
-        raise found from error
 
+    def declare(function: Callable[..., Result]) -> Callable[..., Any]:
+        declared = Tool(function, **traits)
 
-Feed = Callable[[Stage, Records | None], Records]
-View = Callable[[Record, Stage, "Style"], str]
+        @functools.wraps(function)
+        def call(item: Item = None, /, **values: Any) -> Any:
+            return declared.call(item, **values)
 
+        call.__doc__ = (function.__doc__ or "").replace("    \b\n", "")
+        call.__dict__ |= {"tool": declared, "__signature__": make_signature(declared)}
+        return call
 
-def read_records(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
-    """Feed of a tool that transforms records: those of its operand, of the stage before, of standard input.
-
-    A tool that stands alone is called once, without a record.
-
-    alone  whether it does, where its own parameters do not say it all
-    """
-    if call.tool.alone(call.parameters) if alone is None else alone:
-        if call.operands:
-            raise UsageError(f"{call.operands[0]}: nothing is read with these flags")
-        return Records(upstream.format if upstream else None, iter([None]))
-    if not call.operands:
-        return call.read("-" if upstream is not None else operands.stdin_or_error())
-    return call.read(call.operands[0])
-
-
-def require_record(item: Result) -> Record:
-    """A record, as a stage that reads tensors needs it."""
-    if not isinstance(item, Record):
-        raise DataError("not a tensor file (looks like text)", "<stdin>")
-    return item
-
-
-def is_stdin(operand: Any) -> bool:
-    """Whether an operand is standard input, or a tensor of the record there."""
-    return isinstance(operand, str) and (operand == "-" or operand.startswith("-:"))
-
-
-def cast_x(record: Record, dtype: str) -> Record:
-    """The record with x in another dtype."""
-    return record.put({"x": formats.cast(record["x"], dtype)}, axes={"x": record.axes_of("x")})
-
-
-def to_unicode(text: str) -> str:
-    r"""Text of the command line as Unicode: bytes of a file name that are not are spelled out.
-
-    >>> to_unicode("caf\udce9")
-    'caf\\xe9'
-    """
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def to_flags(name: str, value: Any) -> list[str]:
-    """A parameter as it stands on a command line.
-
-    >>> to_flags("kv_heads", 2), to_flags("causal", True), to_flags("window", (-1, 0))
-    (['--kv-heads', '2'], ['--causal'], ['--window', '-1,0'])
-    """
-    flag = options.flag_name(name)
-    if value is True:
-        return [flag]
-    if isinstance(value, tuple):
-        return [flag, ",".join(map(str, value))]
-    return [flag, str(value) if isinstance(value, str | int | float) else f"<{type(value).__name__}>"]
+    return declare

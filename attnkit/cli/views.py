@@ -10,7 +10,7 @@ import numpy as np
 from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.output_format import DISPLAY_FORMATS, default_format
-from attnkit.cli.tool import Stage
+from attnkit.cli.stage import Stage
 from attnkit.errors import UsageError
 from attnkit.inference.operands import CheckpointRecord
 from attnkit.record import Labels, Record
@@ -21,6 +21,7 @@ VIEW_FLAGS = {
     "stats": options.switch("minimum, maximum, mean, spread, zeros and non-finite numbers of every tensor"),
     "list": options.switch("the names, shapes and dtypes of all tensors"),
 }
+VIEWS = tuple(VIEW_FLAGS)  # they are mutually exclusive
 ALL = slice(None)
 MANY = 8  # tensors without an x that are shown one by one: those of a layer
 
@@ -57,11 +58,8 @@ def unmasked_cells(record: Record, name: str) -> Any:
 
 
 def asked_for(call: Stage) -> list[str]:
-    """The one way of looking that the flags ask for, or none."""
-    asked = [name for name in VIEW_FLAGS if call.extra.get(name)]
-    if len(asked) > 1:
-        raise UsageError(f"{' and '.join(options.flag_name(name) for name in asked)}: one or the other")
-    return asked
+    """Return the view that a flag requests, as a list of at most one name."""
+    return [name for name in VIEW_FLAGS if call.extra.get(name)]
 
 
 def derived(call: Stage) -> Callable[[Record], Record | str] | None:

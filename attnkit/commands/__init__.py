@@ -38,7 +38,7 @@ def find_tool(name: str) -> "Tool":
         what = "flag" if name.startswith("-") else "tool"
         meant = suggest(name, [*TOOLS, "help", "--help", "--version"])
         raise UsageError(f"no {what} {name!r}{meant or '; attnkit --help lists the tools'}")
-    found: Tool = getattr(importlib.import_module(f"{__name__}.{name}"), name)
+    found: Tool = getattr(importlib.import_module(f"{__name__}.{name}"), name).tool
     return found
 
 

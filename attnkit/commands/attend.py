@@ -2,18 +2,19 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from attnkit import model
+from attnkit import model as nn
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inference import intermediates, layers, masking
 from attnkit.inference.masking import AttendedTensor
 from attnkit.inference.operands import load_attended, select_tensor
-from attnkit.record import Array, Labels, Record, join_names
+from attnkit.record import Array, Labels, Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -21,9 +22,15 @@ if TYPE_CHECKING:
 STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
 PROJECTIONS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 OTHERS = {"w1", "b1", "w2", "b2", "w3", "b3"}  # of ffn: one file may hold the weights of a whole layer
-OTHERS |= {name for score in model.SCORES.values() for name in score.parameters}
+OTHERS |= {name for score in nn.SCORES.values() for name in score.parameters}
 KEEP = (*STEPS, "present")
 EMIT = (*STEPS, "present_key", "present_value")
+EXCLUSIVE = [
+    ("params", "model", "seed"),
+    ("offset", "align"),
+    ("offset", "past_key"),
+    *(("partial", flag) for flag in ("emit", "residual", "add", "strict")),
+]
 ALWAYS = ("q", "k", "v", "present_key", "present_value")  # what costs nothing to hand back
 
 
@@ -34,6 +41,8 @@ def stands_alone(given: Mapping[str, Any]) -> bool:
 
 
 @tool(
+    exclusive=EXCLUSIVE,
+    requires=[("layer", "model"), ("past_key", "past_value"), ("past_value", "past_key")],
     alone=stands_alone,
     aside=lambda given: bool(given["steps"]),
     numeric=lambda given: given["emit"] != "masked",  # where -inf is no accident
@@ -82,7 +91,7 @@ def attend(
     softcap: Annotated[
         float, options.number("c: scores become c · tanh(score / c); 0: off", least=0, metavar="C")
     ] = 0.0,
-    score: Annotated[str, options.choice("how a query and a key are compared", tuple(model.SCORES))] = "scaled-dot",
+    score: Annotated[str, options.choice("how a query and a key are compared", tuple(nn.SCORES))] = "scaled-dot",
     bias: Annotated[
         Record | None,
         options.tensor("added to the scores, in place of the record's bias [default: that, as posenc makes it]"),
@@ -120,139 +129,238 @@ def attend(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2 --steps
     """
-    if (params is not None) + (seed is not None) + (model_ is not None) > 1:
-        raise UsageError("--params FILE, --model DIR and --seed N: one or another")
-    if layer is not None and model_ is None:
-        raise UsageError("goes with --model DIR", "--layer")
+    check_outputs(record, residual, weights, steps, (*keep, emit))
+    past = count_positions(past_key)
+    inputs = collect_inputs(record, query, key, value, memory, mask, bias, past, model_, layer)
+    options = nn.MultiHeadOptions(
+        heads=heads, kv_heads=kv_heads, mask=aligned(inputs.mask), bias=aligned(inputs.bias), causal=causal,
+        align=align if offset is None else "top-left", past=offset or 0, window=window, lengths=array(lengths),
+        scale=scale, softcap=softcap, score=score, past_key=array(past_key), past_value=array(past_value),
+        softmax_dtype=softmax_dtype,
+    )  # fmt: skip
+    if model_ is not None:
+        options = merge_layer_options(options, inputs, layer_options(model_, inputs, past), offset)
+    q, k, v = (operand["x"] for operand in (inputs.query, inputs.key, inputs.value))
+    check_heads(q, k, options.heads, options.kv_heads)
+    score_params, projections = select_weights(inputs, options, params, model_, seed)
+    requested = (*keep, *STEPS * steps, *("weights",) * (weights is not None))
+    result = nn.multi_head_attention(
+        q, k, v, projections, options.replace(score_params=score_params),
+        summary="full" if weights is None else weights,
+        keep=(*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,))),
+    )  # fmt: skip
+    if not partial and "lse" in result:
+        intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), strict)
+
+    formulas = attention_formulas(result, projections, options)
+    output = Tensor(result.pop("output"), formula=formulas["output" if steps or keep else "attention"])
+    output = add_residuals(output, inputs.record["x"] if residual else None, array(add))
+    tensors = describe(result, formulas, inputs.key_axis, past_key is not None)
+    output = choose_output(output, tensors, inputs.query, "heads" if partial else emit, query is not None)
+    kept = select_intermediates(tensors, requested, keep)
+    if partial:  # with what makes the output of the merged heads
+        kept |= {"lse": tensors["lse"]} | output_parameters(projections)
+    if not (kept or emit or query):
+        return inputs.rest.with_tensors({"x": output})
+    labels = label_tokens(inputs, weights, result["q"].shape[-2])
+    sizes = ({"query": q.shape[-2]} if query else {}) | ({"source": k.shape[-2]} if inputs.key_axis == "source" else {})
+    rest, labels = intermediates.clear_labels(inputs.rest, labels, sizes, (*kept, "x"))
+    return rest.with_tensors(kept | {"x": output}, labels)
+
+
+class Inputs(NamedTuple):
+    """The operands of attention, from flags or from the record.
+
+    record    the record at hand; rest: the same without the intermediates of an earlier attend
+    key_axis  the name of the axis of keys: `key`, or `source` where they come from elsewhere
+    layer     the layer of the model, "" without one
+    """
+
+    record: Record
+    rest: Record
+    query: Record
+    key: Record
+    value: Record
+    mask: Record | None
+    bias: Record | None
+    key_axis: str
+    layer: str
+
+
+def check_outputs(
+    record: Record | None, residual: bool, weights: str | None, steps: bool, intermediates: tuple[str | None, ...]
+) -> None:
+    """Raise UsageError where a result is requested that these inputs or this summary of the weights don't give."""
     if record is None and residual:
         raise UsageError("--residual adds the input, and with these flags none is read")
-    if partial and (emit or residual or strict or add is not None):
-        raise UsageError("--partial gives the heads: --emit, --residual, --add and --strict come after attnkit merge")
-    if offset is not None and (align is not None or past_key is not None):
-        raise UsageError("--offset says where the queries stand, and so do --align and --past-key: one or the other")
-    if weights not in (None, "full") and (steps or "weights" in (*keep, emit)):
-        raise UsageError(f"--weights {weights} is in place of all the weights, which --steps, --keep or --emit ask for")
-    inputs = record or Record({})
-    if model_ is not None:
-        layer = layers.find_layer(model_, layer, "attend")
+    if weights not in (None, "full") and (steps or "weights" in intermediates):
+        raise UsageError(f"--weights {weights} replaces all the weights, which --steps, --keep or --emit request")
+
+
+def collect_inputs(
+    record: Record | None,
+    query: AttendedTensor | None,
+    key: AttendedTensor | None,
+    value: AttendedTensor | None,
+    memory: AttendedTensor | None,
+    mask: Record | None,
+    bias: Record | None,
+    past: int,
+    checkpoint: "Checkpoint | None",
+    layer: str | None,
+) -> Inputs:
+    """Return the operands: those of flags, else x, the memory, the mask and the bias of the record."""
+    inputs, is_by_hand = record or Record({}), checkpoint is None
+    if checkpoint is not None:
+        layer = layers.find_layer(checkpoint, layer, "attend")
         if layer.endswith(".cross") and memory is None and key is None:
             memory = load_attended(inputs, "memory", own=True)
-    asking = query or select_tensor(inputs)
-    keys = key or memory or select_tensor(inputs)
-    q, k, v = asking["x"], keys["x"], (value or keys)["x"]
-    over = "source" if key or memory else "key"
-    past = 0 if past_key is None else sum(past_key["x"].shape[-2:-1])
-    by_hand = model_ is None
-    mask = mask or masking.find_mask(inputs, query, key or memory, past, by_hand)
-    bias = bias or masking.find_bias(inputs, query, key or memory, by_hand)
+    queries, keys = query or select_tensor(inputs), key or memory or select_tensor(inputs)
+    values = value or keys
+    for operand in (queries, keys, values):
+        operand["x"]
+    mask = mask or masking.find_mask(inputs, query, key or memory, past, is_by_hand)
+    bias = bias or masking.find_bias(inputs, query, key or memory, is_by_hand)
     warn_of_floats(mask)
-    said_by_model: dict[str, Any] = {}
-    if model_ is not None and layer is not None:
-        said_by_model = options_of(model_, layer, q, inputs, array(mask), past)
-        if offset is not None and (said_by_model.get("rotary") or said_by_model.get("bias") is not None):
-            raise UsageError("the model itself says where its queries stand", "--offset")
-        heads, kv_heads, scale, causal, window, bias = merged(
-            said_by_model, heads, kv_heads, scale, causal, window, bias
-        )
-    check_heads(q, k, heads, kv_heads)
-    compared, projections = sorted_parameters(params, score) if params is not None else ({}, {})
-    if model_ is not None and layer is not None:
-        projections = dict(model_.params.get(layer, {}))
-    if seed is not None:
-        projections = random_weights(q, k, v, heads, kv_heads or heads, seed)
-    if offset is not None:
-        align = "top-left"
-    how = "full" if weights is None else weights
-    asked = (*keep, *(STEPS if steps else ()), *(["weights"] if weights is not None else ()))
-    found = model.multi_head_attention(
-        q, k, v, projections, heads=heads, kv_heads=kv_heads, past=offset or 0,
-        mask=aligned(mask), bias=aligned(bias), causal=causal, align=align, window=window, lengths=array(lengths),
-        scale=scale, softcap=softcap, score=score, score_params=compared,
-        past_key=array(past_key), past_value=array(past_value), softmax_dtype=softmax_dtype,
-        rotary=said_by_model.get("rotary"), summary=how,
-        keep=(*asked, *([emit] if emit else []), *ALWAYS, *(["lse"] if partial or v.shape[-1:] != (0,) else [])),
-    )  # fmt: skip
-    if not partial and "lse" in found:
-        intermediates.warn_fully_masked_rows(np.isneginf(found["lse"]), strict)
-
-    restricted = mask is not None or causal or window != (-1, -1) or lengths is not None
-    said = intermediates.attention_formulas(found, projections, score, scale, softcap, bias is not None, restricted)
-    output, formula = found.pop("output"), said["output"] if steps or keep else said["attention"]
-    if residual:
-        output, formula = model.add(output, inputs["x"]), formula + " + input"
-    if add is not None:
-        output, formula = model.add(output, add["x"]), formula + " + residual"
-    seen = "present" if past_key is not None else over
-    lead = ("batch",)[: found["q"].ndim - 3]
-    axes = {name: (*lead, *intermediates.attention_axes(name, seen if name not in "kv" else over)) for name in found}
-    idle = {name for name in ("capped", "masked") if said[name] == "as before" and name not in keep}
-    kept = {name: x for name, x in found.items() if name in asked or name.startswith("weights.")}
-    if "present" in keep:
-        kept |= {name: found[name] for name in ("present_key", "present_value")}
-    if partial:  # with what makes the output of the merged heads
-        kept |= {"lse": found["lse"]} | {
-            name: projections[name] for name in intermediates.OUTPUT_PARAMETERS if name in projections
-        }
-        axes |= intermediates.OUTPUT_PARAMETERS
-    if emit or partial:
-        name = emit or "heads"
-        output, formula, axes["x"] = found[name], said[name], axes[name]
-    else:
-        axes["x"] = asking.fitting("x", output.shape)
-    if query is not None:  # its tokens are not those of the record
-        axes["x"] = tuple("query" if axis == "token" else axis for axis in axes["x"])
     used = {operand.name for operand in (query, key, value, memory) if operand is not None and operand.is_given}
     rest = inputs.without([name for name in intermediates.intermediates_in(inputs) if name not in used])
-    labels: dict[str, Labels] = {}
-    if kept or emit or query:
-        labels = intermediates.attention_labels(asking, keys, over, how, found["q"].shape[-2])
-        sizes = ({"query": q.shape[-2]} if query else {}) | ({"source": k.shape[-2]} if key or memory else {})
-        rest, labels = intermediates.clear_labels(rest, labels, sizes, (*kept, "x"))
-    return rest.put(
-        kept | {"x": output},
-        {name: axes[name] for name in (*kept, "x")},
-        labels,
-        {name: said[name] for name in kept if name in said and name not in idle} | {"x": formula},
-    )
+    key_axis = "source" if key or memory else "key"
+    return Inputs(inputs, rest, queries, keys, values, mask, bias, key_axis, layer or "")
 
 
-def options_of(
-    checkpoint: "Checkpoint", layer: str, q: Array, inputs: Record, mask: Array | None, past: int
-) -> dict[str, Any]:
-    """What a model says of attention in one of its layers, for the tokens of a record."""
+def layer_options(checkpoint: "Checkpoint", inputs: Inputs, past: int) -> dict[str, Any]:
+    """Return the options of attention in one layer of a model, for the tokens of a record."""
+    q = inputs.query["x"]
     if q.ndim not in (2, 3):
         raise DataError(f"x {q.shape}: --model takes (T, D) or (B, T, D)")
-    context = layers.context_from(inputs)
+    context = layers.context_from(inputs.record)
     context.past = past
     if past and context.positions is not None:
-        context.positions = layers.positions_after(context.positions, mask, past, q.shape[-2])
-    return model.attention_options(layers.core_model(checkpoint), layer, q.shape[-2], context)
+        context.positions = layers.positions_after(context.positions, array(inputs.mask), past, q.shape[-2])
+    return nn.attention_options(layers.core_model(checkpoint), inputs.layer, q.shape[-2], context)
 
 
-def merged(
-    said: Mapping[str, Any],
-    heads: int,
-    kv_heads: int | None,
-    scale: float | None,
-    causal: bool,
-    window: tuple[int, int],
-    bias: Record | None,
-) -> tuple[int, int, float | None, bool, tuple[int, int], Record | None]:
-    """The options of a model where the flags leave them open; what both say must agree, and biases add up."""
-    for flag, given, own in (("--heads", heads if heads > 1 else None, "heads"), ("--kv-heads", kv_heads, "kv_heads")):
-        if given not in (None, said[own]):
-            raise UsageError(f"the model has {said[own]}, not {given}", flag)
-    relative = said.get("bias")
+def merge_layer_options(
+    options: nn.MultiHeadOptions, inputs: Inputs, layer: Mapping[str, Any], offset: int | None
+) -> nn.MultiHeadOptions:
+    """Return the options of flags with those of a model's layer where the flags leave them open; biases add up.
+
+    UsageError where a flag has another number of heads than the model, or moves queries that the model places.
+    """
+    relative = layer.get("bias")
+    if offset is not None and (layer.get("rotary") or relative is not None):
+        raise UsageError("the model has positions of its own", "--offset")
+    heads = options.heads if options.heads > 1 else None
+    for flag, number, own in (("--heads", heads, "heads"), ("--kv-heads", options.kv_heads, "kv_heads")):
+        if number not in (None, layer[own]):
+            raise UsageError(f"the model has {layer[own]}, not {number}", flag)
     if relative is not None:
-        bias = Record({"x": relative if bias is None else relative + bias["x"]})
-    return (
-        said["heads"],
-        said["kv_heads"],
-        said["scale"] if scale is None else scale,
-        causal or said.get("causal", False),
-        said.get("window", window) if window == (-1, -1) else window,
-        bias,
+        options = options.replace(bias=relative if inputs.bias is None else relative + inputs.bias["x"])
+    return options.replace(
+        heads=layer["heads"],
+        kv_heads=layer["kv_heads"],
+        scale=layer["scale"] if options.scale is None else options.scale,
+        causal=options.causal or layer.get("causal", False),
+        window=layer.get("window", options.window) if options.window == (-1, -1) else options.window,
+        rotary=layer.get("rotary"),
     )
+
+
+def select_weights(
+    inputs: Inputs,
+    options: nn.MultiHeadOptions,
+    params: Mapping[str, Array] | None,
+    checkpoint: "Checkpoint | None",
+    seed: int | None,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the parameters of the score and the projections: of a file, of a model's layer, or random ones."""
+    if params is not None:
+        return sorted_parameters(params, options.score)
+    if checkpoint is not None:
+        return {}, dict(checkpoint.params.get(inputs.layer, {}))
+    if seed is None:
+        return {}, {}
+    q, k, v = (operand["x"] for operand in (inputs.query, inputs.key, inputs.value))
+    return {}, random_weights(q, k, v, options.heads, options.kv_heads or options.heads, seed)
+
+
+def attention_formulas(
+    result: Mapping[str, Array], projections: Mapping[str, Array], options: nn.MultiHeadOptions
+) -> dict[str, str]:
+    """Return the formula of every intermediate and of the output."""
+    has_limits = options.causal or options.window != (-1, -1) or options.lengths is not None
+    return intermediates.attention_formulas(
+        result, projections, options.score, options.scale, options.softcap,
+        options.bias is not None, options.mask is not None or has_limits,
+    )  # fmt: skip
+
+
+def describe(
+    result: Mapping[str, Array], formulas: Mapping[str, str], key_axis: str, has_past: bool
+) -> dict[str, Tensor]:
+    """Return the intermediates with their axes and formulas; keys and values of a cache have the axis `present`."""
+    lead = ("batch",)[: result["q"].ndim - 3]
+    present = "present" if has_past else key_axis
+    axes = {name: intermediates.attention_axes(name, key_axis if name in "kv" else present) for name in result}
+    return {name: Tensor(x, (*lead, *axes[name]), formula=formulas.get(name, "")) for name, x in result.items()}
+
+
+def output_parameters(projections: Mapping[str, Array]) -> dict[str, Tensor]:
+    """Return W_O and b_O, as far as there are any."""
+    axes = intermediates.OUTPUT_PARAMETERS
+    return {name: Tensor(projections[name], axes[name]) for name in axes if name in projections}
+
+
+def count_positions(past_key: Record | None) -> int:
+    """Return how many positions the keys of a cache have."""
+    return 0 if past_key is None else sum(past_key["x"].shape[-2:-1])
+
+
+def add_residuals(output: Tensor, x: Array | None, residual: Array | None) -> Tensor:
+    """Return the output plus the input, plus another residual, as far as they are requested."""
+    for addend, name in ((x, "input"), (residual, "residual")):
+        if addend is not None:
+            output = Tensor(nn.add(output.array, addend), formula=f"{output.formula} + {name}")
+    return output
+
+
+def choose_output(
+    output: Tensor, tensors: Mapping[str, Tensor], queries: Record, name: str | None, has_query: bool
+) -> Tensor:
+    """Return the tensor that becomes x: the intermediate of that name, else the output with the axes of the queries.
+
+    has_query  whether the queries are not the tokens of the record: their axis is then called so
+    """
+    axes = queries.tensor("x").axes_like(output.shape)
+    output = replace(output, axes=axes) if name is None else tensors[name]
+    if not has_query:
+        return output
+    return replace(output, axes=tuple("query" if axis == "token" else axis for axis in output.axis_names()))
+
+
+def label_tokens(inputs: Inputs, weights: str | None, queries: int) -> dict[str, Labels]:
+    """Return the labels of queries and keys, and of the rows that --weights selects."""
+    return intermediates.attention_labels(
+        inputs.query, inputs.key, inputs.key_axis, "full" if weights is None else weights, queries
+    )
+
+
+def select_intermediates(
+    tensors: Mapping[str, Tensor], requested: tuple[str, ...], keep: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Return the intermediates that are added to the record.
+
+    A step that changes nothing has no formula, and so no table, unless `keep` requests it by name.
+    """
+    names = [name for name in tensors if name in requested or name.startswith("weights.")]
+    names += ["present_key", "present_value"] if "present" in keep else []
+    unchanged = {name for name in ("capped", "masked") if name not in keep}
+    return {
+        name: replace(tensors[name], formula="")
+        if name in unchanged and tensors[name].formula == "as before"
+        else tensors[name]
+        for name in names
+    }
 
 
 def sorted_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -263,7 +371,7 @@ def sorted_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str
     >>> [sorted(part) for part in sorted_parameters({"wq": np.eye(2), "w1": np.eye(2)}, "scaled-dot")]
     [[], ['wq']]
     """
-    needs = model.SCORES[score].parameters
+    needs = nn.SCORES[score].parameters
     known = (*PROJECTIONS, *OTHERS)
     if unknown := [name for name in params if name not in known]:
         problem = f"parameter {unknown[0]!r} is not one of {join_names(PROJECTIONS)} (it has {join_names([*params])})"
@@ -294,7 +402,7 @@ def aligned(operand: Record | None) -> Array | None:
 def random_weights(q: Array, k: Array, v: Array, heads: int, groups: int, seed: int) -> dict[str, Array]:
     """wq, wk, wv, wo in this order from N(0, 1/rows), in the dtype of the queries."""
     if q.ndim == 4 or q.ndim < 2 or q.shape[-1] % heads:
-        model.split_heads(np.empty((1, q.shape[-1] if q.ndim else 1)), heads)
+        nn.split_heads(np.empty((1, q.shape[-1] if q.ndim else 1)), heads)
         raise DataError(f"x {q.shape}: --seed makes weights for (T, D) or (B, T, D)")
     if not (k.ndim and v.ndim):
         raise DataError(f"K {k.shape} and V {v.shape}: a single number (expected (S, D) or (B, S, D))")
@@ -305,7 +413,7 @@ def random_weights(q: Array, k: Array, v: Array, heads: int, groups: int, seed: 
         "wv": (v.shape[-1], groups * width),
         "wo": (heads * width, q.shape[-1]),
     }
-    return {name: model.random_weight(rng, *shape).astype(model.output_dtype(q)) for name, shape in shapes.items()}
+    return {name: nn.random_weight(rng, *shape).astype(nn.output_dtype(q)) for name, shape in shapes.items()}
 
 
 def check_heads(q: Array, k: Array, heads: int, groups: int | None) -> None:

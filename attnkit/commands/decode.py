@@ -10,9 +10,11 @@ import numpy as np
 
 from attnkit import display, model, tokenizers
 from attnkit.cli import options, text_input, views
-from attnkit.cli.tool import Stage, cast_x, tool
+from attnkit.cli.stage import Stage, cast_x
+from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inference import detokenizer, layers
+from attnkit.inference import options as generation
 from attnkit.inference.head import apply_head, run_decoder_stack
 from attnkit.inference.options import (
     GENERATION_FLAGS,
@@ -107,7 +109,14 @@ def called(config: model.Config) -> tuple[str, str]:
     return ("next word" if config.decoder else "word at each position"), "position"
 
 
+NEEDS_MODEL = (*INPUT_FLAGS, *GENERATION_FLAGS, *HOOK_FLAGS, "tokenizer", "layer")
+EXCLUSIVE = [("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), *generation.EXCLUSIVE]
+REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
+
+
 @tool(
+    exclusive=EXCLUSIVE,
+    requires=REQUIRES,
     operand="[INPUT | TEXT...]",
     feed=text_input.read_prompts,
     view=shown,
@@ -244,14 +253,10 @@ def decode(
         asked = asked_of(given)
         if generates_text(model_.config, layer):
             return run_decode(record, asked)
-    else:
-        refuse_flags(given, (*INPUT_FLAGS, *GENERATION_FLAGS, *HOOK_FLAGS, "tokenizer", "layer"), "--model DIR")
     if model_ is None or layer is not None or model_.config.decoder is not None:
         record = states_in(record)
         if model_ is not None and layer is None:
             return run_decoder_stack(record, asked)
-    if params is not None and table is not None:
-        raise UsageError("--params and --table: one or the other")
     if model_ is not None:
         refuse_flags(given, GENERATION_FLAGS, "a model that generates text, not its head alone")
         if layer is not None:
@@ -330,9 +335,6 @@ def states_in(given: Sequence[str] | Record | None) -> Record:
 
 def asked_of(given: Mapping[str, Any]) -> GenerationOptions:
     """The flags as what is asked of a model; UsageError for one that goes with none."""
-    for name in ("params", "table"):
-        if given[name] is not None:
-            raise UsageError(f"--model and {options.flag_name(name)}: one or the other")
     if given["vocab"] is not None and generates_text(given["model_"].config, given["layer"]):
         raise UsageError("--model and --vocab: one or the other, where the model writes text")
     if given["image"] is not None and not given["model_"].config.patches:

@@ -9,7 +9,8 @@ import numpy as np
 
 from attnkit import display
 from attnkit.cli import options
-from attnkit.cli.tool import Records, Stage, cast_x, tool
+from attnkit.cli.stage import Records, Stage, cast_x
+from attnkit.cli.tool import tool
 from attnkit.errors import UsageError, escaped
 from attnkit.record import Array, Record, join_names, row_labels, shared_labels
 

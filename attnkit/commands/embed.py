@@ -8,7 +8,7 @@ import numpy as np
 from attnkit import model, tokenizers
 from attnkit.cli import options, text_input
 from attnkit.cli.tool import tool
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError
 from attnkit.inference import layers, text_inputs
 from attnkit.record import Array, Record
 from attnkit.tokenizers import Tokenizer
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 
 @tool(
+    one_of=[("model", "dim", "one_hot", "table")],
+    exclusive=[("model", "dim", "one_hot", "table"), ("model", "scale"), ("model", "vocab"), ("lines", "batch")],
+    requires=[("layer", "model"), ("pair", "model"), ("image", "model")],
     operand="[TEXT]...",
     feed=text_input.read_texts,
     alone=lambda given: given["ids"] is not None or given["image"] is not None,
@@ -68,23 +71,8 @@ def embed(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
-    kinds = {
-        "--model": model_ is not None,
-        "--dim": dim is not None,
-        "--one-hot": one_hot,
-        "--table": table is not None,
-    }
-    if (asked := [flag for flag, there in kinds.items() if there])[1:]:
-        raise UsageError(f"{' and '.join(asked)}: one or the other")
-    if not asked:
-        raise UsageError("which vectors? one of --dim D, --one-hot, --table FILE and --model DIR")
     if model_ is not None:
-        if scale or vocab:
-            raise UsageError("--model says how it scales and which words it knows: no --scale or --vocab with it")
         return of_model(model_, layer, given, tokenizer, ids, pair, image, batch)
-    for flag, value in (("--layer", layer), ("--pair", pair), ("--image", image)):
-        if value is not None:
-            raise UsageError("goes with --model DIR", flag)
     matrix = None if table is None else table["x"]
     if matrix is not None and matrix.ndim != 2:
         raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")

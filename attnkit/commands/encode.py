@@ -22,6 +22,9 @@ POOLS = ("none", "cls", "mean", "pooler")
 
 
 @tool(
+    one_of=[("model",)],
+    exclusive=[("lines", "batch")],
+    requires=[("trace_only", "trace"), ("weights", "trace"), ("normalize", "pool=cls|mean|pooler")],
     operand="[TEXT]...",
     feed=text_input.read_model_input,
     alone=lambda given: given["ids"] is not None or given["image"] is not None,
@@ -72,16 +75,8 @@ def encode(
     Example:
       attnkit encode --model DIR "The cat sat" --trace run.npz
     """
-    if model_ is None:
-        raise UsageError("which model? --model DIR")
     if trace is not None and callbacks.current().is_output_file(trace):
         raise UsageError(f"{trace} is the file of --output too", "--trace")
-    if trace_only and trace is None:
-        raise UsageError("goes with --trace FILE", "--trace-only")
-    if weights is not None and trace is None:
-        raise UsageError("goes with --trace FILE", "--weights")
-    if normalize and pool == "none":
-        raise UsageError("goes with --pool", "--normalize")
     how = "full" if weights is None else weights
     config, core = model_.config, layers.complete_model(model_)
     stack = config.stacks[0]

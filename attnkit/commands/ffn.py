@@ -17,6 +17,9 @@ ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hol
 
 
 @tool(
+    one_of=[("params", "model", "hidden")],
+    exclusive=[("params", "model", "hidden"), ("model", "activation"), ("model", "gated")],
+    requires=[("layer", "model")],
     explicit=lambda given: {"seed": given["seed"]} if given["hidden"] is not None else {},
     aside=lambda given: bool(given["steps"]),
 )
@@ -48,14 +51,8 @@ def ffn(
       attnkit embed "The cat sat" --dim 8 | attnkit layernorm | attnkit ffn --hidden 32 --residual
     """
     x = record["x"]
-    if (params is not None) + (hidden is not None) + (model_ is not None) != 1:
-        raise UsageError("which weights? one of --params FILE, --model DIR and --hidden F")
-    if layer is not None and model_ is None:
-        raise UsageError("goes with --model DIR", "--layer")
     weights: Mapping[str, Any]
     if model_ is not None:
-        if gated or activation != "relu":
-            raise UsageError("--model says which network: no --activation or --gated with it")
         weights = model_.params[layers.find_layer(model_, layer, "ffn")]
         activation = model_.config.activation
     elif hidden is not None:

@@ -12,7 +12,9 @@ import numpy as np
 
 from attnkit import __version__, formats
 from attnkit.cli import options, pipeline
-from attnkit.cli.tool import Records, Result, Stage, read_records, stored_by, tool
+from attnkit.cli.history import command_line
+from attnkit.cli.stage import Records, Result, Stage, read_records, stored_by
+from attnkit.cli.tool import tool
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
 from attnkit.record import Record
 
@@ -156,7 +158,7 @@ def written(call: Stage) -> dict[str, str]:
 def spelled(call: Stage, beside: str) -> str:
     """A command of the script, which writes no file: what goes on from one beside its result goes down the pipe."""
     elsewhere = {name: HERE if path == beside else os.devnull for name, path in written(call).items()}
-    words = shlex.split(replace(call, parameters=call.parameters | elsewhere).line(None))
+    words = shlex.split(command_line(replace(call, parameters=call.parameters | elsewhere), None))
     if "format" in call.common:
         words[2:2] = ["-f", call.common["format"]]
     return shlex.join(words) + f" 3>&1 > {os.devnull}" * bool(beside)

@@ -16,7 +16,14 @@ FORMULAS = {
 }
 
 
-@tool()
+@tool(
+    exclusive=[
+        *(("model", flag) for flag in ("kind", "gamma", "beta", "axis")),
+        ("kind=rms", "beta"),
+        ("kind=batch", "axis"),
+    ],
+    requires=[("layer", "model"), ("mean", "kind=batch"), ("variance", "kind=batch")],
+)
 def layernorm(
     record: Record,
     *,
@@ -54,23 +61,13 @@ def layernorm(
         x = model.add(x, residual["x"])
     scale, shift = (None if one is None else one["x"] for one in (gamma, beta))
     if model_ is not None:
-        if gamma is not None or beta is not None or kind != "layer" or axis != -1:
-            raise UsageError("--model says which norm: no --kind, --gamma, --beta or --axis with it")
         params = model_.params[layers.find_layer(model_, layer, "layernorm")]
         scale, shift, eps, kind = params.get("gamma"), params.get("beta"), model_.config.eps, model_.config.norm
-    elif layer is not None:
-        raise UsageError("goes with --model DIR", "--layer")
     for name, parameter in (("gamma", scale), ("beta", shift)):
         check_shape(name, parameter, x, axis)
-    if kind != "batch" and (mean is not None or variance is not None):
-        raise UsageError("--mean and --variance go with --kind batch")
     if kind == "rms":
-        if shift is not None:
-            raise UsageError("--kind rms has no shift: --beta goes with layer and batch")
         found = model.rms_norm(x, scale, eps=eps, axis=axis)
     elif kind == "batch":
-        if axis != -1:
-            raise UsageError("--axis goes with layer and rms")
         given = [None if one is None else one["x"] for one in (mean, variance)]
         for name, parameter in zip(("mean", "variance"), given, strict=True):
             check_shape(name, parameter, x, axis)

@@ -25,6 +25,7 @@ class Rule(NamedTuple):
 
 
 @tool(
+    requires=[("pad_id", "padding"), ("polarity", "with"), ("fill", "as=additive")],
     alone=lambda given: given["size"] is not None,
     numeric=lambda given: False,
     prints=lambda given: given["explain"] is not None,

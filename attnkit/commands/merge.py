@@ -8,7 +8,8 @@ import numpy as np
 
 from attnkit import model
 from attnkit.cli import operands, options
-from attnkit.cli.tool import Records, Stage, tool
+from attnkit.cli.stage import Records, Stage
+from attnkit.cli.tool import tool
 from attnkit.errors import DataError
 from attnkit.inference import intermediates
 from attnkit.model.kernels.tiled_attention import merge_partial_attention

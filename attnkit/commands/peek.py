@@ -2,7 +2,8 @@
 
 from attnkit import display
 from attnkit.cli import views
-from attnkit.cli.tool import Stage, tool
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import tool
 from attnkit.record import Record
 
 
@@ -13,6 +14,7 @@ def seen(record: Record, call: Stage, look: display.Style) -> str:
 
 
 @tool(
+    exclusive=[views.VIEWS],
     view=seen,
     extra=views.VIEW_FLAGS | {"name": views.NAME, "slice": views.SLICE},
     aside=lambda given: True,

@@ -34,7 +34,25 @@ KINDS_OF_FLAG = {
 DEFAULTS = {"layout": "paper", "base": 10000.0, "heads": 1, "max_distance": 128}  # else None or False
 
 
-@tool(alone=lambda given: given["size"] is not None)
+EXCLUSIVE = [("model", flag) for flag in ("kind", "alone", "size", "layout", "base")]
+REQUIRES = [
+    ("layer", "model"),
+    ("dim", "size"),
+    ("layout", "kind=sinusoidal"),
+    ("base", "kind=sinusoidal|rotary"),
+    ("table", "kind=learned|t5"),
+    ("kind=learned", "table"),
+    ("kind=t5", "table"),
+    ("heads", "kind=rotary|alibi|t5"),
+    *((flag, "kind=rotary") for flag in ("rotary_dim", "interleaved", "cos", "sin")),
+    ("cos", "sin"),
+    ("sin", "cos"),
+    ("max_distance", "kind=t5"),
+    ("one_way", "kind=t5"),
+]
+
+
+@tool(exclusive=EXCLUSIVE, requires=REQUIRES, alone=lambda given: given["size"] is not None)
 def posenc(
     record: Record | None,
     *,
@@ -87,12 +105,8 @@ def posenc(
     check_flags(given, kind, model_ is not None, alone)
     if model_ is not None:
         return of_model(record, model_, layer, positions, offset)
-    if layer is not None:
-        raise UsageError("goes with --model DIR", "--layer")
     if record is None:
         record, alone = made(kind, size or (0,), dim), True
-    elif dim is not None:
-        raise UsageError("goes with --size T: the input has its own width", "--dim")
     x = record["x"]
     if x.ndim < 2:
         raise DataError(f"x of shape {x.shape} has no axis of tokens (expected (T, D), (B, T, D) or (B, H, T, D))")
@@ -167,7 +181,7 @@ def of_model(
 ) -> Record:
     """x with the positions of a model: added, or, where they act inside attention, x as it is."""
     if record is None:
-        raise UsageError("--model takes an input: no --size with it")
+        raise UsageError("--model needs an input")
     layer, x = layers.find_layer(checkpoint, layer, "posenc"), record["x"]
     width = checkpoint.config.width
     if x.ndim < 2 or x.shape[-1] != width:

@@ -6,7 +6,8 @@ from typing import Any
 from attnkit import formats
 from attnkit.cli import operands, options, output, pipeline
 from attnkit.cli.output_format import DISPLAY_FORMATS
-from attnkit.cli.tool import Records, Result, Stage, tool
+from attnkit.cli.stage import Records, Result, Stage
+from attnkit.cli.tool import tool
 from attnkit.errors import FileError, UsageError
 from attnkit.record import Record
 

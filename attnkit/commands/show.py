@@ -7,12 +7,13 @@ from typing import Annotated
 
 from attnkit import display
 from attnkit.cli import operands, options, views
-from attnkit.cli.tool import Records, Stage, read_records, tool
+from attnkit.cli.stage import Records, Stage, read_records
+from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inference.operands import CheckpointRecord
 from attnkit.record import Record
 
-NO_FOLDER = "goes with the folder of a model: attnkit show DIR --pipeline NAME"
+NO_FOLDER = "needs the folder of a model: attnkit show DIR --pipeline NAME"
 
 
 def found(call: Stage, upstream: Records | None) -> Records:
@@ -24,8 +25,8 @@ def found(call: Stage, upstream: Records | None) -> Records:
             raise UsageError(NO_FOLDER, "--pipeline")
         return read_records(call, upstream)
     asked = [options.flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if given(call, flag)]
-    if pipeline is not None and (name or asked):
-        raise UsageError(f"--pipeline goes with a folder alone, without {name or asked[0]}")
+    if pipeline is not None and name:
+        raise UsageError(f"cannot be combined with DIR:{name}", "--pipeline")
     if not (name or names) and {"--heatmap", "--heads", "--slice"} & {*asked}:
         raise UsageError(f"which tensor? --name NAME, or {folder}:NAME", asked[-1])
     from attnkit.inference import model_summary
@@ -64,6 +65,7 @@ def seen(record: Record, call: Stage, look: display.Style) -> str:
 
 
 @tool(
+    exclusive=[views.VIEWS, *(("pipeline", flag) for flag in ("name", "slice", *views.VIEWS))],
     feed=found,
     view=seen,
     derived=views.derived,

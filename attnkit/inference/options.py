@@ -94,17 +94,9 @@ def is_set(value: Any) -> bool:
 
 def check_options(options: GenerationOptions) -> None:
     """Raise UsageError for options that exclude each other, and for one without the option it requires."""
-    for one, other in EXCLUSIVE:
-        if options.is_set(one) and options.is_set(other):
-            raise UsageError(f"{flag_name(one)} and {flag_name(other)} are mutually exclusive")
-    for one, other in REQUIRES:
-        if options.is_set(one) and not options.is_set(other):
-            raise UsageError(f"requires {flag_name(other)}", flag_name(one))
     for name in ("trace", "patch"):
         if options.is_set(name) and not options.is_scoring:
             raise UsageError("is of one forward pass: --max-tokens 0, or --score TEXT", flag_name(name))
-    if options.beam and options.emit in ("logits", "probs"):
-        raise UsageError(f"--beam and --emit {options.emit} are mutually exclusive")
     if (options.best or 1) > (options.beam or 1):
         raise UsageError(f"{options.best} of --beam {options.beam} (expected 1 to {options.beam})", "--best")
     if options.cache_out and not model.cacheable(options.model_.config):

@@ -154,9 +154,9 @@ PROBLEMS = {
     "{}/bert --slice 1": (2, "--slice: which tensor? --name NAME, or "),
     "{}/bert --pipeline encoder.7": (2, "the model has no stages 'encoder.7'"),
     "{}/bert --pipeline encoder.0.slf": (2, "did you mean encoder.0.self?"),
-    "{}/bert --pipeline all --list": (2, "--pipeline goes with a folder alone, without --list"),
-    "{}/bert:pooler --pipeline all": (2, "--pipeline goes with a folder alone, without pooler"),
-    "{}/bert.npz --pipeline all": (2, "--pipeline: goes with the folder of a model"),
+    "{}/bert --pipeline all --list": (2, "--pipeline: cannot be combined with --list"),
+    "{}/bert:pooler --pipeline all": (2, "--pipeline: cannot be combined with DIR:pooler"),
+    "{}/bert.npz --pipeline all": (2, "--pipeline: needs the folder of a model"),
     "{}/none": (4, "none: No such file or directory"),
     "{}": (4, "no config.json in this folder"),
 }

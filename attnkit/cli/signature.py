@@ -1,0 +1,166 @@
+"""What a tool is for Python: its signature, with the types that callers may pass, and the stub of the package.
+
+`python -m attnkit.cli.signature > attnkit/__init__.pyi` writes the stub, which editors and type checkers read.
+"""
+
+import inspect
+import json
+import keyword
+import sys
+from collections.abc import Callable, Mapping
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from attnkit.cli import options
+from attnkit.cli.options import Flag
+
+if TYPE_CHECKING:
+    from attnkit.cli.tool import Tool
+
+# of the flags of all tools, those that a caller may pass, with their types and defaults
+PYTHON_FLAGS: Mapping[str, tuple[Any, Any]] = {
+    "only": (tuple[str, ...], None),
+    "dtype": (str, None),
+    "check_finite": (bool, False),
+}
+OPERAND_TYPES: Mapping[str | None, str] = {
+    "tensor": "TensorLike",
+    "ids": "TensorLike",
+    "attended": "TensorLike",
+    "image": "TensorLike",
+    "memory": "TensorLike | Mapping[str, Array]",
+    "tensors": "Mapping[str, Array] | Record | Path",
+    "patches": "Mapping[str, Array] | str",
+    "words": "Sequence[str] | Path",
+    "tokenizer": "Tokenizer | Path",
+    "model": "Checkpoint | Path",
+}
+INPUT_TYPES = {
+    "[INPUT]": "TensorLike",
+    "[PART]...": "Sequence[Record | Path] | Record | Path",
+    "[TEXT]...": "str | Sequence[str] | Record",
+    "[INPUT | TEXT...]": "str | Sequence[str] | TensorLike",
+}
+HEADER = '''"""The Transformer as Unix tools: the tools as typed functions. Made by python -m attnkit.cli.signature."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from attnkit import formats as formats
+from attnkit import model as model
+from attnkit.checkpoints import Checkpoint
+from attnkit.record import Record as Record
+from attnkit.tokenizers import Tokenizer
+
+__version__: str
+TOOLS: tuple[str, ...]
+
+Array = np.ndarray[Any, Any]
+Path = str | os.PathLike[str]
+TensorLike = Record | Array | np.generic | float | Sequence[Any] | Path
+DType = Literal[
+    %DTYPES%
+]
+'''
+
+
+class TypeName(str):
+    """A type of a signature by its name, shown without quotes."""
+
+    __repr__ = str.__str__
+
+
+def make_signature(tool: "Tool") -> inspect.Signature:
+    """Return the signature of a tool for Python: its input, its own parameters, and those of all tools."""
+    item, *own = inspect.signature(tool.function).parameters.values()
+    hints = tool.hints
+    parameters = [
+        inspect.Parameter(
+            item.name,
+            inspect.Parameter.POSITIONAL_ONLY,
+            default=None if NoneType in get_args(hints.get(item.name)) else inspect.Parameter.empty,
+            annotation=input_type(tool, hints.get(item.name)),
+        )
+    ]
+    parameters += [keyword_parameter(one.name, tool.flags[one.name], one.default, hints[one.name]) for one in own]
+    parameters += [
+        keyword_parameter(name, options.COMMON[name], default, hint)
+        for name, (hint, default) in PYTHON_FLAGS.items()
+        if name not in tool.flags
+    ]
+    return inspect.Signature(parameters, return_annotation=TypeName(result_type(hints.get("return"))))
+
+
+def keyword_parameter(name: str, flag: Flag, default: Any, hint: Any) -> inspect.Parameter:
+    """Return the keyword of a flag; a name that Python does not keep for itself loses its underscore."""
+    plain = name.rstrip("_")
+    return inspect.Parameter(
+        name if keyword.iskeyword(plain) else plain,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=value_type(flag, hint, default),
+    )
+
+
+def input_type(tool: "Tool", hint: Any) -> TypeName:
+    """Return the type of what a tool takes first."""
+    name = INPUT_TYPES.get(tool.operand, "Any")
+    return TypeName(f"{name} | None" if NoneType in get_args(hint) else name)
+
+
+def value_type(flag: Flag, hint: Any, default: Any) -> TypeName:
+    """Return the type of what a caller may pass for a flag.
+
+    >>> value_type(options.integer("width", 1), int | None, None), value_type(options.choice("", ("a", "b")), str, "a")
+    (int | None, Literal["a", "b"])
+    """
+    name = OPERAND_TYPES[flag.load] if flag.load else plain_type(flag, hint)
+    return TypeName(f"{name} | None" if default is None else name)
+
+
+def plain_type(flag: Flag, hint: Any) -> str:
+    """Return the type of a value that names no file: a caller may pass a list for a tuple, or the text of a flag."""
+    if flag.choices == options.DTYPES:
+        return "DType"
+    if flag.choices:
+        return f"Literal[{', '.join(map(json.dumps, flag.choices))}]"
+    base = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    kinds = [one for one in get_args(base) if one is not NoneType] if NoneType in get_args(base) else [base]
+    kind = kinds[0]
+    if get_origin(kind) is tuple or kind is tuple:
+        element = get_args(kind)[0].__name__ if get_args(kind) else "str"
+        return "Sequence[str] | str" if element == "str" else f"Sequence[{element}] | {element} | str"
+    return str(getattr(kind, "__name__", "Any"))
+
+
+def result_type(hint: Any) -> str:
+    """Return the type of a tool's result."""
+    return " | ".join(one.__name__ for one in get_args(hint) or [hint])
+
+
+def write_stub(functions: Mapping[str, Callable[..., Any]]) -> str:
+    """Return the text of a stub that declares functions by their signatures."""
+    parts = [HEADER.replace("%DTYPES%", ", ".join(map(json.dumps, options.DTYPES)))]
+    for name, function in functions.items():
+        signature = inspect.signature(function)
+        first, *rest = signature.parameters.values()
+        lines = [f"def {name}(", f"    {declare(first)},", "    /,", "    *,"]
+        lines += [f"    {declare(one)}," for one in rest]
+        parts.append("\n".join([*lines, f") -> {signature.return_annotation}: ..."]))
+    return "\n".join(parts) + "\n"
+
+
+def declare(parameter: inspect.Parameter) -> str:
+    """Return a parameter as source code."""
+    default = parameter.default
+    text = json.dumps(default) if isinstance(default, str) else repr(default)
+    return f"{parameter.name}: {parameter.annotation}" + ("" if default is parameter.empty else f" = {text}")
+
+
+if __name__ == "__main__":
+    import attnkit
+
+    sys.stdout.write(write_stub({name: getattr(attnkit, name) for name in attnkit.TOOLS}))

@@ -1,0 +1,106 @@
+"""Which flags exclude or need each other: the same tables for the command line, for Python and in the help."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import commands
+from attnkit.cli import constraints, main
+from attnkit.errors import UsageError
+
+X = np.ones((2, 4))
+TERMS = [
+    (name, term)
+    for name in commands.TOOLS
+    for tool in [commands.find_tool(name)]
+    for row in itertools.chain(tool.exclusive, tool.requires, tool.one_of)
+    for term in row
+]
+
+
+@pytest.mark.parametrize(("name", "term"), sorted(set(TERMS)))
+def test_every_term_of_a_table_names_flags_and_values_that_exist(name, term):
+    tool = commands.find_tool(name)
+    known = tool.flags | tool.extra
+    flag, equals, values = term.partition("=")
+    names = [constraints.find_name(one, tool) for one in flag.split("|")]
+    assert set(names) <= set(known)
+    if equals:
+        assert set(values.split("|")) <= set(known[names[0]].choices)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call", "message"),
+    [
+        (
+            ["attend", "--params", "a.npz", "--seed", "1"],
+            lambda: attnkit.attend(X, params={"wq": X}, seed=1),
+            "--params: cannot be combined with --seed",
+        ),
+        (
+            ["attend", "--layer", "encoder.0"],
+            lambda: attnkit.attend(X, layer="encoder.0"),
+            "--layer: needs --model DIR",
+        ),
+        (["attend", "--seed", "0", "--model", "d"], lambda: attnkit.attend(X, seed=0, model="d"), "--model: cannot be"),
+        (["embed", "a"], lambda: attnkit.embed("a"), "needs --model DIR, --dim D, --one-hot or --table FILE"),
+        (
+            ["posenc", "--rotary-dim", "2"],
+            lambda: attnkit.posenc(X, rotary_dim=2),
+            "--rotary-dim: needs --kind rotary",
+        ),
+        (
+            ["posenc", "--kind", "t5", "--base", "10", "--table", "t"],
+            lambda: attnkit.posenc(X, kind="t5", base=10, table=X),
+            "--base: needs --kind sinusoidal or rotary",
+        ),
+        (["posenc", "--heads", "2"], lambda: attnkit.posenc(X, heads=2), "--heads: needs --kind rotary, alibi or t5"),
+        (
+            ["mask", "--causal", "--pad-id", "0"],
+            lambda: attnkit.mask(X, causal=True, pad_id=0),
+            "--pad-id: needs --padding",
+        ),
+        (
+            ["mask", "--causal", "--fill", "-1e9"],
+            lambda: attnkit.mask(X, causal=True, fill="-1e9"),
+            "--fill: needs --as additive",
+        ),
+        (
+            ["mask", "--causal", "--polarity", "ignore"],
+            lambda: attnkit.mask(X, causal=True, polarity="ignore"),
+            "--polarity: needs --with FILE",
+        ),
+        (
+            ["layernorm", "--kind", "rms", "--beta", "b"],
+            lambda: attnkit.layernorm(X, kind="rms", beta=np.ones(4)),
+            "--kind rms: cannot be combined with --beta",
+        ),
+        (
+            ["decode", "--beam", "2", "--emit", "probs", "--model", "d"],
+            lambda: attnkit.decode("a", beam=2, emit="probs", model="d"),
+            "--beam: cannot be combined with --emit logits or probs",
+        ),
+    ],
+    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else None,
+)
+def test_the_command_line_and_python_refuse_the_same(arguments, call, message, capfd):
+    assert main.main(arguments) == 2
+    assert capfd.readouterr().err.startswith(f"attnkit {arguments[0]}: {message}")
+    with pytest.raises(UsageError) as caught:
+        call()
+    assert str(caught.value).startswith(message)
+
+
+def test_a_flag_at_its_default_excludes_nothing():
+    assert attnkit.posenc(X, max_distance=128, heads=1, interleaved=False)["x"].shape == (2, 4)
+    assert attnkit.mask(X, causal=True, fill="-inf", polarity="attend")["mask"].shape == (2, 2)
+
+
+def test_the_help_states_the_tables(capfd):
+    assert main.main(["attend", "--help"]) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "--params, --model, --seed exclude each other" in shown
+    assert "--partial excludes --emit, --residual, --add, --strict" in shown
+    assert "--layer needs --model" in shown

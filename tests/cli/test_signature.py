@@ -1,0 +1,55 @@
+"""The tools as functions of Python: their signatures, help and the stub that type checkers read."""
+
+import inspect
+import pydoc
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import commands
+from attnkit.cli import options
+from attnkit.cli.signature import PYTHON_FLAGS, write_stub
+
+CALLS = runpy.run_path(str(Path(__file__).parent / "typed_calls.py"))
+PACKAGE = Path(attnkit.__file__).parent
+
+
+def test_the_stub_declares_every_tool_as_it_is():
+    functions = {name: getattr(attnkit, name) for name in attnkit.TOOLS}
+    assert (PACKAGE / "__init__.pyi").read_text() == write_stub(functions)
+
+
+@pytest.mark.parametrize("name", attnkit.TOOLS)
+def test_a_tool_is_a_function_with_the_names_and_defaults_of_its_flags(name):
+    function, tool = getattr(attnkit, name), commands.find_tool(name)
+    assert inspect.isfunction(function) and function.__name__ == name
+    parameters = dict(list(inspect.signature(function).parameters.items())[1:])
+    flags = [options.flag_name(parameter) for parameter in parameters]
+    assert flags == [*map(options.flag_name, dict.fromkeys([*tool.flags, *PYTHON_FLAGS]))]
+    for flag, default in tool.defaults.items():
+        assert parameters.get(flag, parameters.get(flag.rstrip("_"))).default is default
+    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters.values())
+
+
+def test_help_shows_types_defaults_and_choices():
+    page = pydoc.plain(pydoc.render_doc(attnkit.attend))
+    assert "heads: int = 1" in page and "model: Checkpoint | Path | None = None" in page
+    assert 'align: Literal["top-left", "bottom-right"] | None = None' in page and "-> Record" in page
+    assert "Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V" in page and "\b" not in page
+
+
+def test_calls_that_a_type_checker_accepts_run(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(6.0).reshape(2, 3))
+    assert list(CALLS["attend_in_a_pipeline"]()) == ["x", "weights"]
+    shapes = [record["x"].shape for record in CALLS["pass_files_arrays_and_records"](str(tmp_path / "x.npy"))]
+    assert shapes == [(2, 3)] * 5
+
+
+def test_a_call_from_python_imports_no_typer():
+    code = "import sys, attnkit; attnkit.attend([[1.0, 2.0]]); print('typer' in sys.modules, 'rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"

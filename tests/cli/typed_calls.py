@@ -1,0 +1,41 @@
+"""Calls of the tools as a user writes them: mypy reads this file as strictly as the package, and the tests run it.
+
+Each `type: ignore` is a mistake that a type checker must report: one that it does not is an error of its own.
+"""
+
+import pathlib
+
+import numpy as np
+
+import attnkit
+from attnkit import Record
+
+
+def attend_in_a_pipeline() -> Record:
+    """Chain tools; what each gives is a record for the next."""
+    record = attnkit.embed("The cat sat", dim=8, seed=1)
+    record = attnkit.posenc(record, kind="sinusoidal")
+    return attnkit.attend(record, heads=2, causal=True, window=(1, 0), keep=["weights"], only=("x", "weights"))
+
+
+def pass_files_arrays_and_records(file: str) -> list[Record]:
+    """Pass an operand as an array, a record, or the name of a file."""
+    x = np.arange(6.0).reshape(2, 3)
+    return [
+        attnkit.layernorm(x, gamma=np.ones(3), dtype="float32"),
+        attnkit.attend(Record({"x": x}), memory=Record({"x": x}), scale=1),
+        attnkit.ffn(file, hidden=4),
+        attnkit.ffn(pathlib.Path(file), hidden=4, activation="gelu"),
+        attnkit.merge([attnkit.attend(x, partial=True)], join=True),
+    ]
+
+
+def make_mistakes() -> None:
+    """Make the mistakes that a type checker reports before the program runs."""
+    x = np.zeros((2, 3))
+    attnkit.attend(x, haeds=2)  # type: ignore[call-arg]
+    attnkit.attend(x, heads="two")  # type: ignore[arg-type]
+    attnkit.attend(x, align="left")  # type: ignore[arg-type]
+    attnkit.posenc(x, kind="rotery")  # type: ignore[arg-type]
+    attnkit.layernorm()  # type: ignore[call-arg]
+    attnkit.attend(x).softmax()  # type: ignore[attr-defined]
