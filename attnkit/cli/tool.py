@@ -103,12 +103,13 @@ class Tool:
         item  a record, an array, the texts of a tool that takes text, or the name of a file as on a command line
         """
         parameters, common = self._parse_values(values)
-        constraints.check_flags(self, parameters)
-        if paths := self._paths(item):
-            return Stage(self, parameters, common | {"format": "json"}, operands=paths).result()
-        item = self._item(item)
-        if item is None and self.operand == INPUT and not self.alone(parameters):
+        paths = self._paths(item)
+        item = None if paths else self._item(item)
+        if item is None and not paths and self.operand == INPUT and not self.alone(parameters):
             raise UsageError(f"{self.name} needs a record or an array")
+        constraints.check_flags(self, parameters)
+        if paths:
+            return Stage(self, parameters, common | {"format": "json"}, operands=paths).result()
         with replace_together():
             return Stage(self, parameters, common).apply(item)
 
