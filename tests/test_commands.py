@@ -653,6 +653,11 @@ class TestCommon:
         with pytest.raises(AttributeError, match="has no attribute 'missing'"):
             model.missing  # noqa: B018
 
+    def test_a_star_import_has_every_name(self):
+        names: dict[str, object] = {}
+        exec("from attnkit.model import *", names)
+        assert {"attention", "tiled_attention", "merge_partial_attention", "weight_stats", "KVCache"} <= {*names}
+
     def test_integers_compute_in_float64(self):
         assert attnkit.layernorm(of([[1, 2]]))["x"].dtype == np.float64
 

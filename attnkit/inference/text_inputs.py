@@ -87,9 +87,16 @@ def tokenize(
 
 
 def require_unicode(texts: Sequence[str] | str | None) -> list[str]:
-    """Return texts, once each is checked to be Unicode."""
+    """Return texts; DataError for one with half of a surrogate pair, or with a byte that was not UTF-8.
+
+    >>> require_unicode("café"), require_unicode(None)
+    (['café'], [])
+    """
     strings = [texts] if isinstance(texts, str) else texts or []
-    return [decode_text(text.encode("utf-8", "surrogateescape"), "TEXT") for text in strings]
+    try:
+        return [decode_text(text.encode("utf-8", "surrogateescape"), "TEXT") for text in strings]
+    except UnicodeEncodeError as error:  # from Python; a command line has no other surrogates
+        raise DataError(f"not Unicode text (character {error.start})", "TEXT") from None
 
 
 def pad_batch(tokens: list[list[str]], ids: list[list[int]], pad: int, padding: str, batch: bool) -> EncodedInputs:

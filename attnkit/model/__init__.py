@@ -76,7 +76,9 @@ def __getattr__(name: str) -> Any:
     """Return a name of whole_models.py, imported on first use, since a single operation does not need it."""
     from importlib import import_module
 
-    models = None if name.startswith("_") else import_module("attnkit.model.whole_models")
+    models = None if name.startswith("_") and name != "__all__" else import_module("attnkit.model.whole_models")
+    if name == "__all__":  # of `from attnkit.model import *`
+        return sorted(name for name in {**globals(), **vars(models)} if not name.startswith("_"))
     if not hasattr(models, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(models, name)
