@@ -89,7 +89,7 @@ class Record:
     asked: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
 
     def __getitem__(self, name: str) -> Array:
-        """The tensor of that name; DataError lists the names there are."""
+        """Return the array of that name; DataError lists the names of the record."""
         if name not in self.tensors:
             raise DataError(f"no tensor {name[:100]!r} (there is {join_names(self.tensors)})")
         return self.tensors[name]
@@ -111,12 +111,12 @@ class Record:
         return f"<Record: {tensors}>"
 
     def axes_of(self, name: str) -> tuple[str, ...]:
-        """The axis names of a tensor; the usual ones of its rank where it carries none."""
+        """Return the axis names of a tensor; the default ones of its rank if it has none."""
         rank = self[name].ndim
         return self.axes.get(name) or DEFAULT_AXES.get(rank) or tuple(f"axis{i}" for i in range(rank))
 
     def labels_of(self, name: str, dimension: int) -> Labels | None:
-        """The labels along one dimension of a tensor, None where there are none."""
+        """Return the labels along one dimension of a tensor, None if it has none."""
         return self.labels.get(self.axes_of(name)[dimension])
 
     def get(self, name: str) -> Array | None:
@@ -148,7 +148,7 @@ class Record:
         )
 
     def fitting(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        """The axis names of a tensor for a result of its rank; an axis whose size changed is `model`, unlabelled."""
+        """Return the axis names for a result of this shape; an axis whose size changed is `model`, unlabelled."""
         axes, before = self.axes_of(name), self[name].shape
         if len(shape) != len(before):
             return DEFAULT_AXES.get(len(shape)) or tuple(f"axis{i}" for i in range(len(shape)))
@@ -161,22 +161,22 @@ class Record:
         labels: Mapping[str, Labels] | None = None,
         formulas: Mapping[str, str] | None = None,
     ) -> "Record":
-        """A new record with these tensors added or replaced, and the rest untouched."""
-        kept = {name: names for name, names in self.axes.items() if name not in tensors}
+        """Return a new record with these arrays added or replaced, and the rest untouched."""
+        remaining = {name: names for name, names in self.axes.items() if name not in tensors}
         return replace(
             self,
             tensors={**self.tensors, **tensors},
-            axes=kept | {name: tuple(names) for name, names in (axes or {}).items()},
+            axes=remaining | {name: tuple(names) for name, names in (axes or {}).items()},
             labels={**self.labels, **(labels or {})},
             formulas={**self.formulas, **(formulas or {})},
         )
 
     def joined(self, other: "Record") -> "Record":
-        """This record with the tensors, labels and formulas of another one behind its own."""
+        """Return this record with the tensors, labels and formulas of another one after its own."""
         return self.put(other.tensors, other.axes, other.labels, other.formulas)
 
     def only(self, names: Sequence[str]) -> "Record":
-        """A new record of just these tensors, in this order, with the labels their axes use."""
+        """Return a new record of just these tensors, in this order, with the labels their axes use."""
         tensors = {name: self[name] for name in names}
         axes = {name: self.axes[name] for name in names if name in self.axes}
         used = {axis for name in names for axis in self.axes_of(name)}
@@ -184,22 +184,22 @@ class Record:
         return replace(self, tensors=tensors, axes=axes, labels=labels, asked=())
 
     def without(self, names: Collection[str]) -> "Record":
-        """A new record without these tensors, and without the labels that only their axes use."""
+        """Return a new record without these tensors, and without the labels that only their axes use."""
         gone = [name for name in names if name in self.tensors]
         if not gone:
             return self
-        kept = [name for name in self.tensors if name not in gone]
-        used = {axis for name in kept for axis in self.axes_of(name)}
+        remaining = [name for name in self.tensors if name not in gone]
+        used = {axis for name in remaining for axis in self.axes_of(name)}
         idle = {axis for name in gone for axis in self.axes_of(name)} - used
         return replace(
             self,
-            tensors={name: self.tensors[name] for name in kept},
+            tensors={name: self.tensors[name] for name in remaining},
             axes={name: axes for name, axes in self.axes.items() if name not in gone},
             labels={axis: labels for axis, labels in self.labels.items() if axis not in idle},
         )
 
     def checked(self) -> "Record":
-        """This record, once axes and labels are known to fit the shapes (DataError says which does not)."""
+        """Return this record; DataError if axis names or labels do not fit the shape of a tensor."""
         for name, names in self.axes.items():
             if len(names) != self[name].ndim:
                 shape = self[name].shape
@@ -223,7 +223,7 @@ class Record:
 
 
 def shared_labels(labels: Labels | None) -> list[str]:
-    """Labels that hold for every row of a batch; none where there are none, or each row has its own.
+    """Return the labels that all rows of a batch share; [] if there are none, or each row has its own.
 
     >>> shared_labels(["a", "b"]), shared_labels([["a"], ["b"]])
     (['a', 'b'], [])
@@ -232,7 +232,7 @@ def shared_labels(labels: Labels | None) -> list[str]:
 
 
 def row_labels(labels: Labels | None, row: int) -> list[str]:
-    """The labels of one row of a batch, which may be those of all; none where there are none.
+    """Return the labels of one row of a batch, its own or the shared ones; [] if there are none.
 
     >>> row_labels([["a"], ["b"]], 1), row_labels(["a", "b"], 1), row_labels([["a"]], 7)
     (['b'], ['a', 'b'], [])
@@ -243,10 +243,10 @@ def row_labels(labels: Labels | None, row: int) -> list[str]:
 
 
 def join_names(names: Mapping[str, Any] | Sequence[str], most: int = 10) -> str:
-    """Names for an error message: the first ten of them, the first 60 characters of each.
+    """Join names for an error message: the first ten of them, the first 60 characters of each.
 
     >>> join_names(["x", "mask"])
     'x, mask'
     """
-    shown = ", ".join(str(name)[:60] for name in list(names)[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "") if names else "none"
+    text = ", ".join(str(name)[:60] for name in list(names)[:most])
+    return text + (f" and {len(names) - most} more" if len(names) > most else "") if names else "none"
