@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.stage import Records, Stage, cast_x
 from attnkit.cli.tool import tool
@@ -30,57 +29,60 @@ class Pair:
     traces: bool = False
 
 
-def pairs(call: Stage, upstream: Records | None) -> Records:
-    """Feed: the records of A and of B, side by side."""
+def read_pairs(call: Stage, upstream: Records | None) -> Records:
+    """Read the records of A and of B as pairs."""
     if len(call.operands) != 2:
         raise UsageError(f"two files to compare, not {len(call.operands)}: attnkit diff A B")
-    return Records(None, together(call))
+    return Records(None, pair_records(call))
 
 
-def together(call: Stage) -> Iterator[Pair]:
-    """Record by record; a stream that ends before the other goes on with records of nothing."""
+def pair_records(call: Stage) -> Iterator[Pair]:
+    """Yield the records of two streams in pairs; the shorter stream continues with empty records."""
     name_a, name_b = call.operands
-    ours, first = call.read(name_a).items, call.source
-    theirs = call.read(name_b).items
-    only, dtype = call.common.pop("only", None), call.common.pop("dtype", None)  # of what is compared
+    records_a, first = call.read(name_a).items, call.source
+    records_b = call.read(name_b).items
+    only, dtype = (
+        call.common.pop("only", None),
+        call.common.pop("dtype", None),
+    )  # they apply to both records, not to the result
     while True:
-        a, b = next(ours, None), next(theirs, None)
+        a, b = next(records_a, None), next(records_b, None)
         if first is not None and first.digest():
             call.files[first.name] = first.digest()
         if a is None and b is None:
             return
         a, b = a or Record({}), b or Record({})
         if dtype:
-            a, b = (cast_x(one, dtype) if "x" in one else one for one in (a, b))
+            a, b = (cast_x(record, dtype) if "x" in record else record for record in (a, b))
         yield Pair(a.only(only), b.only(only)) if only else Pair(a, b, are_traces(a, b))
 
 
 def are_traces(a: Record, b: Record) -> bool:
-    """Whether all the names of two records are stages of a model, and some of them stages of both."""
-    return all(STAGE.fullmatch(name) for one in (a, b) for name in one) and any(name in b for name in a)
+    """Return whether all names of two records are stages of a model, and they share at least one."""
+    return all(STAGE.fullmatch(name) for record in (a, b) for name in record) and any(name in b for name in a)
 
 
 @tool(
     operand="A B",
-    feed=pairs,
-    view=lambda record, call, look: told(record, look),
+    feed=read_pairs,
+    view=lambda record, call, look: render_verdicts(record),
     status=lambda record, call: int(record["differing"].any()),
-    numeric=lambda given: False,
+    numeric=lambda parameters: False,
     eyes=True,
 )
 def diff(
     pair: Pair,
     *,
-    rtol: Annotated[float, options.number("relative difference that counts as none", least=0)] = 0.0,
-    atol: Annotated[float, options.number("absolute difference that counts as none", least=0)] = 0.0,
+    rtol: Annotated[float, options.number("relative difference to tolerate", least=0)] = 0.0,
+    atol: Annotated[float, options.number("absolute difference to tolerate", least=0)] = 0.0,
 ) -> Record:
     """Compare two tensors, records or traces: exit code 0 when they are the same, 1 when they differ.
 
     Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. For every tensor:
-    how many numbers differ, where the largest absolute and relative differences are, by their labels, and the
-    cosine of the angle between the two. Dtypes, labels and histories are not compared. -f json gives the
-    figures to a script. Of two traces, as encode --trace writes them, the stages that both have are compared in
-    their order, up to the first that differs.
+    how many numbers differ, the labels and sizes of the largest absolute and relative differences, and the cosine
+    similarity. Dtypes, labels and histories are not compared. -f json prints the figures for a script. Of two
+    traces, as encode --trace writes them, the stages of both are compared in their order, up to the first that
+    differs.
 
     \b
     Example:
@@ -90,99 +92,106 @@ def diff(
         raise UsageError(f"takes a Pair of records, not {type(pair).__name__}")
     a, b = pair.a, pair.b
     if pair.traces:
-        return compared_traces(a, b, rtol, atol)
+        return compare_traces(a, b, rtol, atol)
     names = [*a.tensors, *(name for name in b.tensors if name not in a.tensors)]
-    rows = {name: compared(a, b, name, rtol, atol) for name in names}
-    return figured(rows, {name: row["verdict"] for name, row in rows.items()})
+    rows = {name: compare_tensors(a, b, name, rtol, atol) for name in names}
+    return make_report(rows, {name: row["verdict"] for name, row in rows.items()})
 
 
-def compared_traces(a: Record, b: Record, rtol: float, atol: float) -> Record:
-    """The stages of both traces up to the first that differs, and what there is to say of the others."""
+def compare_traces(a: Record, b: Record, rtol: float, atol: float) -> Record:
+    """Compare the stages of both traces up to the first that differs; summarize the others."""
     shared = [name for name in a if name in b]
     rows: dict[str, dict[str, Any]] = {}
     for name in shared:
-        rows[name] = compared(a, b, name, rtol, atol)
+        rows[name] = compare_tensors(a, b, name, rtol, atol)
         if rows[name]["differing"]:
             break
-    same = [name for name, row in rows.items() if not row["differing"]]
-    told = {}
-    if same:
-        largest = max(rows[name]["max_abs"] for name in same)
-        within = f", largest difference {largest:.3g}" if largest else ""
-        what = "all the same" if len(same) == len(shared) else f"the same up to {same[-1]}"
-        told[f"{what} ({counted(len(same))}{within})"] = ""
-    told |= {name: row["verdict"] for name, row in rows.items() if row["differing"]}
+    verdicts = summarize_equal(rows, len(shared))
+    verdicts |= {name: row["verdict"] for name, row in rows.items() if row["differing"]}
     if later := len(shared) - len(rows):
-        told[f"{counted(later, 'later ')} not compared; --only NAME compares one"] = ""
-    for which, ours, other in (("A", a, b), ("B", b, a)):
-        if alone := [name for name in ours if name not in other]:
-            told[f"only in {which}"] = join_names(alone)
-    return figured(rows, told)
+        verdicts[f"{count_stages(later, 'later ')} not compared; --only NAME compares one"] = ""
+    for side, record, other in (("A", a, b), ("B", b, a)):
+        if alone := [name for name in record if name not in other]:
+            verdicts[f"only in {side}"] = join_names(alone)
+    return make_report(rows, verdicts)
 
 
-def counted(number: int, kind: str = "") -> str:
-    """A number of stages.
+def summarize_equal(rows: dict[str, dict[str, Any]], count: int) -> dict[str, str]:
+    """Return the verdict on the stages that are the same, among this many of both traces; none where there are none."""
+    same = [name for name, row in rows.items() if not row["differing"]]
+    if not same:
+        return {}
+    largest = max(rows[name]["max_abs"] for name in same)
+    within = f", largest difference {largest:.3g}" if largest else ""
+    extent = "all the same" if len(same) == count else f"the same up to {same[-1]}"
+    return {f"{extent} ({count_stages(len(same))}{within})": ""}
 
-    >>> counted(1), counted(2, "later ")
+
+def count_stages(number: int, kind: str = "") -> str:
+    """Return a number of stages in words.
+
+    >>> count_stages(1), count_stages(2, "later ")
     ('1 stage', '2 later stages')
     """
     return f"{number} {kind}stage{'s' * (number != 1)}"
 
 
-def figured(rows: dict[str, dict[str, Any]], told: dict[str, str]) -> Record:
-    """The record of the figures of every tensor compared; what there is to tell goes with it as formulas."""
+def make_report(rows: dict[str, dict[str, Any]], verdicts: dict[str, str]) -> Record:
+    """Return the record of the figures of every tensor compared, with the verdicts as its formulas."""
     figures = {figure: np.array([row[figure] for row in rows.values()], dtype=np.float64) for figure in FIGURES}
     figures["differing"] = figures["differing"].astype(np.int64)
-    return Record(figures, dict.fromkeys(FIGURES, ("tensor",)), {"tensor": list(rows)}, formulas=told)
+    return Record(figures, dict.fromkeys(FIGURES, ("tensor",)), {"tensor": list(rows)}, formulas=verdicts)
 
 
-def compared(a: Record, b: Record, name: str, rtol: float, atol: float) -> dict[str, Any]:
-    """How the tensors of one name differ: the figures, and a sentence."""
+def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -> dict[str, Any]:
+    """Compare the tensors of one name: return their figures, and a verdict in a sentence."""
     if name not in a or name not in b:
         size = (a if name in a else b)[name].size
-        return incomparable(size, f"only in {'A' if name in a else 'B'}")
+        return report_incomparable(size, f"only in {'A' if name in a else 'B'}")
     x, y = a[name], b[name]
     if x.shape != y.shape:
-        return incomparable(max(x.size, y.size), f"shape {x.shape} in A, {y.shape} in B")
-    whole = x.dtype.kind in "iu" and y.dtype.kind in "iu"  # a long double holds every 64-bit integer
-    wide: Any = np.longdouble if whole else np.float64
-    left, right = (one.astype(wide).ravel() for one in (x, y))
+        return report_incomparable(max(x.size, y.size), f"shape {x.shape} in A, {y.shape} in B")
+    is_integer = x.dtype.kind in "iu" and y.dtype.kind in "iu"  # a long double holds every 64-bit integer
+    wide: Any = np.longdouble if is_integer else np.float64
+    left, right = (array.astype(wide).ravel() for array in (x, y))
     with np.errstate(all="ignore"):
         equal = (x == y).ravel() | (np.isnan(left) & np.isnan(right))
-        apart = np.where(equal, 0.0, np.abs(left - right))
-        relative = np.where(equal, 0.0, apart / np.abs(right))
-        near = (apart <= atol + rtol * np.abs(right)) & np.isfinite(left) & np.isfinite(right)
-        cosine = 1.0 if equal.all() else cosine_of(left, right)
+        absolute = np.where(equal, 0.0, np.abs(left - right))
+        relative = np.where(equal, 0.0, absolute / np.abs(right))
+        near = (absolute <= atol + rtol * np.abs(right)) & np.isfinite(left) & np.isfinite(right)
+        cosine = 1.0 if equal.all() else cosine_similarity(left, right)
     differing = ~equal & ~(near if rtol or atol else False)
     figures = {
         "differing": int(differing.sum()),
-        "max_abs": float(apart.max(initial=0)),
+        "max_abs": float(absolute.max(initial=0)),
         "max_rel": float(relative.max(initial=0)),
         "cosine": cosine,
     }
-    return figures | {"verdict": verdict(a, b, name, apart, relative, differing, figures)}
+    return figures | {"verdict": describe_difference(a, b, name, absolute, relative, differing, figures)}
 
 
-def cosine_of(left: Array, right: Array) -> float:
-    """The cosine of the angle between two vectors: NaN where one is not finite, 0 where one is 0.
+def cosine_similarity(left: Array, right: Array) -> float:
+    """Return the cosine similarity of two vectors: (N), (N) -> scalar; NaN where one is not finite, 0 where one is 0.
 
-    >>> cosine_of(np.array([3.0, 4.0]), np.array([6.0, 8.0])), cosine_of(np.array([1e300]), np.array([-1e300]))
-    (1.0, -1.0)
+    >>> cosine_similarity(np.array([3.0, 4.0]), np.array([6.0, 8.0]))
+    1.0
+    >>> cosine_similarity(np.array([1e300]), np.array([-1e300]))
+    -1.0
     """
-    scaled = [one / max(np.abs(one).max(initial=0), np.finfo(one.dtype).tiny) for one in (left, right)]
+    scaled = [x / max(np.abs(x).max(initial=0), np.finfo(x.dtype).tiny) for x in (left, right)]
     norms = np.linalg.norm(scaled[0]) * np.linalg.norm(scaled[1])
     return float(np.clip(scaled[0] @ scaled[1] / norms, -1, 1)) if norms else 0.0
 
 
-def incomparable(size: int, why: str) -> dict[str, Any]:
-    """The figures of tensors that cannot be compared number by number: all of them differ."""
-    return {"differing": max(size, 1), "max_abs": np.nan, "max_rel": np.nan, "cosine": np.nan, "verdict": why}
+def report_incomparable(size: int, verdict: str) -> dict[str, Any]:
+    """Return the figures of tensors that cannot be compared number by number: all numbers differ."""
+    return {"differing": max(size, 1), "max_abs": np.nan, "max_rel": np.nan, "cosine": np.nan, "verdict": verdict}
 
 
-def verdict(
-    a: Record, b: Record, name: str, apart: Array, relative: Array, differing: Array, figures: dict[str, Any]
+def describe_difference(
+    a: Record, b: Record, name: str, absolute: Array, relative: Array, differing: Array, figures: dict[str, Any]
 ) -> str:
-    """What there is to say of one tensor, in a line."""
+    """Return the verdict on one tensor in a line."""
     x, y = a[name], b[name]
     kinds = f"shape {x.shape}" + (f", {x.dtype} and {y.dtype}" if x.dtype != y.dtype else f", {x.dtype}")
     if not figures["differing"]:
@@ -191,38 +200,39 @@ def verdict(
 
     def at(index: int) -> str:
         where = tuple(int(i) for i in np.unravel_index(index, x.shape))
-        return f"{place(a, name, where)} {told_apart(x[where], y[where])}"
+        return f"{format_element(a, name, where)} {format_pair(x[where], y[where])}"
 
-    first, worst, odd = (
-        int(np.argmax(one)) for one in (differing, ranked(apart, differing), ranked(relative, differing))
+    ranked = (differing, rank_differences(absolute, differing), rank_differences(relative, differing))
+    first, worst, worst_relative = (int(np.argmax(array)) for array in ranked)
+    elsewhere = (
+        "" if worst_relative == worst else f"; worst relative at {at(worst_relative)}: {relative[worst_relative]:.3g}"
     )
-    elsewhere = "" if odd == worst else f"; worst relative at {at(odd)}: {relative[odd]:.3g}"
     return (
         f"{figures['differing']} of {x.size} differ ({kinds}), first at {at(first)}; "
-        f"worst at {at(worst)}: {apart[worst]:.3g} absolute, {relative[worst]:.3g} relative{elsewhere}; "
+        f"worst at {at(worst)}: {absolute[worst]:.3g} absolute, {relative[worst]:.3g} relative{elsewhere}; "
         f"cosine {figures['cosine']:.9g}"
     )
 
 
-def ranked(differences: Array, differing: Array) -> Array:
-    """The differences that count, so that argmax finds the worst; NaN beside a number is the worst of all."""
+def rank_differences(differences: Array, differing: Array) -> Array:
+    """Return the differences for argmax: -1 within the tolerance, infinity where one number is NaN."""
     return np.where(differing, np.where(np.isnan(differences), np.inf, differences), -1)
 
 
-def told_apart(x: Any, y: Any) -> str:
-    """Two numbers that differ, in as few digits as show it.
+def format_pair(x: Any, y: Any) -> str:
+    """Write two numbers that differ in the fewest digits that show the difference.
 
-    >>> told_apart(np.float16(0.1), np.float64(0.1))
+    >>> format_pair(np.float16(0.1), np.float64(0.1))
     '0.0999755859375 and 0.1'
     """
     short, full = f"{x!s} and {y!s}", f"{float(x)!r} and {float(y)!r}"
     return full if str(x) == str(y) else short
 
 
-def place(record: Record, name: str, index: tuple[int, ...]) -> str:
-    """An element by its axes and labels.
+def format_element(record: Record, name: str, index: tuple[int, ...]) -> str:
+    """Name an element by its axes and labels.
 
-    >>> place(Record({"x": np.zeros((2, 3))}, labels={"token": ["The", "cat"]}), "x", (1, 2))
+    >>> format_element(Record({"x": np.zeros((2, 3))}, labels={"token": ["The", "cat"]}), "x", (1, 2))
     "[token 1 'cat', model 2]"
     """
     parts = []
@@ -233,7 +243,7 @@ def place(record: Record, name: str, index: tuple[int, ...]) -> str:
     return f"[{', '.join(parts)}]"
 
 
-def told(record: Record, look: display.Style) -> str:
-    """A line a tensor, or what else there is to tell."""
+def render_verdicts(record: Record) -> str:
+    """Render the verdicts of a comparison, a line each."""
     lines = [f"{name}: {sentence}" if sentence else name for name, sentence in record.formulas.items()]
     return "\n".join(escaped(line) for line in lines)
