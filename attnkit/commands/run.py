@@ -12,8 +12,8 @@ from attnkit.errors import FileError, UsageError
 from attnkit.record import Record
 
 
-def script(call: Stage) -> str:
-    """The pipeline of a run: its argument, or the file of -f."""
+def read_pipeline(call: Stage) -> str:
+    """Read the text of the pipeline: the argument, or the file of -f."""
     file = call.extra.get("file")
     if file is None:
         if len(call.operands) != 1:
@@ -23,9 +23,9 @@ def script(call: Stage) -> str:
         return operands.read_text(source)
 
 
-def pipeline_text(call: Stage, upstream: Records | None) -> Records:
-    """Feed: what comes out of the last stage; its own flags for output hold where run has none."""
-    calls = pipeline.parse_stages(script(call))
+def run_pipeline(call: Stage, upstream: Records | None) -> Records:
+    """Run the pipeline: return the results of the last stage, whose output flags apply where run has none."""
+    calls = pipeline.parse_stages(read_pipeline(call))
     if call.extra.get("file") and call.operands:
         calls[0].operands = call.operands
     call.extra["last"] = last = calls[-1]
@@ -35,20 +35,20 @@ def pipeline_text(call: Stage, upstream: Records | None) -> Records:
         make_folder(save)
     counts = [0] * len(calls)
 
-    def after(at: int, done: Stage, result: Result) -> None:
+    def after_stage(at: int, done: Stage, result: Result) -> None:
         counts[at] += 1
         if save:
-            keep(save, at, counts[at], done, result)
+            save_result(save, at, counts[at], done, result)
         if done is not last or call.common["format"] not in DISPLAY_FORMATS:
-            output.show_aside(done, result, asked=bool(call.extra.get("steps")))
+            output.show_aside(done, result, bool(call.extra.get("steps")))
 
-    flow = pipeline.chain_stages(calls, after)
+    flow = pipeline.chain_stages(calls, after_stage)
     call.common = last.common | {"format": output.format_for(last, flow.format)}
     format, items = last.settled(call.common["format"], flow.items)
     call.common["format"] = format
     for name in ("only", "dtype"):
-        call.common.pop(name, None)  # the last stage has done it
-    call.noted = True  # by the last stage
+        call.common.pop(name, None)  # the last stage applies it
+    call.noted = True  # the last stage prints the notes
     return Records(format, last.departing(items, format))
 
 
@@ -60,8 +60,8 @@ def make_folder(name: str) -> None:
         raise FileError(f"cannot write {name}: {error.strerror}") from None
 
 
-def keep(folder: str, at: int, count: int, call: Stage, result: Result) -> None:
-    """One result of one stage in a file of --save: 1-embed.npz, and 1-embed-2.npz for the second record."""
+def save_result(folder: str, at: int, count: int, call: Stage, result: Result) -> None:
+    """Write one result of a stage to the folder of --save: 1-embed.npz, and 1-embed-2.npz for the second record."""
     name = f"{at + 1}-{call.tool.name}" + (f"-{count}" if count > 1 else "")
     if isinstance(result, Record):
         path, data = Path(folder, f"{name}.npz"), formats.encode(result, "npz")
@@ -73,7 +73,7 @@ def keep(folder: str, at: int, count: int, call: Stage, result: Result) -> None:
 
 @tool(
     operand="PIPELINE",
-    feed=pipeline_text,
+    feed=run_pipeline,
     view=lambda record, call, look: output.render(call.extra["last"], record, look),
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
     extra={
@@ -86,13 +86,13 @@ def keep(folder: str, at: int, count: int, call: Stage, result: Result) -> None:
         "steps": options.switch("show a table after every stage on standard error"),
         "save": options.Flag("write every stage's record to a folder, as 1-embed.npz, 2-posenc.npz …", "DIR", str),
     },
-    numeric=lambda given: False,
+    numeric=lambda parameters: False,
 )
 def run(result: Any) -> Any:
-    """A whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.
+    """Run a whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.
 
-    Stages are parted by |, with quotes and # comments as in a shell, and hand tensors on in memory. The
-    result is, byte for byte, that of the same stages joined by a shell. With -f FILE an argument is the
+    Stages are separated by |, with quotes and # comments as in a shell, and pass tensors on in memory. The
+    result is, byte for byte, that of the same stages in a pipe of a shell. With -f FILE an argument is the
     INPUT of the first stage.
 
     \b
