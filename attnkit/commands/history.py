@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -16,21 +16,21 @@ from attnkit.cli.history import command_line
 from attnkit.cli.stage import Records, Result, Stage, read_records, stored_by
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
-from attnkit.record import Record
+from attnkit.record import Array, Record
 
-STREAMS = ("/dev/", "/proc/")  # where `<(…)` and descriptors are
-BESIDE = ("trace", "cache_out")  # flags whose file is written beside the result
-HERE = "/dev/fd/3"  # where a script has what goes on to the next command and is not the result
+STREAMS = ("/dev/", "/proc/")  # folders of `<(…)` and of file descriptors
+SIDE_OUTPUTS = ("trace", "cache_out")  # flags that write a file beside the result
+SIDE_PIPE = "/dev/fd/3"  # where a script writes a side output that the next command reads
 
 
-def recorded(call: Stage, upstream: Records | None) -> Records:
-    """Feed: the record of a file or of the stage before; a folder is none, and has no history."""
+def read_recorded(call: Stage, upstream: Records | None) -> Records:
+    """Read the record of a file or of the stage before; FileError for a folder, which has no history."""
     for name in filter(os.path.isdir, call.operands):
         raise FileError("Is a directory; a history is that of a record: attnkit history FILE", name)
     return read_records(call, upstream)
 
 
-@tool(feed=recorded, numeric=lambda given: False, prints=lambda given: True)
+@tool(feed=read_recorded, numeric=lambda parameters: False, prints=lambda parameters: True)
 def history(
     record: Record,
     *,
@@ -38,12 +38,12 @@ def history(
         bool, options.switch("run the commands again: exit code 0 when the result is equal bit for bit, 1 when not")
     ] = False,
 ) -> str:
-    """The commands that made a record, as a shell script; --replay runs them again.
+    """Print the commands that made a record as a shell script; with --replay, run them again.
 
-    Neither writes a file: the script gives the record on standard output, and what its commands wrote to other
-    files (--trace, --cache-out) goes to /dev/null. Where the first command read standard input, the script and
-    --replay read it from standard input too. Of a file that --trace or --cache-out has written, --replay compares
-    what these would write now. It reads regular files alone.
+    Neither writes a file: the script writes the record to standard output, and the side outputs of its commands
+    (--trace, --cache-out) to /dev/null. Where the first command read standard input, the script and --replay read
+    it from standard input too. For a file written by --trace or --cache-out, --replay compares what these would
+    write now. --replay reads only regular files.
 
     \b
     Example:
@@ -51,36 +51,41 @@ def history(
     """
     if not record.history:
         raise DataError("it carries no history (npy and bare JSON lists have none)")
-    parts = pipes(record)
+    parts = parse_history(record)
     if not replay:
-        return script(record, parts)
+        return write_script(record, parts)
     streams = [file for entry in record.history for file in entry.get("files", {}) if file.startswith(STREAMS)]
     if streams:
         raise DataError(f"it was made from {streams[0]}, a stream that cannot be read again")
-    parts[0].calls[0].common["format"] = "json"  # an input in npy would be followed in npy, which carries no history
-    with formats.regular_files_only():
-        problem = ""
-        for found in made_again(parts):
-            problem = difference(record, found)
-            if not problem:
-                many = "s" if len(record.history) > 1 else ""
-                return f"{len(record.history)} command{many} run again: equal bit for bit"
-    raise DifferentError(f"run again, {problem}")
+    return replay_history(record, parts)
 
 
 class Part(NamedTuple):
-    """A pipeline of the history, and the file beside its result in which it has what goes on; "" of the result."""
+    """A pipeline of the history, and the side output that the next part reads; "" where that is its result."""
 
     calls: list[Stage]
     beside: str
 
 
-def pipes(record: Record) -> list[Part]:
-    """The commands of a record as pipelines."""
+def replay_history(record: Record, parts: list[Part]) -> str:
+    """Run the parts of a history again; DifferentError where no result is equal to the record bit for bit."""
+    parts[0].calls[0].common["format"] = "json"  # with an npy input the output would be npy, which has no history
+    with formats.regular_files_only():
+        problem = ""
+        for result in run_parts(parts):
+            problem = find_difference(record, result)
+            if not problem:
+                plural = "s" if len(record.history) > 1 else ""
+                return f"{len(record.history)} command{plural} run again: equal bit for bit"
+    raise DifferentError(f"run again, {problem}")
+
+
+def parse_history(record: Record) -> list[Part]:
+    """Parse the commands of a record into pipelines; DataError where a part reads a file that no command wrote."""
     parts = [Part([], "")]
     for entry in record.history:
-        call, beside = called(entry["command"]), entry.get("beside", "")
-        if beside and beside not in written(call).values():
+        call, beside = parse_command(entry["command"]), entry.get("beside", "")
+        if beside and beside not in side_outputs(call).values():
             raise DataError(f"its history has {beside} written by a command that does not write it")
         parts[-1] = Part([*parts[-1].calls, call], beside)
         if beside:
@@ -88,11 +93,8 @@ def pipes(record: Record) -> list[Part]:
     return [part for part in parts if part.calls]
 
 
-def called(command: str) -> Stage:
-    """The stage that a command of the history is.
-
-    DataError where it is none, or has a flag that no command in a history has: one that writes its result to a file.
-    """
+def parse_command(command: str) -> Stage:
+    """Parse a command of the history into its stage; DataError where it is none, or writes its result to a file."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -100,7 +102,7 @@ def called(command: str) -> Stage:
     if words[:1] != ["attnkit"] or "\0" in command:
         raise DataError(f"its history has a command that is not attnkit's: {command}")
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # the help, where it asks for that
+        with contextlib.redirect_stdout(io.StringIO()):  # the help, where it has --help
             call = pipeline.parse_stage(words[1:])
     except UsageError as error:
         raise DataError(f"its history has a command that attnkit {__version__} refuses ({error}): {command}") from None
@@ -109,70 +111,75 @@ def called(command: str) -> Stage:
     return call
 
 
-def made_again(parts: list[Part]) -> Iterator[Result]:
-    """What the last of some pipelines makes, each going on from what the one before has made; nothing is written."""
+def run_parts(parts: list[Part]) -> Iterator[Result]:
+    """Run pipelines, each on the side output of the one before; yield the results of the last. Write no file."""
     upstream: Records | None = None
     for calls, beside in parts:
         files: dict[str, Record] = {}
         with stored_by(files.__setitem__):
-            made = pipeline.chain_stages(calls, upstream=upstream).items
+            results = pipeline.chain_stages(calls, upstream=upstream).items
             if not beside:
-                yield from made
+                yield from results
                 return
-            for _ in made:  # what it writes beside its result is there once it is done
+            for _ in results:  # the side output is complete at the end
                 pass
-        found = formats.round_trip(files[beside], formats.suffix_format(beside) or "json")
-        upstream = Records("json", iter([found]))
-    yield found
+        side_output = formats.round_trip(files[beside], formats.suffix_format(beside) or "json")
+        upstream = Records("json", iter([side_output]))
+    yield side_output
 
 
-def script(record: Record, parts: list[Part]) -> str:
-    """The history as a shell script: the pipeline, and the SHA-256 of every file it read.
+def write_script(record: Record, parts: list[Part]) -> str:
+    """Write the history as a shell script: the pipeline, and the SHA-256 of every file it read.
 
-    Every command is one that attnkit itself has made of the flags it found, each word of it quoted.
+    Every command is rebuilt from its parsed flags, and every word of it is quoted.
     """
-    lines = ["#!/bin/sh"]
-    versions = dict.fromkeys(entry["version"] for entry in record.history)
-    lines.append(f"# made by attnkit {escaped(', '.join(versions))}")
-    files = {file: digest for entry in record.history for file, digest in entry.get("files", {}).items()}
-    gone = " (a stream: it cannot be read again)"
-    lines += [f"# {escaped(f'{digest}  {file}')}{gone * file.startswith(STREAMS)}" for file, digest in files.items()]
     calls = [call for part in parts for call in part.calls]
-    if calls[0].stdin_readers():
-        lines.append("# reads standard input")
-    lines += [f"# without writing {escaped(path)}" for call in calls for path in written(call).values()]
+    comments = script_comments(record, calls)
     if record.history[0].get("files") and calls[0].tool.name != "embed":
         calls[0].common["format"] = "json"
     for call in calls[:-1]:
         if call.tool.eyes:
             call.common["format"] = "json"
-    stages = [spelled(call, beside * (call is calls[-1])) for calls, beside in parts for call in calls]
-    return "\n".join([*lines, " \\\n  | ".join(stages)])
+    stages = [script_command(call, beside * (call is calls[-1])) for calls, beside in parts for call in calls]
+    return "\n".join(["#!/bin/sh", *comments, " \\\n  | ".join(stages)])
 
 
-def written(call: Stage) -> dict[str, str]:
-    """The files that a command writes beside its result, by flag."""
-    return {name: call.parameters[name] for name in BESIDE if call.parameters.get(name) is not None}
+def script_comments(record: Record, calls: list[Stage]) -> list[str]:
+    """Return the comments of a script: versions, files read with their SHA-256, and what it reads and leaves out."""
+    versions = dict.fromkeys(entry["version"] for entry in record.history)
+    files = {file: digest for entry in record.history for file, digest in entry.get("files", {}).items()}
+    stream = " (a stream: it cannot be read again)"
+    return [
+        f"# made by attnkit {escaped(', '.join(versions))}",
+        *(f"# {escaped(f'{digest}  {file}')}{stream * file.startswith(STREAMS)}" for file, digest in files.items()),
+        *(["# reads standard input"] if calls[0].stdin_readers() else []),
+        *(f"# without writing {escaped(path)}" for call in calls for path in side_outputs(call).values()),
+    ]
 
 
-def spelled(call: Stage, beside: str) -> str:
-    """A command of the script, which writes no file: what goes on from one beside its result goes down the pipe."""
-    elsewhere = {name: HERE if path == beside else os.devnull for name, path in written(call).items()}
-    words = shlex.split(command_line(replace(call, parameters=call.parameters | elsewhere), None))
+def side_outputs(call: Stage) -> dict[str, str]:
+    """Return the files that a command writes beside its result, by flag."""
+    return {name: call.parameters[name] for name in SIDE_OUTPUTS if call.parameters.get(name) is not None}
+
+
+def script_command(call: Stage, beside: str) -> str:
+    """Return a command of the script that writes no file; a side output that the next command reads is piped to it."""
+    paths = {name: SIDE_PIPE if path == beside else os.devnull for name, path in side_outputs(call).items()}
+    words = shlex.split(command_line(replace(call, parameters=call.parameters | paths), None))
     if "format" in call.common:
         words[2:2] = ["-f", call.common["format"]]
     return shlex.join(words) + f" 3>&1 > {os.devnull}" * bool(beside)
 
 
-def difference(before: Record, after: Any) -> str:
-    """What differs between a record and the one its commands give now; "" when nothing does."""
+def find_difference(before: Record, after: Result) -> str:
+    """Describe the first difference between a record and the one its commands give now; "" where they are equal."""
     if not isinstance(after, Record):
         return "they print text"
     for then, now in zip(before.history, after.history, strict=False):
         for file, digest in then.get("files", {}).items():
             if now.get("files", {}).get(file) != digest:
                 return f"{file} is another file than it was (SHA-256 {digest[:12]}… then)"
-    a, b = (formats.round_trip(one, "json") for one in (before, after))
+    a, b = (formats.round_trip(record, "json") for record in (before, after))
     if list(a.tensors) != list(b.tensors):
         return f"there are other tensors: {', '.join(b.tensors)} (expected {', '.join(a.tensors)})"
     for name in a.tensors:
@@ -180,13 +187,18 @@ def difference(before: Record, after: Any) -> str:
         if (x.shape, x.dtype) != (y.shape, y.dtype):
             return f"{name} is {y.dtype} {y.shape} (expected {x.dtype} {x.shape})"
         if x.tobytes() != y.tobytes():
-            at = (
-                int(np.argmax(np.frombuffer(x.tobytes(), np.uint8) != np.frombuffer(y.tobytes(), np.uint8)))
-                // x.itemsize
-            )
-            index = "".join(f"[{i}]" for i in np.unravel_index(at, x.shape))
             versions = {entry["version"] for entry in before.history} - {__version__}
-            return f"{name} differs first at {index}" + (
-                f" (it was made by attnkit {', '.join(versions)})" if versions else ""
-            )
+            origin = f" (it was made by attnkit {', '.join(versions)})" if versions else ""
+            return f"{name} differs first at {first_different_index(x, y)}{origin}"
     return "" if a.labels == b.labels else "the labels differ"
+
+
+def first_different_index(x: Array, y: Array) -> str:
+    """Return the index of the first element that differs in its bytes, of arrays of one shape and dtype.
+
+    >>> first_different_index(np.array([[1, 2], [3, 4]]), np.array([[1, 2], [0, 4]]))
+    '[1][0]'
+    """
+    x_bytes, y_bytes = (np.frombuffer(array.tobytes(), np.uint8) for array in (x, y))
+    at = int(np.argmax(x_bytes != y_bytes)) // x.itemsize
+    return "".join(f"[{i}]" for i in np.unravel_index(at, x.shape))
