@@ -12,28 +12,21 @@ from attnkit.errors import DataError, UsageError
 from attnkit.formats.dtypes import check_empty
 from attnkit.formats.streams import name_errors
 from attnkit.inference import layers
-from attnkit.record import Array, Record
+from attnkit.record import Array, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 BIASES = ("alibi", "t5")
 KINDS = ("sinusoidal", "learned", "rotary", *BIASES)
-KINDS_OF_FLAG = {
-    "layout": ("sinusoidal",),
-    "base": ("sinusoidal", "rotary"),
-    "table": ("learned", "t5"),
-    "heads": ("rotary", *BIASES),
-    "rotary_dim": ("rotary",),
-    "interleaved": ("rotary",),
-    "cos": ("rotary",),
-    "sin": ("rotary",),
-    "max_distance": ("t5",),
-    "one_way": ("t5",),
+SINUSOIDS = {
+    "paper": "PE, PE(pos, 2i) = sin(pos / {base}^(2i/D)), PE(pos, 2i+1) = cos(same)",
+    "halves": "PE, PE(pos, i) = sin(pos / {base}^(2i/D)), PE(pos, i + D/2) = cos(same)",
 }
-DEFAULTS = {"layout": "paper", "base": 10000.0, "heads": 1, "max_distance": 128}  # else None or False
-
-
+ROTATION = {
+    False: "[x₁ cos − x₂ sin | x₁ sin + x₂ cos], x₁ and x₂ the halves of a head",
+    True: "(x₁ cos − x₂ sin, x₁ sin + x₂ cos), x₁ and x₂ the even and odd columns of a head",
+}
 EXCLUSIVE = [("model", flag) for flag in ("kind", "alone", "size", "layout", "base")]
 REQUIRES = [
     ("layer", "model"),
@@ -52,7 +45,7 @@ REQUIRES = [
 ]
 
 
-@tool(exclusive=EXCLUSIVE, requires=REQUIRES, alone=lambda given: given["size"] is not None)
+@tool(exclusive=EXCLUSIVE, requires=REQUIRES, alone=lambda flags: flags["size"] is not None)
 def posenc(
     record: Record | None,
     *,
@@ -98,163 +91,158 @@ def posenc(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
-    given = {
-        "layout": layout, "base": base, "table": table, "heads": heads, "rotary_dim": rotary_dim,
-        "interleaved": interleaved, "cos": cos, "sin": sin, "max_distance": max_distance, "one_way": one_way,
-    }  # fmt: skip
-    check_flags(given, kind, model_ is not None, alone)
     if model_ is not None:
-        return of_model(record, model_, layer, positions, offset)
+        return add_model_positions(record or Record({}), model_, layer, positions, offset)
     if record is None:
-        record, alone = made(kind, size or (0,), dim), True
+        record, alone = empty_record(kind, size or (0,), dim), True
     x = record["x"]
-    if x.ndim < 2:
-        raise DataError(f"x of shape {x.shape} has no axis of tokens (expected (T, D), (B, T, D) or (B, H, T, D))")
-    where = offset + np.arange(x.shape[-2]) if positions is None else model.check_ids(positions["x"], 2**53, "position")
-    if where.ndim == 0 or where.shape[-1] != x.shape[-2]:
-        raise DataError(f"{where.shape[-1] if where.ndim else 'one'} of them for {x.shape[-2]} tokens", "--positions")
+    token_positions = number_tokens(x, offset, positions)
     if kind in BIASES:
-        keys = np.arange(size[-1] if size else offset + x.shape[-2]) if positions is None else where
-        if where.ndim != 1:
-            raise DataError(f"shape {where.shape}: {kind} takes positions of one row (T)", "--positions")
+        if token_positions.ndim != 1:
+            raise DataError(f"shape {token_positions.shape}: {kind} takes positions of one row (T)", "--positions")
+        keys = np.arange(size[-1] if size else offset + x.shape[-2]) if positions is None else token_positions
         if kind == "alibi":
-            return biased(record, model.alibi_bias(where, keys, heads), "−slope(head) · |key − query|", alone)
-        if heads not in (1, needed(table, kind).shape[1]):
-            raise UsageError(f"--table has biases of {needed(table, kind).shape[1]} heads, not of {heads}", "--heads")
-        buckets = model.t5_buckets(
-            where,
-            keys,
-            buckets=needed(table, kind).shape[0],
-            max_distance=max_distance,
-            bidirectional=not one_way,
-        )
-        return biased(record, model.t5_bias(buckets, needed(table, kind)), "table[bucket(key − query), head]", alone)
+            bias = Tensor(model.alibi_bias(token_positions, keys, heads), formula="−slope(head) · |key − query|")
+        else:
+            bias = relative_bias(token_positions, keys, check_table(table), heads, max_distance, not one_way)
+        return add_bias(record, bias, alone)
     if kind == "rotary":
-        width = x.shape[-1] if x.ndim == 4 else model.split_heads(x, heads).shape[-1]
-        angles = (
-            model.rotary_angles(where, rotary_dim or width, base)
-            if cos is None and sin is None
-            else looked_up(cos, sin, where)
-        )
-        if alone:
-            return record.put(
-                {"x": angles[0], "sin": angles[1]},
-                formulas={"x": "cos(pos / base^(2i/R))", "sin": "sin(pos / base^(2i/R))"},
-            )
-        return record.put(
-            {"x": rotated(x, *angles, heads, interleaved)},
-            {"x": record.axes_of("x")},
-            formulas={"x": ROTATION[interleaved]},
-        )
+        angles = token_angles(x, token_positions, heads, rotary_dim, base, cos, sin)
+        return replace_by_angles(record, *angles) if alone else rotate_heads(record, *angles, heads, interleaved)
     if kind == "learned":
-        formula, width = "table[pos]", needed(table, kind).shape[1]
-        encoding = partial(model.learned_positions, table=needed(table, kind))
+        rows = check_table(table)
+        if rows.shape[1] != x.shape[-1]:
+            raise DataError(f"x {x.shape} and table {rows.shape}: width {x.shape[-1]} != {rows.shape[1]}")
+        formula, encoding = "table[pos]", partial(model.learned_positions, table=rows)
     else:
-        formula, width = SINUSOIDS[layout].format(base=f"{base:g}"), x.shape[-1]
-        encoding = partial(model.sinusoidal_positions, dim=width, layout=layout, base=base)
-    if width != x.shape[-1]:
-        raise DataError(f"x {x.shape} and table {needed(table, kind).shape}: width {x.shape[-1]} != {width}")
+        formula = SINUSOIDS[layout].format(base=f"{base:g}")
+        encoding = partial(model.sinusoidal_positions, dim=x.shape[-1], layout=layout, base=base)
     if alone:
-        axes = record.axes_of("x")
-        axes = (axes[-2], axes[-1]) if where.ndim == 1 else ("batch", axes[-2], axes[-1])
-        return record.put({"x": encoding(where).astype(model.output_dtype(x))}, {"x": axes}, formulas={"x": formula})
-    added = model.add_positions(x, where, encoding)
-    return record.put({"x": added}, {"x": record.axes_of("x")}, formulas={"x": "x + " + formula})
+        return replace_by_encoding(record, Tensor(encoding(token_positions), formula=formula))
+    added = model.add_positions(x, token_positions, encoding)
+    return record.with_tensors({"x": Tensor(added, record.axes_of("x"), formula="x + " + formula)})
 
 
-def check_flags(given: dict[str, Any], kind: str, by_model: bool, alone: bool) -> None:
-    """Refuse a flag that positions of this kind, or those of a model, do not use; UsageError names the flag."""
-    for name, kinds in KINDS_OF_FLAG.items():
-        value, flag = given[name], "--" + name.replace("_", "-")
-        if value is None or value is False or (name in DEFAULTS and value == DEFAULTS[name]):
-            continue
-        if by_model:
-            raise UsageError(f"--model DIR and {flag}: one or the other")
-        if kind not in kinds:
-            raise UsageError(f"goes with --kind {' or '.join(kinds)}, not with {kind}", flag)
-    if by_model and (alone or kind != "sinusoidal"):
-        raise UsageError(f"--model DIR and --{'alone' if alone else 'kind'}: one or the other")
-
-
-def of_model(
-    record: Record | None, checkpoint: "Checkpoint", layer: str | None, given: Record | None, offset: int
+def add_model_positions(
+    record: Record, checkpoint: "Checkpoint", layer: str | None, positions: Record | None, offset: int
 ) -> Record:
-    """x with the positions of a model: added, or, where they act inside attention, x as it is."""
-    if record is None:
-        raise UsageError("--model needs an input")
+    """Add the positions of a model to x; where they act inside attention, return x unchanged."""
     layer, x = layers.find_layer(checkpoint, layer, "posenc"), record["x"]
     width = checkpoint.config.width
     if x.ndim < 2 or x.shape[-1] != width:
         family = checkpoint.config.family
         raise DataError(f"x {x.shape}: the positions of this {family} model are for (T, {width}) or (B, T, {width})")
     context = layers.context_from(record)
-    if given is not None:
-        context.positions = model.check_ids(given["x"], 2**53, "position")
+    if positions is not None:
+        context.positions = model.check_ids(positions["x"], 2**53, "position")
     elif offset:
         usual = np.arange(x.shape[-2]) if context.positions is None else context.positions
         context.positions = layers.positions_after(usual, context.mask, offset, x.shape[-2])
-    inner = checkpoint.config.positions.kind in ("rotary", "t5")
-    formula = "x: these positions act inside attention" if inner else "x + positions of the model"
+    is_inside = checkpoint.config.positions.kind in ("rotary", "t5")
+    formula = "x: these positions act inside attention" if is_inside else "x + positions of the model"
     added = model.apply_positions(layers.core_model(checkpoint), layer, x, context)
-    return record.put({"x": added}, {"x": record.axes_of("x")}, formulas={"x": formula})
+    return record.with_tensors({"x": Tensor(added, record.axes_of("x"), formula=formula)})
 
 
-SINUSOIDS = {
-    "paper": "PE, PE(pos, 2i) = sin(pos / {base}^(2i/D)), PE(pos, 2i+1) = cos(same)",
-    "halves": "PE, PE(pos, i) = sin(pos / {base}^(2i/D)), PE(pos, i + D/2) = cos(same)",
-}
-ROTATION = {
-    False: "[x₁ cos − x₂ sin | x₁ sin + x₂ cos], x₁ and x₂ the halves of a head",
-    True: "(x₁ cos − x₂ sin, x₁ sin + x₂ cos), x₁ and x₂ the even and odd columns of a head",
-}
-
-
-def made(kind: str, size: tuple[int, ...], dim: int | None) -> Record:
-    """The empty record of --size T[,S]: its x has the rows and the width of the encoding."""
+def empty_record(kind: str, size: tuple[int, ...], dim: int | None) -> Record:
+    """Return the record of --size T[,S]: its x has the rows and the width of the encoding."""
     if len(size) > 2 or (len(size) == 2 and kind not in BIASES):
         raise UsageError("T, or T,S with alibi and t5", "--size")
     if dim is None and kind in ("sinusoidal", "rotary"):
-        raise UsageError("--dim D says how wide the encoding is", "--size")
+        raise UsageError("requires --dim D, the width of the encoding", "--size")
     with name_errors("--size"):
         check_empty((size[0], dim or 1))
     return Record({"x": np.zeros((size[0], dim or 0))})
 
 
-def needed(table: Record | None, kind: str) -> Array:
-    """The table of learned positions or of T5 biases."""
+def number_tokens(x: Array, offset: int, positions: Record | None) -> Array:
+    """Return the positions of the tokens of x, (T) or (B, T): those of --positions, else counted from the offset."""
+    if x.ndim < 2:
+        raise DataError(f"x of shape {x.shape} has no axis of tokens (expected (T, D), (B, T, D) or (B, H, T, D))")
+    if positions is None:
+        return offset + np.arange(x.shape[-2])
+    numbers = model.check_ids(positions["x"], 2**53, "position")
+    if numbers.ndim == 0 or numbers.shape[-1] != x.shape[-2]:
+        count = numbers.shape[-1] if numbers.ndim else "one"
+        raise DataError(f"{count} of them for {x.shape[-2]} tokens", "--positions")
+    return numbers
+
+
+def check_table(table: Record | None) -> Array:
+    """Return the table of learned positions or of T5 biases; DataError if it is not a matrix."""
     if table is None:
-        raise UsageError(f"--kind {kind} needs --table FILE")
+        raise UsageError("requires --table FILE", "--kind")
     if table["x"].ndim != 2:
         raise DataError(f"shape {table['x'].shape} (expected rank 2)", "--table")
     return table["x"]
 
 
-def looked_up(cos: Record | None, sin: Record | None, positions: Array) -> tuple[Array, Array]:
-    """Cosines and sines from files: rows (P, R/2) looked up by position, or given for each token (B, T, R/2)."""
+def relative_bias(
+    queries: Array, keys: Array, table: Array, heads: int, max_distance: int, is_bidirectional: bool
+) -> Tensor:
+    """Return the T5 bias of queries at positions (T) and keys at positions (S), table (buckets, H) -> (H, T, S)."""
+    if heads not in (1, table.shape[1]):
+        raise UsageError(f"--table has biases of {table.shape[1]} heads, not of {heads}", "--heads")
+    buckets = model.t5_buckets(
+        queries, keys, buckets=table.shape[0], max_distance=max_distance, bidirectional=is_bidirectional
+    )
+    return Tensor(model.t5_bias(buckets, table), formula="table[bucket(key − query), head]")
+
+
+def add_bias(record: Record, bias: Tensor, alone: bool) -> Record:
+    """Add a bias on the scores, (H, T, S), to the record as `bias`; alone: return it as x."""
+    array = bias.array.astype(model.output_dtype(record["x"]), copy=False)
+    bias = Tensor(array, ("head", "query", "key"), formula=bias.formula)
+    if alone:
+        return Record({}, history=record.history).with_tensors({"x": bias})
+    tokens = record.labels_of("x", record["x"].ndim - 2)
+    labels = {"query": tokens, "key": tokens} if tokens and array.shape[-1] == array.shape[-2] else {}
+    return record.with_tensors({"bias": bias}, labels)
+
+
+def token_angles(
+    x: Array, positions: Array, heads: int, rotary_dim: int | None, base: float, cos: Record | None, sin: Record | None
+) -> tuple[Array, Array]:
+    """Return the cosines and sines of the tokens of x: those of files, else of the width of a head."""
+    width = x.shape[-1] if x.ndim == 4 else model.split_heads(x, heads).shape[-1]
     if cos is None or sin is None:
-        raise UsageError("--cos FILE and --sin FILE go together")
-    if cos["x"].shape != sin["x"].shape:
-        raise DataError(f"cos {cos['x'].shape} and sin {sin['x'].shape} differ in shape")
-    if cos["x"].ndim == 2:
-        return model.learned_positions(positions, cos["x"]), model.learned_positions(positions, sin["x"])
-    return cos["x"], sin["x"]
+        return model.rotary_angles(positions, rotary_dim or width, base)
+    return select_angles(cos["x"], sin["x"], positions)
 
 
-def rotated(x: Array, cos: Array, sin: Array, heads: int, interleaved: bool) -> Array:
-    """Every head of x rotated by the angles of its tokens; (T, D), (B, T, D) or (B, H, T, D)."""
+def select_angles(cos: Array, sin: Array, positions: Array) -> tuple[Array, Array]:
+    """Return the cosines and sines of the tokens: rows of (P, R/2) by position, or (B, T, R/2) as they are."""
+    if cos.shape != sin.shape:
+        raise DataError(f"cos {cos.shape} and sin {sin.shape} differ in shape")
+    if cos.ndim == 2:
+        return model.learned_positions(positions, cos), model.learned_positions(positions, sin)
+    return cos, sin
+
+
+def replace_by_angles(record: Record, cos: Array, sin: Array) -> Record:
+    """Return the record with the cosines as x and the sines as `sin`."""
+    return record.with_tensors(
+        {
+            "x": Tensor(cos, formula="cos(pos / base^(2i/R))"),
+            "sin": Tensor(sin, formula="sin(pos / base^(2i/R))"),
+        }
+    )
+
+
+def rotate_heads(record: Record, cos: Array, sin: Array, heads: int, interleaved: bool) -> Record:
+    """Rotate every head of x by the angles of its tokens; (T, D), (B, T, D) or (B, H, T, D)."""
+    x = record["x"]
     if cos.ndim == 3:
         cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
-    if x.ndim == 4:
-        return model.rotate(x, cos, sin, interleaved=interleaved)
-    return model.merge_heads(model.rotate(model.split_heads(x, heads), cos, sin, interleaved=interleaved))
+    split = x if x.ndim == 4 else model.split_heads(x, heads)
+    rotated = model.rotate(split, cos, sin, interleaved=interleaved)
+    rotated = rotated if x.ndim == 4 else model.merge_heads(rotated)
+    return record.with_tensors({"x": Tensor(rotated, record.axes_of("x"), formula=ROTATION[interleaved])})
 
 
-def biased(record: Record, bias: Array, formula: str, alone: bool) -> Record:
-    """The record with a bias on the scores, (H, T, S): as `bias`, or as x."""
-    bias = bias.astype(model.output_dtype(record["x"]), copy=False)
-    axes = ("head", "query", "key")
-    if alone:
-        return Record({"x": bias}, {"x": axes}, history=record.history, formulas={"x": formula})
-    tokens = record.labels_of("x", record["x"].ndim - 2)
-    labels = {"query": tokens, "key": tokens} if tokens and bias.shape[-1] == bias.shape[-2] else {}
-    return record.put({"bias": bias}, {"bias": axes}, labels, {"bias": formula})
+def replace_by_encoding(record: Record, encoding: Tensor) -> Record:
+    """Return the record with the encoding of its tokens, (T, D) or (B, T, D), as x in the dtype of x."""
+    axes = record.axes_of("x")[-2:]
+    array = encoding.array.astype(model.output_dtype(record["x"]))
+    axes = axes if array.ndim == 2 else ("batch", *axes)
+    return record.with_tensors({"x": Tensor(array, axes, formula=encoding.formula)})
