@@ -140,20 +140,20 @@ class TestPosenc:
         assert np.array_equal(attnkit.posenc(size="5", dim=8)["x"], alone)
 
     @pytest.mark.parametrize(
-        "flags, said",
+        "flags, message",
         [
-            ({"table": np.ones((9, 8))}, "--table: goes with --kind learned or t5, not with sinusoidal"),
-            ({"cos": np.ones((9, 4)), "sin": np.ones((9, 4))}, "--cos: goes with --kind rotary"),
-            ({"kind": "alibi", "base": 100.0}, "--base: goes with --kind sinusoidal or rotary, not with alibi"),
-            ({"kind": "learned", "table": np.ones((9, 8)), "layout": "halves"}, "--layout: goes with"),
-            ({"kind": "rotary", "one_way": True}, "--one-way: goes with --kind t5"),
-            ({"kind": "rotary", "model": STORY}, "--model DIR and --kind"),
-            ({"alone": True, "model": STORY}, "--model DIR and --alone"),
-            ({"table": np.ones((9, 8)), "model": STORY}, "--model DIR and --table"),
+            ({"table": np.ones((9, 8))}, "--table: needs --kind learned or t5"),
+            ({"cos": np.ones((9, 4)), "sin": np.ones((9, 4))}, "--cos: needs --kind rotary"),
+            ({"kind": "alibi", "base": 100.0}, "--base: needs --kind sinusoidal or rotary"),
+            ({"kind": "learned", "table": np.ones((9, 8)), "layout": "halves"}, "--layout: needs --kind sinusoidal"),
+            ({"kind": "rotary", "one_way": True}, "--one-way: needs --kind t5"),
+            ({"kind": "rotary", "model": STORY}, "--model: cannot be combined with --kind"),
+            ({"alone": True, "model": STORY}, "--model: cannot be combined with --alone"),
+            ({"table": np.ones((9, 8)), "model": STORY}, "--table: needs --kind learned or t5"),
         ],
     )
-    def test_a_flag_of_another_kind_is_refused(self, flags, said):
-        with pytest.raises(UsageError, match=said):
+    def test_a_flag_of_another_kind_is_refused(self, flags, message):
+        with pytest.raises(UsageError, match=message):
             attnkit.posenc(of(X), **flags)
 
     def test_positions_offset_and_layout(self):

@@ -10,8 +10,9 @@ from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import layers
-from attnkit.record import Array, Record, join_names
+from attnkit.record import Array, Record, Tensor, join_names
 
+INTERMEDIATES = ("hidden", "activated", "linear", "gated")
 WEIGHTS = {"w1", "b1", "w2", "b2", "w3", "b3"}
 ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hold the weights of a whole layer
 
@@ -20,8 +21,8 @@ ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hol
     one_of=[("params", "model", "hidden")],
     exclusive=[("params", "model", "hidden"), ("model", "activation"), ("model", "gated")],
     requires=[("layer", "model")],
-    explicit=lambda given: {"seed": given["seed"]} if given["hidden"] is not None else {},
-    aside=lambda given: bool(given["steps"]),
+    explicit=lambda flags: {"seed": flags["seed"]} if flags["hidden"] is not None else {},
+    aside=lambda flags: bool(flags["steps"]),
 )
 def ffn(
     record: Record,
@@ -34,13 +35,15 @@ def ffn(
     layer: Annotated[str | None, options.LAYER] = None,
     hidden: Annotated[int | None, options.integer("random weights of this hidden width", 1, "F")] = None,
     seed: Annotated[int, options.integer("seed of the random weights", 0)] = 0,
-    activation: Annotated[str, options.choice("what bends the hidden values", tuple(model.ACTIVATIONS))] = "relu",
+    activation: Annotated[
+        str, options.choice("activation function of the hidden layer", tuple(model.ACTIVATIONS))
+    ] = "relu",
     gated: Annotated[bool, options.switch("activation(x w1) · (x w3), as in GLU networks")] = False,
     residual: Annotated[bool, options.switch("add the input to the result")] = False,
     add: Annotated[Record | None, options.tensor("add FILE to the result: :residual in the pre-norm order")] = None,
     steps: Annotated[bool, options.switch("add every intermediate to the record and show a table of each")] = False,
 ) -> Record:
-    """The feed-forward network of a layer: the same two linear maps at every position.
+    """Apply the feed-forward network of a layer: the same two linear maps at every position.
 
     FFN(x) = activation(x w1 + b1) w2 + b2. Weights from a file, or random ones from a seed: w1, w2 (and w3)
     drawn in this order from N(0, 1/rows), no biases; or, with --model and --layer, those of a model. Intermediates
@@ -56,31 +59,29 @@ def ffn(
         weights = model_.params[layers.find_layer(model_, layer, "ffn")]
         activation = model_.config.activation
     elif hidden is not None:
-        weights = random_weights(x, hidden, gated, seed)
+        weights = random_ffn_weights(x, hidden, gated, seed)
     else:
-        weights = checked(params or {}, gated)
-    found = model.feed_forward(x, weights, activation=activation, keep=None if steps else ())
-    said = formulas(weights, activation)
-    output, formula = found.pop("output"), said["output"]
-    for extra, name in (
-        (x if residual else None, "input"),
-        (add["x"] if add is not None else None, "residual"),
-    ):
-        if extra is not None:
-            output, formula = model.add(output, extra), f"{formula} + {name}"
-    axes = record.axes_of("x")
-    left = [
-        name for name in ("hidden", "activated", "linear", "gated") if record.axes.get(name, ())[-1:] == ("hidden",)
-    ]
-    return record.without(left).put(
-        found | {"x": output},
-        dict.fromkeys(found, (*axes[:-1], "hidden")) | {"x": record.fitting("x", output.shape)},
-        formulas={name: said[name] for name in found} | {"x": formula},
-    )
+        weights = select_ffn_weights(params or {}, gated)
+    arrays = model.feed_forward(x, weights, activation=activation, keep=None if steps else ())
+    formulas = ffn_formulas(weights, activation)
+    output, formula = arrays.pop("output"), formulas["output"]
+    for addend, name in ((x if residual else None, "input"), (None if add is None else add["x"], "residual")):
+        if addend is not None:
+            output, formula = model.add(output, addend), f"{formula} + {name}"
+    hidden_axes = (*record.axes_of("x")[:-1], "hidden")
+    tensors = {name: Tensor(array, hidden_axes, formula=formulas[name]) for name, array in arrays.items()}
+    tensors["x"] = Tensor(output, record.tensor("x").axes_like(output.shape), formula=formula)
+    return record.without(earlier_intermediates(record)).with_tensors(tensors)
 
 
-def formulas(weights: Mapping[str, Array], activation: str) -> dict[str, str]:
-    """The formula of every intermediate and of the output."""
+def earlier_intermediates(record: Record) -> list[str]:
+    """Return the names of the intermediates that an earlier ffn left in a record, by their names and axes."""
+    names = [name for name in INTERMEDIATES if name in record]
+    return [name for name in names if (record.tensor(name).axes or ())[-1:] == ("hidden",)]
+
+
+def ffn_formulas(weights: Mapping[str, Array], activation: str) -> dict[str, str]:
+    """Return the formula of every intermediate and of the output."""
     first, second = (f" + b{digit}" * (name in weights) for name, digit in (("b1", "₁"), ("b2", "₂")))
     return {
         "hidden": "x W₁" + first,
@@ -91,21 +92,21 @@ def formulas(weights: Mapping[str, Array], activation: str) -> dict[str, str]:
     }
 
 
-def random_weights(x: Array, hidden: int, gated: bool, seed: int) -> dict[str, Array]:
-    """Weights from N(0, 1/rows), in the dtype of x."""
+def random_ffn_weights(x: Array, hidden: int, gated: bool, seed: int) -> dict[str, Array]:
+    """Draw weights from N(0, 1/rows), in the dtype of x."""
     rng, width = np.random.default_rng(seed), x.shape[-1] if x.ndim else 0
     shapes = {"w1": (width, hidden), "w2": (hidden, width)} | ({"w3": (width, hidden)} if gated else {})
     return {name: model.random_weight(rng, *shape).astype(model.output_dtype(x)) for name, shape in shapes.items()}
 
 
-def checked(params: Mapping[str, Array], gated: bool) -> Mapping[str, Array]:
-    """The weights of a file; DataError names what is missing or not of this network."""
-    needed = {"w1", "w2"} | ({"w3"} if gated else set())
-    if missing := sorted(needed - set(params)):
+def select_ffn_weights(params: Mapping[str, Array], gated: bool) -> Mapping[str, Array]:
+    """Return the weights of this network in a file; DataError names the missing and the unknown ones."""
+    required = {"w1", "w2"} | ({"w3"} if gated else set())
+    if missing := sorted(required - set(params)):
         raise DataError(f"no {', '.join(missing)} (it has {join_names([*params])})", "--params")
     if unknown := sorted(set(params) - WEIGHTS - ATTENTION):
         raise DataError(f"{', '.join(unknown)} is none of {', '.join(sorted(WEIGHTS))}", "--params")
-    params = {name: one for name, one in params.items() if name in WEIGHTS}
+    params = {name: array for name, array in params.items() if name in WEIGHTS}
     if "w3" in params and not gated:
-        raise UsageError("it has a w3: --gated uses it", "--params")
+        raise UsageError("it has a w3, which only --gated uses", "--params")
     return params

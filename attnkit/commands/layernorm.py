@@ -7,7 +7,7 @@ from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import layers
-from attnkit.record import Array, Record
+from attnkit.record import Array, Record, Tensor
 
 FORMULAS = {
     "layer": "(x − mean) · 1/√(var + ε) · γ + β, over the last axes",
@@ -45,7 +45,7 @@ def layernorm(
         ),
     ] = (),
 ) -> Record:
-    """Layer normalization: every token's vector to mean 0 and variance 1, times γ, plus β.
+    """Normalize every token's vector to mean 0 and variance 1, times γ, plus β.
 
     y = (x − mean) / √(var + ε) · γ + β with the population variance. --kind rms leaves out the mean,
     --kind batch takes both down the columns, over all other axes. `--keep residual` keeps what was normalized:
@@ -56,61 +56,72 @@ def layernorm(
     Example:
       echo '[[2, 4, 6, 8]]' | attnkit layernorm --keep mean,inverse_std
     """
-    x = record["x"]
-    if residual is not None:
-        x = model.add(x, residual["x"])
-    scale, shift = (None if one is None else one["x"] for one in (gamma, beta))
+    x = record["x"] if residual is None else model.add(record["x"], residual["x"])
+    scale, shift = (None if parameter is None else parameter["x"] for parameter in (gamma, beta))
     if model_ is not None:
         params = model_.params[layers.find_layer(model_, layer, "layernorm")]
         scale, shift, eps, kind = params.get("gamma"), params.get("beta"), model_.config.eps, model_.config.norm
-    for name, parameter in (("gamma", scale), ("beta", shift)):
-        check_shape(name, parameter, x, axis)
+    statistics = running_statistics(mean, variance) if kind == "batch" else {}
+    for name, parameter in {"gamma": scale, "beta": shift, **statistics}.items():
+        check_parameter(name, parameter, x, axis)
     if kind == "rms":
-        found = model.rms_norm(x, scale, eps=eps, axis=axis)
+        normalized = model.rms_norm(x, scale, eps=eps, axis=axis)
     elif kind == "batch":
-        given = [None if one is None else one["x"] for one in (mean, variance)]
-        for name, parameter in zip(("mean", "variance"), given, strict=True):
-            check_shape(name, parameter, x, axis)
-        found = model.batch_norm(x, scale, shift, eps=eps, mean=given[0], variance=given[1])
-    else:
-        found = model.layer_norm(x, scale, shift, eps=eps, axis=axis)
-    what = "x + FILE" if residual is not None else "x"
-    tensors: dict[str, Array] = {"x": found.y}
-    formulas = {"x": FORMULAS[kind] + (", of x + FILE" if residual is not None else "")}
-    kept: dict[str, tuple[Array | None, str]] = {
-        "mean": (found.mean, f"mean({what})"),
-        "inverse_std": (found.inverse_std, "1/√(mean(x²) + ε)" if kind == "rms" else "1/√(var + ε)"),
-        "residual": (x, what),
-    }
-    for name in keep:
-        tensor, formula = kept[name]
-        if tensor is None:
-            raise UsageError(f"--kind {kind} computes no {name}", "--keep")
-        tensors[name], formulas[name] = tensor, formula
-    axes = {name: record.axes_of("x") for name in tensors if tensors[name].ndim == record["x"].ndim}
-    if set(axes) & {"mean", "inverse_std"}:
-        axes |= statistic_axes(
-            axes["x"], found.inverse_std.shape, x.shape, [n for n in ("mean", "inverse_std") if n in axes]
+        normalized = model.batch_norm(
+            x, scale, shift, eps=eps, mean=statistics.get("mean"), variance=statistics.get("variance")
         )
-    return record.put(tensors, axes, formulas=formulas)
+    else:
+        normalized = model.layer_norm(x, scale, shift, eps=eps, axis=axis)
+    source = "x" if residual is None else "x + FILE"
+    formula = FORMULAS[kind] + ("" if residual is None else f", of {source}")
+    axes = record.axes_of("x") if x.ndim == record["x"].ndim else None
+    tensors = {"x": Tensor(normalized.y, axes, formula=formula)}
+    intermediates = describe_intermediates(normalized, x, axes, source, kind)
+    for name in keep:
+        if name not in intermediates:
+            raise UsageError(f"--kind {kind} computes no {name}", "--keep")
+        tensors[name] = intermediates[name]
+    return record.with_tensors(tensors)
 
 
-def check_shape(name: str, parameter: Array | None, x: Array, axis: int) -> None:
-    """DataError for a parameter that is not shaped like the normalized axes of x."""
+def running_statistics(mean: Record | None, variance: Record | None) -> dict[str, Array]:
+    """Return the running mean and variance of batch normalization, as far as there are any."""
+    records = {"mean": mean, "variance": variance}
+    return {name: record["x"] for name, record in records.items() if record is not None}
+
+
+def check_parameter(name: str, parameter: Array | None, x: Array, axis: int) -> None:
+    """Raise DataError for a parameter that is not shaped like the normalized axes of x."""
     if parameter is None or not -x.ndim <= axis < x.ndim:
         return
-    wanted = x.shape[axis % x.ndim :]
-    if parameter.shape != wanted:
-        raise DataError(f"{name} {parameter.shape}: expected {wanted}, the normalized axes of x {x.shape}")
+    expected = x.shape[axis % x.ndim :]
+    if parameter.shape != expected:
+        raise DataError(f"{name} {parameter.shape}: expected {expected}, the normalized axes of x {x.shape}")
 
 
-def statistic_axes(
-    axes: tuple[str, ...], shape: tuple[int, ...], whole: tuple[int, ...], names: list[str]
-) -> dict[str, tuple[str, ...]]:
-    """Axis names of a statistic: a normalized axis, now of size 1, has a name of its own and so no labels.
+def describe_intermediates(
+    normalized: model.Normalized, x: Array, axes: tuple[str, ...] | None, source: str, kind: str
+) -> dict[str, Tensor]:
+    """Return what --keep can add to the record, with axes and formulas; rms has no mean.
 
-    >>> statistic_axes(("token", "model"), (3, 1), (3, 4), ["mean"])
-    {'mean': ('token', 'over model')}
+    x, source  what was normalized, and its name in formulas
     """
-    kept = tuple(axis if now == then else f"over {axis}" for axis, now, then in zip(axes, shape, whole, strict=True))
-    return dict.fromkeys(names, kept)
+    over = None if axes is None else statistic_axes(axes, normalized.inverse_std.shape, x.shape)
+    inverse = "1/√(mean(x²) + ε)" if kind == "rms" else "1/√(var + ε)"
+    tensors = {
+        "inverse_std": Tensor(normalized.inverse_std, over, formula=inverse),
+        "residual": Tensor(x, axes, formula=source),
+    }
+    if normalized.mean is not None:
+        tensors["mean"] = Tensor(normalized.mean, over, formula=f"mean({source})")
+    return tensors
+
+
+def statistic_axes(axes: tuple[str, ...], shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the axis names of a statistic: a normalized axis, now of size 1, is renamed and so has no labels.
+
+    >>> statistic_axes(("token", "model"), (3, 1), (3, 4))
+    ('token', 'over model')
+    """
+    sizes = zip(axes, shape, whole, strict=True)
+    return tuple(axis if size == before else f"over {axis}" for axis, size, before in sizes)

@@ -1,4 +1,4 @@
-"""attnkit posenc: positions."""
+"""attnkit posenc: positions of tokens, as an encoding of them, a rotation or a bias."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -80,7 +80,7 @@ def posenc(
     max_distance: Annotated[int, options.integer("t5: distance from which all keys share a bucket", 1)] = 128,
     one_way: Annotated[bool, options.switch("t5: buckets of a decoder, for keys before the query alone")] = False,
 ) -> Record:
-    """Positions: sinusoidal and learned ones are added to x, rotary ones rotate it.
+    """Encode positions: sinusoidal and learned ones are added to x, rotary ones rotate it.
 
     PE(pos, 2i) = sin(pos / base^(2i/D)), PE(pos, 2i+1) = cos(pos / base^(2i/D)).
     ALiBi and T5 positions are a bias on the scores: it goes into the record as `bias`, which
