@@ -1,28 +1,21 @@
 """attnkit attend: scaled dot-product and multi-head attention."""
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 
 from attnkit import model as nn
 from attnkit.cli import options
 from attnkit.cli.tool import tool
-from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.inference import intermediates, layers, masking
+from attnkit.errors import UsageError
+from attnkit.inference import attention_inputs, intermediates
+from attnkit.inference.attention_inputs import AttentionInputs, AttentionOperands, array_of
 from attnkit.inference.masking import AttendedTensor
-from attnkit.inference.operands import load_attended, select_tensor
-from attnkit.record import Array, Labels, Record, Tensor, join_names
-
-if TYPE_CHECKING:
-    from attnkit.checkpoints import Checkpoint
+from attnkit.record import Array, Labels, Record, Tensor
 
 STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
-PROJECTIONS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
-OTHERS = {"w1", "b1", "w2", "b2", "w3", "b3"}  # of ffn: one file may hold the weights of a whole layer
-OTHERS |= {name for score in nn.SCORES.values() for name in score.parameters}
 KEEP = (*STEPS, "present")
 EMIT = (*STEPS, "present_key", "present_value")
 EXCLUSIVE = [
@@ -34,18 +27,18 @@ EXCLUSIVE = [
 ALWAYS = ("q", "k", "v", "present_key", "present_value")  # what costs nothing to hand back
 
 
-def stands_alone(given: Mapping[str, Any]) -> bool:
-    """Whether query, key and value all come from files, so that no record is read."""
-    operands = [given[name] for name in ("query", "key", "value")]
+def needs_no_record(flags: Mapping[str, Any]) -> bool:
+    """Return whether query, key and value all come from files, so that no record is read."""
+    operands = [flags[name] for name in ("query", "key", "value")]
     return all(operand is not None and not str(operand).startswith(":") for operand in operands)
 
 
 @tool(
     exclusive=EXCLUSIVE,
     requires=[("layer", "model"), ("past_key", "past_value"), ("past_value", "past_key")],
-    alone=stands_alone,
-    aside=lambda given: bool(given["steps"]),
-    numeric=lambda given: given["emit"] != "masked",  # where -inf is no accident
+    alone=needs_no_record,
+    aside=lambda flags: bool(flags["steps"]),
+    numeric=lambda flags: flags["emit"] != "masked",  # where -inf is no accident
 )
 def attend(
     record: Record | None,
@@ -116,7 +109,7 @@ def attend(
     steps: Annotated[bool, options.switch("add every intermediate to the record and show a table of each")] = False,
     strict: Annotated[bool, options.switch("refuse a query that may attend to nothing")] = False,
 ) -> Record:
-    """Attention: every query's average of the values, weighted by how well its key fits.
+    """Compute attention: every query's average of the values, weighted by how well its key fits.
 
     Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V. Without weights Q = K = V = x. x is (T, D), (B, T, D) or,
     already split into heads, (B, H, T, D). Self-attention uses the record's mask and bias. Attention to a memory
@@ -130,19 +123,23 @@ def attend(
       attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2 --steps
     """
     check_outputs(record, residual, weights, steps, (*keep, emit))
-    past = count_positions(past_key)
-    inputs = collect_inputs(record, query, key, value, memory, mask, bias, past, model_, layer)
+    past = attention_inputs.count_positions(past_key)
+    operands = AttentionOperands(query, key, value, memory, mask, bias)
+    inputs = attention_inputs.collect_inputs(record or Record({}), operands, past, model_, layer)
+    align, offset_of_queries = place_queries(align, offset)
     options = nn.MultiHeadOptions(
-        heads=heads, kv_heads=kv_heads, mask=aligned(inputs.mask), bias=aligned(inputs.bias), causal=causal,
-        align=align if offset is None else "top-left", past=offset or 0, window=window, lengths=array(lengths),
-        scale=scale, softcap=softcap, score=score, past_key=array(past_key), past_value=array(past_value),
-        softmax_dtype=softmax_dtype,
+        heads=heads, kv_heads=kv_heads, causal=causal, align=align, past=offset_of_queries, window=window,
+        mask=attention_inputs.broadcast_over_heads(inputs.mask),
+        bias=attention_inputs.broadcast_over_heads(inputs.bias),
+        lengths=array_of(lengths), past_key=array_of(past_key), past_value=array_of(past_value),
+        scale=scale, softcap=softcap, score=score, softmax_dtype=softmax_dtype,
     )  # fmt: skip
     if model_ is not None:
-        options = merge_layer_options(options, inputs, layer_options(model_, inputs, past), offset)
-    q, k, v = (operand["x"] for operand in (inputs.query, inputs.key, inputs.value))
-    check_heads(q, k, options.heads, options.kv_heads)
-    score_params, projections = select_weights(inputs, options, params, model_, seed)
+        layer_values = attention_inputs.layer_options(model_, inputs, past)
+        options = attention_inputs.merge_layer_options(options, inputs, layer_values, offset)
+    q, k, v = inputs.arrays()
+    attention_inputs.check_split_heads(q, k, options.heads, options.kv_heads)
+    score_params, projections = attention_inputs.select_weights(inputs, options, params, model_, seed)
     requested = (*keep, *STEPS * steps, *("weights",) * (weights is not None))
     result = nn.multi_head_attention(
         q, k, v, projections, options.replace(score_params=score_params),
@@ -152,39 +149,23 @@ def attend(
     if not partial and "lse" in result:
         intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), strict)
 
-    formulas = attention_formulas(result, projections, options)
+    formulas = name_formulas(result, projections, options)
     output = Tensor(result.pop("output"), formula=formulas["output" if steps or keep else "attention"])
-    output = add_residuals(output, inputs.record["x"] if residual else None, array(add))
+    output = add_residuals(output, inputs.record if residual else None, add)
     tensors = describe(result, formulas, inputs.key_axis, past_key is not None)
     output = choose_output(output, tensors, inputs.query, "heads" if partial else emit, query is not None)
-    kept = select_intermediates(tensors, requested, keep)
-    if partial:  # with what makes the output of the merged heads
-        kept |= {"lse": tensors["lse"]} | output_parameters(projections)
-    if not (kept or emit or query):
+    additions = select_intermediates(tensors, requested, keep)
+    if partial:  # with the parameters that merge needs for the output
+        additions |= {"lse": tensors["lse"]} | output_parameters(projections)
+    if not (additions or emit or query):
         return inputs.rest.with_tensors({"x": output})
-    labels = label_tokens(inputs, weights, result["q"].shape[-2])
-    sizes = ({"query": q.shape[-2]} if query else {}) | ({"source": k.shape[-2]} if inputs.key_axis == "source" else {})
-    rest, labels = intermediates.clear_labels(inputs.rest, labels, sizes, (*kept, "x"))
-    return rest.with_tensors(kept | {"x": output}, labels)
+    rest, labels = label_axes(inputs, weights, query is not None, [*additions, "x"], result["q"].shape[-2])
+    return rest.with_tensors(additions | {"x": output}, labels)
 
 
-class Inputs(NamedTuple):
-    """The operands of attention, from flags or from the record.
-
-    record    the record at hand; rest: the same without the intermediates of an earlier attend
-    key_axis  the name of the axis of keys: `key`, or `source` where they come from elsewhere
-    layer     the layer of the model, "" without one
-    """
-
-    record: Record
-    rest: Record
-    query: Record
-    key: Record
-    value: Record
-    mask: Record | None
-    bias: Record | None
-    key_axis: str
-    layer: str
+def place_queries(align: str | None, offset: int | None) -> tuple[str | None, int]:
+    """Return the alignment of the causal mask and the offset of the queries; an offset counts from the top left."""
+    return (align, 0) if offset is None else ("top-left", offset)
 
 
 def check_outputs(
@@ -197,94 +178,7 @@ def check_outputs(
         raise UsageError(f"--weights {weights} replaces all the weights, which --steps, --keep or --emit request")
 
 
-def collect_inputs(
-    record: Record | None,
-    query: AttendedTensor | None,
-    key: AttendedTensor | None,
-    value: AttendedTensor | None,
-    memory: AttendedTensor | None,
-    mask: Record | None,
-    bias: Record | None,
-    past: int,
-    checkpoint: "Checkpoint | None",
-    layer: str | None,
-) -> Inputs:
-    """Return the operands: those of flags, else x, the memory, the mask and the bias of the record."""
-    inputs, is_by_hand = record or Record({}), checkpoint is None
-    if checkpoint is not None:
-        layer = layers.find_layer(checkpoint, layer, "attend")
-        if layer.endswith(".cross") and memory is None and key is None:
-            memory = load_attended(inputs, "memory", own=True)
-    queries, keys = query or select_tensor(inputs), key or memory or select_tensor(inputs)
-    values = value or keys
-    for operand in (queries, keys, values):
-        operand["x"]
-    mask = mask or masking.find_mask(inputs, query, key or memory, past, is_by_hand)
-    bias = bias or masking.find_bias(inputs, query, key or memory, is_by_hand)
-    warn_of_floats(mask)
-    used = {operand.name for operand in (query, key, value, memory) if operand is not None and operand.is_given}
-    rest = inputs.without([name for name in intermediates.intermediates_in(inputs) if name not in used])
-    key_axis = "source" if key or memory else "key"
-    return Inputs(inputs, rest, queries, keys, values, mask, bias, key_axis, layer or "")
-
-
-def layer_options(checkpoint: "Checkpoint", inputs: Inputs, past: int) -> dict[str, Any]:
-    """Return the options of attention in one layer of a model, for the tokens of a record."""
-    q = inputs.query["x"]
-    if q.ndim not in (2, 3):
-        raise DataError(f"x {q.shape}: --model takes (T, D) or (B, T, D)")
-    context = layers.context_from(inputs.record)
-    context.past = past
-    if past and context.positions is not None:
-        context.positions = layers.positions_after(context.positions, array(inputs.mask), past, q.shape[-2])
-    return nn.attention_options(layers.core_model(checkpoint), inputs.layer, q.shape[-2], context)
-
-
-def merge_layer_options(
-    options: nn.MultiHeadOptions, inputs: Inputs, layer: Mapping[str, Any], offset: int | None
-) -> nn.MultiHeadOptions:
-    """Return the options of flags with those of a model's layer where the flags leave them open; biases add up.
-
-    UsageError where a flag has another number of heads than the model, or moves queries that the model places.
-    """
-    relative = layer.get("bias")
-    if offset is not None and (layer.get("rotary") or relative is not None):
-        raise UsageError("the model has positions of its own", "--offset")
-    heads = options.heads if options.heads > 1 else None
-    for flag, number, own in (("--heads", heads, "heads"), ("--kv-heads", options.kv_heads, "kv_heads")):
-        if number not in (None, layer[own]):
-            raise UsageError(f"the model has {layer[own]}, not {number}", flag)
-    if relative is not None:
-        options = options.replace(bias=relative if inputs.bias is None else relative + inputs.bias["x"])
-    return options.replace(
-        heads=layer["heads"],
-        kv_heads=layer["kv_heads"],
-        scale=layer["scale"] if options.scale is None else options.scale,
-        causal=options.causal or layer.get("causal", False),
-        window=layer.get("window", options.window) if options.window == (-1, -1) else options.window,
-        rotary=layer.get("rotary"),
-    )
-
-
-def select_weights(
-    inputs: Inputs,
-    options: nn.MultiHeadOptions,
-    params: Mapping[str, Array] | None,
-    checkpoint: "Checkpoint | None",
-    seed: int | None,
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the parameters of the score and the projections: of a file, of a model's layer, or random ones."""
-    if params is not None:
-        return sorted_parameters(params, options.score)
-    if checkpoint is not None:
-        return {}, dict(checkpoint.params.get(inputs.layer, {}))
-    if seed is None:
-        return {}, {}
-    q, k, v = (operand["x"] for operand in (inputs.query, inputs.key, inputs.value))
-    return {}, random_weights(q, k, v, options.heads, options.kv_heads or options.heads, seed)
-
-
-def attention_formulas(
+def name_formulas(
     result: Mapping[str, Array], projections: Mapping[str, Array], options: nn.MultiHeadOptions
 ) -> dict[str, str]:
     """Return the formula of every intermediate and of the output."""
@@ -311,16 +205,11 @@ def output_parameters(projections: Mapping[str, Array]) -> dict[str, Tensor]:
     return {name: Tensor(projections[name], axes[name]) for name in axes if name in projections}
 
 
-def count_positions(past_key: Record | None) -> int:
-    """Return how many positions the keys of a cache have."""
-    return 0 if past_key is None else sum(past_key["x"].shape[-2:-1])
-
-
-def add_residuals(output: Tensor, x: Array | None, residual: Array | None) -> Tensor:
+def add_residuals(output: Tensor, record: Record | None, residual: Record | None) -> Tensor:
     """Return the output plus the input, plus another residual, as far as they are requested."""
-    for addend, name in ((x, "input"), (residual, "residual")):
+    for addend, name in ((record, "input"), (residual, "residual")):
         if addend is not None:
-            output = Tensor(nn.add(output.array, addend), formula=f"{output.formula} + {name}")
+            output = Tensor(nn.add(output.array, addend["x"]), formula=f"{output.formula} + {name}")
     return output
 
 
@@ -338,11 +227,20 @@ def choose_output(
     return replace(output, axes=tuple("query" if axis == "token" else axis for axis in output.axis_names()))
 
 
-def label_tokens(inputs: Inputs, weights: str | None, queries: int) -> dict[str, Labels]:
-    """Return the labels of queries and keys, and of the rows that --weights selects."""
-    return intermediates.attention_labels(
-        inputs.query, inputs.key, inputs.key_axis, "full" if weights is None else weights, queries
-    )
+def label_axes(
+    inputs: AttentionInputs, weights: str | None, has_query: bool, names: Collection[str], queries: int
+) -> tuple[Record, dict[str, Labels]]:
+    """Return the record to extend, and the labels of queries, keys and the rows that --weights selects.
+
+    has_query  whether the queries are not the tokens of the record
+    names      of the tensors that are added
+    queries    number of queries
+    """
+    summary = "full" if weights is None else weights
+    labels = intermediates.attention_labels(inputs.query, inputs.key, inputs.key_axis, summary, queries)
+    sizes = {"query": inputs.query["x"].shape[-2]} if has_query else {}
+    sizes |= {"source": inputs.key["x"].shape[-2]} if inputs.key_axis == "source" else {}
+    return intermediates.clear_labels(inputs.rest, labels, sizes, names)
 
 
 def select_intermediates(
@@ -361,70 +259,3 @@ def select_intermediates(
         else tensors[name]
         for name in names
     }
-
-
-def sorted_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The parameters that the score takes, and the projections, of a file that may hold those of a whole layer.
-
-    DataError names what is missing, or is no name of a layer's weights.
-
-    >>> [sorted(part) for part in sorted_parameters({"wq": np.eye(2), "w1": np.eye(2)}, "scaled-dot")]
-    [[], ['wq']]
-    """
-    needs = nn.SCORES[score].parameters
-    known = (*PROJECTIONS, *OTHERS)
-    if unknown := [name for name in params if name not in known]:
-        problem = f"parameter {unknown[0]!r} is not one of {join_names(PROJECTIONS)} (it has {join_names([*params])})"
-        raise DataError(problem, "--params")
-    if missing := [name for name in needs if name not in params]:
-        raise DataError(
-            f"no {join_names(missing)}, which --score {score} needs (it has {join_names([*params])})", "--params"
-        )
-    if not needs and not set(params) & set(PROJECTIONS):
-        raise DataError(f"no {join_names(PROJECTIONS)} (it has {join_names([*params])})", "--params")
-    projections = {name: one for name, one in params.items() if name in PROJECTIONS}
-    return {name: params[name] for name in needs}, projections
-
-
-def array(operand: Record | None) -> Array | None:
-    """The tensor of an operand that may be missing."""
-    return None if operand is None else operand["x"]
-
-
-def aligned(operand: Record | None) -> Array | None:
-    """A mask or bias as attention broadcasts it: one over batch, query and key by name gets an axis of heads."""
-    if operand is None:
-        return None
-    tensor, axes = operand["x"], operand.axes.get("x", ())
-    return tensor[:, None] if tensor.ndim == 3 and axes[:1] == ("batch",) else tensor
-
-
-def random_weights(q: Array, k: Array, v: Array, heads: int, groups: int, seed: int) -> dict[str, Array]:
-    """wq, wk, wv, wo in this order from N(0, 1/rows), in the dtype of the queries."""
-    if q.ndim == 4 or q.ndim < 2 or q.shape[-1] % heads:
-        nn.split_heads(np.empty((1, q.shape[-1] if q.ndim else 1)), heads)
-        raise DataError(f"x {q.shape}: --seed makes weights for (T, D) or (B, T, D)")
-    if not (k.ndim and v.ndim):
-        raise DataError(f"K {k.shape} and V {v.shape}: a single number (expected (S, D) or (B, S, D))")
-    rng, width = np.random.default_rng(seed), q.shape[-1] // heads
-    shapes = {
-        "wq": (q.shape[-1], heads * width),
-        "wk": (k.shape[-1], groups * width),
-        "wv": (v.shape[-1], groups * width),
-        "wo": (heads * width, q.shape[-1]),
-    }
-    return {name: nn.random_weight(rng, *shape).astype(nn.output_dtype(q)) for name, shape in shapes.items()}
-
-
-def check_heads(q: Array, k: Array, heads: int, groups: int | None) -> None:
-    """DataError where the flags speak against tensors that are split into heads already."""
-    for name, x, count, flag in (("x", q, None if heads == 1 else heads, "--heads"), ("K", k, groups, "--kv-heads")):
-        if x.ndim == 4 and count not in (None, x.shape[1]):
-            raise DataError(f"{name} {x.shape} has {x.shape[1]} heads, {flag} says {count}")
-
-
-def warn_of_floats(mask: Record | None) -> None:
-    """Say that a float mask is added, where it looks like one of 0 and 1."""
-    if mask is not None and mask["x"].dtype.kind == "f" and np.isin(mask["x"], (0, 1)).all() and mask["x"].any():
-        problem = "the mask is float, so its 0 and 1 are added to the scores; with --dtype bool, 1 = may attend: "
-        warnings.warn(problem + "attnkit show FILE --dtype bool -o MASK.npy", AttnkitWarning, stacklevel=2)

@@ -1,0 +1,212 @@
+"""The inputs of attention: operands, options and weights, of flags, of the record or of a model's layer."""
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnkit import model
+from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.inference import intermediates, layers, masking
+from attnkit.inference.masking import AttendedTensor
+from attnkit.inference.operands import load_attended, select_tensor
+from attnkit.record import Array, Record, join_names
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+PROJECTIONS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
+OTHERS = {"w1", "b1", "w2", "b2", "w3", "b3"}  # of ffn: one file may hold the weights of a whole layer
+OTHERS |= {name for score in model.SCORES.values() for name in score.parameters}
+
+
+class AttentionOperands(NamedTuple):
+    """The operands of attention that flags name; None where one is left to the record."""
+
+    query: AttendedTensor | None
+    key: AttendedTensor | None
+    value: AttendedTensor | None
+    memory: AttendedTensor | None
+    mask: Record | None
+    bias: Record | None
+
+    def own_names(self) -> set[str]:
+        """Return the names of the tensors of the record at hand among them."""
+        tensors = (self.query, self.key, self.value, self.memory)
+        return {tensor.name for tensor in tensors if tensor is not None and tensor.is_given}
+
+
+class AttentionInputs(NamedTuple):
+    """The operands of attention, from flags or from the record.
+
+    record    the record at hand; rest: the same without the intermediates of an earlier attend
+    key_axis  the name of the axis of keys: `key`, or `source` where they come from elsewhere
+    layer     the layer of the model, "" without one
+    """
+
+    record: Record
+    rest: Record
+    query: Record
+    key: Record
+    value: Record
+    mask: Record | None
+    bias: Record | None
+    key_axis: str
+    layer: str
+
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """Return queries, keys and values."""
+        return self.query["x"], self.key["x"], self.value["x"]
+
+
+def collect_inputs(
+    record: Record, operands: AttentionOperands, past: int, checkpoint: "Checkpoint | None", layer: str | None
+) -> AttentionInputs:
+    """Return the operands: those of flags, else x, the memory, the mask and the bias of the record.
+
+    past  number of positions in the KV cache
+    """
+    is_by_hand = checkpoint is None
+    if checkpoint is not None:
+        layer = layers.find_layer(checkpoint, layer, "attend")
+        if layer.endswith(".cross") and operands.memory is None and operands.key is None:
+            operands = operands._replace(memory=load_attended(record, "memory", own=True))
+    source = operands.key or operands.memory
+    queries, keys = operands.query or select_tensor(record), source or select_tensor(record)
+    values = operands.value or keys
+    for operand in (queries, keys, values):
+        operand["x"]
+    mask = operands.mask or masking.find_mask(record, operands.query, source, past, is_by_hand)
+    bias = operands.bias or masking.find_bias(record, operands.query, source, is_by_hand)
+    warn_of_zeros_and_ones(mask)
+    rest = record.without(set(intermediates.intermediates_in(record)) - operands.own_names())
+    return AttentionInputs(record, rest, queries, keys, values, mask, bias, "source" if source else "key", layer or "")
+
+
+def layer_options(checkpoint: "Checkpoint", inputs: AttentionInputs, past: int) -> dict[str, Any]:
+    """Return the options of attention in one layer of a model, for the tokens of a record."""
+    q = inputs.query["x"]
+    if q.ndim not in (2, 3):
+        raise DataError(f"x {q.shape}: --model takes (T, D) or (B, T, D)")
+    context = layers.context_from(inputs.record)
+    context.past = past
+    if past and context.positions is not None:
+        context.positions = layers.positions_after(context.positions, array_of(inputs.mask), past, q.shape[-2])
+    return model.attention_options(layers.core_model(checkpoint), inputs.layer, q.shape[-2], context)
+
+
+def merge_layer_options(
+    options: model.MultiHeadOptions, inputs: AttentionInputs, layer: Mapping[str, Any], offset: int | None
+) -> model.MultiHeadOptions:
+    """Return the options of flags with those of a model's layer where the flags leave them open; biases add up.
+
+    UsageError where a flag has another number of heads than the model, or moves queries that the model places.
+    """
+    relative = layer.get("bias")
+    if offset is not None and (layer.get("rotary") or relative is not None):
+        raise UsageError("the model has positions of its own", "--offset")
+    heads = options.heads if options.heads > 1 else None
+    for flag, number, own in (("--heads", heads, "heads"), ("--kv-heads", options.kv_heads, "kv_heads")):
+        if number not in (None, layer[own]):
+            raise UsageError(f"the model has {layer[own]}, not {number}", flag)
+    if relative is not None:
+        options = options.replace(bias=relative if inputs.bias is None else relative + inputs.bias["x"])
+    return options.replace(
+        heads=layer["heads"],
+        kv_heads=layer["kv_heads"],
+        scale=layer["scale"] if options.scale is None else options.scale,
+        causal=options.causal or layer.get("causal", False),
+        window=layer.get("window", options.window) if options.window == (-1, -1) else options.window,
+        rotary=layer.get("rotary"),
+    )
+
+
+def select_weights(
+    inputs: AttentionInputs,
+    options: model.MultiHeadOptions,
+    params: Mapping[str, Array] | None,
+    checkpoint: "Checkpoint | None",
+    seed: int | None,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the parameters of the score and the projections: of a file, of a model's layer, or random ones."""
+    if params is not None:
+        return split_parameters(params, options.score)
+    if checkpoint is not None:
+        return {}, dict(checkpoint.params.get(inputs.layer, {}))
+    if seed is None:
+        return {}, {}
+    q, k, v = inputs.arrays()
+    return {}, random_attention_weights(q, k, v, options.heads, options.kv_heads or options.heads, seed)
+
+
+def count_positions(past_key: Record | None) -> int:
+    """Return how many positions the keys of a cache have."""
+    return 0 if past_key is None else sum(past_key["x"].shape[-2:-1])
+
+
+def split_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the parameters of the score and the projections of a file that may hold those of a whole layer.
+
+    DataError names the missing parameters, or one that is not of a layer.
+
+    >>> [sorted(part) for part in split_parameters({"wq": np.eye(2), "w1": np.eye(2)}, "scaled-dot")]
+    [[], ['wq']]
+    """
+    needs = model.SCORES[score].parameters
+    known = (*PROJECTIONS, *OTHERS)
+    if unknown := [name for name in params if name not in known]:
+        problem = f"parameter {unknown[0]!r} is not one of {join_names(PROJECTIONS)} (it has {join_names([*params])})"
+        raise DataError(problem, "--params")
+    if missing := [name for name in needs if name not in params]:
+        raise DataError(
+            f"no {join_names(missing)}, which --score {score} needs (it has {join_names([*params])})", "--params"
+        )
+    if not needs and not set(params) & set(PROJECTIONS):
+        raise DataError(f"no {join_names(PROJECTIONS)} (it has {join_names([*params])})", "--params")
+    projections = {name: array for name, array in params.items() if name in PROJECTIONS}
+    return {name: params[name] for name in needs}, projections
+
+
+def array_of(operand: Record | None) -> Array | None:
+    """Return the tensor of an operand, None where it is missing."""
+    return None if operand is None else operand["x"]
+
+
+def broadcast_over_heads(operand: Record | None) -> Array | None:
+    """Return a mask or bias as attention broadcasts it: (batch, query, key), by name, gets an axis of heads."""
+    if operand is None:
+        return None
+    tensor, axes = operand["x"], operand.tensor("x").axes or ()
+    return tensor[:, None] if tensor.ndim == 3 and axes[:1] == ("batch",) else tensor
+
+
+def random_attention_weights(q: Array, k: Array, v: Array, heads: int, groups: int, seed: int) -> dict[str, Array]:
+    """Draw wq, wk, wv, wo in this order from N(0, 1/rows), in the dtype of the queries."""
+    if q.ndim == 4 or q.ndim < 2 or q.shape[-1] % heads:
+        model.split_heads(np.empty((1, q.shape[-1] if q.ndim else 1)), heads)
+        raise DataError(f"x {q.shape}: --seed makes weights for (T, D) or (B, T, D)")
+    if not (k.ndim and v.ndim):
+        raise DataError(f"K {k.shape} and V {v.shape}: a single number (expected (S, D) or (B, S, D))")
+    rng, width = np.random.default_rng(seed), q.shape[-1] // heads
+    shapes = {
+        "wq": (q.shape[-1], heads * width),
+        "wk": (k.shape[-1], groups * width),
+        "wv": (v.shape[-1], groups * width),
+        "wo": (heads * width, q.shape[-1]),
+    }
+    return {name: model.random_weight(rng, *shape).astype(model.output_dtype(q)) for name, shape in shapes.items()}
+
+
+def check_split_heads(q: Array, k: Array, heads: int, groups: int | None) -> None:
+    """Raise DataError where flags contradict the number of heads of tensors that are already split."""
+    for name, x, count, flag in (("x", q, None if heads == 1 else heads, "--heads"), ("K", k, groups, "--kv-heads")):
+        if x.ndim == 4 and count not in (None, x.shape[1]):
+            raise DataError(f"{name} {x.shape} has {x.shape[1]} heads, {flag} says {count}")
+
+
+def warn_of_zeros_and_ones(mask: Record | None) -> None:
+    """Warn that a float mask is added to the scores, where it consists of 0 and 1."""
+    if mask is not None and mask["x"].dtype.kind == "f" and np.isin(mask["x"], (0, 1)).all() and mask["x"].any():
+        problem = "the mask is float, so its 0 and 1 are added to the scores; with --dtype bool, 1 = may attend: "
+        warnings.warn(problem + "attnkit show FILE --dtype bool -o MASK.npy", AttnkitWarning, stacklevel=2)
