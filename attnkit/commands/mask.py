@@ -1,4 +1,4 @@
-"""attnkit mask: who may attend to whom."""
+"""attnkit mask: which keys each query may attend to."""
 
 import warnings
 from typing import Annotated, Any, NamedTuple
@@ -11,7 +11,7 @@ from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import check_empty
 from attnkit.formats.streams import name_errors
-from attnkit.record import Array, Labels, Record, row_labels, shared_labels
+from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
 
 FILLS = ("-inf", "lowest", "-1e9")
 
@@ -26,9 +26,9 @@ class Rule(NamedTuple):
 
 @tool(
     requires=[("pad_id", "padding"), ("polarity", "with"), ("fill", "as=additive")],
-    alone=lambda given: given["size"] is not None,
-    numeric=lambda given: False,
-    prints=lambda given: given["explain"] is not None,
+    alone=lambda parameters: parameters["size"] is not None,
+    numeric=lambda parameters: False,
+    prints=lambda parameters: parameters["explain"] is not None,
 )
 def mask(
     record: Record | None,
@@ -76,7 +76,7 @@ def mask(
         options.integers("no mask: say which rule blocks query I from key J", "[B,]I,J", least=0),
     ] = None,
 ) -> Record | str:
-    """Who may attend to whom: True where a query (row) may see a key (column).
+    """Make an attention mask: True where a query (row) may attend to a key (column).
 
     Rules combine by intersection, with --any by union; a mask that the record already carries is one of them.
     The result goes into the record as `mask`, which attend uses; with --size there is no input and it is x.
@@ -85,41 +85,32 @@ def mask(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2
     """
-    queries, keys = extent(record, size, cross)
+    queries, keys = count_queries_and_keys(record, size, cross)
     start = model.causal_offset(queries, keys, align=align) if offset is None else offset
-    rules = by_position(queries, keys, start, causal, prefix, window, chunk)
+    rules = make_position_rules(queries, keys, start, causal, prefix, window, chunk)
     if causal and prefix and not any_:
-        said = f"--causal closes the keys that --prefix {prefix} opens; --prefix alone is causal after them"
-        warnings.warn(said, AttnkitWarning, stacklevel=2)
-    if padding:
-        rules.append(Rule("padding", "key is no padding", unpadded(record, keys, pad_id)))
-    if lengths is not None:
-        rules.append(Rule("lengths", "key < length", model.padding_mask(lengths["x"], keys)))
-    if segments is not None:
-        ids = segments["x"]
-        rules.append(Rule("segments", "segment(key) = segment(query)", model.segment_mask(ids, ids)))
-    if with_ is not None:
-        own = model.to_boolean(with_["x"])
-        rules.append(Rule("with", "the mask of --with", own if polarity == "attend" else ~own))
-    if record is not None and "mask" in record and not cross:
-        rules.append(Rule("record", "the record's mask", model.to_boolean(record["mask"])))
+        problem = f"--causal closes the keys that --prefix {prefix} opens; --prefix alone is causal after them"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+    rules += [
+        *make_batch_rules(record, keys, padding, pad_id, lengths, segments),
+        *read_masks(record, with_, polarity, cross),
+    ]
     if not rules:
         flags = "--causal, --padding, --lengths, --window, --prefix, --chunk, --segments or --with"
         raise UsageError(f"which rule? {flags}")
-    cells = combined(rules, (queries, keys), any_)
+    cells = combine_rules(rules, (queries, keys), any_)
     for rule in rules:
-        if rule.name in ("padding", "lengths", "segments"):
-            check_batch(record, rule)
+        check_batch(record, rule)
     if explain is not None:
-        return explained(record, rules, cells, explain, any_, invert)
+        return explain_cell(record, rules, cells, explain, any_, invert)
     formula = (" or " if any_ else " and ").join(f"({rule.formula})" if rules[1:] else rule.formula for rule in rules)
     if invert:
         cells, formula = ~cells, f"not ({formula})"
     dtype = np.dtype(np.float32) if record is None else model.output_dtype(record["x"])
-    return placed(record, formed(cells, as_, fill, dtype), formula, cross)
+    return add_mask(record, convert_mask(cells, as_, fill, dtype), formula, cross)
 
 
-def by_position(
+def make_position_rules(
     queries: int,
     keys: int,
     start: int | Array,
@@ -128,36 +119,67 @@ def by_position(
     window: tuple[int, int] | None,
     chunk: int | None,
 ) -> list[Rule]:
-    """The rules that know a query and a key by their positions alone."""
+    """Return the rules that depend on the positions of query and key alone."""
     rules = []
     if causal:
-        rules.append(Rule("causal", f"key ≤ {shifted(start)}", model.causal_mask(queries, keys, start)))
+        rules.append(Rule("causal", f"key ≤ {format_query_position(start)}", model.causal_mask(queries, keys, start)))
     if prefix is not None:
-        formula = f"key ≤ {shifted(start)} or key < {prefix}"
+        formula = f"key ≤ {format_query_position(start)} or key < {prefix}"
         rules.append(Rule("prefix", formula, model.prefix_mask(queries, keys, prefix, start)))
     if window is not None:
         left, right = window
-        before = f"{shifted(start, -left)} ≤ " if left >= 0 else ""
-        after = f" ≤ {shifted(start, right)}" if right >= 0 else ""
+        before = f"{format_query_position(start, -left)} ≤ " if left >= 0 else ""
+        after = f" ≤ {format_query_position(start, right)}" if right >= 0 else ""
         rules.append(Rule("window", f"{before}key{after}", model.window_mask(queries, keys, left, right, start)))
     if chunk is not None:
-        formula = f"key // {chunk} = ({shifted(start)}) // {chunk}"
+        formula = f"key // {chunk} = ({format_query_position(start)}) // {chunk}"
         rules.append(Rule("chunk", formula, model.chunk_mask(queries, keys, chunk, start)))
     return rules
 
 
-def shifted(start: int | Array, by: int = 0) -> str:
-    """The position of a query among the keys, moved by some.
+def make_batch_rules(
+    record: Record | None,
+    keys: int,
+    padding: bool,
+    pad_id: int | None,
+    lengths: Record | None,
+    segments: Record | None,
+) -> list[Rule]:
+    """Return the rules that may differ from one batch row to the next: padding, lengths, segments."""
+    rules = []
+    if padding:
+        rules.append(Rule("padding", "key is no padding", find_real_keys(record, keys, pad_id)))
+    if lengths is not None:
+        rules.append(Rule("lengths", "key < length", model.padding_mask(lengths["x"], keys)))
+    if segments is not None:
+        ids = segments["x"]
+        rules.append(Rule("segments", "segment(key) = segment(query)", model.segment_mask(ids, ids)))
+    return rules
 
-    >>> shifted(0), shifted(2, -5)
+
+def read_masks(record: Record | None, own: Record | None, polarity: str, cross: bool) -> list[Rule]:
+    """Return the mask of --with and the one that the record carries as rules."""
+    rules = []
+    if own is not None:
+        cells = model.to_boolean(own["x"])
+        rules.append(Rule("with", "the mask of --with", cells if polarity == "attend" else ~cells))
+    if record is not None and "mask" in record and not cross:
+        rules.append(Rule("record", "the record's mask", model.to_boolean(record["mask"])))
+    return rules
+
+
+def format_query_position(start: int | Array, shift: int = 0) -> str:
+    """Return the position of a query among the keys, shifted, as a term of a formula.
+
+    >>> format_query_position(0), format_query_position(2, -5)
     ('query', 'query − 3')
     """
-    move = int(start) + by
+    move = int(start) + shift
     return f"query {'+' if move > 0 else '−'} {abs(move)}" if move else "query"
 
 
-def extent(record: Record | None, size: tuple[int, ...] | None, cross: bool) -> tuple[int, int]:
-    """Number of queries and of keys: of --size, of x, of x and the memory."""
+def count_queries_and_keys(record: Record | None, size: tuple[int, ...] | None, cross: bool) -> tuple[int, int]:
+    """Return the number of queries and of keys: of --size, of x, or of x and the memory."""
     if record is None:
         if size is None or len(size) > 2:
             raise UsageError("T or T,S", "--size")
@@ -172,8 +194,8 @@ def extent(record: Record | None, size: tuple[int, ...] | None, cross: bool) -> 
     return tokens, record["memory"].shape[-2] if cross else tokens
 
 
-def unpadded(record: Record | None, keys: int, pad_id: int | None) -> Array:
-    """The keys that are no padding: before the record's lengths, or whose id is not that of padding."""
+def find_real_keys(record: Record | None, keys: int, pad_id: int | None) -> Array:
+    """Return which keys are not padding, (B, 1, S): by the record's lengths, else by the id of padding."""
     if record is None:
         raise UsageError("needs a record with ids or lengths; --lengths FILE gives them", "--padding")
     if "lengths" in record and pad_id is None:
@@ -189,17 +211,19 @@ def unpadded(record: Record | None, keys: int, pad_id: int | None) -> Array:
 
 
 def check_batch(record: Record | None, rule: Rule) -> None:
-    """DataError for a rule whose rows are not those of the batch: (B, T, S), or (T, S) for all."""
+    """Raise DataError for padding, lengths or segments whose rows are not those of the batch."""
+    if rule.name not in ("padding", "lengths", "segments"):
+        return
     shape = rule.cells.shape
     rows = 1 if record is None or record["x"].ndim < 3 else len(record["x"])
-    fitting = (rows,) if rule.name == "lengths" else (1, rows)
-    if len(shape) > 3 or (record is not None and len(shape) == 3 and shape[0] not in fitting):
-        given = str((*shape[:-2], shape[-1]) if rule.name != "lengths" else shape[:-2])
-        raise DataError(f"{given} for a batch of {rows}: expected one row each", f"--{rule.name}")
+    allowed = (rows,) if rule.name == "lengths" else (1, rows)
+    if len(shape) > 3 or (record is not None and len(shape) == 3 and shape[0] not in allowed):
+        operand = str((*shape[:-2], shape[-1]) if rule.name != "lengths" else shape[:-2])
+        raise DataError(f"{operand} for a batch of {rows}: expected one row each", f"--{rule.name}")
 
 
-def combined(rules: list[Rule], shape: tuple[int, int], union: bool) -> Array:
-    """All rules as one mask (..., T, S): their intersection, or their union."""
+def combine_rules(rules: list[Rule], shape: tuple[int, int], union: bool) -> Array:
+    """Return the intersection or the union of all rules as one mask (..., T, S)."""
     whole = np.broadcast_shapes(shape)
     for rule in rules:
         try:
@@ -214,16 +238,18 @@ def combined(rules: list[Rule], shape: tuple[int, int], union: bool) -> Array:
     return cells
 
 
-def explained(
+def explain_cell(
     record: Record | None, rules: list[Rule], cells: Array, cell: tuple[int, ...], union: bool, invert: bool
 ) -> str:
-    """Which rules block a cell, in a line each."""
+    """Return which rules allow and which block a cell, in a line each."""
     if len(cell) != cells.ndim:
         raise UsageError(f"{len(cell)} indices for a mask of shape {cells.shape}", "--explain")
     if any(at >= size for at, size in zip(cell, cells.shape, strict=True)):
         raise UsageError(f"{','.join(map(str, cell))} is outside the mask of shape {cells.shape}", "--explain")
     may = bool(cells[cell]) != invert
-    query, key = (f"{at}{word(record, axis, at, cell)}" for axis, at in zip(("token", "key"), cell[-2:], strict=True))
+    query, key = (
+        f"{at}{quote_token(record, axis, at, cell)}" for axis, at in zip(("token", "key"), cell[-2:], strict=True)
+    )
     batch = f" of batch row {cell[0]}" if cell[2:] else ""
     lines = [f"query {query}{batch} {'may' if may else 'may not'} attend to key {key}"]
     for rule in rules:
@@ -236,15 +262,15 @@ def explained(
     return "\n".join(lines)
 
 
-def word(record: Record | None, axis: str, at: int, cell: tuple[int, ...]) -> str:
-    """The token at an index, quoted, where the record names it."""
+def quote_token(record: Record | None, axis: str, at: int, cell: tuple[int, ...]) -> str:
+    """Return the token at an index, quoted; "" where the record has no token strings."""
     labels = record.labels.get(axis) or record.labels.get("token") if record else None
     row = row_labels(labels, cell[0]) if cell[2:] else shared_labels(labels)
     return f" {row[at]!r}" if at < len(row) else ""
 
 
-def formed(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Array:
-    """The mask as booleans, as 0 and 1, as numbers to add to scores, or as lengths."""
+def convert_mask(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Array:
+    """Return a boolean mask as booleans, as 0 and 1, as numbers to add to scores, or as lengths."""
     if form == "01":
         return cells.astype(np.uint8)
     if form == "lengths":
@@ -253,25 +279,25 @@ def formed(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Array:
         except DataError as error:
             raise UsageError(error.problem, "--as lengths") from None
     if form == "additive":
-        return model.to_additive(cells, dtype, lowest(dtype) if fill == "lowest" else float(fill))
+        return model.to_additive(cells, dtype, lowest_finite(dtype) if fill == "lowest" else float(fill))
     return cells
 
 
-def lowest(dtype: np.dtype[Any]) -> float:
-    """The most negative finite number of a float dtype.
+def lowest_finite(dtype: np.dtype[Any]) -> float:
+    """Return the most negative finite number of a float dtype.
 
-    >>> lowest(np.dtype(np.float16))
+    >>> lowest_finite(np.dtype(np.float16))
     -65504.0
     """
     return float(np.finfo(dtype).min) if dtype.kind == "f" else -(2.0**128 - 2.0**120)  # bfloat16
 
 
-def placed(record: Record | None, mask: Array, formula: str, cross: bool) -> Record:
-    """The mask in its record as `mask`, `memory_mask` or `lengths`; as x where there was no record."""
+def add_mask(record: Record | None, mask: Array, formula: str, cross: bool) -> Record:
+    """Return the record with the mask as `mask`, `memory_mask` or `lengths`; without a record, the mask as x."""
     over, lengths = "source" if cross else "key", mask.dtype == np.int64
     axes = ("batch",) if lengths else (*("batch", "head")[: mask.ndim - 2], "query", over)
     name = "x" if record is None else "lengths" if lengths else "memory_mask" if cross else "mask"
     labels: dict[str, Labels] = {}
     if record is not None and not lengths and (words := record.labels.get("token")):
         labels = {"query": words} if cross else {"query": words, "key": words}
-    return (record or Record({})).put({name: mask}, {name: axes[: mask.ndim]}, labels, {name: formula})
+    return (record or Record({})).with_tensors({name: Tensor(mask, axes[: mask.ndim], labels, formula)})
