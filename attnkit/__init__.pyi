@@ -23,7 +23,7 @@ DType = Literal[
 ]
 
 def embed(
-    given: str | Sequence[str] | Record | None = None,
+    texts: str | Sequence[str] | Record | None = None,
     /,
     *,
     dim: int | None = None,

@@ -1,4 +1,4 @@
-"""attnkit embed: text or token ids to vectors."""
+"""attnkit embed: map text or token ids to vectors."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from attnkit.cli import options, text_input
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError
 from attnkit.inference import layers, text_inputs
-from attnkit.record import Array, Record
+from attnkit.record import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     requires=[("layer", "model"), ("pair", "model"), ("image", "model")],
     operand="[TEXT]...",
     feed=text_input.read_texts,
-    alone=lambda given: given["ids"] is not None or given["image"] is not None,
+    alone=lambda parameters: parameters["ids"] is not None or parameters["image"] is not None,
     extra={"lines": options.switch("a stream: one record for each line")},
-    adds=lambda given: False,
-    explicit=lambda given: {"seed": given["seed"]} if given["dim"] is not None else {},
+    adds=lambda parameters: False,
+    explicit=lambda parameters: {"seed": parameters["seed"]} if parameters["dim"] is not None else {},
 )
 def embed(
-    given: Sequence[str] | str | None,
+    texts: Sequence[str] | str | None,
     *,
     dim: Annotated[int | None, options.integer("width of random vectors, one for each word", 1, "D")] = None,
     seed: Annotated[int, options.integer("seed of the random vectors", 0)] = 0,
@@ -56,15 +56,15 @@ def embed(
     batch: Annotated[bool, options.switch("one padded batch of the texts, or of the lines of standard input")] = False,
     scale: Annotated[bool, options.switch("multiply by √D, as the 2017 paper does")] = False,
 ) -> Record:
-    """Text or token ids to vectors: x is the rows of a table at the ids.
+    """Map text or token ids to vectors: x is the rows of a table at the ids.
 
     One of --dim, --one-hot, --table and --model says what the vectors are. TEXT comes from the command line or from
     standard input. Words are runs of letters and digits, and single punctuation marks, after Unicode NFC;
     without --vocab the vocabulary is the words of the text in the order they appear. A random vector depends
     on the seed and the word alone, so that a word has the same vector in every text; that of the padding
-    token is zero. The record carries the table along, and decode ties its output to it. Several texts make
+    token is zero. The record carries the table, and decode ties its output to it. Several texts make
     one padded batch with its mask. A blank text has no tokens, and x is (0, D). With --model the text is cut by the
-    model's tokenizer and the table stays in its folder; `--layer decoder.embed` of a translator puts TEXT behind
+    model's tokenizer and the table stays in its folder; `--layer decoder.embed` of a translator puts TEXT after
     the token that its decoder starts with, as decode --score does, and takes --ids as they are.
 
     \b
@@ -72,57 +72,58 @@ def embed(
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
     if model_ is not None:
-        return of_model(model_, layer, given, tokenizer, ids, pair, image, batch)
+        return embed_with_model(model_, layer, texts, tokenizer, ids, pair, image, batch)
     matrix = None if table is None else table["x"]
     if matrix is not None and matrix.ndim != 2:
         raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")
     known = vocab or text_inputs.table_words(table)
     if ids is not None:
-        found = text_inputs.ids_to_inputs(ids, known, 0 if matrix is None else len(matrix))
+        inputs = text_inputs.ids_to_inputs(ids, known, 0 if matrix is None else len(matrix))
     else:
-        found = text_inputs.tokenize(
-            given, tokenizer or tokenizers.BUILTIN_TOKENIZERS["words"], known, own=matrix is None, batch=batch
-        )
+        tokenizer = tokenizer or tokenizers.BUILTIN_TOKENIZERS["words"]
+        inputs = text_inputs.tokenize(texts, tokenizer, known, own=matrix is None, batch=batch)
     if dim is not None:
-        matrix = random_vectors(found.vocabulary, dim, seed)
-    x = model.one_hot(found.ids, found.size) if matrix is None else model.embed(found.ids, matrix)
-    axes = ("batch", "token")[2 - found.ids.ndim :]
-    record = Record({}).put(
-        {"x": model.scale_embedding(x) if scale else x},
-        axes={"x": (*axes, "vocab" if one_hot else "model")},
-        formulas={"x": ("√D · " if scale else "") + ("one-hot(ids)" if one_hot else "table[ids]")},
-    )
-    record = record.joined(found.record()).put(
-        {}, labels={"vocab": found.vocabulary} if len(found.vocabulary) == found.size else {}
-    )
-    return record if matrix is None else record.put({"table": matrix}, {"table": ("vocab", "model")})
+        matrix = make_random_vectors(inputs.vocabulary, dim, seed)
+    x = make_vectors(inputs, matrix, scale)
+    labels = {"vocab": inputs.vocabulary} if len(inputs.vocabulary) == inputs.size else {}
+    record = Record({}).with_tensors({"x": x}).joined(inputs.record()).with_tensors({}, labels)
+    return record if matrix is None else record.with_tensors({"table": Tensor(matrix, ("vocab", "model"))})
 
 
-def of_model(
+def make_vectors(inputs: text_inputs.EncodedInputs, table: Array | None, scale: bool) -> Tensor:
+    """Return the rows of a table at the ids, (T) -> (T, D); one-hot vectors without a table."""
+    x = model.one_hot(inputs.ids, inputs.size) if table is None else model.embed(inputs.ids, table)
+    axes = (*("batch", "token")[2 - inputs.ids.ndim :], "vocab" if table is None else "model")
+    formula = "one-hot(ids)" if table is None else "table[ids]"
+    return Tensor(model.scale_embedding(x), axes, formula=f"√D · {formula}") if scale else Tensor(x, axes, {}, formula)
+
+
+def embed_with_model(
     checkpoint: "Checkpoint",
     layer: str | None,
-    given: Sequence[str] | str | None,
+    texts: Sequence[str] | str | None,
     tokenizer: Tokenizer | None,
     ids: Record | None,
     pair: str | None,
     image: Array | None,
     batch: bool,
 ) -> Record:
-    """The vectors that a model gives to a text, to ids, or to the patches of an image."""
+    """Embed a text, ids, or the patches of an image with the embedding layer of a model."""
     layer = layers.find_layer(checkpoint, layer, "embed")
-    layers.check_pair(checkpoint.config, pair, given)
+    layers.check_pair(checkpoint.config, pair, texts)
     stack = model.parse_layer_name(layer)[0]
-    inputs, base = text_inputs.model_inputs(checkpoint, stack, given, tokenizer, ids, pair, image, batch)
+    inputs, base = text_inputs.model_inputs(checkpoint, stack, texts, tokenizer, ids, pair, image, batch)
     context = layers.context_from(base)
     x = model.embed_tokens(layers.core_model(checkpoint), layer, inputs, context)
-    made = {"x": x} | ({"grid": np.array(context.grid)} if context.grid else {})
-    axes = ("batch", "token", "model")[3 - x.ndim :]
-    said = "patches W + b" if checkpoint.config.patches else "table[ids]"
-    return Record({}).put(made, {"x": axes}, formulas={"x": said}).joined(base)
+    formula = "patches W + b" if checkpoint.config.patches else "table[ids]"
+    tensors = {"x": Tensor(x, ("batch", "token", "model")[3 - x.ndim :], formula=formula)}
+    if context.grid:
+        tensors["grid"] = Tensor(np.array(context.grid))
+    return Record({}).with_tensors(tensors).joined(base)
 
 
-def random_vectors(vocabulary: list[str], dim: int, seed: int) -> Array:
-    """A random table of the vocabulary; its padding token is zero."""
+def make_random_vectors(vocabulary: list[str], dim: int, seed: int) -> Array:
+    """Return a random table of the vocabulary, (V, D), whose row of the padding token is zero."""
     table = model.random_table(vocabulary, dim, seed)
     pad = tokenizers.find_padding(vocabulary)
     if pad is not None:
