@@ -182,7 +182,7 @@ def ffn(
     check_finite: bool = False,
 ) -> Record: ...
 def encode(
-    given: str | Sequence[str] | Record | None = None,
+    source: str | Sequence[str] | Record | None = None,
     /,
     *,
     model: Checkpoint | Path | None = None,

@@ -1,4 +1,4 @@
-"""attnkit encode: a whole encoder, or the trunk of a decoder-only model."""
+"""attnkit encode: run a whole encoder, or the layers of a decoder-only model."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import callbacks, intermediates, layers, text_inputs
 from attnkit.inference.hooks import Tracer, head_counts
-from attnkit.record import Array, Record
+from attnkit.record import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ POOLS = ("none", "cls", "mean", "pooler")
     requires=[("trace_only", "trace"), ("weights", "trace"), ("normalize", "pool=cls|mean|pooler")],
     operand="[TEXT]...",
     feed=text_input.read_model_input,
-    alone=lambda given: given["ids"] is not None or given["image"] is not None,
+    alone=lambda parameters: parameters["ids"] is not None or parameters["image"] is not None,
     extra={"lines": options.switch("a stream: one record for each line")},
-    adds=lambda given: False,
+    adds=lambda parameters: False,
 )
 def encode(
-    given: Sequence[str] | str | Record | None,
+    source: Sequence[str] | str | Record | None,
     *,
     model_: Annotated[Any, options.MODEL] = None,
     ids: Annotated[Record | None, options.ids("token ids, (T) or (B, T), in place of text")] = None,
@@ -62,12 +62,12 @@ def encode(
         str | None, options.choice("compute in this dtype [default: float32]", ("float32", "float64"))
     ] = None,
 ) -> Record:
-    """A whole model in one go: text to the hidden states of its last layer.
+    """Run a whole model: text to the hidden states of its last layer.
 
     The encoder of a model, or the layers of a decoder-only one. Input is TEXT, lines on standard input, --ids,
     --image, or a record with ids (and for BERT with `types` or `token_type_ids`, the segment of each token), or
     with x where the model has no embeddings or --layers begins later. The result is x; for an encoder-decoder
-    model also `memory`, which decode --model looks at. Every intermediate has a name: --trace writes them,
+    model also `memory`, which decode --model attends to. Every intermediate has a name: --trace writes them,
     --patch replaces one, `attnkit show DIR --pipeline encoder` (or decoder) prints the same computation stage
     by stage.
 
@@ -75,46 +75,65 @@ def encode(
     Example:
       attnkit encode --model DIR "The cat sat" --trace run.npz
     """
-    if trace is not None and callbacks.current().is_output_file(trace):
-        raise UsageError(f"{trace} is the file of --output too", "--trace")
-    how = "full" if weights is None else weights
+    check_trace_file(trace)
     config, core = model_.config, layers.complete_model(model_)
     stack = config.stacks[0]
-    first, last = layers_between(layers_, config.stack(stack).layers)
-    inputs, base = beginning(model_, stack, first, given, tokenizer, ids, pair, image, batch)
+    first, last = parse_layers(layers_, config.stack(stack).layers)
+    layers.check_pair(config, pair, source)
+    if isinstance(source, Record):
+        inputs, base = read_inputs(model_, stack, first, source, tokenizer)
+    else:
+        check_takes_text(config, stack, first)
+        inputs, base = text_inputs.model_inputs(model_, stack, source, tokenizer, ids, pair, image, batch)
     if not inputs.ndim:
         raise DataError("ids (): a single number (expected (T) or (B, T))")
-    steps = part_of(config, stack, first, last)
-    tracer = Tracer(trace_only or ("*",) if trace else (), patch, ablate, how, head_counts(config, steps))
+    steps = select_steps(config, stack, first, last)
+    detail = weights or "full"
+    tracer = Tracer(trace_only or ("*",) if trace else (), patch, ablate, detail, head_counts(config, steps))
     layers.warn_empty_mask_rows(base.tensors.get("mask"))
-    context = layers.context_from(
-        base,
-        hook=tracer.visit,
-        weights=how,
-        dtype=dtype,
-    )
+    context = layers.context_from(base, hook=tracer.visit, weights=detail, dtype=dtype)
     x = model.run(core, steps, inputs, context)
-    whole = last == config.stack(stack).layers
-    if trace and whole and config.head and len(config.stacks) == 1 and any(map(tracer.wants, HEAD)):
-        model.head_logits(core, x, tracer.visit)
+    is_whole = last == config.stack(stack).layers
+    if trace and is_whole:
+        trace_head(core, x, tracer)
     if pool == "none":
-        made = result(config, base, x, stack, whole)
+        result = make_states(config, base, x, stack, is_whole)
     else:
-        made = pooled(core, base, x, pool, normalize, tracer)
-        if "batch" in made.axes_of("x") and given and not isinstance(given, Record):
-            made = made.put({}, labels={"batch": text_inputs.require_unicode(given)})
+        result = make_pooled(core, base, x, pool, normalize, tracer)
+        if "batch" in result.axes_of("x") and source and not isinstance(source, Record):
+            result = result.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
     tracer.check()
     if trace:
-        tokens = base.labels.get("token")
-        rows = intermediates.row_labels(how, tokens, x.shape[-2])
-        callbacks.current().write_side_output(trace, tracer.record(tokens).put({}, labels=rows))
-    return made
+        write_trace(trace, tracer, detail, base, x.shape[-2])
+    return result
 
 
-def layers_between(text: str, count: int) -> tuple[int, int]:
-    """The first layer of A:B and the one after its last.
+def check_trace_file(path: str | None) -> None:
+    """Raise UsageError where the file of --trace is that of --output too."""
+    if path is not None and callbacks.current().is_output_file(path):
+        raise UsageError(f"{path} is the file of --output too", "--trace")
 
-    >>> layers_between("", 6), layers_between("2:", 6), layers_between(":3", 6)
+
+def trace_head(core: model.Model, x: Array, tracer: Tracer) -> None:
+    """Compute the logits of a model without a decoder, x (B, T, D), where the trace includes them."""
+    if core.config.head and len(core.config.stacks) == 1 and any(map(tracer.wants, HEAD)):
+        model.head_logits(core, x, tracer.visit)
+
+
+def write_trace(path: str, tracer: Tracer, detail: str, base: Record, length: int) -> None:
+    """Write the intermediates of a run to a file, with the tokens of the input as labels.
+
+    detail  how much of the attention weights is kept: the value of --weights
+    """
+    tokens = base.labels.get("token")
+    rows = intermediates.row_labels(detail, tokens, length)
+    callbacks.current().write_side_output(path, tracer.record(tokens).with_tensors({}, rows))
+
+
+def parse_layers(text: str, count: int) -> tuple[int, int]:
+    """Parse A:B to the first layer and the one after the last.
+
+    >>> parse_layers("", 6), parse_layers("2:", 6), parse_layers(":3", 6)
     ((0, 6), (2, 6), (0, 3))
     """
     start, _, end = text.partition(":")
@@ -124,93 +143,97 @@ def layers_between(text: str, count: int) -> tuple[int, int]:
     return first, last
 
 
-def part_of(config: model.Config, stack: str, first: int, last: int) -> list[model.Step]:
-    """The steps of some layers: with the embeddings where they begin with the first, the last norm where they end."""
-    chosen = []
+def select_steps(config: model.Config, stack: str, first: int, last: int) -> list[model.Step]:
+    """Return the steps of some layers: the embeddings before the first layer, the final norm after the last."""
+    count, steps = config.stack(stack).layers, []
     for step in model.layer_plan(config, stack):
         number = model.parse_layer_name(step.layer)[1]
-        at = (-1 if step.layer != f"{stack}.norm" else config.stack(stack).layers) if number is None else number
-        if first <= at < last or (at < 0 and first == 0) or (at == last == config.stack(stack).layers):
-            chosen.append(step)
-    return chosen
+        at = (-1 if step.layer != f"{stack}.norm" else count) if number is None else number
+        if first <= at < last or (at < 0 and first == 0) or (at == last == count):
+            steps.append(step)
+    return steps
 
 
-def beginning(
-    checkpoint: "Checkpoint",
-    stack: str,
-    first: int,
-    given: Sequence[str] | str | Record | None,
-    tokenizer: Tokenizer | None,
-    ids: Record | None,
-    pair: str | None,
-    image: Array | None,
-    batch: bool,
+def has_embeddings(config: model.Config, stack: str) -> bool:
+    """Return whether a stack begins with the embedding of tokens or of image patches."""
+    return bool(config.stack(stack).vocab or config.patches)
+
+
+def check_takes_text(config: model.Config, stack: str, first: int) -> None:
+    """Raise UsageError where the first step takes x, not ids or an image."""
+    if first or not has_embeddings(config, stack):
+        subject = "--layers from A > 0" if has_embeddings(config, stack) else f"a {config.family} model"
+        raise UsageError(f"{subject} takes x from a record")
+
+
+def read_inputs(
+    checkpoint: "Checkpoint", stack: str, first: int, record: Record, tokenizer: Tokenizer | None
 ) -> tuple[Array, Record]:
-    """What the first step takes, ids, an image or x, and the record it belongs to."""
+    """Read the input of the first step from a record, ids or x; return it and the record with its mask as (B, T, S)."""
     config = checkpoint.config
-    embeds = bool(config.stack(stack).vocab or config.patches)
-    layers.check_pair(config, pair, given)
-    if not isinstance(given, Record):
-        if first or not embeds:
-            raise UsageError(f"{'--layers from A > 0' if embeds else f'a {config.family} model'} takes x from a record")
-        return text_inputs.model_inputs(checkpoint, stack, given, tokenizer, ids, pair, image, batch)
-    from_ids = first == 0 and embeds and not config.patches
-    given = layers.normalize_mask(layers.ids_from_x(given) if from_ids else given)
-    if from_ids:
-        if "ids" not in given:
-            raise DataError("the record has no ids (layers from A > 0 take its x: --layers A:B)")
-        text_inputs.check_vocabulary(given, checkpoint, "source", tokenizer)
-        text_inputs.warn_ignored_input(given, checkpoint, "ids", "--layers A:B goes on from x")
-        return model.check_ids(given["ids"], config.stack(stack).vocab), given
-    x = given["x"]
-    begins_with_image = config.patches and not first
-    if x.ndim < 2 or not (begins_with_image or (x.ndim < 4 and x.shape[-1] == config.width)):
+    if first or config.patches or not has_embeddings(config, stack):
+        record = layers.normalize_mask(record)
+        return read_states(config, first, record), record
+    record = layers.normalize_mask(layers.ids_from_x(record))
+    if "ids" not in record:
+        raise DataError("the record has no ids (layers from A > 0 take its x: --layers A:B)")
+    text_inputs.check_vocabulary(record, checkpoint, "source", tokenizer)
+    text_inputs.warn_ignored_input(record, checkpoint, "ids", "--layers A:B goes on from x")
+    return model.check_ids(record["ids"], config.stack(stack).vocab), record
+
+
+def read_states(config: model.Config, first: int, record: Record) -> Array:
+    """Read x of a record: an image, or hidden states (T, D) or (B, T, D); DataError for other shapes."""
+    x = record["x"]
+    is_image = config.patches and not first
+    if x.ndim < 2 or not (is_image or (x.ndim < 4 and x.shape[-1] == config.width)):
         raise DataError(f"x {x.shape}: expected (T, {config.width}) or (B, T, {config.width})")
-    return x.astype(model.output_dtype(x), copy=False), given
+    return x.astype(model.output_dtype(x), copy=False)
 
 
-def result(config: model.Config, base: Record, x: Array, stack: str, whole: bool) -> Record:
-    """The record with the hidden states as x, and as the memory of a decoder where the model has one."""
+def make_states(config: model.Config, base: Record, x: Array, stack: str, is_whole: bool) -> Record:
+    """Return the record of hidden states x, (B, T, D), also as `memory` where the model has a decoder."""
     axes = ("batch", "token", "model")[3 - x.ndim :]
-    record = Record({"x": x}, {"x": axes}, formulas={"x": f"hidden states of the {stack}"}).joined(
-        base.put({"x": x}, {"x": axes}) if "x" in base else base
-    )
-    if not (whole and config.encoder and config.decoder):
+    states = Tensor(x, axes, formula=f"hidden states of the {stack}")
+    record = Record({}).with_tensors({"x": states})
+    record = record.joined(base.with_tensors({"x": Tensor(x, axes)}) if "x" in base else base)
+    if not (is_whole and config.encoder and config.decoder):
         return record
+    memory_axes = tuple("source" if axis == "token" else axis for axis in axes)
     tokens = base.labels.get("token")
-    made, named = {"memory": x}, {"memory": tuple("source" if axis == "token" else axis for axis in axes)}
+    record = record.with_tensors({"memory": Tensor(x, memory_axes)}, {"source": tokens} if tokens else {})
     if "mask" in base and base["mask"].ndim == 3 and base["mask"].shape[-2] == 1:
-        made, named = made | {"memory_mask": base["mask"]}, named | {"memory_mask": ("batch", "all queries", "source")}
-    return record.put(made, named, {"source": tokens} if tokens else {})
+        record = record.with_tensors({"memory_mask": Tensor(base["mask"], ("batch", "all queries", "source"))})
+    return record
 
 
-def pooled(core: model.Model, base: Record, x: Array, pool: str, normalize: bool, tracer: Tracer) -> Record:
-    """The record with one vector a text as x, and without the mask of the tokens, which x has no more."""
+def make_pooled(core: model.Model, base: Record, x: Array, pool: str, normalize: bool, tracer: Tracer) -> Record:
+    """Pool hidden states to one vector a text, x (B, T, D) -> (B, D), in a record without the mask of the tokens."""
     mask = base.tensors.get("mask")
-    padded = mask is not None and mask.shape == (*x.shape[:-2], 1, x.shape[-2])
-    real = mask[:, 0] if mask is not None and padded else np.ones(x.shape[:-1], bool)
+    is_padding = mask is not None and mask.shape == (*x.shape[:-2], 1, x.shape[-2])
+    real = mask[:, 0] if mask is not None and is_padding else np.ones(x.shape[:-1], bool)
     if x.ndim == 3:  # the first token of a row that is padded on the left is not its first vector
-        x = np.take_along_axis(x, first_to_last(real)[..., None], axis=-2)
-        real = np.take_along_axis(real, first_to_last(real), axis=-1)
+        x = np.take_along_axis(x, order_tokens_first(real)[..., None], axis=-2)
+        real = np.take_along_axis(real, order_tokens_first(real), axis=-1)
     if pool == "mean":
-        made, said = model.mean_pool(x, real), "mean of the tokens"
+        vectors, formula = model.mean_pool(x, real), "mean of the tokens"
     elif pool == "pooler":
         if not core.config.pooler:
             raise UsageError("the model has no pooler", "--pool")
-        made, said = model.pool_first(core, x, tracer.visit), "tanh(first token W + b)"
+        vectors, formula = model.pool_first(core, x, tracer.visit), "tanh(first token W + b)"
     else:
-        made, said = model.first_token(x), "first token"
+        vectors, formula = model.first_token(x), "first token"
     if normalize:
-        made, said = model.l2_normalize(made), f"{said}, to length 1"
-    axes = ("batch", "model")[2 - made.ndim :]
+        vectors, formula = model.l2_normalize(vectors), f"{formula}, to length 1"
+    pooled = Tensor(vectors, ("batch", "model")[2 - vectors.ndim :], formula=formula)
     rest = base.only([name for name in base if name not in ("x", "mask")])
-    return Record({"x": made}, {"x": axes}, formulas={"x": said}).joined(rest)
+    return Record({}).with_tensors({"x": pooled}).joined(rest)
 
 
-def first_to_last(real: Array) -> Array:
-    """For each row the order that puts its tokens before its padding.
+def order_tokens_first(real: Array) -> Array:
+    """Return the order of each row that puts its tokens before its padding.
 
-    >>> first_to_last(np.array([[False, True, True]]))
+    >>> order_tokens_first(np.array([[False, True, True]]))
     array([[1, 2, 0]])
     """
     return np.argsort(~real, axis=-1, kind="stable")
