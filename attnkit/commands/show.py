@@ -1,4 +1,4 @@
-"""attnkit show: a tensor, a record, a file or a published model as tables and heat maps."""
+"""attnkit show: show a tensor, a record, a file or a published model as tables and heat maps."""
 
 import os
 import re
@@ -16,19 +16,19 @@ from attnkit.record import Record
 NO_FOLDER = "needs the folder of a model: attnkit show DIR --pipeline NAME"
 
 
-def found(call: Stage, upstream: Records | None) -> Records:
-    """Feed: the tensors of a folder, of a part of it, or what any other input holds."""
-    folder, name = folder_of(call.operands[0]) if call.operands else ("", "")
+def read_input(call: Stage, upstream: Records | None) -> Records:
+    """Read the tensors of a model's folder, or of a part of it, or the records of any other input."""
+    folder, name = split_folder(call.operands[0]) if call.operands else ("", "")
     pipeline, names = call.parameters["pipeline"], call.parameters["name"]
     if not folder:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
         return read_records(call, upstream)
-    asked = [options.flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if given(call, flag)]
+    flags = [options.flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_set(call, flag)]
     if pipeline is not None and name:
         raise UsageError(f"cannot be combined with DIR:{name}", "--pipeline")
-    if not (name or names) and {"--heatmap", "--heads", "--slice"} & {*asked}:
-        raise UsageError(f"which tensor? --name NAME, or {folder}:NAME", asked[-1])
+    if not (name or names) and {"--heatmap", "--heads", "--slice"} & {*flags}:
+        raise UsageError(f"which tensor? --name NAME, or {folder}:NAME", flags[-1])
     from attnkit.inference import model_summary
 
     checkpoint, _ = operands.load_operand(folder, "model")
@@ -36,44 +36,44 @@ def found(call: Stage, upstream: Records | None) -> Records:
     return Records(None, iter([model_summary.checkpoint_record(checkpoint, name, names)]))
 
 
-def folder_of(operand: str) -> tuple[str, str]:
-    """DIR and NAME of DIR:NAME, "" and "" where the operand names no folder.
+def split_folder(operand: str) -> tuple[str, str]:
+    """Split DIR:NAME into DIR and NAME; "" and "" where the operand names no folder.
 
-    >>> folder_of("/:encoder.0"), folder_of("/"), folder_of("no such file")
+    >>> split_folder("/:encoder.0"), split_folder("/"), split_folder("no such file")
     (('/', 'encoder.0'), ('/', ''), ('', ''))
     """
     if operand == "-" or os.path.lexists(operand):
         return (operand, "") if operand != "-" and os.path.isdir(operand) else ("", "")
-    ends = [found.start() for found in re.finditer(":.", operand)]
+    ends = [match.start() for match in re.finditer(":.", operand)]
     return next(((operand[:at], operand[at + 1 :]) for at in ends if os.path.isdir(operand[:at])), ("", ""))
 
 
-def given(call: Stage, flag: str) -> bool:
-    """Whether a flag of show was given."""
+def is_set(call: Stage, flag: str) -> bool:
+    """Return whether the command line sets a flag of show."""
     return bool(call.parameters.get(flag) or call.extra.get(flag))
 
 
-def seen(record: Record, call: Stage, look: display.Style) -> str:
-    """A folder as its model, its tensors and its layers; anything else as the flags ask."""
-    if not isinstance(record, CheckpointRecord) or not record.whole or "only" in call.common or given(call, "stats"):
+def render_input(record: Record, call: Stage, look: display.Style) -> str:
+    """Render a folder as its model, its tensors and its layers, any other record in the view that a flag selects."""
+    if not isinstance(record, CheckpointRecord) or not record.whole or "only" in call.common or is_set(call, "stats"):
         return views.render(record, call, look)
     from attnkit.inference import model_summary
 
-    if given(call, "list"):
+    if is_set(call, "list"):
         return model_summary.tensor_rows(record.checkpoint, look, fold=False)
     return model_summary.model_facts(record.checkpoint, look)
 
 
 @tool(
     exclusive=[views.VIEWS, *(("pipeline", flag) for flag in ("name", "slice", *views.VIEWS))],
-    feed=found,
-    view=seen,
+    feed=read_input,
+    view=render_input,
     derived=views.derived,
     extra=views.VIEW_FLAGS,
     eyes=True,
     names=True,
-    numeric=lambda given: False,
-    prints=lambda given: given["pipeline"] is not None,
+    numeric=lambda parameters: False,
+    prints=lambda parameters: parameters["pipeline"] is not None,
 )
 def show(
     record: Record,
@@ -89,7 +89,7 @@ def show(
         ),
     ] = None,
 ) -> Record | str:
-    """A tensor, a record, a file or a published model as tables and heat maps; with -f or -o it converts.
+    """Show a tensor, a record, a file or a published model as tables and heat maps; with -f or -o convert it.
 
     INPUT may be FILE:NAME. A file of many tensors without an x, such as a trace, is shown as a list of them. The
     output is for eyes, on a pipe too, unless -f or -o chooses a format.
@@ -108,7 +108,7 @@ def show(
         from attnkit.inference import shell_pipeline
 
         return shell_pipeline.shell_pipeline(record.checkpoint.config, record.checkpoint.folder, pipeline)
-    chosen = views.select(record, name, slice)
+    selection = views.select(record, name, slice)
     return (
-        replace(chosen) if isinstance(record, CheckpointRecord) else chosen
-    )  # a record just made, which has its history
+        replace(selection) if isinstance(record, CheckpointRecord) else selection
+    )  # a copy: the same record would gain no history
