@@ -1,4 +1,4 @@
-"""attnkit peek: look into the middle of a pipe."""
+"""attnkit peek: show what passes through the middle of a pipe."""
 
 from attnkit import display
 from attnkit.cli import views
@@ -7,23 +7,23 @@ from attnkit.cli.tool import tool
 from attnkit.record import Record
 
 
-def seen(record: Record, call: Stage, look: display.Style) -> str:
-    """The part of the record that the flags name."""
+def render_part(record: Record, call: Stage, look: display.Style) -> str:
+    """Render the part of the record that the flags select."""
     part = views.select(record, call.extra.get("name") or (), call.extra.get("slice") or "")
     return views.render(part, call, look)
 
 
 @tool(
     exclusive=[views.VIEWS],
-    view=seen,
+    view=render_part,
     extra=views.VIEW_FLAGS | {"name": views.NAME, "slice": views.SLICE},
-    aside=lambda given: True,
-    numeric=lambda given: False,
+    aside=lambda parameters: True,
+    numeric=lambda parameters: False,
     verbatim=True,
     names=True,
 )
 def peek(record: Record) -> Record:
-    """Look into the middle of a pipe: the stream passes through untouched and is shown on standard error.
+    """Show on standard error what passes through the middle of a pipe; the stream itself goes on unchanged.
 
     \b
     Example:
