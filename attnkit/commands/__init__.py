@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, suggest
 
 if TYPE_CHECKING:
     from attnkit.cli.tool import Tool
@@ -19,31 +19,29 @@ TOOLS = {
     "encode": "text to the hidden states of a published model, in one go",
     "decode": "hidden states to logits, probabilities and words",
     "show": "a tensor, record or file as tables and heat maps",
-    "peek": "look into the middle of a pipe",
+    "peek": "show what passes through the middle of a pipe",
     "diff": "compare two tensors or records",
     "run": "a whole pipeline in one process",
     "history": "the commands that made a record; run them again",
 }
 
 
-# (tool, a flag it does not have) -> what does the same
+# (tool, flag that it lacks) -> how to do the same
 INSTEAD = {("attend", "--temperature"): "--scale S multiplies the scores; a temperature T is --scale 1/(T·√K)"}
 
 
 def find_tool(name: str) -> "Tool":
-    """The tool of that name; only its own file is imported."""
+    """Import the tool of that name and no other; UsageError for an unknown name, with a suggestion."""
     if name not in TOOLS:
-        from attnkit.cli.options import suggest
-
-        what = "flag" if name.startswith("-") else "tool"
-        meant = suggest(name, [*TOOLS, "help", "--help", "--version"])
-        raise UsageError(f"no {what} {name!r}{meant or '; attnkit --help lists the tools'}")
-    found: Tool = getattr(importlib.import_module(f"{__name__}.{name}"), name).tool
-    return found
+        kind = "flag" if name.startswith("-") else "tool"
+        suggestion = suggest(name, [*TOOLS, "help", "--help", "--version"])
+        raise UsageError(f"no {kind} {name!r}{suggestion or '; attnkit --help lists the tools'}")
+    tool: Tool = getattr(importlib.import_module(f"{__name__}.{name}"), name).tool
+    return tool
 
 
 def flag_hint(tool: str, flag: str) -> str:
-    """A hint at what has a flag that a tool lacks: the tools that have it, or another flag; "" where nothing has.
+    """Return a hint for a flag that a tool lacks: the tools that have it, or what does the same; "" without any.
 
     >>> flag_hint("attend", "--heatmap"), flag_hint("attend", "--hedas")
     ('; --heatmap is a flag of show and peek', '')
