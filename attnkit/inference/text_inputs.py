@@ -68,22 +68,27 @@ def ids_to_inputs(record: Record, vocabulary: list[str], rows: int) -> EncodedIn
 def tokenize(
     texts: Sequence[str] | str | None, tokenizer: Tokenizer, known: list[str], own: bool, batch: bool
 ) -> EncodedInputs:
-    """Tokenize texts to ids; several of them are padded to one length."""
-    cut = [tokenizer.encode(text, known) for text in require_unicode(texts)]
-    tokens = [one.spellings for one in cut]
-    vocabulary = tokenizer.vocabulary or known or (tokenizers.distinct_tokens(tokens) if own else [])
-    if not vocabulary and not own:
-        raise UsageError("the rows of the table carry no words: --vocab FILE names them, or --ids FILE")
-    padding = tokenizers.find_padding(vocabulary)
-    if padding is None and len(set(map(len, tokens))) > 1:
-        if known or tokenizer.vocabulary:
+    """Tokenize texts to ids, padded to one length.
+
+    own  whether the words of the texts may serve as vocabulary, where neither tokenizer nor caller has one
+    """
+    encoded = [tokenizer.encode(text, known) for text in require_unicode(texts)]
+    tokens = [one.spellings for one in encoded]
+    vocabulary = tokenizer.vocabulary or known
+    is_fixed = bool(vocabulary)
+    if not is_fixed:
+        if not own:
+            raise UsageError("the rows of the table carry no words: --vocab FILE names them, or --ids FILE")
+        vocabulary = tokenizers.distinct_tokens(tokens)
+    padding = tokenizers.find_padding(vocabulary) or ""
+    if not padding and len(set(map(len, tokens))) > 1:
+        if is_fixed:
             raise DataError(f"texts of different lengths, and the vocabulary has no {' '.join(tokenizers.PADDING)}")
         padding, vocabulary = "[pad]", [*vocabulary, "[pad]"]
     numbers = {word: at for at, word in enumerate(vocabulary)}
-    ids = [one.ids if one.ids is not None else tokenizers.tokens_to_ids(one.spellings, numbers) for one in cut]
-    return pad_batch(tokens, ids, numbers.get(padding or "", 0), padding or "", batch)._replace(
-        vocabulary=vocabulary, size=len(vocabulary)
-    )
+    ids = [tokenizers.tokens_to_ids(one.spellings, numbers) if one.ids is None else one.ids for one in encoded]
+    inputs = pad_batch(tokens, ids, numbers.get(padding, 0), padding, batch)
+    return inputs._replace(vocabulary=vocabulary, size=len(vocabulary))
 
 
 def require_unicode(texts: Sequence[str] | str | None) -> list[str]:
@@ -132,23 +137,37 @@ def tokenize_for_model(
     if ids is not None:
         return ids_to_inputs(ids, vocabulary_of(checkpoint, side, tokenizer, size), size)
     tokenizer = tokenizer or tokenizer_of(checkpoint, side)
-    second = {} if pair is None else {"pair": pair}
-    cut = [tokenizer.encode(text, **second) for text in require_unicode(texts)]
-    if any(one.ids is None for one in cut):
-        raise UsageError("a model takes a tokenizer that numbers its tokens: a tokenizer.json", "--tokenizer")
-    special = config.special
+    encoded = encode_texts(texts, tokenizer, pair)
     if target:
-        cut = [decoder_input(one, special, tokenizer.vocabulary) for one in cut]
-    pad = next((one for one in (special.pad, *special.eos) if one is not None), 0)
-    labels = [one.spellings for one in cut]
-    pads = tokenizer.vocabulary[pad : pad + 1] if len(set(map(len, labels))) > 1 else []  # a vocabulary takes time
-    padding = tokenizers.find_padding(pads) or tokenizers.PADDING[0]
-    inputs = pad_batch(labels, [one.ids or [] for one in cut], pad, padding, batch)
+        encoded = [decoder_input(one, config.special, tokenizer.vocabulary) for one in encoded]
+    inputs = pad_encoded(encoded, tokenizer, config.special, batch)
     model.check_ids(inputs.ids, size)
     if pair is None:
         return inputs
-    kinds = pad_batch(labels, [one.types or [0] * len(one.spellings) for one in cut], 0, "", batch)
-    return inputs._replace(types=kinds.ids)
+    segments = [one.types or [0] * len(one.spellings) for one in encoded]
+    types = pad_batch([one.spellings for one in encoded], segments, 0, "", batch).ids
+    return inputs._replace(types=types)
+
+
+def encode_texts(texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: str | None) -> list[Tokens]:
+    """Encode texts, each with a second text where there is one; UsageError for a tokenizer without ids."""
+    second = {} if pair is None else {"pair": pair}
+    encoded = [tokenizer.encode(text, **second) for text in require_unicode(texts)]
+    if any(one.ids is None for one in encoded):
+        raise UsageError("a model takes a tokenizer that numbers its tokens: a tokenizer.json", "--tokenizer")
+    return encoded
+
+
+def pad_encoded(
+    encoded: Sequence[Tokens], tokenizer: Tokenizer, special: model.SpecialTokens, batch: bool
+) -> EncodedInputs:
+    """Pad encoded texts to one length with the padding token of a model, else its end token, else id 0."""
+    pad = next((id for id in (special.pad, *special.eos) if id is not None), 0)
+    labels = [one.spellings for one in encoded]
+    needs_padding = len(set(map(len, labels))) > 1
+    words = tokenizer.vocabulary[pad : pad + 1] if needs_padding else []  # a vocabulary takes time
+    padding = tokenizers.find_padding(words) or tokenizers.PADDING[0]
+    return pad_batch(labels, [one.ids or [] for one in encoded], pad, padding, batch)
 
 
 def decoder_input(text: Tokens, special: model.SpecialTokens, words: Sequence[str]) -> Tokens:
