@@ -27,9 +27,9 @@ end_by_signals()  # before anything else is imported: Python's own handler would
 def main() -> None:
     """Run one command line and end the process with its exit code.
 
-    A closed standard stream is filled with one that fails when it is used, so that no file opened
-    later takes its number. A pipe starts many processes: no garbage is looked for among the modules, and the
-    interpreter, with nothing left to write, is not taken down piece by piece.
+    A closed standard stream is replaced by one that fails when it is used, so that no file opened later takes
+    its number. A pipe starts many processes: the garbage collector is off while modules load, and the process
+    ends without finalizing the interpreter, which has nothing left to write.
     """
     for fd, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -40,7 +40,7 @@ def main() -> None:
     import ctypes
 
     library = ctypes.CDLL(None)
-    spare_time(library)
+    tune_allocator(library)
     survived = ctypes.CFUNCTYPE(None, ctypes.c_int)(end_by_truncation)
     library.signal(int(signal.SIGBUS), survived)
 
@@ -52,31 +52,31 @@ def main() -> None:
 
 
 def end_by_truncation(number: int) -> None:
-    """SIGBUS: a mapped file is shorter than it was, and the tensor at hand has no bytes; say so and end the process.
+    """Handle SIGBUS: report the memory-mapped file that was truncated, and end the process.
 
-    Python runs its own handlers between two instructions, and the one at hand never ends, so the system calls this
-    one through ctypes. For any other SIGBUS the process dies of it.
+    Python runs its own handlers between two instructions, and the interrupted one never ends, so the system calls
+    this one through ctypes. Any other SIGBUS has its default effect.
     """
     from attnkit.cli import main
 
-    if status := main.cut_short():
+    if status := main.report_truncation():
         os._exit(status)
     import ctypes
 
     ctypes.CDLL(None).signal(number, None)
 
 
-def spare_time(library: "CDLL") -> None:
-    """Ask the libraries below for two things that cost a model much time; what is not there is not asked.
+def tune_allocator(library: "CDLL") -> None:
+    """Set the allocator of glibc and the threads of OpenBLAS for large tensors.
 
-    glibc shall keep freed memory for the next tensor, as fresh memory comes slowly, page by page. The threads of
-    OpenBLAS, which it reads of when it is loaded, shall not wait for work for longer than half a millisecond: they
-    do so at the cost of all others.
+    glibc keeps freed memory for the next tensor, because fresh memory is mapped slowly, page by page. The threads
+    of OpenBLAS, which reads the variable when it is loaded, wait actively for work for at most half a millisecond:
+    longer waits take processor time from all others. A C library without mallopt is left as it is.
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles
     if hasattr(library, "mallopt"):
         library.mallopt(TRIM_THRESHOLD, 1 << 28)
-        library.mallopt(MMAP_THRESHOLD, 1 << 22)  # larger tensors lie in large pages, which come fast
+        library.mallopt(MMAP_THRESHOLD, 1 << 22)  # larger tensors are in large pages, which are mapped fast
 
 
 if __name__ == "__main__":

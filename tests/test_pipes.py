@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import attnkit
 from attnkit import formats
-from attnkit.cli import tool
+from attnkit.cli import history
 from attnkit.formats import Record
 
 ENV = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
@@ -31,7 +31,7 @@ def shell(line, stdin=b"", check=True, **env):
 def words(stage):
     """A stage (name, argument, parameters) as a command line."""
     name, argument, parameters = stage
-    flags = [word for key, value in parameters.items() for word in tool.to_flags(key, value)]
+    flags = [word for key, value in parameters.items() for word in history.to_flags(key, value)]
     return shlex.join([name, *([] if argument is None else [argument]), *flags])
 
 

@@ -105,7 +105,7 @@ def show_help(names: list[str]) -> int:
     return 0
 
 
-def cut_short() -> int:
+def report_truncation() -> int:
     """Say which mapped file is shorter than it was, the temporaries removed: its exit code, 0 where none is."""
     from attnkit.cli.stage import running_stage
     from attnkit.formats import atomic, mapped

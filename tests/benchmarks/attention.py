@@ -11,6 +11,7 @@ Without job: steady and growth. Each figure is the least of several runs taken i
 where that is more than 3 GB. Peers that are not installed are left out (pip install torch onnx onnxruntime).
 """
 
+import ctypes
 import math
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnkit.__main__ import spare_time
+from attnkit.__main__ import tune_allocator
 from attnkit.model.kernels.tiled_attention import tiled_attention
 
 HEADS, WIDTH = 8, 64
@@ -251,7 +252,7 @@ def steep(lengths: list[int]) -> None:
 JOBS = {"process": process, "steady": steady, "growth": growth, "memory": memory, "steep": steep}
 
 if __name__ == "__main__":
-    spare_time()  # as the command does, for all
+    tune_allocator(ctypes.CDLL(None))  # as the command does, for all
     jobs = [word for word in sys.argv[1:] if word in JOBS] or ["steady", "growth"]
     lengths = [int(word) for word in sys.argv[1:] if word.isdigit()] or list(LENGTHS)
     for job in jobs:

@@ -92,8 +92,9 @@ print(np.median(rates), np.median(shares))
 
 
 PREFILL = """
-from attnkit.__main__ import spare_time
-spare_time()  # as the command does, for both
+import ctypes
+from attnkit.__main__ import tune_allocator
+tune_allocator(ctypes.CDLL(None))  # as the command does, for both
 import sys, time, numpy as np, torch
 from transformers import GPT2LMHeadModel
 from attnkit import layers, model

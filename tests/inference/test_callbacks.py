@@ -12,7 +12,7 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.checkpoints import open_checkpoint
-from attnkit.cli.tool import Stage, running, running_stage
+from attnkit.cli.stage import Stage, running, running_stage
 from attnkit.commands import find_tool
 from attnkit.display import Style
 from attnkit.errors import DataError, UsageError
