@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit import formats
 from attnkit.cli.output_format import DISPLAY_FORMATS, STDOUT, TEXT, text_format
-from attnkit.cli.stage import Records, Stage, replace_together, running_stage
+from attnkit.cli.side_outputs import replace_together
+from attnkit.cli.stage import Records, Stage, running_stage
 from attnkit.errors import DataError, FileError, UsageError, escaped
 from attnkit.record import Record
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attnkit import formats
+from attnkit.cli.error_context import is_stdin
 from attnkit.cli.operands import stdin_or_error
-from attnkit.cli.stage import Records, Stage, is_stdin, read_records
+from attnkit.cli.stage import Records, Stage, read_records
 from attnkit.errors import FileError, UsageError, flag_name
 from attnkit.formats import Source, open_source
 from attnkit.inference.operands import decode_text

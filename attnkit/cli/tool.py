@@ -14,6 +14,7 @@ import numpy as np
 
 from attnkit.cli import constraints, operands, options
 from attnkit.cli.options import Flag
+from attnkit.cli.side_outputs import replace_together
 from attnkit.cli.signature import PYTHON_FLAGS, make_signature
 from attnkit.cli.stage import (
     Feed,
@@ -22,7 +23,6 @@ from attnkit.cli.stage import (
     Stage,
     View,
     read_records,
-    replace_together,
 )
 from attnkit.errors import UsageError
 from attnkit.record import Record

@@ -13,7 +13,8 @@ import numpy as np
 from attnkit import __version__, formats
 from attnkit.cli import options, pipeline
 from attnkit.cli.history import command_line
-from attnkit.cli.stage import Records, Result, Stage, read_records, stored_by
+from attnkit.cli.side_outputs import stored_by
+from attnkit.cli.stage import Records, Result, Stage, read_records
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
 from attnkit.record import Array, Record
