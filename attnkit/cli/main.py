@@ -17,7 +17,7 @@ FIRST_STEPS = 'attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit ma
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command line; the exit code (the table of them is in the README)."""
+    """Run one command line; return its exit code (the README lists them)."""
     place = "attnkit"
     try:
         if not arguments or arguments[0] in ("-h", "--help", "--version"):
@@ -34,22 +34,22 @@ def main(arguments: list[str]) -> int:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # the signs of the help in an encoding without them
         call = parse(chosen, arguments[1:])
-        gc.freeze()  # the modules will be needed to the end
+        gc.freeze()  # the modules are in use until the end
         gc.enable()
         status = 0 if call is None else execute(call)
-        if sys.stdout:  # what Typer's help left in it
+        if sys.stdout:  # Typer writes its help to it
             sys.stdout.flush()
         elif call is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return status
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic of a library in Rust is no Exception
-        return failed(error, place)
+    except BaseException as error:  # a panic of a Rust library is not an Exception
+        return report_error(error, place)
 
 
 def execute(call: "Stage") -> int:
-    """Run a call from its input to its output; warnings become lines on standard error."""
+    """Run a stage from its input to its output; warnings become lines on standard error."""
     import warnings
 
     from attnkit.cli import output
@@ -57,15 +57,15 @@ def execute(call: "Stage") -> int:
     from attnkit.inference.callbacks import Callbacks, ignore, use_callbacks
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        at_work = running_stage() or call
-        if not at_work.common.get("quiet"):
+        stage = running_stage() or call
+        if not stage.common.get("quiet"):
             word = "note" if issubclass(category, AttnkitNote) else "warning"
-            output.write_stderr(f"attnkit {at_work.tool.name}: {word}: {shortened(escaped(str(message)))}\n")
+            output.write_stderr(f"attnkit {stage.tool.name}: {word}: {shortened(escaped(str(message)))}\n")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if not call.common.get("quiet"):
-            warnings.simplefilter("always", AttnkitWarning)  # of two records or stages each has its own
+            warnings.simplefilter("always", AttnkitWarning)  # each record and stage has its own
             warnings.simplefilter("always", AttnkitNote)
         warnings.showwarning = show
         has_progress = os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not call.common.get("quiet")
@@ -106,7 +106,7 @@ def show_help(names: list[str]) -> int:
 
 
 def report_truncation() -> int:
-    """Say which mapped file is shorter than it was, the temporaries removed: its exit code, 0 where none is."""
+    """Report a memory-mapped file that was truncated, and remove temporary files; return the exit code, 0 for none."""
     from attnkit.cli.stage import running_stage
     from attnkit.formats import atomic, mapped
 
@@ -115,14 +115,14 @@ def report_truncation() -> int:
     stage = running_stage()  # None in a worker thread
     names = [stage.tool.name] if stage else [name for name in sys.argv[1:2] if name in commands.TOOLS]
     place = " ".join(["attnkit", *names])
-    return failed(FileError("cut short while it was read", name), place) if name else 0
+    return report_error(FileError("cut short while it was read", name), place) if name else 0
 
 
 def overview() -> str:
-    """What `attnkit` alone prints."""
+    """Return the text that `attnkit` without arguments prints."""
     from attnkit import help as pages
 
-    rows = "".join(f"  {name:<10} {what}\n" for name, what in commands.TOOLS.items())
+    rows = "".join(f"  {name:<10} {summary}\n" for name, summary in commands.TOOLS.items())
     topics = "".join(f"  {name:<13} {title}\n" for name, title in pages.list_topics().items())
     return f"""Usage: attnkit TOOL [INPUT] [OPTIONS]
 
@@ -139,8 +139,8 @@ Example:
 """
 
 
-def failed(error: BaseException, place: str) -> int:
-    """Say in one line what went wrong; the exit code of its kind."""
+def report_error(error: BaseException, place: str) -> int:
+    """Write one line about an error to standard error; return the exit code of its kind."""
     if os.environ.get("ATTNKIT_DEBUG"):
         import traceback
 

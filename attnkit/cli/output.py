@@ -15,37 +15,40 @@ from attnkit.errors import DataError, FileError, UsageError, escaped
 from attnkit.record import Record
 
 if TYPE_CHECKING:
-    from attnkit.display import Style  # loaded where something is shown: most stages of a pipe show nothing
+    from attnkit.display import Style  # loaded only by stages that show something
 
 STDERR = 2
 BINARY = ("npy", "npz", "safetensors")
-PROGRESS_DELAY, PROGRESS_INTERVAL = 1.0, 0.1  # seconds before work is long, and between two reports of it
+PROGRESS_DELAY, PROGRESS_INTERVAL = 1.0, 0.1  # seconds before the first report of long work, and between two
 TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 
 
 def write(call: Stage) -> int:
-    """Write every result of a call as soon as it is there; the exit code is the worst of theirs."""
+    """Write every result of a stage as soon as it is computed; return the highest of their exit codes."""
     with replace_together() as opened:
         return write_flow(call, call.flow(None), opened)
 
 
 def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], formats.Sink]) -> int:
-    """Write every result of a flow to the place that is opened for them."""
+    """Write every result of a stream to its sink; return the highest of their exit codes.
+
+    opened  opens the sink of a path
+    """
     chosen, path, status, count = format_for(call, flow.format), call.common.get("output"), 0, 0
-    along = chosen in ("table", TEXT) and path in TERMINAL and os.isatty(STDOUT)
-    call.on_text = typed = StreamedText(output_style(call, STDOUT)) if along else None
-    if chosen in BINARY and path in TERMINAL and os.isatty(STDOUT):
+    to_terminal = path in TERMINAL and os.isatty(STDOUT)
+    call.on_text = streamed = None
+    if to_terminal and chosen in ("table", TEXT):
+        call.on_text = streamed = StreamedText(output_style(call, STDOUT))
+    if to_terminal and chosen in BINARY:
         raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
     sink = opened(path)
     chosen, items = call.settled(chosen, flow.items)
     for result in items if chosen in (*formats.STREAMS, "table", TEXT) else single_record(items, chosen):
         count += 1
-        untouched = call.tool.verbatim and chosen == call.arrived and not {"only", "dtype"} & set(call.common)
-        if typed and typed.ended():
+        if streamed and streamed.end_line():
             continue
-        if untouched and call.source:
-            data = call.source.take_captured()
-        else:
+        data = captured_input(call, chosen)
+        if data is None:
             data = encode_result(call, result, chosen, count == 1)
         if chosen not in DISPLAY_FORMATS:
             show_aside(call, result)
@@ -56,8 +59,14 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
     return status
 
 
+def captured_input(call: Stage, chosen: str) -> list[Any] | None:
+    """Return the bytes of the record just read where the stage passes them through, else None."""
+    is_untouched = call.tool.verbatim and chosen == call.arrived and not {"only", "dtype"} & set(call.common)
+    return call.source.take_captured() if is_untouched and call.source else None
+
+
 def format_for(call: Stage, arriving: str | None) -> str:
-    """The format of what a call writes."""
+    """Return the format that a stage writes: text of a tool that returns text, else one of records."""
     if call.tool.prints(call.parameters):
         call.dated = False
         return text_format(call.common)
@@ -65,7 +74,7 @@ def format_for(call: Stage, arriving: str | None) -> str:
 
 
 def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record | str]:
-    """The one result of a flow; DataError, before it is written, where there are more."""
+    """Yield the one result of a stream; DataError, before it is written, where there are more."""
     for result in items:
         if next(items, None) is not None:
             raise DataError(f"{chosen} holds one record and the stream has more; -f npz or json holds a stream")
@@ -73,9 +82,9 @@ def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record
 
 
 def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
-    """The bytes of one result in a format; a text is itself but in a picture."""
+    """Return the bytes of one result in a format; a text is written as it is, or drawn in svg and html."""
     result = call.leaving(result, chosen)
-    title = f"attnkit {call.extra.get('last', call).tool.name}"  # of `run` the last stage is what made it
+    title = f"attnkit {call.extra.get('last', call).tool.name}"  # that of `run` is of its last stage
     if isinstance(result, str) and chosen in ("svg", "html"):
         from attnkit import display
 
@@ -97,7 +106,7 @@ def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -
 
 
 def harmless(data: list[Any], chosen: str) -> list[bytes]:
-    """Text or JSON for a terminal, which would obey some of its characters: spelled out, in JSON as JSON does.
+    """Escape the control characters in text or JSON for a terminal, which would obey them; JSON by its own rules.
 
     >>> harmless([b"a\\x1b[2J\\tb\\n"], "text"), harmless(['["\\u202e"]'.encode()], "json")
     ([b'a\\\\x1b[2J   b\\n'], [b'["\\\\u202e"]'])
@@ -107,26 +116,28 @@ def harmless(data: list[Any], chosen: str) -> list[bytes]:
         return [escaped(text, "\n").encode(encoding(), "replace")]
     import json
 
-    shown = (c if c.isprintable() or c == "\n" else " " if c == "\r" else json.dumps(c)[1:-1] for c in text)
-    return ["".join(shown).encode()]
+    escapes = (c if c.isprintable() or c == "\n" else " " if c == "\r" else json.dumps(c)[1:-1] for c in text)
+    return ["".join(escapes).encode()]
 
 
-def show_aside(call: Stage, result: Record | str, asked: bool = False) -> None:
-    """Show on standard error what the flags ask to see of a result that goes elsewhere."""
-    if isinstance(result, Record) and (asked or call.tool.aside(call.parameters)) and not call.common.get("quiet"):
-        heading = f"{escaped(result.history[-1]['command'])}\n" if asked and result.history else ""
+def show_aside(call: Stage, result: Record | str, with_command: bool = False) -> None:
+    """Show the table of a result on standard error where its tool does so, or below its command line for `run`."""
+    if call.common.get("quiet") or not isinstance(result, Record):
+        return
+    if with_command or call.tool.aside(call.parameters):
+        heading = f"{escaped(result.history[-1]['command'])}\n" if with_command and result.history else ""
         write_stderr(heading + render(call, result, output_style(call, STDERR)) + "\n")
 
 
-def render(call: Stage, record: Record, how: "Style") -> str:
-    """What a terminal shows of a result, ending in a newline."""
+def render(call: Stage, record: Record, style: "Style") -> str:
+    """Return the view of a result for a terminal, ending in a newline."""
     from attnkit.cli import views
 
-    return (call.tool.view or views.render_tables)(record, call, how).rstrip("\n") + "\n"
+    return (call.tool.view or views.render_tables)(record, call, style).rstrip("\n") + "\n"
 
 
 def output_style(call: Stage, fd: int | None) -> "Style":
-    """How tables look where they go: a terminal has colour and a width."""
+    """Return the style of tables for a file descriptor: a terminal has colour and a width."""
     from attnkit import display
 
     precision = call.common.get("precision")
@@ -136,61 +147,62 @@ def output_style(call: Stage, fd: int | None) -> "Style":
 
 
 def encoding() -> str:
-    """The encoding of standard output, as the locale has it."""
+    """Return the encoding of standard output, which the locale sets."""
     return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
 class StreamedText:
-    """Standard output where somebody reads along: text appears there as it is made."""
+    """Text that is written to a terminal while it is generated."""
 
-    def __init__(self, how: "Style") -> None:
-        self._how, self._begun = how, False
+    def __init__(self, style: "Style") -> None:
+        self._style, self._is_open = style, False
 
     def __call__(self, text: str, dim: bool) -> None:
         """Write more of the text."""
         from attnkit import display
 
-        self._begun = True
+        self._is_open = True
         PROGRESS.clear()
-        shown = display.dim_then_bold(text if dim else "", "" if dim else text, self._how)
-        formats.write_all(STDOUT, [shown.encode(encoding(), "replace")], "<stdout>")
+        styled = display.dim_then_bold(text if dim else "", "" if dim else text, self._style)
+        formats.write_all(STDOUT, [styled.encode(encoding(), "replace")], "<stdout>")
 
-    def ended(self) -> bool:
-        """Whether a text has been written, which ends its last line."""
-        if self._begun:
-            formats.write_all(STDOUT, [b"\n"], "<stdout>")
-        begun, self._begun = self._begun, False
-        return begun
+    def end_line(self) -> bool:
+        """End the last line of a written text; return whether there was one."""
+        if not self._is_open:
+            return False
+        formats.write_all(STDOUT, [b"\n"], "<stdout>")
+        self._is_open = False
+        return True
 
 
-def show_remark(shown: "Callable[[Style], str]") -> None:
-    """Show on standard error what the stage at work has to say beside its result."""
+def show_remark(render_remark: "Callable[[Style], str]") -> None:
+    """Show on standard error a table that the running stage reports beside its result."""
     call = running_stage()
     if call is not None and not call.common.get("quiet"):
         PROGRESS.clear()
-        write_stderr(shown(output_style(call, STDERR)) + "\n\n")
+        write_stderr(render_remark(output_style(call, STDERR)) + "\n\n")
 
 
 class Progress:
-    """A line on a terminal that says how far long work has come, and is gone once there is something else to say."""
+    """A line on a terminal that shows the progress of long work, removed before anything else is written."""
 
     def __init__(self) -> None:
-        self._started = self._told = time.monotonic()
+        self._started = self._reported = time.monotonic()
         self._open = False
 
-    def report(self, what: str) -> None:
-        """Say what is being done, not before a while, and not too often."""
+    def report(self, task: str) -> None:
+        """Show the current task, once work is long and at most ten times a second."""
         now = time.monotonic()
-        if now - self._started > PROGRESS_DELAY and now - self._told > PROGRESS_INTERVAL:
-            self._told, self._open = now, True
+        if now - self._started > PROGRESS_DELAY and now - self._reported > PROGRESS_INTERVAL:
+            self._reported, self._open = now, True
             stage = running_stage()
             place = f"attnkit {stage.tool.name}" if stage else "attnkit"
-            line = f"\r\x1b[K{place}: {escaped(what)} ({now - self._started:.0f} s)"
+            line = f"\r\x1b[K{place}: {escaped(task)} ({now - self._started:.0f} s)"
             with contextlib.suppress(FileError):
                 formats.write_all(STDERR, [line.encode(encoding(), "backslashreplace")], "<stderr>")
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._open:
             self._open = False
             with contextlib.suppress(FileError):
@@ -201,7 +213,7 @@ PROGRESS = Progress()
 
 
 def write_stderr(text: str) -> None:
-    """Write lines for the user to standard error; a closed one is no reason to fail."""
+    """Write lines for the user to standard error; a closed one is ignored."""
     PROGRESS.clear()
     with contextlib.suppress(FileError):
         formats.write_all(STDERR, [text.encode(encoding(), "backslashreplace")], "<stderr>")

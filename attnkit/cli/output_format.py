@@ -1,4 +1,4 @@
-"""Which format a result takes."""
+"""The format of a result: by flag, by the suffix of a file, or by default."""
 
 import os
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ from attnkit.cli import options
 from attnkit.errors import UsageError
 
 DISPLAY_FORMATS = ("table", "svg", "html")
-TEXT = "text"  # what a tool that prints writes, whatever its file is called
+TEXT = "text"  # the format of a tool that returns text, whatever the suffix of its file
 SUFFIXES = {".txt": "table", ".svg": "svg", ".html": "html"}
 STDOUT = 1
 
 
-def asked_format(common: Mapping[str, Any], eyes: bool) -> str | None:
-    """The format that a flag, a suffix or a terminal asks for, in this order; None where none of them does.
+def requested_format(common: Mapping[str, Any], shows_table: bool) -> str | None:
+    """Return the format that a flag, a suffix or a terminal requests, in this order; None where none does.
 
-    common  the flags all tools share
-    eyes    whether the tool writes a table unless asked for something else
+    common       the flags all tools share
+    shows_table  whether the tool writes a table unless another format is requested
 
-    >>> asked_format({"format": "npz", "output": "a.json"}, False), asked_format({"output": "a.json"}, False)
+    >>> requested_format({"format": "npz", "output": "a.json"}, False), requested_format({"output": "a.json"}, False)
     ('npz', 'json')
     """
     path = common.get("output") or "-"
@@ -28,7 +28,7 @@ def asked_format(common: Mapping[str, Any], eyes: bool) -> str | None:
     if common.get("format"):
         return str(common["format"])
     if path == "-":
-        if eyes or os.isatty(STDOUT):
+        if shows_table or os.isatty(STDOUT):
             return "table"
     elif by_suffix := formats.suffix_format(path) or SUFFIXES.get(suffix):
         return by_suffix
@@ -38,7 +38,7 @@ def asked_format(common: Mapping[str, Any], eyes: bool) -> str | None:
 
 
 def text_format(common: Mapping[str, Any]) -> str:
-    """What a text is written as: itself, or a picture of it; UsageError for a format that holds tensors.
+    """Return the format of a text: itself, or a picture of it; UsageError for a format that holds tensors.
 
     >>> text_format({"output": "a.sh"}), text_format({"format": "svg"}), text_format({"format": "table"})
     ('text', 'svg', 'text')
@@ -52,8 +52,8 @@ def text_format(common: Mapping[str, Any]) -> str:
 
 
 def default_format() -> str:
-    """The format where nothing else chooses one: ATTNKIT_FORMAT, else JSON."""
-    asked = os.environ.get("ATTNKIT_FORMAT") or "json"
-    if asked not in options.FORMATS:
-        raise UsageError(f"no format {asked!r} (expected {' '.join(options.FORMATS)})", "ATTNKIT_FORMAT")
-    return asked
+    """Return the format where nothing else chooses one: ATTNKIT_FORMAT, else JSON."""
+    name = os.environ.get("ATTNKIT_FORMAT") or "json"
+    if name not in options.FORMATS:
+        raise UsageError(f"no format {name!r} (expected {' '.join(options.FORMATS)})", "ATTNKIT_FORMAT")
+    return name

@@ -14,7 +14,7 @@ from attnkit import formats
 from attnkit.cli import operands, options, side_outputs
 from attnkit.cli.error_context import error_context, explain_non_finite, is_stdin
 from attnkit.cli.history import add_history, to_flags
-from attnkit.cli.output_format import DISPLAY_FORMATS, asked_format, default_format
+from attnkit.cli.output_format import DISPLAY_FORMATS, default_format, requested_format
 from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, NotFiniteError, UsageError
 from attnkit.inference import callbacks
 from attnkit.inference.operands import load_attended, select_tensor
@@ -157,7 +157,7 @@ class Stage:
 
     def asked(self) -> str | None:
         """Return the format that the flags, the file's suffix or a terminal request, None where none of them does."""
-        return self.common.get("format") if self.inner else asked_format(self.common, self.tool.eyes)
+        return self.common.get("format") if self.inner else requested_format(self.common, self.tool.eyes)
 
     def choose(self, arriving: str | None) -> str:
         """Return the format of the results, as far as it is known before the first one: npy may become npz."""

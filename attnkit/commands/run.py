@@ -40,7 +40,7 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
         if save:
             save_result(save, at, counts[at], done, result)
         if done is not last or call.common["format"] not in DISPLAY_FORMATS:
-            output.show_aside(done, result, bool(call.extra.get("steps")))
+            output.show_aside(done, result, with_command=bool(call.extra.get("steps")))
 
     flow = pipeline.chain_stages(calls, after_stage)
     call.common = last.common | {"format": output.format_for(last, flow.format)}
