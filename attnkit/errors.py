@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code each kind of it ends the process with."""
+"""The exceptions and warnings of attnkit, each exception with the exit code of the process."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,9 @@ HEAD, TAIL = 280, 120  # bytes of a long message that are kept at its start and 
 
 
 class AttnkitError(Exception):
-    """A failure that the user is told in one line: `name: problem`.
+    """A failure, reported to the user in one line: `name: problem`.
 
-    `name` is the file or flag at fault, as the user wrote it; "" where no single one is.
+    `name` is the file or flag at fault, as the user wrote it; "" where none is.
     """
 
     exit_code = 70
@@ -21,23 +21,23 @@ class AttnkitError(Exception):
 
 
 class UsageError(AttnkitError):
-    """The command line asks for something impossible: unknown flag, bad value, missing operand."""
+    """The command line is invalid: unknown flag, bad value, missing operand."""
 
     exit_code = 2
 
 
 class DataError(AttnkitError):
-    """The data are bad: parse, dtype, shape, range, a limit exceeded."""
+    """The data are invalid: syntax, dtype, shape, range, a limit exceeded."""
 
     exit_code = 3
 
 
 class NotFiniteError(DataError):
-    """Numbers from which nothing can be chosen: NaN or infinity."""
+    """NaN or infinity, where a choice requires finite numbers."""
 
 
 class DifferentError(DataError):
-    """What was to be the same is not, as when a history is replayed."""
+    """Two values differ that must be equal, as when a history is replayed."""
 
     exit_code = 1
 
@@ -49,15 +49,15 @@ class FileError(AttnkitError):
 
 
 class AttnkitNote(UserWarning):
-    """What a format does not keep of a result that is delivered as it was asked for."""
+    """Part of a result that the requested format cannot hold."""
 
 
 class AttnkitWarning(UserWarning):
-    """Something the user should know of a result that is delivered all the same."""
+    """A problem of a result that is delivered all the same."""
 
 
 def shortened(text: str) -> str:
-    """A message of at most a few hundred bytes, however much input it quotes: its middle is left out.
+    """Shorten a message to a few hundred bytes by leaving out its middle, however much input it quotes.
 
     >>> shortened("no tensor 'x'"), len(shortened("x" * 70_000)) < 440
     ("no tensor 'x'", True)
@@ -69,8 +69,8 @@ def shortened(text: str) -> str:
     return f"{head}… ({len(text) - len(head) - len(tail):,} more characters) …{tail}"
 
 
-def escaped(text: str, kept: str = "") -> str:
-    r"""Text with what a terminal would obey, or cannot show, spelled out; the characters of `kept` stay.
+def escaped(text: str, allowed: str = "") -> str:
+    r"""Escape control and other unprintable characters of a text, except those of `allowed`.
 
     >>> print(escaped("bad\x1b[2Jname\udce9"))
     bad\x1b[2Jname\xe9
@@ -79,7 +79,7 @@ def escaped(text: str, kept: str = "") -> str:
         readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     except UnicodeEncodeError:  # half of a character, from no file name
         readable = text
-    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in readable)
+    return "".join(c if c.isprintable() or c in allowed else c.encode("unicode_escape").decode() for c in readable)
 
 
 def flag_name(name: str) -> str:
