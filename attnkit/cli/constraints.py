@@ -18,11 +18,11 @@ Requires = Sequence[tuple[str, str]]  # where the first term is met, so must be 
 OneOf = Sequence[tuple[str, ...]]  # of the terms of a row at least one must be met
 
 
-def is_set(value: Any, default: Any = None) -> bool:
-    """Return whether a value is other than its default, None, False and an empty tuple.
+def differs_from_default(value: Any, default: Any = None) -> bool:
+    """Decide whether a value is other than its default, None, False and an empty tuple.
 
-    >>> is_set(1, 1), is_set(2, 1), is_set(False), is_set(0)
-    (False, True, False, True)
+    >>> [differs_from_default(*values) for values in ((1, 1), (2, 1), (False,), (0,))]
+    [False, True, False, True]
     """
     if value is None or value is False or value is default or (isinstance(value, tuple) and not value):
         return False
@@ -45,16 +45,16 @@ def check_flags(tool: "Tool", values: Mapping[str, Any]) -> None:
 
 
 def is_met(term: str, tool: "Tool", values: Mapping[str, Any]) -> bool:
-    """Return whether a term of a table holds for the values of a tool's flags."""
+    """Decide whether a term of a table is met for the values of a tool's flags."""
     name, equals, allowed = term.partition("=")
     if equals:
         return str(values.get(find_name(name, tool))) in allowed.split("|")
     names = [find_name(one, tool) for one in term.split("|")]
-    return any(is_set(values.get(one), tool.defaults.get(one)) for one in names)
+    return any(differs_from_default(values.get(one), tool.defaults.get(one)) for one in names)
 
 
 def describe_flags(tool: "Tool") -> str:
-    """Return what the tables say as paragraphs of the help; "" for a tool without tables."""
+    """Return the tables as paragraphs of the help; "" for a tool without tables."""
     needs: dict[str, list[str]] = {}
     for first, second in tool.requires:
         needs.setdefault(spell(second, tool), []).append(spell(first, tool))
