@@ -1,4 +1,4 @@
-"""Pipelines in one process: a line of text to stages, and stages to one flow."""
+"""Pipelines in one process: parse a line of text into stages, and chain them to one stream."""
 
 import contextlib
 import shlex
@@ -14,7 +14,7 @@ from attnkit.record import Record
 
 
 def parse_stages(text: str) -> list[Stage]:
-    """The stages of a pipeline: quoted as in a shell, parted by |, with # comments; line ends are spaces.
+    """Parse the stages of a pipeline: quoted as in a shell, separated by |, with # comments; line ends are spaces.
 
     >>> [call.tool.name for call in parse_stages("embed 'a b' --dim 2 | attnkit layernorm  # normalize")]
     ['embed', 'layernorm']
@@ -56,7 +56,7 @@ def blame_stage(name: str) -> Iterator[None]:
 
 
 def parse_stage(arguments: list[str]) -> Stage:
-    """One stage of a pipeline from its words."""
+    """Parse one stage of a pipeline from its words."""
     if not arguments:
         raise UsageError("an empty stage: nothing on one side of a |")
     chosen = commands.find_tool(arguments[0])
@@ -75,7 +75,7 @@ def chain_stages(
     at: int = 0,
     upstream: Records | None = None,
 ) -> Records:
-    """The flow out of the last stage; every record is handed on as it would be read back from a pipe.
+    """Chain stages and return the stream out of the last one; every record is passed on as a pipe would deliver it.
 
     after   (index, stage, result), called with every result of every stage
     """
@@ -90,13 +90,13 @@ def chain_stages(
 
 
 def with_callbacks(results: Iterator[Result], after: Callable[[Result], None]) -> Iterator[Result]:
-    """The results, each shown to `after` on its way."""
+    """Yield the results, and call `after` with each before it."""
     for result in results:
         after(result)
         yield result
 
 
 def split_pipeline(results: Iterator[Result], format: str, bfloat16: bool) -> Iterator[Result]:
-    """The results as they would arrive through a pipe in this format, at a stage that takes bfloat16 or not."""
+    """Yield the results as a pipe in this format would deliver them, to a stage that takes bfloat16 or not."""
     for result in results:
         yield formats.round_trip(result, format, bfloat16) if isinstance(result, Record) else result
