@@ -73,7 +73,7 @@ def test_a_number_for_an_array(tool, item, parameters):
     [
         ({"mask": "none.npy"}, "none.npy: No such file"),
         ({"mask": b"ab"}, "--mask: expected an array of numbers"),
-        ({"mask": [[1], [1, 2]]}, "--mask: expected an array of numbers, got lists that make none"),
+        ({"mask": [[1], [1, 2]]}, "--mask: expected an array of numbers, got lists of unequal lengths"),
         ({"params": X}, "--params: expected a dict of arrays, got ndarray"),
         ({"model": X, "layer": "decoder.0.self"}, "--model: expected a folder or a model, got ndarray"),
         ({"causal": X}, "causal: expected True or False"),

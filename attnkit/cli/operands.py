@@ -1,4 +1,4 @@
-"""The files behind flags and arguments: FILE, FILE:NAME, `-`, and :NAME for a tensor of the record at hand."""
+"""Operands: the files that flags and arguments name as FILE, FILE:NAME or `-`, or the values passed in their place."""
 
 import os
 import re
@@ -12,13 +12,13 @@ from attnkit.errors import DataError, FileError, UsageError
 from attnkit.formats import Source, open_source, read
 from attnkit.formats.streams import is_missing
 from attnkit.inference.operands import decode_text, load_attended, select_tensor
-from attnkit.record import Record, join_names
+from attnkit.record import Record, Tensor, join_names
 
 
 def open_operand(path: str, hash: bool = False) -> tuple[Source, str]:
-    """The byte source of FILE or FILE:NAME, and NAME ("" where there is none).
+    """Open FILE or FILE:NAME; return its byte source, and NAME ("" where there is none).
 
-    A file whose own name has the colon in it comes first.
+    A file whose own name contains the colon takes precedence.
     """
     try:
         return open_source(path, hash), ""
@@ -34,60 +34,60 @@ def open_operand(path: str, hash: bool = False) -> tuple[Source, str]:
         raise
 
 
-def stdin_or_error(due: str = "name a file, or pipe into it ('-' reads it)") -> str:
-    """Standard input where no operand is given; UsageError, what is due, rather than to wait for someone to type."""
+def stdin_or_error(remedy: str = "name a file, or pipe into it ('-' reads it)") -> str:
+    """Return `-`, standard input, as the operand; UsageError with the remedy where it is a terminal."""
     if os.isatty(0):
-        raise UsageError(f"no input, and standard input is a terminal: {due}")
+        raise UsageError(f"no input, and standard input is a terminal: {remedy}")
     return "-"
 
 
 def load_operand(
-    path: str, what: Load, piped: list[Record | str] | None = None, bfloat16: bool = False
+    path: str, load: Load, piped: list[Record | str] | None = None, bfloat16: bool = False
 ) -> tuple[Any, dict[str, str]]:
-    """The content of a file operand, read once to its end, and {file: SHA-256} for the history.
+    """Read a file operand to its end; return its content, and {file: SHA-256} for the history.
 
-    piped     what the stage before gives, where that is the operand
-    bfloat16  take 2-byte void elements of NPY for it
-    what      tensor -> a record with only x; tensors -> the dict of its tensors;
+    piped     the results of the stage before, where they are the operand
+    bfloat16  read 2-byte void elements of NPY as bfloat16
+    load      kind of content: tensor -> a record with only x; tensors -> the dict of its tensors;
               ids -> a record with x the ids, and their mask;
               attended -> a record with only x, and the mask that belongs to it;
-              memory -> the same of the record's `memory`, where no NAME says another one;
+              memory -> the same of the record's `memory`, unless NAME is another one;
               words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name;
               image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
               model -> a Checkpoint, whose files are hashed when their history is written
     """
-    if what == "patches":
+    if load == "patches":
         return load_patches(path)
-    if what == "model":
+    if load == "model":
         from attnkit.checkpoints import open_checkpoint
 
         return open_checkpoint(path), {}
-    if what == "tokenizer":
+    if load == "tokenizer":
         from attnkit.tokenizers import BUILTIN_TOKENIZERS
 
         if path in BUILTIN_TOKENIZERS:
             return BUILTIN_TOKENIZERS[path], {}
     if piped is not None:
-        return from_upstream(piped, path, what), {}
+        return load_piped(piped, path, load), {}
     source, name = open_operand(path, hash=True)
     with source:
         content: Any
-        if what == "image" and not name:
+        if load == "image" and not name:
             from attnkit.inference import image_processor
 
             content = image_processor.decode_image(source)
-        elif what in ("words", "tokenizer"):
-            content = vocabulary(read_text(source), source.name, what)
+        elif load in ("words", "tokenizer"):
+            content = parse_vocabulary(read_text(source), source.name, load)
         else:
-            content = only_tensor(list(read(source, bfloat16, lone_is_x=False)), name, source.name, what)
-        named = source.name != "<stdin>"  # what comes down a pipe is no file to read again
-        return content, {source.name: source.digest()} if named else {}
+            content = select_content(list(read(source, bfloat16, lone_is_x=False)), name, source.name, load)
+        is_file = source.name != "<stdin>"  # a pipe cannot be read again
+        return content, {source.name: source.digest()} if is_file else {}
 
 
 def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The arrays of NAME=FILE, parted by commas, and the digests of their files.
+    """Read the arrays of NAME=FILE, comma-separated; return them, and the digests of their files.
 
-    Of a file with several tensors the one of that very name, unless FILE:NAME names another.
+    Of a file with several tensors the one of that name is read, unless FILE:NAME names another.
     """
     arrays: dict[str, Any] = {}
     digests: dict[str, str] = {}
@@ -100,86 +100,85 @@ def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
         source, inner = open_operand(path, hash=True)
         with source:
             records = list(read(source, lone_is_x=False))
-            arrays[name] = only_tensor(records, inner or namesake(records, name, source.name), source.name, "tensor")[
-                "x"
-            ]
+            inner = inner or find_patch(records, name, source.name)
+            arrays[name] = select_content(records, inner, source.name, "tensor")["x"]
             digests |= {source.name: source.digest()} if source.name != "<stdin>" else {}
     return arrays, digests
 
 
-def namesake(records: Sequence[Record], name: str, file: str) -> str:
-    """The name of the tensor that --patch takes of a file without one: "" where there is one tensor, or an x."""
-    found = records[0] if len(records) == 1 else Record({})
-    if name in found or "x" in found or len(found) < 2:
-        return name if name in found else ""
-    other = (
-        f" (it has {join_names([*found], 4)}); NAME is an intermediate of the run, NAME=FILE:TENSOR takes any tensor"
+def find_patch(records: Sequence[Record], name: str, file: str) -> str:
+    """Find the tensor that --patch takes of a file; "" for its only tensor, or x."""
+    record = records[0] if len(records) == 1 else Record({})
+    if name in record or "x" in record or len(record) < 2:
+        return name if name in record else ""
+    alternatives = (
+        f" (it has {join_names([*record], 4)}); NAME is an intermediate of the run, NAME=FILE:TENSOR takes any tensor"
     )
-    raise UsageError(f"{file} has no tensor {name!r}{suggest(name, [*found]) or other}", "--patch")
+    raise UsageError(f"{file} has no tensor {name!r}{suggest(name, [*record]) or alternatives}", "--patch")
 
 
-def only_tensor(records: Sequence[Record], name: str, file: str, what: Load) -> Any:
-    """The tensor, or all the tensors, of the one record of an operand."""
+def select_content(records: Sequence[Record], name: str, file: str, load: Load) -> Any:
+    """Select the content of an operand from its one record: a tensor, or all of them."""
     if len(records) != 1:
         raise DataError(f"{len(records)} records (expected 1)", file)
-    if name and what == "tensors":
+    if name and load == "tensors":
         raise UsageError(f"takes the whole file, not its tensor {name!r} alone", file)
-    if what == "tensors":
+    if load == "tensors":
         return records[0].tensors
-    if what in ("attended", "memory"):
-        return load_attended(records[0], name or memory_in(records[0], what), file)
-    if what == "ids":
-        return ids_of(records[0], name, file)
-    found = select_tensor(records[0], name, file)
-    return found if what == "tensor" else found["x"]
+    if load in ("attended", "memory"):
+        return load_attended(records[0], name or find_memory(records[0], load), file)
+    if load == "ids":
+        return select_ids(records[0], name, file)
+    tensor = select_tensor(records[0], name, file)
+    return tensor if load == "tensor" else tensor["x"]
 
 
-def ids_of(record: Record, name: str, file: str) -> Record:
-    """The ids of a record as x, with the mask that belongs to them; without a name `ids`, else x.
+def select_ids(record: Record, name: str, file: str) -> Record:
+    """Select the ids of a record as x, with the mask that belongs to them; without a name `ids`, else x.
 
     >>> import numpy as np
     >>> record = Record({"x": np.zeros((2, 3, 8)), "ids": np.zeros((2, 3)), "mask": np.ones((2, 1, 3), bool)})
-    >>> ids_of(record, "", "a.npz")
+    >>> select_ids(record, "", "a.npz")
     <Record: x (2, 3) float64, mask (2, 1, 3) bool>
     """
-    found = select_tensor(record, name or "ids" * ("ids" in record), file)
+    ids = select_tensor(record, name or "ids" * ("ids" in record), file)
     if "mask" not in record or name == "mask":
-        return found
-    return found.put({"mask": record["mask"]}, {"mask": record.axes_of("mask")})
+        return ids
+    return ids.with_tensors({"mask": Tensor(record["mask"], record.axes_of("mask"))})
 
 
-def from_upstream(piped: list[Record | str], path: str, what: Load) -> Any:
-    """The operand that the stage before gives: its record, or the text it prints."""
-    if what in ("words", "tokenizer"):
+def load_piped(piped: list[Record | str], path: str, load: Load) -> Any:
+    """Return the content of an operand that is the results of the stage before: its record, or its text."""
+    if load in ("words", "tokenizer"):
         text = "".join(f"{item}\n" for item in piped if isinstance(item, str))
-        return vocabulary(text, "<stdin>", what)
-    return only_tensor([item for item in piped if isinstance(item, Record)], path.partition(":")[2], "<stdin>", what)
+        return parse_vocabulary(text, "<stdin>", load)
+    return select_content([item for item in piped if isinstance(item, Record)], path.partition(":")[2], "<stdin>", load)
 
 
-def memory_in(record: Record, what: Load) -> str:
-    """The tensor that a memory is where nothing names it: `memory`, else x, else the first."""
-    usual = ("memory", "x", *record) if what == "memory" else ()
-    return next((name for name in usual if name in record), "")
+def find_memory(record: Record, load: str) -> str:
+    """Find the memory of a record: `memory`, else x, else its first tensor; "" for other kinds of content."""
+    candidates = ("memory", "x", *record) if load == "memory" else ()
+    return next((name for name in candidates if name in record), "")
 
 
 def read_text(source: Source) -> str:
-    """All of a source as UTF-8 text."""
+    """Read a source to its end as UTF-8 text."""
     return decode_text(bytes(source.read_all()), source.name)
 
 
-def vocabulary(text: str, name: str, what: Load) -> Any:
-    """What a file of words or of a tokenizer holds."""
-    if what == "words":
-        return words(text, name)
+def parse_vocabulary(text: str, name: str, load: Load) -> Any:
+    """Parse the text of a file of words, or of a tokenizer."""
+    if load == "words":
+        return parse_words(text, name)
     from attnkit.tokenizers import parse_tokenizer_json
 
     return parse_tokenizer_json(text, name)
 
 
-def words(text: str, name: str) -> list[str]:
-    """The vocabulary of a file: one word a line, or a JSON object of word: id.
+def parse_words(text: str, name: str) -> list[str]:
+    """Parse a vocabulary: one word a line, or a JSON object of word: id.
 
-    >>> words("a\\nam\\n", "vocab.txt"), words('{"am": 1, "a": 0}', "vocab.json")
+    >>> parse_words("a\\nam\\n", "vocab.txt"), parse_words('{"am": 1, "a": 0}', "vocab.json")
     (['a', 'am'], ['a', 'am'])
     """
     text = text.removeprefix("\ufeff")
@@ -190,34 +189,34 @@ def words(text: str, name: str) -> list[str]:
             ids = orjson.loads(text)
         except orjson.JSONDecodeError as error:
             raise DataError(f"not a vocabulary: {error}", name) from None
-        whole = all(type(number) is int for number in ids.values())
-        if not whole or sorted(ids.values()) != list(range(len(ids))):
+        are_integers = all(type(number) is int for number in ids.values())
+        if not are_integers or sorted(ids.values()) != list(range(len(ids))):
             raise DataError(f"not a vocabulary: its ids are not 0 to {len(ids) - 1}, each once", name)
         return sorted(ids, key=ids.__getitem__)
-    found = [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
-    if not any(found):
+    words = [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
+    if not any(words):
         raise DataError("no words", name)
-    if "" in found:
-        raise DataError(f"line {found.index('') + 1} is empty: every line is the word of an id", name)
+    if "" in words:
+        raise DataError(f"line {words.index('') + 1} is empty (expected a word on every line)", name)
     before: set[str] = set()
-    for word in found:
+    for word in words:
         if word in before:
-            raise DataError(f"word {word!r} stands twice", name)
+            raise DataError(f"word {word!r} occurs twice", name)
         before.add(word)
-    return found
+    return words
 
 
 def array_to_record(value: Any, name: str) -> Record:
-    """A record of an array, a number or a list of numbers as x; UsageError for anything else."""
+    """Convert an array, a number or a list of numbers to a record with x; UsageError for anything else."""
     try:
         array = np.asarray(value)
     except ValueError:  # lists of unlike lengths
-        raise UsageError("expected an array of numbers, got lists that make none", name) from None
+        raise UsageError("expected an array of numbers, got lists of unequal lengths", name) from None
     return check_numbers(Record({"x": array}), name)
 
 
 def check_numbers(record: Record, name: str = "") -> Record:
-    """The record, once its tensors are known to be of numbers; UsageError names the flag, else the tensor."""
+    """Check that the tensors of a record are arrays of numbers; UsageError names the flag, else the tensor."""
     for tensor, array in record.tensors.items():
         if not isinstance(array, np.ndarray | np.generic):
             raise UsageError(f"expected an array, got {type(array).__name__}", name or tensor)
@@ -226,7 +225,7 @@ def check_numbers(record: Record, name: str = "") -> Record:
     return record
 
 
-# what Python may give where the command line names a file -> the types of it, or what it must have, and its name
+# kind of content -> whether a value of Python is of that kind, and the name of the kind
 CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tensors": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
     "memory": (lambda value: isinstance(value, Mapping | Record), "an array, a record or a dict of arrays"),
@@ -238,8 +237,8 @@ CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def check_content(value: Any, load: str, flag: str) -> Any:
-    """What Python gave in place of a file, as loading the file would give it; UsageError says what was expected."""
+def check_operand(value: Any, load: str, flag: str) -> Any:
+    """Check a value passed from Python in place of a file, and return the content that the file would have."""
     if load in ("tensor", "ids", "image", "memory", "attended") and not isinstance(value, Mapping | Record):
         value = array_to_record(value, flag)
     if load in ("tensor", "ids", "image"):

@@ -282,9 +282,9 @@ class Stage:
     def _operand(self, name: str, value: Any, item: Item) -> Any:
         load = self.tool.flags[name].load or "tensor"
         if not isinstance(value, str):
-            value = operands.check_content(value, load, options.flag_name(name))
+            value = operands.check_operand(value, load, options.flag_name(name))
             attended = isinstance(value, Record) and load in ("attended", "memory")
-            return load_attended(value, operands.memory_in(value, load)) if attended else value
+            return load_attended(value, operands.find_memory(value, load)) if attended else value
         if value.startswith(":"):
             if not isinstance(item, Record):
                 raise UsageError(f"there is no record here to take {value[1:]!r} from", to_flags(name, value)[0])

@@ -22,7 +22,7 @@ WORDS = {
     "not UTF-8": (b"a\n\xff", "not UTF-8 text (byte 2)"),
     "empty": (b"", "no words"),
     "no words": (b"\n\n", "no words"),
-    "twice": (b"a\na\n", "word 'a' stands twice"),
+    "twice": (b"a\na\n", "word 'a' occurs twice"),
     "JSON cut": (b'{"a": 0', "not a vocabulary"),
     "hole": (b'{"a": 0, "b": 2}', "its ids are not 0 to 1"),
     "no number": (b'{"a": "0"}', "its ids are not 0 to 0"),

@@ -100,7 +100,7 @@ BAD = {
         )
     },
     "embed zzz --dim 2 --vocab v.txt": (3, "v.txt: token 'zzz' at [0] is not in the vocabulary", {"v.txt": "a\nb\n"}),
-    "embed a --dim 2 --vocab v.txt": (3, "v.txt: word 'a' stands twice", {"v.txt": "a\nb\na\n"}),
+    "embed a --dim 2 --vocab v.txt": (3, "v.txt: word 'a' occurs twice", {"v.txt": "a\nb\na\n"}),
     "embed b --dim 2 --vocab v.txt": (3, "v.txt: no words", {"v.txt": "\n\n"}),
     "embed --ids i.json --dim 2": (2, "--vocab FILE or --table FILE", {"i.json": [1]}),
     "embed a --table t.npy": (2, "--vocab FILE", {"t.npy": zeros(3, 2)}),
