@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from attnkit import __version__, commands
-from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, FileError, UsageError, escaped, shortened
+from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, FileError, UsageError, escaped, shortened, suggest
 
 if TYPE_CHECKING:
     from attnkit.cli.stage import Stage
@@ -86,8 +86,6 @@ def show_help(names: list[str]) -> int:
     if names[0] in commands.TOOLS:
         return main([names[0], "--help"])
     if names[0] not in topics:
-        from attnkit.cli.options import suggest
-
         meant = suggest(names[0], [*commands.TOOLS, *topics])
         raise UsageError(f"no tool or topic {names[0]!r}{meant or '; attnkit help lists both'}")
     page = pages.read_page(names[0])

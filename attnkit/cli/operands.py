@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.cli.options import Load, suggest
-from attnkit.errors import DataError, FileError, UsageError
+from attnkit.cli.options import Load
+from attnkit.errors import DataError, FileError, UsageError, suggest
 from attnkit.formats import Source, open_source, read
 from attnkit.formats.streams import is_missing
 from attnkit.inference.operands import decode_text, load_attended, select_tensor

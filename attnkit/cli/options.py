@@ -1,4 +1,4 @@
-"""The flags: what may stand behind each, how it is read, and the ones that several tools share."""
+"""Flags: the kinds of values, how each is parsed, and the flags that several tools share."""
 
 import math
 import os
@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from attnkit.errors import UsageError
-from attnkit.errors import flag_name as flag_name
-from attnkit.errors import suggest as suggest
+from attnkit.errors import UsageError, suggest
 
 Parse = Callable[[str], Any]
 Load = Literal["tensor", "tensors", "attended", "memory", "words", "tokenizer", "model", "image", "patches", "ids"]
@@ -17,13 +15,13 @@ Load = Literal["tensor", "tensors", "attended", "memory", "words", "tokenizer", 
 
 @dataclass(frozen=True)
 class Flag:
-    """What the command line needs to know of one parameter of a tool.
+    """A parameter of a tool, as the command line takes it.
 
-    parse     the text behind the flag -> its value; ValueError says what was expected; None: a switch
-    load      what kind of file the value names; the tool is handed its content
+    parse     text -> value; ValueError states the expected text; None: a switch
+    load      the kind of file that the value names; the tool receives its content
     short     a second spelling, of one letter
-    several   it may come several times; its value is a tuple
-    choices   the words it takes, where these are all
+    several   whether it may be repeated; its value is a tuple
+    choices   all words that it takes, or ()
     """
 
     help: str
@@ -36,17 +34,17 @@ class Flag:
 
 
 def switch(help: str) -> Flag:
-    """A flag without a value."""
+    """Declare a flag without a value."""
     return Flag(help)
 
 
 def text(help: str, metavar: str = "TEXT") -> Flag:
-    """A flag with any text behind it."""
+    """Declare a flag with any text as its value."""
     return Flag(help, metavar, str)
 
 
 def integer(help: str, least: int | None = None, metavar: str = "N") -> Flag:
-    """A flag with a whole number behind it, in ASCII digits alone."""
+    """Declare a flag with a whole number in ASCII digits as its value."""
 
     def parse(value: str) -> int:
         limit = "" if least is None else f" of at least {least}"
@@ -66,7 +64,7 @@ def number(
     most: float | None = None,
     metavar: str = "X",
 ) -> Flag:
-    """A flag with a finite decimal number behind it, within the bounds given."""
+    """Declare a flag with a finite decimal number within bounds as its value."""
     bounds = [
         f"above {above:g}" if above is not None else "",
         f"of at least {least:g}" if least is not None else "",
@@ -77,31 +75,30 @@ def number(
     def parse(value: str) -> float:
         if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value, re.ASCII):
             raise ValueError(expected)
-        found = float(value)
-        low = (above is None or found > above) and (least is None or found >= least)
-        if not (math.isfinite(found) and low and (most is None or found <= most)):
+        result = float(value)
+        is_above = (above is None or result > above) and (least is None or result >= least)
+        if not (math.isfinite(result) and is_above and (most is None or result <= most)):
             raise ValueError(expected)
-        return found
+        return result
 
     return Flag(help, metavar, parse)
 
 
 def integers(help: str, metavar: str, count: int | None = None, least: int | None = None) -> Flag:
-    """A flag with whole numbers behind it, parted by commas."""
-    one = integer(help, least).parse
+    """Declare a flag with comma-separated whole numbers as its value."""
+    parse_integer = integer(help, least).parse
 
     def parse(value: str) -> tuple[int, ...]:
         parts = value.split(",")
-        wanted = f"{count} whole numbers" if count else "whole numbers"
-        if one is None or (count and len(parts) != count):
-            raise ValueError(f"{wanted} parted by commas")
-        return tuple(one(part) for part in parts)
+        if parse_integer is None or (count and len(parts) != count):
+            raise ValueError(f"{count} whole numbers, comma-separated" if count else "whole numbers, comma-separated")
+        return tuple(parse_integer(part) for part in parts)
 
     return Flag(help, metavar, parse)
 
 
 def choice(help: str, values: Sequence[str]) -> Flag:
-    """A flag with one of a few words behind it."""
+    """Declare a flag with one of a few words as its value."""
 
     def parse(value: str) -> str:
         if value not in values:
@@ -112,7 +109,7 @@ def choice(help: str, values: Sequence[str]) -> Flag:
 
 
 def span(help: str) -> Flag:
-    """A flag with A:B behind it, either of which may be left out; its value stays text."""
+    """Declare a flag with A:B as its value, a text, where either number may be left out."""
 
     def parse(value: str) -> str:
         if not re.fullmatch(r"[0-9]{0,9}:[0-9]{0,9}", value, re.ASCII):
@@ -123,44 +120,44 @@ def span(help: str) -> Flag:
 
 
 def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Flag:
-    """A flag with names behind it, parted by commas."""
+    """Declare a flag with comma-separated names as its value."""
 
     def parse(value: str) -> tuple[str, ...]:
         parts = tuple(part.strip() for part in value.split(","))
         for part in parts:
             if not part or (values and part not in values):
                 allowed = f" of {' '.join(values)}" if values else ""
-                raise ValueError(f"names{allowed}, parted by commas", suggest(part, values))
+                raise ValueError(f"names{allowed}, comma-separated", suggest(part, values))
         return parts
 
     return Flag(help, metavar, parse)
 
 
 def tensor(help: str) -> Flag:
-    """A flag naming a tensor: FILE, FILE:NAME, or :NAME for one of the record at hand."""
+    """Declare a flag that names a tensor: FILE, FILE:NAME, or :NAME for one of the input record."""
     return Flag(help, "FILE", str, "tensor")
 
 
 def attended(help: str) -> Flag:
-    """A flag naming a tensor that attention takes part in, whose record may have a mask that belongs to it."""
+    """Declare a flag that names an operand of attention; its record may have a mask that belongs to it."""
     return Flag(help, "FILE", str, "attended")
 
 
 def ids(help: str) -> Flag:
-    """A flag naming a tensor of token ids; the mask and the labels of its record belong to it."""
+    """Declare a flag that names a tensor of token ids; the mask and the labels of its record belong to it."""
     return Flag(help, "FILE", str, "ids")
 
 
 def tensors(help: str) -> Flag:
-    """A flag naming a file of several tensors (npz or safetensors)."""
+    """Declare a flag that names a file of several tensors (npz or safetensors)."""
     return Flag(help, "FILE", str, "tensors")
 
 
 MODEL = Flag("folder of a published model: config.json, its weights, its tokenizer", "DIR", str, "model")
 TRACE = text("write every intermediate, under its name, to FILE", "FILE")
-TRACE_ONLY = names("of the trace just the names that fit, as in a shell: *.weights", metavar="PATTERNS")
+TRACE_ONLY = names("keep only the names of the trace that match a shell pattern: *.weights", metavar="PATTERNS")
 PATCH = Flag(
-    "replace the intermediate of that name by a tensor: of several, the one of that name",
+    "replace an intermediate by a tensor of FILE: its only one, else the one of the same name",
     "NAME=FILE",
     str,
     "patches",
@@ -172,15 +169,15 @@ ABLATE = names(
 )
 IMAGE = Flag("an image: PNG, JPEG, or a tensor (C, height, width)", "FILE", str, "image")
 WEIGHTS = text(
-    "add what attention weighs, at any length: stats (each query's lse, entropy, max, argmax and span, and what each "
-    "key received), the K largest, the rows of queries I, J, …, or all of it",
+    "add attention weights, at any length: stats (each query's lse, entropy, max, argmax and span, and the weight "
+    "each key received), the K largest, the rows of queries I, J, …, or all of them",
     "stats|topk:K|rows:I,J|full",
 )
 LAYER = text("the layer of the model; attnkit show DIR lists them", "NAME")
 
 
 def parse_value(name: str, flag: Flag, value: Any) -> Any:
-    """The value of a flag as the tool takes it, from text or from Python; UsageError says what was expected.
+    """Parse the value of a flag, from text or from Python; UsageError states the expected value.
 
     >>> parse_value("--heads", integer("number of heads", least=1), "2")
     2
@@ -194,8 +191,8 @@ def parse_value(name: str, flag: Flag, value: Any) -> Any:
             raise UsageError(f"expected True or False, got {value!r}", name)
         return bool(value)
     if flag.several:
-        given = value if isinstance(value, tuple | list) else (value,)
-        return tuple(parse_value(name, replace(flag, several=False), one) for one in given)
+        values = value if isinstance(value, tuple | list) else (value,)
+        return tuple(parse_value(name, replace(flag, several=False), one) for one in values)
     if not isinstance(value, str):
         value = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     try:
@@ -219,7 +216,7 @@ COMMON: dict[str, Flag] = {
         ),
         short="-f",
     ),
-    "only": names("keep just these tensors, parted by commas"),
+    "only": names("keep only these tensors, comma-separated"),
     "dtype": choice("convert x to this dtype first", DTYPES),
     "precision": integer("decimals in tables [default: 4]", least=0),
     "indent": switch("JSON with one matrix row a line"),

@@ -10,7 +10,7 @@ from attnkit.cli import constraints, options
 from attnkit.cli.options import Flag
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import Tool
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, flag_name, suggest
 
 WRONG: Any = typer.BadParameter.__mro__[1]  # every error of the command line that Typer raises
 SEVERAL = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER[:HEADS]")  # what may also come one by one
@@ -67,7 +67,7 @@ def reworded(error: Any) -> str:
     wrong, close = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
     hint = commands.flag_hint(error.ctx.info_name.split()[-1], wrong) if wrong and error.ctx else ""
     known = hint or (wrong and close)
-    message = error.message + (hint or options.suggest(wrong, close or [])) if known else error.format_message()
+    message = error.message + (hint or suggest(wrong, close or [])) if known else error.format_message()
     return str(message[:1].lower() + message[1:].rstrip("."))
 
 
@@ -84,7 +84,7 @@ def argument(operand: str) -> Any:
 
 def option(name: str, flag: Flag, defaults: dict[str, Any]) -> Any:
     """A flag as Typer declares it; each may come once, which `single` checks."""
-    spellings = [options.flag_name(name)]
+    spellings = [flag_name(name)]
     spellings += [flag.short] if flag.short else []
     default = defaults.get(name)
     plain = default is None or default is False or default in ((), "")
@@ -103,7 +103,7 @@ def option(name: str, flag: Flag, defaults: dict[str, Any]) -> Any:
 
 def single(name: str, flag: Flag, given: Any) -> Any:
     """The one value of a flag, parsed; None where it was not given."""
-    spelling = options.flag_name(name)
+    spelling = flag_name(name)
     if flag.metavar in SEVERAL and given:
         given = [",".join(given)]
     times = given if isinstance(given, int) else len(given or [])

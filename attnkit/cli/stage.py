@@ -282,7 +282,7 @@ class Stage:
     def _operand(self, name: str, value: Any, item: Item) -> Any:
         load = self.tool.flags[name].load or "tensor"
         if not isinstance(value, str):
-            value = operands.check_operand(value, load, options.flag_name(name))
+            value = operands.check_operand(value, load, flag_name(name))
             attended = isinstance(value, Record) and load in ("attended", "memory")
             return load_attended(value, operands.find_memory(value, load)) if attended else value
         if value.startswith(":"):

@@ -24,7 +24,7 @@ from attnkit.cli.stage import (
     View,
     read_records,
 )
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, suggest
 from attnkit.record import Record
 
 INPUT, PARTS = "[INPUT]", "[PART]..."  # what a tool takes: one file or pipe, several
@@ -121,7 +121,7 @@ class Tool:
             if name in (self.extra | options.COMMON) and name not in known:
                 raise UsageError(f"{self.name} takes no {name!r} from Python: it is for the command line")
             if name not in known:
-                raise UsageError(f"{self.name} takes no {name!r}{options.suggest(name, known)}")
+                raise UsageError(f"{self.name} takes no {name!r}{suggest(name, known)}")
         values = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in values.items()}
         parsed = {name: options.parse_value(name, known[name], value) for name, value in values.items()}
         parameters = {name: parsed.get(name, default) for name, default in self.defaults.items()}

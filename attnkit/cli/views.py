@@ -11,7 +11,7 @@ from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.output_format import DISPLAY_FORMATS, default_format
 from attnkit.cli.stage import Stage
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, flag_name
 from attnkit.inference.operands import CheckpointRecord
 from attnkit.record import Labels, Record
 
@@ -76,7 +76,7 @@ def derived(call: Stage) -> Callable[[Record], Record | str] | None:
     if asked == ["list"] and chosen == "json":
         return described
     held = "json, table, svg or html" if asked == ["list"] else "table, svg or html"
-    raise UsageError(f"{chosen} does not hold what it shows (expected {held})", options.flag_name(asked[0]))
+    raise UsageError(f"{chosen} does not hold what it shows (expected {held})", flag_name(asked[0]))
 
 
 def statistics(record: Record) -> Record:

@@ -9,7 +9,7 @@ from attnkit import display
 from attnkit.cli import operands, options, views
 from attnkit.cli.stage import Records, Stage, read_records
 from attnkit.cli.tool import tool
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, flag_name
 from attnkit.inference.operands import CheckpointRecord
 from attnkit.record import Record
 

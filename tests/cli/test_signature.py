@@ -12,8 +12,8 @@ import pytest
 
 import attnkit
 from attnkit import commands
-from attnkit.cli import options
 from attnkit.cli.signature import PYTHON_FLAGS, write_stub
+from attnkit.errors import flag_name
 
 CALLS = runpy.run_path(str(Path(__file__).parent / "typed_calls.py"))
 PACKAGE = Path(attnkit.__file__).parent
@@ -29,8 +29,8 @@ def test_a_tool_is_a_function_with_the_names_and_defaults_of_its_flags(name):
     function, tool = getattr(attnkit, name), commands.find_tool(name)
     assert inspect.isfunction(function) and function.__name__ == name
     parameters = dict(list(inspect.signature(function).parameters.items())[1:])
-    flags = [options.flag_name(parameter) for parameter in parameters]
-    assert flags == [*map(options.flag_name, dict.fromkeys([*tool.flags, *PYTHON_FLAGS]))]
+    flags = [flag_name(parameter) for parameter in parameters]
+    assert flags == [*map(flag_name, dict.fromkeys([*tool.flags, *PYTHON_FLAGS]))]
     for flag, default in tool.defaults.items():
         assert parameters.get(flag, parameters.get(flag.rstrip("_"))).default is default
     assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters.values())
