@@ -20,20 +20,17 @@ TEXT_NEEDED = "give TEXT, or pipe it in"
 
 
 def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
-    """Feed: the TEXT arguments, else standard input: one text, or one a line with --lines and --batch.
+    """Read the TEXT arguments, else standard input: one text, or one a line with --lines and --batch.
 
-    alone  whether nothing is read, where the tool's own parameters do not say it all
+    alone  whether no text is read; None: as the parameters of the tool decide
     """
     lines, batch = call.extra.get("lines"), call.parameters["batch"]
     if call.tool.alone(call.parameters) if alone is None else alone:
         if call.operands or lines or batch:
-            raise UsageError("--ids and --image stand in place of text: no TEXT, --lines or --batch with them")
+            raise UsageError("--ids and --image replace text: they cannot be combined with TEXT, --lines or --batch")
         return Records(None, iter([()]))
     if call.operands:
-        for text in filter(tensor_file, call.operands):
-            reads = f"; attnkit {call.tool.name} … < {tensor_file(text)}" if call.tool.feed is not read_texts else ""
-            what = "a pipe" if is_pipe(text) else "a file of tensors"
-            raise UsageError(f"{what}, and TEXT is due{reads}", text)
+        check_texts(call)
         return Records(None, iter([(text,) for text in call.operands] if lines else [call.operands]))
     arriving = read_lines(open_source(stdin_or_error(TEXT_NEEDED))) if upstream is None else upstream_lines(upstream)
     if lines:
@@ -41,10 +38,17 @@ def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None)
     return Records(None, (tuple(all_lines) if batch else ("\n".join(all_lines),) for all_lines in [list(arriving)]))
 
 
-def read_model_input(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
-    """Feed of what runs a whole model: the TEXT arguments, or what arrives: records as they are, or text.
+def check_texts(call: Stage) -> None:
+    """Raise UsageError for a TEXT argument that names a pipe or a file of tensors."""
+    for text in filter(find_tensor_file, call.operands):
+        remedy = f"; attnkit {call.tool.name} … < {find_tensor_file(text)}" if call.tool.feed is not read_texts else ""
+        raise UsageError(f"{'a pipe' if is_pipe(text) else 'a file of tensors'} (expected TEXT){remedy}", text)
 
-    Standard input is a record where it begins as one: a file of tensors, or JSON with the key "tensors".
+
+def read_model_input(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
+    """Read the input of a tool that runs a whole model: TEXT arguments, or records or text from a pipe.
+
+    Standard input is read as a record where it starts as a file of tensors, or as JSON with the key "tensors".
     """
     alone = call.tool.alone(call.parameters) if alone is None else alone
     if call.operands or alone:
@@ -62,7 +66,7 @@ def read_model_input(call: Stage, upstream: Records | None, alone: bool | None =
 
 
 def looks_like_tensors(start: bytes) -> bool:
-    """Whether bytes begin a file of tensors, and not a text.
+    """Decide whether bytes are the start of a file of tensors, and not of a text.
 
     >>> looks_like_tensors(b'{"tensors":{'), looks_like_tensors(b"[CLS] is a token"), looks_like_tensors(b"The cat")
     (True, False, False)
@@ -72,7 +76,7 @@ def looks_like_tensors(start: bytes) -> bool:
 
 
 def is_pipe(name: str) -> bool:
-    """Whether this is the name of a pipe; a text too long for a name is none.
+    """Decide whether a text is the name of a pipe; one too long for a name is not.
 
     >>> is_pipe("word " * 100)
     False
@@ -83,8 +87,8 @@ def is_pipe(name: str) -> bool:
         return False
 
 
-def tensor_file(text: str) -> str:
-    """The file of tensors, or the pipe, that a text names, as FILE or as FILE:NAME; "" where it names none."""
+def find_tensor_file(text: str) -> str:
+    """Find the file of tensors, or the pipe, that a text names as FILE or as FILE:NAME; "" where it names none."""
     for name in (text, text.rpartition(":")[0]):
         if is_pipe(name):  # `<(another pipeline)`
             return name
@@ -95,7 +99,7 @@ def tensor_file(text: str) -> str:
 
 
 def read_lines(source: Source) -> Iterator[str]:
-    """The lines of a source, each as soon as it is there."""
+    """Yield the lines of a source, each as soon as it arrives."""
     rest, empty = b"", True
     while chunk := source.read_available():
         empty = False
@@ -108,48 +112,70 @@ def read_lines(source: Source) -> Iterator[str]:
 
 
 def upstream_lines(upstream: Records) -> Iterator[str]:
-    """The lines that the stage before this one prints."""
+    """Yield the lines that the stage before prints."""
     for item in upstream.items:
         if isinstance(item, Record):
-            raise UsageError("text is due, and the stage before writes tensors")
+            raise UsageError("expected text, and the stage before writes tensors")
         yield from item.split("\n")
 
 
 def read_prompts(call: Stage, upstream: Records | None) -> Records:
-    """Feed of decode: records, or with a model of words also text, unless flags say what a text begins with."""
+    """Read the input of decode: records, or with a model of words also text, unless flags give the prompt."""
     from attnkit.inference.prompts import encodes_text, generates_text
 
-    given = call.parameters
-    config = None if given["model_"] is None else call.content("model_").config
-    if config is not None and encodes_text(config, given["layer"]) and not any(map(tensor_file, call.operands[:1])):
+    layer = call.parameters["layer"]
+    config = None if call.parameters["model_"] is None else call.content("model_").config
+    if config is not None and encodes_text(config, layer) and not any(map(find_tensor_file, call.operands[:1])):
         return read_model_input(call, upstream)
-    if config is None or not generates_text(config, given["layer"]):
-        if len(call.operands) > 1:
-            raise UsageError(f"one INPUT, not {len(call.operands)}: {' '.join(call.operands)}")
-        if given["memory"] is None or given["ids"] is not None or given["image"] is not None:
-            return read_records(call, upstream)
-        if not call.operands and is_stdin(given["memory"]):
-            raise UsageError("only one operand can be '-' (standard input)")
-        return read_records(call, upstream, alone=False)  # what a decoder without words maps comes beside its memory
-    if call.extra.get("top") and not given["steps"]:
+    if config is None or not generates_text(config, layer):
+        return read_decoder_input(call, upstream)
+    if call.extra.get("top") and not call.parameters["steps"]:
         raise UsageError("needs --steps, where a model generates text", "--top")
-    several = bool(call.operands or call.extra.get("lines") or given["batch"])
-    alone = needs_no_input(given)
-    if given["cache_in"] is not None and given["ids"] is None:
-        alone = not several  # text goes on from the cache
-    elif config.encoder and given["memory"] is None and given["cache_in"] is None:
-        alone = False  # ids are what the target begins with
-    if not alone and any(map(is_stdin, (given["ids"], given["cache_in"]))) and not call.operands:
-        raise UsageError("only one operand can be '-' (standard input)")
-    if alone and several:
-        flag = next(name for name in ("ids", "image", "memory", "cache_in") if given[name] is not None)
-        raise UsageError("stands in place of text: no TEXT, --lines or --batch with it", flag_name(flag))
+    alone = is_prompt_complete(call, has_encoder=bool(config.encoder))
+    check_prompt_sources(call, alone)
     return read_model_input(call, upstream, alone)
 
 
-def needs_no_input(given: Mapping[str, Any]) -> bool:
-    """Whether flags alone say what a text begins with, so that nothing else is read."""
-    files = [given[name] for name in ("ids", "image", "memory")]
-    return given["model_"] is not None and (
-        given["cache_in"] is not None or any(one is not None and not str(one).startswith(":") for one in files)
+def read_decoder_input(call: Stage, upstream: Records | None) -> Records:
+    """Read the records of decode where the decoder has no words: beside a memory alone, also its input."""
+    parameters = call.parameters
+    if len(call.operands) > 1:
+        raise UsageError(f"one INPUT, not {len(call.operands)}: {' '.join(call.operands)}")
+    if parameters["memory"] is None or parameters["ids"] is not None or parameters["image"] is not None:
+        return read_records(call, upstream)
+    if not call.operands and is_stdin(parameters["memory"]):
+        raise UsageError("only one operand can be '-' (standard input)")
+    return read_records(call, upstream, alone=False)
+
+
+def has_texts(call: Stage) -> bool:
+    """Decide whether TEXT, --lines or --batch is given."""
+    return bool(call.operands or call.extra.get("lines") or call.parameters["batch"])
+
+
+def is_prompt_complete(call: Stage, has_encoder: bool) -> bool:
+    """Decide whether the flags of decode give the prompt of a model that generates text, so that no text is read."""
+    parameters = call.parameters
+    if parameters["cache_in"] is not None and parameters["ids"] is None:
+        return not has_texts(call)  # a text continues the cache
+    if has_encoder and parameters["memory"] is None and parameters["cache_in"] is None:
+        return False  # ids are the start of the target
+    return needs_no_input(parameters)
+
+
+def check_prompt_sources(call: Stage, alone: bool) -> None:
+    """Raise UsageError where standard input is read twice, or text is given beside flags that give the prompt."""
+    parameters = call.parameters
+    if not alone and any(map(is_stdin, (parameters["ids"], parameters["cache_in"]))) and not call.operands:
+        raise UsageError("only one operand can be '-' (standard input)")
+    if alone and has_texts(call):
+        flag = next(name for name in ("ids", "image", "memory", "cache_in") if parameters[name] is not None)
+        raise UsageError("replaces text: cannot be combined with TEXT, --lines or --batch", flag_name(flag))
+
+
+def needs_no_input(parameters: Mapping[str, Any]) -> bool:
+    """Decide whether flags alone give the prompt, so that nothing else is read."""
+    files = [parameters[name] for name in ("ids", "image", "memory")]
+    return parameters["model_"] is not None and (
+        parameters["cache_in"] is not None or any(file is not None and not str(file).startswith(":") for file in files)
     )

@@ -245,12 +245,12 @@ def test_a_file_of_tensors_in_place_of_text(attnkit, refused):
     attnkit.file("states.json", b'{"tensors":{"x":{"dtype":"float32","shape":[0],"data":[]}}}')
     for tool in ("encode", "decode"):
         run = attnkit(tool, "--model", str(MODELS / "t5"), "states.json")
-        refused(run, 2, f"{tool}: states.json: a file of tensors, and TEXT is due; attnkit {tool} … < states.json")
+        refused(run, 2, f"{tool}: states.json: a file of tensors (expected TEXT); attnkit {tool} … < states.json")
     run = attnkit("embed", "--dim", "2", "--", "states.json")
-    refused(run, 2, "embed: states.json: a file of tensors, and TEXT is due")
+    refused(run, 2, "embed: states.json: a file of tensors (expected TEXT)")
     assert attnkit("encode", "--model", str(MODELS / "t5"), "good.json").code == 0
     run = attnkit.shell(f"attnkit decode --model {MODELS / 't5'} <(cat states.json)")
-    assert run.code == 2 and "a pipe, and TEXT is due; attnkit decode … < /dev/fd/" in run.err
+    assert run.code == 2 and "a pipe (expected TEXT); attnkit decode … < /dev/fd/" in run.err
     encode = f"attnkit encode --model {MODELS / 'bert-mlm'} cat"
     piped, named = (
         attnkit.shell(f"{line} --only next -f json").out

@@ -241,7 +241,7 @@ def test_the_name_of_a_file_of_tensors_is_no_text(tool, tmp_path, monkeypatch):
     reads = "" if tool == "embed" else f"; attnkit {tool} … < {path}"
     for name in (path, f"{path}:x"):
         _, error = run(tool, "--model", folder("gpt2"), "a cat", name, status=2)
-        assert error == f"attnkit {tool}: {name}: a file of tensors, and TEXT is due{reads}\n"
+        assert error == f"attnkit {tool}: {name}: a file of tensors (expected TEXT){reads}\n"
     limit = ["--max-tokens", "1"] if tool == "decode" else []
     run(tool, "--model", folder("gpt2"), "cat", *limit)
 

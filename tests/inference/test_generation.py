@@ -326,7 +326,7 @@ WRONG = {
     "--max-tokens 3": (2, "--max-tokens: needs --model DIR"),
     "--model {gpt2} --memory good.json": (2, "attends to no memory"),
     "--model {gpt2} --ids big.json": (3, "big.json: token id 4000 at [1] outside 0..299"),
-    "--model {gpt2} --ids big.json a": (2, "--ids: stands in place of text"),
+    "--model {gpt2} --ids big.json a": (2, "--ids: replaces text"),
     "--model {gpt2} --score= a": (2, "--score: an empty text has no score"),
     "--model {openai-gpt} --ids none.json": (3, "nothing to begin with: an empty prompt, and no bos_token_id"),
     "--model {gpt2} --cache-in good.json": (3, "good.json: no cache: it has no ids"),
