@@ -12,30 +12,51 @@ from attnkit.cli.stage import Stage
 from attnkit.cli.tool import Tool
 from attnkit.errors import UsageError, flag_name, suggest
 
-WRONG: Any = typer.BadParameter.__mro__[1]  # every error of the command line that Typer raises
-SEVERAL = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER[:HEADS]")  # what may also come one by one
+TYPER_ERROR: Any = typer.BadParameter.__mro__[1]  # base of the errors that Typer raises for a command line
+REPEATABLE = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER[:HEADS]")  # lists that may be given in several flags
 
 
 def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
-    """A tool's command line as a call; None once its help has been printed."""
+    """Parse a tool's command line into a call; None once its help has been printed."""
+    flags = collect_flags(chosen)
+    raw = parse_arguments(chosen, flags, arguments)
+    if not raw:
+        return None
+    operands = tuple(raw.pop("operands") or ())
+    if chosen.operand == "[INPUT]" and len(operands) > 1:
+        raise UsageError(f"one INPUT, not {len(operands)}: {' '.join(operands)}")
+    values = {name: parse_single(name, flag, raw[name]) for name, flag in flags.items()}
+    parameters = {name: chosen.defaults[name] if values[name] is None else values[name] for name in chosen.flags}
+    extra = {name: values[name] for name in chosen.extra}
+    common = {name: values[name] for name in options.COMMON if name not in chosen.flags and values[name] is not None}
+    constraints.check_flags(chosen, parameters | extra)
+    return Stage(chosen, parameters, common, extra, operands)
+
+
+def collect_flags(chosen: Tool) -> dict[str, Flag]:
+    """Collect the flags of a tool's command line: its own, then those of all tools, without a short name in use."""
     own = chosen.flags | chosen.extra
     taken = {flag.short for flag in own.values()}
-    flags = own | {
+    return own | {
         name: replace(flag, short="") if flag.short in taken else flag
         for name, flag in options.COMMON.items()
         if name not in own
     }
+
+
+def parse_arguments(chosen: Tool, flags: dict[str, Flag], arguments: list[str]) -> dict[str, Any]:
+    """Split a command line into {parameter: its texts} with Typer; {} once the help has been printed."""
     parameters = [
-        argument(chosen.operand),
-        *(option(name, flag, chosen.defaults) for name, flag in flags.items()),
+        declare_operands(chosen.operand),
+        *(declare_option(name, flag, chosen.defaults) for name, flag in flags.items()),
     ]
-    given: dict[str, Any] = {}
+    raw: dict[str, Any] = {}
 
     def callback(**values: Any) -> None:
-        given.update(values)
+        raw.update(values)
 
     callback.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    callback.__annotations__ = {one.name: one.annotation for one in parameters}
+    callback.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(
         chosen.name,
@@ -45,23 +66,13 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     )(callback)
     try:
         typer.main.get_command(app).main(arguments, prog_name=f"attnkit {chosen.name}", standalone_mode=False)
-    except WRONG as error:
-        raise UsageError(reworded(error)) from None
-    if not given:
-        return None
-    operands = tuple(given.pop("operands") or ())
-    if chosen.operand == "[INPUT]" and len(operands) > 1:
-        raise UsageError(f"one INPUT, not {len(operands)}: {' '.join(operands)}")
-    values = {name: single(name, flag, given[name]) for name, flag in flags.items()}
-    parameters_of = {name: chosen.defaults[name] if values[name] is None else values[name] for name in chosen.flags}
-    extra = {name: values[name] for name in chosen.extra}
-    common = {name: values[name] for name in options.COMMON if name not in chosen.flags and values[name] is not None}
-    constraints.check_flags(chosen, parameters_of | extra)
-    return Stage(chosen, parameters_of, common, extra, operands)
+    except TYPER_ERROR as error:
+        raise UsageError(reword_error(error)) from None
+    return raw
 
 
-def reworded(error: Any) -> str:
-    """What Typer says of a wrong command line, as a line of ours with the option that was probably meant."""
+def reword_error(error: Any) -> str:
+    """Reword an error of Typer to one line, with a hint at the option that was probably meant."""
     from attnkit import commands
 
     wrong, close = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
@@ -71,8 +82,8 @@ def reworded(error: Any) -> str:
     return str(message[:1].lower() + message[1:].rstrip("."))
 
 
-def argument(operand: str) -> Any:
-    """The positional arguments of a tool as Typer declares them."""
+def declare_operands(operand: str) -> Any:
+    """Declare the positional arguments of a tool for Typer."""
     declared = typer.Argument(metavar=operand, show_default=False)
     return inspect.Parameter(
         "operands",
@@ -82,13 +93,13 @@ def argument(operand: str) -> Any:
     )
 
 
-def option(name: str, flag: Flag, defaults: dict[str, Any]) -> Any:
-    """A flag as Typer declares it; each may come once, which `single` checks."""
+def declare_option(name: str, flag: Flag, defaults: dict[str, Any]) -> Any:
+    """Declare a flag for Typer; `parse_single` checks that it comes once."""
     spellings = [flag_name(name)]
     spellings += [flag.short] if flag.short else []
     default = defaults.get(name)
-    plain = default is None or default is False or default in ((), "")
-    shown = "" if plain else f" [default: {','.join(map(str, default)) if isinstance(default, tuple) else default}]"
+    is_empty = default is None or default is False or default in ((), "")
+    suffix = "" if is_empty else f" [default: {','.join(map(str, default)) if isinstance(default, tuple) else default}]"
     if flag.parse is None:
         declared, kind, start = (
             typer.Option(*spellings, count=True, help=flag.help, show_default=False),
@@ -96,21 +107,21 @@ def option(name: str, flag: Flag, defaults: dict[str, Any]) -> Any:
             0,
         )
     else:
-        declared = typer.Option(*spellings, metavar=flag.metavar, help=flag.help + shown, show_default=False)
+        declared = typer.Option(*spellings, metavar=flag.metavar, help=flag.help + suffix, show_default=False)
         kind, start = list[str] | None, None  # type: ignore[assignment]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=start, annotation=Annotated[kind, declared])
 
 
-def single(name: str, flag: Flag, given: Any) -> Any:
-    """The one value of a flag, parsed; None where it was not given."""
+def parse_single(name: str, flag: Flag, raw: Any) -> Any:
+    """Parse the one value of a flag from its texts, or from how often a switch occurs; None where it is absent."""
     spelling = flag_name(name)
-    if flag.metavar in SEVERAL and given:
-        given = [",".join(given)]
-    times = given if isinstance(given, int) else len(given or [])
+    if flag.metavar in REPEATABLE and raw:
+        raw = [",".join(raw)]
+    times = raw if isinstance(raw, int) else len(raw or [])
     if times > 1 and not flag.several:
         raise UsageError(f"given {times} times", spelling)
     if flag.parse is None:
         return True if times else None
-    if not given:
+    if not raw:
         return None
-    return options.parse_value(spelling, flag, given if flag.several else given[0])
+    return options.parse_value(spelling, flag, raw if flag.several else raw[0])
