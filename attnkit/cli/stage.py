@@ -11,11 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit import formats
-from attnkit.cli import operands, options, side_outputs
+from attnkit.cli import operands, side_outputs
 from attnkit.cli.error_context import error_context, explain_non_finite, is_stdin
 from attnkit.cli.history import add_history, to_flags
 from attnkit.cli.output_format import DISPLAY_FORMATS, default_format, requested_format
-from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, NotFiniteError, UsageError
+from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, NotFiniteError, UsageError, flag_name
 from attnkit.inference import callbacks
 from attnkit.inference.operands import load_attended, select_tensor
 from attnkit.record import Array, Record, Tensor, join_names

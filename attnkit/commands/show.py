@@ -24,7 +24,7 @@ def read_input(call: Stage, upstream: Records | None) -> Records:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
         return read_records(call, upstream)
-    flags = [options.flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_set(call, flag)]
+    flags = [flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_set(call, flag)]
     if pipeline is not None and name:
         raise UsageError(f"cannot be combined with DIR:{name}", "--pipeline")
     if not (name or names) and {"--heatmap", "--heads", "--slice"} & {*flags}:

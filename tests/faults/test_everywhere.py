@@ -50,12 +50,13 @@ FLAGS = [
     for flag, found in tool.flags.items()
     if found.load
 ]
-GPT2, VIT = (str(Path(__file__).parents[1] / "references" / "models" / name) for name in ("gpt2", "vit"))
+MODELS = Path(__file__).parents[1] / "references" / "models"
+GPT2, VIT, MARIAN = (str(MODELS / name) for name in ("gpt2", "vit", "marian"))
 BESIDE = {
     "embed --vocab": ["a", "--dim", "2"],
     "embed --tokenizer": ["a", "--dim", "2"],
     "embed --table": ["a"],
-    "embed --ids": [],
+    "embed --ids": ["--dim", "2"],
     "embed --model": ["a"],
     "embed --image": ["--model", VIT],
     "encode --model": ["a"],
@@ -64,6 +65,20 @@ BESIDE = {
     "encode --tokenizer": ["a", "--model", GPT2],
     "encode --patch": ["a", "--model", GPT2],
     "decode --vocab": ["good.json", "--table", "good.json"],
+    "decode --ids": ["--model", GPT2],
+    "decode --image": ["--model", VIT],
+    "decode --memory": ["a", "--model", MARIAN],
+    "decode --cache-in": ["--model", GPT2],
+    "decode --tokenizer": ["a", "--model", GPT2],
+    "decode --patch": ["a", "--model", GPT2, "--max-tokens", "0"],
+    "attend --past-key": ["good.json", "--past-value", "good.json"],
+    "attend --past-value": ["good.json", "--past-key", "good.json"],
+    "ffn --add": ["good.json", "--hidden", "2"],
+    "layernorm --mean": ["good.json", "--kind", "batch", "--variance", "good.json"],
+    "layernorm --variance": ["good.json", "--kind", "batch", "--mean", "good.json"],
+    "posenc --cos": ["good.json", "--kind", "rotary", "--sin", "good.json"],
+    "posenc --sin": ["good.json", "--kind", "rotary", "--cos", "good.json"],
+    "posenc --table": ["good.json", "--kind", "learned"],
 }
 READING = {"mask": ["--causal"], "ffn": ["--hidden", "2"], "decode": ["--table", "good.json"]}
 
