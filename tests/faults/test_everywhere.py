@@ -67,7 +67,7 @@ BESIDE = {
     "decode --vocab": ["good.json", "--table", "good.json"],
     "decode --ids": ["--model", GPT2],
     "decode --image": ["--model", VIT],
-    "decode --memory": ["a", "--model", MARIAN],
+    "decode --memory": ["--model", MARIAN],
     "decode --cache-in": ["--model", GPT2],
     "decode --tokenizer": ["a", "--model", GPT2],
     "decode --patch": ["a", "--model", GPT2, "--max-tokens", "0"],

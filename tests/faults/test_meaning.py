@@ -104,7 +104,7 @@ BAD = {
     "embed b --dim 2 --vocab v.txt": (3, "v.txt: no words", {"v.txt": "\n\n"}),
     "embed --ids i.json --dim 2": (2, "--vocab FILE or --table FILE", {"i.json": [1]}),
     "embed a --table t.npy": (2, "--vocab FILE", {"t.npy": zeros(3, 2)}),
-    "embed a": (2, "one of --dim D, --one-hot, --table FILE and --model DIR", {}),
+    "embed a": (2, "needs --model DIR, --dim D, --one-hot or --table FILE", {}),
     # M13
     "posenc x.npy --kind learned --table t.npy": (3, "position 2", "0..1", {"x.npy": zeros(3, 4), "t.npy": zeros(2, 4)}),
     "posenc good.json --kind learned --table t.npy": (3, "width 2 != 4", {"t.npy": zeros(9, 4)}),
