@@ -13,26 +13,26 @@ from attnkit.cli.tool import tool
 from attnkit.errors import DataError
 from attnkit.inference import intermediates
 from attnkit.model.kernels.tiled_attention import merge_partial_attention
-from attnkit.record import Array, Record, join_names, shared_labels
+from attnkit.record import Array, Record, Tensor, join_names, shared_labels
 
 
-def parts(call: Stage, upstream: Records | None) -> Records:
-    """Feed: the records of all the files, or of standard input, at once."""
-    found: list[Record] = []
+def read_parts(call: Stage, upstream: Records | None) -> Records:
+    """Read the records of all the files, or of standard input, as one input."""
+    records: list[Record] = []
     formats = []
     for path in call.operands or ("-" if upstream is not None else operands.stdin_or_error(),):
         flow = call.read(path)
         for part in flow.items:
-            if call.operands and (wrong := problem(part, found[0] if found else part)):
-                raise DataError(wrong, path)
-            found.append(part)
+            if call.operands and (problem := find_problem(part, records[0] if records else part)):
+                raise DataError(problem, path)
+            records.append(part)
         formats.append(flow.format)
         if call.operands and call.source is not None and call.source.digest():
             call.files[call.source.name] = call.source.digest()
-    return Records(formats[0], iter([found]))
+    return Records(formats[0], iter([records]))
 
 
-@tool(operand="[PART]...", feed=parts)
+@tool(operand="[PART]...", feed=read_parts)
 def merge(
     parts: Sequence[Record],
     *,
@@ -40,12 +40,12 @@ def merge(
         bool, options.switch("x is the output: the heads side by side, times W_O where the parts have one")
     ] = False,
 ) -> Record:
-    """Attention over all keys from attention over parts of them, as attend --partial makes it.
+    """Merge attention over parts of the keys, as attend --partial makes it, into attention over all keys.
 
     A part is x, the heads (H, T, V) or (B, H, T, V), and lse, the logarithm of the sum of each query's
     exponentials. The result is the same for the keys of all parts, exact and in any order, and again a part.
-    --join makes the output of it: the heads side by side, times W_O plus b_O, which the parts carry where attend
-    had them. What else all parts carry alike passes through; what differs, such as the weights, the mask or the
+    --join returns the output: the heads side by side, times W_O plus b_O, which the parts carry where attend
+    had them. Other tensors that are equal in all parts pass through; what differs, such as the weights, the mask or the
     ids of a part, is dropped. Without PART the records of standard input are the parts.
 
     \b
@@ -55,30 +55,36 @@ def merge(
     if not parts:
         raise DataError("nothing to merge: no record")
     for number, part in enumerate(parts, start=1):
-        if wrong := problem(part, parts[0]):
-            raise DataError(f"part {number}: {wrong}")
+        if problem := find_problem(part, parts[0]):
+            raise DataError(f"part {number}: {problem}")
     x, lse = merge_partial_attention([part["x"] for part in parts], [part["lse"] for part in parts])
-    first = shared(parts)
     lead = ("batch",)[: x.ndim - 3]
-    axes = {"x": (*lead, "head", "query", "head_dim"), "lse": (*lead, "head", "query")}
-    formulas = {"x": "Σ parts · exp(lse − log Σ exp(lse))", "lse": "log Σ exp(lse)"}
-    if not join:
-        return first.put({"x": x, "lse": lse}, axes, formulas=formulas)
-    intermediates.warn_fully_masked_rows(np.isneginf(lse))
-    wo, bo = (parts[0].tensors.get(name) for name in intermediates.OUTPUT_PARAMETERS)
+    merged = select_common(parts).with_tensors(
+        {
+            "x": Tensor(x, (*lead, "head", "query", "head_dim"), formula="Σ parts · exp(lse − log Σ exp(lse))"),
+            "lse": Tensor(lse, (*lead, "head", "query"), formula="log Σ exp(lse)"),
+        }
+    )
+    return join_heads(merged, *(parts[0].get(name) for name in intermediates.OUTPUT_PARAMETERS)) if join else merged
+
+
+def join_heads(merged: Record, wo: Array | None, bo: Array | None) -> Record:
+    """Return the record with the output of attention as x: heads (…, H, T, V) -> (…, T, H·V), times W_O, plus b_O."""
+    x = merged["x"]
+    intermediates.warn_fully_masked_rows(np.isneginf(merged["lse"]))
     output = model.linear(model.merge_heads(x), wo, bo, names=("heads", "wo", "bo"))
     formula = "merged heads side by side" + " W_O" * (wo is not None) + " + b_O" * (bo is not None)
-    tokens = first.labels.get("query")
-    rest = first.without(("lse", *intermediates.OUTPUT_PARAMETERS))
-    labels = {"token": tokens} if tokens else {}
-    return rest.put({"x": output}, {"x": (*lead, "token", "model")}, labels, {"x": formula})
+    axes = (*("batch",)[: x.ndim - 3], "token", "model")
+    tokens = merged.labels.get("query")
+    rest = merged.without(("lse", *intermediates.OUTPUT_PARAMETERS))
+    return rest.with_tensors({"x": Tensor(output, axes, formula=formula)}, {"token": tokens} if tokens else {})
 
 
-def shared(parts: Sequence[Record]) -> Record:
-    """The first part with what belongs to all of them: its x and lse, W_O and b_O, and what all carry alike.
+def select_common(parts: Sequence[Record]) -> Record:
+    """Return the first part with what is common to all: x and lse, W_O and b_O, and the tensors equal in all parts.
 
     >>> parts = [Record({"x": np.zeros(1), "ids": np.array([n])}) for n in range(2)]
-    >>> list(shared(parts)), list(shared(parts[:1]))
+    >>> list(select_common(parts)), list(select_common(parts[:1]))
     (['x'], ['x', 'ids'])
     """
     first, rest = parts[0], parts[1:]
@@ -89,24 +95,27 @@ def shared(parts: Sequence[Record]) -> Record:
         name for name in ("mask", "bias") if name in first and first[name].shape[-1:] != first["x"].shape[-2:-1]
     }
     for name in [name for name in first if name not in ("x", "lse", *intermediates.OUTPUT_PARAMETERS)]:
-        if not all(name in part and alike(part[name], first[name]) for part in rest):
+        if not all(name in part and is_identical(part[name], first[name]) for part in rest):
             dropped.add(name)
-    kept = first.without(dropped)
+    common = first.without(dropped)
     labels = {
         axis: names
-        for axis, names in kept.labels.items()
+        for axis, names in common.labels.items()
         if all(part.labels.get(axis) in (None, names) for part in rest)
     }
-    return replace(kept, labels=labels)
+    return replace(common, labels=labels)
 
 
-def alike(one: Array, other: Array) -> bool:
-    """Whether two tensors are the same in dtype, shape and every bit."""
+def is_identical(one: Array, other: Array) -> bool:
+    """Return whether two tensors are the same in dtype, shape and every bit."""
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
-def problem(part: Record, first: Record) -> str:
-    """What keeps a part from being merged with the first: it holds no heads and log-sum-exps, or of other queries."""
+def find_problem(part: Record, first: Record) -> str:
+    """Return why a part cannot be merged with the first, "" if it can.
+
+    It lacks heads or log-sum-exps, or they are of other queries, or its W_O or b_O differs.
+    """
     for tensor in ("x", "lse"):
         if tensor not in part:
             return f"no {tensor}; attend --partial makes x and lse"
@@ -119,6 +128,6 @@ def problem(part: Record, first: Record) -> str:
     if ours and others and ours != others:
         return f"queries {join_names(shared_labels(ours), 3)}, but {join_names(shared_labels(others), 3)} in part 1"
     for name in intermediates.OUTPUT_PARAMETERS:
-        if name in part and name in first and not alike(part[name], first[name]):
+        if name in part and name in first and not is_identical(part[name], first[name]):
             return f"another {name} than in part 1"
     return ""
