@@ -1,4 +1,4 @@
-"""Ways to look at a record: a table a tensor, heat maps, statistics, a list."""
+"""Views of a record: a table for each tensor, heat maps, statistics, a list."""
 
 import json
 import re
@@ -23,28 +23,28 @@ VIEW_FLAGS = {
 }
 VIEWS = tuple(VIEW_FLAGS)  # they are mutually exclusive
 ALL = slice(None)
-MANY = 8  # tensors without an x that are shown one by one: those of a layer
+MANY = 8  # most tensors, without an x, that are shown one by one: those of a layer
 
 
-def render_tables(record: Record, call: Stage, how: display.Style) -> str:
-    """A table for each tensor that the tool made, or for x where it made none."""
-    made = [name for name in record.formulas if name in record] or [name for name in ["x"] if name in record]
-    return "\n\n".join(render_tensor(record, name, how) for name in made or record.tensors)
+def render_tables(record: Record, call: Stage, style: display.Style) -> str:
+    """Draw a table of each tensor that the tool computed, or of x where it computed none."""
+    names = [name for name in record.formulas if name in record] or [name for name in ["x"] if name in record]
+    return "\n\n".join(render_tensor(record, name, style) for name in names or record)
 
 
 def render_tensor(
-    record: Record, name: str, how: display.Style, draw: Callable[..., str] = display.tensor_table, part: str = ""
+    record: Record, name: str, style: display.Style, draw: Callable[..., str] = display.tensor_table, part: str = ""
 ) -> str:
-    """One tensor of a record, or what is left of it after a slice, as a table or a heat map, masked cells as masked."""
+    """Draw a tensor of a record, or a slice of it, as a table or a heat map that marks masked cells."""
     array, axes = record[name], record.axes_of(name)
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
     title = f"{name}[{part}]" if part else name
     mask = unmasked_cells(record, name)
-    return draw(display.TensorView(title, array, axes, labels, how, record.formulas.get(name, ""), mask))
+    return draw(display.TensorView(title, array, axes, labels, style, record.tensor(name).formula, mask))
 
 
 def unmasked_cells(record: Record, name: str) -> Any:
-    """Which scores and weights over queries are not masked: a masked score is -inf, and its weight nothing at all.
+    """Return which scores or weights over queries are not masked: a masked score is -inf, its weight 0; else None.
 
     name  of a tool's result, or of an intermediate in a trace: weights, decoder.0.self.weights
     """
@@ -57,34 +57,34 @@ def unmasked_cells(record: Record, name: str) -> Any:
     return record[name] != (-np.inf if kind == "masked" else 0)
 
 
-def asked_for(call: Stage) -> list[str]:
+def requested_view(call: Stage) -> list[str]:
     """Return the view that a flag requests, as a list of at most one name."""
     return [name for name in VIEW_FLAGS if call.extra.get(name)]
 
 
 def derived(call: Stage) -> Callable[[Record], Record | str] | None:
-    """What makes of a record the data that a way of looking is, where data are asked for; None: nothing.
+    """Return the function from a record to the data of the requested view, where the format holds data; else None.
 
-    UsageError for a way of looking that the format does not hold.
+    UsageError for a view that the format cannot hold.
     """
-    asked = asked_for(call)
+    view = requested_view(call)
     arriving = call.arrived or (call.upstream.format if call.upstream else None)
-    if not asked or (chosen := call.asked() or arriving or default_format()) in DISPLAY_FORMATS:
+    if not view or (chosen := call.asked() or arriving or default_format()) in DISPLAY_FORMATS:
         return None
-    if asked == ["stats"]:
-        return statistics
-    if asked == ["list"] and chosen == "json":
-        return described
-    held = "json, table, svg or html" if asked == ["list"] else "table, svg or html"
-    raise UsageError(f"{chosen} does not hold what it shows (expected {held})", flag_name(asked[0]))
+    if view == ["stats"]:
+        return statistics_record
+    if view == ["list"] and chosen == "json":
+        return describe_json
+    held = "json, table, svg or html" if view == ["list"] else "table, svg or html"
+    raise UsageError(f"{chosen} does not hold what it shows (expected {held})", flag_name(view[0]))
 
 
-def statistics(record: Record) -> Record:
-    """The statistics of every tensor: vectors along the names, min, max, mean, std, zeros, nan and inf.
+def statistics_record(record: Record) -> Record:
+    """Compute the statistics of every tensor: vectors min, max, mean, std, zeros, nan and inf over the names.
 
-    Those of the values are NaN where a tensor has no finite value.
+    The first four are NaN where a tensor has no finite value.
 
-    >>> record = statistics(Record({"x": np.array([1.0, 3.0])}))
+    >>> record = statistics_record(Record({"x": np.array([1.0, 3.0])}))
     >>> record["mean"], record["zeros"], record.labels
     (array([2.]), array([0]), {'name': ['x']})
     """
@@ -97,10 +97,10 @@ def statistics(record: Record) -> Record:
     return Record(tensors, dict.fromkeys(names, ("name",)), {"name": list(record.tensors)}, record.history)
 
 
-def described(record: Record) -> str:
-    """The dtype, shape and axes of every tensor as JSON: a record as it is written, without data.
+def describe_json(record: Record) -> str:
+    """Describe the dtype, shape and axes of every tensor in JSON: a record as it is written, without data.
 
-    >>> described(Record({"x": np.zeros((2, 3))}))
+    >>> describe_json(Record({"x": np.zeros((2, 3))}))
     '{"tensors":{"x":{"dtype":"float64","shape":[2,3],"axes":["token","model"]}}}'
     """
     facts = {
@@ -110,76 +110,85 @@ def described(record: Record) -> str:
     return json.dumps({"tensors": facts}, ensure_ascii=False, separators=(",", ":"))
 
 
-def render(record: Record, call: Stage, look: display.Style) -> str:
-    """The record as the flags ask: one way of looking at its tensors, x first."""
-    asked = asked_for(call)
-    if "stats" in asked:
-        return display.statistics_table(record.tensors, look)
-    if "list" in asked:
-        return listing(record, look)
-    chosen = call.parameters.get("name") or call.extra.get("name")
+def render(record: Record, call: Stage, style: display.Style) -> str:
+    """Draw a record in the requested view."""
+    view = requested_view(call)
+    if "stats" in view:
+        return display.statistics_table(record.tensors, style)
+    if "list" in view:
+        return list_tensors(record, style)
+    chosen = view_flag(call, "name")
     names = ("x",) if "x" in record and not chosen else tuple(record.tensors)
-    cut = (call.parameters.get("slice") or call.extra.get("slice") or "").replace(" ", "")
-    if not (asked or chosen or cut) and len(names) > MANY:
-        one = (
-            f"{call.operands[0] if call.operands else 'FILE'}{'.' if isinstance(record, CheckpointRecord) else ':'}NAME"
-        )
-        return listing(record, look, last=f"attnkit show {one} shows one of them, --name NAME,NAME several")
-    if asked:
-        draw = display.heatmap if "heatmap" in asked else display.heatmap_grid
-        return "\n\n".join(render_tensor(record, name, look, draw, cut) for name in names)
-    tables = [render_tensor(record, name, look, part=cut) for name in names]
+    part = (view_flag(call, "slice") or "").replace(" ", "")
+    if not (view or chosen or part) and len(names) > MANY:
+        return list_tensors(record, style, last=name_hint(record, call))
+    if view:
+        draw = display.heatmap if "heatmap" in view else display.heatmap_grid
+        return "\n\n".join(render_tensor(record, name, style, draw, part) for name in names)
+    tables = [render_tensor(record, name, style, part=part) for name in names]
     if len(record.tensors) > len(names):
-        tables.append(listing(record, look))
+        tables.append(list_tensors(record, style))
     return "\n\n".join(tables)
 
 
-def listing(record: Record, look: display.Style, last: str = "") -> str:
-    """Every tensor of a record in a line; with a last line also its extremes."""
+def view_flag(call: Stage, name: str) -> Any:
+    """Return the value of a flag of views, a parameter of some tools."""
+    return call.parameters.get(name) or call.extra.get(name)
+
+
+def name_hint(record: Record, call: Stage) -> str:
+    """Return the line that states how to show single tensors of a record."""
+    file = call.operands[0] if call.operands else "FILE"
+    separator = "." if isinstance(record, CheckpointRecord) else ":"
+    return f"attnkit show {file}{separator}NAME shows one of them, --name NAME,NAME several"
+
+
+def list_tensors(record: Record, style: display.Style, last: str = "") -> str:
+    """List every tensor of a record in a line; with a last line also its extremes."""
     return display.tensor_list(
-        {name: (record[name], record.axes_of(name)) for name in record.tensors}, look, footer=last
+        {name: (record[name], record.axes_of(name)) for name in record.tensors}, style, footer=last
     )
 
 
-def sliceable(text: str) -> str:
-    """A slice as it was written, once it is known to be one."""
-    slices(text)
+def check_slice(text: str) -> str:
+    """Check that a text is a slice, and return the text."""
+    parse_slice(text)
     return text
 
 
-def slices(text: str) -> tuple[slice | int, ...]:
-    """A slice as NumPy writes it.
+def parse_slice(text: str) -> tuple[slice | int, ...]:
+    """Parse a slice as NumPy writes it.
 
-    >>> slices("0,:,2:5")
+    >>> parse_slice("0,:,2:5")
     (0, slice(None, None, None), slice(2, 5, None))
     """
-    found: list[slice | int] = []
+    index: list[slice | int] = []
     for part in text.split(","):
         if re.fullmatch(r"\s*-?[0-9]+\s*", part, re.ASCII):
-            found.append(int(part))
+            index.append(int(part))
         elif re.fullmatch(r"\s*(-?[0-9]+)?\s*:\s*(-?[0-9]+)?\s*(:\s*(-?[1-9][0-9]*)?\s*)?", part, re.ASCII):
-            found.append(slice(*(int(bound) if bound.strip() else None for bound in part.split(":"))))
+            index.append(slice(*(int(bound) if bound.strip() else None for bound in part.split(":"))))
         else:
             raise ValueError("a slice such as 0,:,2:5")
-    return tuple(found)
+    return tuple(index)
 
 
-NAME = options.names("just these tensors")
-SLICE = options.Flag("nothing but a part of x, or of the one tensor named, as in NumPy: 0,:,2:5", "SLICE", sliceable)
+NAME = options.names("only these tensors")
+SLICE = options.Flag("only a part of x, or of the one tensor named, as in NumPy: 0,:,2:5", "SLICE", check_slice)
 
 
 def select(record: Record, names: tuple[str, ...], part: str) -> Record:
-    """A record of just these tensors, or of just a part of one: of x, where several are there and none is named."""
+    """Select tensors of a record, or a slice of one: of x, where it has several and none is named."""
     if part:
         if len(names) > 1:
             raise UsageError("one tensor is sliced at a time", "--slice")
         [name] = names or (["x"] if len(record) > 1 else record.tensors) or ["x"]
-        return sliced(record, name, slices(part))
+        return slice_tensor(record, name, parse_slice(part))
     return record.only(names) if names else record
 
 
-def sliced(record: Record, name: str, index: tuple[Any, ...]) -> Record:
-    """A record of just this part of one tensor, with the axes and labels that are left; UsageError for one outside."""
+def slice_tensor(record: Record, name: str, index: tuple[Any, ...]) -> Record:
+    """Return a record of a slice of one tensor, with its remaining axes and labels; UsageError for an index outside."""
     tensor, axes = record[name], record.axes_of(name)
     if len(index) > tensor.ndim:
         raise UsageError(f"{len(index)} indices for {name} of shape {tensor.shape}", "--slice")
@@ -191,15 +200,15 @@ def sliced(record: Record, name: str, index: tuple[Any, ...]) -> Record:
     whole = index + (ALL,) * (tensor.ndim - len(index))
     labels: dict[str, Labels] = {}
     for dimension, at in enumerate(whole):
-        found = record.labels_of(name, dimension)
-        if found is not None and not isinstance(at, int):
-            labels[axes[dimension]] = part_of(found, axes, whole, at)
-    kept = tuple(axis for axis, at in zip(axes, whole, strict=True) if not isinstance(at, int))
-    return Record({name: tensor[whole]}, {name: kept}, labels, record.history)
+        axis_labels = record.labels_of(name, dimension)
+        if axis_labels is not None and not isinstance(at, int):
+            labels[axes[dimension]] = slice_labels(axis_labels, axes, whole, at)
+    remaining = tuple(axis for axis, at in zip(axes, whole, strict=True) if not isinstance(at, int))
+    return Record({name: tensor[whole]}, {name: remaining}, labels, record.history)
 
 
-def part_of(labels: Labels, axes: tuple[str, ...], index: tuple[Any, ...], at: Any) -> Labels:
-    """The labels of a sliced axis; those of a batch follow the slice of the batch."""
+def slice_labels(labels: Labels, axes: tuple[str, ...], index: tuple[Any, ...], at: Any) -> Labels:
+    """Slice the labels of an axis; labels of every batch element follow the slice of the batch."""
     if not labels or isinstance(labels[0], str):
         return labels[at]
     rows: Any = labels[index[axes.index("batch")]] if "batch" in axes else labels
