@@ -60,9 +60,9 @@ def file_of_error(stage: "Stage", error: DataError) -> str:
 def explain_non_finite(stage: "Stage", default: str = "") -> str:
     """Return the first layer with a non-finite result and the parameter that caused it, else the default reason."""
     contents = (stage.parameters | stage.loaded).items()  # Python passes contents, not files
-    flaws = (describe_non_finite(name, content, stage.broken) for name, content in contents)
+    flaws = (describe_non_finite(name, content, stage.non_finite_layer) for name, content in contents)
     reason = next(filter(None, flaws), default)
-    layer = f", first in {stage.broken}" if stage.broken else ""
+    layer = f", first in {stage.non_finite_layer}" if stage.non_finite_layer else ""
     return layer + (f": {reason}" if reason else "")
 
 

@@ -32,7 +32,7 @@ def input_arguments(stage: "Stage", item: "Item") -> list[str]:
 
 def values_to_record(stage: "Stage") -> dict[str, Any]:
     """Return the values by name that differ from their default, or that the tool always records."""
-    always = stage.tool.explicit(stage.parameters)
+    always = stage.tool.record_defaults(stage.parameters)
     common = {name: stage.common.get(name) for name in ("only", "dtype")}
     extra = stage.extra | {"format": "json"} if stage.tool.derived(stage) else {}
     values = stage.parameters | always | common | extra
@@ -61,10 +61,10 @@ def history_entry(stage: "Stage", item: "Item", beside: str = "") -> dict[str, A
     """
     files = dict(stage.files)
     before = item.history if isinstance(item, Record) else []
-    if stage.dated and not before and stage.source is not None and stage.source.digest():
+    if stage.keeps_history and not before and stage.source is not None and stage.source.digest():
         files[stage.source.name] = stage.source.digest()
     entry: dict[str, Any] = {"command": to_unicode(command_line(stage, item)), "version": __version__}
-    for content in stage.loaded.values() if stage.dated else ():
+    for content in stage.loaded.values() if stage.keeps_history else ():
         if hasattr(content, "digests"):  # a model, whose files are large
             files |= content.digests()
     if files:

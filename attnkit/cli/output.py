@@ -26,7 +26,7 @@ TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 def write(call: Stage) -> int:
     """Write every result of a stage as soon as it is computed; return the highest of their exit codes."""
     with replace_together() as opened:
-        return write_flow(call, call.flow(None), opened)
+        return write_flow(call, call.open_stream(None), opened)
 
 
 def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], formats.Sink]) -> int:
@@ -42,7 +42,7 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
     if to_terminal and chosen in BINARY:
         raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
     sink = opened(path)
-    chosen, items = call.settled(chosen, flow.items)
+    chosen, items = call.settle_format(chosen, flow.items)
     for result in items if chosen in (*formats.STREAMS, "table", TEXT) else single_record(items, chosen):
         count += 1
         if streamed and streamed.end_line():
@@ -61,16 +61,16 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
 
 def captured_input(call: Stage, chosen: str) -> list[Any] | None:
     """Return the bytes of the record just read where the stage passes them through, else None."""
-    is_untouched = call.tool.verbatim and chosen == call.arrived and not {"only", "dtype"} & set(call.common)
+    is_untouched = call.tool.passthrough and chosen == call.input_format and not {"only", "dtype"} & set(call.common)
     return call.source.take_captured() if is_untouched and call.source else None
 
 
 def format_for(call: Stage, arriving: str | None) -> str:
     """Return the format that a stage writes: text of a tool that returns text, else one of records."""
-    if call.tool.prints(call.parameters):
-        call.dated = False
+    if call.tool.returns_text(call.parameters):
+        call.keeps_history = False
         return text_format(call.common)
-    return call.choose(arriving)
+    return call.choose_format(arriving)
 
 
 def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record | str]:
@@ -83,7 +83,7 @@ def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record
 
 def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
     """Return the bytes of one result in a format; a text is written as it is, or drawn in svg and html."""
-    result = call.leaving(result, chosen)
+    result = call.convert(result, chosen)
     title = f"attnkit {call.extra.get('last', call).tool.name}"  # that of `run` is of its last stage
     if isinstance(result, str) and chosen in ("svg", "html"):
         from attnkit import display
@@ -94,7 +94,7 @@ def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -
         return [(result + "\n").encode("utf-8", "surrogateescape")]
     if chosen == "table":
         return [
-            ("" if first or call.tool.plain(result, call) else "\n").encode(),
+            ("" if first or call.tool.plain_text(result, call) else "\n").encode(),
             render(call, result, output_style(call, STDOUT)).encode(encoding(), "replace"),
         ]
     if chosen in DISPLAY_FORMATS:
@@ -124,7 +124,7 @@ def show_aside(call: Stage, result: Record | str, with_command: bool = False) ->
     """Show the table of a result on standard error where its tool does so, or below its command line for `run`."""
     if call.common.get("quiet") or not isinstance(result, Record):
         return
-    if with_command or call.tool.aside(call.parameters):
+    if with_command or call.tool.table_on_stderr(call.parameters):
         heading = f"{escaped(result.history[-1]['command'])}\n" if with_command and result.history else ""
         write_stderr(heading + render(call, result, output_style(call, STDERR)) + "\n")
 

@@ -35,12 +35,12 @@ def parse_stages(text: str) -> list[Stage]:
             parts[-1].append(word)
     calls = [parse_stage(part[1:] if part[:1] == ["attnkit"] else part) for part in parts]
     for call in calls[:-1]:
-        call.inner = True
+        call.is_piped = True
         if call.common.get("output"):
             raise UsageError(f"{call.tool.name} -o {call.common['output']}: only the last stage writes a file")
-        if call.common.get("format") in DISPLAY_FORMATS or (call.tool.eyes and "format" not in call.common):
+        if call.common.get("format") in DISPLAY_FORMATS or (call.tool.shows_table and "format" not in call.common):
             raise UsageError(f"{call.tool.name} prints for eyes: the next stage cannot read that (-f FORMAT)")
-        if call.tool.prints(call.parameters):
+        if call.tool.returns_text(call.parameters):
             text_format(call.common)
     return calls
 
@@ -79,13 +79,13 @@ def chain_stages(
 
     after   (index, stage, result), called with every result of every stage
     """
-    here = calls[at].flow(upstream)
+    here = calls[at].open_stream(upstream)
     results = with_callbacks(here.items, partial(after, at, calls[at]))
     if at == len(calls) - 1:
         return Records(here.format, results)
-    format, results = calls[at].settled(calls[at].choose(here.format), results)
+    format, results = calls[at].settle_format(calls[at].choose_format(here.format), results)
     takes_bfloat16 = calls[at + 1].dtype == "bfloat16"
-    arriving = split_pipeline(calls[at].departing(results, format), format, takes_bfloat16)
+    arriving = split_pipeline(calls[at].convert_all(results, format), format, takes_bfloat16)
     return chain_stages(calls, after, at + 1, Records(format, arriving))
 
 

@@ -63,16 +63,16 @@ class Stage:
     extra: dict[str, Any] = field(default_factory=dict)
     operands: tuple[str, ...] = ()
     source: formats.Source | None = None
-    arrived: str | None = None  # the format of the source
+    input_format: str | None = None  # the format of the source
     upstream: Records | None = None
     loaded: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    inner: bool = False  # whether another stage of this process reads its results
-    follows: bool = False  # whether it writes npy only because its input is npy
-    noted: bool = False  # whether the note of what npy leaves out is written
-    dated: bool = True  # whether the format of its results holds their history
-    broken: str = ""  # the first layer whose result is not finite
-    written: list[str] = field(default_factory=list)  # the side outputs written so far
+    is_piped: bool = False  # whether another stage of this process reads its results
+    follows_input: bool = False  # whether it writes npy only because its input is npy
+    is_noted: bool = False  # whether the note of what npy leaves out is written
+    keeps_history: bool = True  # whether the format of its results holds their history
+    non_finite_layer: str = ""  # the first layer whose result is not finite
+    side_files: list[str] = field(default_factory=list)  # the side outputs written so far
     on_text: Callable[[str, bool], None] | None = None  # streams a text as it is generated
 
     @property
@@ -81,12 +81,12 @@ class Stage:
         name: str | None = self.parameters.get("dtype", self.common.get("dtype"))
         return name
 
-    def flow(self, upstream: Records | None) -> Records:
+    def open_stream(self, upstream: Records | None) -> Records:
         """Return the stream of results for another stage's; for None the input is the operand or standard input."""
         with error_context(self):
             self._check_stdin()
             self.upstream = upstream
-            items = self.tool.feed(self, upstream)
+            items = self.tool.reader(self, upstream)
         return Records(self.common.get("format") or items.format, self._results(items.items))
 
     def _results(self, items: Iterator[Item]) -> Iterator[Result]:
@@ -94,10 +94,10 @@ class Stage:
             for item in items:
                 yield self.apply(item)
 
-    def result(self) -> Result:
+    def run_files(self) -> Result:
         """Return the one result of the files it names; DataError where they hold more than one record."""
         with side_outputs.replace_together():
-            results: list[Result] = list(self.flow(None).items)
+            results: list[Result] = list(self.open_stream(None).items)
         if len(results) != 1:
             raise DataError(f"{len(results)} records (expected 1); tensors.read gives a stream", *self.operands[:1])
         return results[0]
@@ -127,7 +127,7 @@ class Stage:
             return result
         if dtype and not isinstance(item, Record):
             result = cast_x(result, dtype)
-        if self.tool.numeric(self.parameters):
+        if self.tool.check_finite(self.parameters):
             self._check_range(item, result)
         if only:
             result = result.only(only)
@@ -140,7 +140,7 @@ class Stage:
 
     def _call_tool(self, item: Item) -> Result:
         """Call the function of the tool on one item; a result that cannot be finite becomes a DataError."""
-        self.broken = ""
+        self.non_finite_layer = ""
         try:
             return self.tool.function(item, **self._values(item))
         except NotFiniteError as error:
@@ -148,52 +148,52 @@ class Stage:
 
     def _add_history(self, item: Item, result: Record, is_unchanged: bool) -> Record:
         """Return the result with its history entry, unless the tool passed its item through."""
-        if self.follows and len(result) > 1:
-            self.dated = True  # it is written as npz
+        if self.follows_input and len(result) > 1:
+            self.keeps_history = True  # it is written as npz
         recorded = result if is_unchanged else add_history(self, item, self._mark_own(item, result))
-        if self.source is not None and not self.dated:
+        if self.source is not None and not self.keeps_history:
             self.source.stop_hash()  # npy carries no history
         return recorded
 
-    def asked(self) -> str | None:
+    def requested_format(self) -> str | None:
         """Return the format that the flags, the file's suffix or a terminal request, None where none of them does."""
-        return self.common.get("format") if self.inner else requested_format(self.common, self.tool.eyes)
+        return self.common.get("format") if self.is_piped else requested_format(self.common, self.tool.shows_table)
 
-    def choose(self, arriving: str | None) -> str:
+    def choose_format(self, arriving: str | None) -> str:
         """Return the format of the results, as far as it is known before the first one: npy may become npz."""
-        chosen = self.asked() or arriving or default_format()
-        self.follows = chosen == "npy" and arriving == "npy" and self.asked() is None
-        self.dated = chosen not in ("npy", *DISPLAY_FORMATS)
+        chosen = self.requested_format() or arriving or default_format()
+        self.follows_input = chosen == "npy" and arriving == "npy" and self.requested_format() is None
+        self.keeps_history = chosen not in ("npy", *DISPLAY_FORMATS)
         return chosen
 
-    def settled(self, format: str, items: Iterator[Result]) -> tuple[str, Iterator[Result]]:
+    def settle_format(self, format: str, items: Iterator[Result]) -> tuple[str, Iterator[Result]]:
         """Return the format of a whole stream and its results: npz for npy that was not requested and lacks tensors."""
-        if not self.follows:
+        if not self.follows_input:
             return format, items
         first = next(items, None)
         wide = isinstance(first, Record) and len(first) > 1
         return "npz" if wide else format, itertools.chain([] if first is None else [first], items)
 
-    def departing(self, items: Iterator[Result], format: str) -> Iterator[Result]:
+    def convert_all(self, items: Iterator[Result], format: str) -> Iterator[Result]:
         """Yield the results as a format holds them; its errors are attributed to this stage, not to the next one."""
         for result in items:
             try:
                 with running(self):
-                    converted = self.leaving(result, format)
+                    converted = self.convert(result, format)
             except AttnkitError as error:
                 error.place = f"attnkit {self.tool.name}"
                 raise
             yield converted
 
-    def leaving(self, record: Result, format: str) -> Result:
+    def convert(self, record: Result, format: str) -> Result:
         """Return a result as a format holds it: npy only x, with one note a stream that lists what is left out."""
         if format != "npy" or not isinstance(record, Record):
             return record
         from attnkit.formats import npy
 
         x = npy.only_tensor(record)
-        if not self.noted and (notes := self._notes(record, x)):
-            self.noted = True
+        if not self.is_noted and (notes := self._notes(record, x)):
+            self.is_noted = True
             warnings.warn("; ".join(notes), AttnkitNote, stacklevel=2)
         return Record({"x": x})
 
@@ -223,26 +223,26 @@ class Stage:
         if path == "-" and self.upstream is not None:
             return Records(self.upstream.format, map(require_record, self.upstream.items))
         source, name = operands.open_operand(path, hash=path != "-")
-        if self.tool.verbatim:
+        if self.tool.passthrough:
             source.capture()
         bfloat16 = self.dtype == "bfloat16"
-        stream = formats.read(source, bfloat16, lone_is_x=not (name or self.tool.names))
-        return self.reading(source, stream, path, name)
+        stream = formats.read(source, bfloat16, lone_is_x=not (name or self.tool.keep_names))
+        return self.read_stream(source, stream, path, name)
 
-    def reading(self, source: formats.Source, stream: formats.Stream, path: str, name: str) -> Records:
+    def read_stream(self, source: formats.Source, stream: formats.Stream, path: str, name: str) -> Records:
         """Return the records of an opened stream and its format; the input is hashed where the history needs it."""
         if stream.format == "npy":
-            requested = self.asked()
+            requested = self.requested_format()
             if requested in ("npy", *DISPLAY_FORMATS):
                 source.stop_hash()  # neither carries a history
             elif requested is None:
                 source.defer_hash()  # until it is known whether npy holds the result
-        self.source, self.arrived = source, stream.format
+        self.source, self.input_format = source, stream.format
         return Records(stream.format, (self._named(record, name, path) for record in stream))
 
     def _note_non_finite(self, layer: str) -> None:
         """Keep the name of the first layer whose result is not finite."""
-        self.broken = self.broken or layer
+        self.non_finite_layer = self.non_finite_layer or layer
 
     def _is_output_file(self, path: str) -> bool:
         """Return whether the stage writes its result to this file."""
@@ -255,13 +255,13 @@ class Stage:
             callbacks.refuse_side_output(path, record)
         if self._is_output_file(path):
             raise UsageError(f"{path}: two results for one file: it is that of --output too")
-        if path in self.written and path != os.devnull:
+        if path in self.side_files and path != os.devnull:
             raise DataError("it holds one record, and the stream has more", path)
-        self.written.append(path)
-        self.dated = True
+        self.side_files.append(path)
+        self.keeps_history = True
         side_outputs.write_side_output(path, add_history(self, item, record, path))
 
-    def content(self, name: str) -> Any:
+    def load_content(self, name: str) -> Any:
         """Return the content of the file that a flag names, before the first item arrives."""
         return self._operand(name, self.parameters[name], None)
 
@@ -269,7 +269,7 @@ class Stage:
         """Return the record of FILE, or of FILE:NAME."""
         if not name:
             return record
-        return record.only([name]) if self.tool.names else select_tensor(record, name, path)
+        return record.only([name]) if self.tool.keep_names else select_tensor(record, name, path)
 
     def _values(self, item: Item) -> dict[str, Any]:
         """Return the values that the function is called with: contents in place of the names of files."""
@@ -298,14 +298,16 @@ class Stage:
             self.files |= digests
         return self.loaded[name]
 
-    def stdin_readers(self) -> int:
+    def count_stdin(self) -> int:
         """Count the operands that are standard input, an absent INPUT among them."""
         files = [value for name, value in self.parameters.items() if self.tool.flags[name].load]
-        implied = not self.operands and self.tool.operand.startswith("[") and not self.tool.alone(self.parameters)
+        implied = (
+            not self.operands and self.tool.operand.startswith("[") and not self.tool.needs_no_input(self.parameters)
+        )
         return sum(map(is_stdin, (*files, *self.operands))) + implied
 
     def _check_stdin(self) -> None:
-        if self.stdin_readers() > 1:
+        if self.count_stdin() > 1:
             raise UsageError("only one operand can be '-' (standard input)")
 
     def _check_range(self, item: Item, result: Record) -> None:
@@ -323,18 +325,18 @@ class Stage:
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
 
 
-Feed = Callable[[Stage, Records | None], Records]
+Reader = Callable[[Stage, Records | None], Records]
 View = Callable[[Record, Stage, "Style"], str]
 
 
-def read_records(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
+def read_records(call: Stage, upstream: Records | None, needs_no_input: bool | None = None) -> Records:
     """Read the records that a tool transforms: those of its operand, of the previous stage or of standard input.
 
     A tool that needs no input is called once, without a record.
 
-    alone  whether it needs none, where its parameters alone do not decide it
+    needs_no_input  whether it needs none, where its parameters alone do not decide it
     """
-    if call.tool.alone(call.parameters) if alone is None else alone:
+    if call.tool.needs_no_input(call.parameters) if needs_no_input is None else needs_no_input:
         if call.operands:
             raise UsageError(f"{call.operands[0]}: nothing is read with these flags")
         return Records(upstream.format if upstream else None, iter([None]))

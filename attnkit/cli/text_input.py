@@ -25,7 +25,7 @@ def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None)
     alone  whether no text is read; None: as the parameters of the tool decide
     """
     lines, batch = call.extra.get("lines"), call.parameters["batch"]
-    if call.tool.alone(call.parameters) if alone is None else alone:
+    if call.tool.needs_no_input(call.parameters) if alone is None else alone:
         if call.operands or lines or batch:
             raise UsageError("--ids and --image replace text: they cannot be combined with TEXT, --lines or --batch")
         return Records(None, iter([()]))
@@ -41,7 +41,9 @@ def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None)
 def check_texts(call: Stage) -> None:
     """Raise UsageError for a TEXT argument that names a pipe or a file of tensors."""
     for text in filter(find_tensor_file, call.operands):
-        remedy = f"; attnkit {call.tool.name} … < {find_tensor_file(text)}" if call.tool.feed is not read_texts else ""
+        remedy = (
+            f"; attnkit {call.tool.name} … < {find_tensor_file(text)}" if call.tool.reader is not read_texts else ""
+        )
         raise UsageError(f"{'a pipe' if is_pipe(text) else 'a file of tensors'} (expected TEXT){remedy}", text)
 
 
@@ -50,13 +52,13 @@ def read_model_input(call: Stage, upstream: Records | None, alone: bool | None =
 
     Standard input is read as a record where it starts as a file of tensors, or as JSON with the key "tensors".
     """
-    alone = call.tool.alone(call.parameters) if alone is None else alone
+    alone = call.tool.needs_no_input(call.parameters) if alone is None else alone
     if call.operands or alone:
         return read_texts(call, upstream, alone)
     if upstream is None:
         source = open_source(stdin_or_error(TEXT_NEEDED))
         if looks_like_tensors(source.peek_available(16)):
-            return call.reading(source, formats.read(source), "-", "")
+            return call.read_stream(source, formats.read(source), "-", "")
         return read_texts(call, Records(None, read_lines(source)), alone)
     first = next(upstream.items, None)
     items = itertools.chain([] if first is None else [first], upstream.items)
@@ -124,7 +126,7 @@ def read_prompts(call: Stage, upstream: Records | None) -> Records:
     from attnkit.inference.prompts import encodes_text, generates_text
 
     layer = call.parameters["layer"]
-    config = None if call.parameters["model_"] is None else call.content("model_").config
+    config = None if call.parameters["model_"] is None else call.load_content("model_").config
     if config is not None and encodes_text(config, layer) and not any(map(find_tensor_file, call.operands[:1])):
         return read_model_input(call, upstream)
     if config is None or not generates_text(config, layer):
@@ -145,7 +147,7 @@ def read_decoder_input(call: Stage, upstream: Records | None) -> Records:
         return read_records(call, upstream)
     if not call.operands and is_stdin(parameters["memory"]):
         raise UsageError("only one operand can be '-' (standard input)")
-    return read_records(call, upstream, alone=False)
+    return read_records(call, upstream, needs_no_input=False)
 
 
 def has_texts(call: Stage) -> bool:

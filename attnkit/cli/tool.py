@@ -17,8 +17,8 @@ from attnkit.cli.options import Flag
 from attnkit.cli.side_outputs import replace_together
 from attnkit.cli.signature import PYTHON_FLAGS, make_signature
 from attnkit.cli.stage import (
-    Feed,
     Item,
+    Reader,
     Result,
     Stage,
     View,
@@ -27,7 +27,7 @@ from attnkit.cli.stage import (
 from attnkit.errors import UsageError, suggest
 from attnkit.record import Record
 
-INPUT, PARTS = "[INPUT]", "[PART]..."  # what a tool takes: one file or pipe, several
+INPUT, PARTS = "[INPUT]", "[PART]..."  # the input of a tool: one file or pipe, or several
 Parameters = Mapping[str, Any]  # the values of a tool's parameters, by name
 
 
@@ -35,24 +35,25 @@ Parameters = Mapping[str, Any]  # the values of a tool's parameters, by name
 class Tool:
     """A function of a record, and what the command line and the pipe need to know of it.
 
-    operand    how the arguments are called in the help
-    exclusive  rows of terms of which at most one may be met; requires: (term, the term it needs); one_of: rows of
-               terms of which one must be met; the terms are those of cli/constraints.py
-    feed       (stage, upstream) -> the stream of what the function is called with
-    view       (record, stage, style) -> text for a terminal; None: tables of its tensors
-    status     (record, stage) -> exit code
-    extra      flags for feed and view alone: they are not parameters of the function
-    alone      (parameters) -> whether it reads no input
-    explicit   (parameters) -> the defaults that the history must show: the seed in use
-    prints     (parameters) -> whether its result is text, not a record
-    numeric    (parameters) -> whether it computes with x, so that NaN and infinity there are worth a warning
-    aside      (parameters) -> whether its table goes to standard error where its output is for another stage
-    eyes       whether its output is a table unless a format is requested
-    verbatim   whether it passes its input through byte for byte
-    names      whether the only tensor of an input keeps its own name, and is not called x
-    derived    (stage) -> the function that makes another result of its result, by flags of `extra`, or None
-    plain      (record, stage) -> whether its view is a text, which follows another one without an empty line
-    adds       (parameters) -> whether the tensors it adds beside x were requested, and don't merely travel along
+    operand         the name of the arguments in the help
+    exclusive       rows of terms (those of cli/constraints.py) of which at most one may be met
+    requires        pairs of a term and the term it needs
+    one_of          rows of terms of which one must be met
+    reader          (stage, upstream) -> the stream of items that the function is called with
+    view            (record, stage, style) -> text for a terminal; None: tables of its tensors
+    status          (record, stage) -> exit code
+    extra           flags that only reader and view use: they are not parameters of the function
+    needs_no_input  (parameters) -> whether it reads no input
+    record_defaults (parameters) -> the defaults that the history must show: the seed in use
+    returns_text    (parameters) -> whether its result is text, not a record
+    check_finite    (parameters) -> whether NaN and infinity in x are reported, because it computes with x
+    table_on_stderr (parameters) -> whether a table goes to standard error where its output is not one
+    shows_table     whether its output is a table unless a format is requested
+    passthrough     whether it passes its input through byte for byte
+    keep_names      whether the only tensor of an input keeps its own name, and is not called x
+    derived         (stage) -> the function that makes another result of its result, by flags of `extra`, or None
+    plain_text      (record, stage) -> whether its view is text, without an empty line before the next record
+    adds            (parameters) -> whether the tensors it adds beside x were requested, so that no format may lose them
     """
 
     function: Callable[..., Result]
@@ -60,20 +61,20 @@ class Tool:
     exclusive: constraints.Exclusive = ()
     requires: constraints.Requires = ()
     one_of: constraints.OneOf = ()
-    feed: Feed = read_records
+    reader: Reader = read_records
     view: View | None = None
     status: Callable[[Record, Stage], int] = lambda record, stage: 0
     extra: dict[str, Flag] = field(default_factory=dict)
-    alone: Callable[[Parameters], bool] = lambda parameters: False
-    explicit: Callable[[Parameters], dict[str, Any]] = lambda parameters: {}
-    prints: Callable[[Parameters], bool] = lambda parameters: False
-    numeric: Callable[[Parameters], bool] = lambda parameters: True
-    aside: Callable[[Parameters], bool] = lambda parameters: False
-    eyes: bool = False
-    verbatim: bool = False
-    names: bool = False
+    needs_no_input: Callable[[Parameters], bool] = lambda parameters: False
+    record_defaults: Callable[[Parameters], dict[str, Any]] = lambda parameters: {}
+    returns_text: Callable[[Parameters], bool] = lambda parameters: False
+    check_finite: Callable[[Parameters], bool] = lambda parameters: True
+    table_on_stderr: Callable[[Parameters], bool] = lambda parameters: False
+    shows_table: bool = False
+    passthrough: bool = False
+    keep_names: bool = False
     derived: Callable[[Stage], Callable[[Record], Result] | None] = lambda stage: None
-    plain: Callable[[Record, Stage], bool] = lambda record, stage: False
+    plain_text: Callable[[Record, Stage], bool] = lambda record, stage: False
     adds: Callable[[Parameters], bool] = lambda parameters: True
 
     @functools.cached_property
@@ -105,11 +106,11 @@ class Tool:
         parameters, common = self._parse_values(values)
         paths = self._paths(item)
         item = None if paths else self._item(item)
-        if item is None and not paths and self.operand == INPUT and not self.alone(parameters):
+        if item is None and not paths and self.operand == INPUT and not self.needs_no_input(parameters):
             raise UsageError(f"{self.name} needs a record or an array")
         constraints.check_flags(self, parameters)
         if paths:
-            return Stage(self, parameters, common | {"format": "json"}, operands=paths).result()
+            return Stage(self, parameters, common | {"format": "json"}, operands=paths).run_files()
         with replace_together():
             return Stage(self, parameters, common).apply(item)
 
@@ -128,7 +129,7 @@ class Tool:
         return parameters, {name: value for name, value in parsed.items() if name not in self.flags}
 
     def _item(self, item: Item) -> Item:
-        """Return what the function is called with for the first argument of a caller in Python."""
+        """Return the item that the function is called with for the first argument of a caller in Python."""
         is_list = isinstance(item, list) and not any(isinstance(element, Record) for element in item)
         if isinstance(item, str | list) and self.operand != INPUT and all(isinstance(text, str) for text in item):
             return (item,) if isinstance(item, str) else tuple(item)
@@ -150,7 +151,7 @@ class Tool:
 def tool(**traits: Any) -> Callable[[Callable[..., Result]], Callable[..., Any]]:
     """Declare a function of a record as a tool: a function for Python, with its `tool` for the command line.
 
-    traits  those of Tool: what excludes what, how it reads its input, how its result is shown
+    traits  those of Tool: flags that exclude or need each other, how the input is read, how the result is shown
     """
 
     def declare(function: Callable[..., Result]) -> Callable[..., Any]:

@@ -68,8 +68,8 @@ def derived(call: Stage) -> Callable[[Record], Record | str] | None:
     UsageError for a view that the format cannot hold.
     """
     view = requested_view(call)
-    arriving = call.arrived or (call.upstream.format if call.upstream else None)
-    if not view or (chosen := call.asked() or arriving or default_format()) in DISPLAY_FORMATS:
+    arriving = call.input_format or (call.upstream.format if call.upstream else None)
+    if not view or (chosen := call.requested_format() or arriving or default_format()) in DISPLAY_FORMATS:
         return None
     if view == ["stats"]:
         return statistics_record

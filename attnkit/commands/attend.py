@@ -36,9 +36,9 @@ def needs_no_record(flags: Mapping[str, Any]) -> bool:
 @tool(
     exclusive=EXCLUSIVE,
     requires=[("layer", "model"), ("past_key", "past_value"), ("past_value", "past_key")],
-    alone=needs_no_record,
-    aside=lambda flags: bool(flags["steps"]),
-    numeric=lambda flags: flags["emit"] != "masked",  # where -inf is no accident
+    needs_no_input=needs_no_record,
+    table_on_stderr=lambda flags: bool(flags["steps"]),
+    check_finite=lambda flags: flags["emit"] != "masked",  # where -inf is no accident
 )
 def attend(
     record: Record | None,

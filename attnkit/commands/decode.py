@@ -131,16 +131,18 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
     exclusive=EXCLUSIVE,
     requires=REQUIRES,
     operand="[INPUT | TEXT...]",
-    feed=text_input.read_prompts,
+    reader=text_input.read_prompts,
     view=render_decoded,
-    plain=is_single_text,
-    alone=text_input.needs_no_input,
+    plain_text=is_single_text,
+    needs_no_input=text_input.needs_no_input,
     extra={
         "top": options.integer("candidates in the table, or at each of the --steps [default: 5]", 1),
         "lines": options.switch("a stream: one record for each line of text"),
     },
-    explicit=lambda parameters: {"seed": parameters["seed"] or 0} if make_word_choice(parameters).is_sampled else {},
-    prints=lambda parameters: parameters["emit"] == "text",
+    record_defaults=lambda parameters: (
+        {"seed": parameters["seed"] or 0} if make_word_choice(parameters).is_sampled else {}
+    ),
+    returns_text=lambda parameters: parameters["emit"] == "text",
     adds=lambda parameters: parameters["best"] is not None,
 )
 def decode(

@@ -64,11 +64,11 @@ def are_traces(a: Record, b: Record) -> bool:
 
 @tool(
     operand="A B",
-    feed=read_pairs,
+    reader=read_pairs,
     view=lambda record, call, look: render_verdicts(record),
     status=lambda record, call: int(record["differing"].any()),
-    numeric=lambda parameters: False,
-    eyes=True,
+    check_finite=lambda parameters: False,
+    shows_table=True,
 )
 def diff(
     pair: Pair,

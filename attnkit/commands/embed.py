@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     exclusive=[("model", "dim", "one_hot", "table"), ("model", "scale"), ("model", "vocab"), ("lines", "batch")],
     requires=[("layer", "model"), ("pair", "model"), ("image", "model")],
     operand="[TEXT]...",
-    feed=text_input.read_texts,
-    alone=lambda parameters: parameters["ids"] is not None or parameters["image"] is not None,
+    reader=text_input.read_texts,
+    needs_no_input=lambda parameters: parameters["ids"] is not None or parameters["image"] is not None,
     extra={"lines": options.switch("a stream: one record for each line")},
     adds=lambda parameters: False,
-    explicit=lambda parameters: {"seed": parameters["seed"]} if parameters["dim"] is not None else {},
+    record_defaults=lambda parameters: {"seed": parameters["seed"]} if parameters["dim"] is not None else {},
 )
 def embed(
     texts: Sequence[str] | str | None,

@@ -26,8 +26,8 @@ POOLS = ("none", "cls", "mean", "pooler")
     exclusive=[("lines", "batch")],
     requires=[("trace_only", "trace"), ("weights", "trace"), ("normalize", "pool=cls|mean|pooler")],
     operand="[TEXT]...",
-    feed=text_input.read_model_input,
-    alone=lambda parameters: parameters["ids"] is not None or parameters["image"] is not None,
+    reader=text_input.read_model_input,
+    needs_no_input=lambda parameters: parameters["ids"] is not None or parameters["image"] is not None,
     extra={"lines": options.switch("a stream: one record for each line")},
     adds=lambda parameters: False,
 )

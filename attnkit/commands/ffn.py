@@ -21,8 +21,8 @@ ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hol
     one_of=[("params", "model", "hidden")],
     exclusive=[("params", "model", "hidden"), ("model", "activation"), ("model", "gated")],
     requires=[("layer", "model")],
-    explicit=lambda flags: {"seed": flags["seed"]} if flags["hidden"] is not None else {},
-    aside=lambda flags: bool(flags["steps"]),
+    record_defaults=lambda flags: {"seed": flags["seed"]} if flags["hidden"] is not None else {},
+    table_on_stderr=lambda flags: bool(flags["steps"]),
 )
 def ffn(
     record: Record,

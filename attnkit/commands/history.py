@@ -31,7 +31,7 @@ def read_recorded(call: Stage, upstream: Records | None) -> Records:
     return read_records(call, upstream)
 
 
-@tool(feed=read_recorded, numeric=lambda parameters: False, prints=lambda parameters: True)
+@tool(reader=read_recorded, check_finite=lambda parameters: False, returns_text=lambda parameters: True)
 def history(
     record: Record,
     *,
@@ -139,7 +139,7 @@ def write_script(record: Record, parts: list[Part]) -> str:
     if record.history[0].get("files") and calls[0].tool.name != "embed":
         calls[0].common["format"] = "json"
     for call in calls[:-1]:
-        if call.tool.eyes:
+        if call.tool.shows_table:
             call.common["format"] = "json"
     stages = [script_command(call, beside * (call is calls[-1])) for calls, beside in parts for call in calls]
     return "\n".join(["#!/bin/sh", *comments, " \\\n  | ".join(stages)])
@@ -153,7 +153,7 @@ def script_comments(record: Record, calls: list[Stage]) -> list[str]:
     return [
         f"# made by attnkit {escaped(', '.join(versions))}",
         *(f"# {escaped(f'{digest}  {file}')}{stream * file.startswith(STREAMS)}" for file, digest in files.items()),
-        *(["# reads standard input"] if calls[0].stdin_readers() else []),
+        *(["# reads standard input"] if calls[0].count_stdin() else []),
         *(f"# without writing {escaped(path)}" for call in calls for path in side_outputs(call).values()),
     ]
 

@@ -26,9 +26,9 @@ class Rule(NamedTuple):
 
 @tool(
     requires=[("pad_id", "padding"), ("polarity", "with"), ("fill", "as=additive")],
-    alone=lambda parameters: parameters["size"] is not None,
-    numeric=lambda parameters: False,
-    prints=lambda parameters: parameters["explain"] is not None,
+    needs_no_input=lambda parameters: parameters["size"] is not None,
+    check_finite=lambda parameters: False,
+    returns_text=lambda parameters: parameters["explain"] is not None,
 )
 def mask(
     record: Record | None,

@@ -32,7 +32,7 @@ def read_parts(call: Stage, upstream: Records | None) -> Records:
     return Records(formats[0], iter([records]))
 
 
-@tool(operand="[PART]...", feed=read_parts)
+@tool(operand="[PART]...", reader=read_parts)
 def merge(
     parts: Sequence[Record],
     *,

@@ -17,10 +17,10 @@ def render_part(record: Record, call: Stage, look: display.Style) -> str:
     exclusive=[views.VIEWS],
     view=render_part,
     extra=views.VIEW_FLAGS | {"name": views.NAME, "slice": views.SLICE},
-    aside=lambda parameters: True,
-    numeric=lambda parameters: False,
-    verbatim=True,
-    names=True,
+    table_on_stderr=lambda parameters: True,
+    check_finite=lambda parameters: False,
+    passthrough=True,
+    keep_names=True,
 )
 def peek(record: Record) -> Record:
     """Show on standard error what passes through the middle of a pipe; the stream itself goes on unchanged.

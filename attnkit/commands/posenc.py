@@ -45,7 +45,7 @@ REQUIRES = [
 ]
 
 
-@tool(exclusive=EXCLUSIVE, requires=REQUIRES, alone=lambda flags: flags["size"] is not None)
+@tool(exclusive=EXCLUSIVE, requires=REQUIRES, needs_no_input=lambda flags: flags["size"] is not None)
 def posenc(
     record: Record | None,
     *,

@@ -44,12 +44,12 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
 
     flow = pipeline.chain_stages(calls, after_stage)
     call.common = last.common | {"format": output.format_for(last, flow.format)}
-    format, items = last.settled(call.common["format"], flow.items)
+    format, items = last.settle_format(call.common["format"], flow.items)
     call.common["format"] = format
     for name in ("only", "dtype"):
         call.common.pop(name, None)  # the last stage applies it
-    call.noted = True  # the last stage prints the notes
-    return Records(format, last.departing(items, format))
+    call.is_noted = True  # the last stage prints the notes
+    return Records(format, last.convert_all(items, format))
 
 
 def make_folder(name: str) -> None:
@@ -73,7 +73,7 @@ def save_result(folder: str, at: int, count: int, call: Stage, result: Result) -
 
 @tool(
     operand="PIPELINE",
-    feed=run_pipeline,
+    reader=run_pipeline,
     view=lambda record, call, look: output.render(call.extra["last"], record, look),
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
     extra={
@@ -86,7 +86,7 @@ def save_result(folder: str, at: int, count: int, call: Stage, result: Result) -
         "steps": options.switch("show a table after every stage on standard error"),
         "save": options.Flag("write every stage's record to a folder, as 1-embed.npz, 2-posenc.npz …", "DIR", str),
     },
-    numeric=lambda parameters: False,
+    check_finite=lambda parameters: False,
 )
 def run(result: Any) -> Any:
     """Run a whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.

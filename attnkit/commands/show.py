@@ -66,14 +66,14 @@ def render_input(record: Record, call: Stage, look: display.Style) -> str:
 
 @tool(
     exclusive=[views.VIEWS, *(("pipeline", flag) for flag in ("name", "slice", *views.VIEWS))],
-    feed=read_input,
+    reader=read_input,
     view=render_input,
     derived=views.derived,
     extra=views.VIEW_FLAGS,
-    eyes=True,
-    names=True,
-    numeric=lambda parameters: False,
-    prints=lambda parameters: parameters["pipeline"] is not None,
+    shows_table=True,
+    keep_names=True,
+    check_finite=lambda parameters: False,
+    returns_text=lambda parameters: parameters["pipeline"] is not None,
 )
 def show(
     record: Record,
