@@ -126,7 +126,7 @@ def select_content(records: Sequence[Record], name: str, file: str, load: Load) 
     if load == "tensors":
         return records[0].tensors
     if load in ("attended", "memory"):
-        return load_attended(records[0], name or find_memory(records[0], load), file)
+        return load_attended(records[0], name or find_memory_name(records[0], load), file)
     if load == "ids":
         return select_ids(records[0], name, file)
     tensor = select_tensor(records[0], name, file)
@@ -155,8 +155,8 @@ def load_piped(piped: list[Record | str], path: str, load: Load) -> Any:
     return select_content([item for item in piped if isinstance(item, Record)], path.partition(":")[2], "<stdin>", load)
 
 
-def find_memory(record: Record, load: str) -> str:
-    """Find the memory of a record: `memory`, else x, else its first tensor; "" for other kinds of content."""
+def find_memory_name(record: Record, load: str) -> str:
+    """Name the memory of a record: `memory`, else x, else its first tensor; "" for other kinds of content."""
     candidates = ("memory", "x", *record) if load == "memory" else ()
     return next((name for name in candidates if name in record), "")
 

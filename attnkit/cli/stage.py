@@ -284,7 +284,7 @@ class Stage:
         if not isinstance(value, str):
             value = operands.check_operand(value, load, flag_name(name))
             attended = isinstance(value, Record) and load in ("attended", "memory")
-            return load_attended(value, operands.find_memory(value, load)) if attended else value
+            return load_attended(value, operands.find_memory_name(value, load)) if attended else value
         if value.startswith(":"):
             if not isinstance(item, Record):
                 raise UsageError(f"there is no record here to take {value[1:]!r} from", to_flags(name, value)[0])
