@@ -74,7 +74,7 @@ class Record:
     history   one entry a command line, oldest first: {"command", "version", "files"}, and {"beside"}, the file
               that the last one wrote the record to, where it is not its result
     formulas  tensor name -> the formula that made it, for tables; never written
-    asked     tensors beside x that the last tool was asked for: no format may lose them; never written
+    required  tensors beside x that the user requested of the last tool: no format may lose them; never written
 
     >>> r = Record({"x": np.zeros((3, 2))}, labels={"token": ["The", "cat", "sat"]})
     >>> r.axes_of("x"), r.labels_of("x", 0)
@@ -86,7 +86,7 @@ class Record:
     labels: dict[str, Labels] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     formulas: dict[str, str] = field(default_factory=dict, compare=False)
-    asked: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
+    required: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
 
     def __getitem__(self, name: str) -> Array:
         """Return the array of that name; DataError lists the names of the record."""
@@ -181,7 +181,7 @@ class Record:
         axes = {name: self.axes[name] for name in names if name in self.axes}
         used = {axis for name in names for axis in self.axes_of(name)}
         labels = {axis: names for axis, names in self.labels.items() if axis in used}
-        return replace(self, tensors=tensors, axes=axes, labels=labels, asked=())
+        return replace(self, tensors=tensors, axes=axes, labels=labels, required=())
 
     def without(self, names: Collection[str]) -> "Record":
         """Return a new record without these tensors, and without the labels that only their axes use."""

@@ -1,7 +1,7 @@
 """BERT: a post-norm encoder of tokens and segments, with a pooler and a head for masked words where it has them."""
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, linear, norm, tied_head
+from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
 
@@ -12,13 +12,13 @@ LAYERS: Layers = {
     "encoder.embed": embedding_table(WORDS) | {"types": TensorSpec(("embeddings.token_type_embeddings.weight",))},
     "encoder.positions": embedding_table("embeddings.position_embeddings.weight"),
     "encoder.embed_norm": norm("embeddings.LayerNorm"),
-    "encoder.{n}.self": linear(f"{LAYER}.attention.self", wq="query", wk="key", wv="value")
-    | linear(f"{LAYER}.attention.output", wo="dense"),
+    "encoder.{n}.self": map_linear(f"{LAYER}.attention.self", wq="query", wk="key", wv="value")
+    | map_linear(f"{LAYER}.attention.output", wo="dense"),
     "encoder.{n}.norm1": norm(f"{LAYER}.attention.output.LayerNorm"),
-    "encoder.{n}.ffn": linear(LAYER, w1="intermediate.dense", w2="output.dense"),
+    "encoder.{n}.ffn": map_linear(LAYER, w1="intermediate.dense", w2="output.dense"),
     "encoder.{n}.norm2": norm(f"{LAYER}.output.LayerNorm"),
-    "pooler": linear(w="pooler.dense"),
-    "head.dense": linear(w=f"{PREDICTIONS}.transform.dense"),
+    "pooler": map_linear(w="pooler.dense"),
+    "head.dense": map_linear(w=f"{PREDICTIONS}.transform.dense"),
     "head.norm": norm(f"{PREDICTIONS}.transform.LayerNorm"),
 }
 
@@ -49,6 +49,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 def map_layers(raw: ConfigReader) -> Layers:
     """Return where the parameters of each layer are stored."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
-    head = tied_head(WORDS) if is_tied else linear(w=f"{PREDICTIONS}.decoder", biased=False)
+    head = tied_head(WORDS) if is_tied else map_linear(w=f"{PREDICTIONS}.decoder", biased=False)
     bias = TensorSpec((f"{PREDICTIONS}.bias", f"{PREDICTIONS}.decoder.bias"))
     return {**LAYERS, "head": head | {"b": bias}}

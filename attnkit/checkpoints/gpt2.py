@@ -1,7 +1,7 @@
 """GPT-2: a pre-norm decoder whose linear layers are published (in, out), queries, keys and values as one."""
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, embedding_table, fused_qkv, linear, norm, tied_head
+from attnkit.checkpoints.mapping import Layers, embedding_table, fused_qkv, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
 
@@ -12,9 +12,9 @@ LAYERS: Layers = {
     "decoder.positions": embedding_table("wpe.weight"),
     "decoder.{n}.norm1": norm("h.{n}.ln_1"),
     "decoder.{n}.self": fused_qkv("h.{n}.attn.c_attn.weight", "h.{n}.attn.c_attn.bias", transposed=False)
-    | linear("h.{n}.attn", wo="c_proj", transposed=False),
+    | map_linear("h.{n}.attn", wo="c_proj", transposed=False),
     "decoder.{n}.norm2": norm("h.{n}.ln_2"),
-    "decoder.{n}.ffn": linear("h.{n}.mlp", w1="c_fc", w2="c_proj", transposed=False),
+    "decoder.{n}.ffn": map_linear("h.{n}.mlp", w1="c_fc", w2="c_proj", transposed=False),
     "decoder.norm": norm("ln_f"),
 }
 
@@ -41,4 +41,4 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 def map_layers(raw: ConfigReader) -> Layers:
     """Return where the parameters of each layer are stored."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
-    return {**LAYERS, "head": tied_head("wte.weight") if is_tied else linear(w="lm_head", biased=False)}
+    return {**LAYERS, "head": tied_head("wte.weight") if is_tied else map_linear(w="lm_head", biased=False)}

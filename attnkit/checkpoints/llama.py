@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, embedding_table, linear, norm, tied_head
+from attnkit.checkpoints.mapping import Layers, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
 
@@ -45,10 +45,10 @@ def map_llama(raw: ConfigReader, qkv_bias: bool = False, output_bias: bool = Fal
     return {
         "decoder.embed": embedding_table(WORDS),
         "decoder.{n}.norm1": norm(f"{LAYER}.input_layernorm", biased=False),
-        "decoder.{n}.self": linear(f"{LAYER}.self_attn", wq="q_proj", wk="k_proj", wv="v_proj", biased=qkv_bias)
-        | linear(f"{LAYER}.self_attn", wo="o_proj", biased=output_bias),
+        "decoder.{n}.self": map_linear(f"{LAYER}.self_attn", wq="q_proj", wk="k_proj", wv="v_proj", biased=qkv_bias)
+        | map_linear(f"{LAYER}.self_attn", wo="o_proj", biased=output_bias),
         "decoder.{n}.norm2": norm(f"{LAYER}.post_attention_layernorm", biased=False),
-        "decoder.{n}.ffn": linear(f"{LAYER}.mlp", w1="gate_proj", w3="up_proj", w2="down_proj", biased=ffn_bias),
+        "decoder.{n}.ffn": map_linear(f"{LAYER}.mlp", w1="gate_proj", w3="up_proj", w2="down_proj", biased=ffn_bias),
         "decoder.norm": norm("norm", biased=False),
         "head": tied_head(WORDS if is_tied else "lm_head.weight"),
     }

@@ -81,10 +81,12 @@ Specs = Mapping[str, TensorSpec]
 Layers = Mapping[str, Specs]
 
 
-def linear(prefix: str = "", *, biased: bool = True, transposed: bool = True, **weights: str) -> dict[str, TensorSpec]:
+def map_linear(
+    prefix: str = "", *, biased: bool = True, transposed: bool = True, **weights: str
+) -> dict[str, TensorSpec]:
     """Map the weights of linear layers, and their biases, to published names; weights are (out, in) if transposed.
 
-    >>> {key: spec.names for key, spec in linear("attn", wq="query").items()}
+    >>> {key: spec.names for key, spec in map_linear("attn", wq="query").items()}
     {'wq': ('attn.query.weight',), 'bq': ('attn.query.bias',)}
     """
     specs = {}

@@ -3,7 +3,7 @@
 from math import sqrt
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, Specs, TensorSpec, embedding_table, linear, norm, tied_head
+from attnkit.checkpoints.mapping import Layers, Specs, TensorSpec, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
 
@@ -14,19 +14,19 @@ BIAS = "final_logits_bias"
 
 
 def _map_attention(prefix: str) -> Specs:
-    return linear(prefix, wq="q_proj", wk="k_proj", wv="v_proj", wo="out_proj")
+    return map_linear(prefix, wq="q_proj", wk="k_proj", wv="v_proj", wo="out_proj")
 
 
 LAYERS: Layers = {
     "encoder.{n}.self": _map_attention("encoder.layers.{n}.self_attn"),
     "encoder.{n}.norm1": norm("encoder.layers.{n}.self_attn_layer_norm"),
-    "encoder.{n}.ffn": linear("encoder.layers.{n}", w1="fc1", w2="fc2"),
+    "encoder.{n}.ffn": map_linear("encoder.layers.{n}", w1="fc1", w2="fc2"),
     "encoder.{n}.norm2": norm("encoder.layers.{n}.final_layer_norm"),
     "decoder.{n}.self": _map_attention("decoder.layers.{n}.self_attn"),
     "decoder.{n}.norm1": norm("decoder.layers.{n}.self_attn_layer_norm"),
     "decoder.{n}.cross": _map_attention("decoder.layers.{n}.encoder_attn"),
     "decoder.{n}.norm2": norm("decoder.layers.{n}.encoder_attn_layer_norm"),
-    "decoder.{n}.ffn": linear("decoder.layers.{n}", w1="fc1", w2="fc2"),
+    "decoder.{n}.ffn": map_linear("decoder.layers.{n}", w1="fc1", w2="fc2"),
     "decoder.{n}.norm3": norm("decoder.layers.{n}.final_layer_norm"),
 }
 

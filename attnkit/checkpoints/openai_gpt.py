@@ -2,7 +2,7 @@
 
 from attnkit.checkpoints import gpt2
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, embedding_table, linear, tied_head
+from attnkit.checkpoints.mapping import Layers, embedding_table, map_linear, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
 
@@ -32,5 +32,5 @@ def map_layers(raw: ConfigReader) -> Layers:
         **gpt2.LAYERS,
         "decoder.embed": embedding_table("tokens_embed.weight"),
         "decoder.positions": embedding_table("positions_embed.weight"),
-        "head": tied_head("tokens_embed.weight") if is_tied else linear(w="lm_head", biased=False),
+        "head": tied_head("tokens_embed.weight") if is_tied else map_linear(w="lm_head", biased=False),
     }

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, Specs, embedding_table, linear, norm, tied_head
+from attnkit.checkpoints.mapping import Layers, Specs, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
 
@@ -64,12 +64,16 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _map_attention(prefix: str) -> Specs:
-    return linear(prefix, wq="q", wk="k", wv="v", wo="o", biased=False)
+    return map_linear(prefix, wq="q", wk="k", wv="v", wo="o", biased=False)
 
 
 def _map_ffn(prefix: str, is_gated: bool) -> Specs:
-    inner = linear(prefix, w1="wi_0", w3="wi_1", biased=False) if is_gated else linear(prefix, w1="wi", biased=False)
-    return inner | linear(prefix, w2="wo", biased=False)
+    inner = (
+        map_linear(prefix, w1="wi_0", w3="wi_1", biased=False)
+        if is_gated
+        else map_linear(prefix, w1="wi", biased=False)
+    )
+    return inner | map_linear(prefix, w2="wo", biased=False)
 
 
 def _map_position_bias(stack: str) -> Specs:

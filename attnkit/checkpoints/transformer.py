@@ -8,7 +8,7 @@ from math import sqrt
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, Specs, embedding_table, fused_qkv, linear, norm, tied_head
+from attnkit.checkpoints.mapping import Layers, Specs, embedding_table, fused_qkv, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig, StackConfig
 
@@ -41,7 +41,7 @@ def map_layers(raw: ConfigReader) -> Layers:
         "encoder.embed": embedding_table("embed.weight"),
         "encoder.{n}.self": _map_attention(f"{encoder}.self_attn", is_biased),
         "encoder.{n}.norm1": norm(f"{encoder}.norm1", is_biased),
-        "encoder.{n}.ffn": linear(encoder, w1="linear1", w2="linear2", biased=is_biased),
+        "encoder.{n}.ffn": map_linear(encoder, w1="linear1", w2="linear2", biased=is_biased),
         "encoder.{n}.norm2": norm(f"{encoder}.norm2", is_biased),
         "encoder.norm": norm("encoder.norm", is_biased),
         "decoder.embed": embedding_table("embed.weight"),
@@ -49,7 +49,7 @@ def map_layers(raw: ConfigReader) -> Layers:
         "decoder.{n}.norm1": norm(f"{decoder}.norm1", is_biased),
         "decoder.{n}.cross": _map_attention(f"{decoder}.multihead_attn", is_biased),
         "decoder.{n}.norm2": norm(f"{decoder}.norm2", is_biased),
-        "decoder.{n}.ffn": linear(decoder, w1="linear1", w2="linear2", biased=is_biased),
+        "decoder.{n}.ffn": map_linear(decoder, w1="linear1", w2="linear2", biased=is_biased),
         "decoder.{n}.norm3": norm(f"{decoder}.norm3", is_biased),
         "decoder.norm": norm("decoder.norm", is_biased),
         "head": tied_head("embed.weight"),
@@ -66,4 +66,4 @@ def _read_stack(raw: ConfigReader, layers: str, vocab: int, **choices: Any) -> S
 
 def _map_attention(prefix: str, is_biased: bool) -> Specs:
     bias = f"{prefix}.in_proj_bias" if is_biased else ""
-    return fused_qkv(f"{prefix}.in_proj_weight", bias) | linear(prefix, wo="out_proj", biased=is_biased)
+    return fused_qkv(f"{prefix}.in_proj_weight", bias) | map_linear(prefix, wo="out_proj", biased=is_biased)

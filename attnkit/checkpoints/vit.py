@@ -1,7 +1,7 @@
 """ViT: a pre-norm encoder of image patches after a class token, from which the classes are predicted."""
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
-from attnkit.checkpoints.mapping import Layers, TensorSpec, linear, norm
+from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PatchConfig, PositionConfig
 
@@ -11,10 +11,10 @@ LAYERS: Layers = {
     "encoder.positions": {"table": TensorSpec(("embeddings.position_embeddings",), leading_ones=1)},
     "encoder.{n}.norm1": norm(f"{LAYER}.layernorm_before"),
     "encoder.{n}.norm2": norm(f"{LAYER}.layernorm_after"),
-    "encoder.{n}.ffn": linear(LAYER, w1="intermediate.dense", w2="output.dense"),
+    "encoder.{n}.ffn": map_linear(LAYER, w1="intermediate.dense", w2="output.dense"),
     "encoder.norm": norm("layernorm"),
-    "pooler": linear(w="pooler.dense"),
-    "head": linear(w="classifier"),
+    "pooler": map_linear(w="pooler.dense"),
+    "head": map_linear(w="classifier"),
 }
 
 
@@ -52,8 +52,10 @@ def map_layers(raw: ConfigReader) -> Layers:
             "b": TensorSpec((f"{PATCHES}.bias",)),
             "cls": TensorSpec(("embeddings.cls_token",), leading_ones=2),
         },
-        "encoder.{n}.self": linear(f"{LAYER}.attention.attention", wq="query", wk="key", wv="value", biased=is_biased)
-        | linear(f"{LAYER}.attention.output", wo="dense"),
+        "encoder.{n}.self": map_linear(
+            f"{LAYER}.attention.attention", wq="query", wk="key", wv="value", biased=is_biased
+        )
+        | map_linear(f"{LAYER}.attention.output", wo="dense"),
     }
 
 

@@ -216,7 +216,7 @@ class Stage:
         if not (self.common.get("only") or self.parameters.get("name")):
             adds = self.tool.adds(self.parameters)
             own = [name for name in own if adds and result[name] is not before.get(name)]
-        return replace(result, asked=tuple(own))
+        return replace(result, required=tuple(own))
 
     def read(self, path: str) -> Records:
         """Return the stream of records in a file and its format; `-` after another stage is the stream of that one."""
@@ -354,4 +354,4 @@ def require_record(item: Result) -> Record:
 
 def cast_x(record: Record, dtype: str) -> Record:
     """Return the record with x in another dtype."""
-    return record.with_tensors({"x": Tensor(formats.cast(record["x"], dtype), record.axes_of("x"))})
+    return record.with_tensors({"x": Tensor(formats.cast_array(record["x"], dtype), record.axes_of("x"))})

@@ -134,7 +134,7 @@ class Tool:
         if isinstance(item, str | list) and self.operand != INPUT and all(isinstance(text, str) for text in item):
             return (item,) if isinstance(item, str) else tuple(item)
         if isinstance(item, Record):
-            item = replace(operands.check_numbers(item), formulas={}, asked=())
+            item = replace(operands.check_numbers(item), formulas={}, required=())
         elif isinstance(item, np.ndarray | np.generic | int | float) or is_list:
             item = operands.array_to_record(item, "x")
         elif not isinstance(item, str | list | tuple | None):

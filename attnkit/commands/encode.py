@@ -126,7 +126,7 @@ def write_trace(path: str, tracer: Tracer, detail: str, base: Record, length: in
     detail  how much of the attention weights is kept: the value of --weights
     """
     tokens = base.labels.get("token")
-    rows = intermediates.row_labels(detail, tokens, length)
+    rows = intermediates.selected_row_labels(detail, tokens, length)
     callbacks.current().write_side_output(path, tracer.record(tokens).with_tensors({}, rows))
 
 

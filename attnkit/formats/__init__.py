@@ -22,7 +22,7 @@ from typing import Any
 
 from attnkit.errors import DataError
 from attnkit.formats.atomic import Sink, open_sink, write_all, write_together
-from attnkit.formats.dtypes import cast, first_non_finite, physical_memory, to_contiguous, unsupported_dtype
+from attnkit.formats.dtypes import cast_array, first_non_finite, physical_memory, to_contiguous, unsupported_dtype
 from attnkit.formats.mapped import release_pages
 from attnkit.formats.streams import Buffer, Source, name_errors, open_source, regular_files_only
 from attnkit.record import Record
@@ -34,7 +34,7 @@ __all__ = [
     "Sink",
     "Source",
     "Stream",
-    "cast",
+    "cast_array",
     "encode",
     "first_non_finite",
     "load",

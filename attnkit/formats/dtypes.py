@@ -66,10 +66,10 @@ def unsupported_dtype(name: str, hint: str = "") -> DataError:
 
 
 @cache
-def is_float(dtype: np.dtype[Any]) -> bool:
+def is_float_dtype(dtype: np.dtype[Any]) -> bool:
     """Return whether a dtype is one of the four float dtypes (bfloat16 is no `np.floating`).
 
-    >>> is_float(np.dtype("float16")), is_float(np.dtype("int8"))
+    >>> is_float_dtype(np.dtype("float16")), is_float_dtype(np.dtype("int8"))
     (True, False)
     """
     return name_of(dtype) in ("float64", *PRECISION)
@@ -192,10 +192,10 @@ def round_to(doubles: Array, name: str) -> Array:
         return np.asarray(bits.view(np.float32).astype(dtype_of(name)))
 
 
-def cast(array: Array, name: str) -> Array:
+def cast_array(array: Array, name: str) -> Array:
     """Convert an array to the dtype of that name; DataError names the first element that it cannot hold.
 
-    >>> cast(np.array([1.0, 2.0]), "uint8")
+    >>> cast_array(np.array([1.0, 2.0]), "uint8")
     array([1, 2], dtype=uint8)
     """
     source, target = name_of(array.dtype), dtype_of(name)
@@ -212,9 +212,9 @@ def cast(array: Array, name: str) -> Array:
 
 def _fits(array: Array, result: Array) -> Array:
     """Return which elements a conversion preserved: floats may lose digits but not become infinite."""
-    if is_float(result.dtype):
-        return np.isfinite(result) | ~np.isfinite(array) if is_float(array.dtype) else np.isfinite(result)
-    if is_float(array.dtype):
+    if is_float_dtype(result.dtype):
+        return np.isfinite(result) | ~np.isfinite(array) if is_float_dtype(array.dtype) else np.isfinite(result)
+    if is_float_dtype(array.dtype):
         low, high = (0, 1) if result.dtype == np.bool_ else integer_bounds(result.dtype.name)
         doubles = array.astype(np.float64)
         return np.asarray((doubles >= low) & (doubles < high + 1) & (np.trunc(doubles) == doubles))

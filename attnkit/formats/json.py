@@ -13,7 +13,7 @@ from attnkit.formats.dtypes import (
     NAMES,
     byte_count,
     check_shape,
-    is_float,
+    is_float_dtype,
     name_of,
     to_contiguous,
     unsupported_dtype,
@@ -75,7 +75,7 @@ def normalize_nan(array: Array) -> Array:
     [False]
     """
     array = to_contiguous(array)
-    if not is_float(array.dtype):
+    if not is_float_dtype(array.dtype):
         return array
     result = array.copy()
     with np.errstate(invalid="ignore"):  # a signalling NaN

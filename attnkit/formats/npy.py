@@ -65,8 +65,8 @@ def only_tensor(record: Record) -> Array:
         return next(iter(record.tensors.values()))
     if "x" not in record:
         raise DataError(f"npy holds one tensor, and there is {join_names(record.tensors)}; -f npz, or --only NAME")
-    if record.asked:
-        raise DataError(f"npy holds x alone and would lose {join_names(record.asked)}; -f npz")
+    if record.required:
+        raise DataError(f"npy holds x alone and would lose {join_names(record.required)}; -f npz")
     return record["x"]
 
 

@@ -87,7 +87,7 @@ class Tracer:
             patch = self._patches[name]
             if patch.shape != array.shape:
                 raise DataError(f"shape {patch.shape} for {name} of shape {array.shape}", "--patch")
-            array = formats.cast(patch, array.dtype.name)
+            array = formats.cast_array(patch, array.dtype.name)
         if name in self._ablated:
             array = array.copy()
             for heads in self._ablated[name]:

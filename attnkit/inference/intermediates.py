@@ -107,7 +107,7 @@ def attention_labels(queries: Record, keys: Record, over: str, weights: str, cou
         labels["query"] = tokens
     if key_tokens := keys.labels_of("x", -2):
         labels[over] = key_tokens
-    return labels | row_labels(weights, tokens, count)
+    return labels | selected_row_labels(weights, tokens, count)
 
 
 def clear_labels(
@@ -131,11 +131,12 @@ def clear_labels(
     return replace(record, labels=left), {axis: names for axis, names in labels.items() if axis not in gone}
 
 
-def row_labels(weights: str, tokens: Labels | None, count: int) -> dict[str, Labels]:
+def selected_row_labels(weights: str, tokens: Labels | None, count: int) -> dict[str, Labels]:
     """Return the labels of the rows that --weights chooses among `count` queries: numbers, and tokens of all texts.
 
-    >>> row_labels("rows:0,-1", ["The", "cat"], 2), row_labels("rows:-1", None, 9), row_labels("stats", None, 9)
-    ({'row': ['0 The', '1 cat']}, {'row': ['8']}, {})
+    >>> rows = selected_row_labels("rows:0,-1", ["The", "cat"], 2), selected_row_labels("rows:-1", None, 9)
+    >>> rows, selected_row_labels("stats", None, 9)
+    (({'row': ['0 The', '1 cat']}, {'row': ['8']}), {})
     """
     kind, numbers = model.parse_weight_summary(weights)
     if kind != "rows":

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.errors import DataError
-from attnkit.formats import cast
+from attnkit.formats import cast_array
 from attnkit.formats.dtypes import NAMES, dtype_of, round_to
 
 
@@ -17,7 +17,7 @@ from attnkit.formats.dtypes import NAMES, dtype_of, round_to
 @pytest.mark.parametrize("target", NAMES)
 def test_every_pair(source, target):
     array = np.array([[0, 1], [1, 0]]).astype(dtype_of(source))
-    result = cast(array, target)
+    result = cast_array(array, target)
     assert result.dtype == dtype_of(target) and np.array_equal(result.astype(int), [[0, 1], [1, 0]])
 
 
@@ -40,14 +40,14 @@ def test_every_pair(source, target):
 )
 def test_what_does_not_fit_is_named(array, target, message):
     with pytest.raises(DataError) as caught:
-        cast(array, target)
+        cast_array(array, target)
     assert message in str(caught.value)
 
 
 def test_non_finite_values_stay():
     array = np.array([np.nan, np.inf, -np.inf])
     for name in ("float32", "float16", "bfloat16"):
-        assert np.array_equal(cast(array, name).astype(float), array, equal_nan=True)
+        assert np.array_equal(cast_array(array, name).astype(float), array, equal_nan=True)
 
 
 @given(st.floats(allow_nan=False, width=64))

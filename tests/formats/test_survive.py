@@ -64,7 +64,7 @@ def same(a: Record, b: Record) -> None:
 def test_survive_is_what_a_reader_gets(record, indent):
     for format in FORMATS:
         if format == "npy" and len(record.tensors) > 1:
-            for whole in (replace(record, asked=("b",)), without_x(record)):
+            for whole in (replace(record, required=("b",)), without_x(record)):
                 with pytest.raises(DataError, match="-f npz"):
                     encode(whole, "npy")
             if "x" in record:

@@ -269,8 +269,8 @@ def test_windows_of_some_layers():
     config = Config(
         "qwen2", 4, decoder=StackConfig(4, 1, 4, 1, 2, windows=(-1, 5, 5, -1)), special=SpecialTokens(banned=(1, 2))
     )
-    assert "a window of 5 keys before the query in layers 1…2" in model_summary.stack_told(config, "decoder")
-    assert model_summary.tokens_told(config.special) == "never 1 2"
+    assert "a window of 5 keys before the query in layers 1…2" in model_summary.stack_text(config, "decoder")
+    assert model_summary.tokens_text(config.special) == "never 1 2"
 
 
 @pytest.mark.slow
