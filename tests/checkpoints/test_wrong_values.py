@@ -166,26 +166,25 @@ def used(folder: str, family: str, has_text: bool) -> None:
     elif family in ("transformer", "transformer-prenorm"):
         attnkit.encode(Record({"x": np.ones((2, open_checkpoint(folder).config.width), np.float32)}), model=folder)
     elif family.startswith("bert"):
-        attnkit.encode(**call_arguments(folder, has_text, ["the cat", "<s> a"]))
+        attnkit.encode(model_input(has_text, ["the cat", "<s> a"]), model=folder)
     elif family in ("marian", "t5") or "fr-en" in family or "marian" in family or "t5" in family:
-        memory = attnkit.encode(**call_arguments(folder, has_text, ["le chat"]))
+        memory = attnkit.encode(model_input(has_text, ["le chat"]), model=folder)
         attnkit.decode(memory, model=folder, max_tokens=2)
         attnkit.decode(memory, model=folder, max_tokens=2, beam=2)
         if has_text:
             attnkit.decode(memory, model=folder, score="a cat")
     else:
-        attnkit.decode(**call_arguments(folder, has_text, ["The cat"]), max_tokens=2)
-        attnkit.decode(**call_arguments(folder, has_text, ["The cat"]), max_tokens=2, beam=2)
+        attnkit.decode(model_input(has_text, ["The cat"]), model=folder, max_tokens=2)
+        attnkit.decode(model_input(has_text, ["The cat"]), model=folder, max_tokens=2, beam=2)
         if has_text:
             attnkit.decode("The", model=folder, score="a cat")
 
 
-def call_arguments(folder: str, has_text: bool, texts: list[str]) -> dict[str, Any]:
-    """The first argument and the model of a call: texts where the folder has a tokenizer, else ids."""
+def model_input(has_text: bool, texts: list[str]) -> Any:
+    """Return texts where the folder has a tokenizer, else a record of ids."""
     from attnkit.formats import Record
 
-    item = texts if has_text else Record({"ids": np.array([3, 4])})
-    return {"item": item, "model": folder}
+    return texts if has_text else Record({"ids": np.array([3, 4])})
 
 
 def outcome(case: Case, folder: Path, has_text: bool) -> str:
