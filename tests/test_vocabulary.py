@@ -13,9 +13,6 @@ PACKAGE = ROOT / "attnkit"
 FILES = sorted(PACKAGE.rglob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").glob("*.md"))]
 
-# rooms that are still to be cleaned; empty when all are
-NOT_YET = {"cli", "commands"}
-
 # phrase -> what to write instead
 PHRASES = {
     r"nobody|somebody|anybody|whoever": "name the caller, the user or the callback",
@@ -114,16 +111,13 @@ def docstring_hits(path: Path) -> list[str]:
     ]
 
 
-CLEAN = [path for path in FILES if room(path) not in NOT_YET]
-
-
-@pytest.mark.parametrize("path", CLEAN, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_code_uses_plain_technical_english(path):
     hits = code_hits(path)
     assert not hits, "\n".join(hits)
 
 
-@pytest.mark.parametrize("path", CLEAN, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_docstrings_of_functions_begin_with_a_verb(path):
     hits = docstring_hits(path)
     assert not hits, "\n".join(hits)
@@ -140,7 +134,7 @@ def test_a_public_name_has_one_meaning():
     for path in FILES:
         for node in public_definitions(path):
             homes[node.name].setdefault(room(path), place(path, node.lineno))
-    several = {name: rooms for name, rooms in homes.items() if len(rooms) > 1 and NOT_YET.isdisjoint(rooms)}
+    several = {name: rooms for name, rooms in homes.items() if len(rooms) > 1}
     hits = [f"{name}: {' and '.join(rooms.values())}" for name, rooms in several.items() if name not in SHARED]
     assert not hits, "\n".join(hits)
 
@@ -151,7 +145,6 @@ def test_no_exception_outlives_its_reason():
         for node in public_definitions(path):
             rooms[node.name].add(room(path))
     assert [name for name in SHARED if len(rooms[name]) < 2] == []
-    assert {room(path) for path in FILES} >= NOT_YET
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def read_input(call: Stage, upstream: Records | None) -> Records:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
         return read_records(call, upstream)
-    flags = [flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_set(call, flag)]
+    flags = [flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_flag_set(call, flag)]
     if pipeline is not None and name:
         raise UsageError(f"cannot be combined with DIR:{name}", "--pipeline")
     if not (name or names) and {"--heatmap", "--heads", "--slice"} & {*flags}:
@@ -48,18 +48,23 @@ def split_folder(operand: str) -> tuple[str, str]:
     return next(((operand[:at], operand[at + 1 :]) for at in ends if os.path.isdir(operand[:at])), ("", ""))
 
 
-def is_set(call: Stage, flag: str) -> bool:
+def is_flag_set(call: Stage, flag: str) -> bool:
     """Return whether the command line sets a flag of show."""
     return bool(call.parameters.get(flag) or call.extra.get(flag))
 
 
 def render_input(record: Record, call: Stage, look: display.Style) -> str:
     """Render a folder as its model, its tensors and its layers, any other record in the view that a flag selects."""
-    if not isinstance(record, CheckpointRecord) or not record.whole or "only" in call.common or is_set(call, "stats"):
+    if (
+        not isinstance(record, CheckpointRecord)
+        or not record.whole
+        or "only" in call.common
+        or is_flag_set(call, "stats")
+    ):
         return views.render(record, call, look)
     from attnkit.inference import model_summary
 
-    if is_set(call, "list"):
+    if is_flag_set(call, "list"):
         return model_summary.tensor_rows(record.checkpoint, look, fold=False)
     return model_summary.model_facts(record.checkpoint, look)
 
