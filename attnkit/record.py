@@ -112,8 +112,7 @@ class Record:
 
     def axes_of(self, name: str) -> tuple[str, ...]:
         """Return the axis names of a tensor; the default ones of its rank if it has none."""
-        rank = self[name].ndim
-        return self.axes.get(name) or DEFAULT_AXES.get(rank) or tuple(f"axis{i}" for i in range(rank))
+        return self.axes.get(name) or default_axes(self[name].ndim)
 
     def labels_of(self, name: str, dimension: int) -> Labels | None:
         """Return the labels along one dimension of a tensor, None if it has none."""
@@ -146,13 +145,6 @@ class Record:
             each | dict(labels or {}),
             {name: one.formula for name, one in wrapped.items() if one.formula},
         )
-
-    def fitting(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        """Return the axis names for a result of this shape; an axis whose size changed is `model`, unlabelled."""
-        axes, before = self.axes_of(name), self[name].shape
-        if len(shape) != len(before):
-            return DEFAULT_AXES.get(len(shape)) or tuple(f"axis{i}" for i in range(len(shape)))
-        return tuple(axis if now == then else "model" for axis, now, then in zip(axes, shape, before, strict=True))
 
     def put(
         self,
