@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # A stream: a record for each line of a text, through every tool one by one. Here the
 # two different words of a line that attend to each other most, by chance of their vectors.
-# The text is the opening of Alice's Adventures in Wonderland (Lewis Carroll, 1865).
+# The text is data/lighthouse.txt, a tale written for these samples.
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80
 dir=$(mktemp -d)
 trap 'rm -r "$dir"' EXIT
 
-attnkit embed --lines --dim 16 --dtype float64 < data/alice.txt \
+attnkit embed --lines --dim 16 --dtype float64 < data/lighthouse.txt \
   | attnkit posenc | attnkit attend --keep weights \
   | jq -r '
       .labels.token as $word

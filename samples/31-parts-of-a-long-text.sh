@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Attention over a long text, a part of its keys at a time: four processes, two of them at once, each
-# with a quarter of the words of a chapter. A part gives for every query the average over its own keys,
+# with a quarter of the words of a tale. A part gives for every query the average over its own keys,
 # and lse, the logarithm of the sum of their exponentials: enough to merge the parts exactly.
-# Then what the matrix of 900 queries and 900 keys would show, without the matrix: which words each one attends to.
+# Then what the matrix of 840 queries and 840 keys would show, without the matrix: which words each one attends to.
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80
 export dir=$(mktemp -d)
 trap 'rm -r "$dir"' EXIT
-tr '\n' ' ' < data/alice.txt | attnkit embed --dim 64 --dtype float64 | attnkit posenc --only x -o "$dir/text.npz"
+tr '\n' ' ' < data/lighthouse.txt | attnkit embed --dim 64 --dtype float64 | attnkit posenc --only x -o "$dir/text.npz"
 
 part() {
-  attnkit show "$dir/text.npz" --slice "$1:$(($1 + 225))" -f npz \
+  attnkit show "$dir/text.npz" --slice "$1:$(($1 + 210))" -f npz \
     | attnkit attend "$dir/text.npz" --memory - --causal --offset "-$1" --partial -o "$dir/part$1.npz"
 }
 export -f part
-seq 0 225 675 | xargs -P 2 -I{} bash -c 'part {}'
+seq 0 210 630 | xargs -P 2 -I{} bash -c 'part {}'
 
 attnkit merge "$dir"/part*.npz --join -o "$dir/merged.npz"
 attnkit attend "$dir/text.npz" --causal -o "$dir/whole.npz"

@@ -64,7 +64,8 @@ def test_console_blocks(page, tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_of_a_page_is_run(page):
-    assert set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= {"console", "text"}
+    kinds = set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL))
+    assert kinds <= {"console", "python", "text"}
     assert re.search(BLOCKS, page.read_text())
 
 
@@ -76,11 +77,20 @@ def test_what_is_shown_has_no_control_characters(file):
     assert not re.findall(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]", file.read_text())
 
 
-def test_python_blocks(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [README, PAGES[0].with_name("python.md")], ids=lambda page: page.stem)
+def test_python_blocks(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    test = doctest.DocTestParser().get_doctest(block, {}, "README", None, None)
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    test = doctest.DocTestParser().get_doctest(block, {}, page.stem, None, None)
     assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_no_other_page_has_a_python_block():
+    assert [page.stem for page in PAGES if "```python" in page.read_text()] == ["python"]
+
+
+def test_the_readme_fits_on_200_lines():
+    assert len(README.read_text().splitlines()) <= 200
 
 
 def test_the_pipeline_of_the_first_command_shows_every_step(tmp_path):
