@@ -31,12 +31,12 @@ def __getattr__(name: str) -> "Any":
 
     if name in TOOLS:
         return getattr(importlib.import_module(f"attnkit.commands.{name}"), name)
-    if name == "Record":
-        return importlib.import_module("attnkit.record").Record
+    if name in ("Record", "Tensor"):
+        return getattr(importlib.import_module("attnkit.record"), name)
     if name in ("model", "formats"):
         return importlib.import_module(f"attnkit.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*TOOLS, "Record", "model", "formats", "__version__"]
+    return [*TOOLS, "Record", "Tensor", "model", "formats", "__version__"]

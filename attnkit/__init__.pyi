@@ -9,7 +9,7 @@ import numpy as np
 from attnkit import formats as formats
 from attnkit import model as model
 from attnkit.checkpoints import Checkpoint
-from attnkit.record import Record as Record
+from attnkit.record import Record as Record, Tensor as Tensor
 from attnkit.tokenizers import Tokenizer
 
 __version__: str
@@ -17,7 +17,7 @@ TOOLS: tuple[str, ...]
 
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
-TensorLike = Record | Array | np.generic | float | Sequence[Any] | Path
+TensorLike = Record | Tensor | Array | np.generic | float | Sequence[Any] | Path
 DType = Literal[
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"
 ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,6 +47,10 @@ class Tensor:
     labels: Mapping[str, Labels] = field(default_factory=dict)
     formula: str = ""
 
+    def __post_init__(self) -> None:
+        if self.axes is not None and not isinstance(self.axes, tuple):
+            object.__setattr__(self, "axes", tuple(self.axes))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The size of each dimension."""
@@ -66,33 +70,44 @@ class Tensor:
 
 @dataclass(frozen=True, repr=False)
 class Record:
-    """Named tensors with axis names, labels per axis and the command lines that made them.
+    """Named tensors, labels of the axes they share, and the command lines that made them.
 
-    tensors   name -> array, in order; `x` is the main one
-    axes      tensor name -> one axis name a dimension; a tensor may have none
+    tensors   name -> Tensor, in order; `x` is the main one. An array becomes a tensor without axis names, and the
+              labels of a tensor become those of the record
     labels    axis name -> one string an index, or one such list a batch row
     history   one entry a command line, oldest first: {"command", "version", "files"}, and {"beside"}, the file
               that the last one wrote the record to, where it is not its result
-    formulas  tensor name -> the formula that made it, for tables; never written
     required  tensors beside x that the user requested of the last tool: no format may lose them; never written
 
-    >>> r = Record({"x": np.zeros((3, 2))}, labels={"token": ["The", "cat", "sat"]})
-    >>> r.axes_of("x"), r.labels_of("x", 0)
-    (('token', 'model'), ['The', 'cat', 'sat'])
+    >>> r = Record({"x": Tensor(np.zeros((3, 2)), labels={"token": ["The", "cat", "sat"]})})
+    >>> r.axes_of("x"), r.labels_of("x", 0), r["x"].shape
+    (('token', 'model'), ['The', 'cat', 'sat'], (3, 2))
     """
 
-    tensors: dict[str, Array]
-    axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor]
     labels: dict[str, Labels] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
-    formulas: dict[str, str] = field(default_factory=dict, compare=False)
     required: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            tensors: Mapping[str, Tensor | Array],
+            labels: dict[str, Labels] = ...,
+            history: list[dict[str, Any]] = ...,
+            *,
+            required: tuple[str, ...] = ...,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if labels := collect_labels(self.tensors):
+            object.__setattr__(self, "labels", {**self.labels, **labels, **self.labels})
+        object.__setattr__(self, "tensors", {name: _unlabelled(one) for name, one in self.tensors.items()})
 
     def __getitem__(self, name: str) -> Array:
         """Return the array of that name; DataError lists the names of the record."""
-        if name not in self.tensors:
-            raise DataError(f"no tensor {name[:100]!r} (there is {join_names(self.tensors)})")
-        return self.tensors[name]
+        return self._find(name).array
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
@@ -107,25 +122,29 @@ class Record:
         return True
 
     def __repr__(self) -> str:
-        tensors = ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in self.tensors.items())
+        tensors = ", ".join(f"{name} {one.shape} {one.array.dtype}" for name, one in self.tensors.items())
         return f"<Record: {tensors}>"
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays by name, in order."""
+        return {name: one.array for name, one in self.tensors.items()}
+
+    def get(self, name: str) -> Array | None:
+        """Return the array of that name, or None."""
+        return self.tensors[name].array if name in self.tensors else None
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor of that name with the labels of its axes; DataError lists the names there are."""
+        one = self._find(name)
+        return replace(one, labels={axis: self.labels[axis] for axis in one.axis_names() if axis in self.labels})
 
     def axes_of(self, name: str) -> tuple[str, ...]:
         """Return the axis names of a tensor; the default ones of its rank if it has none."""
-        return self.axes.get(name) or default_axes(self[name].ndim)
+        return self._find(name).axis_names()
 
     def labels_of(self, name: str, dimension: int) -> Labels | None:
         """Return the labels along one dimension of a tensor, None if it has none."""
         return self.labels.get(self.axes_of(name)[dimension])
-
-    def get(self, name: str) -> Array | None:
-        """Return the array of that name, or None."""
-        return self.tensors.get(name)
-
-    def tensor(self, name: str) -> Tensor:
-        """Return the tensor of that name with the labels of its axes; DataError lists the names there are."""
-        used = {axis: self.labels[axis] for axis in self.axes_of(name) if axis in self.labels}
-        return Tensor(self[name], self.axes.get(name), used, self.formulas.get(name, ""))
 
     def with_tensors(
         self, tensors: Mapping[str, Tensor | Array], labels: Mapping[str, Labels] | None = None
@@ -137,81 +156,86 @@ class Record:
         >>> list(r), r.labels
         (['x', 'ids'], {'token': ['a', 'b']})
         """
-        wrapped = {name: one if isinstance(one, Tensor) else Tensor(one) for name, one in tensors.items()}
-        each = {axis: names for one in wrapped.values() for axis, names in one.labels.items()}
-        return self.put(
-            {name: one.array for name, one in wrapped.items()},
-            {name: one.axes for name, one in wrapped.items() if one.axes is not None},
-            each | dict(labels or {}),
-            {name: one.formula for name, one in wrapped.items() if one.formula},
-        )
+        unlabelled = {name: _unlabelled(one) for name, one in tensors.items()}
+        every_label = {**self.labels, **collect_labels(tensors), **(labels or {})}
+        return replace(self, tensors={**self.tensors, **unlabelled}, labels=every_label)
 
-    def put(
-        self,
-        tensors: Mapping[str, Array],
-        axes: Mapping[str, Sequence[str]] | None = None,
-        labels: Mapping[str, Labels] | None = None,
-        formulas: Mapping[str, str] | None = None,
-    ) -> "Record":
-        """Return a new record with these arrays added or replaced, and the rest untouched."""
-        remaining = {name: names for name, names in self.axes.items() if name not in tensors}
-        return replace(
-            self,
-            tensors={**self.tensors, **tensors},
-            axes=remaining | {name: tuple(names) for name, names in (axes or {}).items()},
-            labels={**self.labels, **(labels or {})},
-            formulas={**self.formulas, **(formulas or {})},
-        )
+    def merge(self, other: "Record") -> "Record":
+        """Return this record with the tensors and labels of another one after its own."""
+        return self.with_tensors(other.tensors, other.labels)
 
-    def joined(self, other: "Record") -> "Record":
-        """Return this record with the tensors, labels and formulas of another one after its own."""
-        return self.put(other.tensors, other.axes, other.labels, other.formulas)
-
-    def only(self, names: Sequence[str]) -> "Record":
+    def select(self, names: Sequence[str]) -> "Record":
         """Return a new record of just these tensors, in this order, with the labels their axes use."""
-        tensors = {name: self[name] for name in names}
-        axes = {name: self.axes[name] for name in names if name in self.axes}
-        used = {axis for name in names for axis in self.axes_of(name)}
+        tensors = {name: self._find(name) for name in names}
+        used = {axis for one in tensors.values() for axis in one.axis_names()}
         labels = {axis: names for axis, names in self.labels.items() if axis in used}
-        return replace(self, tensors=tensors, axes=axes, labels=labels, required=())
+        return replace(self, tensors=tensors, labels=labels, required=())
 
     def without(self, names: Collection[str]) -> "Record":
         """Return a new record without these tensors, and without the labels that only their axes use."""
-        gone = [name for name in names if name in self.tensors]
+        gone = [one for name, one in self.tensors.items() if name in names]
         if not gone:
             return self
-        remaining = [name for name in self.tensors if name not in gone]
-        used = {axis for name in remaining for axis in self.axes_of(name)}
-        idle = {axis for name in gone for axis in self.axes_of(name)} - used
-        return replace(
-            self,
-            tensors={name: self.tensors[name] for name in remaining},
-            axes={name: axes for name, axes in self.axes.items() if name not in gone},
-            labels={axis: labels for axis, labels in self.labels.items() if axis not in idle},
-        )
+        remaining = {name: one for name, one in self.tensors.items() if name not in names}
+        used = {axis for one in remaining.values() for axis in one.axis_names()}
+        idle = {axis for one in gone for axis in one.axis_names()} - used
+        labels = {axis: names for axis, names in self.labels.items() if axis not in idle}
+        return replace(self, tensors=remaining, labels=labels)
 
-    def checked(self) -> "Record":
+    def without_formulas(self) -> "Record":
+        """Return the record as it is read from a file: without formulas, and without tensors that are required."""
+        plain = {name: replace(one, formula="") if one.formula else one for name, one in self.tensors.items()}
+        return replace(self, tensors=plain, required=())
+
+    def check(self) -> "Record":
         """Return this record; DataError if axis names or labels do not fit the shape of a tensor."""
-        for name, names in self.axes.items():
-            if len(names) != self[name].ndim:
-                shape = self[name].shape
-                raise DataError(
-                    f"tensor {name[:100]!r}: {len(names)} axis names for shape {shape} (expected {len(shape)})"
-                )
-            if len(set(names)) != len(names):
-                raise DataError(f"tensor {name[:100]!r}: axis names {join_names(names)} are not all different")
-        for name in (name for name in self.tensors if name in self.axes or name == "x"):
-            for dimension, size in enumerate(self[name].shape):
-                self._check_labels(name, dimension, size)
+        for name, one in self.tensors.items():
+            if one.axes is not None:
+                _check_axes(name, one.shape, one.axes)
+        for name, one in self.tensors.items():
+            if one.axes is not None or name == "x":
+                for axis, size in zip(one.axis_names(), one.shape, strict=True):
+                    _check_labels(name, axis, size, self.labels.get(axis))
         return self
 
-    def _check_labels(self, name: str, dimension: int, size: int) -> None:
-        axis, labels = self.axes_of(name)[dimension], self.labels_of(name, dimension)
-        rows = labels if labels and isinstance(labels[0], list) else [labels] if labels is not None else []
-        for row in rows:
-            if row is not None and len(row) != size:
-                counts = f"{len(row)} for the {size} indices of tensor {name[:100]!r}"
-                raise DataError(f"labels of axis {axis[:100]!r}: {counts}")
+    def _find(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise DataError(f"no tensor {name[:100]!r} (there is {join_names(self.tensors)})")
+        return self.tensors[name]
+
+
+def collect_labels(tensors: Mapping[str, Tensor | Array]) -> dict[str, Labels]:
+    """Return the labels that tensors carry themselves, by the names of their axes.
+
+    >>> collect_labels({"x": Tensor(np.zeros(2), ("token",), {"token": ["a", "b"]}), "y": np.zeros(3)})
+    {'token': ['a', 'b']}
+    """
+    labels: dict[str, Labels] = {}
+    for one in tensors.values():
+        if isinstance(one, Tensor) and one.labels:
+            labels |= one.labels
+    return labels
+
+
+def _unlabelled(one: Tensor | Array) -> Tensor:
+    """Return a tensor without its labels; an array as a tensor."""
+    if not isinstance(one, Tensor):
+        return Tensor(one)
+    return replace(one, labels={}) if one.labels else one
+
+
+def _check_axes(name: str, shape: tuple[int, ...], axes: tuple[str, ...]) -> None:
+    if len(axes) != len(shape):
+        raise DataError(f"tensor {name[:100]!r}: {len(axes)} axis names for shape {shape} (expected {len(shape)})")
+    if len(set(axes)) != len(axes):
+        raise DataError(f"tensor {name[:100]!r}: axis names {join_names(axes)} are not all different")
+
+
+def _check_labels(name: str, axis: str, size: int, labels: Labels | None) -> None:
+    for row in labels if labels and isinstance(labels[0], list) else [labels]:
+        if row is not None and len(row) != size:
+            counts = f"{len(row)} for the {size} indices of tensor {name[:100]!r}"
+            raise DataError(f"labels of axis {axis[:100]!r}: {counts}")
 
 
 def shared_labels(labels: Labels | None) -> list[str]:

@@ -15,6 +15,7 @@ from attnkit import formats, model
 from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError, FileError, UsageError
 from attnkit.formats import Record
+from attnkit.record import Tensor
 
 RNG = np.random.default_rng(2017)
 X = RNG.standard_normal((2, 5, 8))
@@ -46,7 +47,7 @@ class TestEmbed:
         assert record["ids"].tolist() == [0, 1, 2]
 
     def test_rows_of_a_labelled_table(self, here):
-        table = Record({"x": np.diag([1.0, 2, 3])}, {"x": ("vocab", "model")}, {"vocab": ["a", "b", "c"]})
+        table = Record({"x": Tensor(np.diag([1.0, 2, 3]), ("vocab", "model"))}, {"vocab": ["a", "b", "c"]})
         record = attnkit.embed("c a c", table=table)
         assert np.array_equal(record["x"], [[0, 0, 3], [1, 0, 0], [0, 0, 3]])
         Path("plain.json").write_text("[[1,2],[3,4]]")
@@ -72,7 +73,7 @@ class TestEmbed:
                 made = attnkit.embed(ids=ids, **given)
                 assert all(np.array_equal(made[name], batch[name]) for name in ("x", "ids", "mask")), given
                 assert made.labels["token"] == batch.labels["token"]
-                assert made.axes["mask"] == ("batch", "all queries", "key")
+                assert made.tensors["mask"].axes == ("batch", "all queries", "key")
         np.save("ids.npy", batch["ids"])
         assert "mask" not in attnkit.embed(ids="ids.npy", vocab="v", dim=4)
 
@@ -180,7 +181,7 @@ class TestPosenc:
     def test_alibi_and_t5_are_biases_of_attention(self):
         record = attnkit.posenc(of(X), kind="alibi", heads=2)
         expected = model.alibi_bias(np.arange(5), np.arange(5), 2)
-        assert np.array_equal(record["bias"], expected) and record.axes["bias"] == ("head", "query", "key")
+        assert np.array_equal(record["bias"], expected) and record.tensors["bias"].axes == ("head", "query", "key")
         out = attnkit.attend(record, heads=2, bias=":bias", keep="masked,scaled")
         assert np.allclose(out["masked"], out["scaled"] + expected, rtol=0, atol=1e-15)
         table = RNG.standard_normal((8, 2))
@@ -218,7 +219,7 @@ class TestMask:
     def test_a_mask_that_is_there_takes_part(self):
         record = attnkit.mask(attnkit.embed(("a b c", "a"), dim=2), causal=True)
         assert record["mask"].astype(int).tolist() == [[[1, 0, 0], [1, 1, 0], [1, 1, 1]], [[1, 0, 0]] * 3]
-        assert record.axes["mask"] == ("batch", "query", "key")
+        assert record.tensors["mask"].axes == ("batch", "query", "key")
 
     def test_padding_by_ids_lengths_and_labels(self):
         assert attnkit.mask(of([4, 5, 0]), padding=True, pad_id=0)["mask"].tolist() == [[True, True, False]] * 3
@@ -272,7 +273,7 @@ class TestMask:
         singles = {(set(rule) - {"pad_id"}).pop(): attnkit.mask(record, **rule)["mask"] for rule in (one, other)}
         if carried:
             singles["record"] = np.random.default_rng(3).random((2, 5, 5)) < 0.5
-            record = record.put({"mask": singles["record"]})
+            record = record.with_tensors({"mask": singles["record"]})
         joined = functools.reduce(np.logical_or if union else np.logical_and, singles.values())
         both = attnkit.mask(record, **one, **other, any_=union)["mask"]
         assert np.array_equal(np.broadcast_to(both, (2, 5, 5)), np.broadcast_to(joined, (2, 5, 5)))
@@ -312,8 +313,8 @@ class TestAttend:
     def test_every_intermediate_under_its_name(self):
         record = attnkit.attend(of(X), heads=2, steps=True)
         names = ["q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads"]
-        assert list(record.tensors) == ["x", *names]
-        assert record.axes["weights"] == ("batch", "head", "query", "key")
+        assert list(record) == ["x", *names]
+        assert record.tensors["weights"].axes == ("batch", "head", "query", "key")
         assert np.allclose(record["x"], model.merge_heads(record["weights"] @ record["v"]))
         for name in names:
             assert np.array_equal(attnkit.attend(of(X), heads=2, emit=name)["x"], record[name])
@@ -342,8 +343,8 @@ class TestAttend:
         record = attnkit.attend(tokens, memory=memory, keep="weights")
         assert (record["weights"] > 0).all()
         assert record.labels["source"] == ["je", "suis", "étudiant"] and record.labels["query"] == ["I", "am"]
-        assert record.axes["weights"] == ("head", "query", "source")
-        record.checked()
+        assert record.tensors["weights"].axes == ("head", "query", "source")
+        record.check()
 
     def test_query_key_and_value_from_elsewhere(self):
         q, k, v = (RNG.standard_normal((3, 4)) for _ in range(3))
@@ -383,7 +384,7 @@ class TestAttend:
     def test_masks_of_a_batch_align_by_the_names_of_their_axes(self):
         open_ = np.zeros((2, 1, 5), bool)
         open_[0, 0, :2], open_[1, 0, :4] = True, True
-        mask = Record({"x": open_}, {"x": ("batch", "query", "key")})
+        mask = Record({"x": Tensor(open_, ("batch", "query", "key"))})
         record = attnkit.attend(of(X), heads=2, mask=mask, keep="weights")
         assert not record["weights"][0, :, :, 2:].any() and record["weights"][1, :, :, :4].all()
 
@@ -397,7 +398,7 @@ class TestAttend:
 
     def test_queries_from_elsewhere_bring_their_labels(self):
         record = attnkit.attend(attnkit.embed("The cat sat", dim=8), query=attnkit.embed("x y", dim=8))
-        assert record.axes["x"] == ("query", "model") and record.labels["query"] == ["x", "y"]
+        assert record.tensors["x"].axes == ("query", "model") and record.labels["query"] == ["x", "y"]
         assert read_back(record).labels["token"] == ["The", "cat", "sat"]  # of ids
 
     @pytest.mark.filterwarnings("ignore:2 rows")
@@ -424,12 +425,13 @@ class TestAttend:
         ],
     )
     def test_the_formula_says_what_was_computed(self, given, formula):
-        assert attnkit.attend(of(X), **given).formulas["x"] == formula
+        assert attnkit.attend(of(X), **given).tensors["x"].formula == formula
 
     def test_only_steps_that_did_something_have_a_formula(self):
-        assert "masked" not in attnkit.attend(of(X), steps=True).formulas
+        assert not attnkit.attend(of(X), steps=True).tensors["masked"].formula
         biased = attnkit.attend(of(X), steps=True, bias=np.ones((5, 5)), softcap=2)
-        assert biased.formulas["masked"] == "capped + bias" and biased.formulas["capped"] == "2 tanh(scaled / 2)"
+        assert biased.tensors["masked"].formula == "capped + bias"
+        assert biased.tensors["capped"].formula == "2 tanh(scaled / 2)"
 
     def test_tensors_split_into_heads_already(self):
         q, k = RNG.standard_normal((2, 4, 5, 8)), RNG.standard_normal((2, 2, 5, 8))
@@ -510,7 +512,7 @@ class TestFfn:
 
     def test_gated_with_its_steps(self):
         record = attnkit.ffn(of(X), hidden=4, gated=True, activation="silu", steps=True, residual=True)
-        assert list(record.tensors) == ["x", "hidden", "activated", "linear", "gated"]
+        assert list(record) == ["x", "hidden", "activated", "linear", "gated"]
         assert np.allclose(record["gated"], record["activated"] * record["linear"])
 
     @pytest.mark.parametrize(
@@ -596,7 +598,7 @@ class TestDecode:
 class TestCommon:
     def test_only_keeps_these_tensors_and_their_labels(self):
         record = attnkit.attend(attnkit.embed("a b", dim=4), keep="weights", only="weights")
-        assert list(record.tensors) == ["weights"] and set(record.labels) == {"query", "key"}
+        assert list(record) == ["weights"] and set(record.labels) == {"query", "key"}
         with pytest.raises(DataError, match="no tensor 'y'"):
             attnkit.attend(of(CAT), only="y")
 
@@ -668,7 +670,7 @@ class TestCommon:
             attnkit.ffn(attnkit.layernorm(attnkit.attend(attnkit.posenc(record))), hidden=2),
             params={"w": np.ones((8, 2))},
         )
-        assert np.array_equal(x, X) and list(record.tensors) == ["x"] and record.history == []
+        assert np.array_equal(x, X) and list(record) == ["x"] and record.history == []
 
     def test_history_names_what_is_not_a_default(self):
         record = attnkit.attend(attnkit.embed("it's", dim=4), heads=2, causal=True, window="-1,0")

@@ -102,7 +102,7 @@ def test_what_is_no_trace():
     stage = Record({"encoder.0.self.weights": x, "decoder.2.cross.residual": x, "pooler": x, "head.norm": x})
     assert are_traces(stage, stage)
     for name in ("x", "encoder.block.0.layer.0.SelfAttention.q.weight", "encoder.layers.0.norm1.weight", "encoder.w"):
-        assert not are_traces(stage, stage.put({name: x}))
+        assert not are_traces(stage, stage.with_tensors({name: x}))
     assert not are_traces(stage, Record({"logits": x}))
 
 

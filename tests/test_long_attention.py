@@ -9,7 +9,7 @@ import pytest
 import attnkit
 from attnkit import model
 from attnkit.errors import DataError
-from attnkit.record import Record
+from attnkit.record import Record, Tensor
 
 RNG = np.random.default_rng(5)
 HEADS, TOKENS, WIDTH = 4, 60, 32
@@ -19,7 +19,7 @@ PARAMS = {f"w{letter}": RNG.standard_normal((WIDTH, WIDTH)) / 6 for letter in "q
 
 
 def text() -> Record:
-    return Record({"x": X}, {"x": ("token", "model")}, {"token": WORDS})
+    return Record({"x": Tensor(X, ("token", "model"))}, {"token": WORDS})
 
 
 def bash(line: str, cwd) -> subprocess.CompletedProcess:
@@ -44,8 +44,8 @@ def test_stats_of_the_weights_beside_the_output(folder):
     np.testing.assert_allclose(found["weights.max"], weights.max(axis=-1), atol=1e-12)
     np.testing.assert_allclose(found["weights.received"], weights.sum(axis=-2), atol=1e-12)
     assert np.array_equal(found["weights.argmax"], weights.argmax(axis=-1))
-    assert found.axes["weights.entropy"] == ("head", "query")
-    assert found.axes["weights.received"] == ("head", "key")
+    assert found.tensors["weights.entropy"].axes == ("head", "query")
+    assert found.tensors["weights.received"].axes == ("head", "key")
     assert found.labels["query"] == found.labels["key"] == WORDS
     assert not {"weights", "lse"} & set(found)
     assert set(attnkit.attend(text(), weights="full")) == {"weights", "x"}
@@ -55,12 +55,12 @@ def test_rows_and_the_largest_weights_have_their_labels():
     plain = attnkit.attend(text(), heads=2, keep="weights")["weights"]
     rows = attnkit.attend(text(), heads=2, weights="rows:7,-1")
     np.testing.assert_allclose(rows["weights.rows"], plain[:, [7, 59]], atol=1e-12)
-    assert rows.axes["weights.rows"] == ("head", "row", "key")
+    assert rows.tensors["weights.rows"].axes == ("head", "row", "key")
     assert rows.labels["row"] == ["7 w7", "59 w59"]
     assert attnkit.attend(X, heads=2, weights="rows:7,-1").labels["row"] == ["7", "59"]
     top = attnkit.attend(text(), heads=2, weights="topk:3")
     np.testing.assert_allclose(top["weights.top"], -np.sort(-plain, axis=-1)[..., :3], atol=1e-12)
-    assert top.axes["weights.keys"] == ("head", "query", "rank")
+    assert top.tensors["weights.keys"].axes == ("head", "query", "rank")
     assert top["weights.keys"].dtype == np.int64
 
 
@@ -120,17 +120,17 @@ def test_joined_parts_are_what_attend_gives(folder):
     whole = attnkit.attend(text(), params=params, heads=HEADS)
     parts = []
     for start in (0, 20, 40):
-        keys = text().put({"x": X[start : start + 20]}, labels={"token": WORDS[start : start + 20]})
+        keys = text().with_tensors({"x": X[start : start + 20]}, {"token": WORDS[start : start + 20]})
         parts.append(attnkit.attend(text(), memory=keys["x"], params=params, heads=HEADS, partial=True))
-    assert parts[0].axes["x"] == ("head", "query", "head_dim")
-    assert parts[0].axes["lse"] == ("head", "query")
-    assert parts[0].axes["wo"] == ("heads", "model")
+    assert parts[0].tensors["x"].axes == ("head", "query", "head_dim")
+    assert parts[0].tensors["lse"].axes == ("head", "query")
+    assert parts[0].tensors["wo"].axes == ("heads", "model")
     twice = attnkit.merge([attnkit.merge(parts[:2]), parts[2]])
     np.testing.assert_allclose(twice["x"], attnkit.merge(parts)["x"], atol=1e-12)
     np.testing.assert_allclose(attnkit.merge([twice], join=True)["x"], whole["x"], atol=1e-12)
     joined = attnkit.merge(parts, join=True)
     np.testing.assert_allclose(joined["x"], whole["x"], atol=1e-12)
-    assert joined.axes["x"] == whole.axes["x"] and joined.labels["token"] == WORDS
+    assert joined.tensors["x"].axes == whole.tensors["x"].axes and joined.labels["token"] == WORDS
     assert not {"lse", "wo", "bo"} & set(joined)
 
 

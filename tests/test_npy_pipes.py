@@ -112,8 +112,8 @@ def test_npy_goes_on_as_npz_where_it_does_not_hold_the_record(stage, capfdbinary
     assert out.startswith(b"\x93NUMPY" if stage in NARROW else b"PK\x03\x04")
     [whole] = records(here(capfdbinary, f"{stage} a.npy -f json")[1])
     [record] = records(out)
-    assert {name: array.tolist() for name, array in record.tensors.items()} == {
-        name: array.tolist() for name, array in whole.tensors.items()
+    assert {name: array.tolist() for name, array in record.arrays().items()} == {
+        name: array.tolist() for name, array in whole.arrays().items()
     }
     assert stage in NARROW or record.history == whole.history  # with the SHA-256 of a.npy
     code, out, err = here(capfdbinary, f"run '{stage} a.npy | peek -q' -o r.npz")
@@ -189,7 +189,7 @@ def test_the_note_comes_once_a_stream():
 def test_the_environment_chooses_as_a_flag_does():
     code, out, err = bash("attnkit embed 'a b' --dim 2 | attnkit mask --causal | attnkit attend", ATTNKIT_FORMAT="npy")
     assert (code, err) == (0, "attnkit embed: note: " + NOTE.format("ids, table, labels"))
-    assert list(records(out)[0].tensors) == ["x", "mask"]
+    assert list(records(out)[0]) == ["x", "mask"]
 
 
 def test_bfloat16_in_npy_is_noted(capfdbinary):

@@ -17,6 +17,7 @@ import attnkit
 from attnkit import formats
 from attnkit.cli import history
 from attnkit.formats import Record
+from attnkit.record import Tensor
 
 ENV = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
 
@@ -413,25 +414,10 @@ def test_every_line_of_a_stream_has_a_history_of_its_own(tmp_path, monkeypatch):
 def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record = attnkit.embed("The cat sat", dim=4)
-    other = record.put(
-        {
-            "x": record["x"]
-            + np.float32(
-                [
-                    [0],
-                    [0],
-                    [
-                        0,
-                    ],
-                ]
-            )
-        },
-        {"x": ("token", "model")},
-    )
     changed = np.array(record["x"])
     changed[1, 2] += 0.5
     changed[2, 3] += 0.25
-    other = record.put({"x": changed}, {"x": ("token", "model")})
+    other = record.with_tensors({"x": Tensor(changed, ("token", "model"))})
     for name, one in (("a", record), ("b", other)):
         Path(f"{name}.npz").write_bytes(b"".join(bytes(part) for part in formats.encode(one, "npz")))
     done = subprocess.run(["attnkit", "diff", "a.npz", "b.npz"], capture_output=True, env=ENV)

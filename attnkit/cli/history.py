@@ -77,7 +77,7 @@ def history_entry(stage: "Stage", item: "Item", beside: str = "") -> dict[str, A
 def add_history(stage: "Stage", item: "Item", result: Record, beside: str = "") -> Record:
     """Return the result with its history entry; DataError where its axes or labels don't fit its shapes."""
     before = item.history if isinstance(item, Record) else []
-    return replace(result, history=[*before, history_entry(stage, item, beside)]).checked()
+    return replace(result, history=[*before, history_entry(stage, item, beside)]).check()
 
 
 def to_unicode(text: str) -> str:

@@ -124,7 +124,7 @@ def select_content(records: Sequence[Record], name: str, file: str, load: Load) 
     if name and load == "tensors":
         raise UsageError(f"takes the whole file, not its tensor {name!r} alone", file)
     if load == "tensors":
-        return records[0].tensors
+        return records[0].arrays()
     if load in ("attended", "memory"):
         return load_attended(records[0], name or find_memory_name(records[0], load), file)
     if load == "ids":
@@ -207,7 +207,9 @@ def parse_words(text: str, name: str) -> list[str]:
 
 
 def array_to_record(value: Any, name: str) -> Record:
-    """Convert an array, a number or a list of numbers to a record with x; UsageError for anything else."""
+    """Convert a tensor, an array, a number or a list of numbers to a record with x; UsageError for anything else."""
+    if isinstance(value, Tensor):
+        return check_numbers(Record({"x": value}), name)
     try:
         array = np.asarray(value)
     except ValueError:  # lists of unlike lengths
@@ -217,7 +219,7 @@ def array_to_record(value: Any, name: str) -> Record:
 
 def check_numbers(record: Record, name: str = "") -> Record:
     """Check that the tensors of a record are arrays of numbers; UsageError names the flag, else the tensor."""
-    for tensor, array in record.tensors.items():
+    for tensor, array in record.arrays().items():
         if not isinstance(array, np.ndarray | np.generic):
             raise UsageError(f"expected an array, got {type(array).__name__}", name or tensor)
         if array.dtype.kind not in "fiubV":
@@ -247,7 +249,7 @@ def check_operand(value: Any, load: str, flag: str) -> Any:
         return value["x"] if load == "image" else check_numbers(value, flag)
     fits, expected = CONTENTS[load]
     if load == "tensors" and isinstance(value, Record):
-        return value.tensors
+        return value.arrays()
     if not fits(value):
         raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
     return value

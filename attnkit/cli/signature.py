@@ -52,7 +52,7 @@ import numpy as np
 from attnkit import formats as formats
 from attnkit import model as model
 from attnkit.checkpoints import Checkpoint
-from attnkit.record import Record as Record
+from attnkit.record import Record as Record, Tensor as Tensor
 from attnkit.tokenizers import Tokenizer
 
 __version__: str
@@ -60,7 +60,7 @@ TOOLS: tuple[str, ...]
 
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
-TensorLike = Record | Array | np.generic | float | Sequence[Any] | Path
+TensorLike = Record | Tensor | Array | np.generic | float | Sequence[Any] | Path
 DType = Literal[
     %DTYPES%
 ]

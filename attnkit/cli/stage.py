@@ -18,7 +18,7 @@ from attnkit.cli.output_format import DISPLAY_FORMATS, default_format, requested
 from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, NotFiniteError, UsageError, flag_name
 from attnkit.inference import callbacks
 from attnkit.inference.operands import load_attended, select_tensor
-from attnkit.record import Array, Record, Tensor, join_names
+from attnkit.record import Array, Record, join_names
 
 if TYPE_CHECKING:
     from attnkit.cli.tool import Tool
@@ -130,7 +130,7 @@ class Stage:
         if self.tool.check_finite(self.parameters):
             self._check_range(item, result)
         if only:
-            result = result.only(only)
+            result = result.select(only)
         if derive := self.tool.derived(self):
             derived = derive(result)
             if not isinstance(derived, Record):
@@ -211,7 +211,7 @@ class Stage:
     def _mark_own(self, item: Item, result: Record) -> Record:
         """Return the result with the names of its own tensors beside x: made by this tool, or named by a flag."""
         first = item[0] if isinstance(item, list) and item else item
-        before = first.tensors if isinstance(first, Record) else {}
+        before = first.arrays() if isinstance(first, Record) else {}
         own = [name for name in result if name != "x"]
         if not (self.common.get("only") or self.parameters.get("name")):
             adds = self.tool.adds(self.parameters)
@@ -269,7 +269,7 @@ class Stage:
         """Return the record of FILE, or of FILE:NAME."""
         if not name:
             return record
-        return record.only([name]) if self.tool.keep_names else select_tensor(record, name, path)
+        return record.select([name]) if self.tool.keep_names else select_tensor(record, name, path)
 
     def _values(self, item: Item) -> dict[str, Any]:
         """Return the values that the function is called with: contents in place of the names of files."""
@@ -354,4 +354,5 @@ def require_record(item: Result) -> Record:
 
 def cast_x(record: Record, dtype: str) -> Record:
     """Return the record with x in another dtype."""
-    return record.with_tensors({"x": Tensor(formats.cast_array(record["x"], dtype), record.axes_of("x"))})
+    x = record.tensors["x"]
+    return record.with_tensors({"x": replace(x, array=formats.cast_array(x.array, dtype), axes=x.axis_names())})

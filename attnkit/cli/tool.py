@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -25,7 +25,7 @@ from attnkit.cli.stage import (
     read_records,
 )
 from attnkit.errors import UsageError, suggest
-from attnkit.record import Record
+from attnkit.record import Record, Tensor
 
 INPUT, PARTS = "[INPUT]", "[PART]..."  # the input of a tool: one file or pipe, or several
 Parameters = Mapping[str, Any]  # the values of a tool's parameters, by name
@@ -53,6 +53,7 @@ class Tool:
     keep_names      whether the only tensor of an input keeps its own name, and is not called x
     derived         (stage) -> the function that makes another result of its result, by flags of `extra`, or None
     plain_text      (record, stage) -> whether its view is text, without an empty line before the next record
+    computes_x_last whether the tensors that it adds are steps before x, and are shown before it
     adds            (parameters) -> whether the tensors it adds beside x were requested, so that no format may lose them
     """
 
@@ -75,6 +76,7 @@ class Tool:
     keep_names: bool = False
     derived: Callable[[Stage], Callable[[Record], Result] | None] = lambda stage: None
     plain_text: Callable[[Record, Stage], bool] = lambda record, stage: False
+    computes_x_last: bool = False
     adds: Callable[[Parameters], bool] = lambda parameters: True
 
     @functools.cached_property
@@ -134,8 +136,8 @@ class Tool:
         if isinstance(item, str | list) and self.operand != INPUT and all(isinstance(text, str) for text in item):
             return (item,) if isinstance(item, str) else tuple(item)
         if isinstance(item, Record):
-            item = replace(operands.check_numbers(item), formulas={}, required=())
-        elif isinstance(item, np.ndarray | np.generic | int | float) or is_list:
+            item = operands.check_numbers(item).without_formulas()
+        elif isinstance(item, Tensor | np.ndarray | np.generic | int | float) or is_list:
             item = operands.array_to_record(item, "x")
         elif not isinstance(item, str | list | tuple | None):
             raise UsageError(f"expected a record, an array or text, got {type(item).__name__}", "x")

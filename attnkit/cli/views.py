@@ -13,7 +13,7 @@ from attnkit.cli.output_format import DISPLAY_FORMATS, default_format
 from attnkit.cli.stage import Stage
 from attnkit.errors import UsageError, flag_name
 from attnkit.inference.operands import CheckpointRecord
-from attnkit.record import Labels, Record
+from attnkit.record import Labels, Record, Tensor
 
 VIEW_FLAGS = {
     "heatmap": options.switch("a heat map, one map for each leading index"),
@@ -28,8 +28,11 @@ MANY = 8  # most tensors, without an x, that are shown one by one: those of a la
 
 def render_tables(record: Record, call: Stage, style: display.Style) -> str:
     """Draw a table of each tensor that the tool computed, or of x where it computed none."""
-    names = [name for name in record.formulas if name in record] or [name for name in ["x"] if name in record]
-    return "\n\n".join(render_tensor(record, name, style) for name in names or record)
+    computed = [name for name, one in record.tensors.items() if one.formula]
+    if call.tool.computes_x_last:
+        computed.sort(key=lambda name: name == "x")
+    names = computed or (["x"] if "x" in record else record)
+    return "\n\n".join(render_tensor(record, name, style) for name in names)
 
 
 def render_tensor(
@@ -40,7 +43,7 @@ def render_tensor(
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
     title = f"{name}[{part}]" if part else name
     mask = unmasked_cells(record, name)
-    return draw(display.TensorView(title, array, axes, labels, style, record.tensor(name).formula, mask))
+    return draw(display.TensorView(title, array, axes, labels, style, record.tensors[name].formula, mask))
 
 
 def unmasked_cells(record: Record, name: str) -> Any:
@@ -52,7 +55,7 @@ def unmasked_cells(record: Record, name: str) -> Any:
     if kind not in ("masked", "weights") or "query" not in record.axes_of(name):
         return None
     if kind == "weights" and record[name].dtype == np.float16:  # where a small weight is zero too
-        masked = record.tensors.get(f"{layer}.masked" if layer else "masked")
+        masked = record.get(f"{layer}.masked" if layer else "masked")
         return None if masked is None or masked.shape != record[name].shape else masked != -np.inf
     return record[name] != (-np.inf if kind == "masked" else 0)
 
@@ -88,13 +91,13 @@ def statistics_record(record: Record) -> Record:
     >>> record["mean"], record["zeros"], record.labels
     (array([2.]), array([0]), {'name': ['x']})
     """
-    figures = [display.compute_statistics(array) for array in record.tensors.values()]
+    figures = [display.compute_statistics(array) for array in record.arrays().values()]
     values = np.array([numbers or [np.nan] * 4 for numbers, _ in figures], np.float64).reshape(-1, 4)
     counts = np.array([numbers for _, numbers in figures], np.int64).reshape(-1, 3)
     columns = [*values.T, *counts.T]
     names = ("min", "max", "mean", "std", "zeros", "nan", "inf")
-    tensors = {name: column.copy() for name, column in zip(names, columns, strict=True)}
-    return Record(tensors, dict.fromkeys(names, ("name",)), {"name": list(record.tensors)}, record.history)
+    tensors = {name: Tensor(column.copy(), ("name",)) for name, column in zip(names, columns, strict=True)}
+    return Record(tensors, {"name": list(record)}, record.history)
 
 
 def describe_json(record: Record) -> str:
@@ -104,8 +107,8 @@ def describe_json(record: Record) -> str:
     '{"tensors":{"x":{"dtype":"float64","shape":[2,3],"axes":["token","model"]}}}'
     """
     facts = {
-        name: {"dtype": array.dtype.name, "shape": array.shape, "axes": record.axes_of(name)}
-        for name, array in record.tensors.items()
+        name: {"dtype": one.array.dtype.name, "shape": one.shape, "axes": one.axis_names()}
+        for name, one in record.tensors.items()
     }
     return json.dumps({"tensors": facts}, ensure_ascii=False, separators=(",", ":"))
 
@@ -114,11 +117,11 @@ def render(record: Record, call: Stage, style: display.Style) -> str:
     """Draw a record in the requested view."""
     view = requested_view(call)
     if "stats" in view:
-        return display.statistics_table(record.tensors, style)
+        return display.statistics_table(record.arrays(), style)
     if "list" in view:
         return list_tensors(record, style)
     chosen = view_flag(call, "name")
-    names = ("x",) if "x" in record and not chosen else tuple(record.tensors)
+    names = ("x",) if "x" in record and not chosen else tuple(record)
     part = (view_flag(call, "slice") or "").replace(" ", "")
     if not (view or chosen or part) and len(names) > MANY:
         return list_tensors(record, style, last=name_hint(record, call))
@@ -126,7 +129,7 @@ def render(record: Record, call: Stage, style: display.Style) -> str:
         draw = display.heatmap if "heatmap" in view else display.heatmap_grid
         return "\n\n".join(render_tensor(record, name, style, draw, part) for name in names)
     tables = [render_tensor(record, name, style, part=part) for name in names]
-    if len(record.tensors) > len(names):
+    if len(record) > len(names):
         tables.append(list_tensors(record, style))
     return "\n\n".join(tables)
 
@@ -145,9 +148,8 @@ def name_hint(record: Record, call: Stage) -> str:
 
 def list_tensors(record: Record, style: display.Style, last: str = "") -> str:
     """List every tensor of a record in a line; with a last line also its extremes."""
-    return display.tensor_list(
-        {name: (record[name], record.axes_of(name)) for name in record.tensors}, style, footer=last
-    )
+    tensors = {name: (one.array, one.axis_names()) for name, one in record.tensors.items()}
+    return display.tensor_list(tensors, style, footer=last)
 
 
 def check_slice(text: str) -> str:
@@ -182,9 +184,9 @@ def select(record: Record, names: tuple[str, ...], part: str) -> Record:
     if part:
         if len(names) > 1:
             raise UsageError("one tensor is sliced at a time", "--slice")
-        [name] = names or (["x"] if len(record) > 1 else record.tensors) or ["x"]
+        [name] = names or (["x"] if len(record) > 1 else record) or ["x"]
         return slice_tensor(record, name, parse_slice(part))
-    return record.only(names) if names else record
+    return record.select(names) if names else record
 
 
 def slice_tensor(record: Record, name: str, index: tuple[Any, ...]) -> Record:
@@ -204,7 +206,7 @@ def slice_tensor(record: Record, name: str, index: tuple[Any, ...]) -> Record:
         if axis_labels is not None and not isinstance(at, int):
             labels[axes[dimension]] = slice_labels(axis_labels, axes, whole, at)
     remaining = tuple(axis for axis, at in zip(axes, whole, strict=True) if not isinstance(at, int))
-    return Record({name: tensor[whole]}, {name: remaining}, labels, record.history)
+    return Record({name: Tensor(tensor[whole], remaining)}, labels, record.history)
 
 
 def slice_labels(labels: Labels, axes: tuple[str, ...], index: tuple[Any, ...], at: Any) -> Labels:

@@ -38,6 +38,7 @@ def needs_no_record(flags: Mapping[str, Any]) -> bool:
     requires=[("layer", "model"), ("past_key", "past_value"), ("past_value", "past_key")],
     needs_no_input=needs_no_record,
     table_on_stderr=lambda flags: bool(flags["steps"]),
+    computes_x_last=True,
     check_finite=lambda flags: flags["emit"] != "masked",  # where -inf is no accident
 )
 def attend(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from attnkit.cli import options
 from attnkit.cli.stage import Records, Stage, cast_x
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError, escaped
-from attnkit.record import Array, Record, join_names, row_labels, shared_labels
+from attnkit.record import Array, Record, Tensor, join_names, row_labels, shared_labels
 
 FIGURES = ("differing", "max_abs", "max_rel", "cosine")
 STAGE = re.compile(
@@ -27,6 +27,52 @@ class Pair:
     a: Record
     b: Record
     traces: bool = False
+
+    def names(self) -> list[str]:
+        """Return the names to compare, in order: of traces those of both, else those of either."""
+        if self.traces:
+            return [name for name in self.a if name in self.b]
+        return [*self.a, *(name for name in self.b if name not in self.a)]
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of two tensors: its place by axes and labels, both numbers, and how much they differ."""
+
+    place: str
+    a: Any
+    b: Any
+    absolute: float
+    relative: float
+
+    def __str__(self) -> str:
+        return f"{self.place} {format_pair(self.a, self.b)}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the tensors of one name differ.
+
+    differing  how many numbers differ: all of them where the tensors cannot be compared number by number
+    problem    why they cannot, "" where they can
+    elements   the first that differs, and those with the largest absolute and the largest relative difference
+    """
+
+    name: str
+    differing: int
+    max_abs: float = np.nan
+    max_rel: float = np.nan
+    cosine: float = np.nan
+    problem: str = ""
+    elements: tuple[Element, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class DiffReport(Record):
+    """The figures of tensors compared, vectors over their names, with the comparisons that they are of."""
+
+    pair: Pair = field(kw_only=True, compare=False)
+    comparisons: tuple[Comparison, ...] = field(kw_only=True, compare=False)
 
 
 def read_pairs(call: Stage, upstream: Records | None) -> Records:
@@ -54,7 +100,7 @@ def pair_records(call: Stage) -> Iterator[Pair]:
         a, b = a or Record({}), b or Record({})
         if dtype:
             a, b = (cast_x(record, dtype) if "x" in record else record for record in (a, b))
-        yield Pair(a.only(only), b.only(only)) if only else Pair(a, b, are_traces(a, b))
+        yield Pair(a.select(only), b.select(only)) if only else Pair(a, b, are_traces(a, b))
 
 
 def are_traces(a: Record, b: Record) -> bool:
@@ -65,7 +111,7 @@ def are_traces(a: Record, b: Record) -> bool:
 @tool(
     operand="A B",
     reader=read_pairs,
-    view=lambda record, call, look: render_verdicts(record),
+    view=lambda report, call, look: render_report(report),
     status=lambda record, call: int(record["differing"].any()),
     check_finite=lambda parameters: False,
     shows_table=True,
@@ -75,7 +121,7 @@ def diff(
     *,
     rtol: Annotated[float, options.number("relative difference to tolerate", least=0)] = 0.0,
     atol: Annotated[float, options.number("absolute difference to tolerate", least=0)] = 0.0,
-) -> Record:
+) -> DiffReport:
     """Compare two tensors, records or traces: exit code 0 when they are the same, 1 when they differ.
 
     Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. For every tensor:
@@ -90,67 +136,31 @@ def diff(
     """
     if not isinstance(pair, Pair):
         raise UsageError(f"takes a Pair of records, not {type(pair).__name__}")
-    a, b = pair.a, pair.b
-    if pair.traces:
-        return compare_traces(a, b, rtol, atol)
-    names = [*a.tensors, *(name for name in b.tensors if name not in a.tensors)]
-    rows = {name: compare_tensors(a, b, name, rtol, atol) for name in names}
-    return make_report(rows, {name: row["verdict"] for name, row in rows.items()})
-
-
-def compare_traces(a: Record, b: Record, rtol: float, atol: float) -> Record:
-    """Compare the stages of both traces up to the first that differs; summarize the others."""
-    shared = [name for name in a if name in b]
-    rows: dict[str, dict[str, Any]] = {}
-    for name in shared:
-        rows[name] = compare_tensors(a, b, name, rtol, atol)
-        if rows[name]["differing"]:
+    comparisons = []
+    for name in pair.names():
+        comparisons.append(compare_tensors(pair.a, pair.b, name, rtol, atol))
+        if pair.traces and comparisons[-1].differing:
             break
-    verdicts = summarize_equal(rows, len(shared))
-    verdicts |= {name: row["verdict"] for name, row in rows.items() if row["differing"]}
-    if later := len(shared) - len(rows):
-        verdicts[f"{count_stages(later, 'later ')} not compared; --only NAME compares one"] = ""
-    for side, record, other in (("A", a, b), ("B", b, a)):
-        if alone := [name for name in record if name not in other]:
-            verdicts[f"only in {side}"] = join_names(alone)
-    return make_report(rows, verdicts)
+    return make_report(pair, tuple(comparisons))
 
 
-def summarize_equal(rows: dict[str, dict[str, Any]], count: int) -> dict[str, str]:
-    """Return the verdict on the stages that are the same, among this many of both traces; none where there are none."""
-    same = [name for name, row in rows.items() if not row["differing"]]
-    if not same:
-        return {}
-    largest = max(rows[name]["max_abs"] for name in same)
-    within = f", largest difference {largest:.3g}" if largest else ""
-    extent = "all the same" if len(same) == count else f"the same up to {same[-1]}"
-    return {f"{extent} ({count_stages(len(same))}{within})": ""}
+def make_report(pair: Pair, comparisons: tuple[Comparison, ...]) -> DiffReport:
+    """Return the figures of every tensor compared as a record, with what is written of them."""
+    tensors = {}
+    for figure in FIGURES:
+        column = np.array([getattr(one, figure) for one in comparisons], dtype=np.float64)
+        tensors[figure] = Tensor(column.astype(np.int64) if figure == "differing" else column, ("tensor",))
+    return DiffReport(tensors, {"tensor": [one.name for one in comparisons]}, pair=pair, comparisons=comparisons)
 
 
-def count_stages(number: int, kind: str = "") -> str:
-    """Return a number of stages in words.
-
-    >>> count_stages(1), count_stages(2, "later ")
-    ('1 stage', '2 later stages')
-    """
-    return f"{number} {kind}stage{'s' * (number != 1)}"
-
-
-def make_report(rows: dict[str, dict[str, Any]], verdicts: dict[str, str]) -> Record:
-    """Return the record of the figures of every tensor compared, with the verdicts as its formulas."""
-    figures = {figure: np.array([row[figure] for row in rows.values()], dtype=np.float64) for figure in FIGURES}
-    figures["differing"] = figures["differing"].astype(np.int64)
-    return Record(figures, dict.fromkeys(FIGURES, ("tensor",)), {"tensor": list(rows)}, formulas=verdicts)
-
-
-def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -> dict[str, Any]:
-    """Compare the tensors of one name: return their figures, and a verdict in a sentence."""
+def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -> Comparison:
+    """Compare the tensors of one name number by number, as far as both records have them in one shape."""
     if name not in a or name not in b:
-        size = (a if name in a else b)[name].size
-        return report_incomparable(size, f"only in {'A' if name in a else 'B'}")
+        side, x = ("A", a[name]) if name in a else ("B", b[name])
+        return Comparison(name, max(x.size, 1), problem=f"only in {side}")
     x, y = a[name], b[name]
     if x.shape != y.shape:
-        return report_incomparable(max(x.size, y.size), f"shape {x.shape} in A, {y.shape} in B")
+        return Comparison(name, max(x.size, y.size, 1), problem=f"shape {x.shape} in A, {y.shape} in B")
     is_integer = x.dtype.kind in "iu" and y.dtype.kind in "iu"  # a long double holds every 64-bit integer
     wide: Any = np.longdouble if is_integer else np.float64
     left, right = (array.astype(wide).ravel() for array in (x, y))
@@ -161,13 +171,28 @@ def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -
         near = (absolute <= atol + rtol * np.abs(right)) & np.isfinite(left) & np.isfinite(right)
         cosine = 1.0 if equal.all() else cosine_similarity(left, right)
     differing = ~equal & ~(near if rtol or atol else False)
-    figures = {
-        "differing": int(differing.sum()),
-        "max_abs": float(absolute.max(initial=0)),
-        "max_rel": float(relative.max(initial=0)),
-        "cosine": cosine,
-    }
-    return figures | {"verdict": describe_difference(a, b, name, absolute, relative, differing, figures)}
+    return Comparison(
+        name, int(differing.sum()), float(absolute.max(initial=0)), float(relative.max(initial=0)), cosine,
+        elements=find_elements(a, b, name, absolute, relative, differing) if differing.any() else (),
+    )  # fmt: skip
+
+
+def find_elements(
+    a: Record, b: Record, name: str, absolute: Array, relative: Array, differing: Array
+) -> tuple[Element, Element, Element]:
+    """Return the first element that differs, and those with the largest absolute and the largest relative difference.
+
+    absolute, relative  differences of two tensors (N); differing (N) whether they are outside the tolerance
+    """
+    x, y = a[name], b[name]
+
+    def element(rank: Array) -> Element:
+        at = int(np.argmax(rank))
+        index = tuple(int(i) for i in np.unravel_index(at, x.shape))
+        return Element(format_element(a, name, index), x[index], y[index], float(absolute[at]), float(relative[at]))
+
+    worst, worst_relative = (element(rank_differences(ranked, differing)) for ranked in (absolute, relative))
+    return element(differing), worst, worst_relative
 
 
 def cosine_similarity(left: Array, right: Array) -> float:
@@ -181,37 +206,6 @@ def cosine_similarity(left: Array, right: Array) -> float:
     scaled = [x / max(np.abs(x).max(initial=0), np.finfo(x.dtype).tiny) for x in (left, right)]
     norms = np.linalg.norm(scaled[0]) * np.linalg.norm(scaled[1])
     return float(np.clip(scaled[0] @ scaled[1] / norms, -1, 1)) if norms else 0.0
-
-
-def report_incomparable(size: int, verdict: str) -> dict[str, Any]:
-    """Return the figures of tensors that cannot be compared number by number: all numbers differ."""
-    return {"differing": max(size, 1), "max_abs": np.nan, "max_rel": np.nan, "cosine": np.nan, "verdict": verdict}
-
-
-def describe_difference(
-    a: Record, b: Record, name: str, absolute: Array, relative: Array, differing: Array, figures: dict[str, Any]
-) -> str:
-    """Return the verdict on one tensor in a line."""
-    x, y = a[name], b[name]
-    kinds = f"shape {x.shape}" + (f", {x.dtype} and {y.dtype}" if x.dtype != y.dtype else f", {x.dtype}")
-    if not figures["differing"]:
-        within = f", largest difference {figures['max_abs']:.3g}" if figures["max_abs"] else ""
-        return f"the same ({kinds}{within})"
-
-    def at(index: int) -> str:
-        where = tuple(int(i) for i in np.unravel_index(index, x.shape))
-        return f"{format_element(a, name, where)} {format_pair(x[where], y[where])}"
-
-    ranked = (differing, rank_differences(absolute, differing), rank_differences(relative, differing))
-    first, worst, worst_relative = (int(np.argmax(array)) for array in ranked)
-    elsewhere = (
-        "" if worst_relative == worst else f"; worst relative at {at(worst_relative)}: {relative[worst_relative]:.3g}"
-    )
-    return (
-        f"{figures['differing']} of {x.size} differ ({kinds}), first at {at(first)}; "
-        f"worst at {at(worst)}: {absolute[worst]:.3g} absolute, {relative[worst]:.3g} relative{elsewhere}; "
-        f"cosine {figures['cosine']:.9g}"
-    )
 
 
 def rank_differences(differences: Array, differing: Array) -> Array:
@@ -243,7 +237,63 @@ def format_element(record: Record, name: str, index: tuple[int, ...]) -> str:
     return f"[{', '.join(parts)}]"
 
 
-def render_verdicts(record: Record) -> str:
-    """Render the verdicts of a comparison, a line each."""
-    lines = [f"{name}: {sentence}" if sentence else name for name, sentence in record.formulas.items()]
+def render_report(report: DiffReport) -> str:
+    """Write a comparison as text: a line for each tensor; of traces one for all stages that are the same."""
+    comparisons = report.comparisons
+    lines = [
+        f"{one.name}: {describe(report.pair, one)}" for one in comparisons if one.differing or not report.pair.traces
+    ]
+    if report.pair.traces:
+        lines = [*summarize_equal(report), *lines, *describe_rest(report)]
     return "\n".join(escaped(line) for line in lines)
+
+
+def describe(pair: Pair, comparison: Comparison) -> str:
+    """Describe how two tensors differ, in one line."""
+    if comparison.problem:
+        return comparison.problem
+    x, y = pair.a[comparison.name], pair.b[comparison.name]
+    kinds = f"shape {x.shape}" + (f", {x.dtype} and {y.dtype}" if x.dtype != y.dtype else f", {x.dtype}")
+    if not comparison.elements:
+        within = f", largest difference {comparison.max_abs:.3g}" if comparison.max_abs else ""
+        return f"the same ({kinds}{within})"
+    first, worst, worst_relative = comparison.elements
+    elsewhere = f"; worst relative at {worst_relative}: {worst_relative.relative:.3g}" * (
+        worst_relative.place != worst.place
+    )
+    return (
+        f"{comparison.differing} of {x.size} differ ({kinds}), first at {first}; "
+        f"worst at {worst}: {worst.absolute:.3g} absolute, {worst.relative:.3g} relative{elsewhere}; "
+        f"cosine {comparison.cosine:.9g}"
+    )
+
+
+def summarize_equal(report: DiffReport) -> list[str]:
+    """Return the line on the stages that are the same in both traces; none where there are none."""
+    same = [one for one in report.comparisons if not one.differing]
+    if not same:
+        return []
+    largest = max(one.max_abs for one in same)
+    within = f", largest difference {largest:.3g}" if largest else ""
+    extent = "all the same" if len(same) == len(report.pair.names()) else f"the same up to {same[-1].name}"
+    return [f"{extent} ({count_stages(len(same))}{within})"]
+
+
+def describe_rest(report: DiffReport) -> list[str]:
+    """Return the lines on the stages of traces that were not compared: the later ones, and those of one trace alone."""
+    a, b = report.pair.a, report.pair.b
+    later = len(report.pair.names()) - len(report.comparisons)
+    lines = [f"{count_stages(later, 'later ')} not compared; --only NAME compares one"] * bool(later)
+    for side, record, other in (("A", a, b), ("B", b, a)):
+        alone = [name for name in record if name not in other]
+        lines += [f"only in {side}: {join_names(alone)}"] * bool(alone)
+    return lines
+
+
+def count_stages(number: int, kind: str = "") -> str:
+    """Return a number of stages in words.
+
+    >>> count_stages(1), count_stages(2, "later ")
+    ('1 stage', '2 later stages')
+    """
+    return f"{number} {kind}stage{'s' * (number != 1)}"

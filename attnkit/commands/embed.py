@@ -86,7 +86,7 @@ def embed(
         matrix = make_random_vectors(inputs.vocabulary, dim, seed)
     x = make_vectors(inputs, matrix, scale)
     labels = {"vocab": inputs.vocabulary} if len(inputs.vocabulary) == inputs.size else {}
-    record = Record({}).with_tensors({"x": x}).joined(inputs.record()).with_tensors({}, labels)
+    record = Record({}).with_tensors({"x": x}).merge(inputs.record()).with_tensors({}, labels)
     return record if matrix is None else record.with_tensors({"table": Tensor(matrix, ("vocab", "model"))})
 
 
@@ -119,7 +119,7 @@ def embed_with_model(
     tensors = {"x": Tensor(x, ("batch", "token", "model")[3 - x.ndim :], formula=formula)}
     if context.grid:
         tensors["grid"] = Tensor(np.array(context.grid))
-    return Record({}).with_tensors(tensors).joined(base)
+    return Record({}).with_tensors(tensors).merge(base)
 
 
 def make_random_vectors(vocabulary: list[str], dim: int, seed: int) -> Array:

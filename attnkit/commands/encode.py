@@ -90,7 +90,7 @@ def encode(
     steps = select_steps(config, stack, first, last)
     detail = weights or "full"
     tracer = Tracer(trace_only or ("*",) if trace else (), patch, ablate, detail, head_counts(config, steps))
-    layers.warn_empty_mask_rows(base.tensors.get("mask"))
+    layers.warn_empty_mask_rows(base.get("mask"))
     context = layers.context_from(base, hook=tracer.visit, weights=detail, dtype=dtype)
     x = model.run(core, steps, inputs, context)
     is_whole = last == config.stack(stack).layers
@@ -195,8 +195,7 @@ def make_states(config: model.Config, base: Record, x: Array, stack: str, is_who
     """Return the record of hidden states x, (B, T, D), also as `memory` where the model has a decoder."""
     axes = ("batch", "token", "model")[3 - x.ndim :]
     states = Tensor(x, axes, formula=f"hidden states of the {stack}")
-    record = Record({}).with_tensors({"x": states})
-    record = record.joined(base.with_tensors({"x": Tensor(x, axes)}) if "x" in base else base)
+    record = Record({"x": states}).merge(base).with_tensors({"x": states})
     if not (is_whole and config.encoder and config.decoder):
         return record
     memory_axes = tuple("source" if axis == "token" else axis for axis in axes)
@@ -209,7 +208,7 @@ def make_states(config: model.Config, base: Record, x: Array, stack: str, is_who
 
 def make_pooled(core: model.Model, base: Record, x: Array, pool: str, normalize: bool, tracer: Tracer) -> Record:
     """Pool hidden states to one vector a text, x (B, T, D) -> (B, D), in a record without the mask of the tokens."""
-    mask = base.tensors.get("mask")
+    mask = base.get("mask")
     is_padding = mask is not None and mask.shape == (*x.shape[:-2], 1, x.shape[-2])
     real = mask[:, 0] if mask is not None and is_padding else np.ones(x.shape[:-1], bool)
     if x.ndim == 3:  # the first token of a row that is padded on the left is not its first vector
@@ -226,8 +225,8 @@ def make_pooled(core: model.Model, base: Record, x: Array, pool: str, normalize:
     if normalize:
         vectors, formula = model.l2_normalize(vectors), f"{formula}, to length 1"
     pooled = Tensor(vectors, ("batch", "model")[2 - vectors.ndim :], formula=formula)
-    rest = base.only([name for name in base if name not in ("x", "mask")])
-    return Record({}).with_tensors({"x": pooled}).joined(rest)
+    rest = base.select([name for name in base if name not in ("x", "mask")])
+    return Record({"x": pooled}).merge(rest)
 
 
 def order_tokens_first(real: Array) -> Array:

@@ -23,6 +23,7 @@ ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hol
     requires=[("layer", "model")],
     record_defaults=lambda flags: {"seed": flags["seed"]} if flags["hidden"] is not None else {},
     table_on_stderr=lambda flags: bool(flags["steps"]),
+    computes_x_last=True,
 )
 def ffn(
     record: Record,
@@ -77,7 +78,7 @@ def ffn(
 def earlier_intermediates(record: Record) -> list[str]:
     """Return the names of the intermediates that an earlier ffn left in a record, by their names and axes."""
     names = [name for name in INTERMEDIATES if name in record]
-    return [name for name in names if (record.tensor(name).axes or ())[-1:] == ("hidden",)]
+    return [name for name in names if (record.tensors[name].axes or ())[-1:] == ("hidden",)]
 
 
 def ffn_formulas(weights: Mapping[str, Array], activation: str) -> dict[str, str]:

@@ -25,7 +25,7 @@ from attnkit.formats.atomic import Sink, open_sink, write_all, write_together
 from attnkit.formats.dtypes import cast_array, first_non_finite, physical_memory, to_contiguous, unsupported_dtype
 from attnkit.formats.mapped import release_pages
 from attnkit.formats.streams import Buffer, Source, name_errors, open_source, regular_files_only
-from attnkit.record import Record
+from attnkit.record import Record, Tensor
 
 __all__ = [
     "FORMATS",
@@ -147,9 +147,8 @@ def round_trip(record: Record, format: str, bfloat16: bool = False) -> Record:
             raise unsupported_dtype("<V2", "; if it is bfloat16: --dtype bfloat16")
         return Record({"x": array})
     as_read = _module("json").normalize_nan if format == "json" else to_contiguous
-    tensors = {name: as_read(array) for name, array in record.tensors.items()}
-    axes = {name: tuple(names) for name, names in record.axes.items() if name in tensors}
-    return _lone_as_x(Record(tensors, axes, record.labels, record.history))
+    tensors = {name: Tensor(as_read(one.array), one.axes) for name, one in record.tensors.items()}
+    return _lone_as_x(Record(tensors, record.labels, record.history))
 
 
 def suffix_format(path: str) -> str | None:
@@ -167,11 +166,10 @@ def _module(format: str) -> Any:
 
 def _lone_as_x(record: Record) -> Record:
     """Return the record with its only tensor renamed to `x`, so that a file of one array is an input by any name."""
-    if len(record.tensors) != 1 or "x" in record:
+    if len(record) != 1 or "x" in record:
         return record
-    [(name, array)] = record.tensors.items()
-    axes = {"x": record.axes[name]} if name in record.axes else {}
-    return replace(record, tensors={"x": array}, axes=axes)
+    [tensor] = record.tensors.values()
+    return replace(record, tensors={"x": tensor})
 
 
 def _sniff(source: Source) -> str:

@@ -22,7 +22,7 @@ from attnkit.formats.json_numbers import Elements, format_array, parse_any, pars
 from attnkit.formats.json_parser import DEPTH_LIMIT, JSONParser
 from attnkit.formats.metadata import check_axis_names, check_history, check_keys, check_labels, dumps
 from attnkit.formats.streams import Buffer, Source, name_errors, prefix_errors
-from attnkit.record import Array, Record
+from attnkit.record import Array, Record, Tensor
 
 RECORD_KEYS = ("tensors", "labels", "history")
 TENSOR_KEYS = ("dtype", "shape", "axes", "data")
@@ -57,7 +57,7 @@ def encode(record: Record, indent: bool = False) -> list[Buffer]:
     >>> b"".join(encode(Record({"x": np.array([0.1, np.inf], np.float32)})))
     b'{"tensors":{"x":{"dtype":"float32","shape":[2],"data":[0.1,"Infinity"]}},"labels":{},"history":[]}\\n'
     """
-    tensors = {name: _tensor_text(record, name, indent) for name in record.tensors}
+    tensors = {name: _tensor_text(one, indent) for name, one in record.tensors.items()}
     labels = {axis: dumps(names) for axis, names in record.labels.items()}
     history = [dumps(entry) for entry in record.history]
     parts = {
@@ -83,11 +83,11 @@ def normalize_nan(array: Array) -> Array:
     return result
 
 
-def _tensor_text(record: Record, name: str, indent: bool) -> bytes:
-    array = to_contiguous(record[name])
+def _tensor_text(tensor: Tensor, indent: bool) -> bytes:
+    array = to_contiguous(tensor.array)
     parts = {"dtype": dumps(name_of(array.dtype)), "shape": dumps(array.shape)}
-    if name in record.axes:
-        parts["axes"] = dumps(record.axes[name])
+    if tensor.axes is not None:
+        parts["axes"] = dumps(tensor.axes)
     text = format_array(array)
     if indent and array.ndim > 1 and array.size:
         rows = text[1:-1].replace(b",", b", ").split(b"], [")
@@ -130,15 +130,13 @@ class _Reader(JSONParser):
             parts[key] = self._tensors() if key == "tensors" else self.value()
         if not parts.get("tensors"):
             raise DataError(f'key "tensors" is {"empty" if "tensors" in parts else "missing"}')
-        tensors = {name: array for name, (array, _) in parts["tensors"].items()}
-        axes = {name: names for name, (_, names) in parts["tensors"].items() if names is not None}
         labels, history = check_labels(parts.get("labels", {})), check_history(parts.get("history", []))
-        return Record(tensors, axes, labels, history).checked()
+        return Record(parts["tensors"], labels, history).check()
 
-    def _tensors(self) -> dict[str, tuple[Array, tuple[str, ...] | None]]:
+    def _tensors(self) -> dict[str, Tensor]:
         return {name: self._tensor(name) for name in self.members()}
 
-    def _tensor(self, name: str) -> tuple[Array, tuple[str, ...] | None]:
+    def _tensor(self, name: str) -> Tensor:
         parts: dict[str, Any] = {}
         if self.next() != "{":
             parts["data"] = self._elements()
@@ -151,7 +149,7 @@ class _Reader(JSONParser):
                 raise DataError('key "data" is missing')
             array = to_array(parts["data"], _check_dtype(parts.get("dtype", "")))
             axes = check_axis_names(parts["axes"]) if "axes" in parts else None
-            return _reshape(array, parts["shape"]) if "shape" in parts else array, axes
+            return Tensor(_reshape(array, parts["shape"]) if "shape" in parts else array, axes)
 
     def _elements(self) -> Elements:
         """Return the elements of the next nested list or scalar; regular lists are parsed by orjson."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnkit.errors import DataError
 from attnkit.formats.json_parser import JSONParser
-from attnkit.record import Labels, Record
+from attnkit.record import Labels, Record, Tensor
 
 PARTS = ("axes", "labels", "history")
 VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,64}", re.ASCII)
@@ -29,7 +29,7 @@ def dumps(value: object) -> bytes:
 
 def to_metadata(record: Record) -> dict[str, Any]:
     """Return the axes, labels and history of a record as JSON values."""
-    axes = {name: list(record.axes[name]) for name in record.tensors if name in record.axes}
+    axes = {name: list(one.axes) for name, one in record.tensors.items() if one.axes is not None}
     return {"axes": axes, "labels": record.labels, "history": record.history}
 
 
@@ -49,12 +49,10 @@ def with_metadata(record: Record, values: dict[str, Any]) -> Record:
     axes = values.get("axes", {})
     if not isinstance(axes, dict):
         raise DataError('key "axes" is not an object')
-    return Record(
-        record.tensors,
-        {name: check_axis_names(names) for name, names in axes.items()},
-        check_labels(values.get("labels", {})),
-        check_history(values.get("history", [])),
-    ).checked()
+    names_of = {name: check_axis_names(names) for name, names in axes.items()}
+    labels, history = check_labels(values.get("labels", {})), check_history(values.get("history", []))
+    tensors = {name: Tensor(record[name], names) for name, names in names_of.items()}
+    return Record({**record.tensors, **tensors}, labels, history).check()
 
 
 def check_keys(keys: Iterable[str], allowed: tuple[str, ...]) -> None:

@@ -61,8 +61,8 @@ def encode(record: Record) -> list[Buffer]:
 
 def only_tensor(record: Record) -> Array:
     """Return x of a record, or its only tensor; DataError names the tensors that must not be lost."""
-    if len(record.tensors) == 1:
-        return next(iter(record.tensors.values()))
+    if len(record) == 1:
+        return record[next(iter(record))]
     if "x" not in record:
         raise DataError(f"npy holds one tensor, and there is {join_names(record.tensors)}; -f npz, or --only NAME")
     if record.required:

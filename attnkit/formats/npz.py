@@ -23,7 +23,7 @@ def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
 
     >>> import numpy as np
     >>> r = Record({"x": np.eye(2), "ids": np.arange(2)}, labels={"token": ["a", "b"]})
-    >>> [list(again.tensors) for again in read(Source.of(b"".join(encode(r) * 2)))]
+    >>> [list(again) for again in read(Source.of(b"".join(encode(r) * 2)))]
     [['x', 'ids'], ['x', 'ids']]
     """
     with name_errors(source.name):
@@ -81,9 +81,9 @@ def encode(record: Record) -> list[Buffer]:
     b'PK\\x03\\x04'
     """
     metadata = to_metadata(record)
-    if halves := [name for name, array in record.tensors.items() if array.dtype.name == "bfloat16"]:
+    if halves := [name for name, array in record.arrays().items() if array.dtype.name == "bfloat16"]:
         metadata["bfloat16"] = halves
-    files = [(f"{name}.npy", npy.encode_array(array)) for name, array in record.tensors.items()]
+    files = [(f"{name}.npy", npy.encode_array(array)) for name, array in record.arrays().items()]
     return encode_archive([*files, (META, [dumps(metadata)])])
 
 

@@ -91,7 +91,7 @@ def encode(record: Record) -> list[Buffer]:
         raise DataError(f"a safetensors file cannot hold a tensor called {METADATA}")
     header: dict[str, Any] = {METADATA: {"attnkit": dumps(to_metadata(record)).decode()}}
     at = 0
-    arrays = [to_contiguous(array) for array in record.tensors.values()]
+    arrays = [to_contiguous(array) for array in record.arrays().values()]
     for name, array in zip(record.tensors, arrays, strict=True):
         entry = {"dtype": CODES[name_of(array.dtype)], "shape": array.shape}
         header[name] = {**entry, "data_offsets": (at, at + array.nbytes)}

@@ -177,7 +177,7 @@ def broadcast_over_heads(operand: Record | None) -> Array | None:
     """Return a mask or bias as attention broadcasts it: (batch, query, key), by name, gets an axis of heads."""
     if operand is None:
         return None
-    tensor, axes = operand["x"], operand.tensor("x").axes or ()
+    tensor, axes = operand["x"], operand.tensors["x"].axes or ()
     return tensor[:, None] if tensor.ndim == 3 and axes[:1] == ("batch",) else tensor
 
 

@@ -64,7 +64,7 @@ def pad_records(records: Sequence[Record], padding: str, layout: PadLayout | Non
         rows = [record[name].reshape(record[name].shape[len(own) - len(axes) :]) for record in records]
         along = [layout.along(axis, [row.shape[at] for row in rows]) for at, axis in enumerate(axes)]
         places |= dict(zip(axes, along, strict=True))
-        formula = records[0].formulas.get(name, "")
+        formula = records[0].tensors[name].formula
         tensors[name] = Tensor(pad_arrays(rows, along), ("batch", *axes), formula=formula)
     return Record({}).with_tensors(tensors, batch_labels(records, places, padding))
 

@@ -57,7 +57,7 @@ def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, trac
     context = layers.context_from(base, hook=tracer.visit, dtype=options.dtype)
     x = model.run(core, model.layer_plan(core.config, "encoder"), inputs, context)
     axes = ("batch", "token", "model")[3 - x.ndim :]
-    return Record({"x": x}, {"x": axes}).joined(base)
+    return Record({"x": Tensor(x, axes)}).merge(base)
 
 
 def run_decoder_stack(record: Record, options: GenerationOptions) -> Record:

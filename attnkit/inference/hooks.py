@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from attnkit import formats, model
 from attnkit.errors import DataError, UsageError, suggest
 from attnkit.inference import intermediates
-from attnkit.record import Array, Labels, Record, join_names
+from attnkit.record import Array, Labels, Record, Tensor, join_names
 
 HEADS = ".heads"  # suffix of the intermediate that holds the heads of a layer
 INTERMEDIATE_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(
@@ -75,12 +75,11 @@ class Tracer:
 
         keys  the tokens of the keys, those of a KV cache among them, where they are not `tokens`
         """
-        axes = {name: intermediate_axes(name, array.ndim) for name, array in self.saved.items()}
+        tensors = {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in self.saved.items()}
         labels: dict[str, Labels] = {}
         for names, words in ((("token", "query"), tokens), (("key",), keys or tokens), (("source",), source)):
             labels |= {name: words for name in names if words}
-        used = {axis for names in axes.values() for axis in names}
-        return Record(self.saved, axes, {name: words for name, words in labels.items() if name in used})
+        return Record(tensors, labels).select([*tensors])
 
     def _apply(self, name: str, array: Array) -> Array:
         if name in self._patches:

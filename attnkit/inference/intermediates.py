@@ -51,12 +51,13 @@ def attention_axes(name: str, keys: str) -> tuple[str, ...]:
 def intermediates_in(record: Record) -> list[str]:
     """Return the names of the intermediates of an earlier attend in a record, by their names and axes.
 
-    >>> kept = {"weights": ("head", "query", "key"), "q": ("token", "model")}
-    >>> intermediates_in(Record({"weights": np.zeros((1, 2, 2)), "q": np.zeros((2, 4))}, kept))
+    >>> from attnkit.record import Tensor
+    >>> weights = Tensor(np.zeros((1, 2, 2)), ("head", "query", "key"))
+    >>> intermediates_in(Record({"weights": weights, "q": np.zeros((2, 4))}))
     ['weights']
     """
     names = [name for name in record if name in ATTENTION_AXES]
-    axes_of = {name: record.tensor(name).axes or () for name in names}
+    axes_of = {name: record.tensors[name].axes or () for name in names}
     unbatched = {name: axes[axes[:1] == ("batch",) :] for name, axes in axes_of.items()}
     return [name for name in names if unbatched[name] in [attention_axes(name, keys) for keys in KEY_AXES]]
 
@@ -119,7 +120,8 @@ def clear_labels(
     sizes   axis -> its size in the new tensors, of what does not come from the record
     new     names of the new tensors: those of the record are replaced
 
-    >>> record = Record({"mask": np.ones((2, 2))}, {"mask": ("query", "key")}, {"query": ["a", "b"]})
+    >>> from attnkit.record import Tensor
+    >>> record = Record({"mask": Tensor(np.ones((2, 2)), ("query", "key"))}, {"query": ["a", "b"]})
     >>> cleared, labels = clear_labels(record, {"query": ["c"]}, {"query": 1}, ["x"])
     >>> cleared.labels, labels
     ({}, {})

@@ -7,7 +7,7 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import DataError, UsageError
 from attnkit.model import Array, Config, KVCache
-from attnkit.record import Labels, Record
+from attnkit.record import Labels, Record, Tensor
 
 CACHE_AXES = {"self": ("batch", "head", "key", "head_dim"), "cross": ("batch", "head", "source", "head_dim")}
 HALVES = ("key", "value")
@@ -18,19 +18,17 @@ def cache_record(cache: KVCache, ids: list[int], words: list[str] | None, source
 
     There may be one id more than keys: the last token, from which none has been predicted yet.
     """
-    tensors: dict[str, Array] = {"ids": np.array(ids, dtype=np.int64)}
-    axes: dict[str, tuple[str, ...]] = {"ids": ("token",)}
+    tensors: dict[str, Tensor | Array] = {"ids": Tensor(np.array(ids, dtype=np.int64), ("token",))}
     read = 0
     for layer, pair in cache:
         part = model.parse_layer_name(layer)[2]
         for half, array in zip(HALVES, pair, strict=True):
-            tensors[f"{layer}.{half}"] = array.reshape(-1, *array.shape[-3:])
-            axes[f"{layer}.{half}"] = CACHE_AXES[part]
+            tensors[f"{layer}.{half}"] = Tensor(array.reshape(-1, *array.shape[-3:]), CACHE_AXES[part])
         read = pair[0].shape[-2] if part == "self" else read
     labels: dict[str, Labels] = {} if words is None else {"token": words, "key": words[:read]}
     if source:
         labels["source"] = source
-    return Record(tensors, axes, labels)
+    return Record(tensors, labels)
 
 
 def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: int) -> tuple[KVCache, list[int]]:

@@ -81,14 +81,14 @@ def new_context(**fields: Any) -> "Context":
 
 def context_from(record: Record, **fields: Any) -> "Context":
     """Return the context of a run on a record: its mask, the positions of its tokens, segments and grid."""
-    mask = record.tensors.get("mask")
-    grid = record.tensors.get("grid")
+    mask = record.get("mask")
+    grid = record.get("grid")
     if grid is not None and (grid.shape != (2,) or grid.dtype.kind not in "iu"):
         raise DataError(f"grid {grid.dtype} {grid.shape}: expected two whole numbers, rows and columns of patches")
     return new_context(
         mask=mask,
         positions=padding_positions(mask),
-        segment_ids=record.tensors.get("types", record.tensors.get("token_type_ids")),
+        segment_ids=record.get("types" if "types" in record else "token_type_ids"),
         grid=None if grid is None else (int(grid[0]), int(grid[1])),
         **fields,
     )
@@ -107,8 +107,8 @@ def normalize_mask(record: Record) -> Record:
     mask (B, T), (B, 1, T) or (B, 1, 1, T), boolean or 0 and 1; a mask with an axis `query` is left unchanged.
     DataError for a mask of another number of tokens.
     """
-    mask, ids = record.tensors.get("mask"), record.tensors.get("ids", record.tensors.get("x"))
-    if mask is None or ids is None or ids.ndim < 2 or "query" in (record.tensor("mask").axes or ()):
+    mask, ids = record.get("mask"), record.get("ids" if "ids" in record else "x")
+    if mask is None or ids is None or ids.ndim < 2 or "query" in (record.tensors["mask"].axes or ()):
         return record
     batch, tokens = ids.shape[:2]
     if mask.ndim and mask.shape[-1] != tokens:
@@ -122,14 +122,14 @@ def normalize_mask(record: Record) -> Record:
 def ids_from_x(record: Record) -> Record:
     """Return the record with x renamed to `ids`, if it is the only tensor and has integers.
 
-    >>> list(ids_from_x(Record({"x": np.array([3, 1])})).tensors), list(ids_from_x(Record({"x": np.zeros(2)})).tensors)
+    >>> list(ids_from_x(Record({"x": np.array([3, 1])}))), list(ids_from_x(Record({"x": np.zeros(2)})))
     (['ids'], ['x'])
     """
     if [*record] != ["x"] or record["x"].dtype.kind not in "iu":
         return record
     ids = record["x"]
-    axes = record.tensor("x").axes or ("batch", "token")[max(0, 2 - ids.ndim) :]
-    return replace(record, tensors={"ids": ids}, axes={"ids": axes} if len(axes) == ids.ndim else {})
+    axes = record.tensors["x"].axes or ("batch", "token")[max(0, 2 - ids.ndim) :]
+    return replace(record, tensors={"ids": Tensor(ids, axes if len(axes) == ids.ndim else None)})
 
 
 def padded_ids(record: Record) -> Record:
@@ -138,7 +138,7 @@ def padded_ids(record: Record) -> Record:
     >>> [*padded_ids(Record({"x": np.zeros((2, 3), int), "mask": np.ones((2, 3), bool)}))]
     ['ids', 'mask']
     """
-    ids = record["ids"] if "ids" in record else record["x"]
+    ids = record["ids" if "ids" in record else "x"]
     mask = normalize_mask(record.with_tensors({"ids": ids})).get("mask")
     if ids.ndim != 2 or mask is None or mask.dtype != bool or mask.shape != (len(ids), 1, ids.shape[1]):
         return Record({"ids": ids}, labels=record.labels)

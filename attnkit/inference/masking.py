@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnkit.errors import AttnkitWarning
-from attnkit.record import Array, Record
+from attnkit.record import Array, Record, Tensor
 
 ONE_ROW = ("batch", "all queries", "key")
 
@@ -33,15 +33,14 @@ def attended_tensor(tensor: Record, record: Record, name: str, source: str = "",
     """Return the tensor `name` of a record, which `tensor` holds as x, with its mask as keys.
 
     >>> memory = Record({"x": np.zeros((1, 2, 4)), "mask": np.array([[[True, False]]])})
-    >>> attended_tensor(memory.only(["x"]), memory, "x").mask["x"].tolist()
+    >>> attended_tensor(memory.select(["x"]), memory, "x").mask["x"].tolist()
     [[[True, False]]]
     """
     mask = mask_of(record, name)
     square = mask is None and has_mask_for(record, name)
     return AttendedTensor(
-        tensor.tensors, tensor.axes, tensor.labels, tensor.history,
-        name=name, mask=mask, square=square, is_given=own, source=source,
-    )  # fmt: skip
+        tensor.tensors, tensor.labels, tensor.history, name=name, mask=mask, square=square, is_given=own, source=source
+    )
 
 
 def mask_of(record: Record, name: str) -> Record | None:
@@ -54,7 +53,7 @@ def mask_of(record: Record, name: str) -> Record | None:
 
 def has_mask_for(record: Record, name: str) -> bool:
     """Return whether the record's `mask` has a column for each row of this tensor."""
-    keys, mask = record[name], record.tensors.get("mask")
+    keys, mask = record[name], record.get("mask")
     if mask is None or not mask.ndim or keys.ndim < 2:
         return False
     if name == "memory" and "x" in record and not same(keys, record["x"]):
@@ -71,10 +70,10 @@ def one_row(record: Record, keys: Array) -> Record | None:
     mask_record = named(record, "mask", keys)
     mask = mask_record["x"]
     if mask.ndim < 2:
-        return replace(mask_record, tensors={"x": np.atleast_2d(mask)}, axes={})
+        return Record({"x": np.atleast_2d(mask)})
     if not mask.shape[-2] or not (mask == mask[..., :1, :]).all():
         return None
-    return replace(mask_record, tensors={"x": mask[..., :1, :]})
+    return mask_record.with_tensors({"x": replace(mask_record.tensors["x"], array=mask[..., :1, :])})
 
 
 def named(record: Record, name: str, tensor: Array) -> Record:
@@ -82,15 +81,15 @@ def named(record: Record, name: str, tensor: Array) -> Record:
 
     (B, S) and (B, 1, S) without names are those of a padded batch of B rows, as encode and decode read them.
     """
-    mask, axes = record[name], record.axes.get(name, ())
+    mask, axes = record[name], record.tensors[name].axes or ()
     batch = len(tensor) if tensor.ndim > 2 else -1
     if mask.shape == (batch, *tensor.shape[-2:-1]) and (
         axes[:1] == ("batch",) or (not axes and batch != mask.shape[1])
     ):
-        return Record({"x": mask[:, None]}, {"x": ONE_ROW})
+        return Record({"x": Tensor(mask[:, None], ONE_ROW)})
     if not axes and mask.ndim == 3 and len(mask) == batch:
         axes = ONE_ROW
-    return Record({"x": mask}, {"x": axes} if axes else {})
+    return Record({"x": Tensor(mask, axes or None)})
 
 
 def find_mask(
@@ -139,7 +138,7 @@ def find_bias(record: Record, queries: AttendedTensor | None, keys: AttendedTens
     if not hand:
         warn("the record's bias is not added: the positions are the model's", "--bias :bias")
         return None
-    return Record({"x": record["bias"]}, {"x": record.axes["bias"]} if "bias" in record.axes else {})
+    return Record({"x": record.tensors["bias"]})
 
 
 def same(one: Array, other: Array) -> bool:
@@ -151,7 +150,7 @@ def is_own(operand: AttendedTensor | None, record: Record) -> bool:
     """Return whether the rows of an operand are the tokens of the record: its x, or a tensor with as many rows."""
     if operand is None or (operand.is_given and operand.name == "x"):
         return True
-    rows = record.tensors.get("x", operand["x"]).shape[-2:-1]
+    rows = (record if "x" in record else operand)["x"].shape[-2:-1]
     return operand.is_given and operand.name != "memory" and operand["x"].shape[-2:-1] == rows
 
 
@@ -171,7 +170,7 @@ def after(mask: Record, past: int, x: Array) -> Record:
     if not past or not cells.ndim or cells.shape[-1:] != x.shape[-2:-1]:
         return mask
     past_cells = np.full((*cells.shape[:-1], past), 0 if cells.dtype.kind == "f" else 1, cells.dtype)
-    return replace(mask, tensors={"x": np.concatenate([past_cells, cells], axis=-1)})
+    return mask.with_tensors({"x": replace(mask.tensors["x"], array=np.concatenate([past_cells, cells], axis=-1))})
 
 
 def warn(problem: str, hint: str) -> None:

@@ -13,7 +13,7 @@ from attnkit.errors import DataError
 from attnkit.inference import layers
 from attnkit.inference.operands import CheckpointRecord
 from attnkit.model import Config, PositionConfig, SpecialTokens
-from attnkit.record import Record, join_names
+from attnkit.record import Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -44,11 +44,11 @@ def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequ
     if part_name:
         record = model_part(checkpoint, part_name)
     elif names:
-        record = reduce(Record.joined, (read_tensor(checkpoint, name) for name in names))
+        record = reduce(Record.merge, (read_tensor(checkpoint, name) for name in names))
     else:
-        stored = {name: checkpoint.tensor(name) for name in checkpoint.tensors()}
-        record = Record(stored, published_axes(checkpoint))
-    return CheckpointRecord(record.tensors, record.axes, checkpoint=checkpoint, whole=not (part_name or names))
+        axes_of = published_axes(checkpoint)
+        record = Record({name: Tensor(checkpoint.tensor(name), axes_of.get(name)) for name in checkpoint.tensors()})
+    return CheckpointRecord(record.tensors, checkpoint=checkpoint, whole=not (part_name or names))
 
 
 def read_tensor(checkpoint: "Checkpoint", name: str) -> Record:
@@ -60,7 +60,7 @@ def read_tensor(checkpoint: "Checkpoint", name: str) -> Record:
     stored = weights.find([name, *(name.removeprefix(prefix) for prefix in weights.prefixes)])
     array = checkpoint.tensor(stored or name)
     axes = published_axes(checkpoint).get(stored) if stored else parameter_axes(checkpoint.config, *name.rsplit(".", 1))
-    return Record({name: array}, {name: axes} if axes else {})
+    return Record({name: Tensor(array, axes or None)})
 
 
 def model_part(checkpoint: "Checkpoint", name: str) -> Record:
@@ -72,14 +72,14 @@ def model_part(checkpoint: "Checkpoint", name: str) -> Record:
     chosen = [name] if name in params else [layer for layer in params if layer.startswith(f"{name}.")]
     if not chosen or params.weights.has(name):
         return read_tensor(checkpoint, name)
-    tensors, axes = {}, {}
+    tensors = {}
     for layer in chosen:
         for parameter, array in params[layer].items():
             short = f"{layer}.{parameter}".removeprefix(f"{name}.")
-            tensors[short], axes[short] = array, parameter_axes(checkpoint.config, layer, parameter)
+            tensors[short] = Tensor(array, parameter_axes(checkpoint.config, layer, parameter))
     if not tensors:
         raise DataError(f"{name} has no parameters", checkpoint.folder)
-    return Record(tensors, axes)
+    return Record(tensors)
 
 
 def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:

@@ -37,22 +37,16 @@ def select_tensor(record: Record, name: str = "", source: str = "") -> Record:
     """Return a record with only the tensor of that name, called x; without a name, x itself or the only tensor.
 
     >>> import numpy as np
-    >>> list(select_tensor(Record({"x": np.zeros(2), "mask": np.ones(2)}), "mask").tensors)
+    >>> list(select_tensor(Record({"x": np.zeros(2), "mask": np.ones(2)}), "mask"))
     ['x']
     """
     if name and name not in record:
         raise DataError(f"no tensor {name!r} (there is {join_names(record.tensors)})", source)
-    if not name and len(record.tensors) == 1:
-        name = next(iter(record.tensors))
+    if not name and len(record) == 1:
+        name = next(iter(record))
     if not name and "x" not in record:
         raise DataError(f"which tensor? it has {join_names(record.tensors)}; name one as FILE:NAME", source)
-    key = name or "x"
-    return replace(
-        record,
-        tensors={"x": record[key]},
-        axes={"x": record.axes[key]} if key in record.axes else {},
-        formulas={},
-    )
+    return replace(record, tensors={"x": replace(record.tensors[name or "x"], formula="")})
 
 
 def decode_text(data: bytes, name: str) -> str:

@@ -43,7 +43,7 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
         if not texts:
             raise UsageError("--emit text needs words, and the model has no tokenizer that joins them")
         return "\n".join(texts)
-    return record.joined(unrelated_tensors(source)) if isinstance(source, Record) else record
+    return record.merge(unrelated_tensors(source)) if isinstance(source, Record) else record
 
 
 def score_prompts(
@@ -64,6 +64,6 @@ def score_prompts(
 def unrelated_tensors(record: Record) -> Record:
     """Return the tensors of a record that have no axis of the tokens of its text."""
     token_axes = {"token", "key", "query", "vocab"}
-    return record.only(
+    return record.select(
         [name for name in record if name not in TOKEN_TENSORS and not token_axes & set(record.axes_of(name))]
     )

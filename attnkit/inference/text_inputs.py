@@ -61,8 +61,8 @@ def ids_to_inputs(record: Record, vocabulary: list[str], rows: int) -> EncodedIn
         raise DataError(f"shape {checked.shape} is not (T) or (B, T)", "--ids")
     if len(vocabulary) == size:
         tokens = np.array(vocabulary, dtype=object)[checked].tolist()
-        return EncodedInputs(checked, tokens, vocabulary, size, record.tensors.get("mask"))
-    return EncodedInputs(checked, record.labels.get("token"), [], size, record.tensors.get("mask"))
+        return EncodedInputs(checked, tokens, vocabulary, size, record.get("mask"))
+    return EncodedInputs(checked, record.labels.get("token"), [], size, record.get("mask"))
 
 
 def tokenize(

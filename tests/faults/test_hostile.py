@@ -15,6 +15,7 @@ import pytest
 
 from attnkit.cli import main
 from attnkit.formats import Record, save
+from attnkit.record import Tensor
 
 STORY = Path(__file__).parents[2] / "samples" / "data" / "story"
 HOSTILE = {
@@ -186,15 +187,18 @@ def hostile_record(text):
     """A record with this text in every string that it has, a heat map and words among them."""
     rng = np.random.default_rng(0)
     names = [f"{text}{at}" for at in range(4)]
-    tensors = {"x": rng.normal(size=(2, 4)), "weights": rng.random((2, 2, 2)), text: rng.normal(size=(2, 4))}
-    tensors |= {"table": rng.normal(size=(4, 4)), "ids": np.array([0, 1])}
-    axes = {"x": ("token", "model"), "weights": (f"h{text}", "query", "key"), text: (text, f"b{text}")}
-    axes |= {"table": ("vocab", "model"), "ids": ("token",)}
+    tensors = {
+        "x": Tensor(rng.normal(size=(2, 4)), ("token", "model")),
+        "weights": Tensor(rng.random((2, 2, 2)), (f"h{text}", "query", "key")),
+        text: Tensor(rng.normal(size=(2, 4)), (text, f"b{text}")),
+        "table": Tensor(rng.normal(size=(4, 4)), ("vocab", "model")),
+        "ids": Tensor(np.array([0, 1]), ("token",)),
+    }
     labels = dict.fromkeys(("token", "query", "key", f"h{text}", text), names[:2]) | {"vocab": names, "model": names}
     history = [
         {"command": shlex.join(["attnkit", "embed", text, "--dim", "4"]), "version": "0.1.0", "files": {text: DIGEST}}
     ]
-    return Record(tensors, axes, labels, history)
+    return Record(tensors, labels, history)
 
 
 VIEWS = [
@@ -245,7 +249,8 @@ def hostile(request, tmp_path):
     """A text, and a folder with a record that is full of it."""
     record = hostile_record(request.param)
     save(record, str(tmp_path / "h.json"))
-    other = Record(record.tensors | {"x": record["x"] + 1, "more": record["x"]}, record.axes, record.labels)
+    changed = {"x": Tensor(record["x"] + 1, ("token", "model")), "more": record["x"]}
+    other = Record({**record.tensors, **changed}, record.labels)
     save(other, str(tmp_path / "other.json"))
     (tmp_path / "good.json").write_text("[[1,2]]")
     (tmp_path / "words").write_text("a\n")

@@ -38,6 +38,7 @@ from attnkit.errors import AttnkitError
 from attnkit.formats import FORMATS, Record, Source, encode, npz, read, safetensors
 from attnkit.formats.json import normalize_nan
 from attnkit.formats.zip import encode_archive
+from attnkit.record import Tensor
 from attnkit.tokenizers import load_tokenizer
 
 SECONDS = 2.0
@@ -376,8 +377,8 @@ def check_error(error: AttnkitError) -> bool:
 def check_record(record: Record) -> None:
     if not record.tensors:
         raise Escape("a record without tensors")
-    record.checked()
-    for format in FORMATS if len(record.tensors) == 1 else [name for name in FORMATS if name != "npy"]:
+    record.check()
+    for format in FORMATS if len(record) == 1 else [name for name in FORMATS if name != "npy"]:
         try:
             written = b"".join(encode(record, format))
         except AttnkitError as error:
@@ -392,17 +393,20 @@ def check_same(record: Record, written: bytes, format: str) -> None:
         [again] = read(Source.of(written, "again"), bfloat16=format == "npy", lone_is_x=False)
     except AttnkitError as error:
         raise Escape(f"{record} written as {format} is not read: {error}") from error
-    before = [normalize_nan(array) if format == "json" else array for array in record.tensors.values()]
+    before = [normalize_nan(array) if format == "json" else array for array in record.arrays().values()]
     same = all(
         one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-        for one, other in zip(before, again.tensors.values(), strict=True)
+        for one, other in zip(before, again.arrays().values(), strict=True)
     )
     if format != "npy":
-        axes = {name: tuple(names) for name, names in record.axes.items()}
-        same = same and list(again.tensors) == list(record.tensors) and again.axes == axes
+        same = same and axes_of(again) == axes_of(record)
         same = same and again.labels == record.labels and again.history == record.history
     if not same:
         raise Escape(f"{record} is not the same when written as {format} and read again")
+
+
+def axes_of(record: Record) -> list[tuple[str, tuple[str, ...] | None]]:
+    return [(name, one.axes) for name, one in record.tensors.items()]
 
 
 def check_mapped(module: Any, data: bytes, path: str) -> bool:
@@ -438,7 +442,7 @@ def check_folder(files: dict[str, bytes], folder: str) -> bool:
 def samples(format: str) -> list[bytes]:
     records = [
         Record({"x": np.array([[1.5, np.nan], [-np.inf, 0.1]], np.float32)}),
-        Record({"x": np.arange(6, dtype=np.int64).reshape(2, 3)}, {"x": ("token", "model")}, {"token": ["The", "é"]}),
+        Record({"x": Tensor(np.arange(6, dtype=np.int64).reshape(2, 3), ("token", "model"))}, {"token": ["The", "é"]}),
         Record({"x": np.zeros((2, 0, 3), ml_dtypes.bfloat16)}),
         Record({"x": np.array(2**64 - 1, np.uint64)}),
     ]
@@ -450,16 +454,15 @@ def samples(format: str) -> list[bytes]:
 
 def full() -> Record:
     tensors = {
-        "x": np.array([[[1.5, 2.5]], [[1e-8, 3]]], np.float64),
-        "mask": np.array([[True, False]]),
+        "x": Tensor(np.array([[[1.5, 2.5]], [[1e-8, 3]]], np.float64), ("batch", "token", "model")),
+        "mask": Tensor(np.array([[True, False]]), ("batch", "model")),
         "half": np.array([0.1, 65504], np.float16),
         "b": np.ones(2, ml_dtypes.bfloat16),
-        "ids": np.array([[1], [2]], np.uint8),
+        "ids": Tensor(np.array([[1], [2]], np.uint8), ("batch", "token")),
     }
-    axes = {"x": ("batch", "token", "model"), "mask": ("batch", "model"), "ids": ("batch", "token")}
     labels = {"token": [["a"], ["b"]], "vocab": ["p", "q"]}
     history = [{"command": "embed 'a'", "version": "1", "files": {"t.npy": "ab" * 32}, "beside": "out.npz"}]
-    return Record(tensors, axes, labels, history)
+    return Record(tensors, labels, history)
 
 
 def json_seeds() -> list[bytes]:

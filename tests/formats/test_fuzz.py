@@ -17,18 +17,18 @@ from attnkit.errors import AttnkitError
 from attnkit.formats import FORMATS, Record, Source, encode, read
 from attnkit.formats.zip import DEFLATED, encode_archive
 from attnkit.formats.zip_reader import read_archives
+from attnkit.record import Tensor
 
 RECORD = Record(
     {
-        "x": np.array([[1.5, np.nan]], np.float32),
+        "x": Tensor(np.array([[1.5, np.nan]], np.float32), ("token", "model")),
         "mask": np.array([True, False]),
         "b": np.ones(2, ml_dtypes.bfloat16),
     },
-    {"x": ("token", "model")},
     {"token": ["é"]},
     [{"command": "embed", "version": "1", "files": {"a": "0" * 64}}],
 )
-SAMPLES = {format: b"".join(encode(RECORD.only(["x"]) if format == "npy" else RECORD, format)) for format in FORMATS}
+SAMPLES = {format: b"".join(encode(RECORD.select(["x"]) if format == "npy" else RECORD, format)) for format in FORMATS}
 STARTS = [
     b"\x93NUMPY\x01\x00",
     b"\x93NUMPY\x02\x00",

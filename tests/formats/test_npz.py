@@ -11,6 +11,7 @@ import pytest
 from attnkit.errors import DataError
 from attnkit.formats import Record, Source, encode, npz, read, zip
 from attnkit.formats.zip_reader import read_archives
+from attnkit.record import Tensor
 
 
 def record_of(data: bytes, **options) -> Record:
@@ -40,16 +41,14 @@ def zipped(*files, method=zipfile.ZIP_STORED) -> bytes:
 
 ONE = npy(np.arange(6.0).reshape(2, 3))
 RECORD = Record(
-    {"x": np.eye(3), "mask": np.eye(3) > 0, "é": np.arange(2)},
-    {"x": ("token", "model")},
-    {"token": list("abc")},
+    {"x": Tensor(np.eye(3), ("token", "model")), "mask": np.eye(3) > 0, "é": np.arange(2)}, {"token": list("abc")}
 )
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_numpy_archives(save):
     again = record_of(saved(save, a=np.arange(4), b=np.zeros((1024, 256), np.float32)))
-    assert list(again.tensors) == ["a", "b"] and again["a"].tolist() == [0, 1, 2, 3] and not again["b"].any()
+    assert list(again) == ["a", "b"] and again["a"].tolist() == [0, 1, 2, 3] and not again["b"].any()
 
 
 def test_numpy_reads_ours_without_pickle():
@@ -114,7 +113,7 @@ def test_many_members_need_zip64():
 @pytest.mark.parametrize("name", ["../../etc/x", "/abs", "C:\\x", "a/b", "tab\t", "x.npy", ""])
 def test_names_are_only_keys(name):
     again = record_of(zipped((f"{name}.npy", ONE), ("y.npy", ONE)))
-    assert list(again.tensors) == [name, "y"]
+    assert list(again) == [name, "y"]
 
 
 def bomb(size: int) -> bytes:
@@ -196,7 +195,8 @@ def test_archives_written_one_after_another_into_a_file():
 def test_a_record_written_to_a_pipe(method):
     data = streamed_zip(method, ("x.npy", ONE), ("meta.json", b'{"axes":{"x":["token","model"]}}'))
     first, second = read(Source.of(data * 2))
-    assert first.axes == second.axes == {"x": ("token", "model")} and first["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert first.tensors["x"].axes == second.tensors["x"].axes == ("token", "model")
+    assert first["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize("write", [saved, streamed])
@@ -244,7 +244,7 @@ def test_what_header_and_directory_say_must_be_the_same():
     gone = data[:first] + data[entry:]
     struct.pack_into("<2HL", gone, len(gone) - 14, 1, 1, len(data) - 22 - entry)
     swapped = bytes(data[:first] + data[entry:-22] + data[first:entry] + data[-22:])
-    assert list(record_of(swapped).tensors) == ["x", "y"]  # the order of a directory is free
+    assert list(record_of(swapped)) == ["x", "y"]  # the order of a directory is free
     for changed, problem in (
         (bytes(gone), "member 'x.npy' is missing from the ZIP directory"),
         (changed_at(data, entry + 16), "member 'y.npy': damaged: its size or checksum differs from the directory's"),
@@ -358,7 +358,7 @@ def test_a_mapped_file_gives_the_tensors_that_reading_it_gives(tmp_path, method)
     path.write_bytes(zipped(("a.npy", ONE), ("meta.json", b"{}"), ("b.npy", ONE), method=method))
     mapped = npz.map_tensors(str(path))
     assert mapped.entries == {"a": ("float64", (2, 3)), "b": ("float64", (2, 3))}
-    for name, array in record_of(path.read_bytes()).tensors.items():
+    for name, array in record_of(path.read_bytes()).arrays().items():
         np.testing.assert_array_equal(mapped.tensor(name), array)
 
 

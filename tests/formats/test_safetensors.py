@@ -9,6 +9,7 @@ import safetensors.numpy
 
 from attnkit.errors import DataError
 from attnkit.formats import Record, Source, encode, read
+from attnkit.record import Tensor
 
 
 def record_of(data: bytes) -> Record:
@@ -45,7 +46,8 @@ TENSORS = {
 
 
 def test_the_library_reads_ours():
-    record = Record(TENSORS, {"x": ("token", "model")}, {"token": ["a", "b"]}, [{"command": "embed", "version": "1"}])
+    x = Tensor(TENSORS["x"], ("token", "model"), {"token": ["a", "b"]})
+    record = Record({**TENSORS, "x": x}, history=[{"command": "embed", "version": "1"}])
     data = b"".join(encode(record, "safetensors"))
     assert (8 + int.from_bytes(data[:8], "little")) % 8 == 0
     for name, view in safetensors.deserialize(data):

@@ -68,7 +68,7 @@ def test_hidden_states_of_a_text_and_its_tokens():
     record = attnkit.encode(SENTENCES[0], model=MINILM)
     np.testing.assert_allclose(record["x"], frozen("minilm")["0.hidden.6"][0], rtol=0, atol=1e-5)
     assert record.labels["token"][0] == "[CLS]" and record.labels["token"][-1] == "[SEP]"
-    assert list(record.tensors) == ["x", "ids"]
+    assert list(record) == ["x", "ids"]
 
 
 def test_a_pair_has_segments():
@@ -116,11 +116,11 @@ def test_a_trace_holds_every_intermediate_in_order(tmp_path):
     path = str(tmp_path / "run.npz")
     record = attnkit.encode("The cat sat", model=MINILM, trace=path)
     trace = formats.load(path)
-    names = list(trace.tensors)
+    names = list(trace)
     assert names[:4] == ["encoder.embed", "encoder.positions", "encoder.embed_norm", "encoder.0.self.q"]
     assert names[-1] == "encoder.5.norm2" and len(names) == 3 + 6 * 17
     np.testing.assert_array_equal(trace["encoder.5.norm2"], record["x"])
-    assert trace.axes["encoder.2.self.weights"] == ("head", "query", "key")
+    assert trace.tensors["encoder.2.self.weights"].axes == ("head", "query", "key")
     assert trace.labels["query"] == trace.labels["key"] == trace.labels["token"] == record.labels["token"]
     np.testing.assert_allclose(trace["encoder.2.self.weights"].sum(axis=-1), 1, rtol=1e-6)
     assert trace.history == [record.history[0] | {"beside": path}]
@@ -129,7 +129,7 @@ def test_a_trace_holds_every_intermediate_in_order(tmp_path):
 def test_a_trace_of_chosen_names_holds_them_alone(tmp_path):
     path = str(tmp_path / "run.npz")
     attnkit.encode("The cat sat", model=MINILM, trace=path, trace_only=("*.self.weights", "encoder.0.norm?"))
-    names = list(formats.load(path).tensors)
+    names = list(formats.load(path))
     assert len(names) == 6 + 2 and names[:2] == ["encoder.0.self.weights", "encoder.0.norm1"]
 
 
@@ -145,10 +145,10 @@ def test_a_trace_says_what_weights_say_without_the_weights(name, part, tmp_path)
     np.testing.assert_allclose(other["x"], record["x"], atol=1e-12)
     stats = formats.load(said)
     assert not [one for one in stats if one.endswith(".weights")]
-    assert len(stats.tensors) == 6 * len(formats.load(whole).tensors)
+    assert len(stats) == 6 * len(formats.load(whole))
     np.testing.assert_allclose(stats[f"{part}.weights.received"], weights.sum(axis=-2), atol=1e-12)
     np.testing.assert_allclose(stats[f"{part}.weights.max"], weights.max(axis=-1), atol=1e-12)
-    assert stats.axes[f"{part}.weights.entropy"][-2:] == ("head", "query")
+    assert stats.axes_of(f"{part}.weights.entropy")[-2:] == ("head", "query")
     attnkit.encode(**options, trace=rows, trace_only=("*.weights",), weights="rows:-1")
     row = formats.load(rows)
     assert all(one.endswith(".weights.rows") for one in row)
@@ -249,7 +249,7 @@ def test_the_name_of_a_file_of_tensors_is_no_text(tool, tmp_path, monkeypatch):
 def test_one_vector_a_text_goes_on_through_other_tools():
     texts = SENTENCES[:3]
     record = attnkit.encode(texts, model=MINILM, pool="mean")
-    assert list(record.tensors) == ["x", "ids"] and record.axes_of("x") == ("batch", "model")
+    assert list(record) == ["x", "ids"] and record.axes_of("x") == ("batch", "model")
     assert record.labels["batch"] == texts and np.shape(record.labels["token"]) == record["ids"].shape
     mixed = attnkit.attend(record, keep="weights")
     assert mixed["weights"].shape == (1, 3, 3) and mixed.labels["query"] == mixed.labels["key"] == texts

@@ -287,7 +287,7 @@ def test_the_head_alone():
 def test_a_decoder_without_words_maps_vectors():
     given = frozen("transformer")
     states = attnkit.encode(Record({"x": given["x"].astype(float)}), model=folder("transformer"))
-    ours = attnkit.decode(states.put({"x": given["tgt"]}), model=folder("transformer"), dtype="float64")
+    ours = attnkit.decode(states.with_tensors({"x": given["tgt"]}), model=folder("transformer"), dtype="float64")
     np.testing.assert_allclose(ours["x"], given["y.f64"], rtol=0, atol=1e-9)
 
 
@@ -415,7 +415,7 @@ def test_the_head_of_text_is_that_of_its_hidden_states(tmp_path):
     name, text = folder("bert-mlm"), "the [MASK] sat"
     direct = attnkit.decode(text, model=name)
     apart = attnkit.decode(attnkit.encode(text, model=name), model=name)
-    assert list(direct.tensors) == list(apart.tensors) and direct.labels == apart.labels
+    assert list(direct) == list(apart.tensors) and direct.labels == apart.labels
     for key in apart:
         np.testing.assert_array_equal(direct[key], apart[key])
     out, _ = run("decode", "--model", name, "--lines", "-f", "json", input=f"{text}\n{text}\n".encode())
@@ -427,7 +427,7 @@ def test_the_head_of_text_is_that_of_its_hidden_states(tmp_path):
     file, trace = str(tmp_path / "states.npz"), str(tmp_path / "trace.npz")
     formats.save(attnkit.encode(text, model=name), file)
     attnkit.decode(text, model=name, trace=trace, trace_only=("encoder.embed", "logits"))
-    assert list(formats.load(trace).tensors) == ["encoder.embed", "logits"]
+    assert list(formats.load(trace)) == ["encoder.embed", "logits"]
     where = apart.labels["token"].index("[MASK]")
     guess = int(apart["next"][where])
     tokenizer = tokenizers.load_tokenizer(name)

@@ -14,7 +14,7 @@ import attnkit
 from attnkit import formats
 from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError
-from attnkit.record import Record
+from attnkit.record import Record, Tensor
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 RNG = np.random.default_rng(0)
@@ -22,7 +22,7 @@ X, MEMORY = RNG.standard_normal((2, 3, 4)), RNG.standard_normal((2, 5, 4))
 PADDED = np.arange(5) < np.array([[[5]], [[2]]])  # (B, 1, S)
 AXES = ("batch", "all queries", "key")
 IDS = np.array([[5, 6, 7, 8], [9, 10, 0, 0]])
-PAIR = Record({"ids": IDS, "mask": (np.arange(4) < np.array([[[4]], [[2]]]))}, {"mask": AXES})
+PAIR = Record({"ids": IDS, "mask": Tensor(np.arange(4) < np.array([[[4]], [[2]]]), AXES)})
 
 
 def weights(record, **flags):
@@ -55,7 +55,7 @@ MASKS = {
 @pytest.mark.parametrize("mask, axes", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("flag", ["memory", "key"])
 def test_the_padding_in_the_mask_of_a_memory_is_not_attended_to(mask, axes, flag, tmp_path):
-    memory = Record({"x": MEMORY, "mask": mask}, {"mask": axes} if axes else {})
+    memory = Record({"x": MEMORY, "mask": Tensor(mask, axes)})
     formats.save(memory, str(tmp_path / "m.npz"))
     right = expected(X, MEMORY, PADDED)
     with warnings.catch_warnings():
@@ -68,9 +68,8 @@ def test_the_padding_in_the_mask_of_a_memory_is_not_attended_to(mask, axes, flag
 
 def test_the_memory_mask_comes_before_the_mask_and_belongs_to_the_memory():
     other = np.arange(3) < np.array([[[3]], [[1]]])
-    record = Record(
-        {"x": X, "mask": other, "memory": MEMORY, "memory_mask": PADDED}, {"mask": AXES, "memory_mask": AXES}
-    )
+    tensors = {"mask": Tensor(other, AXES), "memory": MEMORY, "memory_mask": Tensor(PADDED, AXES)}
+    record = Record({"x": X} | tensors)
     np.testing.assert_allclose(weights(record, memory=":memory"), expected(X, MEMORY, PADDED), atol=1e-15)
     np.testing.assert_allclose(weights(record, memory=":x"), expected(X, X, other), atol=1e-15)
     np.testing.assert_allclose(weights(record), expected(X, X, other), atol=1e-15)
@@ -95,8 +94,8 @@ def test_the_cross_layer_of_a_model_uses_the_mask_of_its_memory_from_wherever_it
     formats.save(states, str(tmp_path / "e.npz"))
     width = states["x"].shape[-1]
     query = RNG.standard_normal((2, 3, width)).astype(np.float32)
-    target = Record({"x": query}, {"x": ("batch", "token", "model")})
-    held = target.put({name: states[name] for name in ("memory", "memory_mask")}, {"memory_mask": AXES})
+    target = Record({"x": Tensor(query, ("batch", "token", "model"))})
+    held = target.with_tensors({name: states.tensors[name] for name in ("memory", "memory_mask")})
     made = [
         attnkit.attend(target, model=folder, layer=layer, memory=str(tmp_path / "e.npz"), keep="weights"),
         attnkit.attend(target, model=folder, layer=layer, memory=states, keep="weights"),
@@ -106,7 +105,7 @@ def test_the_cross_layer_of_a_model_uses_the_mask_of_its_memory_from_wherever_it
     for record in made:
         assert not record["weights"][1, ..., 2:].any()
         np.testing.assert_array_equal(record["x"], made[0]["x"])
-    alone = attnkit.attend(target.put({"x": query[1]}, {"x": ("token", "model")}), model=folder, layer=layer,
+    alone = attnkit.attend(target.with_tensors({"x": Tensor(query[1], ("token", "model"))}), model=folder, layer=layer,
                            memory=states["memory"][1, :2])  # fmt: skip
     np.testing.assert_allclose(made[0]["x"][1], alone["x"], atol=1e-5)
 
@@ -114,7 +113,7 @@ def test_the_cross_layer_of_a_model_uses_the_mask_of_its_memory_from_wherever_it
 def test_decode_looks_at_no_padding_of_a_memory_that_stages_made(tmp_path):
     folder = str(MODELS / "marian")
     states = attnkit.encode(PAIR, model=folder)
-    formats.save(states.only(["x", "mask"]), str(tmp_path / "stages.npz"))  # as the printed pipeline leaves it
+    formats.save(states.select(["x", "mask"]), str(tmp_path / "stages.npz"))  # as the printed pipeline leaves it
     said = {"model": folder, "max_tokens": 4}
     right = attnkit.decode(states, **said)
     found = attnkit.decode(memory=str(tmp_path / "stages.npz"), **said)
@@ -155,13 +154,13 @@ def test_the_record_named_by_a_flag_is_attended_to_with_its_own_mask_and_bias(fl
     np.testing.assert_array_equal(found["x"], attnkit.attend(record)["x"])
     kept = attnkit.attend(CAUSAL, keep="q,k,v")  # of the same tokens
     split = attnkit.attend(
-        kept.put({"x": kept["v"]}, {"x": kept.axes["v"]}), query=":q", key=":k", value=":v", keep="weights"
+        kept.with_tensors({"x": kept.tensors["v"]}), query=":q", key=":k", value=":v", keep="weights"
     )
     assert np.array_equal(split["weights"][:, 0] > 0, np.broadcast_to(np.tri(3, dtype=bool), (2, 3, 3)))
 
 
 def test_a_record_without_x_is_attended_to_with_its_mask_too():
-    kept = attnkit.attend(CAUSAL, keep="q,k,v").only(["q", "k", "v", "mask"])
+    kept = attnkit.attend(CAUSAL, keep="q,k,v").select(["q", "k", "v", "mask"])
     found = attnkit.attend(kept, query=":q", key=":k", value=":v")
     np.testing.assert_array_equal(found["x"][:, 0], attnkit.attend(CAUSAL)["x"])
 
@@ -174,8 +173,8 @@ def test_a_past_without_an_axis_of_tokens_is_refused(past):
 
 UNUSED = {
     "the square mask of a memory": ({"x": X}, {"memory": CAUSAL}, r"the mask of what is attended to has a row"),
-    "the mask of the record, over as many keys": (dict(CAUSAL.tensors), {"memory": X}, r"record's mask .*--mask :mask"),
-    "its square mask, for other queries": (dict(CAUSAL.tensors), {"query": X}, r"the record's mask .*--mask :mask"),
+    "the mask of the record, over as many keys": (CAUSAL.tensors, {"memory": X}, r"record's mask .*--mask :mask"),
+    "its square mask, for other queries": (CAUSAL.tensors, {"query": X}, r"the record's mask .*--mask :mask"),
     "its bias, for other queries": ({"x": X, "bias": np.zeros((1, 3, 3))}, {"query": X}, r"bias .*--bias :bias"),
     "its bias, over a memory": ({"x": X, "bias": np.zeros((1, 3, 3))}, {"memory": X}, r"bias .*--bias :bias"),
 }  # fmt: skip
@@ -214,7 +213,7 @@ def test_what_cannot_be_meant_is_not_spoken_of():
 
 
 def test_other_queries_see_the_padding_of_the_record():
-    record = Record({"x": MEMORY, "mask": PADDED}, {"mask": AXES})
+    record = Record({"x": MEMORY, "mask": Tensor(PADDED, AXES)})
     np.testing.assert_allclose(weights(record, query=X), expected(X, MEMORY, PADDED), atol=1e-15)
 
 
@@ -223,23 +222,21 @@ def test_queries_from_elsewhere_are_labelled_beside_a_mask_of_the_record(words, 
     record = attnkit.mask(attnkit.embed(["a b c"], dim=4), causal=True)
     asking = attnkit.embed(words, dim=4)
     with pytest.warns(AttnkitWarning, match="is not used"):
-        found = attnkit.attend(record, query=asking, keep="weights").checked()
+        found = attnkit.attend(record, query=asking, keep="weights").check()
     same_size = len(asking["x"]) == 3
     assert found.labels_of("weights", -2) == (["f", "g", "h"] if same_size else None)
-    assert found.axes["mask"] == record.axes["mask"]
+    assert found.tensors["mask"].axes == record.tensors["mask"].axes
     path = str(tmp_path / "found.npz")
     formats.save(found, path)
     np.testing.assert_array_equal(formats.load(path)["mask"], record["mask"])
 
 
 def test_another_memory_is_attended_to_beside_that_of_the_record():
-    held = {"x": X, "memory": MEMORY}
-    axes = {"memory": ("batch", "source", "model")}
-    record = Record(held, axes, {"source": list("abcde")})
-    other = Record({"x": X[:, :2]}, {"x": ("batch", "token", "model")}, {"token": ["f", "g"]})
-    found = attnkit.attend(record, memory=other, keep="weights").checked()
+    record = Record({"x": X, "memory": Tensor(MEMORY, ("batch", "source", "model"), {"source": list("abcde")})})
+    other = Record({"x": Tensor(X[:, :2], ("batch", "token", "model"))}, {"token": ["f", "g"]})
+    found = attnkit.attend(record, memory=other, keep="weights").check()
     np.testing.assert_array_equal(found["weights"], weights(Record({"x": X}), memory=X[:, :2]))
-    unnamed = attnkit.attend(record, memory=MEMORY + 1, keep="weights").checked()
+    unnamed = attnkit.attend(record, memory=MEMORY + 1, keep="weights").check()
     assert unnamed.labels_of("weights", -1) is None  # not the words of the record's own memory
     assert attnkit.attend(record, memory=":memory", keep="weights").labels_of("weights", -1) == list("abcde")
 
@@ -247,11 +244,11 @@ def test_another_memory_is_attended_to_beside_that_of_the_record():
 def test_the_mask_of_new_tokens_leaves_the_keys_of_the_past_open():
     seen = np.arange(3) < np.array([[[3]], [[1]]])
     past = RNG.standard_normal((2, 2, 1, 2, 4))
-    record = Record({"x": X, "mask": seen}, {"mask": AXES})
+    record = Record({"x": X, "mask": Tensor(seen, AXES)})
     found = weights(record, past_key=past[0], past_value=past[1])
     whole = np.concatenate([np.ones((2, 1, 2), bool), seen], axis=-1)
     assert np.array_equal(found[:, 0] > 0, np.broadcast_to(whole, (2, 3, 5)))
-    named = record.put({"mask": whole}, {"mask": AXES})
+    named = record.with_tensors({"mask": Tensor(whole, AXES)})
     np.testing.assert_array_equal(weights(named, past_key=past[0], past_value=past[1]), found)
 
 
@@ -268,8 +265,8 @@ def test_a_mask_comes_with_its_memory_in_a_shell_as_in_one_process(way, tmp_path
     memory = attnkit.embed(["a b c d", "e"], dim=4)
     formats.save(memory, str(tmp_path / "m.npz"))
     formats.save(attnkit.embed(["f g", "h i"], dim=4), str(tmp_path / "q.npz"))
-    held = {"x": X.astype(np.float32), "memory": memory["x"], "memory_mask": memory["mask"]}
-    formats.save(Record(held, {"memory_mask": AXES}), str(tmp_path / "h.npz"))
+    held = {"x": X.astype(np.float32), "memory": memory["x"], "memory_mask": Tensor(memory["mask"], AXES)}
+    formats.save(Record(held), str(tmp_path / "h.npz"))
     staged = " | ".join(f"{sys.executable} -m attnkit {stage}" for stage in way.split(" | "))
     lines = f"{staged} -f json", f"{sys.executable} -m attnkit run '{way}' --format json"
     piped, chained = (subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True) for line in lines)
@@ -291,7 +288,7 @@ def test_intermediates_of_an_earlier_attention_are_dropped():
     mine = Record({"x": X, "weights": np.ones(7), "q": X})  # the user's own
     assert set(attnkit.attend(mine)) == {"x", "weights", "q"}
     kept = attnkit.attend(Record({"x": X}), keep="q,k")
-    split = kept.put({"x": kept["k"]}, {"x": kept.axes["k"]})
+    split = kept.with_tensors({"x": kept.tensors["k"]})
     assert set(attnkit.attend(split, query=":q")) == {"x", "q"}  # of this attention too
 
 
@@ -314,10 +311,10 @@ def test_merge_hands_on_what_all_parts_share():
     np.testing.assert_allclose(merged["lse"], whole["lse"], atol=1e-12)
     assert set(attnkit.merge(parts, join=True)) == {"x", "ids"}
     assert "weights.max" in attnkit.merge(parts[:1])  # one part is the whole
-    other = [one.put({"ids": np.full((2, 3), n)}) for n, one in enumerate(parts)]
+    other = [one.with_tensors({"ids": np.full((2, 3), n)}) for n, one in enumerate(parts)]
     assert "ids" not in attnkit.merge(other)
     with pytest.raises(DataError, match="another wo than in part 1"):
-        attnkit.merge([parts[0], parts[1].put({"wo": 2 * np.eye(4)})], join=True)
+        attnkit.merge([parts[0], parts[1].with_tensors({"wo": 2 * np.eye(4)})], join=True)
 
 
 def eye(*names, rows=4, columns=4):

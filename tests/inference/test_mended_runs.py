@@ -16,7 +16,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inference.shell_pipeline import shell_pipeline
-from attnkit.record import Record
+from attnkit.record import Record, Tensor
 
 ROOT = Path(__file__).parent.parent.parent
 STORY, FRENCH = (str(ROOT / "samples" / "data" / name) for name in ("story", "fr-en"))
@@ -171,7 +171,7 @@ def test_ids_of_another_model_are_refused(tmp_path, line):
 def test_a_memory_of_another_model_is_refused():
     record = attnkit.encode("le chat", model=FRENCH)
     words = ["▁a", *record.labels["token"][1:]]
-    other = record.put({}, labels={"token": words, "source": words})
+    other = record.with_tensors({}, {"token": words, "source": words})
     with pytest.raises(DataError, match=r"token '▁a' at \[0\] is id 351, which this model spells '▁le'"):
         attnkit.decode(other, model=FRENCH)
 
@@ -190,7 +190,7 @@ def test_a_decoder_without_words_runs_from_files(tmp_path):
         formats.save(attnkit.posenc(None, size=size, dim=16, dtype="float32"), str(tmp_path / f"{file}.npz"))
     run(f"attnkit encode --model {name} < source.npz > memory.npz", tmp_path)
     memory, target = (formats.load(str(tmp_path / f"{file}.npz")) for file in ("memory", "target"))
-    whole = attnkit.decode(target.put({"memory": memory["memory"]}), model=str(name))["x"]
+    whole = attnkit.decode(target.with_tensors({"memory": memory["memory"]}), model=str(name))["x"]
     decode = f"attnkit decode --model {name}"
     for line in (
         f"{decode} --memory memory.npz < target.npz",
@@ -302,7 +302,7 @@ def left_padded(record):
     counts = record["mask"].sum(axis=-1)[:, 0]
     ids = np.stack([np.roll(row, len(row) - count) for row, count in zip(record["ids"], counts, strict=True)])
     mask = np.stack([np.roll(row, row.shape[-1] - count) for row, count in zip(record["mask"], counts, strict=True)])
-    return Record({"ids": ids, "mask": mask}, {"ids": ("batch", "token"), "mask": ("batch", "all queries", "key")})
+    return Record({"ids": Tensor(ids, ("batch", "token")), "mask": Tensor(mask, ("batch", "all queries", "key"))})
 
 
 @pytest.mark.parametrize("pad", [lambda record: record, left_padded], ids=["right", "left"])
@@ -331,12 +331,12 @@ def test_the_trace_of_a_batch_is_one_record_as_of_encode(tmp_path, pad):
     attnkit.encode(batch, model=STORY, trace=files[1])
     attnkit.decode("Once upon", model=STORY, max_tokens=0, trace=files[2])
     ours, whole, alone = map(formats.load, files)
-    assert [*ours] == [*whole] and ours.axes == whole.axes
+    assert [*ours] == [*whole]
     real = batch["mask"][:, 0]
     for name in whole:
-        assert ours[name].shape == whole[name].shape
+        assert ours[name].shape == whole[name].shape and ours.tensors[name].axes == whole.tensors[name].axes
         part = ours[name][0]
-        for at, axis in enumerate(ours.axes[name][1:]):
+        for at, axis in enumerate(ours.axes_of(name)[1:]):
             part = part.compress(real[0], at) if axis in ("token", "query", "key") else part
         np.testing.assert_array_equal(part, alone[name])
     np.testing.assert_allclose(ours["decoder.norm"][real], whole["decoder.norm"][real], atol=2e-5)
@@ -347,7 +347,7 @@ def test_traces_of_several_texts_and_of_a_cache(tmp_path):
     trace, cache = str(tmp_path / "t.npz"), str(tmp_path / "c.npz")
     attnkit.decode(["le chat", "le chat noir dort"], model=FRENCH, score="the cat", trace=trace)
     found = formats.load(trace)
-    assert found.axes["decoder.0.cross.weights"] == ("batch", "head", "query", "source")
+    assert found.tensors["decoder.0.cross.weights"].axes == ("batch", "head", "query", "source")
     assert found.labels["source"] == [
         ["▁le", "▁chat", "</s>", "<pad>", "<pad>"],
         ["▁le", "▁chat", "▁noir", "▁dort", "</s>"],
@@ -373,7 +373,7 @@ def test_a_mask_without_a_token_is_told():
     batch = attnkit.embed(["le chat", "le chat noir"], model=FRENCH)
     mask = batch["mask"].copy()
     mask[1] = False
-    empty = Record({"ids": batch["ids"], "mask": mask}, batch.axes)
+    empty = Record({"ids": batch.tensors["ids"], "mask": Tensor(mask, batch.axes_of("mask"))})
     for model in (FRENCH, STORY):
         with pytest.warns(AttnkitWarning, match=r"1 row of the mask is empty: .* \(first \[1\]\[0\]\)"):
             states = attnkit.encode(empty, model=model)

@@ -125,11 +125,11 @@ def test_one_tensor_by_either_name():
 @pytest.mark.parametrize("name", FOLDERS)
 def test_every_stored_tensor_has_an_axis_name_for_each_axis(name):
     checkpoint = open_checkpoint(str(MODELS / name))
-    model_summary.checkpoint_record(checkpoint).checked()
+    model_summary.checkpoint_record(checkpoint).check()
     for layer in checkpoint.layers():
         if checkpoint.params[layer]:
-            part = model_summary.model_part(checkpoint, layer).checked()
-            assert {key: array.shape for key, array in part.tensors.items()} == {
+            part = model_summary.model_part(checkpoint, layer).check()
+            assert {key: array.shape for key, array in part.arrays().items()} == {
                 key: model.parameter_shape(checkpoint.config, layer, key) for key in checkpoint.params[layer]
             }
 
@@ -329,7 +329,7 @@ def test_every_layer_and_its_pipeline_of_every_option(name, settings, added, tmp
         parameters = checkpoint.params[layer]
         if parameters:
             shown = model_summary.model_part(checkpoint, layer)
-            assert all(len(shown.axes[key]) == array.ndim for key, array in parameters.items())
+            assert all(len(shown.tensors[key].axes) == array.ndim for key, array in parameters.items())
     for part in ("all", *shell_pipeline.pipeline_parts(checkpoint.config)):
         assert shell_pipeline.shell_pipeline(checkpoint.config, "DIR", part)
 

@@ -15,7 +15,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.cli import pipeline
 from attnkit.inference import layers
 from attnkit.inference.shell_pipeline import shell_pipeline
-from attnkit.record import Record
+from attnkit.record import Record, Tensor
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 NAMES = ("bert", "bert-mlm", "gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-dynamic", "mistral",
@@ -123,8 +123,8 @@ def test_padded_batches_by_pieces(name, side, tmp_path):
     record = Record({"x": about[f"{side}_ids"], "ids": about[f"{side}_ids"], "mask": mask})
     whole = attnkit.encode(record, model=str(MODELS / name))
     ids = Record({"x": about[f"{side}_ids"]})
-    x = attnkit.embed(model=str(MODELS / name), ids=ids["x"]).put(
-        {"mask": mask}, {"mask": ("batch", "all queries", "key")}
+    x = attnkit.embed(model=str(MODELS / name), ids=ids["x"]).with_tensors(
+        {"mask": Tensor(mask, ("batch", "all queries", "key"))}
     )
     formats.save(x, path)
     text = shell_pipeline(checkpoint(name).config, str(MODELS / name), stack).replace("\\\n", "")
@@ -157,7 +157,7 @@ def context(mask, **known):
 
 
 def masked_record(x, mask):
-    return Record({"x": x, "mask": mask}, {"mask": ("batch", "all queries", "key")})
+    return Record({"x": x, "mask": Tensor(mask, ("batch", "all queries", "key"))})
 
 
 def after_embedding(name, stack, inputs):
