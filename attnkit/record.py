@@ -183,9 +183,8 @@ class Record:
         return replace(self, tensors=remaining, labels=labels)
 
     def without_formulas(self) -> "Record":
-        """Return the record as it is read from a file: without formulas, and without tensors that are required."""
-        plain = {name: replace(one, formula="") if one.formula else one for name, one in self.tensors.items()}
-        return replace(self, tensors=plain, required=())
+        """Return the record without the formulas of its tensors, as it is read from a file."""
+        return replace(self, tensors={name: replace(one, formula="") for name, one in self.tensors.items()})
 
     def check(self) -> "Record":
         """Return this record; DataError if axis names or labels do not fit the shape of a tensor."""

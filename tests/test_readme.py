@@ -80,9 +80,9 @@ def test_what_is_shown_has_no_control_characters(file):
 @pytest.mark.parametrize("page", [README, PAGES[0].with_name("python.md")], ids=lambda page: page.stem)
 def test_python_blocks(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    test = doctest.DocTestParser().get_doctest(block, {}, page.stem, None, None)
-    assert doctest.DocTestRunner().run(test).failed == 0
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page.stem, None, None)
+    assert test.examples and doctest.DocTestRunner().run(test).failed == 0
 
 
 def test_no_other_page_has_a_python_block():

@@ -241,6 +241,8 @@ CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def check_operand(value: Any, load: str, flag: str) -> Any:
     """Check a value passed from Python in place of a file, and return the content that the file would have."""
+    if isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values()):
+        value = Record(value).arrays()
     if load in ("tensor", "ids", "image", "memory", "attended") and not isinstance(value, Mapping | Record):
         value = array_to_record(value, flag)
     if load in ("tensor", "ids", "image"):

@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -136,7 +136,7 @@ class Tool:
         if isinstance(item, str | list) and self.operand != INPUT and all(isinstance(text, str) for text in item):
             return (item,) if isinstance(item, str) else tuple(item)
         if isinstance(item, Record):
-            item = operands.check_numbers(item).without_formulas()
+            item = replace(operands.check_numbers(item).without_formulas(), required=())
         elif isinstance(item, Tensor | np.ndarray | np.generic | int | float) or is_list:
             item = operands.array_to_record(item, "x")
         elif not isinstance(item, str | list | tuple | None):
