@@ -43,7 +43,8 @@ from attnkit.model.masks import (
     window_mask,
 )
 from attnkit.model.norms import Normalized, batch_norm, layer_norm, rms_norm
-from attnkit.model.scores import SCORES, softmax
+from attnkit.model.scores import SCORES
+from attnkit.model.softmax import softmax
 from attnkit.model.attention import (
     attention,
     merge_heads,

@@ -25,7 +25,7 @@ from attnkit.model.sampling import (
     sample,
     sampling_filters,
 )
-from attnkit.model.scores import shifted
+from attnkit.model.softmax import shifted
 
 Filter = Callable[[Array, Array], Array]  # scores (B, N), ids so far (B, T) -> scores (B, N)
 Penalty = Callable[[float, int], float]  # sum of log-probabilities, number of tokens -> score

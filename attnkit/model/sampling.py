@@ -14,7 +14,7 @@ from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, workin
 from attnkit.model.embedding import check_ids
 from attnkit.model.linear import linear
 from attnkit.model.masks import mask_block
-from attnkit.model.scores import shifted, softmax
+from attnkit.model.softmax import shifted, softmax
 
 
 def logits(x: Array, weight: Array, bias: Array | None = None) -> Array:

@@ -1,4 +1,4 @@
-"""Score functions of queries and keys, softmax and log-sum-exp."""
+"""Score functions of queries and keys: dot product, general, additive."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -7,60 +7,8 @@ import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
-from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
+from attnkit.model.dtypes import Array
 from attnkit.model.linear import check_inner
-
-
-def shifted(scores: Array, axis: int = -1) -> Array:
-    """Subtract the largest score of each row; a row of -inf is unchanged.
-
-    scores (..., S) -> (..., S)
-
-    >>> shifted(np.array([1.0, 3.0]))
-    array([-2.,  0.])
-    """
-    top = scores.max(axis=axis, keepdims=True, initial=-np.inf)
-    top[top == -np.inf] = 0
-    less: Array = scores - top
-    return less
-
-
-@quiet
-def softmax(scores: Array, axis: int = -1) -> Array:
-    """Return the softmax of each row; a row of only -inf has weights of zero.
-
-    scores (..., S) -> (..., S)
-
-    A row with NaN or +inf is NaN; other rows are not affected.
-
-    >>> softmax(np.array([[0.0, 1.0, 1.0], [-np.inf, -np.inf, -np.inf]])).round(4)
-    array([[0.1554, 0.4223, 0.4223],
-           [0.    , 0.    , 0.    ]])
-    """
-    exponentials = shifted(cast(scores, working(scores)), axis)
-    np.exp(exponentials, out=exponentials)
-    total = exponentials.sum(axis=axis, keepdims=True)
-    total[total == 0] = 1
-    exponentials /= total
-    return exponentials.astype(output_dtype(scores), copy=False)
-
-
-@quiet
-def log_sum_exp(scores: Array) -> Array:
-    """Return the log-sum-exp of each row in float64; -inf for a row of only -inf.
-
-    scores (..., S) -> (...)
-
-    >>> log_sum_exp(np.log([[1.0, 3.0], [1.0, 1.0]])).round(4)
-    array([1.3863, 0.6931])
-    >>> log_sum_exp(np.array([[-np.inf, -np.inf]])).tolist()
-    [-inf]
-    """
-    scores = cast(scores, working(scores))
-    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-    top[top == -np.inf] = 0
-    logs: Array = top[..., 0] + np.log(np.exp(scores - top).sum(axis=-1, dtype=np.float64))
-    return logs
 
 
 def grouped(x: Array, groups: int) -> Array:

@@ -24,7 +24,7 @@ from attnkit.model.kernels.tiles import (
 )
 from attnkit.model.options import DEFAULT, AttentionOptions
 from attnkit.model.sampling import largest
-from attnkit.model.scores import softmax
+from attnkit.model.softmax import softmax
 
 BLOCKS = (128, 2240)  # queries and keys: a megabyte of float32, which stays in a core's own cache
 

@@ -1,0 +1,57 @@
+"""Softmax and log-sum-exp of dense scores; kernels/tiled_attention.py has the online softmax, tile by tile."""
+
+import numpy as np
+
+from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
+
+
+def shifted(scores: Array, axis: int = -1) -> Array:
+    """Subtract the largest score of each row; a row of -inf is unchanged.
+
+    scores (..., S) -> (..., S)
+
+    >>> shifted(np.array([1.0, 3.0]))
+    array([-2.,  0.])
+    """
+    top = scores.max(axis=axis, keepdims=True, initial=-np.inf)
+    top[top == -np.inf] = 0
+    less: Array = scores - top
+    return less
+
+
+@quiet
+def softmax(scores: Array, axis: int = -1) -> Array:
+    """Return the softmax of each row; a row of only -inf has weights of zero.
+
+    scores (..., S) -> (..., S)
+
+    A row with NaN or +inf is NaN; other rows are not affected.
+
+    >>> softmax(np.array([[0.0, 1.0, 1.0], [-np.inf, -np.inf, -np.inf]])).round(4)
+    array([[0.1554, 0.4223, 0.4223],
+           [0.    , 0.    , 0.    ]])
+    """
+    exponentials = shifted(cast(scores, working(scores)), axis)
+    np.exp(exponentials, out=exponentials)
+    total = exponentials.sum(axis=axis, keepdims=True)
+    total[total == 0] = 1
+    exponentials /= total
+    return exponentials.astype(output_dtype(scores), copy=False)
+
+
+@quiet
+def log_sum_exp(scores: Array) -> Array:
+    """Return the log-sum-exp of each row in float64; -inf for a row of only -inf.
+
+    scores (..., S) -> (...)
+
+    >>> log_sum_exp(np.log([[1.0, 3.0], [1.0, 1.0]])).round(4)
+    array([1.3863, 0.6931])
+    >>> log_sum_exp(np.array([[-np.inf, -np.inf]])).tolist()
+    [-inf]
+    """
+    scores = cast(scores, working(scores))
+    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    top[top == -np.inf] = 0
+    logs: Array = top[..., 0] + np.log(np.exp(scores - top).sum(axis=-1, dtype=np.float64))
+    return logs
