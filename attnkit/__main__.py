@@ -1,4 +1,4 @@
-"""The process: its signals, its file descriptors, its start and its end."""
+"""The process of the command `attnkit`: signals, file descriptors, memory allocator, start and end."""
 
 import gc
 import os

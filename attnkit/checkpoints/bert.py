@@ -1,4 +1,4 @@
-"""BERT: a post-norm encoder of tokens and segments, with a pooler and a head for masked words where it has them."""
+"""BERT: a post-norm encoder with token types, and the pooler and masked-LM head where the checkpoint has them."""
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, norm, tied_head

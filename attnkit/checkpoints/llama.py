@@ -1,4 +1,4 @@
-"""Llama: a pre-norm decoder with RMS norms, rotary positions, grouped heads and a gated feed-forward network."""
+"""Llama: a pre-norm decoder with RMS norm, RoPE, grouped-query attention and a gated feed-forward network."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Where the parameters of a family are stored: published names, and the form of what they hold.
+"""Map published tensor names (state dict keys) to parameters, with the transposes and splits that they need.
 
 A family maps the names of layers to {parameter: TensorSpec}. In both names `{n}` is the number of a
 layer, from 0; in published ones `{k}` for that number counted from 1.

@@ -1,4 +1,4 @@
-"""Marian as it was ported: a post-norm encoder and decoder, sinusoidal positions in halves, a bias on the logits."""
+"""Marian in Hugging Face's format: a post-norm encoder-decoder, sinusoids in halves, a bias on the logits."""
 
 from math import sqrt
 

@@ -1,4 +1,4 @@
-"""Marian as Marian writes it: `model.npz`, weights (in, out), its options as YAML among the tensors."""
+"""Marian in its own format: `model.npz`, weights stored (in, out), the options as YAML in one of the tensors."""
 
 import re
 from math import sqrt

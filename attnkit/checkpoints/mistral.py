@@ -1,4 +1,4 @@
-"""Mistral: Llama with a sliding window, unless its configuration has null for it."""
+"""Mistral: Llama with sliding-window attention, unless `sliding_window` is null."""
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader

@@ -1,4 +1,4 @@
-"""GPT-1: the names of GPT-2, each norm after its residual and none at the end."""
+"""GPT-1 (`openai-gpt`): the tensor names of GPT-2, post-norm layers, no final norm."""
 
 from attnkit.checkpoints import gpt2
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys

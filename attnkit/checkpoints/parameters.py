@@ -1,4 +1,4 @@
-"""The parameters of a model by layer, converted from the stored tensors on first use."""
+"""The parameters of a model by layer, converted from the stored tensors on first use (lazy loading)."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""Qwen2: Llama with biases on queries, keys and values, and a sliding window in some of its layers if at all."""
+"""Qwen2: Llama with biases on queries, keys and values; some layers may have sliding-window attention."""
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader

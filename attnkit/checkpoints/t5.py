@@ -1,4 +1,4 @@
-"""T5: a pre-norm encoder and decoder with RMS norms, no biases, scores not scaled, relative positions as a bias."""
+"""T5: a pre-norm encoder-decoder with RMS norm, no biases, unscaled scores and a relative position bias."""
 
 from dataclasses import replace
 

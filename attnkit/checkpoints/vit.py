@@ -1,4 +1,4 @@
-"""ViT: a pre-norm encoder of image patches after a class token, from which the classes are predicted."""
+"""ViT: a pre-norm encoder of image patches, with a class token that the classifier reads."""
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm

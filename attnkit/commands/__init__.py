@@ -1,4 +1,4 @@
-"""One file a tool: a function of a record, with its flags in its signature."""
+"""The tools, one file each: a function of a record, with its flags in its signature."""
 
 import importlib
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""attnkit decode: hidden states to logits, probabilities and words; with a whole model, generated text."""
+"""attnkit decode: hidden states to logits, probabilities and tokens; with a whole model, text generation."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from attnkit.cli import options, text_input
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import callbacks, intermediates, layers, text_inputs
-from attnkit.inference.hooks import Tracer, head_counts
+from attnkit.inference.tracer import Tracer, head_counts
 from attnkit.record import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 

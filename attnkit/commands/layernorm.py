@@ -1,4 +1,4 @@
-"""attnkit layernorm: normalization."""
+"""attnkit layernorm: layer norm, RMS norm and batch norm."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""attnkit mask: which keys each query may attend to."""
+"""attnkit mask: attention masks: causal, padding, window, prefix, segments …"""
 
 import warnings
 from typing import Annotated, Any, NamedTuple

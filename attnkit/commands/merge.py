@@ -1,4 +1,4 @@
-"""attnkit merge: attention over parts of the keys put together."""
+"""attnkit merge: combine attention that was computed over parts of the keys."""
 
 from collections.abc import Sequence
 from dataclasses import replace

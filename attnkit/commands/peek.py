@@ -1,4 +1,4 @@
-"""attnkit peek: show what passes through the middle of a pipe."""
+"""attnkit peek: show the records that pass through the middle of a pipe, and hand them on."""
 
 from attnkit import display
 from attnkit.cli import views

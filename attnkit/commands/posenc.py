@@ -1,4 +1,4 @@
-"""attnkit posenc: positions of tokens, as an encoding of them, a rotation or a bias."""
+"""attnkit posenc: positional encodings: sinusoidal, learned, rotary (RoPE), or a bias (ALiBi, T5)."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal

@@ -110,9 +110,9 @@ def show(
     if pipeline is not None:
         if not isinstance(record, CheckpointRecord):
             raise UsageError(NO_FOLDER, "--pipeline")
-        from attnkit.inference import shell_pipeline
+        from attnkit.inference import model_pipeline
 
-        return shell_pipeline.shell_pipeline(record.checkpoint.config, record.checkpoint.folder, pipeline)
+        return model_pipeline.shell_pipeline(record.checkpoint.config, record.checkpoint.folder, pipeline)
     selection = views.select(record, name, slice)
     return (
         replace(selection) if isinstance(record, CheckpointRecord) else selection

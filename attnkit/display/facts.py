@@ -1,4 +1,4 @@
-"""Lists of properties in two columns, and tables of texts whose last column may take several lines."""
+"""Lists of properties in two columns, and tables of text whose last column wraps."""
 
 import re
 import textwrap

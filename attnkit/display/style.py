@@ -1,4 +1,4 @@
-"""How to draw on a stream: width, colour, encoding, decimals."""
+"""Terminal style: width, colour, encoding, decimals; text.py has the ANSI codes, heatmaps.py the colour scales."""
 
 import os
 from collections.abc import Mapping

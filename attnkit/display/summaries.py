@@ -1,4 +1,4 @@
-"""Summaries: lists of tensors, their statistics, and the most probable tokens of a decoder."""
+"""Summaries: lists of tensors with shapes and dtypes, their statistics, and the most probable tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

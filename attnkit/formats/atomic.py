@@ -1,4 +1,4 @@
-"""Output: standard output, devices, and files that appear whole or not at all, whatever signal ends the process."""
+"""Atomic output files: they appear whole or not at all, whatever ends the process; standard output and devices."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""JSON: one document a record, several in a row; numbers in the shortest text that keeps their bits."""
+"""JSON: read and write one document per record, several in a row; numbers round-trip exactly."""
 
 import contextlib
 import re

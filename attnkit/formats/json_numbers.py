@@ -1,4 +1,4 @@
-"""Arrays to nested JSON lists of numbers, the shortest text that keeps every bit, and strictly back."""
+"""Convert arrays to nested JSON lists, each number in the shortest text that keeps every bit, and back."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""A strict JSON parser (RFC 8259) of bytes that may still be arriving; it reads no more than it needs."""
+"""A strict streaming JSON parser (RFC 8259): it reads from a pipe no more than it needs."""
 
 import re
 from collections.abc import Callable, Iterator

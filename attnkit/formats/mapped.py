@@ -1,4 +1,4 @@
-"""Files mapped into memory: tensors stay where they are in the file until they are needed."""
+"""Memory-mapped files: tensors stay in the file until they are accessed."""
 
 import contextlib
 import mmap

@@ -1,4 +1,4 @@
-"""NPY: one array after the other, without axes, labels or history."""
+"""NPY: bare arrays, several in a row as a stream; axes, labels and history are lost."""
 
 import re
 import struct

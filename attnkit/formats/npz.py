@@ -1,4 +1,4 @@
-"""NPZ: a ZIP archive with one NPY member a tensor; axes, labels and history in a last member `meta.json`."""
+"""NPZ: a ZIP archive with one NPY member per tensor; axes, labels and history in a last member `meta.json`."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Strict reading of ZIP archives, one after another and from front to back, so that they can come from a pipe."""
+"""A strict streaming ZIP reader: archives from a pipe, one after another, without seeking."""
 
 import struct
 import zlib

@@ -9,9 +9,9 @@ batching          texts computed one by one as one padded batch
 detokenizer       ids to token strings and text
 kv_cache_file     keys and values as a record
 layers            one layer of a model as the parameters of a tool; the context of a run
-hooks             intermediates of a run traced, patched, ablated; intermediates: their axes, formulas, labels
+tracer            intermediates of a run traced, patched, ablated; intermediates: their axes, formulas, labels
 masking           which mask and bias attention uses
 operands          one tensor of a record with its mask
-model_summary     what a checkpoint folder holds; shell_pipeline: a model as a pipeline of tools
+model_summary     what a checkpoint folder holds; model_pipeline: a model as a pipeline of tools
 callbacks         what a run reports to its caller
 """

@@ -1,4 +1,4 @@
-"""The inputs of attention: operands, options and weights, of flags, of the record or of a model's layer."""
+"""Collect the inputs of attention (queries, keys, projections, options) from flags, a record or a model's layer."""
 
 import warnings
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Join the records of texts that were computed one by one as one padded batch."""
+"""Pad and stack the records of several texts, computed one by one, into one batch."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Callbacks of a running tool: what is reported beside its result, to the caller that set them."""
+"""Callbacks of a running tool: progress, streamed text and side outputs, reported to its caller."""
 
 import contextlib
 import contextvars

@@ -11,9 +11,9 @@ from attnkit.errors import AttnkitWarning, DataError
 from attnkit.inference import callbacks, kv_cache_file
 from attnkit.inference.batching import PadLayout, add_padding_mask
 from attnkit.inference.detokenizer import Detokenizer, common_prefix_length
-from attnkit.inference.hooks import Tracer
 from attnkit.inference.options import GenerationOptions, compute_dtype, max_new_tokens
 from attnkit.inference.prompts import Prompt
+from attnkit.inference.tracer import Tracer
 from attnkit.model import GeneratedText
 from attnkit.model.generation import BeamsInfo, StepInfo
 from attnkit.record import Array, Labels, Record, Tensor

@@ -1,4 +1,4 @@
-"""Apply the last steps of a model to hidden states: its head, or a decoder without a vocabulary."""
+"""Apply a model's last steps to hidden states: its LM head, or the layers of a decoder without a vocabulary."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,9 +9,9 @@ from attnkit import model
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.inference import callbacks, layers, text_inputs
 from attnkit.inference.detokenizer import Detokenizer
-from attnkit.inference.hooks import Tracer
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.prompts import find_memory
+from attnkit.inference.tracer import Tracer
 from attnkit.record import Array, Record, Tensor, shared_labels
 
 

@@ -1,4 +1,4 @@
-"""Axes, formulas and labels of the intermediates of attention."""
+"""Intermediates of attention by name (q, scores, weights …): their axes, formulas and labels."""
 
 import warnings
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""Layers of a published model as parameters of the tools, and the context of a run."""
+"""Read one layer of a checkpoint as the parameters of a tool; the masks and positions that a run needs."""
 
 import warnings
 from dataclasses import replace

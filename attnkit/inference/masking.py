@@ -1,4 +1,4 @@
-"""Which mask and which bias attention uses: those of what it attends to."""
+"""Find the mask and the bias that attention uses: those of the record that the keys come from."""
 
 import warnings
 from dataclasses import dataclass, replace

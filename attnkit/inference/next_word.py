@@ -1,4 +1,4 @@
-"""Choose the next word: the output matrix of a record, and the choice among its logits."""
+"""Project hidden states to the vocabulary (the LM head) and choose the next token from the logits."""
 
 import warnings
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Records as operands: one tensor of a record with its mask, the tensors of a folder with their model."""
+"""Read operands as records: one tensor with its padding mask, or the tensors of a checkpoint folder."""
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any

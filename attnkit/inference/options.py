@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit import model
 from attnkit.errors import UsageError, flag_name
-from attnkit.inference.hooks import Tracer, head_counts
 from attnkit.inference.masking import AttendedTensor
+from attnkit.inference.tracer import Tracer, head_counts
 from attnkit.record import Array, Record
 from attnkit.tokenizers import Tokenizer
 

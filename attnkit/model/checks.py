@@ -1,4 +1,4 @@
-"""Shapes in error messages, and checks that name both sides of a mismatch."""
+"""Shape checks, whose errors name both sides of a mismatch."""
 
 import numpy as np
 

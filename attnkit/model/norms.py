@@ -1,4 +1,4 @@
-"""Normalization: zero mean and unit variance, then a learned scale and shift.
+"""Layer norm, RMS norm and batch norm, with a learned scale and shift.
 
 Statistics are computed in float64 for every dtype, so that float32 rows around 1e6, or beyond the square root of
 its range, stay exact. Rows of float64 whose squares leave its range are scaled by a power of two first, which is

@@ -1,4 +1,4 @@
-"""The options of attention, passed as one value through every function and kernel that computes it."""
+"""The options of attention (scale, masks, softcap, score …) as one value for every function and kernel."""
 
 import math
 from collections.abc import Callable, Mapping

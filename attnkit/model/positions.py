@@ -1,4 +1,4 @@
-"""Positions: absolute encodings, and position biases on the scores."""
+"""Positions: sinusoidal and learned encodings, and the biases of ALiBi and T5 on the scores; RoPE is in rotary.py."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whole models: the steps of a configuration, applied to its parameters."""
+"""The forward pass of a whole model: the steps of its configuration, applied to its parameters."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Names of whole models, of text token by token and of attention in tiles, imported from the package on first use."""
+"""The lazily imported names of attnkit.model: whole models, text generation, tiled attention."""
 
 # ruff: noqa: I001 (in the order of a forward pass, not of the alphabet)
 from attnkit.model.config import (

@@ -1,4 +1,4 @@
-"""The tokenizer files of a published folder, read and checked, and the special tokens that they name."""
+"""Read and check the tokenizer files of a published folder, and the special tokens that they name."""
 
 import os
 from collections.abc import Callable, Mapping

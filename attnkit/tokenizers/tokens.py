@@ -1,4 +1,4 @@
-"""The `Tokenizer` value, and tokens numbered by a vocabulary."""
+"""The `Tokenizer` type, and vocabularies: tokens to ids and back."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

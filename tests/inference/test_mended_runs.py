@@ -15,7 +15,7 @@ from attnkit import formats
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.inference.shell_pipeline import shell_pipeline
+from attnkit.inference.model_pipeline import shell_pipeline
 from attnkit.record import Record, Tensor
 
 ROOT = Path(__file__).parent.parent.parent

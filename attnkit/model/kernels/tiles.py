@@ -1,4 +1,4 @@
-"""Tiles of queries and keys: which keys each query may attend to, and the scores of one tile with another.
+"""Tiles (blocks) of queries and keys: which keys each query may attend to, and the scores of a pair of tiles.
 
 A tile of scores has its keys first, (n, m), so that per-query values run along the last axis; tiles of several
 heads at once are (h, n, m).

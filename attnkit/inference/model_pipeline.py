@@ -1,4 +1,4 @@
-"""The shell pipelines that equal a model, or a part of it."""
+"""A model, or a part of it, written as a shell pipeline of tools that gives the same bytes."""
 
 import shlex
 from collections.abc import Sequence

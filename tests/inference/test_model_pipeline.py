@@ -14,7 +14,7 @@ from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli import pipeline
 from attnkit.inference import layers
-from attnkit.inference.shell_pipeline import shell_pipeline
+from attnkit.inference.model_pipeline import shell_pipeline
 from attnkit.record import Record, Tensor
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
