@@ -21,4 +21,4 @@ attnkit embed --lines --dim 16 --dtype float64 < data/lighthouse.txt \
 
 sed -n 1,12p "$dir/pairs"
 echo "   …"
-echo "$(wc -l < "$dir/pairs") records"
+echo "$(($(wc -l < "$dir/pairs"))) records"

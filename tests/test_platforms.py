@@ -1,15 +1,20 @@
 """attnkit without what only Linux has: the constants and calls are taken away in a process of its own."""
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from attnkit.formats import Source, dtypes, open_source, read, streams
+from attnkit.commands.diff import compare_tensors, subtract_integers
+from attnkit.formats import Source, dtypes, open_sink, open_source, read, streams
+from attnkit.record import Record
 
 ROOT = Path(__file__).parent.parent
 STORY = ROOT / "samples" / "data" / "story"
@@ -155,3 +160,78 @@ def test_no_call_reads_more_than_the_system_allows(tmp_path, monkeypatch):
         target = np.empty(100, np.uint8)
         assert source.readinto(target.data) == 100
     assert target.tolist() == list(range(100)) and max(asked) <= 30
+
+
+@pytest.mark.parametrize("wide", [np.longdouble, np.float64])
+@pytest.mark.parametrize(
+    ("x", "y", "difference"),
+    [
+        (np.array([2**53]), np.array([2**53 + 1]), -1),
+        (np.array([2**63 - 1]), np.array([2**63 - 3], np.uint64), 2),
+        (np.array([-(2**63)]), np.array([2**63 - 1]), -(2**64)),
+        (np.array([-(2**63)]), np.array([2**64 - 1], np.uint64), -(2**64) - 2**63),
+        (np.array([[255]], np.uint8), np.array([[-128]], np.int8), 383),
+    ],
+)
+def test_integers_are_subtracted_exactly_where_a_long_double_is_a_double(x, y, difference, wide, monkeypatch):
+    monkeypatch.setattr(np, "longdouble", wide)
+    assert subtract_integers(x, y).astype(np.float64).tolist() == np.reshape(float(difference), x.shape).tolist()
+    figures = compare_tensors(Record({"x": x}), Record({"x": y}), "x", 0, 0)
+    assert (figures["max_abs"], figures["differing"]) == (abs(float(difference)), 1)
+
+
+@pytest.mark.parametrize("name", ["ä" * 100, "a" + "ä" * 100, "naïve.json", "漢" * 60, "😀" * 9, "x" * 200], ids=ascii)
+def test_names_of_temporaries_are_utf8_on_a_file_system_that_takes_no_others(name, tmp_path, monkeypatch):
+    made = []
+
+    def refusing(path, flags, *mode, known=os.open):
+        made.append(os.fsencode(path).decode())  # macOS refuses other names
+        return known(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with open_sink(str(tmp_path / name)) as sink:
+        sink.write([b"whole"])
+    assert [path.name for path in tmp_path.iterdir()] == [name] and len(made) == 1
+    assert len(os.fsencode(Path(made[0]).name)) <= max(len(os.fsencode(name)), 32)
+
+
+def test_a_file_system_without_modes_and_sync(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    path = tmp_path / "x.bin"
+    path.write_bytes(b"old")
+    for call in ("fchmod", "fchown", "fsync", "link"):
+        monkeypatch.setattr(os, call, refuse)
+    with open_sink(str(path)) as sink:
+        sink.write([b"new"])
+    assert path.read_bytes() == b"new" and [*tmp_path.iterdir()] == [path]
+
+
+def test_no_two_files_differ_by_case_or_accents_alone():
+    folders = [ROOT / name for name in ("attnkit", "samples", "tests")]
+    paths = [str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("*")]
+    assert len({unicodedata.normalize("NFD", path).casefold() for path in paths}) == len(paths) > 300
+
+
+GNU_ONLY = {
+    r"\bsed +-i\b": "BSD sed takes a suffix after -i",
+    r"\bgrep +-\w*P": "BSD grep has no -P",
+    r"\bhead +-[nc] *-": "BSD head has no counts from the end",
+    r"\b(tac|nproc|shuf|realpath|timeout|stdbuf|setsid)\b +[-\w$\"]": "not on macOS",
+    r"\breadlink +-f": "not on older macOS",
+    r"\bdate +(-d|--date)": "BSD date has -v",
+    r"\bstat +-c": "BSD stat has -f",
+    r"\bmktemp +-\w*p": "BSD mktemp has no -p",
+    r"\| *cmp +[^-|&\s]+ *($|[|&;])": "BSD cmp has no default for its second file",
+    r"(?<!\(\()\$\(wc ": "BSD wc pads its number: use $(($(wc …)))",
+    r"\b(mapfile|readarray|coproc)\b|\bdeclare +-A|\blocal +-n|\|&|&>>": "not in bash 3.2",
+    r"\$\{\w+[,^]|\{\d+\.\.\d+\.\.": "not in bash 3.2",
+}
+
+
+@pytest.mark.parametrize("path", [*sorted((ROOT / "samples").glob("*.sh")), ROOT / "README.md"], ids=lambda p: p.name)
+def test_scripts_run_with_the_tools_and_the_bash_of_macos(path):
+    text = path.read_text(encoding="utf-8")
+    hits = [(hit[0], why) for wrong, why in GNU_ONLY.items() for hit in re.finditer(wrong, text, re.MULTILINE)]
+    assert hits == []

@@ -161,12 +161,12 @@ def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -
     x, y = a[name], b[name]
     if x.shape != y.shape:
         return Comparison(name, max(x.size, y.size, 1), problem=f"shape {x.shape} in A, {y.shape} in B")
-    is_integer = x.dtype.kind in "iu" and y.dtype.kind in "iu"  # a long double holds every 64-bit integer
+    is_integer = x.dtype.kind in "iu" and y.dtype.kind in "iu"  # a long double may hold every 64-bit integer
     wide: Any = np.longdouble if is_integer else np.float64
     left, right = (array.astype(wide).ravel() for array in (x, y))
     with np.errstate(all="ignore"):
         equal = (x == y).ravel() | (np.isnan(left) & np.isnan(right))
-        absolute = np.where(equal, 0.0, np.abs(left - right))
+        absolute = np.where(equal, 0.0, np.abs(subtract_integers(x, y).ravel() if is_integer else left - right))
         relative = np.where(equal, 0.0, absolute / np.abs(right))
         near = (absolute <= atol + rtol * np.abs(right)) & np.isfinite(left) & np.isfinite(right)
         cosine = 1.0 if equal.all() else cosine_similarity(left, right)
@@ -193,6 +193,20 @@ def find_elements(
 
     worst, worst_relative = (element(rank_differences(ranked, differing)) for ranked in (absolute, relative))
     return element(differing), worst, worst_relative
+
+
+def subtract_integers(x: Array, y: Array) -> Array:
+    """Subtract integers of any width, rounding once: in two halves, since a long double may be no more than a double.
+
+    >>> print(subtract_integers(np.array([2**63 - 1]), np.array([2**63 - 3], np.uint64)))
+    [2.]
+    """
+    wide = [array if array.dtype == np.uint64 else array.astype(np.int64) for array in (x, y)]
+    (high_x, low_x), (high_y, low_y) = (
+        ((array >> 32).astype(np.longdouble), (array & 0xFFFFFFFF).astype(np.longdouble)) for array in wide
+    )
+    difference: Array = (high_x - high_y) * 2.0**32 + (low_x - low_y)
+    return difference
 
 
 def cosine_similarity(left: Array, right: Array) -> float:

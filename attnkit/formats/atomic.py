@@ -16,6 +16,7 @@ from attnkit.errors import FileError
 from attnkit.formats.mapped import truncated_file
 from attnkit.formats.streams import Buffer, system_reason, widen_pipe
 
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems without fsync
 SMALL = 1 << 16  # buffers up to this size in all are joined before they are written
 
 _temporaries: set[str] = set()  # files to remove should the process end
@@ -82,7 +83,7 @@ class Sink:
         with self._write_errors():
             try:
                 if self._temporary and self._is_owned:
-                    os.fsync(self._descriptor)  # a power loss after the rename must not find an empty file
+                    _sync(self._descriptor)  # a power loss after the rename must not find an empty file
             finally:
                 self._close()
 
@@ -174,7 +175,8 @@ class Sink:
         if old:
             with contextlib.suppress(OSError):  # only root may give a file away
                 os.fchown(self._descriptor, old.st_uid, old.st_gid)
-            os.fchmod(self._descriptor, stat.S_IMODE(old.st_mode))
+            with contextlib.suppress(OSError):  # some network and USB file systems have no modes
+                os.fchmod(self._descriptor, stat.S_IMODE(old.st_mode))
 
     def _remove_temporaries(self) -> None:
         for temporary in filter(None, (self._temporary, self._backup)):
@@ -220,6 +222,15 @@ def _rename_together(sinks: Sequence[Sink]) -> None:
             raise
 
 
+def _sync(descriptor: int) -> None:
+    """Write a file through to the disk, where its file system can."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
+
+
 def _standard_descriptor(name: str) -> int | None:
     """Return the descriptor that a name such as /dev/stdout means: opened anew it would start at its front."""
     standard = {"<stdout>": 1, "/dev/stdout": 1, "/dev/stderr": 2}
@@ -228,11 +239,16 @@ def _standard_descriptor(name: str) -> int | None:
 
 
 def _temporary_name(target: str) -> str:
-    """Return `.NAME.attnkit-XXXXXXXX` beside the target, no longer than a name that the file system allows."""
+    """Return `.NAME.attnkit-XXXXXXXX` beside the target, no longer than a name that the file system allows.
+
+    NAME is not cut inside a character: macOS refuses names that are not UTF-8.
+    """
     folder, name = os.path.split(os.fsencode(target))
     suffix = b".attnkit-" + os.urandom(4).hex().encode()
-    stem = name[: max(len(name), 32) - len(suffix) - 1]
-    return os.fsdecode(os.path.join(folder, b"." + stem + suffix))
+    size = max(len(name), 32) - len(suffix) - 1
+    while name[size : size + 1] and name[size] & 0xC0 == 0x80:  # a byte within a character of UTF-8
+        size -= 1
+    return os.fsdecode(os.path.join(folder, b"." + name[:size] + suffix))
 
 
 def _register(temporary: str) -> None:

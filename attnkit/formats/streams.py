@@ -292,5 +292,11 @@ def widen_pipe(descriptor: int) -> None:
 
 
 def system_reason(error: OSError | ValueError) -> str:
-    """Return the message of the system, or of Python for a name that no system call can take."""
+    """Return the message of the system, or of Python for a name that no system call can take.
+
+    >>> system_reason(ValueError("open: embedded null character in path"))  # as some versions of Python word it
+    'embedded null byte'
+    """
+    if isinstance(error, ValueError) and "embedded null" in str(error):
+        return "embedded null byte"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
