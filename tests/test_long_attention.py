@@ -221,9 +221,10 @@ def test_what_an_additive_score_needs_is_missed_in_its_file(folder):
 
 def test_the_weights_alone_do_not_hold_the_steps_to_them(folder):
     code = """
-import resource, numpy as np
+import resource, sys, numpy as np
 from attnkit.model import attention
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 q = np.random.default_rng(0).standard_normal((1, 4096, 4), dtype=np.float32)
 before = peak()
 attention(q, q, q, softcap=5.0, keep=("weights",))

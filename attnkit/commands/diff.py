@@ -170,7 +170,7 @@ def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -
         relative = np.where(equal, 0.0, absolute / np.abs(right))
         near = (absolute <= atol + rtol * np.abs(right)) & np.isfinite(left) & np.isfinite(right)
         cosine = 1.0 if equal.all() else cosine_similarity(left, right)
-    differing = ~equal & ~(near if rtol or atol else False)
+    differing = ~equal & ~near if rtol or atol else ~equal
     return Comparison(
         name, int(differing.sum()), float(absolute.max(initial=0)), float(relative.max(initial=0)), cosine,
         elements=find_elements(a, b, name, absolute, relative, differing) if differing.any() else (),

@@ -220,8 +220,9 @@ def work(folders: list[Path], seed: int | None, start: int) -> None:
         with contextlib.suppress(ImportError):
             __import__(library)
     warnings.simplefilter("ignore")
-    now = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_DATA, (now + BYTES, now + BYTES))
+    if sys.platform == "linux":
+        now = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (now + BYTES, now + BYTES))
     answers = os.dup(1)
     noise = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
     for number in (1, 2):

@@ -428,6 +428,7 @@ def test_killed_without_warning(attnkit):
 
 
 # S4
+@pytest.mark.linux
 def test_a_model_that_is_cut_short_while_it_is_read(attnkit, refused):
     shutil.copytree(STORY, attnkit.folder / "m")
     line = ["attnkit", "decode", "--model", "m", "--lines", "--max-tokens", "2", "-o", attnkit.file("old.json", b"old")]

@@ -314,6 +314,10 @@ def test_what_is_no_regular_file_is_written_plainly(small, tmp_path):
     assert copy(small, "-").stdout == copy(small, "/dev/stdout").stdout == raw(SMALL)
     assert copy(small, "/dev/fd/5", shell='"$@" 5>&1 >/dev/null').stdout == raw(SMALL)
     assert copy(small, tmp_path / "fifo", shell=f'cat {tmp_path}/fifo & "$@"; wait').stdout == raw(SMALL)
+
+
+@pytest.mark.linux
+def test_a_full_device(small):
     done = copy(small, "/dev/full")
     assert (done.returncode, done.stderr) == (4, b"/dev/full: write error: No space left on device\n")
 
@@ -399,6 +403,7 @@ def test_handlers_are_as_before(tmp_path):
     assert left(tmp_path) == ["a", "b"]
 
 
+@pytest.mark.linux
 def test_memory_of_a_mapped_file_is_given_back_and_read_again(tmp_path):
     def resident():
         maps = Path("/proc/self/smaps").read_text().split(str(path))[1]

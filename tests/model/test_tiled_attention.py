@@ -325,10 +325,11 @@ def test_an_exception_in_a_thread_is_raised_and_stops_the_others():
 
 def test_memory_does_not_grow_with_the_square():
     code = """
-import resource, numpy as np
+import resource, sys, numpy as np
 from attnkit.model.kernels.tiled_attention import tiled_attention
 from attnkit.model.kernels.weight_stats import weight_stats, weight_topk
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 q, k, v = np.random.default_rng(0).standard_normal((3, 1, 16384, 16), dtype=np.float32)
 before = peak()
 tiled_attention(q, k, v, causal=True, window=(3000, -1))
