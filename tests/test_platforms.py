@@ -176,8 +176,8 @@ def test_no_call_reads_more_than_the_system_allows(tmp_path, monkeypatch):
 def test_integers_are_subtracted_exactly_where_a_long_double_is_a_double(x, y, difference, wide, monkeypatch):
     monkeypatch.setattr(np, "longdouble", wide)
     assert subtract_integers(x, y).astype(np.float64).tolist() == np.reshape(float(difference), x.shape).tolist()
-    figures = compare_tensors(Record({"x": x}), Record({"x": y}), "x", 0, 0)
-    assert (figures["max_abs"], figures["differing"]) == (abs(float(difference)), 1)
+    comparison = compare_tensors(Record({"x": x}), Record({"x": y}), "x", 0, 0)
+    assert (comparison.max_abs, comparison.differing) == (abs(float(difference)), 1)
 
 
 @pytest.mark.parametrize("name", ["ä" * 100, "a" + "ä" * 100, "naïve.json", "漢" * 60, "😀" * 9, "x" * 200], ids=ascii)
