@@ -95,6 +95,59 @@ def test_the_core_is_pure(path):
     assert all(name.startswith(("attnkit.model", "attnkit.errors")) for name in own)
 
 
+BRANCHES = (ast.If, ast.For, ast.While, ast.IfExp, ast.ExceptHandler, ast.Assert, ast.comprehension)
+
+
+def functions(path):
+    """The functions of a file, with those inside others."""
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+
+
+def body_lines(function):
+    """How many lines the body of a function has, without its docstring."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def branch_count(function):
+    """The cyclomatic complexity: 1, and 1 for each if, loop, handler, comprehension and its ifs, `and` and `or`."""
+    count = 1
+    for node in ast.walk(function):
+        count += isinstance(node, BRANCHES)
+        count += len(node.ifs) if isinstance(node, ast.comprehension) else 0
+        count += len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0
+    return count
+
+
+def parameter_count(function):
+    arguments = function.args
+    return len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_functions_and_files_are_small(path):
+    assert len(path.read_text().splitlines()) <= 400
+    for function in functions(path):
+        assert body_lines(function) <= 40, function.name
+        assert branch_count(function) <= 15, function.name
+        is_tool = room(path) == "commands" and function.decorator_list  # its parameters are flags
+        assert is_tool or parameter_count(function) <= 8, function.name
+
+
+def test_the_sizes_of_a_function_are_counted():
+    source = '''
+def f(a, /, b, *, c):
+    """A docstring
+    of two lines."""
+    if a and b or c:
+        return [one for one in b if one]
+
+    return 1 if a else 2
+'''
+    [function] = ast.parse(source).body
+    assert (body_lines(function), branch_count(function), parameter_count(function)) == (4, 7, 3)
+
+
 def test_the_command_line_starts_without_numpy_rich_and_typer():
     code = "import sys, attnkit.cli.main; print(*sorted({'numpy', 'rich', 'typer'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

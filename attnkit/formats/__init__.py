@@ -185,16 +185,21 @@ def _sniff(source: Source) -> str:
     if likely_json and min(start) > 5:  # the fourth byte of a header's length is less
         return "json"
     head = source.peek(512)
-    length = int.from_bytes(head[:8], "little")
-    signature = next((name for mark, name in SIGNATURES.items() if head.startswith(mark)), None)
-    pickled = re.match(rb"\x80[\x02-\x05][^\x00]", head)  # its version, and the first of its instructions
-    is_header = head[8:9] == b"{" or (length <= SAFETENSORS_HEADER and not signature and not pickled)
+    kind = _describe_start(head)
+    is_header = head[8:9] == b"{" or (int.from_bytes(head[:8], "little") <= SAFETENSORS_HEADER and not kind)
     if is_header and not _is_text(head[:8]):
         return "safetensors"
-    if pickled:
+    if kind == "pickle":
         raise DataError("object arrays (pickle) are never loaded")
-    kind = signature or ("text" if _is_text(head) else None)
     raise DataError("not a tensor file" + (f" (looks like {kind})" if kind else ""))
+
+
+def _describe_start(head: bytes) -> str:
+    """Return what a file that holds no tensors looks like, by its first bytes; "" where they are of no known kind."""
+    if re.match(rb"\x80[\x02-\x05][^\x00]", head):  # its version, and the first of its instructions
+        return "pickle"
+    signature = next((name for mark, name in SIGNATURES.items() if head.startswith(mark)), "")
+    return signature or "text" * _is_text(head)
 
 
 def _is_text(head: bytes) -> bool:

@@ -81,6 +81,20 @@ def _fill(text: str, width: int, indent: str) -> str:
     )
 
 
+def _column_widths(columns: list[tuple[str, ...]], width: int) -> list[int]:
+    """Return the widths of columns of cells: the longest cells, less where a row would exceed `width`; no word is cut.
+
+    >>> _column_widths([("a", "x"), ("b", "one two")], 8)
+    [1, 5]
+    """
+    widths = [max(map(len, column)) for column in columns]
+    words = [max(map(len, " ".join(column).split()), default=0) for column in columns]
+    while sum(widths) + 2 * (len(widths) - 1) > width and widths != words:
+        spare = [size - word for size, word in zip(widths, words, strict=True)]
+        widths[spare.index(max(spare))] -= 1
+    return widths
+
+
 def _render_table(block: str, width: int) -> str:
     r"""Align the columns of a table; the widest are wrapped until a row fits the width.
 
@@ -91,12 +105,7 @@ def _render_table(block: str, width: int) -> str:
     """
     rows = [[_plain(cell).strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()]
     rows = [[cell.replace(r"\|", "|") for cell in row] for row in rows if set("".join(row)) - set("-: ")]
-    columns = list(zip(*rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
-    while sum(widths) + 2 * (len(widths) - 1) > width and widths != words:  # no word is cut
-        spare = [size - word for size, word in zip(widths, words, strict=True)]
-        widths[spare.index(max(spare))] -= 1
+    widths = _column_widths(list(zip(*rows, strict=True)), width)
     lines = []
     for row in rows:
         cells = [_fill(cell, size, "").splitlines() for cell, size in zip(row, widths, strict=True)]

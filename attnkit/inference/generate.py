@@ -15,7 +15,8 @@ from attnkit.inference.options import GenerationOptions, compute_dtype, max_new_
 from attnkit.inference.prompts import Prompt
 from attnkit.inference.tracer import Tracer
 from attnkit.model import GeneratedText
-from attnkit.model.generation import BeamsInfo, StepInfo
+from attnkit.model.beams import BeamsInfo
+from attnkit.model.generation import StepInfo
 from attnkit.record import Array, Labels, Record, Tensor
 
 
@@ -306,12 +307,15 @@ def generated_labels(
     rows = [detokenizer.token_strings(text.ids) for _, text in pairs]
     rows = [row + [detokenizer.padding] * (longest - len(row)) for row in rows]
     labels["token"] = rows if has_rows else rows[0]
-    if detokenizer.can_decode:
-        parts = [split_prompt(prompt, text.ids, detokenizer) for prompt, text in pairs]
-        if not text_model.core.config.encoder or any(before for before, _ in parts):  # a translation has no prompt
-            labels["prompt"] = [before for before, _ in parts]
-        labels["text"] = [truncate_at_stop(text_model.options.stop, *part)[0] for part in parts]
-    return labels
+    return labels | (text_labels(pairs, text_model) if detokenizer.can_decode else {})
+
+
+def text_labels(pairs: Sequence[tuple[Prompt, GeneratedText]], text_model: TextModel) -> dict[str, Labels]:
+    """Return the prompts and the whole texts as labels; a translation without a prompt has only its text."""
+    parts = [split_prompt(prompt, text.ids, text_model.detokenizer) for prompt, text in pairs]
+    prompts = [before for before, _ in parts]
+    texts: Labels = [truncate_at_stop(text_model.options.stop, *part)[0] for part in parts]
+    return {"prompt": prompts, "text": texts} if any(prompts) or not text_model.core.config.encoder else {"text": texts}
 
 
 def pad_rows(rows: Sequence[Array], filler: float) -> Array:

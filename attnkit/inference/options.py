@@ -101,13 +101,21 @@ def check_options(options: GenerationOptions) -> None:
         raise UsageError(f"{options.best} of --beam {options.beam} (expected 1 to {options.beam})", "--best")
     if options.cache_out and not model.cacheable(options.model_.config):
         raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-out")
-    files = {os.path.realpath(file) for file in (options.trace, options.cache_out) if file}
-    if options.trace and options.cache_out and len(files) == 1 and files != {os.devnull}:
+    if options.trace and is_same_file(options.trace, options.cache_out):
         raise UsageError(f"{options.trace}: two results for one file: it is that of --cache-out too", "--trace")
     if options.score == "":
         raise UsageError("an empty text has no score", "--score")
     if "" in options.stop:
         raise UsageError("an empty text", "--stop")
+
+
+def is_same_file(path: str, other: str | None) -> bool:
+    """Return whether two results would be written to one file, which /dev/null is not.
+
+    >>> is_same_file("a.npz", "./a.npz"), is_same_file("a.npz", None), is_same_file("/dev/null", "/dev/null")
+    (True, False, False)
+    """
+    return other is not None and path != os.devnull and os.path.realpath(path) == os.path.realpath(other)
 
 
 def refuse_flags(values: Mapping[str, Any], names: Sequence[str], place: str) -> None:

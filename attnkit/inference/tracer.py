@@ -14,6 +14,7 @@ from attnkit.inference import intermediates
 from attnkit.record import Array, Labels, Record, Tensor, join_names
 
 HEADS = ".heads"  # suffix of the intermediate that holds the heads of a layer
+HEAD_RANGE = re.compile(r"[0-9]{1,9}|[0-9]{0,9}:[0-9]{0,9}", re.ASCII)  # HEAD or A:B
 INTERMEDIATE_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("hidden", "activated", "linear", "gated"), ("token", "hidden")
 )
@@ -111,19 +112,29 @@ def parse_ablation(ablated: Sequence[str]) -> dict[str, list[slice]]:
     heads_of: dict[str, list[slice]] = {}
     layer = ""
     for text in ablated:
-        more = re.fullmatch(r"[0-9]{1,9}|[0-9]{0,9}:[0-9]{0,9}", text, re.ASCII)
-        name, colon, heads = ("", ":", text) if more else text.partition(":")
-        layer = name or layer
-        if not (layer and (heads or not colon) and re.fullmatch(r"[0-9]{0,9}(:[0-9]{0,9})?", heads, re.ASCII)):
+        heads = text
+        if not HEAD_RANGE.fullmatch(text):
+            layer, _, heads = (text if ":" in text else f"{text}::").partition(":")  # LAYER has all heads, `:`
+        if not (layer and HEAD_RANGE.fullmatch(heads)):
             expected = "LAYER, LAYER:HEAD or LAYER:A:B, such as encoder.3.self:5"
             raise UsageError(f"expected {expected}, got {text!r}", "--ablate")
-        first, between, end = heads.partition(":")
-        start, stop = int(first) if first else None, int(end) if end else None
-        chosen = slice(start, stop if between or start is None else start + 1)
+        chosen = parse_heads(heads)
         if chosen.stop is not None and chosen.stop <= (chosen.start or 0):
             raise UsageError(f"{text}: no heads from {chosen.start or 0} to before {chosen.stop}", "--ablate")
         heads_of.setdefault(f"{layer}{HEADS}", []).append(chosen)
     return heads_of
+
+
+def parse_heads(text: str) -> slice:
+    """Return the heads of HEAD, or of A:B, where either may be left out.
+
+    >>> parse_heads("5"), parse_heads("7:9"), parse_heads(":")
+    (slice(5, 6, None), slice(7, 9, None), slice(None, None, None))
+    """
+    start, colon, stop = text.partition(":")
+    if not colon:
+        return slice(int(start), int(start) + 1)
+    return slice(int(start) if start else None, int(stop) if stop else None)
 
 
 def head_counts(config: model.Config, steps: Sequence[model.Step]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Text generation token by token: greedy search, sampling and beam search.
+"""Text generation token by token: greedy search and sampling; the scores of a given text.
 
 A model is a NextTokenModel, which caches earlier tokens itself. Steps are counted from 0.
 """
@@ -18,7 +18,6 @@ from attnkit.model.embedding import check_ids
 from attnkit.model.masks import mask_block
 from attnkit.model.sampling import (
     check_finite,
-    largest,
     log_probabilities,
     probabilities,
     repetition_penalty,
@@ -28,7 +27,6 @@ from attnkit.model.sampling import (
 from attnkit.model.softmax import shifted
 
 Filter = Callable[[Array, Array], Array]  # scores (B, N), ids so far (B, T) -> scores (B, N)
-Penalty = Callable[[float, int], float]  # sum of log-probabilities, number of tokens -> score
 
 
 class NextTokenModel(Protocol):
@@ -117,18 +115,6 @@ class GeneratedText(NamedTuple):
     score: float = 0.0
 
 
-class BeamsInfo(NamedTuple):
-    """One step of a beam search: its logits (B, N), the running and the finished beams, both best first.
-
-    The score of a running beam is a sum, without the penalty.
-    """
-
-    step: int
-    logits: Array
-    running: tuple[GeneratedText, ...]
-    finished: tuple[GeneratedText, ...]
-
-
 def score_tokens(logits: Array, ids: ArrayLike) -> Array:
     """Return the log-probability of each token.
 
@@ -167,13 +153,13 @@ def generate(
     >>> generate(Model(), [0], SamplingConfig(eos=(3,))).ids
     (1, 2, 3)
     """
-    past, filters = _begin(prompt, settings)
+    past, filters = start_generation(prompt, settings)
     if settings.sampled and rng is None:
         raise UsageError("nothing to sample with (expected a random generator)")
     tokens, result = past, GeneratedText(finish_reason="limit")
     for step in range(settings.limit):
         logits = predict(tokens)
-        _check(logits, step, settings)
+        check_logits(logits, step, settings)
         filtered = tuple(_filtered(filters, logits, past))
         scores = filtered[-1].after if filtered else logits[0]
         chosen = _choice(scores, step, rng if settings.sampled else None)
@@ -189,94 +175,8 @@ def generate(
     return result
 
 
-def beam_search(
-    predict: NextTokenModel,
-    prompt: ArrayLike,
-    settings: SamplingConfig,
-    beams: int,
-    penalty: Penalty | None = None,
-    returned: int = 1,
-    stop: Callable[[list[int]], bool] | None = None,
-    on_step: Callable[[BeamsInfo], None] | None = None,
-) -> list[GeneratedText]:
-    """Generate texts by beam search, and return the best ones first.
-
-    prompt (T,) -> `returned` GeneratedText, or as many as there are
-
-    A step scores every next token of every running beam: the sum of the log-probabilities so far, and its own after
-    the filters. Of these the best (1 + ends) * beams are considered, ends being the number of `eos` tokens, at least
-    1: those that end a text are finished if they are among the best `beams`, and dropped if not; the best `beams`
-    of the others continue. Finished texts are ranked by `penalty(sum, tokens)`, the token that ended them counted, the
-    prompt not; the best `beams` are kept. The search ends at the limit, where no beam continues, or where `beams` are
-    finished and the best running one would not rank above the last of them if it ended now.
-
-    Ties go to the better beam, then to the lower id. `penalty` is LENGTH_PENALTIES["average"](1) unless given. A
-    vocabulary may be smaller than `beams`: there are then as many as there are texts. UsageError for beams < 1, for
-    more texts returned than beams, or for sampling; DataError as for `generate`.
-
-    >>> class Model:  # a bigram model
-    ...     def __call__(self, tokens):
-    ...         return np.log(np.array([[0.3, 0.3, 0.4], [0.45, 0.1, 0.45], [0.9, 0.05, 0.05]])[tokens[:, -1]])
-    ...     def reorder_cache(self, rows):
-    ...         pass
-    >>> [beam.ids for beam in beam_search(Model(), [0], SamplingConfig(limit=2), beams=2, returned=2)]
-    [(2, 0), (0, 2)]
-    """
-    past, filters = _begin(prompt, settings)
-    _check_beams(beams, returned, settings)
-    rank = penalty or LENGTH_PENALTIES["average"](1.0)
-    considered = (1 + max(len(settings.eos), 1)) * beams
-    tokens, running, finished = past, [GeneratedText()], list[GeneratedText]()
-    for step in range(settings.limit):
-        logits = predict(tokens)
-        _check(logits, step, settings)
-        logs = log_probabilities(logits)
-        sums = np.array([beam.score for beam in running])[:, None] + _apply(filters, logs, past)
-        continued: list[tuple[int, GeneratedText]] = []
-        for place, (row, word) in enumerate(top_candidates(sums, considered, step)):
-            beam = append_token(running[row], word, float(logs[row, word]), float(sums[row, word]))
-            reason = finish_reason(beam.ids, settings, stop) or ("limit" if step + 1 == settings.limit else "")
-            if reason and place < beams:
-                finished.append(beam._replace(finish_reason=reason, score=rank(beam.score, step + 1)))
-            elif not reason and len(continued) < beams:
-                continued.append((row, beam))
-        finished = sorted(finished, key=lambda beam: -beam.score)[:beams]
-        rows, running = [row for row, _ in continued], [beam for _, beam in continued]
-        if on_step:
-            on_step(BeamsInfo(step, logits, tuple(running), tuple(finished)))
-        full = len(finished) == beams
-        if not running or (full and rank(running[0].score, step + 1) <= finished[-1].score):
-            break
-        if rows != list(range(len(past))):
-            predict.reorder_cache(np.array(rows))
-        tokens = np.array([beam.ids[-1:] for beam in running])
-        past = np.concatenate([past[rows], tokens], axis=1)
-    return finished[:returned] or [GeneratedText(finish_reason="limit")]
-
-
-def gnmt_penalty(exponent: float) -> Penalty:
-    """Return the penalty sum / ((5 + length) / 6)^exponent (Wu et al. 2016, equation 14, without its coverage).
-
-    >>> round(gnmt_penalty(1.0)(-6.0, 7), 4)
-    -3.0
-    """
-    return lambda total, length: total / ((5 + length) / 6) ** exponent
-
-
-def average_penalty(exponent: float) -> Penalty:
-    """Return the penalty sum / length^exponent: 0 is the sum, 1 the mean.
-
-    >>> average_penalty(1.0)(-6.0, 3)
-    -2.0
-    """
-    return lambda total, length: total / length**exponent
-
-
-LENGTH_PENALTIES: dict[str, Callable[[float], Penalty]] = {"gnmt": gnmt_penalty, "average": average_penalty}
-
-
-def _begin(prompt: ArrayLike, settings: SamplingConfig) -> tuple[Array, list[tuple[str, Filter]]]:
-    """Return the prompt (1, T), and the filters of the settings."""
+def start_generation(prompt: ArrayLike, settings: SamplingConfig) -> tuple[Array, list[tuple[str, Filter]]]:
+    """Return the prompt (1, T), and the filters of the settings; an error for an empty prompt or a negative limit."""
     past = np.asarray(prompt)
     if past.ndim != 1 or not past.size:
         raise DataError(f"prompt {as_text(past.shape)}: expected one or more token ids")
@@ -284,15 +184,6 @@ def _begin(prompt: ArrayLike, settings: SamplingConfig) -> tuple[Array, list[tup
         if getattr(settings, name) < 0:
             raise UsageError(f"{name} {getattr(settings, name)} (expected 0 or more)")
     return past[None].astype(np.int64), list(_filters(settings, past.size))
-
-
-def _check_beams(beams: int, returned: int, settings: SamplingConfig) -> None:
-    if beams < 1:
-        raise UsageError(f"beams {beams} (expected 1 or more)")
-    if not 1 <= returned <= beams:
-        raise UsageError(f"{returned} texts of {beams} beams (expected 1 to {beams})")
-    if settings.sampled:
-        raise UsageError("a beam search does not sample")
 
 
 def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter]]:
@@ -328,7 +219,8 @@ def _only(scores: Array, word: int | None) -> Array:
     return mask_block(np.zeros_like(scores), np.arange(scores.shape[-1]) == word)
 
 
-def _apply(filters: list[tuple[str, Filter]], scores: Array, past: Array) -> Array:
+def apply_filters(filters: list[tuple[str, Filter]], scores: Array, past: Array) -> Array:
+    """Return scores (B, N) after every filter, past (B, T) the ids so far."""
     for _, apply in filters:
         scores = apply(scores, past)
     return scores
@@ -342,7 +234,7 @@ def _filtered(filters: list[tuple[str, Filter]], scores: Array, past: Array) -> 
 
 
 @quiet
-def _check(logits: Array, step: int, settings: SamplingConfig) -> None:
+def check_logits(logits: Array, step: int, settings: SamplingConfig) -> None:
     """Raise an error for a row of logits without a finite one; at the first step also for an id out of range."""
     bad = ~np.isfinite(logits.max(axis=-1, initial=-np.inf))
     if bad.any():
@@ -377,13 +269,3 @@ def finish_reason(ids: tuple[int, ...], settings: SamplingConfig, stop: Callable
     if ids[-1] in settings.eos:
         return "eos"
     return "stop" if stop and stop(list(ids)) else ""
-
-
-def top_candidates(sums: Array, count: int, step: int) -> Iterator[tuple[int, int]]:
-    """Yield the rows and ids of the largest finite sums (B, N), best first; NotFiniteError if there is none."""
-    flat = sums.ravel()
-    places = [int(place) for place in largest(flat, count) if np.isfinite(flat[place])]
-    if not places:
-        check_finite(flat, step)
-    for place in places:
-        yield divmod(place, sums.shape[1])

@@ -7,7 +7,7 @@ variants and with checks of every input, and are tested against these. All numbe
     S  keys (tokens of memory)    K  width of a head, D / H  F  hidden width of the feed-forward network
 
 `...` denotes batch axes. A mask is boolean, True = may attend. Weights are shaped (in, out). Parameters are dicts
-whose keys are argument names: `feed_forward(x, **params["ffn"])`.
+whose keys are argument names, `feed_forward(x, **params["ffn"])`, and of attention the dict of its projections.
 """
 
 from collections.abc import Mapping
@@ -49,21 +49,31 @@ def attention(q: Array, k: Array, v: Array, mask: Array | bool = True) -> Array:
     return attention_weights(q, k, mask) @ v
 
 
+def linear(x: Array, w: Array, b: Array | float = 0.0) -> Array:
+    """X W + b: x (..., D), w (D, E), b (E) -> (..., E)."""
+    y: Array = x @ w + b
+    return y
+
+
 def multi_head_attention(
-    query: Array, key: Array, value: Array, wq: Array, wk: Array, wv: Array, wo: Array,
-    bq: Array | float = 0.0, bk: Array | float = 0.0, bv: Array | float = 0.0, bo: Array | float = 0.0,
-    *, heads: int = 1, mask: Array | bool = True,
-) -> Array:  # fmt: skip
+    query: Array, key: Array, value: Array, params: Mapping[str, Array], *, heads: int = 1, mask: Array | bool = True
+) -> Array:
     """Concat(head_1, …, head_H) W_O, section 3.2.2: query (..., T, D), key and value (..., S, D) -> (..., T, D).
 
+    params  the projections wq wk wv wo, (D, D), and where it has them their biases bq bk bv bo, (D)
+
     >>> one = np.eye(2)  # heads of width 1 with scores 1 and 0: weights 0.7311 and 0.2689
-    >>> multi_head_attention(one, one, one, one, one, one, 2 * one, heads=2).round(4).tolist()
+    >>> params = {"wq": one, "wk": one, "wv": one, "wo": 2 * one}
+    >>> multi_head_attention(one, one, one, params, heads=2).round(4).tolist()
     [[1.4621, 1.0], [1.0, 1.4621]]
     """
-    projected = query @ wq + bq, key @ wk + bk, value @ wv + bv
+
+    def project(x: Array, name: str) -> Array:
+        return linear(x, params[f"w{name}"], params.get(f"b{name}", 0.0))
+
+    projected = project(query, "q"), project(key, "k"), project(value, "v")
     q, k, v = (np.stack(np.split(x, heads, axis=-1)) for x in projected)  # (H, ..., T, K)
-    output: Array = np.concatenate(attention(q, k, v, mask), axis=-1) @ wo + bo
-    return output
+    return project(np.concatenate(attention(q, k, v, mask), axis=-1), "o")
 
 
 def layer_norm(x: Array, gamma: Array | float = 1.0, beta: Array | float = 0.0, eps: float = 1e-5) -> Array:
@@ -82,8 +92,7 @@ def feed_forward(x: Array, w1: Array, w2: Array, b1: Array | float = 0.0, b2: Ar
     >>> feed_forward(np.array([[-2.0], [3.0]]), np.array([[1.0]]), np.array([[2.0]]), b2=1.0).tolist()
     [[1.0], [7.0]]
     """
-    y: Array = np.maximum(0, x @ w1 + b1) @ w2 + b2
-    return y
+    return linear(np.maximum(0, linear(x, w1, b1)), w2, b2)
 
 
 def sinusoidal_positions(length: int, width: int) -> Array:
@@ -98,7 +107,7 @@ def sinusoidal_positions(length: int, width: int) -> Array:
 
 def encoder_layer(x: Array, params: Params, *, heads: int, mask: Array | bool = True) -> Array:
     """LayerNorm(x + Sublayer(x)) for self-attention, then feed-forward, section 3.1: (..., T, D) -> (..., T, D)."""
-    x = layer_norm(x + multi_head_attention(x, x, x, **params["self"], heads=heads, mask=mask), **params["norm1"])
+    x = layer_norm(x + multi_head_attention(x, x, x, params["self"], heads=heads, mask=mask), **params["norm1"])
     return layer_norm(x + feed_forward(x, **params["ffn"]), **params["norm2"])
 
 
@@ -107,8 +116,8 @@ def decoder_layer(
 ) -> Array:
     """Apply causal self-attention, attention to the memory (..., S, D), and the feed-forward network, section 3.1."""
     causal = mask & np.tri(x.shape[-2], dtype=bool)  # token i attends to tokens 0..i
-    x = layer_norm(x + multi_head_attention(x, x, x, **params["self"], heads=heads, mask=causal), **params["norm1"])
-    cross = multi_head_attention(x, memory, memory, **params["cross"], heads=heads, mask=memory_mask)
+    x = layer_norm(x + multi_head_attention(x, x, x, params["self"], heads=heads, mask=causal), **params["norm1"])
+    cross = multi_head_attention(x, memory, memory, params["cross"], heads=heads, mask=memory_mask)
     x = layer_norm(x + cross, **params["norm2"])
     return layer_norm(x + feed_forward(x, **params["ffn"]), **params["norm3"])
 

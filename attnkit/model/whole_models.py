@@ -34,14 +34,12 @@ from attnkit.model.transformer import (
     l2_normalize,
 )
 from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable
+from attnkit.model.beams import LENGTH_PENALTIES, BeamsInfo, beam_search
 from attnkit.model.generation import (
-    LENGTH_PENALTIES,
-    BeamsInfo,
     GeneratedText,
     NextTokenModel,
     SamplingConfig,
     StepInfo,
-    beam_search,
     generate,
     score_tokens,
 )

@@ -130,7 +130,11 @@ def build_tokenizer(
     added = folder.added_tokens
     ids_by_token = {**vocabulary, **{token.content: token.id for token in added}}
     tokens = tokens_by_id(ids_by_token)
-    hidden = {*special.values(), *(vocabulary[token] for token in sentinels), *(t.id for t in added if t.special)}
+    hidden = {
+        *special.values(),
+        *map(vocabulary.__getitem__, sentinels),
+        *(token.id for token in added if token.special),
+    }
     unsplit = frozenset({tokens[id] for id in hidden} | {token.content for token in added}) - {""}
     cleans_up = folder.settings.get("clean_up_tokenization_spaces") is True
 

@@ -182,7 +182,7 @@ def test_multi_head_attention(batch, heads, queries, keys, width, masking):
     query, memory = (rng.standard_normal((*batch, length, model_width)) for length in (queries, keys))
     params, mask = parameters(rng, model_width, 1)["self"], masked(masking, rng, batch, queries, keys)
     ours = model.multi_head_attention(query, memory, memory, params, heads=heads, mask=given_to_core(mask))
-    theirs = reference.multi_head_attention(query, memory, memory, **params, heads=heads, mask=mask)
+    theirs = reference.multi_head_attention(query, memory, memory, params, heads=heads, mask=mask)
     same(ours["output"], theirs)
 
 
