@@ -30,7 +30,8 @@ def __getattr__(name: str) -> "Any":
     import importlib
 
     if name in TOOLS:
-        return getattr(importlib.import_module(f"attnkit.commands.{name}"), name)
+        function = getattr(importlib.import_module(f"attnkit.commands.{name}"), name)
+        return importlib.import_module("attnkit.cli.signature").describe_tool(function)
     if name in ("Record", "Tensor"):
         return getattr(importlib.import_module("attnkit.record"), name)
     if name in ("model", "formats"):

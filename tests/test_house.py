@@ -1,6 +1,7 @@
 """The layout of the package: which room may import which, and the places where every tool is registered."""
 
 import ast
+import graphlib
 import inspect
 import os
 import re
@@ -85,6 +86,34 @@ def test_the_drawing_on_the_page_of_the_architecture_has_the_rooms_in_this_order
 @pytest.mark.parametrize("path", sorted((PACKAGE / "commands").glob("[a-z]*.py")), ids=lambda path: path.name)
 def test_no_command_imports_a_command(path):
     assert not [name for name in imports(path) if name.startswith("attnkit.commands")]
+
+
+def module_name(path):
+    """attnkit.model.masks for the file of that module, attnkit.model for __init__.py of that folder."""
+    return ".".join(("attnkit", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def imported_modules(path):
+    """The modules of the package that a file imports, wherever in the file, for type checkers alone too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parts = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [part if part in MODULES else node.module for part in parts]
+        else:
+            continue
+        yield from (name for name in names if name in MODULES)
+
+
+@pytest.mark.parametrize("name", sorted({room(path) for path in FILES}))
+def test_no_modules_of_a_room_import_one_another_in_a_circle(name):
+    modules = {module: path for module, path in MODULES.items() if room(path) == name}
+    graph = {module: set(imported_modules(path)) & {*modules} for module, path in modules.items()}
+    assert [*graphlib.TopologicalSorter(graph).static_order()]  # CycleError names a circle
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "model").rglob("*.py")), ids=lambda path: path.name)

@@ -1,21 +1,88 @@
-"""Which flags exclude and which require each other: tables that are checked for every caller and shown in the help.
+"""Which options exclude and which require each other: tables that are checked for every caller and shown in the help.
 
 A term of a table is a parameter, `memory`, met where it has another value than its default; alternatives,
 `memory|key`, met where one of them is; or a parameter with values, `kind=alibi|t5`, met where it has one of them.
+A parameter that ends in an underscore, `with_`, is written without it.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from attnkit.cli.options import Flag
+from attnkit.cli.options import Option
 from attnkit.errors import UsageError, flag_name
 
-if TYPE_CHECKING:
-    from attnkit.cli.tool import Tool
 
-Exclusive = Sequence[tuple[str, ...]]  # of the terms of a row at most one is met
-Requires = Sequence[tuple[str, str]]  # where the first term is met, so must be the second
-OneOf = Sequence[tuple[str, ...]]  # of the terms of a row at least one must be met
+@dataclass(frozen=True)
+class Constraints:
+    """The tables of a tool, and its options by the name of their parameter.
+
+    exclusive  rows of terms of which at most one may be met
+    requires   pairs of a term and the term it needs
+    one_of     rows of terms of which one must be met
+    """
+
+    options: Mapping[str, Option]
+    exclusive: Sequence[tuple[str, ...]] = ()
+    requires: Sequence[tuple[str, str]] = ()
+    one_of: Sequence[tuple[str, ...]] = ()
+
+    def check(self, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        """Raise UsageError where values break a table; it names the options."""
+        met = find_changed(values, defaults)
+        for row in self.exclusive:
+            first, *others = [term for term in row if is_met(term, met, values)] or [""]
+            if others:
+                raise UsageError(f"cannot be combined with {self.spell(others[0])}", self.spell(first))
+        for term, needed in self.requires:
+            if is_met(term, met, values) and not is_met(needed, met, values):
+                raise UsageError(f"needs {self.spell(needed, metavar=True)}", self.spell(term))
+        for row in self.one_of:
+            if not any(is_met(term, met, values) for term in row):
+                raise UsageError(f"needs {join_or([self.spell(term, metavar=True) for term in row])}")
+
+    def describe(self) -> str:
+        """Return the tables as paragraphs of the help; "" where there are none."""
+        needs = group_by_key((self.spell(second), self.spell(first)) for first, second in self.requires)
+        excludes = group_by_key((self.spell(row[0]), self.spell(row[1])) for row in self.exclusive if len(row) == 2)
+        paragraphs = [
+            [f"{'one of ' * (len(row) > 1)}{join_or([*map(self.spell, row)])} is required" for row in self.one_of],
+            [", ".join(map(self.spell, row)) + " exclude each other" for row in self.exclusive if row[2:]]
+            + [f"{flag} excludes {', '.join(others)}" for flag, others in excludes.items()],
+            [f"{', '.join(flags)} {'need' if flags[1:] else 'needs'} {other}" for other, flags in needs.items()],
+        ]
+        return "\n\n".join(f"{'; '.join(rows)}.".replace("one of", "One of", 1) for rows in paragraphs if rows)
+
+    def spell(self, term: str, metavar: bool = False) -> str:
+        """Return a term as it is written on a command line: `kind=alibi|t5` as `--kind alibi or t5`."""
+        name, equals, allowed = term.partition("=")
+        if equals:
+            return f"{flag_name(name)} {join_or(allowed.split('|'))}"
+        names = {one: self.options.get(one) or self.options[f"{one}_"] for one in term.split("|")}
+        return join_or([f"{flag_name(one)} {option.metavar * metavar}".rstrip() for one, option in names.items()])
+
+
+def group_by_key(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Group the second words of pairs by the first.
+
+    >>> group_by_key([("a", "b"), ("c", "d"), ("a", "e")])
+    {'a': ['b', 'e'], 'c': ['d']}
+    """
+    groups: dict[str, list[str]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def find_changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> set[str]:
+    """Return the names of values other than their default, without a last underscore.
+
+    >>> sorted(find_changed({"heads": 1, "with_": "a", "seed": 0}, {"heads": 1}))
+    ['seed', 'with']
+    """
+    pairs = [(name, value, defaults.get(name)) for name, value in values.items()]
+    changed = [name for name, value, default in pairs if value is not default and differs_from_default(value, default)]
+    return {name.rstrip("_") for name in changed}
 
 
 def differs_from_default(value: Any, default: Any = None) -> bool:
@@ -30,57 +97,16 @@ def differs_from_default(value: Any, default: Any = None) -> bool:
     return not (is_plain and type(value) is type(default) and value == default)
 
 
-def check_flags(tool: "Tool", values: Mapping[str, Any]) -> None:
-    """Raise UsageError where values break a table of the tool; it names the flags."""
-    for row in tool.exclusive:
-        met = [term for term in row if is_met(term, tool, values)]
-        if len(met) > 1:
-            raise UsageError(f"cannot be combined with {spell(met[1], tool)}", spell(met[0], tool))
-    for first, second in tool.requires:
-        if is_met(first, tool, values) and not is_met(second, tool, values):
-            raise UsageError(f"needs {spell(second, tool, metavar=True)}", spell(first, tool))
-    for row in tool.one_of:
-        if not any(is_met(term, tool, values) for term in row):
-            raise UsageError(f"needs {join_or([spell(term, tool, metavar=True) for term in row])}")
+def is_met(term: str, met: set[str], values: Mapping[str, Any]) -> bool:
+    """Decide whether a term is met: one of its names is among those met, or its parameter has one of its values.
 
-
-def is_met(term: str, tool: "Tool", values: Mapping[str, Any]) -> bool:
-    """Decide whether a term of a table is met for the values of a tool's flags."""
+    >>> is_met("memory|key", {"key"}, {}), is_met("kind=alibi|t5", set(), {"kind": "t5"})
+    (True, True)
+    """
     name, equals, allowed = term.partition("=")
-    if equals:
-        return str(values.get(find_name(name, tool))) in allowed.split("|")
-    names = [find_name(one, tool) for one in term.split("|")]
-    return any(differs_from_default(values.get(one), tool.defaults.get(one)) for one in names)
-
-
-def describe_flags(tool: "Tool") -> str:
-    """Return the tables as paragraphs of the help; "" for a tool without tables."""
-    needs: dict[str, list[str]] = {}
-    for first, second in tool.requires:
-        needs.setdefault(spell(second, tool), []).append(spell(first, tool))
-    excludes: dict[str, list[str]] = {}
-    for first, second in (row for row in tool.exclusive if len(row) == 2):
-        excludes.setdefault(spell(first, tool), []).append(spell(second, tool))
-    paragraphs = [
-        [
-            f"{'one of ' * (len(row) > 1)}{join_or([spell(term, tool) for term in row])} is required"
-            for row in tool.one_of
-        ],
-        [", ".join(spell(term, tool) for term in row) + " exclude each other" for row in tool.exclusive if row[2:]]
-        + [f"{flag} excludes {', '.join(others)}" for flag, others in excludes.items()],
-        [f"{', '.join(flags)} {'need' if flags[1:] else 'needs'} {other}" for other, flags in needs.items()],
-    ]
-    return "\n\n".join(f"{'; '.join(rows)}.".replace("one of", "One of", 1) for rows in paragraphs if rows)
-
-
-def spell(term: str, tool: "Tool", metavar: bool = False) -> str:
-    """Return a term of a table as it is written on a command line: `kind=alibi|t5` as `--kind alibi or t5`."""
-    name, equals, allowed = term.partition("=")
-    if equals:
-        return f"{flag_name(name)} {join_or(allowed.split('|'))}"
-    flags: dict[str, Flag] = tool.flags | tool.extra
-    names = [find_name(one, tool) for one in term.split("|")]
-    return join_or([f"{flag_name(one)} {flags[one].metavar if metavar else ''}".rstrip() for one in names])
+    if not equals:
+        return not met.isdisjoint(term.split("|"))
+    return str(values.get(name, values.get(f"{name}_"))) in allowed.split("|")
 
 
 def join_or(words: Sequence[str]) -> str:
@@ -91,8 +117,3 @@ def join_or(words: Sequence[str]) -> str:
     """
     *most, last = words
     return f"{', '.join(most)} or {last}" if most else last
-
-
-def find_name(name: str, tool: "Tool") -> str:
-    """Return the parameter of that name, which may end in an underscore."""
-    return name if name in tool.flags or name in tool.extra else f"{name}_"

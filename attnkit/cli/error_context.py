@@ -1,17 +1,16 @@
-"""The context of an error: the tool that it is of, the file or flag, and where a result ceased to be finite."""
+"""The context of an error: the tool that it is of, the file or option, and where a result ceased to be finite."""
 
 import contextlib
+import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnkit import formats
-from attnkit.errors import AttnkitError, DataError, flag_name
+from attnkit.cli.operands import OperandFiles, is_stdin
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, flag_name
 from attnkit.record import Record
 
-if TYPE_CHECKING:
-    from attnkit.cli.stage import Stage
-
-# first word of an error of the arithmetic -> the flags whose file it may be
+# first word of an error of the arithmetic -> the options whose file it may be
 ERROR_OPERANDS = {
     "length": ("lengths",),
     "parameter": ("params",),
@@ -24,8 +23,8 @@ ERROR_OPERANDS = {
 
 
 @contextlib.contextmanager
-def error_context(stage: "Stage") -> Iterator[None]:
-    """Attribute the errors of a `with` block to the tool of a stage, unless an earlier stage has claimed them.
+def error_context(tool: str, files: OperandFiles) -> Iterator[None]:
+    """Attribute the errors of a `with` block to a tool, unless an earlier stage has claimed them.
 
     A DataError without a name gets that of the file whose tensor it begins with, or of the only file in use.
     """
@@ -34,36 +33,53 @@ def error_context(stage: "Stage") -> Iterator[None]:
     except AttnkitError as error:
         if error.place:
             raise
-        name = error.name or (file_of_error(stage, error) if isinstance(error, DataError) else "")
+        name = error.name or (file_of_error(files, error) if isinstance(error, DataError) else "")
         flag = name[2:].replace("-", "_")
-        if name.startswith("--") and flag in stage.loaded and stage.tool.flags[flag].load != "patches":
-            name = operand_name(stage.parameters[flag])
+        if name.startswith("--") and flag in files.loaded and files.options[flag].load != "patches":
+            name = operand_name(files.values[flag])
         attributed = type(error)(error.problem, name)
-        attributed.place = f"attnkit {stage.tool.name}"
+        attributed.place = f"attnkit {tool}"
         raise attributed from error
 
 
-def file_of_error(stage: "Stage", error: DataError) -> str:
-    """Return the file of the flag or weight that an error begins with, else the only one read, else ""."""
+def file_of_error(files: OperandFiles, error: DataError) -> str:
+    """Return the file of the option or weight that an error begins with, else the only one read, else ""."""
     first = error.problem.split(" ")[0]
-    for flag, content in stage.loaded.items():
+    for flag, content in files.loaded.items():
         is_named = first == flag or flag in ERROR_OPERANDS.get(first, ())
         if is_named or (isinstance(content, dict) and first in content):
-            return operand_name(stage.parameters[flag])
-    if str(stage.parameters.get(first, "")).startswith(":"):
-        return str(stage.parameters[first])
-    files = [*stage.files] if stage.source is None else [stage.source.name, *stage.files]
-    files += [operand_name(stage.parameters[flag]) for flag in stage.loaded if is_stdin(stage.parameters.get(flag))]
-    return files[0] if len(files) == 1 else ""
+            return operand_name(files.values[flag])
+    if str(files.values.get(first, "")).startswith(":"):
+        return str(files.values[first])
+    names = [*files.digests] if files.source is None else [files.source.name, *files.digests]
+    names += [operand_name(files.values[flag]) for flag in files.loaded if is_stdin(files.values.get(flag))]
+    return names[0] if len(names) == 1 else ""
 
 
-def explain_non_finite(stage: "Stage", default: str = "") -> str:
+def check_range(item: Any, result: Record, files: OperandFiles, layer: str, is_strict: bool) -> None:
+    """Warn of an x that is not finite, that of the item, else that of the result; DataError where it is strict.
+
+    layer  the first layer whose result is not finite
+    """
+    before = formats.first_non_finite(item["x"]) if isinstance(item, Record) and "x" in item else ""
+    after = "" if before or "x" not in result else formats.first_non_finite(result["x"])
+    if not (before or after):
+        return
+    problem = f"x is {before}"
+    if after:
+        usual = f"outside the range of {result['x'].dtype}"
+        problem = f"the result is {after}{explain_non_finite(files, layer, usual)}"
+    if is_strict:
+        raise DataError(problem)
+    warnings.warn(problem, AttnkitWarning, stacklevel=2)
+
+
+def explain_non_finite(files: OperandFiles, layer: str, default: str = "") -> str:
     """Return the first layer with a non-finite result and the parameter that caused it, else the default reason."""
-    contents = (stage.parameters | stage.loaded).items()  # Python passes contents, not files
-    flaws = (describe_non_finite(name, content, stage.non_finite_layer) for name, content in contents)
+    contents = (files.values | files.loaded).items()  # Python passes contents, not files
+    flaws = (describe_non_finite(name, content, layer) for name, content in contents)
     reason = next(filter(None, flaws), default)
-    layer = f", first in {stage.non_finite_layer}" if stage.non_finite_layer else ""
-    return layer + (f": {reason}" if reason else "")
+    return (f", first in {layer}" if layer else "") + (f": {reason}" if reason else "")
 
 
 def describe_non_finite(name: str, content: Any, layer: str) -> str:
@@ -78,11 +94,6 @@ def describe_non_finite(name: str, content: Any, layer: str) -> str:
         return next((f"{key} of {flag_name(name)} is {at}" for key, at in places.items() if at), "")
     at = formats.first_non_finite(content["x"]) if isinstance(content, Record) and "x" in content else ""
     return f"{flag_name(name)} is {at}" if at and not at.startswith("-inf") else ""  # -inf is usual in a mask
-
-
-def is_stdin(operand: Any) -> bool:
-    """Decide whether an operand is standard input, or a tensor of the record there."""
-    return isinstance(operand, str) and (operand == "-" or operand.startswith("-:"))
 
 
 def operand_name(operand: Any) -> str:

@@ -2,17 +2,85 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from attnkit.cli.options import Load
-from attnkit.errors import DataError, FileError, UsageError, suggest
+from attnkit.cli.options import Load, Option
+from attnkit.errors import DataError, FileError, UsageError, flag_name, suggest
 from attnkit.formats import Source, open_source, read
 from attnkit.formats.streams import is_missing
 from attnkit.inference.operands import decode_text, load_attended, select_tensor
 from attnkit.record import Record, Tensor, join_names
+
+
+@dataclass
+class OperandFiles:
+    """The files of a stage: its input, and those that its options name, each read when it is first needed.
+
+    options  the options of the tool by parameter; values: the values of the stage
+    source   the input, where it is a file or a pipe; piped: the results of the stage before
+    loaded   parameter -> the content of its file; digests: file -> its SHA-256
+    """
+
+    options: Mapping[str, Option]
+    values: dict[str, Any]
+    source: Source | None = None
+    piped: Iterator[Any] | None = None
+    loaded: dict[str, Any] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+
+    def load_values(self, item: Any, bfloat16: bool) -> dict[str, Any]:
+        """Return the values that a tool is called with for one item: contents in place of the names of files."""
+        return {
+            name: value if value is None or not self.options[name].load else self.load(name, item, bfloat16)
+            for name, value in self.values.items()
+        }
+
+    def load(self, name: str, item: Any = None, bfloat16: bool = False) -> Any:
+        """Return the content of the file of an option, or of a tensor of the item where it is :NAME."""
+        value, load = self.values[name], self.options[name].load or "tensor"
+        if not isinstance(value, str):
+            value = check_operand(value, load, flag_name(name))
+            attended = isinstance(value, Record) and load in ("attended", "memory")
+            return load_attended(value, find_memory_name(value, load)) if attended else value
+        if value.startswith(":"):
+            if not isinstance(item, Record):
+                raise UsageError(f"there is no record here to take {value[1:]!r} from", flag_name(name))
+            if load in ("attended", "memory"):
+                return load_attended(item, value[1:], value, own=True)
+            return select_tensor(item, value[1:], value)
+        if name not in self.loaded:
+            piped = list(self.piped) if self.piped is not None and is_stdin(value) else None
+            self.loaded[name], digests = load_operand(value, load, piped, bfloat16)
+            self.digests |= digests
+        return self.loaded[name]
+
+    def count_stdin(self) -> int:
+        """Count the options whose file is standard input."""
+        return sum(is_stdin(value) for name, value in self.values.items() if self.options[name].load)
+
+    def add_digest(self, source: Source | None) -> None:
+        """Add the SHA-256 of a file that has been hashed."""
+        if source is not None and (digest := source.digest()):
+            self.digests[source.name] = digest
+
+    def compute_digests(self, with_input: bool) -> dict[str, str]:
+        """Return the SHA-256 of every file read, those of models among them, which are large."""
+        digests = dict(self.digests)
+        if with_input and self.source is not None and (digest := self.source.digest()):
+            digests[self.source.name] = digest
+        for content in self.loaded.values():
+            if hasattr(content, "digests"):
+                digests |= content.digests()
+        return digests
+
+
+def is_stdin(operand: Any) -> bool:
+    """Decide whether an operand is standard input, or a tensor of the record there."""
+    return isinstance(operand, str) and (operand == "-" or operand.startswith("-:"))
 
 
 def open_operand(path: str, hash: bool = False) -> tuple[Source, str]:

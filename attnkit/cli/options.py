@@ -1,4 +1,9 @@
-"""Flags: the kinds of values, how each is parsed, and the flags that several tools share."""
+"""Options: the kinds of values, how each is parsed, and the options that several tools share.
+
+An Option has the fields of Typer's own, and Typer reads the command line by them. Values are parsed here and not by
+Typer's types, because a call from Python checks them too and imports no Typer, because numbers are ASCII digits alone,
+and because an option that is given twice is an error.
+"""
 
 import math
 import os
@@ -9,42 +14,41 @@ from typing import Any, Literal
 
 from attnkit.errors import UsageError, suggest
 
-Parse = Callable[[str], Any]
 Load = Literal["tensor", "tensors", "attended", "memory", "words", "tokenizer", "model", "image", "patches", "ids"]
 
 
 @dataclass(frozen=True)
-class Flag:
+class Option:
     """A parameter of a tool, as the command line takes it.
 
-    parse     text -> value; ValueError states the expected text; None: a switch
+    parser    text -> value; ValueError states the expected text; None: a switch
     load      the kind of file that the value names; the tool receives its content
     short     a second spelling, of one letter
-    several   whether it may be repeated; its value is a tuple
+    multiple  whether it may be repeated; its value is a tuple
     choices   all words that it takes, or ()
     """
 
     help: str
     metavar: str = ""
-    parse: Parse | None = None
+    parser: Callable[[str], Any] | None = None
     load: Load | None = None
     short: str = ""
-    several: bool = False
+    multiple: bool = False
     choices: tuple[str, ...] = ()
 
 
-def switch(help: str) -> Flag:
-    """Declare a flag without a value."""
-    return Flag(help)
+def switch(help: str) -> Option:
+    """Declare an option without a value."""
+    return Option(help)
 
 
-def text(help: str, metavar: str = "TEXT") -> Flag:
-    """Declare a flag with any text as its value."""
-    return Flag(help, metavar, str)
+def text(help: str, metavar: str = "TEXT") -> Option:
+    """Declare an option with any text as its value."""
+    return Option(help, metavar, str)
 
 
-def integer(help: str, least: int | None = None, metavar: str = "N") -> Flag:
-    """Declare a flag with a whole number in ASCII digits as its value."""
+def integer(help: str, least: int | None = None, metavar: str = "N") -> Option:
+    """Declare an option with a whole number in ASCII digits as its value."""
 
     def parse(value: str) -> int:
         limit = "" if least is None else f" of at least {least}"
@@ -54,7 +58,7 @@ def integer(help: str, least: int | None = None, metavar: str = "N") -> Flag:
             raise ValueError(f"a whole number{limit}")
         return int(value)
 
-    return Flag(help, metavar, parse)
+    return Option(help, metavar, parse)
 
 
 def number(
@@ -63,8 +67,8 @@ def number(
     least: float | None = None,
     most: float | None = None,
     metavar: str = "X",
-) -> Flag:
-    """Declare a flag with a finite decimal number within bounds as its value."""
+) -> Option:
+    """Declare an option with a finite decimal number within bounds as its value."""
     bounds = [
         f"above {above:g}" if above is not None else "",
         f"of at least {least:g}" if least is not None else "",
@@ -81,12 +85,12 @@ def number(
             raise ValueError(expected)
         return result
 
-    return Flag(help, metavar, parse)
+    return Option(help, metavar, parse)
 
 
-def integers(help: str, metavar: str, count: int | None = None, least: int | None = None) -> Flag:
-    """Declare a flag with comma-separated whole numbers as its value."""
-    parse_integer = integer(help, least).parse
+def integers(help: str, metavar: str, count: int | None = None, least: int | None = None) -> Option:
+    """Declare an option with comma-separated whole numbers as its value."""
+    parse_integer = integer(help, least).parser
 
     def parse(value: str) -> tuple[int, ...]:
         parts = value.split(",")
@@ -94,33 +98,33 @@ def integers(help: str, metavar: str, count: int | None = None, least: int | Non
             raise ValueError(f"{count} whole numbers, comma-separated" if count else "whole numbers, comma-separated")
         return tuple(parse_integer(part) for part in parts)
 
-    return Flag(help, metavar, parse)
+    return Option(help, metavar, parse)
 
 
-def choice(help: str, values: Sequence[str]) -> Flag:
-    """Declare a flag with one of a few words as its value."""
+def choice(help: str, values: Sequence[str]) -> Option:
+    """Declare an option with one of a few words as its value."""
 
     def parse(value: str) -> str:
         if value not in values:
             raise ValueError(" or ".join(values), suggest(value, values))
         return value
 
-    return Flag(help, "|".join(values), parse, choices=tuple(values))
+    return Option(help, "|".join(values), parse, choices=tuple(values))
 
 
-def span(help: str) -> Flag:
-    """Declare a flag with A:B as its value, a text, where either number may be left out."""
+def span(help: str) -> Option:
+    """Declare an option with A:B as its value, a text, where either number may be left out."""
 
     def parse(value: str) -> str:
         if not re.fullmatch(r"[0-9]{0,9}:[0-9]{0,9}", value, re.ASCII):
             raise ValueError("A:B, whole numbers")
         return value
 
-    return Flag(help, "A:B", parse)
+    return Option(help, "A:B", parse)
 
 
-def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Flag:
-    """Declare a flag with comma-separated names as its value."""
+def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Option:
+    """Declare an option with comma-separated names as its value."""
 
     def parse(value: str) -> tuple[str, ...]:
         parts = tuple(part.strip() for part in value.split(","))
@@ -130,33 +134,33 @@ def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Flag
                 raise ValueError(f"names{allowed}, comma-separated", suggest(part, values))
         return parts
 
-    return Flag(help, metavar, parse)
+    return Option(help, metavar, parse)
 
 
-def tensor(help: str) -> Flag:
-    """Declare a flag that names a tensor: FILE, FILE:NAME, or :NAME for one of the input record."""
-    return Flag(help, "FILE", str, "tensor")
+def tensor(help: str) -> Option:
+    """Declare an option that names a tensor: FILE, FILE:NAME, or :NAME for one of the input record."""
+    return Option(help, "FILE", str, "tensor")
 
 
-def attended(help: str) -> Flag:
-    """Declare a flag that names an operand of attention; its record may have a mask that belongs to it."""
-    return Flag(help, "FILE", str, "attended")
+def attended(help: str) -> Option:
+    """Declare an option that names an operand of attention; its record may have a mask that belongs to it."""
+    return Option(help, "FILE", str, "attended")
 
 
-def ids(help: str) -> Flag:
-    """Declare a flag that names a tensor of token ids; the mask and the labels of its record belong to it."""
-    return Flag(help, "FILE", str, "ids")
+def ids(help: str) -> Option:
+    """Declare an option that names a tensor of token ids; the mask and the labels of its record belong to it."""
+    return Option(help, "FILE", str, "ids")
 
 
-def tensors(help: str) -> Flag:
-    """Declare a flag that names a file of several tensors (npz or safetensors)."""
-    return Flag(help, "FILE", str, "tensors")
+def tensors(help: str) -> Option:
+    """Declare an option that names a file of several tensors (npz or safetensors)."""
+    return Option(help, "FILE", str, "tensors")
 
 
-MODEL = Flag("folder of a published model: config.json, its weights, its tokenizer", "DIR", str, "model")
+MODEL = Option("folder of a published model: config.json, its weights, its tokenizer", "DIR", str, "model")
 TRACE = text("write every intermediate, under its name, to FILE", "FILE")
 TRACE_ONLY = names("keep only the names of the trace that match a shell pattern: *.weights", metavar="PATTERNS")
-PATCH = Flag(
+PATCH = Option(
     "replace an intermediate by a tensor of FILE: its only one, else the one of the same name",
     "NAME=FILE",
     str,
@@ -167,7 +171,7 @@ ABLATE = names(
     "encoder.3.self:0:4 heads 0 to 3",
     metavar="LAYER[:HEADS]",
 )
-IMAGE = Flag("an image: PNG, JPEG, or a tensor (C, height, width)", "FILE", str, "image")
+IMAGE = Option("an image: PNG, JPEG, or a tensor (C, height, width)", "FILE", str, "image")
 WEIGHTS = text(
     "add attention weights, at any length: stats (each query's lse, entropy, max, argmax and span, and the weight "
     "each key received), the K largest, the rows of queries I, J, …, or all of them",
@@ -176,27 +180,29 @@ WEIGHTS = text(
 LAYER = text("the layer of the model; attnkit show DIR lists them", "NAME")
 
 
-def parse_value(name: str, flag: Flag, value: Any) -> Any:
-    """Parse the value of a flag, from text or from Python; UsageError states the expected value.
+def parse_value(name: str, option: Option, value: Any) -> Any:
+    """Parse the value of an option, from text or from Python; UsageError states the expected value.
 
     >>> parse_value("--heads", integer("number of heads", least=1), "2")
     2
     >>> parse_value("--window", integers("left and right", "L,R", 2), (1, 0))
     (1, 0)
     """
-    if flag.load or value is None:
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
-    if flag.parse is None:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if option.load or value is None:
+        return value
+    if option.parser is None:
         if getattr(value, "shape", ()) != () or value not in (0, 1):
             raise UsageError(f"expected True or False, got {value!r}", name)
         return bool(value)
-    if flag.several:
+    if option.multiple:
         values = value if isinstance(value, tuple | list) else (value,)
-        return tuple(parse_value(name, replace(flag, several=False), one) for one in values)
+        return tuple(parse_value(name, replace(option, multiple=False), one) for one in values)
     if not isinstance(value, str):
         value = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     try:
-        return flag.parse(value)
+        return option.parser(value)
     except ValueError as error:
         expected, *hint = error.args
         raise UsageError(f"expected {expected}, got {value!r}{''.join(hint)}", name) from None
@@ -206,8 +212,8 @@ FORMATS = ("json", "npy", "npz", "safetensors", "table", "svg", "html")
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
           "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip
 
-COMMON: dict[str, Flag] = {
-    "output": Flag("write to FILE, replaced in one step; its suffix chooses the format", "FILE", str, short="-o"),
+COMMON: dict[str, Option] = {
+    "output": Option("write to FILE, replaced in one step; its suffix chooses the format", "FILE", str, short="-o"),
     "format": replace(
         choice(
             "format of the output; npy holds x alone [default: a table on a terminal, else as the input, but npz "

@@ -42,7 +42,7 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
     if to_terminal and chosen in BINARY:
         raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
     sink = opened(path)
-    chosen, items = call.settle_format(chosen, flow.items)
+    chosen, items = call.format.settle(chosen, flow.items)
     for result in items if chosen in (*formats.STREAMS, "table", TEXT) else single_record(items, chosen):
         count += 1
         if streamed and streamed.end_line():
@@ -62,15 +62,15 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
 def captured_input(call: Stage, chosen: str) -> list[Any] | None:
     """Return the bytes of the record just read where the stage passes them through, else None."""
     is_untouched = call.tool.passthrough and chosen == call.input_format and not {"only", "dtype"} & set(call.common)
-    return call.source.take_captured() if is_untouched and call.source else None
+    return call.files.source.take_captured() if is_untouched and call.files.source else None
 
 
 def format_for(call: Stage, arriving: str | None) -> str:
     """Return the format that a stage writes: text of a tool that returns text, else one of records."""
     if call.tool.returns_text(call.parameters):
-        call.keeps_history = False
+        call.format.keeps_history = False
         return text_format(call.common)
-    return call.choose_format(arriving)
+    return call.format.choose(arriving)
 
 
 def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record | str]:
@@ -83,7 +83,7 @@ def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record
 
 def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
     """Return the bytes of one result in a format; a text is written as it is, or drawn in svg and html."""
-    result = call.convert(result, chosen)
+    result = call.format.convert(result, chosen)
     title = f"attnkit {call.extra.get('last', call).tool.name}"  # that of `run` is of its last stage
     if isinstance(result, str) and chosen in ("svg", "html"):
         from attnkit import display

@@ -1,17 +1,93 @@
 """The format of a result: by flag, by the suffix of a file, or by default."""
 
+import itertools
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from attnkit import formats
 from attnkit.cli import options
-from attnkit.errors import UsageError
+from attnkit.errors import AttnkitNote, UsageError
+from attnkit.record import Array, Record, join_names
 
 DISPLAY_FORMATS = ("table", "svg", "html")
 TEXT = "text"  # the format of a tool that returns text, whatever the suffix of its file
 SUFFIXES = {".txt": "table", ".svg": "svg", ".html": "html"}
 STDOUT = 1
+Result = Record | str
+
+
+@dataclass
+class OutputFormat:
+    """The format of the results of a stage, as it becomes known: from flags, from the input, from the first result.
+
+    common         the values of the options that all tools share
+    shows_table    whether the tool writes a table unless another format is requested
+    is_piped       whether another stage of this process reads the results
+    follows_input  whether it is npy only because the input is npy
+    keeps_history  whether the format holds the history of a result
+    is_noted       whether the note of what npy leaves out is written
+    """
+
+    common: dict[str, Any]
+    shows_table: bool = False
+    is_piped: bool = False
+    follows_input: bool = False
+    keeps_history: bool = True
+    is_noted: bool = False
+
+    def requested(self) -> str | None:
+        """Return the format that the flags, the file's suffix or a terminal request, None where none of them does."""
+        return self.common.get("format") if self.is_piped else requested_format(self.common, self.shows_table)
+
+    def choose(self, arriving: str | None) -> str:
+        """Return the format of the results, as far as it is known before the first one: npy may become npz."""
+        requested = self.requested()
+        chosen = requested or arriving or default_format()
+        self.follows_input = chosen == "npy" and requested is None and arriving == "npy"
+        self.keeps_history = chosen not in ("npy", *DISPLAY_FORMATS)
+        return chosen
+
+    def settle(self, format: str, items: Iterator[Result]) -> tuple[str, Iterator[Result]]:
+        """Return the format of a whole stream and its results: npz for npy that was not requested and lacks tensors."""
+        if not self.follows_input:
+            return format, items
+        first = next(items, None)
+        wide = isinstance(first, Record) and len(first) > 1
+        return "npz" if wide else format, itertools.chain([] if first is None else [first], items)
+
+    def set_hashing(self, source: formats.Source) -> None:
+        """Hash an input of format npy only if the history of the result may name it."""
+        requested = self.requested()
+        if requested in ("npy", *DISPLAY_FORMATS):
+            source.stop_hash()  # neither carries a history
+        elif requested is None:
+            source.defer_hash()  # until it is known whether npy holds the result
+
+    def convert(self, result: Result, format: str) -> Result:
+        """Return a result as a format holds it: npy only x, with one note a stream that lists what is left out."""
+        if format != "npy" or not isinstance(result, Record):
+            return result
+        from attnkit.formats import npy
+
+        x = npy.only_tensor(result)
+        if not self.is_noted and (notes := self._notes(result, x)):
+            self.is_noted = True
+            warnings.warn("; ".join(notes), AttnkitNote, stacklevel=2)
+        return Record({"x": x})
+
+    def _notes(self, record: Record, x: Array) -> list[str]:
+        """Return the notes of a record that is written as npy: what is left out, and how bfloat16 is read."""
+        omitted = [name for name in record if name != "x" and len(record) > 1]
+        omitted += ["labels"] * bool(record.labels) + ["history"] * (len(record.history) > 1)
+        notes = [f"npy holds x alone; left out: {join_names(omitted)} (-f npz keeps all)"]
+        if not omitted or self.common.get("only"):
+            notes = []
+        if x.dtype.name == "bfloat16":
+            notes.append("npy has no name for bfloat16; reading it takes --dtype bfloat16")
+        return notes
 
 
 def requested_format(common: Mapping[str, Any], shows_table: bool) -> str | None:

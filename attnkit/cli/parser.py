@@ -1,4 +1,4 @@
-"""A tool's command line, built with Typer from the flags in its signature."""
+"""A tool's command line, built with Typer from the options in its signature."""
 
 import inspect
 from dataclasses import replace
@@ -6,14 +6,22 @@ from typing import Annotated, Any
 
 import typer
 
-from attnkit.cli import constraints, options
-from attnkit.cli.options import Flag
-from attnkit.cli.stage import Stage
-from attnkit.cli.tool import Tool
+from attnkit.cli import options
+from attnkit.cli.options import Option
+from attnkit.cli.stage import INPUT, Stage, Tool
 from attnkit.errors import UsageError, flag_name, suggest
 
 TYPER_ERROR: Any = typer.BadParameter.__mro__[1]  # base of the errors that Typer raises for a command line
-REPEATABLE = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER[:HEADS]")  # lists that may be given in several flags
+REPEATABLE = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER[:HEADS]")  # lists that may be raw_value in several flags
+
+
+class Command(typer.core.TyperCommand):
+    """A command of Typer whose help ends with the Constraints that are the object of its context."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write which options exclude and which require each other."""
+        self.epilog = ctx.obj.describe()
+        super().format_epilog(ctx, formatter)
 
 
 def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
@@ -23,28 +31,28 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     if not raw:
         return None
     operands = tuple(raw.pop("operands") or ())
-    if chosen.operand == "[INPUT]" and len(operands) > 1:
+    if chosen.operand == INPUT and len(operands) > 1:
         raise UsageError(f"one INPUT, not {len(operands)}: {' '.join(operands)}")
-    values = {name: parse_single(name, flag, raw[name]) for name, flag in flags.items()}
-    parameters = {name: chosen.defaults[name] if values[name] is None else values[name] for name in chosen.flags}
-    extra = {name: values[name] for name in chosen.extra}
-    common = {name: values[name] for name in options.COMMON if name not in chosen.flags and values[name] is not None}
-    constraints.check_flags(chosen, parameters | extra)
+    values = {name: parse_single(name, flags[name], raw_value) for name, raw_value in raw.items() if raw_value}
+    parameters = {name: values.pop(name, default) for name, default in chosen.defaults.items()}
+    extra = {name: values.pop(name, None) for name in chosen.extra}
+    common = values
+    chosen.constraints.check(parameters | extra, chosen.defaults)
     return Stage(chosen, parameters, common, extra, operands)
 
 
-def collect_flags(chosen: Tool) -> dict[str, Flag]:
-    """Collect the flags of a tool's command line: its own, then those of all tools, without a short name in use."""
+def collect_flags(chosen: Tool) -> dict[str, Option]:
+    """Collect the options of a tool's command line: its own, then those of all tools, without a short name in use."""
     own = chosen.flags | chosen.extra
-    taken = {flag.short for flag in own.values()}
+    taken = {option.short for option in own.values()}
     return own | {
-        name: replace(flag, short="") if flag.short in taken else flag
-        for name, flag in options.COMMON.items()
+        name: replace(option, short="") if option.short in taken else option
+        for name, option in options.COMMON.items()
         if name not in own
     }
 
 
-def parse_arguments(chosen: Tool, flags: dict[str, Flag], arguments: list[str]) -> dict[str, Any]:
+def parse_arguments(chosen: Tool, flags: dict[str, Option], arguments: list[str]) -> dict[str, Any]:
     """Split a command line into {parameter: its texts} with Typer; {} once the help has been printed."""
     parameters = [
         declare_operands(chosen.operand),
@@ -61,8 +69,8 @@ def parse_arguments(chosen: Tool, flags: dict[str, Flag], arguments: list[str]) 
     app.command(
         chosen.name,
         help=chosen.function.__doc__,
-        epilog=constraints.describe_flags(chosen),
-        context_settings={"help_option_names": ["-h", "--help"]},
+        cls=Command,
+        context_settings={"help_option_names": ["-h", "--help"], "obj": chosen.constraints},
     )(callback)
     try:
         typer.main.get_command(app).main(arguments, prog_name=f"attnkit {chosen.name}", standalone_mode=False)
@@ -93,35 +101,29 @@ def declare_operands(operand: str) -> Any:
     )
 
 
-def declare_option(name: str, flag: Flag, defaults: dict[str, Any]) -> Any:
-    """Declare a flag for Typer; `parse_single` checks that it comes once."""
-    spellings = [flag_name(name)]
-    spellings += [flag.short] if flag.short else []
+def declare_option(name: str, option: Option, defaults: dict[str, Any]) -> Any:
+    """Declare an option for Typer; `parse_single` checks that it comes once."""
+    spellings = [flag_name(name), *filter(None, [option.short])]
     default = defaults.get(name)
     is_empty = default is None or default is False or default in ((), "")
     suffix = "" if is_empty else f" [default: {','.join(map(str, default)) if isinstance(default, tuple) else default}]"
-    if flag.parse is None:
-        declared, kind, start = (
-            typer.Option(*spellings, count=True, help=flag.help, show_default=False),
-            int,
-            0,
-        )
+    start: Any = None
+    if option.parser is None:
+        declared, kind, start = typer.Option(*spellings, count=True, help=option.help, show_default=False), int, 0
     else:
-        declared = typer.Option(*spellings, metavar=flag.metavar, help=flag.help + suffix, show_default=False)
-        kind, start = list[str] | None, None  # type: ignore[assignment]
+        help = option.help + suffix
+        declared = typer.Option(*spellings, metavar=option.metavar, help=help, show_default=False)
+        kind = list[str] | None  # type: ignore[assignment]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=start, annotation=Annotated[kind, declared])
 
 
-def parse_single(name: str, flag: Flag, raw: Any) -> Any:
-    """Parse the one value of a flag from its texts, or from how often a switch occurs; None where it is absent."""
-    spelling = flag_name(name)
-    if flag.metavar in REPEATABLE and raw:
-        raw = [",".join(raw)]
-    times = raw if isinstance(raw, int) else len(raw or [])
-    if times > 1 and not flag.several:
-        raise UsageError(f"given {times} times", spelling)
-    if flag.parse is None:
-        return True if times else None
-    if not raw:
-        return None
-    return options.parse_value(spelling, flag, raw if flag.several else raw[0])
+def parse_single(name: str, option: Option, raw_value: Any) -> Any:
+    """Parse the one value of an option from its texts, or from how often a switch occurs."""
+    if option.metavar in REPEATABLE:
+        raw_value = [",".join(raw_value)]
+    times = raw_value if isinstance(raw_value, int) else len(raw_value)
+    if times > 1 and not option.multiple:
+        raise UsageError(f"given {times} times", flag_name(name))
+    if option.parser is None:
+        return True
+    return options.parse_value(flag_name(name), option, raw_value if option.multiple else raw_value[0])

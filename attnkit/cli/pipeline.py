@@ -7,9 +7,9 @@ from functools import partial
 
 from attnkit import commands, formats
 from attnkit.cli import parser
-from attnkit.cli.output_format import DISPLAY_FORMATS, text_format
-from attnkit.cli.stage import Records, Result, Stage
-from attnkit.errors import UsageError
+from attnkit.cli.output_format import DISPLAY_FORMATS, Result, text_format
+from attnkit.cli.stage import Records, Stage, running
+from attnkit.errors import AttnkitError, UsageError
 from attnkit.record import Record
 
 
@@ -35,7 +35,7 @@ def parse_stages(text: str) -> list[Stage]:
             parts[-1].append(word)
     calls = [parse_stage(part[1:] if part[:1] == ["attnkit"] else part) for part in parts]
     for call in calls[:-1]:
-        call.is_piped = True
+        call.format.is_piped = True
         if call.common.get("output"):
             raise UsageError(f"{call.tool.name} -o {call.common['output']}: only the last stage writes a file")
         if call.common.get("format") in DISPLAY_FORMATS or (call.tool.shows_table and "format" not in call.common):
@@ -83,10 +83,22 @@ def chain_stages(
     results = with_callbacks(here.items, partial(after, at, calls[at]))
     if at == len(calls) - 1:
         return Records(here.format, results)
-    format, results = calls[at].settle_format(calls[at].choose_format(here.format), results)
+    format, results = calls[at].format.settle(calls[at].format.choose(here.format), results)
     takes_bfloat16 = calls[at + 1].dtype == "bfloat16"
-    arriving = split_pipeline(calls[at].convert_all(results, format), format, takes_bfloat16)
+    arriving = split_pipeline(convert_all(calls[at], results, format), format, takes_bfloat16)
     return chain_stages(calls, after, at + 1, Records(format, arriving))
+
+
+def convert_all(stage: Stage, items: Iterator[Result], format: str) -> Iterator[Result]:
+    """Yield the results as a format holds them; its errors are attributed to the stage, not to the next one."""
+    for result in items:
+        try:
+            with running(stage):
+                converted = stage.format.convert(result, format)
+        except AttnkitError as error:
+            error.place = f"attnkit {stage.tool.name}"
+            raise
+        yield converted
 
 
 def with_callbacks(results: Iterator[Result], after: Callable[[Result], None]) -> Iterator[Result]:

@@ -9,16 +9,14 @@ import keyword
 import sys
 from collections.abc import Callable, Mapping
 from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from attnkit.cli import options
-from attnkit.cli.options import Flag
+from attnkit.cli.options import Option
+from attnkit.cli.stage import Tool
 
-if TYPE_CHECKING:
-    from attnkit.cli.tool import Tool
-
-# of the flags of all tools, those that a caller may pass, with their types and defaults
-PYTHON_FLAGS: Mapping[str, tuple[Any, Any]] = {
+# the options of all tools that a caller may pass, with their types and defaults
+SHARED_TYPES: Mapping[str, tuple[Any, Any]] = {
     "only": (tuple[str, ...], None),
     "dtype": (str, None),
     "check_finite": (bool, False),
@@ -73,7 +71,14 @@ class TypeName(str):
     __repr__ = str.__str__
 
 
-def make_signature(tool: "Tool") -> inspect.Signature:
+def describe_tool(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the function of a tool its signature for Python, and return it."""
+    if "__signature__" not in function.__dict__:
+        function.__dict__["__signature__"] = make_signature(function.__dict__["tool"])
+    return function
+
+
+def make_signature(tool: Tool) -> inspect.Signature:
     """Return the signature of a tool for Python: its input, its own parameters, and those of all tools."""
     item, *own = inspect.signature(tool.function).parameters.values()
     hints = tool.hints
@@ -88,45 +93,45 @@ def make_signature(tool: "Tool") -> inspect.Signature:
     parameters += [keyword_parameter(one.name, tool.flags[one.name], one.default, hints[one.name]) for one in own]
     parameters += [
         keyword_parameter(name, options.COMMON[name], default, hint)
-        for name, (hint, default) in PYTHON_FLAGS.items()
+        for name, (hint, default) in SHARED_TYPES.items()
         if name not in tool.flags
     ]
     return inspect.Signature(parameters, return_annotation=TypeName(result_type(hints.get("return"))))
 
 
-def keyword_parameter(name: str, flag: Flag, default: Any, hint: Any) -> inspect.Parameter:
+def keyword_parameter(name: str, option: Option, default: Any, hint: Any) -> inspect.Parameter:
     """Return the keyword of a flag; a name that Python does not keep for itself loses its underscore."""
     plain = name.rstrip("_")
     return inspect.Parameter(
         name if keyword.iskeyword(plain) else plain,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=value_type(flag, hint, default),
+        annotation=value_type(option, hint, default),
     )
 
 
-def input_type(tool: "Tool", hint: Any) -> TypeName:
+def input_type(tool: Tool, hint: Any) -> TypeName:
     """Return the type of what a tool takes first."""
     name = INPUT_TYPES.get(tool.operand, "Any")
     return TypeName(f"{name} | None" if NoneType in get_args(hint) else name)
 
 
-def value_type(flag: Flag, hint: Any, default: Any) -> TypeName:
+def value_type(option: Option, hint: Any, default: Any) -> TypeName:
     """Return the type of what a caller may pass for a flag.
 
     >>> value_type(options.integer("width", 1), int | None, None), value_type(options.choice("", ("a", "b")), str, "a")
     (int | None, Literal["a", "b"])
     """
-    name = OPERAND_TYPES[flag.load] if flag.load else plain_type(flag, hint)
+    name = OPERAND_TYPES[option.load] if option.load else plain_type(option, hint)
     return TypeName(f"{name} | None" if default is None else name)
 
 
-def plain_type(flag: Flag, hint: Any) -> str:
+def plain_type(option: Option, hint: Any) -> str:
     """Return the type of a value that names no file: a caller may pass a list for a tuple, or the text of a flag."""
-    if flag.choices == options.DTYPES:
+    if option.choices == options.DTYPES:
         return "DType"
-    if flag.choices:
-        return f"Literal[{', '.join(map(json.dumps, flag.choices))}]"
+    if option.choices:
+        return f"Literal[{', '.join(map(json.dumps, option.choices))}]"
     base = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
     kinds = [one for one in get_args(base) if one is not NoneType] if NoneType in get_args(base) else [base]
     kind = kinds[0]

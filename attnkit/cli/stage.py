@@ -1,31 +1,31 @@
-"""A stage: one tool with its parameters; read a record, call the tool, post-process, hand on the result."""
+"""A tool, and a stage: one tool with its parameters, which reads a record, calls the tool and hands on the result."""
 
 import contextlib
 import contextvars
-import itertools
+import functools
+import inspect
 import os
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from attnkit import formats
-from attnkit.cli import operands, side_outputs
-from attnkit.cli.error_context import error_context, explain_non_finite, is_stdin
-from attnkit.cli.history import add_history, to_flags
-from attnkit.cli.output_format import DISPLAY_FORMATS, default_format, requested_format
-from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, DataError, NotFiniteError, UsageError, flag_name
+from attnkit.cli import history, operands, options, side_outputs
+from attnkit.cli.constraints import Constraints
+from attnkit.cli.error_context import check_range, error_context, explain_non_finite
+from attnkit.cli.operands import OperandFiles, is_stdin
+from attnkit.cli.output_format import OutputFormat, Result
+from attnkit.errors import DataError, NotFiniteError, UsageError
 from attnkit.inference import callbacks
-from attnkit.inference.operands import load_attended, select_tensor
-from attnkit.record import Array, Record, join_names
+from attnkit.inference.operands import select_tensor
+from attnkit.record import Record
 
 if TYPE_CHECKING:
-    from attnkit.cli.tool import Tool
     from attnkit.display import Style
 
+INPUT, PARTS = "[INPUT]", "[PART]..."  # the input of a tool: one file or pipe, or several
 Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
-Result = Record | str
+Parameters = Mapping[str, Any]  # the values of a tool's parameters, by name
 
 
 class Records(NamedTuple):
@@ -33,6 +33,86 @@ class Records(NamedTuple):
 
     format: str | None
     items: Iterator[Any]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function of a record, and what the command line and the pipe need to know of it.
+
+    operand         the name of the arguments in the help
+    exclusive       rows of terms (those of cli/constraints.py) of which at most one may be met
+    requires        pairs of a term and the term it needs
+    one_of          rows of terms of which one must be met
+    reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
+    view            (record, stage, style) -> text for a terminal; None: tables of its tensors
+    status          (record, stage) -> exit code
+    extra           flags that only reader and view use: they are not parameters of the function
+    needs_no_input  (parameters) -> whether it reads no input
+    record_defaults (parameters) -> the defaults that the history must show: the seed in use
+    returns_text    (parameters) -> whether its result is text, not a record
+    check_finite    (parameters) -> whether NaN and infinity in x are reported, because it computes with x
+    table_on_stderr (parameters) -> whether a table goes to standard error where its output is not one
+    shows_table     whether its output is a table unless a format is requested
+    passthrough     whether it passes its input through byte for byte
+    keep_names      whether the only tensor of an input keeps its own name, and is not called x
+    derived         (stage) -> the function that makes another result of its result, by flags of `extra`, or None
+    plain_text      (record, stage) -> whether its view is text, without an empty line before the next record
+    computes_x_last whether the tensors that it adds are steps before x, and are shown before it
+    adds            (parameters) -> whether the tensors it adds beside x were requested, so that no format may lose them
+    """
+
+    function: Callable[..., Result]
+    operand: str = INPUT
+    exclusive: Sequence[tuple[str, ...]] = ()
+    requires: Sequence[tuple[str, str]] = ()
+    one_of: Sequence[tuple[str, ...]] = ()
+    reader: "Reader | None" = None
+    view: "View | None" = None
+    status: "Callable[[Record, Stage], int]" = lambda record, stage: 0
+    extra: dict[str, options.Option] = field(default_factory=dict)
+    needs_no_input: Callable[[Parameters], bool] = lambda parameters: False
+    record_defaults: Callable[[Parameters], dict[str, Any]] = lambda parameters: {}
+    returns_text: Callable[[Parameters], bool] = lambda parameters: False
+    check_finite: Callable[[Parameters], bool] = lambda parameters: True
+    table_on_stderr: Callable[[Parameters], bool] = lambda parameters: False
+    shows_table: bool = False
+    passthrough: bool = False
+    keep_names: bool = False
+    derived: "Callable[[Stage], Callable[[Record], Result] | None]" = lambda stage: None
+    plain_text: "Callable[[Record, Stage], bool]" = lambda record, stage: False
+    computes_x_last: bool = False
+    adds: Callable[[Parameters], bool] = lambda parameters: True
+
+    @functools.cached_property
+    def name(self) -> str:
+        """The name of the function, the command and its file."""
+        return self.function.__name__
+
+    @functools.cached_property
+    def input_name(self) -> str:
+        """The name of the first parameter of the function, the input."""
+        return next(iter(inspect.signature(self.function).parameters))
+
+    @functools.cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The default of every parameter."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        return {parameter.name: parameter.default for parameter in parameters}
+
+    @functools.cached_property
+    def flags(self) -> dict[str, options.Option]:
+        """The flag of every parameter, from its annotation."""
+        return {name: self.hints[name].__metadata__[0] for name in self.defaults}
+
+    @functools.cached_property
+    def constraints(self) -> Constraints:
+        """The tables of its options."""
+        return Constraints(self.flags | self.extra, self.exclusive, self.requires, self.one_of)
+
+    @functools.cached_property
+    def hints(self) -> dict[str, Any]:
+        """The annotations of the function."""
+        return get_type_hints(self.function, include_extras=True)
 
 
 _RUNNING: "contextvars.ContextVar[Stage | None]" = contextvars.ContextVar("stage", default=None)
@@ -55,25 +135,30 @@ def running(stage: "Stage") -> Iterator[None]:
 
 @dataclass
 class Stage:
-    """One tool with its parameters: a stage of a pipeline."""
+    """One tool with its parameters: a stage of a pipeline.
 
-    tool: "Tool"
+    common            the values of the options that all tools share; extra: of those that only reader and view use
+    operands          the positional arguments
+    upstream          the stage before in this process
+    non_finite_layer  the first layer whose result is not finite
+    side_files        the side outputs written so far
+    on_text           streams a text as it is generated
+    """
+
+    tool: Tool
     parameters: dict[str, Any]
     common: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     operands: tuple[str, ...] = ()
-    source: formats.Source | None = None
-    input_format: str | None = None  # the format of the source
+    input_format: str | None = None  # of the file or pipe that is the input
     upstream: Records | None = None
-    loaded: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    is_piped: bool = False  # whether another stage of this process reads its results
-    follows_input: bool = False  # whether it writes npy only because its input is npy
-    is_noted: bool = False  # whether the note of what npy leaves out is written
-    keeps_history: bool = True  # whether the format of its results holds their history
-    non_finite_layer: str = ""  # the first layer whose result is not finite
-    side_files: list[str] = field(default_factory=list)  # the side outputs written so far
-    on_text: Callable[[str, bool], None] | None = None  # streams a text as it is generated
+    non_finite_layer: str = ""
+    side_files: list[str] = field(default_factory=list)
+    on_text: Callable[[str, bool], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.files = OperandFiles(self.tool.flags, self.parameters)
+        self.format = OutputFormat(self.common, self.tool.shows_table)
 
     @property
     def dtype(self) -> str | None:
@@ -83,14 +168,15 @@ class Stage:
 
     def open_stream(self, upstream: Records | None) -> Records:
         """Return the stream of results for another stage's; for None the input is the operand or standard input."""
-        with error_context(self):
-            self._check_stdin()
-            self.upstream = upstream
-            items = self.tool.reader(self, upstream)
+        with error_context(self.tool.name, self.files):
+            if self.count_stdin() > 1:
+                raise UsageError("only one operand can be '-' (standard input)")
+            self.upstream, self.files.piped = upstream, upstream.items if upstream else None
+            items = (self.tool.reader or read_records)(self, upstream)
         return Records(self.common.get("format") or items.format, self._results(items.items))
 
     def _results(self, items: Iterator[Item]) -> Iterator[Result]:
-        with error_context(self):
+        with error_context(self.tool.name, self.files):
             for item in items:
                 yield self.apply(item)
 
@@ -102,10 +188,40 @@ class Stage:
             raise DataError(f"{len(results)} records (expected 1); tensors.read gives a stream", *self.operands[:1])
         return results[0]
 
+    def read(self, path: str) -> Records:
+        """Return the stream of records in a file and its format; `-` after another stage is the stream of that one."""
+        if path == "-" and self.upstream is not None:
+            return Records(self.upstream.format, map(require_record, self.upstream.items))
+        source, name = operands.open_operand(path, hash=path != "-")
+        if self.tool.passthrough:
+            source.capture()
+        is_lone_x = not (name or self.tool.keep_names)
+        records = self.read_stream(source, formats.read(source, self.dtype == "bfloat16", lone_is_x=is_lone_x))
+        if not name:
+            return records
+        if self.tool.keep_names:
+            return records._replace(items=(record.select([name]) for record in records.items))
+        return records._replace(items=(select_tensor(record, name, path) for record in records.items))
+
+    def read_stream(self, source: formats.Source, stream: formats.Stream) -> Records:
+        """Return the records of an opened stream and its format; the input is hashed where the history needs it."""
+        if stream.format == "npy":
+            self.format.set_hashing(source)
+        self.files.source, self.input_format = source, stream.format
+        return Records(stream.format, iter(stream))
+
+    def count_stdin(self) -> int:
+        """Count the operands that are standard input, an absent INPUT among them."""
+        takes_input = self.tool.operand.startswith("[") and not self.tool.needs_no_input(self.parameters)
+        return self.files.count_stdin() + sum(map(is_stdin, self.operands)) + (takes_input and not self.operands)
+
     def apply(self, item: Item) -> Result:
         """Run the tool on one item; --dtype and --only apply to the result, and its history is added."""
         with running(self), callbacks.use_callbacks(self._callbacks(item)):
-            return self._apply(item)
+            if isinstance(item, Record) and self.common.get("dtype") and "x" in item:
+                item = cast_x(item, self.common["dtype"])
+            result = self._call_tool(item)
+            return self._post_process(item, result) if isinstance(result, Record) else result
 
     def _callbacks(self, item: Item) -> callbacks.Callbacks:
         """Return what a run of the tool calls for one item: those of the process, and this stage's own."""
@@ -113,22 +229,27 @@ class Stage:
             callbacks.current(),
             on_text=self.on_text,
             on_non_finite=self._note_non_finite,
-            write_side_output=partial(self._write_side_output, item),
+            write_side_output=functools.partial(self._write_side_output, item),
             is_output_file=self._is_output_file,
             candidates=self.extra.get("top") or callbacks.CANDIDATES,
         )
 
-    def _apply(self, item: Item) -> Result:
+    def _call_tool(self, item: Item) -> Result:
+        """Call the function of the tool on one item; a result that cannot be finite becomes a DataError."""
+        self.non_finite_layer = ""
+        try:
+            return self.tool.function(item, **self.files.load_values(item, self.dtype == "bfloat16"))
+        except NotFiniteError as error:
+            reason = explain_non_finite(self.files, self.non_finite_layer)
+            raise DataError(f"{error.problem}{reason}", error.name) from None
+
+    def _post_process(self, item: Item, result: Record) -> Result:
+        """Return the result as --dtype, --only and flags of the tool change it, with its history."""
         dtype, only = self.common.get("dtype"), self.common.get("only")
-        if isinstance(item, Record) and dtype and "x" in item:
-            item = cast_x(item, dtype)
-        result = self._call_tool(item)
-        if not isinstance(result, Record):
-            return result
         if dtype and not isinstance(item, Record):
             result = cast_x(result, dtype)
         if self.tool.check_finite(self.parameters):
-            self._check_range(item, result)
+            check_range(item, result, self.files, self.non_finite_layer, bool(self.common.get("check_finite")))
         if only:
             result = result.select(only)
         if derive := self.tool.derived(self):
@@ -136,77 +257,13 @@ class Stage:
             if not isinstance(derived, Record):
                 return derived
             result = derived
-        return self._add_history(item, result, is_unchanged=result is item and not dtype)
-
-    def _call_tool(self, item: Item) -> Result:
-        """Call the function of the tool on one item; a result that cannot be finite becomes a DataError."""
-        self.non_finite_layer = ""
-        try:
-            return self.tool.function(item, **self._values(item))
-        except NotFiniteError as error:
-            raise DataError(f"{error.problem}{explain_non_finite(self)}", error.name) from None
-
-    def _add_history(self, item: Item, result: Record, is_unchanged: bool) -> Record:
-        """Return the result with its history entry, unless the tool passed its item through."""
-        if self.follows_input and len(result) > 1:
-            self.keeps_history = True  # it is written as npz
-        recorded = result if is_unchanged else add_history(self, item, self._mark_own(item, result))
-        if self.source is not None and not self.keeps_history:
-            self.source.stop_hash()  # npy carries no history
+        if self.format.follows_input and len(result) > 1:
+            self.format.keeps_history = True  # it is written as npz
+        is_unchanged = result is item and not dtype
+        recorded = result if is_unchanged else self._add_history(item, self._mark_own(item, result))
+        if self.files.source is not None and not self.format.keeps_history:
+            self.files.source.stop_hash()  # npy carries no history
         return recorded
-
-    def requested_format(self) -> str | None:
-        """Return the format that the flags, the file's suffix or a terminal request, None where none of them does."""
-        return self.common.get("format") if self.is_piped else requested_format(self.common, self.tool.shows_table)
-
-    def choose_format(self, arriving: str | None) -> str:
-        """Return the format of the results, as far as it is known before the first one: npy may become npz."""
-        chosen = self.requested_format() or arriving or default_format()
-        self.follows_input = chosen == "npy" and arriving == "npy" and self.requested_format() is None
-        self.keeps_history = chosen not in ("npy", *DISPLAY_FORMATS)
-        return chosen
-
-    def settle_format(self, format: str, items: Iterator[Result]) -> tuple[str, Iterator[Result]]:
-        """Return the format of a whole stream and its results: npz for npy that was not requested and lacks tensors."""
-        if not self.follows_input:
-            return format, items
-        first = next(items, None)
-        wide = isinstance(first, Record) and len(first) > 1
-        return "npz" if wide else format, itertools.chain([] if first is None else [first], items)
-
-    def convert_all(self, items: Iterator[Result], format: str) -> Iterator[Result]:
-        """Yield the results as a format holds them; its errors are attributed to this stage, not to the next one."""
-        for result in items:
-            try:
-                with running(self):
-                    converted = self.convert(result, format)
-            except AttnkitError as error:
-                error.place = f"attnkit {self.tool.name}"
-                raise
-            yield converted
-
-    def convert(self, record: Result, format: str) -> Result:
-        """Return a result as a format holds it: npy only x, with one note a stream that lists what is left out."""
-        if format != "npy" or not isinstance(record, Record):
-            return record
-        from attnkit.formats import npy
-
-        x = npy.only_tensor(record)
-        if not self.is_noted and (notes := self._notes(record, x)):
-            self.is_noted = True
-            warnings.warn("; ".join(notes), AttnkitNote, stacklevel=2)
-        return Record({"x": x})
-
-    def _notes(self, record: Record, x: Array) -> list[str]:
-        """Return the notes of a record that is written as npy: what is left out, and how bfloat16 is read."""
-        omitted = [name for name in record if name != "x" and len(record) > 1]
-        omitted += ["labels"] * bool(record.labels) + ["history"] * (len(record.history) > 1)
-        notes = [f"npy holds x alone; left out: {join_names(omitted)} (-f npz keeps all)"]
-        if not omitted or self.common.get("only"):
-            notes = []
-        if x.dtype.name == "bfloat16":
-            notes.append("npy has no name for bfloat16; reading it takes --dtype bfloat16")
-        return notes
 
     def _mark_own(self, item: Item, result: Record) -> Record:
         """Return the result with the names of its own tensors beside x: made by this tool, or named by a flag."""
@@ -218,27 +275,36 @@ class Stage:
             own = [name for name in own if adds and result[name] is not before.get(name)]
         return replace(result, required=tuple(own))
 
-    def read(self, path: str) -> Records:
-        """Return the stream of records in a file and its format; `-` after another stage is the stream of that one."""
-        if path == "-" and self.upstream is not None:
-            return Records(self.upstream.format, map(require_record, self.upstream.items))
-        source, name = operands.open_operand(path, hash=path != "-")
-        if self.tool.passthrough:
-            source.capture()
-        bfloat16 = self.dtype == "bfloat16"
-        stream = formats.read(source, bfloat16, lone_is_x=not (name or self.tool.keep_names))
-        return self.read_stream(source, stream, path, name)
+    def _add_history(self, item: Item, result: Record, beside: str = "") -> Record:
+        """Return the result with its history entry; DataError where its axes or labels don't fit its shapes.
 
-    def read_stream(self, source: formats.Source, stream: formats.Stream, path: str, name: str) -> Records:
-        """Return the records of an opened stream and its format; the input is hashed where the history needs it."""
-        if stream.format == "npy":
-            requested = self.requested_format()
-            if requested in ("npy", *DISPLAY_FORMATS):
-                source.stop_hash()  # neither carries a history
-            elif requested is None:
-                source.defer_hash()  # until it is known whether npy holds the result
-        self.source, self.input_format = source, stream.format
-        return Records(stream.format, (self._named(record, name, path) for record in stream))
+        beside  the file that the result is written to, where it is not the output of the stage
+        """
+        before = item.history if isinstance(item, Record) else []
+        files = self.files.compute_digests(not before) if self.format.keeps_history else self.files.digests
+        entry = history.history_entry(self.command_line(item), files, beside)
+        return replace(result, history=[*before, entry]).check()
+
+    def command_line(self, item: Item = None) -> str:
+        """Return the command line that does this again: the texts, or the files of an input without a history."""
+        arguments = [operand for operand in self.operands if operand != "-"]
+        if isinstance(item, tuple):
+            arguments = [*item]
+        elif isinstance(item, Record) and item.history:
+            arguments = []
+        return history.command_line(self.tool.name, arguments, self._recorded_values())
+
+    def _recorded_values(self) -> Iterator[tuple[str, Any]]:
+        """Yield the values that differ from their default, or that the tool always records, by name."""
+        always = self.tool.record_defaults(self.parameters)
+        common = {name: self.common.get(name) for name in ("only", "dtype")}
+        extra = self.extra | {"format": "json"} if self.tool.derived(self) else {}
+        for name, value in (self.parameters | always | common | extra).items():
+            default = self.tool.defaults.get(name)
+            is_default = value is default or (type(value) is type(default) and bool(value == default))
+            if name in always or not is_default:
+                is_repeated = name in self.tool.flags and self.tool.flags[name].multiple
+                yield from ((name, one) for one in (value if is_repeated else [value]))
 
     def _note_non_finite(self, layer: str) -> None:
         """Keep the name of the first layer whose result is not finite."""
@@ -258,71 +324,8 @@ class Stage:
         if path in self.side_files and path != os.devnull:
             raise DataError("it holds one record, and the stream has more", path)
         self.side_files.append(path)
-        self.keeps_history = True
-        side_outputs.write_side_output(path, add_history(self, item, record, path))
-
-    def load_content(self, name: str) -> Any:
-        """Return the content of the file that a flag names, before the first item arrives."""
-        return self._operand(name, self.parameters[name], None)
-
-    def _named(self, record: Record, name: str, path: str) -> Record:
-        """Return the record of FILE, or of FILE:NAME."""
-        if not name:
-            return record
-        return record.select([name]) if self.tool.keep_names else select_tensor(record, name, path)
-
-    def _values(self, item: Item) -> dict[str, Any]:
-        """Return the values that the function is called with: contents in place of the names of files."""
-        values = {}
-        for name, value in self.parameters.items():
-            load = self.tool.flags[name].load
-            values[name] = self._operand(name, value, item) if load and value is not None else value
-        return values
-
-    def _operand(self, name: str, value: Any, item: Item) -> Any:
-        load = self.tool.flags[name].load or "tensor"
-        if not isinstance(value, str):
-            value = operands.check_operand(value, load, flag_name(name))
-            attended = isinstance(value, Record) and load in ("attended", "memory")
-            return load_attended(value, operands.find_memory_name(value, load)) if attended else value
-        if value.startswith(":"):
-            if not isinstance(item, Record):
-                raise UsageError(f"there is no record here to take {value[1:]!r} from", to_flags(name, value)[0])
-            if load in ("attended", "memory"):
-                return load_attended(item, value[1:], value, own=True)
-            return select_tensor(item, value[1:], value)
-        if name not in self.loaded:
-            piped = None if self.upstream is None or not is_stdin(value) else list(self.upstream.items)
-            content, digests = operands.load_operand(value, load, piped, self.dtype == "bfloat16")
-            self.loaded[name] = content
-            self.files |= digests
-        return self.loaded[name]
-
-    def count_stdin(self) -> int:
-        """Count the operands that are standard input, an absent INPUT among them."""
-        files = [value for name, value in self.parameters.items() if self.tool.flags[name].load]
-        implied = (
-            not self.operands and self.tool.operand.startswith("[") and not self.tool.needs_no_input(self.parameters)
-        )
-        return sum(map(is_stdin, (*files, *self.operands))) + implied
-
-    def _check_stdin(self) -> None:
-        if self.count_stdin() > 1:
-            raise UsageError("only one operand can be '-' (standard input)")
-
-    def _check_range(self, item: Item, result: Record) -> None:
-        before = formats.first_non_finite(item["x"]) if isinstance(item, Record) and "x" in item else ""
-        after = "" if before or "x" not in result else formats.first_non_finite(result["x"])
-        if before:
-            problem = f"x is {before}"
-        elif after:
-            usual = f"outside the range of {result['x'].dtype}"
-            problem = f"the result is {after}{explain_non_finite(self, usual)}"
-        else:
-            return
-        if self.common.get("check_finite"):
-            raise DataError(problem)
-        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+        self.format.keeps_history = True
+        side_outputs.write_side_output(path, self._add_history(item, record, path))
 
 
 Reader = Callable[[Stage, Records | None], Records]

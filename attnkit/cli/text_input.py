@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attnkit import formats
-from attnkit.cli.error_context import is_stdin
-from attnkit.cli.operands import stdin_or_error
+from attnkit.cli.operands import is_stdin, stdin_or_error
 from attnkit.cli.stage import Records, Stage, read_records
 from attnkit.errors import FileError, UsageError, flag_name
 from attnkit.formats import Source, open_source
@@ -58,7 +57,7 @@ def read_model_input(call: Stage, upstream: Records | None, alone: bool | None =
     if upstream is None:
         source = open_source(stdin_or_error(TEXT_NEEDED))
         if looks_like_tensors(source.peek_available(16)):
-            return call.read_stream(source, formats.read(source), "-", "")
+            return call.read_stream(source, formats.read(source))
         return read_texts(call, Records(None, read_lines(source)), alone)
     first = next(upstream.items, None)
     items = itertools.chain([] if first is None else [first], upstream.items)
@@ -126,7 +125,7 @@ def read_prompts(call: Stage, upstream: Records | None) -> Records:
     from attnkit.inference.prompts import encodes_text, generates_text
 
     layer = call.parameters["layer"]
-    config = None if call.parameters["model_"] is None else call.load_content("model_").config
+    config = None if call.parameters["model_"] is None else call.files.load("model_").config
     if config is not None and encodes_text(config, layer) and not any(map(find_tensor_file, call.operands[:1])):
         return read_model_input(call, upstream)
     if config is None or not generates_text(config, layer):

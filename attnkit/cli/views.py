@@ -72,7 +72,7 @@ def derived(call: Stage) -> Callable[[Record], Record | str] | None:
     """
     view = requested_view(call)
     arriving = call.input_format or (call.upstream.format if call.upstream else None)
-    if not view or (chosen := call.requested_format() or arriving or default_format()) in DISPLAY_FORMATS:
+    if not view or (chosen := call.format.requested() or arriving or default_format()) in DISPLAY_FORMATS:
         return None
     if view == ["stats"]:
         return statistics_record
@@ -176,7 +176,7 @@ def parse_slice(text: str) -> tuple[slice | int, ...]:
 
 
 NAME = options.names("only these tensors")
-SLICE = options.Flag("only a part of x, or of the one tensor named, as in NumPy: 0,:,2:5", "SLICE", check_slice)
+SLICE = options.Option("only a part of x, or of the one tensor named, as in NumPy: 0,:,2:5", "SLICE", check_slice)
 
 
 def select(record: Record, names: tuple[str, ...], part: str) -> Record:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from attnkit.errors import UsageError, suggest
 
 if TYPE_CHECKING:
-    from attnkit.cli.tool import Tool
+    from attnkit.cli.stage import Tool
 
 TOOLS = {
     "embed": "text or token ids to vectors",

@@ -30,7 +30,7 @@ from attnkit.tokenizers import Tokenizer
 
 def render_decoded(record: Record, call: Stage, look: display.Style) -> str:
     """Render generated text as text, and probabilities as a table of the most probable words at every position."""
-    checkpoint = call.loaded.get("model_")
+    checkpoint = call.files.loaded.get("model_")
     if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
         return render_generation(record, call, look)
     if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
@@ -45,7 +45,7 @@ def render_candidates(record: Record, call: Stage, look: display.Style) -> str:
     ids, shares = model.candidates(probs, call.extra.get("top") or 5)
     words = shared_labels(record.labels.get("vocab")) or None
     tokens = record.labels_of("x", x.ndim - 2) if x.ndim > 1 else None
-    checkpoint = call.loaded.get("model_")
+    checkpoint = call.files.loaded.get("model_")
     title, corner = ("next word", "position") if checkpoint is None else find_titles(checkpoint.config)
     tables = []
     for row in range(len(probs)):
@@ -97,7 +97,7 @@ def render_scores(record: Record, row: int, look: display.Style) -> str:
 
 def is_single_text(record: Record, call: Stage) -> bool:
     """Return whether the view of a result is one text without a table."""
-    checkpoint = call.loaded.get("model_")
+    checkpoint = call.files.loaded.get("model_")
     is_generation = checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"])
     is_text = call.parameters["emit"] in (None, "text") and "rank" not in record
     return is_generation and is_text and len(shared_labels(record.labels.get("text"))) == 1
@@ -110,7 +110,7 @@ def check_length_penalty(text: str) -> str:
     'gnmt:0.6'
     """
     name, colon, exponent = text.partition(":")
-    number = options.number("").parse
+    number = options.number("").parser
     if name not in model.LENGTH_PENALTIES or not colon or number is None:
         raise ValueError("gnmt:A or average:A")
     number(exponent)
@@ -160,7 +160,7 @@ def decode(
     image: Annotated[Array | None, options.IMAGE] = None,
     memory: Annotated[
         Any,
-        options.Flag(
+        options.Option(
             "memory that the decoder of a translation attends to: a file from encode, or :memory", "FILE", str, "memory"
         ),
     ] = None,
@@ -177,7 +177,7 @@ def decode(
     best: Annotated[int | None, options.integer("the N best texts of the search, best first", 1)] = None,
     length_penalty: Annotated[
         str | None,
-        options.Flag(
+        options.Option(
             "sum of log-probabilities over ((5 + length) / 6)^A, or over length^A [default: average:1]",
             "gnmt:A|average:A",
             check_length_penalty,
@@ -187,7 +187,7 @@ def decode(
         float | None,
         options.number("divide the logits of earlier tokens by P, or multiply them where negative", 0, metavar="P"),
     ] = None,
-    stop: Annotated[tuple[str, ...], replace(options.text("end before TEXT; may be repeated"), several=True)] = (),
+    stop: Annotated[tuple[str, ...], replace(options.text("end before TEXT; may be repeated"), multiple=True)] = (),
     steps: Annotated[bool, options.switch("show every chosen token and its candidates on standard error")] = False,
     batch: Annotated[bool, options.switch("one batch of the texts, or of the lines of standard input")] = False,
     cache_in: Annotated[
@@ -196,7 +196,7 @@ def decode(
     cache_out: Annotated[str | None, options.text("write the keys and values of all tokens to FILE", "FILE")] = None,
     tokenizer: Annotated[
         Tokenizer | None,
-        options.Flag("in place of the model's own: a tokenizer.json", "FILE", str, "tokenizer"),
+        options.Option("in place of the model's own: a tokenizer.json", "FILE", str, "tokenizer"),
     ] = None,
     trace: Annotated[str | None, options.TRACE] = None,
     trace_only: Annotated[tuple[str, ...], options.TRACE_ONLY] = (),
@@ -207,7 +207,7 @@ def decode(
     ] = None,
     params: Annotated[Mapping[str, Array] | None, options.tensors("separate output matrix: w (D, N), b")] = None,
     vocab: Annotated[
-        list[str] | None, options.Flag("the words, one a line, or JSON {word: id}", "FILE", str, "words")
+        list[str] | None, options.Option("the words, one a line, or JSON {word: id}", "FILE", str, "words")
     ] = None,
     temperature: Annotated[
         float | None, options.number("τ: probabilities are softmax(logits / τ)", above=0, metavar="T")

@@ -85,7 +85,7 @@ def read_pairs(call: Stage, upstream: Records | None) -> Records:
 def pair_records(call: Stage) -> Iterator[Pair]:
     """Yield the records of two streams in pairs; the shorter stream continues with empty records."""
     name_a, name_b = call.operands
-    records_a, first = call.read(name_a).items, call.source
+    records_a, first = call.read(name_a).items, call.files.source
     records_b = call.read(name_b).items
     only, dtype = (
         call.common.pop("only", None),
@@ -93,8 +93,7 @@ def pair_records(call: Stage) -> Iterator[Pair]:
     )  # they apply to both records, not to the result
     while True:
         a, b = next(records_a, None), next(records_b, None)
-        if first is not None and first.digest():
-            call.files[first.name] = first.digest()
+        call.files.add_digest(first)
         if a is None and b is None:
             return
         a, b = a or Record({}), b or Record({})

@@ -39,7 +39,7 @@ def embed(
     layer: Annotated[str | None, options.LAYER] = None,
     tokenizer: Annotated[
         Tokenizer | None,
-        options.Flag(
+        options.Option(
             "how text is cut: words, chars, or by a tokenizer.json [default: words, or the model's own]",
             "words|chars|FILE",
             str,
@@ -48,7 +48,7 @@ def embed(
     ] = None,
     vocab: Annotated[
         list[str] | None,
-        options.Flag("vocabulary: one word a line, or JSON {word: id}", "FILE", str, "words"),
+        options.Option("vocabulary: one word a line, or JSON {word: id}", "FILE", str, "words"),
     ] = None,
     ids: Annotated[Record | None, options.ids("token ids, (T) or (B, T), in place of text")] = None,
     pair: Annotated[str | None, options.text("a second text after TEXT, for models of pairs")] = None,

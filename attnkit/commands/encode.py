@@ -40,7 +40,7 @@ def encode(
     image: Annotated[Array | None, options.IMAGE] = None,
     tokenizer: Annotated[
         Tokenizer | None,
-        options.Flag(
+        options.Option(
             "in place of the model's own: words, chars, or a tokenizer.json", "words|chars|FILE", str, "tokenizer"
         ),
     ] = None,

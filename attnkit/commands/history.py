@@ -12,9 +12,9 @@ import numpy as np
 
 from attnkit import __version__, formats
 from attnkit.cli import options, pipeline
-from attnkit.cli.history import command_line
+from attnkit.cli.output_format import Result
 from attnkit.cli.side_outputs import stored_by
-from attnkit.cli.stage import Records, Result, Stage, read_records
+from attnkit.cli.stage import Records, Stage, read_records
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
 from attnkit.record import Array, Record
@@ -166,7 +166,7 @@ def side_outputs(call: Stage) -> dict[str, str]:
 def script_command(call: Stage, beside: str) -> str:
     """Return a command of the script that writes no file; a side output that the next command reads is piped to it."""
     paths = {name: SIDE_PIPE if path == beside else os.devnull for name, path in side_outputs(call).items()}
-    words = shlex.split(command_line(replace(call, parameters=call.parameters | paths), None))
+    words = shlex.split(replace(call, parameters=call.parameters | paths).command_line())
     if "format" in call.common:
         words[2:2] = ["-f", call.common["format"]]
     return shlex.join(words) + f" 3>&1 > {os.devnull}" * bool(beside)

@@ -27,8 +27,8 @@ def read_parts(call: Stage, upstream: Records | None) -> Records:
                 raise DataError(problem, path)
             records.append(part)
         formats.append(flow.format)
-        if call.operands and call.source is not None and call.source.digest():
-            call.files[call.source.name] = call.source.digest()
+        if call.operands:
+            call.files.add_digest(call.files.source)
     return Records(formats[0], iter([records]))
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from attnkit import formats
 from attnkit.cli import operands, options, output, pipeline
-from attnkit.cli.output_format import DISPLAY_FORMATS
-from attnkit.cli.stage import Records, Result, Stage
+from attnkit.cli.output_format import DISPLAY_FORMATS, Result
+from attnkit.cli.stage import Records, Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import FileError, UsageError
 from attnkit.record import Record
@@ -43,13 +43,13 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
             output.show_aside(done, result, with_command=bool(call.extra.get("steps")))
 
     flow = pipeline.chain_stages(calls, after_stage)
-    call.common = last.common | {"format": output.format_for(last, flow.format)}
-    format, items = last.settle_format(call.common["format"], flow.items)
+    call.common |= last.common | {"format": output.format_for(last, flow.format)}
+    format, items = last.format.settle(call.common["format"], flow.items)
     call.common["format"] = format
     for name in ("only", "dtype"):
         call.common.pop(name, None)  # the last stage applies it
-    call.is_noted = True  # the last stage prints the notes
-    return Records(format, last.convert_all(items, format))
+    call.format.is_noted = True  # the last stage prints the notes
+    return Records(format, pipeline.convert_all(last, items, format))
 
 
 def make_folder(name: str) -> None:
@@ -77,14 +77,14 @@ def save_result(folder: str, at: int, count: int, call: Stage, result: Result) -
     view=lambda record, call, look: output.render(call.extra["last"], record, look),
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
     extra={
-        "file": options.Flag(
+        "file": options.Option(
             "read the pipeline from a file; `#!/usr/bin/env -S attnkit run -f` makes it a command",
             "FILE",
             str,
             short="-f",
         ),
         "steps": options.switch("show a table after every stage on standard error"),
-        "save": options.Flag("write every stage's record to a folder, as 1-embed.npz, 2-posenc.npz …", "DIR", str),
+        "save": options.Option("write every stage's record to a folder, as 1-embed.npz, 2-posenc.npz …", "DIR", str),
     },
     check_finite=lambda parameters: False,
 )

@@ -32,7 +32,7 @@ def read_input(call: Stage, upstream: Records | None) -> Records:
     from attnkit.inference import model_summary
 
     checkpoint, _ = operands.load_operand(folder, "model")
-    call.loaded["folder"] = checkpoint
+    call.files.loaded["folder"] = checkpoint
     return Records(None, iter([model_summary.checkpoint_record(checkpoint, name, names)]))
 
 

@@ -12,8 +12,9 @@ import pytest
 
 import attnkit
 from attnkit import commands
-from attnkit.cli.signature import PYTHON_FLAGS, write_stub
-from attnkit.errors import flag_name
+from attnkit.cli.signature import write_stub
+from attnkit.cli.tool import PYTHON_FLAGS
+from attnkit.errors import UsageError, flag_name
 
 CALLS = runpy.run_path(str(Path(__file__).parent / "typed_calls.py"))
 PACKAGE = Path(attnkit.__file__).parent
@@ -53,3 +54,16 @@ def test_calls_that_a_type_checker_accepts_run(tmp_path):
 def test_a_call_from_python_imports_no_typer():
     code = "import sys, attnkit; attnkit.attend([[1.0, 2.0]]); print('typer' in sys.modules, 'rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"
+
+
+@pytest.mark.parametrize("name", attnkit.TOOLS)
+def test_an_input_passed_by_keyword_is_refused_by_name(name):
+    first = commands.find_tool(name).input_name
+    for keyword in ("item", first):
+        with pytest.raises(UsageError, match=rf"^{name} takes its input by position: {name}\({first}, …\)$"):
+            getattr(attnkit, name)(**{keyword: np.ones((2, 2))})
+
+
+def test_the_input_is_not_a_keyword_where_it_is_passed_by_position_too():
+    with pytest.raises(UsageError, match="takes its input by position"):
+        attnkit.attend(np.ones((2, 2)), item=np.ones((2, 2)))
