@@ -77,7 +77,9 @@ def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record
     """Yield the one result of a stream; DataError, before it is written, where there are more."""
     for result in items:
         if next(items, None) is not None:
-            raise DataError(f"{chosen} holds one record and the stream has more; -f npz or json holds a stream")
+            remedy = "-f npz or json holds a stream" if isinstance(result, Record) else "-f table prints all texts"
+            kind = "record" if isinstance(result, Record) else "text"
+            raise DataError(f"{chosen} holds one {kind} and the stream has more; {remedy}")
         yield result
 
 

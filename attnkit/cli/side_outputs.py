@@ -37,7 +37,7 @@ def replace_together() -> Iterator[Callable[[str | None], formats.Sink]]:
     with formats.write_together() as opened:
 
         def store(path: str, record: Record) -> None:
-            opened(path).write(formats.encode(record, formats.suffix_format(path) or "json"))
+            opened(path).write(formats.encode(record, formats.file_format(path)))
 
         with stored_by(store):
             yield opened

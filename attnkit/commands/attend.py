@@ -24,6 +24,12 @@ EXCLUSIVE = [
     ("offset", "past_key"),
     *(("partial", flag) for flag in ("emit", "residual", "add", "strict")),
 ]
+REQUIRES = [
+    ("layer", "model"),
+    ("past_key", "past_value"),
+    ("past_value", "past_key"),
+    *((flag, "causal|window|model") for flag in ("align", "offset")),
+]
 ALWAYS = ("q", "k", "v", "present_key", "present_value")  # what costs nothing to hand back
 
 
@@ -35,7 +41,7 @@ def needs_no_record(flags: Mapping[str, Any]) -> bool:
 
 @tool(
     exclusive=EXCLUSIVE,
-    requires=[("layer", "model"), ("past_key", "past_value"), ("past_value", "past_key")],
+    requires=REQUIRES,
     needs_no_input=needs_no_record,
     table_on_stderr=lambda flags: bool(flags["steps"]),
     computes_x_last=True,

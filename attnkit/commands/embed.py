@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @tool(
     one_of=[("model", "dim", "one_hot", "table")],
     exclusive=[("model", "dim", "one_hot", "table"), ("model", "scale"), ("model", "vocab"), ("lines", "batch")],
-    requires=[("layer", "model"), ("pair", "model"), ("image", "model")],
+    requires=[("layer", "model"), ("pair", "model"), ("image", "model"), ("seed", "dim")],
     operand="[TEXT]...",
     reader=text_input.read_texts,
     needs_no_input=lambda parameters: parameters["ids"] is not None or parameters["image"] is not None,
@@ -72,7 +72,7 @@ def embed(
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
     if model_ is not None:
-        return embed_with_model(model_, layer, texts, tokenizer, ids, pair, image, batch)
+        return embed_with_model(model_, layer, text_inputs.ModelInput(texts, pair, ids, image, tokenizer, batch))
     matrix = None if table is None else table["x"]
     if matrix is not None and matrix.ndim != 2:
         raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")
@@ -98,21 +98,12 @@ def make_vectors(inputs: text_inputs.EncodedInputs, table: Array | None, scale: 
     return Tensor(model.scale_embedding(x), axes, formula=f"√D · {formula}") if scale else Tensor(x, axes, {}, formula)
 
 
-def embed_with_model(
-    checkpoint: "Checkpoint",
-    layer: str | None,
-    texts: Sequence[str] | str | None,
-    tokenizer: Tokenizer | None,
-    ids: Record | None,
-    pair: str | None,
-    image: Array | None,
-    batch: bool,
-) -> Record:
+def embed_with_model(checkpoint: "Checkpoint", layer: str | None, source: text_inputs.ModelInput) -> Record:
     """Embed a text, ids, or the patches of an image with the embedding layer of a model."""
     layer = layers.find_layer(checkpoint, layer, "embed")
-    layers.check_pair(checkpoint.config, pair, texts)
+    layers.check_pair(checkpoint.config, source.pair, source.texts)
     stack = model.parse_layer_name(layer)[0]
-    inputs, base = text_inputs.model_inputs(checkpoint, stack, texts, tokenizer, ids, pair, image, batch)
+    inputs, base = text_inputs.model_inputs(checkpoint, stack, source)
     context = layers.context_from(base)
     x = model.embed_tokens(layers.core_model(checkpoint), layer, inputs, context)
     formula = "patches W + b" if checkpoint.config.patches else "table[ids]"

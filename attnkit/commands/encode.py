@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from attnkit import model
+from attnkit import formats, model
 from attnkit.cli import options, text_input
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
@@ -84,7 +84,8 @@ def encode(
         inputs, base = read_inputs(model_, stack, first, source, tokenizer)
     else:
         check_takes_text(config, stack, first)
-        inputs, base = text_inputs.model_inputs(model_, stack, source, tokenizer, ids, pair, image, batch)
+        read = text_inputs.ModelInput(source, pair, ids, image, tokenizer, batch)
+        inputs, base = text_inputs.model_inputs(model_, stack, read)
     if not inputs.ndim:
         raise DataError("ids (): a single number (expected (T) or (B, T))")
     steps = select_steps(config, stack, first, last)
@@ -109,7 +110,9 @@ def encode(
 
 
 def check_trace_file(path: str | None) -> None:
-    """Raise UsageError where the file of --trace is that of --output too."""
+    """Raise UsageError where the file of --trace is that of --output too, or has an unknown suffix."""
+    if path is not None:
+        formats.file_format(path)
     if path is not None and callbacks.current().is_output_file(path):
         raise UsageError(f"{path} is the file of --output too", "--trace")
 

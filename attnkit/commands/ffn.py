@@ -20,7 +20,7 @@ ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hol
 @tool(
     one_of=[("params", "model", "hidden")],
     exclusive=[("params", "model", "hidden"), ("model", "activation"), ("model", "gated")],
-    requires=[("layer", "model")],
+    requires=[("layer", "model"), ("seed", "hidden")],
     record_defaults=lambda flags: {"seed": flags["seed"]} if flags["hidden"] is not None else {},
     table_on_stderr=lambda flags: bool(flags["steps"]),
     computes_x_last=True,

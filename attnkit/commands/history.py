@@ -124,7 +124,7 @@ def run_parts(parts: list[Part]) -> Iterator[Result]:
                 return
             for _ in results:  # the side output is complete at the end
                 pass
-        side_output = formats.round_trip(files[beside], formats.suffix_format(beside) or "json")
+        side_output = formats.round_trip(files[beside], formats.file_format(beside))
         upstream = Records("json", iter([side_output]))
     yield side_output
 

@@ -25,7 +25,12 @@ class Rule(NamedTuple):
 
 
 @tool(
-    requires=[("pad_id", "padding"), ("polarity", "with"), ("fill", "as=additive")],
+    requires=[
+        ("pad_id", "padding"),
+        ("polarity", "with"),
+        ("fill", "as=additive"),
+        *((flag, "causal|window|prefix|chunk") for flag in ("align", "offset")),
+    ],
     needs_no_input=lambda parameters: parameters["size"] is not None,
     check_finite=lambda parameters: False,
     returns_text=lambda parameters: parameters["explain"] is not None,

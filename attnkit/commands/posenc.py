@@ -27,7 +27,10 @@ ROTATION = {
     False: "[x₁ cos − x₂ sin | x₁ sin + x₂ cos], x₁ and x₂ the halves of a head",
     True: "(x₁ cos − x₂ sin, x₁ sin + x₂ cos), x₁ and x₂ the even and odd columns of a head",
 }
-EXCLUSIVE = [("model", flag) for flag in ("kind", "alone", "size", "layout", "base")]
+EXCLUSIVE = [
+    *(("model", flag) for flag in ("kind", "alone", "size", "layout", "base")),
+    *((flag, "cos") for flag in ("base", "rotary_dim")),
+]
 REQUIRES = [
     ("layer", "model"),
     ("dim", "size"),

@@ -15,12 +15,13 @@ A format is imported when a file needs it: a stage of a pipe pays only for its o
 """
 
 import importlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, UsageError
 from attnkit.formats.atomic import Sink, open_sink, write_all, write_together
 from attnkit.formats.dtypes import cast_array, first_non_finite, physical_memory, to_contiguous, unsupported_dtype
 from attnkit.formats.mapped import release_pages
@@ -36,6 +37,7 @@ __all__ = [
     "Stream",
     "cast_array",
     "encode",
+    "file_format",
     "first_non_finite",
     "load",
     "open_sink",
@@ -129,9 +131,10 @@ def load(path: str) -> Record:
 
 
 def save(record: Record, path: str) -> None:
-    """Write a record to a file, replaced in one step, in the format of its suffix (JSON by default)."""
+    """Write a record to a file, replaced in one step, in the format of its suffix: JSON without one."""
+    format = file_format(path)
     with open_sink(path) as sink:
-        sink.write(encode(record, suffix_format(path) or "json"))
+        sink.write(encode(record, format))
 
 
 def round_trip(record: Record, format: str, bfloat16: bool = False) -> Record:
@@ -158,6 +161,19 @@ def suffix_format(path: str) -> str | None:
     ('json', None)
     """
     return next((format for suffix, format in SUFFIXES.items() if path.lower().endswith(suffix)), None)
+
+
+def file_format(path: str) -> str:
+    """Return the format that a file is written in by its name: JSON without a suffix; UsageError for an unknown one.
+
+    >>> file_format("out.npz"), file_format("/dev/fd/3")
+    ('npz', 'json')
+    """
+    suffix = os.path.splitext(path)[1]
+    if suffix and not path.startswith("/dev/") and suffix_format(path) is None:
+        *most, last = SUFFIXES
+        raise UsageError(f"no format has the suffix {suffix!r} (expected {', '.join(most)} or {last})", path)
+    return suffix_format(path) or "json"
 
 
 def _module(format: str) -> Any:

@@ -50,9 +50,8 @@ def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions
 
 def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, tracer: Tracer) -> Record:
     """Return the encoder's output for texts, ids or an image, as the tool encode does."""
-    inputs, base = text_inputs.model_inputs(
-        options.model_, "encoder", source, options.tokenizer, options.ids, None, options.image, options.batch
-    )
+    read = text_inputs.ModelInput(source, None, options.ids, options.image, options.tokenizer, options.batch)
+    inputs, base = text_inputs.model_inputs(options.model_, "encoder", read)
     core = layers.complete_model(options.model_)
     context = layers.context_from(base, hook=tracer.visit, dtype=options.dtype)
     x = model.run(core, model.layer_plan(core.config, "encoder"), inputs, context)

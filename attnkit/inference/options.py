@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnkit import model
+from attnkit import formats, model
 from attnkit.errors import UsageError, flag_name
 from attnkit.inference.masking import AttendedTensor
 from attnkit.inference.tracer import Tracer, head_counts
@@ -97,16 +97,26 @@ def check_options(options: GenerationOptions) -> None:
     for name in ("trace", "patch"):
         if options.is_set(name) and not options.is_scoring:
             raise UsageError("is of one forward pass: --max-tokens 0, or --score TEXT", flag_name(name))
+    vocabulary = options.model_.config.stack("decoder").vocab
+    if (options.beam or 1) > vocabulary:
+        raise UsageError(f"expected at most {vocabulary}, the size of the vocabulary, got {options.beam}", "--beam")
     if (options.best or 1) > (options.beam or 1):
         raise UsageError(f"{options.best} of --beam {options.beam} (expected 1 to {options.beam})", "--best")
-    if options.cache_out and not model.cacheable(options.model_.config):
-        raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-out")
-    if options.trace and is_same_file(options.trace, options.cache_out):
-        raise UsageError(f"{options.trace}: two results for one file: it is that of --cache-out too", "--trace")
     if options.score == "":
         raise UsageError("an empty text has no score", "--score")
     if "" in options.stop:
         raise UsageError("an empty text", "--stop")
+    check_side_outputs(options)
+
+
+def check_side_outputs(options: GenerationOptions) -> None:
+    """Raise UsageError for a trace or a cache that cannot be written: unknown suffixes, one file for both."""
+    for file in filter(None, (options.trace, options.cache_out)):
+        formats.file_format(file)
+    if options.cache_out and not model.cacheable(options.model_.config):
+        raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-out")
+    if options.trace and is_same_file(options.trace, options.cache_out):
+        raise UsageError(f"{options.trace}: two results for one file: it is that of --cache-out too", "--trace")
 
 
 def is_same_file(path: str, other: str | None) -> bool:

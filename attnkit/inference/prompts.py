@@ -147,7 +147,8 @@ def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokeni
         tokenizer = detokenizer.tokenizer or text_inputs.tokenizer_of(options.model_)
     except AttnkitError as error:
         raise type(error)(f"{error.problem}; --ids FILE takes ids in place of text", error.name) from None
-    ids: list[int] = text_inputs.tokenize_for_model(options.model_, "decoder", (text,), tokenizer, None).ids.tolist()
+    source = text_inputs.ModelInput(text, tokenizer=tokenizer)
+    ids: list[int] = text_inputs.tokenize_for_model(options.model_, "decoder", source).ids.tolist()
     first = options.model_.config.special.bos
     return ids[1:] if options.cache_in is not None and ids[:1] == [first] else ids
 
@@ -220,7 +221,8 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
         family = checkpoint.config.family
         raise UsageError(f"no source: a {family} model takes TEXT, a record, or --memory FILE")
     tokenizer = options.tokenizer or text_inputs.tokenizer_of(checkpoint)
-    inputs = [text_inputs.tokenize_for_model(checkpoint, "encoder", (text,), tokenizer, None) for text in source]
+    sources = [text_inputs.ModelInput(text, tokenizer=tokenizer) for text in source]
+    inputs = [text_inputs.tokenize_for_model(checkpoint, "encoder", each) for each in sources]
     return [
         (encode_ids(checkpoint, one.ids.tolist(), dtype), shared_labels(one.tokens)) for one in inputs
     ], options.batch or len(source) > 1

@@ -5,6 +5,7 @@ import os
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,25 @@ from attnkit.tokenizers import Tokenizer, Tokens
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """What a model reads: texts, token ids or an image, and how texts become ids.
+
+    pair       a second text after the one of `texts`
+    ids        token ids (T) or (B, T) as x, with their mask, in place of texts
+    image      (C, height, width), in place of texts and ids
+    tokenizer  in place of the model's own
+    batch      whether a single text is a batch too
+    """
+
+    texts: Sequence[str] | str | None = None
+    pair: str | None = None
+    ids: Record | None = None
+    image: Array | None = None
+    tokenizer: Tokenizer | None = None
+    batch: bool = False
 
 
 class EncodedInputs(NamedTuple):
@@ -115,16 +135,7 @@ def pad_batch(tokens: list[list[str]], ids: list[list[int]], pad: int, padding: 
     return EncodedInputs(matrix, labels, [], 0, model.padding_mask(np.array(lengths), longest))
 
 
-def tokenize_for_model(
-    checkpoint: "Checkpoint",
-    stack: str,
-    texts: Sequence[str] | str | None,
-    tokenizer: Tokenizer | None,
-    ids: Record | None,
-    pair: str | None = None,
-    batch: bool = False,
-    target: bool = False,
-) -> EncodedInputs:
+def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput, target: bool = False) -> EncodedInputs:
     """Return the input ids of a stack of a model: of texts by its tokenizer, or those of --ids.
 
     target  whether the texts are targets of an encoder-decoder model, between its start and end tokens
@@ -134,18 +145,18 @@ def tokenize_for_model(
     if not size:
         raise UsageError(f"a {config.family} model takes no text", "--model")
     side = "target" if config.encoder and stack == "decoder" else "source"
-    if ids is not None:
-        return ids_to_inputs(ids, vocabulary_of(checkpoint, side, tokenizer, size), size)
-    tokenizer = tokenizer or tokenizer_of(checkpoint, side)
-    encoded = encode_texts(texts, tokenizer, pair)
+    if source.ids is not None:
+        return ids_to_inputs(source.ids, vocabulary_of(checkpoint, side, source.tokenizer, size), size)
+    tokenizer = source.tokenizer or tokenizer_of(checkpoint, side)
+    encoded = encode_texts(source.texts, tokenizer, source.pair)
     if target:
         encoded = [decoder_input(one, config.special, tokenizer.vocabulary) for one in encoded]
-    inputs = pad_encoded(encoded, tokenizer, config.special, batch)
+    inputs = pad_encoded(encoded, tokenizer, config.special, source.batch)
     model.check_ids(inputs.ids, size)
-    if pair is None:
+    if source.pair is None:
         return inputs
     segments = [one.types or [0] * len(one.spellings) for one in encoded]
-    types = pad_batch([one.spellings for one in encoded], segments, 0, "", batch).ids
+    types = pad_batch([one.spellings for one in encoded], segments, 0, "", source.batch).ids
     return inputs._replace(types=types)
 
 
@@ -264,26 +275,16 @@ def vocabulary_of(checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | No
     return words[:size] + [""] * (size - len(words)) if words else []
 
 
-def model_inputs(
-    checkpoint: "Checkpoint",
-    stack: str,
-    texts: Sequence[str] | str | None,
-    tokenizer: Tokenizer | None,
-    ids: Record | None,
-    pair: str | None,
-    image: Array | None,
-    batch: bool,
-) -> tuple[Array, Record]:
+def model_inputs(checkpoint: "Checkpoint", stack: str, source: ModelInput) -> tuple[Array, Record]:
     """Return the input of a stack of a model, ids or an image, and the record of ids, mask and segments."""
     cut = checkpoint.config.patches
     if cut:
-        if image is None:
+        if source.image is None:
             raise UsageError(f"a {checkpoint.config.family} model takes --image FILE")
         from attnkit.inference import image_processor
 
-        return image_processor.prepare_image(image, checkpoint.folder, (cut.height, cut.width)), Record({})
-    if image is not None:
+        return image_processor.prepare_image(source.image, checkpoint.folder, (cut.height, cut.width)), Record({})
+    if source.image is not None:
         raise UsageError(f"a {checkpoint.config.family} model takes no image", "--image")
-    target = stack != checkpoint.config.stacks[0]
-    inputs = tokenize_for_model(checkpoint, stack, texts, tokenizer, ids, pair, batch, target)
+    inputs = tokenize_for_model(checkpoint, stack, source, target=stack != checkpoint.config.stacks[0])
     return inputs.ids, inputs.record()

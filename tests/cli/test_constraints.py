@@ -58,6 +58,47 @@ def test_every_term_of_a_table_names_flags_and_values_that_exist(name, term):
         ),
         (["posenc", "--heads", "2"], lambda: attnkit.posenc(X, heads=2), "--heads: needs --kind rotary, alibi or t5"),
         (
+            ["posenc", "--kind", "rotary", "--base", "10", "--cos", "c", "--sin", "s"],
+            lambda: attnkit.posenc(X, kind="rotary", base=10, cos=X, sin=X),
+            "--base: cannot be combined with --cos",
+        ),
+        (
+            ["posenc", "--kind", "rotary", "--rotary-dim", "2", "--cos", "c", "--sin", "s"],
+            lambda: attnkit.posenc(X, kind="rotary", rotary_dim=2, cos=X, sin=X),
+            "--rotary-dim: cannot be combined with --cos",
+        ),
+        (
+            ["ffn", "--params", "w", "--seed", "1"],
+            lambda: attnkit.ffn(X, params={"w1": X.T, "w2": X}, seed=1),
+            "--seed: needs --hidden F",
+        ),
+        (["ffn", "--model", "d", "--seed", "1"], lambda: attnkit.ffn(X, model="d", seed=1), "--seed: needs --hidden F"),
+        (
+            ["embed", "a", "--one-hot", "--seed", "1"],
+            lambda: attnkit.embed("a", one_hot=True, seed=1),
+            "--seed: needs --dim D",
+        ),
+        (
+            ["embed", "a", "--table", "t", "--seed", "1"],
+            lambda: attnkit.embed("a", table=X, seed=1),
+            "--seed: needs --dim D",
+        ),
+        (
+            ["attend", "--align", "bottom-right"],
+            lambda: attnkit.attend(X, align="bottom-right"),
+            "--align: needs --causal, --window L,R or --model DIR",
+        ),
+        (
+            ["attend", "--offset", "2"],
+            lambda: attnkit.attend(X, offset=2),
+            "--offset: needs --causal, --window L,R or --model DIR",
+        ),
+        (
+            ["mask", "--lengths", "l", "--align", "bottom-right"],
+            lambda: attnkit.mask(X, lengths=np.array(1), align="bottom-right"),
+            "--align: needs --causal, --window L,R, --prefix N or --chunk",
+        ),
+        (
             ["mask", "--causal", "--pad-id", "0"],
             lambda: attnkit.mask(X, causal=True, pad_id=0),
             "--pad-id: needs --padding",

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnkit.errors import FileError
+from attnkit import formats
+from attnkit.errors import FileError, UsageError
 from attnkit.formats import (
     Record,
     Source,
@@ -451,3 +452,12 @@ def test_the_last_file_closed_by_another_thread_leaves_its_handler_to_the_main_t
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_file_of_an_unknown_suffix_is_not_written(tmp_path):
+    path = str(tmp_path / "x.foo")
+    with pytest.raises(UsageError, match=r"x\.foo: no format has the suffix '\.foo' \(expected \.json, "):
+        formats.save(SMALL, path)
+    assert not os.path.exists(path)
+    formats.save(SMALL, str(tmp_path / "without"))
+    assert (tmp_path / "without").read_bytes().startswith(b'{"tensors"')

@@ -375,3 +375,8 @@ def test_a_trace_and_the_result_are_two_files(tmp_path):
     path = str(tmp_path / "run.npz")
     _, error = run("encode", "--model", MINILM, "a", "--trace", path, "-o", path, status=2)
     assert error == f"attnkit encode: --trace: {path} is the file of --output too\n"
+
+
+def test_a_trace_of_an_unknown_suffix_is_refused_before_the_model_runs(tmp_path):
+    with pytest.raises(UsageError, match=r"no format has the suffix '\.foo'"):
+        attnkit.encode(ids("gpt2"), model=folder("gpt2"), trace=str(tmp_path / "t.foo"), layers="99:")
