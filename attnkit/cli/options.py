@@ -50,12 +50,11 @@ def text(help: str, metavar: str = "TEXT") -> Option:
 def integer(help: str, least: int | None = None, metavar: str = "N") -> Option:
     """Declare an option with a whole number in ASCII digits as its value."""
 
+    expected = "a whole number" + ("" if least is None else f" of at least {least}")
+
     def parse(value: str) -> int:
-        limit = "" if least is None else f" of at least {least}"
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value, re.ASCII):
-            raise ValueError(f"a whole number{limit}")
-        if least is not None and int(value) < least:
-            raise ValueError(f"a whole number{limit}")
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value, re.ASCII) or (least is not None and int(value) < least):
+            raise ValueError(expected)
         return int(value)
 
     return Option(help, metavar, parse)
@@ -69,12 +68,9 @@ def number(
     metavar: str = "X",
 ) -> Option:
     """Declare an option with a finite decimal number within bounds as its value."""
-    bounds = [
-        f"above {above:g}" if above is not None else "",
-        f"of at least {least:g}" if least is not None else "",
-    ]
-    bounds.append(f"of at most {most:g}" if most is not None else "")
-    expected = " ".join(["a finite number", *filter(None, bounds)])
+    bounds = {"above": above, "of at least": least, "of at most": most}
+    stated = [f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None]
+    expected = " ".join(["a finite number", *stated])
 
     def parse(value: str) -> float:
         if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value, re.ASCII):
@@ -177,6 +173,14 @@ WEIGHTS = text(
     "each key received), the K largest, the rows of queries I, J, …, or all of them",
     "stats|topk:K|rows:I,J|full",
 )
+IDS = ids("token ids, (T) or (B, T), in place of text")
+PAIR = text("a second text after TEXT, for models of pairs")
+BATCH = switch("one padded batch of the texts, or of the lines of standard input")
+RESIDUAL = switch("add the input to the result")
+ADD = tensor("add FILE to the result: :residual in the pre-norm order")
+STEPS = switch("add every intermediate to the record and show a table of each")
+WINDOW = integers("keys from L before the query to R after it; -1: no bound", "L,R", 2, -1)
+LINES = switch("a stream: one record for each line")
 LAYER = text("the layer of the model; attnkit show DIR lists them", "NAME")
 
 

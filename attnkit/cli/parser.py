@@ -54,10 +54,8 @@ def collect_flags(chosen: Tool) -> dict[str, Option]:
 
 def parse_arguments(chosen: Tool, flags: dict[str, Option], arguments: list[str]) -> dict[str, Any]:
     """Split a command line into {parameter: its texts} with Typer; {} once the help has been printed."""
-    parameters = [
-        declare_operands(chosen.operand),
-        *(declare_option(name, flag, chosen.defaults) for name, flag in flags.items()),
-    ]
+    parameters = [declare_operands(chosen.operand)]
+    parameters += [declare_option(name, flag, chosen.defaults) for name, flag in flags.items()]
     raw: dict[str, Any] = {}
 
     def callback(**values: Any) -> None:

@@ -37,6 +37,11 @@ def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None)
     return Records(None, (tuple(all_lines) if batch else ("\n".join(all_lines),) for all_lines in [list(arriving)]))
 
 
+def replaces_text(parameters: Mapping[str, Any]) -> bool:
+    """Decide whether ids or an image is the input, so that no text is read."""
+    return parameters["ids"] is not None or parameters["image"] is not None
+
+
 def check_texts(call: Stage) -> None:
     """Raise UsageError for a TEXT argument that names a pipe or a file of tensors."""
     for text in filter(find_tensor_file, call.operands):

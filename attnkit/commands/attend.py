@@ -82,10 +82,7 @@ def attend(
             ("top-left", "bottom-right"),
         ),
     ] = None,
-    window: Annotated[
-        tuple[int, int],
-        options.integers("keys from L before the query to R after it; -1: no bound", "L,R", 2, -1),
-    ] = (-1, -1),
+    window: Annotated[tuple[int, int], options.WINDOW] = (-1, -1),
     lengths: Annotated[Record | None, options.tensor("valid keys of each batch row, (B)")] = None,
     scale: Annotated[float | None, options.number("factor on the scores [default: 1/√d_k]")] = None,
     softcap: Annotated[
@@ -105,15 +102,15 @@ def attend(
         str | None,
         options.choice("dtype to round scores and weights to", ("float16", "bfloat16", "float32", "float64")),
     ] = None,
-    residual: Annotated[bool, options.switch("add the input to the result")] = False,
-    add: Annotated[Record | None, options.tensor("add FILE to the result: :residual in the pre-norm order")] = None,
+    residual: Annotated[bool, options.RESIDUAL] = False,
+    add: Annotated[Record | None, options.ADD] = None,
     emit: Annotated[str | None, options.choice("make this intermediate x", EMIT)] = None,
     keep: Annotated[tuple[str, ...], options.names("add these intermediates to the record", KEEP)] = (),
     weights: Annotated[str | None, options.WEIGHTS] = None,
     partial: Annotated[
         bool, options.switch("these are a part of the keys: x is the heads, with lse beside it, for attnkit merge")
     ] = False,
-    steps: Annotated[bool, options.switch("add every intermediate to the record and show a table of each")] = False,
+    steps: Annotated[bool, options.STEPS] = False,
     strict: Annotated[bool, options.switch("refuse a query that may attend to nothing")] = False,
 ) -> Record:
     """Compute attention: every query's average of the values, weighted by how well its key fits.

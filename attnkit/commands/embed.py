@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     requires=[("layer", "model"), ("pair", "model"), ("image", "model"), ("seed", "dim")],
     operand="[TEXT]...",
     reader=text_input.read_texts,
-    needs_no_input=lambda parameters: parameters["ids"] is not None or parameters["image"] is not None,
-    extra={"lines": options.switch("a stream: one record for each line")},
+    needs_no_input=text_input.replaces_text,
+    extra={"lines": options.LINES},
     adds=lambda parameters: False,
     record_defaults=lambda parameters: {"seed": parameters["seed"]} if parameters["dim"] is not None else {},
 )
@@ -50,10 +50,10 @@ def embed(
         list[str] | None,
         options.Option("vocabulary: one word a line, or JSON {word: id}", "FILE", str, "words"),
     ] = None,
-    ids: Annotated[Record | None, options.ids("token ids, (T) or (B, T), in place of text")] = None,
-    pair: Annotated[str | None, options.text("a second text after TEXT, for models of pairs")] = None,
+    ids: Annotated[Record | None, options.IDS] = None,
+    pair: Annotated[str | None, options.PAIR] = None,
     image: Annotated[Array | None, options.IMAGE] = None,
-    batch: Annotated[bool, options.switch("one padded batch of the texts, or of the lines of standard input")] = False,
+    batch: Annotated[bool, options.BATCH] = False,
     scale: Annotated[bool, options.switch("multiply by √D, as the 2017 paper does")] = False,
 ) -> Record:
     """Map text or token ids to vectors: x is the rows of a table at the ids.

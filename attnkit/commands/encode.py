@@ -27,16 +27,16 @@ POOLS = ("none", "cls", "mean", "pooler")
     requires=[("trace_only", "trace"), ("weights", "trace"), ("normalize", "pool=cls|mean|pooler")],
     operand="[TEXT]...",
     reader=text_input.read_model_input,
-    needs_no_input=lambda parameters: parameters["ids"] is not None or parameters["image"] is not None,
-    extra={"lines": options.switch("a stream: one record for each line")},
+    needs_no_input=text_input.replaces_text,
+    extra={"lines": options.LINES},
     adds=lambda parameters: False,
 )
 def encode(
     source: Sequence[str] | str | Record | None,
     *,
     model_: Annotated[Any, options.MODEL] = None,
-    ids: Annotated[Record | None, options.ids("token ids, (T) or (B, T), in place of text")] = None,
-    pair: Annotated[str | None, options.text("a second text after TEXT, for models of pairs")] = None,
+    ids: Annotated[Record | None, options.IDS] = None,
+    pair: Annotated[str | None, options.PAIR] = None,
     image: Annotated[Array | None, options.IMAGE] = None,
     tokenizer: Annotated[
         Tokenizer | None,
@@ -44,7 +44,7 @@ def encode(
             "in place of the model's own: words, chars, or a tokenizer.json", "words|chars|FILE", str, "tokenizer"
         ),
     ] = None,
-    batch: Annotated[bool, options.switch("one padded batch of the texts, or of the lines of standard input")] = False,
+    batch: Annotated[bool, options.BATCH] = False,
     layers_: Annotated[
         str, options.span("just layers A to B - 1; where A is not 0, x of the record is what layer A gets")
     ] = "",

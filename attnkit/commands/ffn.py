@@ -40,9 +40,9 @@ def ffn(
         str, options.choice("activation function of the hidden layer", tuple(model.ACTIVATIONS))
     ] = "relu",
     gated: Annotated[bool, options.switch("activation(x w1) · (x w3), as in GLU networks")] = False,
-    residual: Annotated[bool, options.switch("add the input to the result")] = False,
-    add: Annotated[Record | None, options.tensor("add FILE to the result: :residual in the pre-norm order")] = None,
-    steps: Annotated[bool, options.switch("add every intermediate to the record and show a table of each")] = False,
+    residual: Annotated[bool, options.RESIDUAL] = False,
+    add: Annotated[Record | None, options.ADD] = None,
+    steps: Annotated[bool, options.STEPS] = False,
 ) -> Record:
     """Apply the feed-forward network of a layer: the same two linear maps at every position.
 

@@ -54,10 +54,7 @@ def mask(
         int | None, options.integer("the id that is padding [default: that of [PAD] or <pad>]", 0)
     ] = None,
     lengths: Annotated[Record | None, options.tensor("keys before the length of their batch row, (B)")] = None,
-    window: Annotated[
-        tuple[int, int] | None,
-        options.integers("keys from L before the query to R after it; -1: no bound", "L,R", 2, -1),
-    ] = None,
+    window: Annotated[tuple[int, int] | None, options.WINDOW] = None,
     prefix: Annotated[
         int | None, options.integer("causal, but the first N keys are open to all (--causal beside it closes them)", 0)
     ] = None,
