@@ -31,8 +31,7 @@ def main(arguments: list[str]) -> int:
         place = f"attnkit {chosen.name}"
         from attnkit.cli.parser import parse
 
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # the signs of the help in an encoding without them
+        replace_unknown_signs()
         call = parse(chosen, arguments[1:])
         gc.freeze()  # the modules are in use until the end
         gc.enable()
@@ -46,6 +45,12 @@ def main(arguments: list[str]) -> int:
         raise
     except BaseException as error:  # a panic of a Rust library is not an Exception
         return report_error(error, place)
+
+
+def replace_unknown_signs() -> None:
+    """Let standard output replace the signs that its encoding lacks, such as those of the help."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def execute(call: "Stage") -> int:
@@ -96,8 +101,7 @@ def show_help(names: list[str]) -> int:
         page = pages.render_page(page, look.width, bold=look.color)
     if sys.stdout is None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    replace_unknown_signs()
     sys.stdout.write(page)
     sys.stdout.flush()
     return 0

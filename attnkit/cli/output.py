@@ -86,11 +86,15 @@ def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record
 def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
     """Return the bytes of one result in a format; a text is written as it is, or drawn in svg and html."""
     result = call.format.convert(result, chosen)
-    title = f"attnkit {call.extra.get('last', call).tool.name}"  # that of `run` is of its last stage
-    if isinstance(result, str) and chosen in ("svg", "html"):
+    if chosen in ("svg", "html"):
         from attnkit import display
 
-        drawn = display.dim_then_bold("", result, output_style(call, None))
+        style = output_style(call, None)
+        if isinstance(result, str):
+            drawn = display.dim_then_bold("", result, style)
+        else:
+            drawn = render(call, result, style._replace(color=True, unicode=True))
+        title = f"attnkit {call.extra.get('last', call).tool.name}"  # that of `run` is of its last stage
         return [display.export_picture(drawn, title, "svg" if chosen == "svg" else "html").encode()]
     if isinstance(result, str):
         return [(result + "\n").encode("utf-8", "surrogateescape")]
@@ -99,11 +103,6 @@ def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -
             ("" if first or call.tool.plain_text(result, call) else "\n").encode(),
             render(call, result, output_style(call, STDOUT)).encode(encoding(), "replace"),
         ]
-    if chosen in DISPLAY_FORMATS:
-        from attnkit import display
-
-        drawn = render(call, result, output_style(call, None)._replace(color=True, unicode=True))
-        return [display.export_picture(drawn, title, "svg" if chosen == "svg" else "html").encode()]
     return formats.encode(result, chosen, indent=bool(call.common.get("indent")))
 
 

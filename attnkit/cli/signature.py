@@ -14,13 +14,8 @@ from typing import Any, get_args, get_origin
 from attnkit.cli import options
 from attnkit.cli.options import Option
 from attnkit.cli.stage import Tool
+from attnkit.cli.tool import PYTHON_FLAGS
 
-# the options of all tools that a caller may pass, with their types and defaults
-SHARED_TYPES: Mapping[str, tuple[Any, Any]] = {
-    "only": (tuple[str, ...], None),
-    "dtype": (str, None),
-    "check_finite": (bool, False),
-}
 OPERAND_TYPES: Mapping[str | None, str] = {
     "tensor": "TensorLike",
     "ids": "TensorLike",
@@ -93,7 +88,7 @@ def make_signature(tool: Tool) -> inspect.Signature:
     parameters += [keyword_parameter(one.name, tool.flags[one.name], one.default, hints[one.name]) for one in own]
     parameters += [
         keyword_parameter(name, options.COMMON[name], default, hint)
-        for name, (hint, default) in SHARED_TYPES.items()
+        for name, (hint, default) in PYTHON_FLAGS.items()
         if name not in tool.flags
     ]
     return inspect.Signature(parameters, return_annotation=TypeName(result_type(hints.get("return"))))

@@ -18,7 +18,12 @@ from attnkit.cli.stage import INPUT, PARTS, Item, Stage, Tool
 from attnkit.errors import UsageError, suggest
 from attnkit.record import Record, Tensor
 
-PYTHON_FLAGS = ("only", "dtype", "check_finite")  # of the options of all tools, those that Python may pass
+# the options of all tools that Python may pass, with their types and defaults
+PYTHON_FLAGS: Mapping[str, tuple[Any, Any]] = {
+    "only": (tuple[str, ...], None),
+    "dtype": (str, None),
+    "check_finite": (bool, False),
+}
 
 
 def tool(**traits: Any) -> Callable[[Callable[..., Result]], Callable[..., Any]]:
