@@ -20,9 +20,15 @@ def main(arguments: list[str]) -> int:
     """Run one command line; return its exit code (the README lists them)."""
     place = "attnkit"
     try:
-        if not arguments or arguments[0] in ("-h", "--help", "--version"):
-            text = f"attnkit {__version__}\n" if "--version" in arguments else overview()
+        if not arguments or arguments[0] in ("-h", "--help", "-V", "--version"):
+            text = f"attnkit {__version__}\n" if {"-V", "--version"} & {*arguments} else overview()
             os.write(1, text.encode())
+            return 0
+        if arguments[0] == "completion":
+            place = "attnkit completion"
+            from attnkit.cli.completion import run_completion
+
+            os.write(1, run_completion(arguments[1:]).encode())
             return 0
         if arguments[0] == "help":
             place = "attnkit help"
@@ -132,8 +138,9 @@ The Transformer as Unix tools.
 
 {rows}
 {topics}
-  attnkit TOOL --help   its options and an example
-  attnkit help TOPIC    a page of documentation
+  attnkit help TOOL         its options and an example
+  attnkit help TOPIC        a page of documentation
+  attnkit completion SHELL  completion of tools, options and tensor names for bash, zsh or fish
   attnkit --version
 
 Example:

@@ -26,6 +26,7 @@ class Option:
     short     a second spelling, of one letter
     multiple  whether it may be repeated; its value is a tuple
     choices   all words that it takes, or ()
+    is_list   whether it takes several of them, comma-separated
     """
 
     help: str
@@ -35,6 +36,7 @@ class Option:
     short: str = ""
     multiple: bool = False
     choices: tuple[str, ...] = ()
+    is_list: bool = False
 
 
 def switch(help: str) -> Option:
@@ -130,7 +132,7 @@ def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Opti
                 raise ValueError(f"names{allowed}, comma-separated", suggest(part, values))
         return parts
 
-    return Option(help, metavar, parse)
+    return Option(help, metavar, parse, choices=tuple(values), is_list=True)
 
 
 def tensor(help: str) -> Option:
@@ -227,7 +229,7 @@ COMMON: dict[str, Option] = {
         short="-f",
     ),
     "only": names("keep only these tensors, comma-separated"),
-    "dtype": choice("convert x to this dtype first", DTYPES),
+    "dtype": replace(choice(f"convert x to this dtype first: {', '.join(DTYPES)}", DTYPES), metavar="DTYPE"),
     "precision": integer("decimals in tables [default: 4]", least=0),
     "indent": switch("JSON with one matrix row a line"),
     "check_finite": switch("refuse NaN and infinity instead of warning"),

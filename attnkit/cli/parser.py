@@ -16,11 +16,25 @@ REPEATABLE = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER[:HEADS]")  # lists that m
 
 
 class Command(typer.core.TyperCommand):
-    """A command of Typer whose help ends with the Constraints that are the object of its context."""
+    """A command of Typer with the help of the tool that is the object of its context."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options of the tool in its sections, then those of all tools."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        titles = {name: title for title, names in ctx.obj.sections.items() for name in names.split()}
+        titles |= {name: "Output" for name in ("help", *options.COMMON) if name not in ctx.obj.flags}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            title = titles.get(parameter.name, "Options")
+            rows.setdefault("Arguments" if parameter.name == "operands" else title, []).extend([row] if row else [])
+        for title in ("Arguments", *ctx.obj.sections, "Options", "Output"):
+            if rows.get(title):
+                with formatter.section(title):
+                    formatter.write_dl(rows[title])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write which options exclude and which require each other."""
-        self.epilog = ctx.obj.describe()
+        self.epilog = ctx.obj.constraints.describe()
         super().format_epilog(ctx, formatter)
 
 
@@ -68,7 +82,7 @@ def parse_arguments(chosen: Tool, flags: dict[str, Option], arguments: list[str]
         chosen.name,
         help=chosen.function.__doc__,
         cls=Command,
-        context_settings={"help_option_names": ["-h", "--help"], "obj": chosen.constraints},
+        context_settings={"help_option_names": ["-h", "--help"], "obj": chosen},
     )(callback)
     try:
         typer.main.get_command(app).main(arguments, prog_name=f"attnkit {chosen.name}", standalone_mode=False)

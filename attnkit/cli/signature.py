@@ -125,7 +125,7 @@ def plain_type(option: Option, hint: Any) -> str:
     """Return the type of a value that names no file: a caller may pass a list for a tuple, or the text of a flag."""
     if option.choices == options.DTYPES:
         return "DType"
-    if option.choices:
+    if option.choices and not option.is_list:
         return f"Literal[{', '.join(map(json.dumps, option.choices))}]"
     base = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
     kinds = [one for one in get_args(base) if one is not NoneType] if NoneType in get_args(base) else [base]

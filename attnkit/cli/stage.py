@@ -43,6 +43,7 @@ class Tool:
     exclusive       rows of terms (those of cli/constraints.py) of which at most one may be met
     requires        pairs of a term and the term it needs
     one_of          rows of terms of which one must be met
+    sections        title -> the names of its options, as the help groups them; without a table, one list
     reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
     view            (record, stage, style) -> text for a terminal; None: tables of its tensors
     status          (record, stage) -> exit code
@@ -66,6 +67,7 @@ class Tool:
     exclusive: Sequence[tuple[str, ...]] = ()
     requires: Sequence[tuple[str, str]] = ()
     one_of: Sequence[tuple[str, ...]] = ()
+    sections: Mapping[str, str] = field(default_factory=dict)
     reader: "Reader | None" = None
     view: "View | None" = None
     status: "Callable[[Record, Stage], int]" = lambda record, stage: 0

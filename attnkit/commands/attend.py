@@ -40,6 +40,13 @@ def needs_no_record(flags: Mapping[str, Any]) -> bool:
 
 
 @tool(
+    sections={
+        "Inputs": "memory query key value past_key past_value",
+        "Weights": "heads kv_heads params model_ layer seed",
+        "Masks": "mask causal align window lengths offset strict",
+        "Scores": "score scale softcap bias softmax_dtype",
+        "Results": "residual add emit keep weights partial steps",
+    },
     exclusive=EXCLUSIVE,
     requires=REQUIRES,
     needs_no_input=needs_no_record,

@@ -128,6 +128,15 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
 
 
 @tool(
+    sections={
+        "Model and input": "model_ layer ids image memory tokenizer batch lines",
+        "Hidden states without a model": "table params vocab",
+        "Choice of words": "temperature top_k top_p min_p seed repetition_penalty",
+        "Search": "beam best length_penalty",
+        "Length": "max_tokens stop cache_in cache_out",
+        "Inspection": "steps top score trace trace_only patch ablate",
+        "Results": "emit dtype",
+    },
     exclusive=EXCLUSIVE,
     requires=REQUIRES,
     operand="[INPUT | TEXT...]",

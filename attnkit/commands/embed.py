@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 
 @tool(
+    sections={
+        "Text": "tokenizer vocab ids pair image batch lines",
+        "Vectors": "dim seed one_hot table model_ layer scale",
+    },
     one_of=[("model", "dim", "one_hot", "table")],
     exclusive=[("model", "dim", "one_hot", "table"), ("model", "scale"), ("model", "vocab"), ("lines", "batch")],
     requires=[("layer", "model"), ("pair", "model"), ("image", "model"), ("seed", "dim")],

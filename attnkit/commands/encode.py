@@ -22,6 +22,12 @@ POOLS = ("none", "cls", "mean", "pooler")
 
 
 @tool(
+    sections={
+        "Model and input": "model_ ids pair image tokenizer batch lines",
+        "Layers and vectors": "layers_ pool normalize",
+        "Inspection": "trace trace_only weights patch ablate",
+        "Results": "dtype",
+    },
     one_of=[("model",)],
     exclusive=[("lines", "batch")],
     requires=[("trace_only", "trace"), ("weights", "trace"), ("normalize", "pool=cls|mean|pooler")],

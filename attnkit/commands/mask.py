@@ -25,6 +25,11 @@ class Rule(NamedTuple):
 
 
 @tool(
+    sections={
+        "Rules": "causal align offset padding pad_id lengths window prefix chunk segments with_",
+        "Combination": "any_ invert polarity",
+        "Results": "size cross as_ fill explain",
+    },
     requires=[
         ("pad_id", "padding"),
         ("polarity", "with"),

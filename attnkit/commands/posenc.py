@@ -48,7 +48,17 @@ REQUIRES = [
 ]
 
 
-@tool(exclusive=EXCLUSIVE, requires=REQUIRES, needs_no_input=lambda flags: flags["size"] is not None)
+@tool(
+    sections={
+        "Positions": "kind model_ layer size dim offset positions alone",
+        "Sinusoidal and learned": "layout base table",
+        "Rotary": "heads rotary_dim interleaved cos sin",
+        "ALiBi and T5": "max_distance one_way",
+    },
+    exclusive=EXCLUSIVE,
+    requires=REQUIRES,
+    needs_no_input=lambda flags: flags["size"] is not None,
+)
 def posenc(
     record: Record | None,
     *,
