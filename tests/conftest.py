@@ -2,11 +2,20 @@
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+from tests import process
+
+
+def pytest_configure(config):
+    """Start a server of command lines in every process that runs tests, while it collects them."""
+    os.environ["PATH"] = process.ALONE
+    if sys.platform == "linux" and os.environ.get("ATTNKIT_TESTS") != "alone" and not config.option.collectonly:
+        os.environ["LC_ALL"] = process.SETTINGS["LC_ALL"]
+        os.environ.pop("PYTHONUNBUFFERED", None)
+        if hasattr(config, "workerinput") or not config.option.numprocesses:
+            os.environ["PATH"] = f"{process.server().command()}{os.pathsep}{process.ALONE}"
 
 
 def pytest_runtest_setup(item):

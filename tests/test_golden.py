@@ -23,8 +23,6 @@ import math
 import os
 import re
 import shlex
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -32,6 +30,7 @@ import numpy as np
 import pytest
 
 import attnkit
+from tests import process
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
@@ -49,35 +48,14 @@ OWN = ("ATTNKIT_", "COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHON", "TERM", "LC_"
 SETTINGS = {"COLUMNS": "100", "NO_COLOR": "1", "LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
-class Server:
-    """A process that runs command lines, one at a time."""
-
-    def __init__(self):
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
-        command = [sys.executable, str(GOLDEN / "server.py")]
-        self._process = subprocess.Popen(
-            command, env=kept | SETTINGS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=GOLDEN
-        )
-
-    def run(self, argv, folder, stdin, stdout, stderr):
-        """The exit code of one command line."""
-        paths = {"cwd": folder, "stdin": stdin, "stdout": stdout, "stderr": stderr}
-        request = {"argv": argv} | {name: str(path) for name, path in paths.items()}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+def environment():
+    """The environment of a case: no settings of a user's own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OWN)} | SETTINGS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def server():
-    server = Server()
-    yield server
-    server.close()
+    return process.server()
 
 
 @pytest.fixture
@@ -134,7 +112,7 @@ def run_line(server, line, folder, number):
     for at, stage in enumerate(parts):
         stdout = between / f"{number}.{at}"
         if stage[0] == "attnkit":
-            code = server.run(stage[1:], folder, stdin, stdout, errors) or code
+            code = server.run(stage[1:], folder, environment(), stdin, stdout, errors) or code
         else:
             stdout.write_bytes(builtin(stage, folder, stdin))
         stdin = stdout
@@ -376,7 +354,7 @@ def test_a_golden_case(server, case, folder):
 def printed(server, folder, *argv):
     """What a command line writes to standard output."""
     out = folder.parent / "printed"
-    assert server.run(list(argv), folder, os.devnull, out, os.devnull) == 0
+    assert server.run(list(argv), folder, environment(), os.devnull, out, os.devnull) == 0
     return out.read_text(encoding="utf-8")
 
 
