@@ -19,7 +19,7 @@ from attnkit.record import Tensor
 
 RNG = np.random.default_rng(2017)
 X = RNG.standard_normal((2, 5, 8))
-STORY = str(Path(__file__).parent.parent / "samples" / "data" / "story")
+STORY = str(Path(__file__).parents[2] / "samples" / "data" / "story")
 CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
 
 
@@ -78,7 +78,7 @@ class TestEmbed:
         assert "mask" not in attnkit.embed(ids="ids.npy", vocab="v", dim=4)
 
     def test_padding_of_given_ids_is_no_part_of_a_models_texts(self, here):
-        data = Path(__file__).parent.parent / "samples" / "data"
+        data = Path(__file__).parents[2] / "samples" / "data"
         french, folder = str(data / "fr-en"), str(data / "story")
         formats.save(attnkit.embed(("le chat noir dort", "le chien"), model=french), "b.npz")
         whole, batch = attnkit.encode(ids="b.npz", model=french), formats.load("b.npz")
@@ -695,7 +695,7 @@ class TestCommon:
 
     @pytest.mark.parametrize("pool", ["cls", "pooler"])
     def test_a_text_without_words_has_no_first_token(self, pool):
-        folder = Path(__file__).parent / "references" / "models" / "bert"
+        folder = Path(__file__).parents[1] / "references" / "models" / "bert"
         with pytest.raises(DataError, match=r"x \(0,\d+\) has no tokens"):
             attnkit.encode(of(np.zeros((0,), np.int64)), model=folder, pool=pool)
 

@@ -13,7 +13,7 @@ import attnkit
 from attnkit import formats
 from attnkit.formats import Record
 
-STORY = str(Path(__file__).parent.parent / "samples" / "data" / "story")
+STORY = str(Path(__file__).parents[2] / "samples" / "data" / "story")
 ENV = os.environ | {"COLUMNS": "80"}
 
 

@@ -169,8 +169,8 @@ def test_what_travels_along_is_left_out_and_a_note_says_so(capfdbinary):
 
 def test_a_model_writes_x_and_leaves_its_company_behind(capfdbinary):
     story, fr_en = (
-        Path(__file__).parent.parent / "samples/data/story",
-        Path(__file__).parent.parent / "samples/data/fr-en",
+        Path(__file__).parents[2] / "samples/data/story",
+        Path(__file__).parents[2] / "samples/data/fr-en",
     )
     code, out, err = here(capfdbinary, f"decode --model {story} 'One day' --max-tokens 3 -f npy")
     assert (code, records(out)[0]["x"].shape) == (0, (3,)) and "note: npy holds x alone; left out: ids" in err

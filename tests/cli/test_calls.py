@@ -11,7 +11,7 @@ from attnkit import commands
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.formats import Record
 
-MODELS = Path(__file__).parent / "references" / "models"
+MODELS = Path(__file__).parents[1] / "references" / "models"
 GPT2, VIT = str(MODELS / "gpt2"), str(MODELS / "vit")
 X, IDS, IMAGE = np.ones((3, 4)), np.array([1, 2]), np.zeros((3, 32, 32), np.float32)
 

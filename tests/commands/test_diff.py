@@ -15,7 +15,7 @@ from attnkit.commands.diff import Pair, are_traces
 from attnkit.formats import save
 from attnkit.record import Record
 
-MODELS = Path(__file__).parent / "references" / "models"
+MODELS = Path(__file__).parents[1] / "references" / "models"
 ENV = os.environ | {"NO_COLOR": "1"}
 NAMES = ("encoder.embed", "encoder.0.self.q", "encoder.0.norm1", "encoder.0.ffn.hidden", "encoder.0.norm2", "logits")
 
