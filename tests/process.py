@@ -24,7 +24,7 @@ from tests import client
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 BIN = Path(sys.executable).parent
-START = ("PYTHON", "LC_", "LANG", "LD_", "DYLD_", "OMP_", "OPENBLAS_", "MKL_", "VECLIB_", "TZ", "MALLOC_")
+START = ("PYTHON", "LC_", "OMP_", "OPENBLAS_", "TZ", "MALLOC_")
 SETTINGS = {"LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # tests run in parallel
 ALONE = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # a PATH on which attnkit starts an interpreter
 
@@ -85,18 +85,18 @@ def server():
     return Server()
 
 
-def run(*arguments, stdin=b"", env=None, **options) -> Run:
+def run(*arguments, **options) -> Run:
     """Run `attnkit` to its end."""
-    return run_command(["attnkit", *arguments], stdin, env, **options)
+    return run_command(["attnkit", *arguments], **options)
 
 
-def bash(line, stdin=b"", env=None, **options) -> Run:
+def bash(line, **options) -> Run:
     """Run a line of bash to its end; it fails where a stage of it fails."""
-    return run_command(["bash", "-c", f"set -o pipefail; {line}"], stdin, env, **options)
+    return run_command(["bash", "-c", f"set -o pipefail; {line}"], **options)
 
 
 def run_command(command, stdin=b"", env=None, **options) -> Run:
-    """Run a command to its end; stdin is bytes, which go through a pipe."""
+    """Run a command to its end; stdin is bytes, which go through a pipe; env is added to the environment."""
     environment = os.environ | (env or {})
     done = subprocess.run(
         list(map(str, command)), input=stdin, env=environment, capture_output=True, timeout=120, **options

@@ -15,10 +15,14 @@ import importlib
 import marshal
 import os
 import pkgutil
+import resource
 import selectors
 import signal
 import socket
 import sys
+from pathlib import Path
+
+from tests import client
 
 LAST = ("__main__", "engines")  # what is imported when it runs, and what needs libraries of its own
 MOST, HIGH = 250, 300  # descriptors that a message holds, and a number above those of every client
@@ -55,11 +59,14 @@ def run(request, descriptors):
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    if room := os.environ.pop(client.ROOM, ""):
+        most = os.sysconf("SC_PAGE_SIZE") * int(Path("/proc/self/statm").read_text().split()[5]) + int(room)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     for number in request["ignored"]:
         signal.signal(number, signal.SIG_IGN)
     sys.argv = ["attnkit", *request["arguments"]]
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
-    sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     from attnkit.__main__ import main
 
     main()

@@ -17,7 +17,7 @@ TOPICS = help.list_topics()
 
 
 def run(*arguments, **options):
-    command = [sys.executable, "-m", "attnkit", "help", *arguments]
+    command = ["attnkit", "help", *arguments]
     return subprocess.run(command, capture_output=True, cwd=ROOT, **options)
 
 
@@ -25,7 +25,7 @@ def on_a_terminal(*arguments, **env):
     """What a terminal shows of a page."""
     leader, follower = pty.openpty()
     env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")} | env
-    with subprocess.Popen([sys.executable, "-m", "attnkit", "help", *arguments], stdout=follower, cwd=ROOT, env=env):
+    with subprocess.Popen(["attnkit", "help", *arguments], stdout=follower, cwd=ROOT, env=env):
         os.close(follower)
         shown = b""
         try:

@@ -9,7 +9,6 @@ import pty
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ def on_a_terminal(command, folder):
     """What a line of bash shows on a terminal without colour."""
     leader, follower = pty.openpty()
     terminal = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
-    env = os.environ | terminal | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    env = os.environ | terminal
     env.pop("FORCE_COLOR", None)
     process = subprocess.Popen(
         ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=follower, stderr=follower, cwd=folder, env=env

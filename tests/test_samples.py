@@ -22,10 +22,9 @@ pytestmark = pytest.mark.skipif(shutil.which("jq") is None, reason="the samples 
 
 
 def run(command, cwd, temp):
-    """A command with the environment's tools first on PATH, and none of the user's own settings."""
+    """A command with none of the user's own settings."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
-    path = f"{TOOLS}{os.pathsep}{inherited['PATH']}"
-    environment = inherited | {"PATH": path, "TMPDIR": str(temp), "LC_ALL": "C.UTF-8"}
+    environment = inherited | {"TMPDIR": str(temp), "LC_ALL": "C.UTF-8"}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, encoding="utf-8")
 
 

@@ -1,19 +1,15 @@
 """Which stage, operand and record an error or a warning names; in one process as in the shell."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-SHELL = {**os.environ, "A": f"{sys.executable} -m attnkit"}
+from tests import process
 
 
 def bash(line, folder, text=b""):
     """The exit code and the lines on standard error of a line of bash; $A is attnkit."""
-    run = subprocess.run(["bash", "-c", line], input=text, capture_output=True, cwd=folder, env=SHELL)
-    return run.returncode, run.stderr.decode().splitlines()
+    code, _, err = process.bash(line, stdin=text, cwd=folder, env={"A": "attnkit"})
+    return code, err.splitlines()
 
 
 def test_equal_warnings_of_two_stages_are_both_shown_in_run_as_in_the_shell(tmp_path):

@@ -1,9 +1,7 @@
 """NPY, NPZ and JSON between stages: x is the same whatever carries it, and what a format does not hold is said."""
 
 import io
-import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,9 +10,8 @@ import pytest
 
 from attnkit import formats
 from attnkit.cli import main
+from tests import process
 
-ENV = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-ENV.pop("ATTNKIT_FORMAT", None)
 TABLE = np.arange(20.0, dtype=np.float32).reshape(5, 4) / 7
 SIX = ["posenc", "mask --causal", "attend --heads 2 --seed 1", "layernorm", "decode --table T.npy"]
 
@@ -30,8 +27,7 @@ def folder(tmp_path, monkeypatch):
 
 def bash(line, stdin=b"", **env):
     """The exit code, standard output and standard error of a line of bash."""
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], input=stdin, capture_output=True, env=ENV | env)
-    return done.returncode, done.stdout, done.stderr.decode()
+    return process.bash(line, stdin=stdin, env={"ATTNKIT_FORMAT": ""} | env)
 
 
 def here(capfdbinary, line):
@@ -249,7 +245,7 @@ def test_a_long_stream_of_archives_takes_no_more_memory_than_a_short_one():
 
     def peak(count):
         return int(
-            subprocess.run([sys.executable, "-c", code], input=archive * count, capture_output=True, env=ENV).stdout
+            process.run_command([sys.executable, "-c", code], stdin=archive * count, env={"PATH": process.ALONE}).out
         )
 
     assert peak(800) < peak(20) + 10_000  # KiB, of 64 MB

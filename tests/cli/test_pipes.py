@@ -18,15 +18,16 @@ from attnkit import formats
 from attnkit.cli import history
 from attnkit.formats import Record
 from attnkit.record import Tensor
+from tests import process
 
-ENV = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
+ENV = {"COLUMNS": "80"}
 
 
 def shell(line, stdin=b"", check=True, **env):
     """What a line of bash writes to standard output."""
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {line}"], input=stdin, capture_output=True, env=ENV | env)
-    assert not check or done.returncode == 0, done.stderr.decode()
-    return done.stdout
+    code, out, err = process.bash(line, stdin=stdin, env=ENV | env)
+    assert not check or code == 0, err
+    return out
 
 
 def words(stage):
@@ -185,13 +186,15 @@ def test_a_stream_is_handled_record_by_record():
 
 def test_a_stream_is_written_as_soon_as_each_record_is_done():
     line = "attnkit embed --lines --dim 2 | attnkit posenc"
-    with subprocess.Popen(["bash", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENV) as process:
+    with subprocess.Popen(
+        ["bash", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | ENV
+    ) as child:
         for word in (b"one\n", b"two\n"):
-            process.stdin.write(word)
-            process.stdin.flush()
-            assert word.strip() in process.stdout.readline()  # while standard input is still open
-        process.stdin.close()
-        assert process.wait(10) == 0
+            child.stdin.write(word)
+            child.stdin.flush()
+            assert word.strip() in child.stdout.readline()  # while standard input is still open
+        child.stdin.close()
+        assert child.wait(10) == 0
 
 
 @pytest.mark.slow
@@ -203,23 +206,18 @@ def test_a_long_stream_takes_no_more_memory_than_a_short_one():
     )
 
     def peak(lines):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            input=b"the cat sat on the mat\n" * lines,
-            capture_output=True,
-            env=ENV,
-        )
-        return int(done.stdout)
+        text = b"the cat sat on the mat\n" * lines
+        return int(process.run_command([sys.executable, "-c", code], stdin=text, env={"PATH": process.ALONE}).out)
 
     assert peak(20_000) < peak(200) + 5_000  # KiB
 
 
 def test_peek_passes_every_byte_and_shows_the_record():
     for data in (b"[[1,  2],\n [3, 4]]\n\n[5]\n", shell("attnkit embed 'a b' --dim 2 -f npz")):
-        done = subprocess.run(["attnkit", "peek"], input=data, capture_output=True, env=ENV)
-        assert done.stdout == data
-        assert b"token" in done.stderr or b"model" in done.stderr
-        assert subprocess.run(["attnkit", "peek", "-q"], input=data, capture_output=True, env=ENV).stderr == b""
+        done = process.run("peek", stdin=data, env=ENV)
+        assert done.out == data
+        assert "token" in done.err or "model" in done.err
+        assert process.run("peek", "-q", stdin=data, env=ENV).err == ""
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="it pipes into jq")
@@ -247,8 +245,8 @@ def test_run_takes_files_folders_and_steps(tmp_path, monkeypatch):
     named = shell("./layer r.npz --save kept --only x --format npy")
     assert sorted(path.name for path in Path("kept").iterdir()) == ["1-posenc.npz", "2-attend.npz"]
     assert named == shell("attnkit show kept/2-attend.npz:x -f npy")
-    done = subprocess.run(["attnkit", "run", "-f", "layer", "--steps"], input=record, capture_output=True, env=ENV)
-    assert done.stderr.count(b"x (token 2, model 4)") == 2
+    done = process.run("run", "-f", "layer", "--steps", stdin=record, env=ENV)
+    assert done.err.count("x (token 2, model 4)") == 2
 
 
 @pytest.mark.slow
@@ -279,9 +277,9 @@ def test_text_is_no_tensor_for_the_next_stage(tmp_path, monkeypatch, second):
     np.save("x.npy", np.zeros(2))
     first = "embed a --dim 2 | decode --emit text"
     for line in (f"{first} | {second}".replace("| ", "| attnkit "), f"run {shlex.quote(f'{first} | {second}')}"):
-        done = subprocess.run(["bash", "-c", f"attnkit {line}"], capture_output=True, env=ENV)
+        done = process.bash(f"attnkit {line}", env=ENV)
         message = f"attnkit {second.split()[0]}: <stdin>: not a tensor file (looks like text)\n"
-        assert (done.returncode, done.stdout, done.stderr.decode()) == (3, b"", message)
+        assert (done.code, done.out, done.err) == (3, b"", message)
 
 
 def test_text_goes_to_a_file_of_any_name(tmp_path, monkeypatch):
@@ -294,13 +292,8 @@ def test_text_goes_to_a_file_of_any_name(tmp_path, monkeypatch):
 
 
 def test_a_format_of_one_record_refuses_a_stream_before_it_writes():
-    done = subprocess.run(
-        ["attnkit", "embed", "--lines", "--dim", "2", "-f", "safetensors"],
-        input=b"a\nb\n",
-        capture_output=True,
-        env=ENV,
-    )
-    assert (done.returncode, done.stdout) == (3, b"") and b"safetensors holds one record" in done.stderr
+    done = process.run("embed", "--lines", "--dim", "2", "-f", "safetensors", stdin=b"a\nb\n", env=ENV)
+    assert (done.code, done.out) == (3, b"") and "safetensors holds one record" in done.err
 
 
 @pytest.mark.slow
@@ -332,8 +325,8 @@ def test_masked_cells_are_drawn_as_masked_however_they_were_masked(tmp_path, mon
     ],
 )
 def test_a_bad_pipeline_is_a_usage_error(pipeline):
-    done = subprocess.run(["attnkit", "run", pipeline], capture_output=True, env=ENV)
-    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1), done.stderr
+    done = process.run("run", pipeline, env=ENV)
+    assert (done.code, done.out, done.err.count("\n")) == (2, b"", 1), done.err
 
 
 @pytest.mark.slow
@@ -349,18 +342,16 @@ def test_history_is_a_script_that_makes_the_record_again(tmp_path, monkeypatch):
     assert tensors_of(shell("sh -", script)) == tensors_of(shell("attnkit show out.npz -f json"))
     assert b"equal bit for bit" in shell("attnkit history out.npz --replay")
     np.save("x.npy", np.ones((2, 4)))
-    done = subprocess.run(["attnkit", "history", "out.npz", "--replay"], capture_output=True, env=ENV)
-    assert done.returncode == 1 and b"x.npy is another file than it was" in done.stderr
+    done = process.run("history", "out.npz", "--replay", env=ENV)
+    assert done.code == 1 and "x.npy is another file than it was" in done.err
 
 
 def test_replay_reads_standard_input_where_the_first_command_did(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shell("echo '[[1,2],[3,4]]' | attnkit layernorm > out.json")
     assert b"equal" in shell("echo '[[1,2],[3,4]]' | attnkit history out.json --replay")
-    done = subprocess.run(
-        ["attnkit", "history", "out.json", "--replay"], input=b"[[1,2],[3,5]]", capture_output=True, env=ENV
-    )
-    assert done.returncode == 1 and b"x differs first at [1][0]" in done.stderr
+    done = process.run("history", "out.json", "--replay", stdin=b"[[1, 2], [3, 5]]", env=ENV)
+    assert done.code == 1 and "x differs first at [1][0]" in done.err
 
 
 def test_a_seed_that_was_not_given_is_in_the_history_all_the_same(tmp_path, monkeypatch):
@@ -381,8 +372,8 @@ def test_a_slice_and_a_dash_are_replayed_a_stream_cannot_be(tmp_path, monkeypatc
     assert shell("attnkit history d.npz").endswith(b"\nattnkit layernorm\n")
     shell("echo '[[1,2]]' | attnkit attend --memory <(echo '[[1,2]]') -o m.npz")
     assert b"cannot be read again" in shell("attnkit history m.npz")
-    done = subprocess.run(["attnkit", "history", "m.npz", "--replay"], input=b"[[1,2]]", capture_output=True, env=ENV)
-    assert done.returncode == 3 and b"a stream that cannot be read again" in done.stderr
+    done = process.run("history", "m.npz", "--replay", stdin=b"[[1, 2]]", env=ENV)
+    assert done.code == 3 and "a stream that cannot be read again" in done.err
 
 
 @pytest.mark.slow
@@ -390,13 +381,13 @@ def test_a_history_that_is_not_attnkits_is_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record = '{"tensors":{"x":{"data":[1]}},"history":[{"command":%s,"version":"0.1.0"}]}'
     for command, message in (
-        ('"touch canary"', b"not attnkit's"),
-        ('"attnkit layernorm x.json -o canary"', b"writes canary"),
-        ('"attnkit attend \'"', b"cannot be read"),
+        ('"touch canary"', "not attnkit's"),
+        ('"attnkit layernorm x.json -o canary"', "writes canary"),
+        ('"attnkit attend \'"', "cannot be read"),
     ):
         Path("h.json").write_text(record % command)
-        done = subprocess.run(["attnkit", "history", "h.json", "--replay"], capture_output=True, env=ENV)
-        assert done.returncode == 3 and message in done.stderr, done.stderr
+        done = process.run("history", "h.json", "--replay", env=ENV)
+        assert done.code == 3 and message in done.err, done.err
     Path("h.json").write_text(record % '"attnkit embed $(touch canary) --dim 2"')
     shell("attnkit history h.json | sh -")
     assert not Path("canary").exists()
@@ -420,16 +411,13 @@ def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
     other = record.with_tensors({"x": Tensor(changed, ("token", "model"))})
     for name, one in (("a", record), ("b", other)):
         Path(f"{name}.npz").write_bytes(b"".join(bytes(part) for part in formats.encode(one, "npz")))
-    done = subprocess.run(["attnkit", "diff", "a.npz", "b.npz"], capture_output=True, env=ENV)
-    assert done.returncode == 1
-    line = done.stdout.decode().splitlines()[0]
+    done = process.run("diff", "a.npz", "b.npz", env=ENV)
+    assert done.code == 1
+    line = done.out.decode().splitlines()[0]
     assert line.startswith("x: 2 of 12 differ (shape (3, 4), float32), first at [token 1 'cat', model 2]")
     assert "worst at [token 1 'cat', model 2]" in line and "0.5 absolute" in line
-    assert (
-        subprocess.run(["attnkit", "diff", "a.npz", "b.npz", "--atol", "0.5"], capture_output=True, env=ENV).returncode
-        == 0
-    )
-    assert subprocess.run(["attnkit", "diff", "a.npz", "a.npz", "-q"], capture_output=True, env=ENV).returncode == 0
+    assert process.run("diff", "a.npz", "b.npz", "--atol", "0.5", env=ENV).code == 0
+    assert process.run("diff", "a.npz", "a.npz", "-q", env=ENV).code == 0
     assert shell("attnkit diff <(echo '[1.0]') <(echo '[1.0001]') --dtype float16").startswith(b"x: the same")
     longer = shell("attnkit diff <(echo '[1]') <(echo '[1] [2]'); echo $?")
     assert longer == b"x: the same (shape (1,), int64)\n\nx: only in B\n1\n"
@@ -464,9 +452,9 @@ def test_a_pipeline_stays_in_the_format_it_started_in():
     assert shell("attnkit posenc --size 2 --dim 2 -f npy | attnkit layernorm | attnkit attend").startswith(b"\x93NUMPY")
     start = "attnkit posenc --size 2 --dim 2 -f npy | attnkit mask --causal"
     assert shell(start).startswith(b"PK")  # where the format it came in holds it
-    done = subprocess.run(["bash", "-c", f"{start} -f npy"], capture_output=True, env=ENV)
-    problem = b"attnkit mask: npy holds x alone and would lose mask; -f npz\n"
-    assert (done.returncode, done.stdout, done.stderr) == (3, b"", problem)
+    done = process.bash(f"{start} -f npy", env=ENV)
+    problem = "attnkit mask: npy holds x alone and would lose mask; -f npz\n"
+    assert (done.code, done.out, done.err) == (3, b"", problem)
 
 
 @pytest.mark.slow

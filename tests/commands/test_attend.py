@@ -10,6 +10,7 @@ import attnkit
 from attnkit import model
 from attnkit.errors import DataError
 from attnkit.record import Record, Tensor
+from tests import process
 
 RNG = np.random.default_rng(5)
 HEADS, TOKENS, WIDTH = 4, 60, 32
@@ -22,8 +23,8 @@ def text() -> Record:
     return Record({"x": Tensor(X, ("token", "model"))}, {"token": WORDS})
 
 
-def bash(line: str, cwd) -> subprocess.CompletedProcess:
-    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=cwd)
+def bash(line: str, cwd) -> process.Run:
+    return process.bash(line, cwd=cwd)
 
 
 @pytest.fixture
@@ -82,16 +83,16 @@ def test_rows_and_the_largest_weights_have_their_labels():
 )
 def test_what_does_not_go_together(folder, flags, problem):
     done = bash(f"attnkit embed < text --dim 8 | attnkit attend {flags}", folder)
-    assert done.stdout == "" and done.returncode in (2, 3)
-    assert done.stderr.startswith("attnkit attend: ") and problem in done.stderr and done.stderr.count("\n") == 1
+    assert (done.out, done.code) == (b"", 2)
+    assert done.err.startswith("attnkit attend: ") and problem in done.err and done.err.count("\n") == 1
 
 
 def test_the_offset_is_that_of_the_mask(folder):
     line = "attnkit embed < text --dim 8 | attnkit {} --only x"
     here = bash(line.format("attend --causal --offset -20 -q"), folder)
     there = bash(line.format("mask --causal --offset -20 | attnkit attend -q"), folder)
-    assert here.returncode == there.returncode == 0
-    assert here.stdout.split('"history"')[0] == there.stdout.split('"history"')[0]
+    assert here.code == there.code == 0
+    assert here.out.split(b'"history"')[0] == there.out.split(b'"history"')[0]
 
 
 @pytest.mark.slow
@@ -102,17 +103,17 @@ def test_parts_of_the_keys_in_processes_of_their_own(folder, causal):
         f" --value <(attnkit show v.npy --slice :,:,$1:$(($1+20)) -f npy) {causal} --offset -$1 --partial -o part$1.npz"
     )
     done = bash(f"seq 0 20 40 | xargs -P 2 -n 1 bash -c '{part}' part", folder)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.code, done.err) == (0, "")
     done = bash("attnkit merge part40.npz part0.npz part20.npz -o merged.npz", folder)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.code, done.err) == (0, "")
     q, k, v = (np.load(folder / f"{name}.npy") for name in "qkv")
     whole = model.attention(q, k, v, causal=bool(causal))
     merged = np.load(folder / "merged.npz")
     np.testing.assert_allclose(merged["x"], whole["heads"], atol=1e-12)
     np.testing.assert_allclose(merged["lse"], whole["lse"], atol=1e-12)
     done = bash("attnkit history merged.npz", folder)
-    assert done.stdout.splitlines()[-1] == "attnkit merge -f json part40.npz part0.npz part20.npz"
-    assert sum(line.endswith(".npz") and line.startswith("# ") for line in done.stdout.splitlines()) == 3
+    assert done.out.decode().splitlines()[-1] == "attnkit merge -f json part40.npz part0.npz part20.npz"
+    assert sum(line.endswith(".npz") and line.startswith("# ") for line in done.out.decode().splitlines()) == 3
 
 
 def test_joined_parts_are_what_attend_gives(folder):
@@ -138,19 +139,19 @@ def test_parts_from_a_stream(folder):
     line = "(attnkit attend --query q.npy --key k.npy --value v.npy --partial; cat) | attnkit merge --only lse"
     done = bash(f"attnkit attend --query q.npy --key k.npy --value v.npy --partial | ({line})", folder)
     q, k, v = (np.load(folder / f"{name}.npy") for name in "qkv")
-    assert done.returncode == 0
-    (folder / "twice.json").write_text(done.stdout)
+    assert done.code == 0
+    (folder / "twice.json").write_bytes(done.out)
     lse = bash("attnkit show twice.json:lse -f npy > lse.npy", folder)
-    assert lse.returncode == 0
+    assert lse.code == 0
     np.testing.assert_allclose(np.load(folder / "lse.npy"), model.attention(q, k, v)["lse"] + np.log(2), atol=1e-12)
 
 
 def test_what_no_key_of_any_part_is_open_to(folder):
     blind = "attnkit attend --query q.npy --key k.npy --value v.npy --causal --offset -60 --partial -o blind.npz"
-    assert bash(blind, folder).stderr == ""  # a part may well be closed to a query
+    assert bash(blind, folder).err == ""  # a part may well be closed to a query
     done = bash("attnkit merge blind.npz blind.npz --join -f json -o out.json", folder)
-    assert done.returncode == 0
-    assert "480 rows of weights are zeros: queries may attend to nothing (first [0][0][0])" in done.stderr
+    assert done.code == 0
+    assert "480 rows of weights are zeros: queries may attend to nothing (first [0][0][0])" in done.err
 
 
 @pytest.mark.parametrize(
@@ -170,17 +171,17 @@ def test_what_does_not_merge(folder, line, problem):
     np.savez(folder / "other.npz", x=np.zeros((2, 4, 30, 8)), lse=np.zeros((2, 4, 30)))
     np.savez(folder / "wrong.npz", x=np.zeros((2, 4, 60, 8)), lse=np.zeros((2, 4, 60)), wo=np.zeros((5, 5)))
     done = bash(f"attnkit {line}", folder)
-    assert done.stdout == "" and done.returncode in (2, 3, 4)
-    assert done.stderr.startswith("attnkit merge: ") and done.stderr.count("\n") == 1
-    assert problem in done.stderr
+    assert (done.out, done.code) == (b"", 4 if "none" in line else 3)
+    assert done.err.startswith("attnkit merge: ") and done.err.count("\n") == 1
+    assert problem in done.err
 
 
 @pytest.mark.parametrize("how", ["stats", "topk:2", "full"])
 def test_no_queries(folder, how):
     np.save(folder / "none.npy", np.zeros((0, 4), np.float32))
-    assert bash(f"attnkit attend none.npy --weights {how} -f json", folder).returncode == 0
+    assert bash(f"attnkit attend none.npy --weights {how} -f json", folder).code == 0
     done = bash("attnkit attend none.npy --weights rows:-1", folder)
-    assert (done.returncode, done.stderr) == (2, "attnkit attend: weights rows: query -1 of 0 (there is none)\n")
+    assert (done.code, done.err) == (2, "attnkit attend: weights rows: query -1 of 0 (there is none)\n")
 
 
 def test_what_is_said_of_weights_of_narrow_floats_does_not_overflow():
@@ -192,7 +193,7 @@ def test_what_is_said_of_weights_of_narrow_floats_does_not_overflow():
 
 
 def test_a_text_longer_than_a_file_name(folder):
-    assert bash(f"attnkit embed '{'word ' * 200}' --dim 4 -f json", folder).returncode == 0
+    assert bash(f"attnkit embed '{'word ' * 200}' --dim 4 -f json", folder).code == 0
 
 
 def test_parts_of_other_queries_do_not_merge():
@@ -212,11 +213,11 @@ def test_what_an_additive_score_needs_is_missed_in_its_file(folder):
     one = np.ones((4, 2))
     np.savez(folder / "without.npz", wa=one, ua=one)
     found = bash("attnkit attend narrow.npy --score additive --params without.npz", folder)
-    assert found.returncode == 3 and "without.npz: no va, which --score additive needs" in found.stderr
+    assert found.code == 3 and "without.npz: no va, which --score additive needs" in found.err
     np.savez(folder / "every.npz", wa=one, ua=one, va=np.ones(2), w=np.eye(4), wq=2 * np.eye(4), w1=one)
     for score in ("additive", "general", "dot"):  # what the others need is passed over
         found = bash(f"attnkit attend narrow.npy --score {score} --params every.npz -f json", folder)
-        assert found.returncode == 0, found.stderr
+        assert found.code == 0, found.err
 
 
 def test_the_weights_alone_do_not_hold_the_steps_to_them(folder):
@@ -242,4 +243,4 @@ def test_a_result_that_is_no_number_comes_from_the_file_that_holds_it(folder, fl
     (folder / "mask.json").write_text('[[0, "-Infinity"], [0, 0]]')  # which blames nobody
     more = "--mask mask.json" if flag != "--mask" else ""
     found = bash(f"attnkit attend fine.json {more} {flag} bad.json -f json", folder)
-    assert found.returncode == 0 and f"the result is nan at [0][0]: {flag} is nan at [0][0]\n" in found.stderr
+    assert found.code == 0 and f"the result is nan at [0][0]: {flag} is nan at [0][0]\n" in found.err

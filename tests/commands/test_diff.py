@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from attnkit.cli import pipeline
 from attnkit.commands.diff import Pair, are_traces
 from attnkit.formats import save
 from attnkit.record import Record
+from tests import process
 
 MODELS = Path(__file__).parents[1] / "references" / "models"
-ENV = os.environ | {"NO_COLOR": "1"}
 NAMES = ("encoder.embed", "encoder.0.self.q", "encoder.0.norm1", "encoder.0.ffn.hidden", "encoder.0.norm2", "logits")
 
 
@@ -27,9 +26,9 @@ def trace(path, names=NAMES, **changed):
 
 
 def diff(folder, *arguments):
-    done = subprocess.run(["attnkit", "diff", *arguments], capture_output=True, env=ENV, cwd=folder)
-    assert done.returncode in (0, 1), done.stderr
-    return done.returncode, done.stdout.decode().splitlines()
+    code, out, err = process.run("diff", *arguments, env={"NO_COLOR": "1"}, cwd=folder)
+    assert code in (0, 1), err
+    return code, out.decode().splitlines()
 
 
 @pytest.fixture
@@ -91,9 +90,9 @@ def test_traces_that_share_nothing_differ(folder):
 
 
 def test_the_figures_are_those_of_the_stages_compared(folder):
-    done = subprocess.run(["attnkit", "diff", "a.npz", "b.npz", "-f", "json"], capture_output=True, cwd=folder)
-    found = json.loads(done.stdout)
-    assert done.returncode == 1 and found["labels"]["tensor"] == [*NAMES[:3]]
+    done = process.run("diff", "a.npz", "b.npz", "-f", "json", cwd=folder)
+    found = json.loads(done.out)
+    assert done.code == 1 and found["labels"]["tensor"] == [*NAMES[:3]]
     assert found["tensors"]["differing"]["data"] == [0, 0, 1]
 
 
@@ -129,12 +128,10 @@ def test_the_cosine_of_numbers_whose_squares_leave_the_range(tmp_path, factor):
 def test_the_history_of_a_difference_has_both_files(tmp_path):
     for name, value in (("a", 1.0), ("b", 2.0)):
         save(Record({"x": np.full((2, 2), value)}), str(tmp_path / f"{name}.npz"))
-    found = subprocess.run(
-        ["attnkit", "diff", "a.npz", "b.npz", "-f", "json"], cwd=tmp_path, capture_output=True, text=True
-    )
-    [entry] = json.loads(found.stdout)["history"]
+    found = process.run("diff", "a.npz", "b.npz", "-f", "json", cwd=tmp_path)
+    [entry] = json.loads(found.out)["history"]
     digests = {f"{name}.npz": hashlib.sha256((tmp_path / f"{name}.npz").read_bytes()).hexdigest() for name in "ab"}
-    assert found.returncode == 1 and entry["files"] == digests
+    assert found.code == 1 and entry["files"] == digests
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,22 +10,21 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.formats import Record
+from tests.process import run
 
 STORY = str(Path(__file__).parents[2] / "samples" / "data" / "story")
-ENV = os.environ | {"COLUMNS": "80"}
 
 
 def process(line, folder):
     """A command of attnkit as a process of its own."""
-    arguments = line.split(" ") if isinstance(line, str) else line
-    return subprocess.run([sys.executable, "-m", "attnkit", *arguments], cwd=folder, capture_output=True, env=ENV)
+    return run(*(line.split(" ") if isinstance(line, str) else line), cwd=folder, env={"COLUMNS": "80"})
 
 
 def written(line, folder):
     """What a command of attnkit that succeeds writes to standard output."""
-    done = process(line, folder)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout
+    code, out, err = process(line, folder)
+    assert code == 0, err
+    return out
 
 
 @pytest.fixture
@@ -65,14 +62,14 @@ def test_a_text_is_refused_where_tensors_are_asked_for(here, line):
         problem = f"the result is text, which {form} does not hold (expected table, svg or html)\n"
         for flags, name in ((f"-f {form}", "--format"), (f"-o out.{form}", f"out.{form}")):
             done = process(f"{line} {flags}", here)
-            assert (done.returncode, done.stdout) == (2, b"")
-            assert done.stderr.decode() == f"attnkit {line.split()[0]}: {name}: {problem}"
+            assert (done.code, done.out) == (2, b"")
+            assert done.err == f"attnkit {line.split()[0]}: {name}: {problem}"
     assert sorted(os.listdir(here)) == ["r.npz"]
 
 
 def test_a_text_between_stages_is_refused_too(here):
     done = process(["run", "mask --size 3 --causal --explain 1,2 -f json | embed --dim 2"], here)
-    assert done.returncode == 2 and b"the result is text" in done.stderr
+    assert done.code == 2 and "the result is text" in done.err
 
 
 def test_the_control_characters_of_a_text_are_spelled_out_in_a_picture(here):
@@ -127,10 +124,10 @@ def test_a_list_is_described_without_data(here):
 def test_a_way_of_looking_that_is_no_data(here, flags, problem):
     for line in (f"show r.npz {flags}".split(), ["run", f"show r.npz {flags}"]):
         done = process(line, here)
-        assert (done.returncode, done.stdout) == (2, b"")
-        assert done.stderr.decode() == f"attnkit show: {problem}\n"
+        assert (done.code, done.out) == (2, b"")
+        assert done.err == f"attnkit show: {problem}\n"
 
 
 def test_peek_passes_its_stream_on_whatever_it_shows(here):
     done = process("peek r.npz --stats -f json", here)
-    assert json.loads(done.stdout)["tensors"]["x"]["shape"] == [2, 4] and done.stderr.startswith(b"name ")
+    assert json.loads(done.out)["tensors"]["x"]["shape"] == [2, 4] and done.err.startswith("name ")

@@ -5,13 +5,14 @@ import os
 import re
 import resource
 import subprocess
-import sys
 import tempfile
 import zlib
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+
+from tests import client
+from tests.process import ALONE, SETTINGS, Run
 
 OLD = b"what was there before\n"
 GOOD = b"[[1,2],[3,4]]"  # as good.json, in every test's folder
@@ -31,31 +32,17 @@ READERS = (
 )
 
 FLAT = {resource.RLIMIT_DATA: 100 << 20}  # twice the memory that the libraries take
-
-# Only what the process needs, so that no test depends on the terminal or the shell that starts it.
-ENVIRONMENT = {
-    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
-    "HOME": tempfile.gettempdir(),
-    "LC_ALL": "C.UTF-8",
-    "OMP_NUM_THREADS": "1",
-}
-
-
-class Run(NamedTuple):
-    """How a process ended: its exit code (-N: killed by signal N), and what it wrote."""
-
-    code: int
-    out: bytes
-    err: str
+ROOM = str(50 << 20)  # beside the libraries
 
 
 class Process:
     """The command line in a folder of its own."""
 
-    environment = ENVIRONMENT
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, path: str | None = None) -> None:
         self.folder = folder
+        # only what the process needs, so that no test depends on the terminal or the shell that starts it
+        machine = {name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_")}
+        self.environment = {"PATH": path or os.environ["PATH"], "HOME": tempfile.gettempdir()} | machine | SETTINGS
         (folder / "good.json").write_bytes(GOOD)
 
     def __call__(self, *arguments, stdin=b"", **options) -> Run:
@@ -74,7 +61,8 @@ class Process:
         return Run(done.returncode, done.stdout or b"", (done.stderr or b"").decode("utf-8", "backslashreplace"))
 
     def start(self, *command, **options) -> subprocess.Popen:
-        """Start a command and let it run."""
+        """Start a command and let it run, with an interpreter of its own."""
+        options["env"] = {"PATH": ALONE} | (options.get("env") or {})
         return subprocess.Popen(command, **self.prepared(**options))
 
     def prepared(self, env=None, limits=None, **options) -> dict:
@@ -84,6 +72,8 @@ class Process:
             for kind, most in limits.items():
                 resource.setrlimit(kind, (most, most))
 
+        if limits == FLAT and self.environment["PATH"] != ALONE:
+            env, limits = {client.ROOM: ROOM} | (env or {}), None
         before = {"preexec_fn": limit} if limits else {}
         return {"cwd": self.folder, "env": self.environment | (env or {})} | before | options
 

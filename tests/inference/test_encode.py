@@ -1,7 +1,5 @@
 """encode: a whole model in one go, with its intermediates in reach; MiniLM is the real one."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -15,6 +13,7 @@ import attnkit
 from attnkit import formats
 from attnkit.errors import DataError, UsageError
 from attnkit.record import Record
+from tests import process
 
 REFERENCES = Path(__file__).parent.parent / "references"
 MODELS = REFERENCES / "models"
@@ -34,9 +33,9 @@ def folder(name):
 
 def run(*arguments, input=b"", status=0):
     """The real process: its standard output, and its line on standard error."""
-    done = subprocess.run([sys.executable, "-m", "attnkit", *arguments], input=input, capture_output=True)
-    assert done.returncode == status, done.stderr.decode()
-    return done.stdout, done.stderr.decode()
+    code, out, err = process.run(*arguments, stdin=input)
+    assert code == status, err
+    return out, err
 
 
 def ids(name, key="ids"):

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from attnkit.inference import layers
 from attnkit.inference.detokenizer import Detokenizer, fill_masks
 from attnkit.inference.generate import render_choice
 from attnkit.record import Record
+from tests import process
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
@@ -56,9 +56,9 @@ def expected(name, key):
 
 def run(*arguments, input=b"", status=0):
     """The real process: its standard output, and its lines on standard error."""
-    done = subprocess.run([sys.executable, "-m", "attnkit", *arguments], input=input, capture_output=True)
-    assert done.returncode == status, done.stderr.decode()
-    return done.stdout, done.stderr.decode()
+    code, out, err = process.run(*arguments, stdin=input)
+    assert code == status, err
+    return out, err
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -356,10 +356,9 @@ def test_what_cannot_be_is_said_in_one_line(line, tmp_path):
     code, message = WRONG[line]
     names = {name: folder(name) for name in ("gpt2", "openai-gpt", "marian", "bert-mlm", "bert", "qwen2")}
     words = [word.format(**names) for word in line.split()]
-    run = [sys.executable, "-m", "attnkit", "decode", *words]
-    done = subprocess.run(run, cwd=tmp_path, input=b"[[1,2],[3,4]]", capture_output=True)
-    assert done.returncode == code, done.stderr
-    assert message in done.stderr.decode() and done.stderr.count(b"\n") == 1 and not done.stdout
+    done = process.run("decode", *words, stdin=b"[[1,2],[3,4]]", cwd=tmp_path)
+    assert done.code == code, done.err
+    assert message in done.err and done.err.count("\n") == 1 and not done.out
 
 
 def test_steps_show_what_was_chosen_among_what():
@@ -378,18 +377,7 @@ def test_text_on_a_terminal_is_there_once(stops):
     text = attnkit.decode("The cat", emit="text", **options)
     stop = text[len("The cat") + 3 :][:3]
     flags = ["--stop", stop] if stops else []
-    line = [
-        sys.executable,
-        "-m",
-        "attnkit",
-        "decode",
-        "--model",
-        folder("gpt2"),
-        "The cat",
-        "--max-tokens",
-        "12",
-        *flags,
-    ]
+    line = ["attnkit", "decode", "--model", folder("gpt2"), "The cat", "--max-tokens", "12", *flags]
     ours, theirs = pty.openpty()
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "80", "LC_ALL": "C.UTF-8"}
     done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, env=environment)

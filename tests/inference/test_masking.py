@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from attnkit import formats
 from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.record import Record, Tensor
+from tests import process
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 RNG = np.random.default_rng(0)
@@ -267,12 +266,12 @@ def test_a_mask_comes_with_its_memory_in_a_shell_as_in_one_process(way, tmp_path
     formats.save(attnkit.embed(["f g", "h i"], dim=4), str(tmp_path / "q.npz"))
     held = {"x": X.astype(np.float32), "memory": memory["x"], "memory_mask": Tensor(memory["mask"], AXES)}
     formats.save(Record(held), str(tmp_path / "h.npz"))
-    staged = " | ".join(f"{sys.executable} -m attnkit {stage}" for stage in way.split(" | "))
-    lines = f"{staged} -f json", f"{sys.executable} -m attnkit run '{way}' --format json"
-    piped, chained = (subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True) for line in lines)
-    assert piped.stderr == chained.stderr == b""
-    assert piped.stdout == chained.stdout
-    found = np.array(json.loads(piped.stdout)["tensors"]["weights"]["data"])
+    staged = " | ".join(f"attnkit {stage}" for stage in way.split(" | "))
+    lines = f"{staged} -f json", f"attnkit run '{way}' --format json"
+    piped, chained = (process.bash(line, cwd=tmp_path) for line in lines)
+    assert piped.err == chained.err == ""
+    assert piped.out == chained.out
+    found = np.array(json.loads(piped.out)["tensors"]["weights"]["data"])
     assert found[1, ..., 1:].max() == 0 and found[0].all() == ("causal" not in way)
 
 

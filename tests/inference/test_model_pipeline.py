@@ -1,8 +1,6 @@
 """A model by pieces: the pipeline that show prints is bit for bit the model run whole."""
 
 import itertools
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from attnkit.cli import pipeline
 from attnkit.inference import layers
 from attnkit.inference.model_pipeline import shell_pipeline
 from attnkit.record import Record, Tensor
+from tests import process
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 NAMES = ("bert", "bert-mlm", "gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-dynamic", "mistral",
@@ -95,14 +94,10 @@ def test_every_part_of_every_model_is_its_pipeline(name, tmp_path):
 @pytest.mark.slow
 def test_the_printed_line_runs_in_a_shell_and_gives_the_bytes_of_encode(tmp_path):
     (tmp_path / "model").symlink_to(MODELS / "bert-mlm")
-    attnkit_ = [sys.executable, "-m", "attnkit"]
-    line = subprocess.run(
-        [*attnkit_, "show", "model", "--pipeline", "encoder"], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
-    line = line.replace("attnkit ", f"{sys.executable} -m attnkit ").replace("TEXT", "the cat sat").rstrip()
-    made = subprocess.run(
-        ["bash", "-c", f"{line} -f npz --only x,ids"], cwd=tmp_path, capture_output=True, check=True
-    ).stdout
+    line = process.run("show", "model", "--pipeline", "encoder", cwd=tmp_path).out.decode()
+    line = line.replace("TEXT", "the cat sat").rstrip()
+    code, made, err = process.bash(f"{line} -f npz --only x,ids", cwd=tmp_path)
+    assert code == 0, err
     whole = attnkit.encode("the cat sat", model=str(MODELS / "bert-mlm"))
     [record] = formats.read(formats.Source.of(made))
     for key in ("x", "ids"):
@@ -245,9 +240,6 @@ def test_a_translation_of_a_padded_batch_by_pieces_in_a_shell(tmp_path):
         "source ./pipe.sh &&"
         "attnkit diff piece.npz:x t.npz:decoder.1.norm3"
     )
-    script = script.replace("attnkit ", f"{sys.executable} -m attnkit ").replace(
-        "source", f"alias attnkit='{sys.executable} -m attnkit'; shopt -s expand_aliases; source"
-    )
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("x: the same")
+    done = process.bash(script, cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(b"x: the same")

@@ -1,9 +1,7 @@
 """`show` on the folder of a model: what it holds, one tensor of it, the pipeline that equals a part of it."""
 
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +17,11 @@ from attnkit.display import Style
 from attnkit.inference import model_pipeline, model_summary
 from attnkit.model import Config, SpecialTokens, StackConfig
 from attnkit.record import Record
+from tests.process import bash, run
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
-ENV = os.environ | {"NO_COLOR": "1", "COLUMNS": "80"}
+ENV = {"NO_COLOR": "1", "COLUMNS": "80"}
 SAID = {
     "bert": ["family      bert", "layer, after each residual (post-norm), eps 1e-12", "segments    2 kinds"],
     "gpt2": ["decoder     2 layers, width 16, 4 heads of 4, hidden width 64, vocabulary 300", "end 299", "causal"],
@@ -39,15 +38,15 @@ SAID = {
 
 
 def show(*arguments, check=0, **more):
-    done = subprocess.run(["attnkit", "show", *map(str, arguments)], capture_output=True, env=ENV, **more)
-    assert done.returncode == check, done.stderr
-    return (done.stderr if check else done.stdout).decode()
+    code, out, err = run("show", *arguments, env=ENV, **more)
+    assert code == check, err
+    return err if check else out.decode()
 
 
 def shell(script, folder, **more):
-    done = subprocess.run(["bash", "-c", f"set -eo pipefail; {script}"], capture_output=True, env=ENV, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    code, out, err = bash(f"set -e; {script}", env=ENV, cwd=folder)
+    assert code == 0, err
+    return out
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -101,8 +100,8 @@ def test_a_folder_as_one_file(name, suffix, tmp_path):
             found = again["tensors"][tensor]
             assert (found["dtype"], tuple(found["shape"])) == (dtype, shape)
             np.testing.assert_array_equal(np.array(found["data"], dtype), stored.tensor(tensor))
-    replayed = subprocess.run(["attnkit", "history", tmp_path / f"all.{suffix}", "--replay"], capture_output=True)
-    assert b"equal bit for bit" in replayed.stdout, replayed.stderr
+    replayed = run("history", tmp_path / f"all.{suffix}", "--replay")
+    assert b"equal bit for bit" in replayed.out, replayed.err
 
 
 @pytest.mark.slow
@@ -174,7 +173,7 @@ def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "a:b").write_text("[1, 2]")
     (tmp_path / "-").mkdir()
     assert "1" in show("a:b", cwd=tmp_path)
-    assert "3" in show("-", cwd=tmp_path, input=b"[3]")
+    assert "3" in show("-", cwd=tmp_path, stdin=b"[3]")
     assert "4" in shell("attnkit show <(echo '[4]')", tmp_path).decode()
 
 
@@ -280,8 +279,8 @@ def test_the_title_of_a_slice_says_what_was_cut(tmp_path):
     for part, title in (("1,2,:", "weights[1,2,:]"), ("1, 0:2", "weights[1,0:2]")):
         for look in ([], ["--heatmap"]):
             assert show(f"{file}:weights", "--slice", part, *look).startswith(f"{title} (")
-    seen = subprocess.run(["attnkit", "peek", "--name", "weights", "--slice", "0", file], capture_output=True, env=ENV)
-    assert seen.stderr.startswith(b"weights[0] (")
+    seen = run("peek", "--name", "weights", "--slice", "0", file, env=ENV)
+    assert seen.err.startswith("weights[0] (")
     show(f"{file}:weights", "--slice", "1", "-o", tmp_path / "one.npz")
     assert np.load(tmp_path / "one.npz")["weights"].shape == (3, 4)
 

@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inference.model_pipeline import shell_pipeline
 from attnkit.record import Record, Tensor
+from tests import process
 
 ROOT = Path(__file__).parent.parent.parent
 STORY, FRENCH = (str(ROOT / "samples" / "data" / name) for name in ("story", "fr-en"))
@@ -26,11 +25,10 @@ SOURCE, TARGET = "le chat noir dort", "the black cat sleeps"
 
 def run(line, folder, status=0):
     """A shell pipeline of attnkit: what it prints, and what it says on standard error."""
-    program = f'attnkit() {{ "{sys.executable}" -m attnkit "$@"; }}; set -o pipefail; '
-    done = subprocess.run(["bash", "-c", program + line], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == status, done.stderr
-    assert status == 0 or not done.stdout
-    return done.stdout, done.stderr
+    code, out, err = process.bash(line, cwd=folder)
+    assert code == status, err
+    assert status == 0 or not out
+    return out.decode(), err
 
 
 def broken(folder, *missing):
@@ -265,8 +263,7 @@ def test_a_run_that_fails_leaves_the_files_beside_its_result(tmp_path, asked, wh
 )
 def test_a_stage_that_fails_later_leaves_the_file_of_a_trace(tmp_path, line):
     (tmp_path / "beside.npz").write_text("as it was")
-    program = f'attnkit() {{ "{sys.executable}" -m attnkit "$@"; }}; {line} > out'
-    assert subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True).returncode in (2, 3)
+    assert process.bash(f"{line} > out", cwd=tmp_path).code == (2 if "--lines" in line else 3)
     assert (tmp_path / "beside.npz").read_text() == "as it was"
     assert {path.name for path in tmp_path.iterdir()} == {"beside.npz", "out"}
 
