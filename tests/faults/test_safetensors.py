@@ -1,80 +1,9 @@
-# ruff: noqa: E501 - a case of a table is a line
 """Bad safetensors input: the header is checked as a whole before a byte of data is believed."""
-
-import json
 
 import numpy as np
 import pytest
 
-
-def safetensors(header, data=b"", length=None):
-    """A file with any header: bytes, or what JSON makes of it."""
-    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return (len(raw) if length is None else length).to_bytes(8, "little") + raw + data
-
-
-def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
-
-
-def two(first, second, size=20):
-    """Two tensors with these offsets, their sizes fitting."""
-    shapes = [[max(end - begin, 0) // 4] for begin, end in (first, second)]
-    return safetensors({"a": entry("F32", shapes[0], first), "b": entry("F32", shapes[1], second)}, bytes(size))
-
-
-WHOLE = safetensors({"x": entry()}, bytes(8))
-HEADER = "bad safetensors header at byte "
-
-BAD = {
-    # S1
-    "3 bytes": (b"\x02\0\0", "truncated header: expected 8 bytes, got 3"),
-    "length alone": (WHOLE[:8], "truncated header: expected 69 bytes, got 8"),
-    "header cut": (WHOLE[:30], "truncated header: expected 69 bytes, got 30"),
-    "length 0": (safetensors(b""), HEADER + "8"),
-    "length 2^63": (safetensors(b"{}", length=2**63), "header too large: 9223372036854775808 bytes"),
-    "length over the limit": (safetensors(b"{}" * 9, length=100_000_001), "header too large: 100000001 bytes (limit 100000000)"),
-    "length past the end": (safetensors(b"{}", bytes(8), 99_000_000), "truncated header: expected 99000008 bytes, got 18"),
-    # S2
-    "a list": (safetensors(b"[1,2]"), HEADER + "8", "'{'"),
-    "space first": (safetensors(b' {"x":1}'), HEADER + "8"),
-    "not JSON": (safetensors(b'{"x":}' + b" " * 9), HEADER + "13"),
-    "text after the object": (safetensors(b"{} x"), HEADER + "11"),
-    "invalid UTF-8": (safetensors(b'{"\xff":1}'), HEADER + "10", "invalid UTF-8"),
-    "NaN": (safetensors(b'{"x":NaN}'), HEADER + "13", "NaN is not JSON"),
-    "depth 2000": (safetensors(b'{"x":' + b"[" * 2000), HEADER, "nested deeper than 64"),
-    "key twice": (safetensors(b'{"x":{},"x":{}}'), HEADER + "16", 'duplicate key "x"'),
-    # S3
-    "hole": (two((0, 8), (12, 20)), "tensor 'b': offsets (12,20) leave a hole at 8"),
-    "hole at the start": (safetensors({"x": entry(offsets=(4, 12))}, bytes(12)), "tensor 'x': offsets (4,12) leave a hole at 0"),
-    "overlap": (two((0, 8), (4, 12)), "tensor 'b': offsets (4,12) overlap"),
-    "end before begin": (two((0, 8), (12, 8)), "tensor 'b': offsets (12,8) end before they begin"),
-    "negative offset": (safetensors({"x": entry(offsets=(-8, 0))}, bytes(8)), "tensor 'x': data_offsets are not two whole numbers"),
-    "one offset": (safetensors({"x": entry(offsets=(8,))}, bytes(8)), "tensor 'x': data_offsets are not two whole numbers"),
-    "past the end": (safetensors({"x": entry()}, bytes(6)), "truncated data: tensor 'x' needs 8 bytes, got 6"),
-    "bytes after": (WHOLE + b"abc", "3 bytes after the last tensor"),
-    # S4
-    "size differs": (safetensors({"a": entry(shape=(3,))}, bytes(8)), "tensor 'a': shape [3] F32 needs 12 bytes, has 8"),
-    "product overflows": (safetensors({"a": entry(shape=(2**32, 2**32, 4), offsets=(0, 0))}), "tensor 'a': shape [4294967296, 4294967296, 4] F32 needs"),
-    "1 TB, not there": (safetensors({"a": entry(shape=(2**38,), offsets=(0, 2**40))}), "tensor 'a': ", "1.1 TB"),
-    "too large though empty": (safetensors({"a": entry(shape=(2**70, 0), offsets=(0, 0))}), "tensor 'a': ", "too large"),
-    "float dimension": (safetensors({"a": entry(shape=(2.0,))}, bytes(8)), "tensor 'a': invalid shape (2.0)"),
-    "negative dimension": (safetensors({"a": entry(shape=(-2,))}, bytes(8)), "tensor 'a': invalid shape (-2)"),
-    "boolean dimension": (safetensors({"a": entry(shape=(True, 2))}, bytes(8)), "tensor 'a': invalid shape (True, 2)"),
-    "shape a number": (safetensors({"a": {**entry(), "shape": 2}}, bytes(8)), "tensor 'a': shape is not a list"),
-    "key missing": (safetensors({"a": {"dtype": "F32", "shape": [2]}}, bytes(8)), "tensor 'a': expected the keys dtype, shape and data_offsets"),
-    "entry a list": (safetensors({"a": [1]}), "tensor 'a': expected the keys dtype, shape and data_offsets"),
-    # S6
-    **{
-        f"dtype {name}": (safetensors({"a": entry(name, offsets=(0, 2))}, bytes(2)), f"tensor 'a': dtype {name} not supported")
-        for name in ("F8_E4M3", "F8_E5M2", "F4", "C64", "f32", "Q7")
-    },
-    "dtype a number": (safetensors({"a": entry(7)}, bytes(8)), "tensor 'a': dtype 7 not supported"),
-    "bool of 7": (safetensors({"x": entry("BOOL", offsets=(0, 2))}, b"\1\7"), "bool value 7"),
-    "no tensors": (safetensors({"__metadata__": {}}), "no tensors"),
-    "metadata of numbers": (safetensors({"__metadata__": {"a": 1}, "x": entry()}, bytes(8)), "__metadata__ does not map names to strings"),
-    "our metadata broken": (safetensors({"__metadata__": {"attnkit": "{"}, "x": entry()}, bytes(8)), "line 1 column 2"),
-}  # fmt: skip
+from tests.faults.bad_safetensors import BAD, entry, safetensors
 
 
 @pytest.mark.slow
