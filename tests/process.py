@@ -45,7 +45,7 @@ class Server:
         self.socket = f"{self.folder.name}/socket"
         command = [sys.executable, TESTS / "server.py", self.socket]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}
+            command, stdin=subprocess.PIPE, cwd=ROOT, env=os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)}
         )
         while not Path(self.socket).exists() and self.process.poll() is None:
             time.sleep(0.001)
@@ -54,7 +54,7 @@ class Server:
     def command(self):
         """A folder with a command `attnkit` that goes to this server."""
         settings = {"python": sys.executable, "command": str(BIN / "attnkit"), "path": self.socket, "names": START}
-        settings |= {"expected": client.at_start(os.environ, START), "given": client.limits()}
+        settings |= {"expected": client.at_start(os.environ | SETTINGS, START), "given": client.limits()}
         command = Path(self.folder.name, "attnkit")
         command.write_text(f"#!{sys.executable} -IS\n{inspect.getsource(client)}\n\nmain(**{settings!r})\n")
         command.chmod(0o755)

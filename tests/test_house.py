@@ -242,3 +242,15 @@ def test_the_linters_are_pinned_and_no_part_of_the_tests():
 
 def test_type_checkers_see_the_annotations():
     assert (PACKAGE / "py.typed").read_bytes() == b""
+
+
+def test_the_workflow_tests_every_python_and_the_oldest_numpy_with_the_command_of_the_readme():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    pythons = [one.rsplit(maxsplit=1)[1] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)]
+    (line,) = re.findall(r"^ +python: \[(.*)\]$", workflow, re.MULTILINE)
+    assert re.findall(r"[\d.]+", line) == pythons
+    (oldest,) = [one.partition(">=")[2] for one in project["dependencies"] if one.startswith("numpy>=")]
+    assert set(re.findall(r'numpy: "(.*)"', workflow)) == {f"{oldest}.*"}
+    assert {"run: .ci/run", "run: .ci/lint"} <= {line.strip().removeprefix("- ") for line in workflow.splitlines()}
+    assert "[ubuntu-latest, macos-latest]" in workflow

@@ -57,9 +57,9 @@ def test_all_layers_of_every_folder_are_there_in_their_shapes(name):
 
 
 def test_a_folder_for_every_family():
-    published = {json.loads((MODELS / name / "config.json").read_text())["model_type"] for name in FOLDERS
-                 if (MODELS / name / "config.json").exists()}  # fmt: skip
-    assert published == set(FAMILIES)
+    published = sorted({*FOLDERS} - {"marian-native"})  # which has the configuration of Marian's own program
+    families = {json.loads((MODELS / name / "config.json").read_text())["model_type"] for name in published}
+    assert families == set(FAMILIES)
 
 
 def test_the_layers_come_in_the_order_of_a_forward_pass():
