@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 TESTS = Path(__file__).parent.parent
 MODELS = TESTS / "references" / "models"
@@ -296,6 +297,7 @@ def swept(folders: list[Path], seed: int | None, tell: Callable[[str], None] = s
     return len(every), escaped, slowest
 
 
+@pytest.mark.slow
 def test_a_wrong_value_is_an_error_or_a_result():
     count, escaped, _ = swept(FOLDERS, int(os.environ.get("SWEEP_SEED", 0)))
     assert count >= SAMPLE and not escaped, "\n".join(escaped)

@@ -65,6 +65,7 @@ FORMATS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("each", FORMATS.values(), ids=FORMATS)
 def test_the_six_tools_in_any_format(each, unbuffered):

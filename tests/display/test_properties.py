@@ -75,6 +75,7 @@ def check(text: str, style: Style) -> None:
     text.encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [tensor_table, heatmap, heatmap_grid])
 @settings(deadline=None, max_examples=120)
 @given(tensor=labelled(), style=styles, name=words, formula=words)

@@ -83,6 +83,7 @@ BESIDE = {
 READING = {"mask": ["--causal"], "ffn": ["--hidden", "2"], "decode": ["--table", "good.json"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tool", "flag", "load"), FLAGS, ids=[f"{tool} --{flag}" for tool, flag, _ in FLAGS])
 def test_files_of_flags(attnkit, main, refused, tool, flag, load):
     line = [tool, *BESIDE.get(f"{tool} --{flag}", ["good.json"]), f"--{flag}"]

@@ -140,6 +140,7 @@ STREAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", STREAMS)
 def test_streams(attnkit, refused, line):
     code, problem = STREAMS[line]
@@ -203,6 +204,7 @@ OUTPUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "reason"), OUTPUTS.items())
 def test_output_that_cannot_be_written(attnkit, refused, folder, name, reason):
     before = sorted(folder.rglob("*"))
@@ -331,6 +333,7 @@ def test_a_large_result_through_a_slow_pipe_is_whole(attnkit, unbuffered):
 
 
 # I16
+@pytest.mark.slow
 def test_writers_and_readers_of_one_path(attnkit):
     whole = {attnkit("posenc", "--size", "300", "--dim", str(dim), "-f", "npy").out for dim in (200, 300)}
     path = attnkit.folder / "out.npy"
@@ -371,6 +374,7 @@ def ended(attnkit, child, number):
     assert (attnkit.folder / "old.json").read_bytes() == b"old"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_signal_while_reading(attnkit, number, times):
@@ -588,6 +592,7 @@ UNREADABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", UNREADABLE)
 def test_a_file_that_may_not_be_read_is_not_one_that_is_not_there(attnkit, refused, folder, line):
     (folder / "locked").chmod(0)

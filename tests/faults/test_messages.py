@@ -29,6 +29,7 @@ def brief(done, *what):
         assert len(line.encode()) < LONGEST and line.isprintable(), (*what, len(line), line[:1000])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("tool", commands.TOOLS)
 def test_a_long_argument(attnkit, main, tool, text):
@@ -73,6 +74,7 @@ DOCUMENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("kind", DOCUMENTS)
 def test_a_long_text_in_a_file(attnkit, main, kind, text):

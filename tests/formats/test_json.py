@@ -153,6 +153,7 @@ def test_bad_input(text, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_keys_have_a_limit_and_may_be_long():
     with pytest.raises(DataError, match="more than 100000 keys"):
         records('{"tensors":{' + ",".join(f'"{i}":1' for i in range(100_001)))

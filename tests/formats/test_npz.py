@@ -102,6 +102,7 @@ class Clipped:
         return self.layout.pack(*(0xFFFFFFFF if value == self.limit else value for value in values))
 
 
+@pytest.mark.slow
 def test_many_members_need_zip64():
     files = [(f"{i}.txt", [b""]) for i in range(66_000)]
     data = bytearray(b"".join(zip.encode_archive(files)))

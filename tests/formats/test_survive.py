@@ -62,6 +62,7 @@ def same(a: Record, b: Record) -> None:
     assert (a.labels, a.history) == (b.labels, b.history)
 
 
+@pytest.mark.slow
 @given(records(), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_survive_is_what_a_reader_gets(record, indent):

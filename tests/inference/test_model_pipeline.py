@@ -209,6 +209,7 @@ def by_steps(name, stack, record, memory, offset, past):
     return record, present
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*rows of weights are zeros")
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", [name for name in NAMES if checkpoint(name).config.decoder])
