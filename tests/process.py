@@ -25,7 +25,7 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 BIN = Path(sys.executable).parent
 START = ("PYTHON", "LC_", "OMP_", "OPENBLAS_", "TZ", "MALLOC_")
-SETTINGS = {"LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # tests run in parallel
+SETTINGS = {"LC_ALL": "C.UTF-8"}  # of the server, and of what it runs
 ALONE = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # a PATH on which attnkit starts an interpreter
 
 

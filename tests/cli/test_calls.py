@@ -56,6 +56,7 @@ def given(tool, item, parameters):
                 yield item, parameters | {name: Record({"x": np.asarray(number)})}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tool", "item", "parameters"), CALLS)
 def test_a_number_for_an_array(tool, item, parameters):
     call = getattr(attnkit, tool, None) or commands.find_tool(tool).call

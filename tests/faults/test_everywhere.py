@@ -100,6 +100,7 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
         refused(main(*line, "good.json:y"), 3, f"{tool}: good.json: no tensor 'y' (there is x)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "run"}))
 def test_operands(attnkit, main, refused, tool):
     for content, problem in TENSORS.values():

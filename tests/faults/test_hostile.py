@@ -59,6 +59,7 @@ def ran(attnkit):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_a_script_runs_nothing_but_the_commands_of_the_record(attnkit, main, ran, text):
     entries = {

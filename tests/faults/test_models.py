@@ -73,6 +73,7 @@ def broken(attnkit, request):
     return rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", FOLDERS, indirect=True)
 @pytest.mark.parametrize(
     "line",

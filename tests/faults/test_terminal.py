@@ -220,6 +220,7 @@ def test_no_such_tool(attnkit, refused, name):
     refused(attnkit(name), 2, "", NO_TOOL[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", USAGE)
 def test_usage(attnkit, refused, line):
     tool, *arguments = line.split(maxsplit=1) if line.startswith("run") else line.split()

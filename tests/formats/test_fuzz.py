@@ -46,6 +46,7 @@ fuzz = sys.modules["fuzz"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(fuzz)
 
 
+@pytest.mark.slow
 def test_every_reader_on_damaged_files():
     """A short form of tests/tensors/fuzz.py, which says what each case must obey."""
     outcomes, escapes = fuzz.run(2000, seed=3)
@@ -116,6 +117,7 @@ def test_every_truncation(format):
         survives(SAMPLES[format][:end])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_byte_changed(format):
     sample = SAMPLES[format]

@@ -170,6 +170,7 @@ def piped(text, path, memory_path):
     return ran(f"{tool} {path} --{flags}")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*rows of weights are zeros")  # those of the padding on the left
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "vit"])

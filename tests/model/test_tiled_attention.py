@@ -194,6 +194,7 @@ def test_a_score_that_is_no_number_touches_its_own_row_only(bad):
         near(stats["received"], steps["weights"].sum(axis=-2), 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("dtype, atol", [("float64", 1e-12), ("float32", 3e-6)])
 def test_the_weights_without_the_matrix(name, dtype, atol):
