@@ -212,14 +212,6 @@ def test_a_long_stream_takes_no_more_memory_than_a_short_one():
     assert peak(20_000) < peak(200) + 5_000  # KiB
 
 
-def test_peek_passes_every_byte_and_shows_the_record():
-    for data in (b"[[1,  2],\n [3, 4]]\n\n[5]\n", shell("attnkit embed 'a b' --dim 2 -f npz")):
-        done = process.run("peek", stdin=data, env=ENV)
-        assert done.out == data
-        assert "token" in done.err or "model" in done.err
-        assert process.run("peek", "-q", stdin=data, env=ENV).err == ""
-
-
 @pytest.mark.skipif(shutil.which("jq") is None, reason="it pipes into jq")
 def test_jq_and_numpy_read_what_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -230,56 +222,6 @@ def test_jq_and_numpy_read_what_is_written(tmp_path, monkeypatch):
     np.savez("plain.npz", only=np.arange(6.0).reshape(2, 3))
     assert tensors_of(shell("attnkit layernorm plain.npz -f json"))[0]["x"]["shape"] == [2, 3]
     assert shell("jq -c . <<< '[[1, 2]]' | attnkit show --only x -f json | jq -c .tensors.x.dtype") == b'"int64"\n'
-
-
-@pytest.mark.slow
-def test_run_takes_files_folders_and_steps(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    pipe = Path("layer")
-    pipe.write_text("#!/usr/bin/env -S attnkit run -f\n# a layer\nposenc |  # where\n  attend --heads 2\n")
-    pipe.chmod(0o755)
-    record = shell("attnkit embed 'a b' --dim 4 -f npz")
-    expected = shell("attnkit posenc | attnkit attend --heads 2", record)
-    assert shell("./layer", record) == expected
-    Path("r.npz").write_bytes(record)
-    named = shell("./layer r.npz --save kept --only x --format npy")
-    assert sorted(path.name for path in Path("kept").iterdir()) == ["1-posenc.npz", "2-attend.npz"]
-    assert named == shell("attnkit show kept/2-attend.npz:x -f npy")
-    done = process.run("run", "-f", "layer", "--steps", stdin=record, env=ENV)
-    assert done.err.count("x (token 2, model 4)") == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("layernorm x.npy", "attend x.npy --memory - -f npy"),
-        ("layernorm x.npy", "attend - --seed 1"),
-        ("embed --lines --dim 2 -f npz 'a b'", "attend --query x.npy:x --key -:x --value x.npy --keep weights -f npz"),
-        ("embed a --dim 4", "decode --emit text"),
-        ("posenc x.npy", "diff - x.npy"),
-        ("embed 'a b c' 'd e' --dim 4 -f npz", "attend --keep weights,masked"),
-        ("embed 'a b c' 'd e' --dim 4 -f npz", "mask --causal --window 2,0"),
-        ("embed a --dim 4 -f safetensors", "peek -q -f npz"),
-    ],
-)
-def test_the_operand_that_is_the_stage_before(tmp_path, monkeypatch, first, second):
-    monkeypatch.chdir(tmp_path)
-    np.save("x.npy", np.arange(4.0).reshape(2, 2))
-    expected = shell(f"attnkit {first} | attnkit {second}", check=False)
-    assert expected and shell(f"attnkit run {shlex.quote(f'{first} | {second}')}", check=False) == expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("second", ["posenc", "attend -", "peek -q", "show -f json", "diff - x.npy"])
-def test_text_is_no_tensor_for_the_next_stage(tmp_path, monkeypatch, second):
-    monkeypatch.chdir(tmp_path)
-    np.save("x.npy", np.zeros(2))
-    first = "embed a --dim 2 | decode --emit text"
-    for line in (f"{first} | {second}".replace("| ", "| attnkit "), f"run {shlex.quote(f'{first} | {second}')}"):
-        done = process.bash(f"attnkit {line}", env=ENV)
-        message = f"attnkit {second.split()[0]}: <stdin>: not a tensor file (looks like text)\n"
-        assert (done.code, done.out, done.err) == (3, b"", message)
 
 
 def test_text_goes_to_a_file_of_any_name(tmp_path, monkeypatch):
@@ -308,97 +250,6 @@ def test_masked_cells_are_drawn_as_masked_however_they_were_masked(tmp_path, mon
     earlier = "attnkit embed 'a b c' --dim 4 | attnkit attend --causal --keep masked | attnkit attend --keep weights"
     assert "·" not in shell(f"{earlier} | attnkit show --name weights").decode()
     assert "·" not in shell("echo '[[30,0],[0,30]]' | attnkit attend --dtype float16 --keep weights -f table").decode()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "pipeline",
-    [
-        "embed a --dim 2 | ",
-        "| posenc",
-        "embed a --dim 2 > x",
-        "embed a --dim 2 -o x | posenc",
-        "show | posenc",
-        "run 'a'",
-        "embed 'a",
-        "nope",
-    ],
-)
-def test_a_bad_pipeline_is_a_usage_error(pipeline):
-    done = process.run("run", pipeline, env=ENV)
-    assert (done.code, done.out, done.err.count("\n")) == (2, b"", 1), done.err
-
-
-@pytest.mark.slow
-def test_history_is_a_script_that_makes_the_record_again(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    np.save("x.npy", np.arange(8.0).reshape(2, 4))
-    np.savez("w.npz", wq=np.eye(4) / 2)
-    shell("attnkit layernorm x.npy -f json | attnkit attend --params w.npz --heads 2 -o out.npz")
-    script = shell("attnkit history out.npz")
-    assert b"attnkit layernorm -f json x.npy \\\n  | attnkit attend --heads 2 --params w.npz" in script
-    digest = shell("sha256sum x.npy").split()[0]
-    assert digest + b"  x.npy" in script
-    assert tensors_of(shell("sh -", script)) == tensors_of(shell("attnkit show out.npz -f json"))
-    assert b"equal bit for bit" in shell("attnkit history out.npz --replay")
-    np.save("x.npy", np.ones((2, 4)))
-    done = process.run("history", "out.npz", "--replay", env=ENV)
-    assert done.code == 1 and "x.npy is another file than it was" in done.err
-
-
-def test_replay_reads_standard_input_where_the_first_command_did(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shell("echo '[[1,2],[3,4]]' | attnkit layernorm > out.json")
-    assert b"equal" in shell("echo '[[1,2],[3,4]]' | attnkit history out.json --replay")
-    done = process.run("history", "out.json", "--replay", stdin=b"[[1, 2], [3, 5]]", env=ENV)
-    assert done.code == 1 and "x differs first at [1][0]" in done.err
-
-
-def test_a_seed_that_was_not_given_is_in_the_history_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shell("attnkit embed 'a b c' --dim 4 | attnkit decode --top-k 2 -o d.npz")
-    assert b"attnkit decode --top-k 2 --seed 0" in shell("attnkit history d.npz")
-    assert b"equal" in shell("attnkit history d.npz --replay")
-    assert attnkit.embed(["a b", "c"], dim=2).history[0]["command"] == "attnkit embed 'a b' c --dim 2 --seed 0"
-
-
-@pytest.mark.slow
-def test_a_slice_and_a_dash_are_replayed_a_stream_cannot_be(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shell("attnkit embed 'a b c' --dim 4 -f npz | attnkit show --slice 0:2,::2 -f npz > s.npz")
-    assert b"attnkit show --slice 0:2,::2" in shell("attnkit history s.npz")
-    assert b"equal" in shell("attnkit history s.npz --replay")
-    shell("echo '[[1,2]]' | attnkit layernorm - -o d.npz")
-    assert shell("attnkit history d.npz").endswith(b"\nattnkit layernorm\n")
-    shell("echo '[[1,2]]' | attnkit attend --memory <(echo '[[1,2]]') -o m.npz")
-    assert b"cannot be read again" in shell("attnkit history m.npz")
-    done = process.run("history", "m.npz", "--replay", stdin=b"[[1, 2]]", env=ENV)
-    assert done.code == 3 and "a stream that cannot be read again" in done.err
-
-
-@pytest.mark.slow
-def test_a_history_that_is_not_attnkits_is_not_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    record = '{"tensors":{"x":{"data":[1]}},"history":[{"command":%s,"version":"0.1.0"}]}'
-    for command, message in (
-        ('"touch canary"', "not attnkit's"),
-        ('"attnkit layernorm x.json -o canary"', "writes canary"),
-        ('"attnkit attend \'"', "cannot be read"),
-    ):
-        Path("h.json").write_text(record % command)
-        done = process.run("history", "h.json", "--replay", env=ENV)
-        assert done.code == 3 and message in done.err, done.err
-    Path("h.json").write_text(record % '"attnkit embed $(touch canary) --dim 2"')
-    shell("attnkit history h.json | sh -")
-    assert not Path("canary").exists()
-
-
-@pytest.mark.slow
-def test_every_line_of_a_stream_has_a_history_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shell("printf 'a b\\n--c\\n' | attnkit embed --lines --dim 2 | tail -1 > last.json")
-    assert b"attnkit embed --dim 2 --seed 0 -- --c" in shell("attnkit history last.json")
-    assert b"equal" in shell("attnkit history last.json --replay")
 
 
 @pytest.mark.slow

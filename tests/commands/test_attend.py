@@ -1,246 +1,196 @@
-"""attend and merge at any length: blocks, what the weights say, and parts of the keys in processes of their own."""
+"""The tool attend: what it adds to the arithmetic that it calls, record in, record out."""
 
-import subprocess
-import sys
-
+import ml_dtypes
 import numpy as np
 import pytest
 
 import attnkit
-from attnkit import model
-from attnkit.errors import DataError
-from attnkit.record import Record, Tensor
-from tests import process
+from attnkit import formats, model
+from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.formats import Record
+from attnkit.record import Tensor
 
-RNG = np.random.default_rng(5)
-HEADS, TOKENS, WIDTH = 4, 60, 32
-X = RNG.standard_normal((TOKENS, WIDTH))
-WORDS = [f"w{i}" for i in range(TOKENS)]
-PARAMS = {f"w{letter}": RNG.standard_normal((WIDTH, WIDTH)) / 6 for letter in "qkvo"} | {"bo": RNG.random(WIDTH)}
+RNG = np.random.default_rng(2017)
+X = RNG.standard_normal((2, 5, 8))
+CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
 
 
-def text() -> Record:
-    return Record({"x": Tensor(X, ("token", "model"))}, {"token": WORDS})
-
-
-def bash(line: str, cwd) -> process.Run:
-    return process.bash(line, cwd=cwd)
+def of(x, **more):
+    return Record({"x": np.asarray(x)} | {name: np.asarray(value) for name, value in more.items()})
 
 
 @pytest.fixture
-def folder(tmp_path):
-    np.savez(tmp_path / "params.npz", **PARAMS)
-    for name in "qkv":
-        np.save(tmp_path / f"{name}.npy", RNG.standard_normal((2, HEADS, TOKENS, 8)))
-    (tmp_path / "text").write_text(" ".join(WORDS))
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_stats_of_the_weights_beside_the_output(folder):
-    params = str(folder / "params.npz")
-    plain = attnkit.attend(text(), params=params, heads=HEADS, causal=True, keep="weights")
-    found = attnkit.attend(text(), params=params, heads=HEADS, causal=True, weights="stats")
-    weights = plain["weights"]
-    np.testing.assert_allclose(found["x"], plain["x"], atol=1e-12)
-    np.testing.assert_allclose(found["weights.max"], weights.max(axis=-1), atol=1e-12)
-    np.testing.assert_allclose(found["weights.received"], weights.sum(axis=-2), atol=1e-12)
-    assert np.array_equal(found["weights.argmax"], weights.argmax(axis=-1))
-    assert found.tensors["weights.entropy"].axes == ("head", "query")
-    assert found.tensors["weights.received"].axes == ("head", "key")
-    assert found.labels["query"] == found.labels["key"] == WORDS
-    assert not {"weights", "lse"} & set(found)
-    assert set(attnkit.attend(text(), weights="full")) == {"weights", "x"}
+def read_back(record):
+    """The record after a trip through JSON, where axes and labels are checked."""
+    data = b"".join(bytes(part) for part in formats.encode(record, "json"))
+    return next(iter(formats.read(formats.Source.of(data))))
 
 
-def test_rows_and_the_largest_weights_have_their_labels():
-    plain = attnkit.attend(text(), heads=2, keep="weights")["weights"]
-    rows = attnkit.attend(text(), heads=2, weights="rows:7,-1")
-    np.testing.assert_allclose(rows["weights.rows"], plain[:, [7, 59]], atol=1e-12)
-    assert rows.tensors["weights.rows"].axes == ("head", "row", "key")
-    assert rows.labels["row"] == ["7 w7", "59 w59"]
-    assert attnkit.attend(X, heads=2, weights="rows:7,-1").labels["row"] == ["7", "59"]
-    top = attnkit.attend(text(), heads=2, weights="topk:3")
-    np.testing.assert_allclose(top["weights.top"], -np.sort(-plain, axis=-1)[..., :3], atol=1e-12)
-    assert top.tensors["weights.keys"].axes == ("head", "query", "rank")
-    assert top["weights.keys"].dtype == np.int64
+class TestAttend:
+    def test_the_hand_calculation(self):
+        record = attnkit.attend(of(CAT), keep="scores,scaled,weights")
+        assert record["scores"][0].tolist() == [[2, 0, 2], [0, 2, 2], [2, 2, 4]]
+        assert record["scaled"][0].tolist() == [[1, 0, 1], [0, 1, 1], [1, 1, 2]]
+        assert np.round(record["weights"][0], 4).tolist()[2] == [0.2119, 0.2119, 0.5761]
+        assert np.round(record["x"], 4).tolist()[0] == [0.8446, 0.5777, 0.8446, 0.5777]
 
+    def test_every_intermediate_under_its_name(self):
+        record = attnkit.attend(of(X), heads=2, steps=True)
+        names = ["q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads"]
+        assert list(record) == ["x", *names]
+        assert record.tensors["weights"].axes == ("batch", "head", "query", "key")
+        assert np.allclose(record["x"], model.merge_heads(record["weights"] @ record["v"]))
+        for name in names:
+            assert np.array_equal(attnkit.attend(of(X), heads=2, emit=name)["x"], record[name])
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags, problem",
-    [
-        ("--weights most", "weights 'most' (expected full, stats, topk:K or rows:I,J,…)"),
-        ("--weights rows:60", "query 60 of 60 (expected -60 to 59)"),
-        ("--weights stats --steps", "--weights stats replaces all the weights"),
-        ("--weights topk:2 --keep weights", "--weights topk:2 replaces all the weights"),
-        ("--weights topk:2 --emit weights", "--weights topk:2 replaces all the weights"),
-        ("--partial --residual", "--partial: cannot be combined with --residual"),
-        ("--partial --emit q", "--partial: cannot be combined with --emit"),
-        ("--partial --strict", "--partial: cannot be combined with --strict"),
-        ("--weights ''", "weights '' (expected full"),
-        ("--offset 3 --align top-left", "--offset: cannot be combined with --align"),
-    ],
-)
-def test_what_does_not_go_together(folder, flags, problem):
-    done = bash(f"attnkit embed < text --dim 8 | attnkit attend {flags}", folder)
-    assert (done.out, done.code) == (b"", 2)
-    assert done.err.startswith("attnkit attend: ") and problem in done.err and done.err.count("\n") == 1
+    def test_weights_from_a_file_and_from_a_seed(self, here):
+        params = {name: RNG.standard_normal((8, 8)) for name in ("wq", "wk", "wv", "wo")} | {
+            "bq": RNG.standard_normal(8)
+        }
+        np.savez("w.npz", **params)
+        expected = model.multi_head_attention(X, X, X, params, heads=4, causal=True)["output"]
+        assert np.array_equal(attnkit.attend(of(X), heads=4, params="w.npz", causal=True)["x"], expected)
+        rng = np.random.default_rng(9)
+        seeded = {name: rng.standard_normal((8, 8)) / 8**0.5 for name in ("wq", "wk", "wv", "wo")}
+        expected = model.multi_head_attention(X, X, X, seeded, heads=2)["output"]
+        assert np.array_equal(attnkit.attend(of(X), heads=2, seed=9)["x"], expected)
 
+    def test_grouped_heads(self):
+        record = attnkit.attend(of(X), heads=4, kv_heads=2, seed=1, keep="k,weights")
+        assert record["k"].shape == (2, 2, 5, 2) and record["weights"].shape == (2, 4, 5, 5)
 
-def test_the_offset_is_that_of_the_mask(folder):
-    line = "attnkit embed < text --dim 8 | attnkit {} --only x"
-    here = bash(line.format("attend --causal --offset -20 -q"), folder)
-    there = bash(line.format("mask --causal --offset -20 | attnkit attend -q"), folder)
-    assert here.code == there.code == 0
-    assert here.out.split(b'"history"')[0] == there.out.split(b'"history"')[0]
+    def test_over_a_memory_the_records_mask_is_not_used(self):
+        tokens, memory = (
+            attnkit.mask(attnkit.embed("I am", dim=8), causal=True),
+            attnkit.embed("je suis étudiant", dim=8),
+        )
+        record = attnkit.attend(tokens, memory=memory, keep="weights")
+        assert (record["weights"] > 0).all()
+        assert record.labels["source"] == ["je", "suis", "étudiant"] and record.labels["query"] == ["I", "am"]
+        assert record.tensors["weights"].axes == ("head", "query", "source")
+        record.check()
 
+    def test_query_key_and_value_from_elsewhere(self):
+        q, k, v = (RNG.standard_normal((3, 4)) for _ in range(3))
+        record = attnkit.attend(None, query=q, key=k, value=v)
+        assert np.array_equal(record["x"], model.attention(q[None], k[None], v[None])["heads"][0])
 
-@pytest.mark.slow
-@pytest.mark.parametrize("causal", ["", "--causal"])
-def test_parts_of_the_keys_in_processes_of_their_own(folder, causal):
-    part = (
-        f"attnkit attend --query q.npy --key <(attnkit show k.npy --slice :,:,$1:$(($1+20)) -f npy)"
-        f" --value <(attnkit show v.npy --slice :,:,$1:$(($1+20)) -f npy) {causal} --offset -$1 --partial -o part$1.npz"
+    def test_the_past_continues(self):
+        whole = attnkit.attend(of(X), heads=2, causal=True)["x"]
+        first = attnkit.attend(of(X[:, :3]), heads=2, causal=True, keep="present")
+        after = attnkit.attend(
+            of(X[:, 3:]), heads=2, causal=True, past_key=first["present_key"], past_value=first["present_value"]
+        )
+        assert np.allclose(after["x"], whole[:, 3:], rtol=0, atol=1e-14)
+
+    def test_residual_and_add(self):
+        plain = attnkit.attend(of(X))["x"]
+        assert np.array_equal(attnkit.attend(of(X), residual=True)["x"], plain + X)
+        assert np.array_equal(attnkit.attend(of(X), add=X * 2)["x"], plain + X * 2)
+
+    def test_scores_with_weights_of_their_own(self):
+        w = RNG.standard_normal((8, 8))
+        record = attnkit.attend(of(X), score="general", params={"w": w}, keep="scores")
+        assert np.allclose(record["scores"][:, 0], X @ w @ X.swapaxes(-1, -2))
+        wa, ua, va = RNG.standard_normal((8, 3)), RNG.standard_normal((8, 3)), RNG.standard_normal(3)
+        record = attnkit.attend(of(X), score="additive", params={"wa": wa, "ua": ua, "va": va}, keep="scores")
+        expected = np.tanh((X @ wa)[:, :, None] + (X @ ua)[:, None]) @ va
+        assert np.allclose(record["scores"][:, 0], expected)
+
+    def test_a_query_without_keys(self):
+        nothing = np.array([[True, True, True], [False, False, False], [True, True, True]])
+        with pytest.warns(AttnkitWarning, match=r"1 row of weights is zeros.*first \[0\]\[1\]"):
+            record = attnkit.attend(of(CAT), mask=nothing)
+        assert not record["x"][1].any()
+        with pytest.raises(DataError, match="may attend to nothing"):
+            attnkit.attend(of(CAT), mask=nothing, strict=True)
+
+    def test_masks_of_a_batch_align_by_the_names_of_their_axes(self):
+        open_ = np.zeros((2, 1, 5), bool)
+        open_[0, 0, :2], open_[1, 0, :4] = True, True
+        mask = Record({"x": Tensor(open_, ("batch", "query", "key"))})
+        record = attnkit.attend(of(X), heads=2, mask=mask, keep="weights")
+        assert not record["weights"][0, :, :, 2:].any() and record["weights"][1, :, :, :4].all()
+
+    def test_every_intermediate_of_a_padded_batch_is_read_back(self):
+        batch = attnkit.embed(("a b c", "d e"), dim=8)
+        record = read_back(
+            attnkit.attend(attnkit.posenc(batch, kind="alibi", heads=2), heads=2, bias=":bias", steps=True)
+        )
+        assert record.labels["query"] == [["a", "b", "c"], ["d", "e", "[pad]"]]
+        assert not record["weights"][1, :, :, 2].any()
+
+    def test_queries_from_elsewhere_bring_their_labels(self):
+        record = attnkit.attend(attnkit.embed("The cat sat", dim=8), query=attnkit.embed("x y", dim=8))
+        assert record.tensors["x"].axes == ("query", "model") and record.labels["query"] == ["x", "y"]
+        assert read_back(record).labels["token"] == ["The", "cat", "sat"]  # of ids
+
+    @pytest.mark.filterwarnings("ignore:2 rows")
+    def test_an_alignment_overrides_the_rule_of_lengths(self):
+        lengths = np.array([5, 3])
+        by_rule = attnkit.attend(of(X), causal=True, lengths=lengths, keep="weights")
+        assert (by_rule["weights"][1, 0] > 0).sum(axis=-1).tolist() == [0, 0, 1, 2, 3]  # ONNX: key <= query + 3 - 5
+        top = attnkit.attend(of(X), causal=True, align="top-left", lengths=lengths, keep="weights")
+        assert (top["weights"][1, 0] > 0).sum(axis=-1).tolist() == [1, 2, 3, 3, 3]
+
+    def test_a_float_mask_of_0_and_1_is_worth_a_warning(self):
+        with pytest.warns(AttnkitWarning, match="the mask is float, so its 0 and 1 are added"):
+            attnkit.attend(of(CAT), mask=np.tri(3))
+
+    @pytest.mark.parametrize(
+        ("given", "formula"),
+        [
+            ({}, "softmax(Q Kᵀ / √d_k) V"),
+            ({"scale": 2}, "softmax(Q Kᵀ · 2) V"),
+            ({"causal": True, "seed": 0}, "softmax(Q Kᵀ / √d_k, masked) V W_O"),
+            ({"softcap": 3, "bias": np.ones((5, 5))}, "softmax(3 tanh(Q Kᵀ / √d_k / 3) + bias) V"),
+            ({"score": "dot", "residual": True}, "softmax(Q Kᵀ) V + input"),
+            ({"steps": True, "params": {"wo": np.eye(8), "bo": np.ones(8)}}, "heads W_O + b_O"),
+        ],
     )
-    done = bash(f"seq 0 20 40 | xargs -P 2 -n 1 bash -c '{part}' part", folder)
-    assert (done.code, done.err) == (0, "")
-    done = bash("attnkit merge part40.npz part0.npz part20.npz -o merged.npz", folder)
-    assert (done.code, done.err) == (0, "")
-    q, k, v = (np.load(folder / f"{name}.npy") for name in "qkv")
-    whole = model.attention(q, k, v, causal=bool(causal))
-    merged = np.load(folder / "merged.npz")
-    np.testing.assert_allclose(merged["x"], whole["heads"], atol=1e-12)
-    np.testing.assert_allclose(merged["lse"], whole["lse"], atol=1e-12)
-    done = bash("attnkit history merged.npz", folder)
-    assert done.out.decode().splitlines()[-1] == "attnkit merge -f json part40.npz part0.npz part20.npz"
-    assert sum(line.endswith(".npz") and line.startswith("# ") for line in done.out.decode().splitlines()) == 3
+    def test_the_formula_says_what_was_computed(self, given, formula):
+        assert attnkit.attend(of(X), **given).tensors["x"].formula == formula
 
+    def test_only_steps_that_did_something_have_a_formula(self):
+        assert not attnkit.attend(of(X), steps=True).tensors["masked"].formula
+        biased = attnkit.attend(of(X), steps=True, bias=np.ones((5, 5)), softcap=2)
+        assert biased.tensors["masked"].formula == "capped + bias"
+        assert biased.tensors["capped"].formula == "2 tanh(scaled / 2)"
 
-def test_joined_parts_are_what_attend_gives(folder):
-    params = str(folder / "params.npz")
-    whole = attnkit.attend(text(), params=params, heads=HEADS)
-    parts = []
-    for start in (0, 20, 40):
-        keys = text().with_tensors({"x": X[start : start + 20]}, {"token": WORDS[start : start + 20]})
-        parts.append(attnkit.attend(text(), memory=keys["x"], params=params, heads=HEADS, partial=True))
-    assert parts[0].tensors["x"].axes == ("head", "query", "head_dim")
-    assert parts[0].tensors["lse"].axes == ("head", "query")
-    assert parts[0].tensors["wo"].axes == ("heads", "model")
-    twice = attnkit.merge([attnkit.merge(parts[:2]), parts[2]])
-    np.testing.assert_allclose(twice["x"], attnkit.merge(parts)["x"], atol=1e-12)
-    np.testing.assert_allclose(attnkit.merge([twice], join=True)["x"], whole["x"], atol=1e-12)
-    joined = attnkit.merge(parts, join=True)
-    np.testing.assert_allclose(joined["x"], whole["x"], atol=1e-12)
-    assert joined.tensors["x"].axes == whole.tensors["x"].axes and joined.labels["token"] == WORDS
-    assert not {"lse", "wo", "bo"} & set(joined)
+    def test_tensors_split_into_heads_already(self):
+        q, k = RNG.standard_normal((2, 4, 5, 8)), RNG.standard_normal((2, 2, 5, 8))
+        record = attnkit.attend(of(q), key=k)
+        assert np.array_equal(record["x"], model.attention(q, k, k)["heads"])
+        with pytest.raises(DataError, match="has 4 heads, --heads says 3"):
+            attnkit.attend(of(q), heads=3)
+        with pytest.raises(DataError, match="has 2 heads, --kv-heads says 4"):
+            attnkit.attend(of(q), key=k, kv_heads=4)
 
+    def test_half_precision_computes_in_float32(self):
+        for dtype in (np.float16, ml_dtypes.bfloat16):
+            half = X.astype(dtype)
+            single = attnkit.attend(of(half.astype(np.float32)))["x"]
+            record = attnkit.attend(of(half))
+            assert record["x"].dtype == dtype and np.array_equal(record["x"], single.astype(dtype))
 
-def test_parts_from_a_stream(folder):
-    line = "(attnkit attend --query q.npy --key k.npy --value v.npy --partial; cat) | attnkit merge --only lse"
-    done = bash(f"attnkit attend --query q.npy --key k.npy --value v.npy --partial | ({line})", folder)
-    q, k, v = (np.load(folder / f"{name}.npy") for name in "qkv")
-    assert done.code == 0
-    (folder / "twice.json").write_bytes(done.out)
-    lse = bash("attnkit show twice.json:lse -f npy > lse.npy", folder)
-    assert lse.code == 0
-    np.testing.assert_allclose(np.load(folder / "lse.npy"), model.attention(q, k, v)["lse"] + np.log(2), atol=1e-12)
-
-
-def test_what_no_key_of_any_part_is_open_to(folder):
-    blind = "attnkit attend --query q.npy --key k.npy --value v.npy --causal --offset -60 --partial -o blind.npz"
-    assert bash(blind, folder).err == ""  # a part may well be closed to a query
-    done = bash("attnkit merge blind.npz blind.npz --join -f json -o out.json", folder)
-    assert done.code == 0
-    assert "480 rows of weights are zeros: queries may attend to nothing (first [0][0][0])" in done.err
-
-
-@pytest.mark.parametrize(
-    "line, problem",
-    [
-        ("merge q.npy", "q.npy: no lse; attend --partial makes x and lse"),
-        ("merge part.npz other.npz", "other.npz: x (2, 4, 30, 8), but (2, 4, 60, 8) in part 1"),
-        (
-            "merge wrong.npz --join",
-            "wo (5,5) for heads (2,60,32): first dimension 5 != 32",
-        ),
-        ("merge none.npz", "none.npz: No such file or directory"),
-    ],
-)
-def test_what_does_not_merge(folder, line, problem):
-    np.savez(folder / "part.npz", x=np.zeros((2, 4, 60, 8)), lse=np.zeros((2, 4, 60)))
-    np.savez(folder / "other.npz", x=np.zeros((2, 4, 30, 8)), lse=np.zeros((2, 4, 30)))
-    np.savez(folder / "wrong.npz", x=np.zeros((2, 4, 60, 8)), lse=np.zeros((2, 4, 60)), wo=np.zeros((5, 5)))
-    done = bash(f"attnkit {line}", folder)
-    assert (done.out, done.code) == (b"", 4 if "none" in line else 3)
-    assert done.err.startswith("attnkit merge: ") and done.err.count("\n") == 1
-    assert problem in done.err
-
-
-@pytest.mark.parametrize("how", ["stats", "topk:2", "full"])
-def test_no_queries(folder, how):
-    np.save(folder / "none.npy", np.zeros((0, 4), np.float32))
-    assert bash(f"attnkit attend none.npy --weights {how} -f json", folder).code == 0
-    done = bash("attnkit attend none.npy --weights rows:-1", folder)
-    assert (done.code, done.err) == (2, "attnkit attend: weights rows: query -1 of 0 (there is none)\n")
-
-
-def test_what_is_said_of_weights_of_narrow_floats_does_not_overflow():
-    x = np.ones((70000, 1), np.float16)
-    found = attnkit.attend(x, memory=np.ones((1, 1), np.float16), weights="stats")
-    assert found["x"].dtype == np.float16
-    assert found["weights.received"].tolist() == [[70000.0]]
-    assert found["weights.span"][0, -1] == 69999
-
-
-def test_a_text_longer_than_a_file_name(folder):
-    assert bash(f"attnkit embed '{'word ' * 200}' --dim 4 -f json", folder).code == 0
-
-
-def test_parts_of_other_queries_do_not_merge():
-    one, other = (attnkit.attend(attnkit.embed(words, dim=4), partial=True) for words in ("a b c", "x y z"))
-    with pytest.raises(DataError, match="part 2: queries x, y, z, but a, b, c in part 1"):
-        attnkit.merge([one, other])
-
-
-def test_what_was_said_of_other_weights_goes():
-    first = attnkit.attend(text(), heads=2, weights="stats")
-    assert {name for name in attnkit.attend(first, weights="topk:2") if "." in name} == {"weights.top", "weights.keys"}
-
-
-def test_what_an_additive_score_needs_is_missed_in_its_file(folder):
-    x = folder / "narrow.npy"
-    np.save(x, np.ones((3, 4)))
-    one = np.ones((4, 2))
-    np.savez(folder / "without.npz", wa=one, ua=one)
-    found = bash("attnkit attend narrow.npy --score additive --params without.npz", folder)
-    assert found.code == 3 and "without.npz: no va, which --score additive needs" in found.err
-    np.savez(folder / "every.npz", wa=one, ua=one, va=np.ones(2), w=np.eye(4), wq=2 * np.eye(4), w1=one)
-    for score in ("additive", "general", "dot"):  # what the others need is passed over
-        found = bash(f"attnkit attend narrow.npy --score {score} --params every.npz -f json", folder)
-        assert found.code == 0, found.err
-
-
-def test_the_weights_alone_do_not_hold_the_steps_to_them(folder):
-    code = """
-import resource, sys, numpy as np
-from attnkit.model import attention
-unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-q = np.random.default_rng(0).standard_normal((1, 4096, 4), dtype=np.float32)
-before = peak()
-attention(q, q, q, softcap=5.0, keep=("weights",))
-print(peak() - before)
-"""
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert float(out) < 220  # the matrix is 64 MB; with every step there were six
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("flag", ["--value", "--key", "--query", "--memory", "--bias", "--mask", "--add"])
-def test_a_result_that_is_no_number_comes_from_the_file_that_holds_it(folder, flag):
-    (folder / "fine.json").write_text("[[1, 2], [3, 4]]")
-    (folder / "bad.json").write_text('[["NaN", 2], [3, 4]]')
-    (folder / "mask.json").write_text('[[0, "-Infinity"], [0, 0]]')  # which blames nobody
-    more = "--mask mask.json" if flag != "--mask" else ""
-    found = bash(f"attnkit attend fine.json {more} {flag} bad.json -f json", folder)
-    assert found.code == 0 and f"the result is nan at [0][0]: {flag} is nan at [0][0]\n" in found.err
+    @pytest.mark.parametrize(
+        ("given", "kind", "message"),
+        [
+            ({"heads": 3}, DataError, "d_model 8 is not divisible by heads 3"),
+            ({"heads": 4, "kv_heads": 3}, UsageError, "heads 4, kv_heads 3"),
+            ({"params": {"wx": X[0]}}, DataError, "'wx' is not one of"),
+            ({"params": {"wq": np.eye(6)}}, DataError, r"wq \(6,6\) for x \(2,5,8\)"),
+            ({"score": "additive"}, UsageError, "needs wa, ua, va"),
+            ({"lengths": np.array([9, 1])}, DataError, "length 9"),
+            ({"mask": np.ones((4, 5), int) * 2}, DataError, "mask value 2"),
+            ({"memory": np.ones((2, 3, 6))}, DataError, "last dimension 8 != 6"),
+        ],
+    )
+    def test_errors_name_both_sides(self, given, kind, message):
+        with pytest.raises(kind, match=message):
+            attnkit.attend(of(X), **given)

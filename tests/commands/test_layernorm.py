@@ -1,0 +1,51 @@
+"""The tool layernorm: what it adds to the arithmetic that it calls, record in, record out."""
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import model
+from attnkit.errors import AttnkitWarning, DataError
+from attnkit.formats import Record
+
+RNG = np.random.default_rng(2017)
+X = RNG.standard_normal((2, 5, 8))
+CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
+
+
+def of(x, **more):
+    return Record({"x": np.asarray(x)} | {name: np.asarray(value) for name, value in more.items()})
+
+
+class TestLayernorm:
+    def test_statistics_are_kept(self):
+        record = attnkit.layernorm(of([[2.0, 4, 6, 8]]), keep="mean,inverse_std")
+        assert record["mean"].tolist() == [[5]]
+        assert record["inverse_std"][0, 0] == pytest.approx((5 + 1e-5) ** -0.5, rel=1e-15)
+        assert np.round(record["x"], 4).tolist() == [[-1.3416, -0.4472, 0.4472, 1.3416]]
+
+    def test_kinds(self):
+        gamma, beta = RNG.standard_normal(8), RNG.standard_normal(8)
+        assert np.array_equal(attnkit.layernorm(of(X), kind="rms", gamma=gamma)["x"], model.rms_norm(X, gamma).y)
+        table = np.array([[1200, 2, 45], [1500, 3, 70]])
+        assert np.round(attnkit.layernorm(of(table), kind="batch")["x"], 3).tolist() == [[-1, -1, -1], [1, 1, 1]]
+        running = attnkit.layernorm(of(X), kind="batch", mean=beta, variance=gamma**2, eps=1e-5)["x"]
+        assert np.allclose(running, (X - beta) / np.sqrt(gamma**2 + 1e-5))
+
+    def test_the_pre_norm_residual_travels(self):
+        record = attnkit.layernorm(of(X), keep="residual")
+        out = attnkit.attend(record, add=":residual")["x"]
+        assert np.array_equal(out, attnkit.attend(of(model.layer_norm(X).y))["x"] + X)
+
+    def test_nan_touches_its_row_alone_and_is_told(self):
+        x = CAT.copy()
+        x[1, 2] = np.nan
+        with pytest.warns(AttnkitWarning, match=r"x is nan at \[1\]\[2\]"):
+            y = attnkit.layernorm(of(x))["x"]
+        assert np.isnan(y[1]).all() and np.isfinite(y[[0, 2]]).all()
+        with pytest.raises(DataError, match=r"x is nan at \[1\]\[2\]"):
+            attnkit.layernorm(of(x), check_finite=True)
+
+    def test_overflow_is_told(self):
+        with pytest.warns(AttnkitWarning, match=r"inf at \[0\]\[0\]: outside the range of float16"):
+            attnkit.layernorm(of(np.array([[1, -1]], np.float16)), gamma=np.full(2, 1e6))

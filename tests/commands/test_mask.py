@@ -1,0 +1,113 @@
+"""The tool mask: what it adds to the arithmetic that it calls, record in, record out."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit.errors import AttnkitWarning, UsageError
+from attnkit.formats import Record
+
+RNG = np.random.default_rng(2017)
+X = RNG.standard_normal((2, 5, 8))
+CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
+
+
+def of(x, **more):
+    return Record({"x": np.asarray(x)} | {name: np.asarray(value) for name, value in more.items()})
+
+
+class TestMask:
+    def test_rules_combine_by_intersection_or_union(self):
+        both = attnkit.mask(size="4", causal=True, window="1,1")["x"]
+        either = attnkit.mask(size="4", causal=True, window="1,1", any_=True)["x"]
+        causal, window = (attnkit.mask(size="4", **rule)["x"] for rule in ({"causal": True}, {"window": "1,1"}))
+        assert np.array_equal(both, causal & window) and np.array_equal(either, causal | window)
+        assert np.array_equal(attnkit.mask(size="4", causal=True, invert=True)["x"], ~causal)
+
+    def test_a_mask_that_is_there_takes_part(self):
+        record = attnkit.mask(attnkit.embed(("a b c", "a"), dim=2), causal=True)
+        assert record["mask"].astype(int).tolist() == [[[1, 0, 0], [1, 1, 0], [1, 1, 1]], [[1, 0, 0]] * 3]
+        assert record.tensors["mask"].axes == ("batch", "query", "key")
+
+    def test_padding_by_ids_lengths_and_labels(self):
+        assert attnkit.mask(of([4, 5, 0]), padding=True, pad_id=0)["mask"].tolist() == [[True, True, False]] * 3
+        assert attnkit.mask(of(X, lengths=[2, 5]), padding=True)["mask"][:, 0].sum(axis=-1).tolist() == [2, 5]
+        with pytest.raises(UsageError, match="--pad-id N"):
+            attnkit.mask(of(X, ids=np.ones((2, 5), int)), padding=True)
+
+    def test_prefix_chunks_segments_and_your_own(self):
+        assert attnkit.mask(size="3", prefix=2)["x"].astype(int).tolist() == [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+        assert attnkit.mask(size="4", chunk=2)["x"].astype(int).tolist() == [[1, 1, 0, 0]] * 2 + [[0, 0, 1, 1]] * 2
+        segments = attnkit.mask(of(CAT), segments=np.array([0, 0, 1]))["mask"]
+        assert segments.astype(int).tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+        own = np.array([[1, 0], [1, 1]])
+        assert np.array_equal(attnkit.mask(size="2", with_=own)["x"], own == 1)
+        assert np.array_equal(attnkit.mask(size="2", with_=own, polarity="ignore")["x"], own == 0)
+
+    def test_forms(self):
+        assert attnkit.mask(size="2", causal=True, as_="01")["x"].tolist() == [[1, 0], [1, 1]]
+        assert attnkit.mask(size="2", causal=True, as_="additive")["x"].tolist() == [[0, -np.inf], [0, 0]]
+        lowest = attnkit.mask(size="2", causal=True, as_="additive", fill="lowest", dtype="float32")["x"]
+        assert lowest[0, 1] == np.finfo(np.float32).min
+        assert attnkit.mask(of(X), lengths=np.array([2, 5]), as_="lengths")["lengths"].tolist() == [2, 5]
+
+    def test_explain_names_the_rule(self):
+        said = attnkit.mask(size="4", causal=True, window="1,0", explain="3,1")
+        assert said.splitlines()[:3] == [
+            "query 3 may not attend to key 1",
+            "  causal allows it: key ≤ query",
+            "  window blocks it: query − 1 ≤ key ≤ query",
+        ]
+        with pytest.raises(UsageError, match="outside the mask"):
+            attnkit.mask(size="4", causal=True, explain="4,0")
+
+    RULES = (
+        {"causal": True},
+        {"window": "1,0"},
+        {"prefix": 2},
+        {"chunk": 2},
+        {"padding": True, "pad_id": 7},
+        {"lengths": np.array([3, 5])},
+        {"segments": np.array([0, 0, 1, 1, 1])},
+        {"with_": np.tri(5, 5, 2, dtype=bool)},
+    )
+
+    @pytest.mark.filterwarnings("ignore:--causal closes")
+    @pytest.mark.parametrize("union", [False, True])
+    @pytest.mark.parametrize("carried", [False, True])
+    @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(RULES, 2)))
+    def test_every_pair_of_rules_is_their_intersection_or_union_and_explained(self, one, other, carried, union):
+        record = of(X, ids=[[1, 2, 7, 7, 7], [1, 2, 3, 4, 5]])
+        singles = {(set(rule) - {"pad_id"}).pop(): attnkit.mask(record, **rule)["mask"] for rule in (one, other)}
+        if carried:
+            singles["record"] = np.random.default_rng(3).random((2, 5, 5)) < 0.5
+            record = record.with_tensors({"mask": singles["record"]})
+        joined = functools.reduce(np.logical_or if union else np.logical_and, singles.values())
+        both = attnkit.mask(record, **one, **other, any_=union)["mask"]
+        assert np.array_equal(np.broadcast_to(both, (2, 5, 5)), np.broadcast_to(joined, (2, 5, 5)))
+        for cell in [(0, 0, 1), (1, 3, 3), (1, 4, 0)]:
+            index = cell[-both.ndim :]
+            said = attnkit.mask(record, **one, **other, any_=union, explain=index).splitlines()
+            expected = "may" if both[index] else "may not"
+            assert f" {expected} attend to key " in said[0]
+            verdicts = {line.split()[0].rstrip("_"): line.split()[1] == "allows" for line in said[1:-1]}
+            singly = {name.rstrip("_"): np.broadcast_to(cells, both.shape)[index] for name, cells in singles.items()}
+            assert verdicts == singly
+
+    def test_a_prefix_beside_causal_is_closed_and_told(self):
+        with pytest.warns(AttnkitWarning, match="--causal closes the keys that --prefix 2 opens"):
+            both = attnkit.mask(size="3", causal=True, prefix=2)["x"]
+        assert np.array_equal(both, np.tri(3, dtype=bool))
+
+    def test_a_form_that_the_mask_does_not_have(self):
+        with pytest.raises(UsageError, match=r"--as lengths: mask is not a padding mask: \[1\]\[1\]"):
+            attnkit.mask(size="3", causal=True, as_="lengths")
+
+    def test_a_mask_over_the_memory(self):
+        record = attnkit.mask(of(X, memory=np.ones((2, 3, 8))), cross=True, lengths=np.array([1, 3]))
+        assert record["memory_mask"].shape == (2, 5, 3)
+        out = attnkit.attend(record, memory=":memory", mask=":memory_mask", keep="weights")
+        assert np.array_equal(out["weights"][0, 0], [[1, 0, 0]] * 5)

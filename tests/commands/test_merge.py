@@ -1,0 +1,120 @@
+"""The tool merge, in the shell and in Python."""
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import model
+from attnkit.errors import DataError
+from attnkit.record import Record, Tensor
+from tests import process
+
+RNG = np.random.default_rng(5)
+HEADS, TOKENS, WIDTH = 4, 60, 32
+X = RNG.standard_normal((TOKENS, WIDTH))
+WORDS = [f"w{i}" for i in range(TOKENS)]
+PARAMS = {f"w{letter}": RNG.standard_normal((WIDTH, WIDTH)) / 6 for letter in "qkvo"} | {"bo": RNG.random(WIDTH)}
+
+
+def text() -> Record:
+    return Record({"x": Tensor(X, ("token", "model"))}, {"token": WORDS})
+
+
+def bash(line: str, cwd) -> process.Run:
+    return process.bash(line, cwd=cwd)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    np.savez(tmp_path / "params.npz", **PARAMS)
+    for name in "qkv":
+        np.save(tmp_path / f"{name}.npy", RNG.standard_normal((2, HEADS, TOKENS, 8)))
+    (tmp_path / "text").write_text(" ".join(WORDS))
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", ["", "--causal"])
+def test_parts_of_the_keys_in_processes_of_their_own(folder, causal):
+    part = (
+        f"attnkit attend --query q.npy --key <(attnkit show k.npy --slice :,:,$1:$(($1+20)) -f npy)"
+        f" --value <(attnkit show v.npy --slice :,:,$1:$(($1+20)) -f npy) {causal} --offset -$1 --partial -o part$1.npz"
+    )
+    done = bash(f"seq 0 20 40 | xargs -P 2 -n 1 bash -c '{part}' part", folder)
+    assert (done.code, done.err) == (0, "")
+    done = bash("attnkit merge part40.npz part0.npz part20.npz -o merged.npz", folder)
+    assert (done.code, done.err) == (0, "")
+    q, k, v = (np.load(folder / f"{name}.npy") for name in "qkv")
+    whole = model.attention(q, k, v, causal=bool(causal))
+    merged = np.load(folder / "merged.npz")
+    np.testing.assert_allclose(merged["x"], whole["heads"], atol=1e-12)
+    np.testing.assert_allclose(merged["lse"], whole["lse"], atol=1e-12)
+    done = bash("attnkit history merged.npz", folder)
+    assert done.out.decode().splitlines()[-1] == "attnkit merge -f json part40.npz part0.npz part20.npz"
+    assert sum(line.endswith(".npz") and line.startswith("# ") for line in done.out.decode().splitlines()) == 3
+
+
+def test_joined_parts_are_what_attend_gives(folder):
+    params = str(folder / "params.npz")
+    whole = attnkit.attend(text(), params=params, heads=HEADS)
+    parts = []
+    for start in (0, 20, 40):
+        keys = text().with_tensors({"x": X[start : start + 20]}, {"token": WORDS[start : start + 20]})
+        parts.append(attnkit.attend(text(), memory=keys["x"], params=params, heads=HEADS, partial=True))
+    assert parts[0].tensors["x"].axes == ("head", "query", "head_dim")
+    assert parts[0].tensors["lse"].axes == ("head", "query")
+    assert parts[0].tensors["wo"].axes == ("heads", "model")
+    twice = attnkit.merge([attnkit.merge(parts[:2]), parts[2]])
+    np.testing.assert_allclose(twice["x"], attnkit.merge(parts)["x"], atol=1e-12)
+    np.testing.assert_allclose(attnkit.merge([twice], join=True)["x"], whole["x"], atol=1e-12)
+    joined = attnkit.merge(parts, join=True)
+    np.testing.assert_allclose(joined["x"], whole["x"], atol=1e-12)
+    assert joined.tensors["x"].axes == whole.tensors["x"].axes and joined.labels["token"] == WORDS
+    assert not {"lse", "wo", "bo"} & set(joined)
+
+
+def test_parts_from_a_stream(folder):
+    line = "(attnkit attend --query q.npy --key k.npy --value v.npy --partial; cat) | attnkit merge --only lse"
+    done = bash(f"attnkit attend --query q.npy --key k.npy --value v.npy --partial | ({line})", folder)
+    q, k, v = (np.load(folder / f"{name}.npy") for name in "qkv")
+    assert done.code == 0
+    (folder / "twice.json").write_bytes(done.out)
+    lse = bash("attnkit show twice.json:lse -f npy > lse.npy", folder)
+    assert lse.code == 0
+    np.testing.assert_allclose(np.load(folder / "lse.npy"), model.attention(q, k, v)["lse"] + np.log(2), atol=1e-12)
+
+
+def test_what_no_key_of_any_part_is_open_to(folder):
+    blind = "attnkit attend --query q.npy --key k.npy --value v.npy --causal --offset -60 --partial -o blind.npz"
+    assert bash(blind, folder).err == ""  # a part may well be closed to a query
+    done = bash("attnkit merge blind.npz blind.npz --join -f json -o out.json", folder)
+    assert done.code == 0
+    assert "480 rows of weights are zeros: queries may attend to nothing (first [0][0][0])" in done.err
+
+
+@pytest.mark.parametrize(
+    "line, problem",
+    [
+        ("merge q.npy", "q.npy: no lse; attend --partial makes x and lse"),
+        ("merge part.npz other.npz", "other.npz: x (2, 4, 30, 8), but (2, 4, 60, 8) in part 1"),
+        (
+            "merge wrong.npz --join",
+            "wo (5,5) for heads (2,60,32): first dimension 5 != 32",
+        ),
+        ("merge none.npz", "none.npz: No such file or directory"),
+    ],
+)
+def test_what_does_not_merge(folder, line, problem):
+    np.savez(folder / "part.npz", x=np.zeros((2, 4, 60, 8)), lse=np.zeros((2, 4, 60)))
+    np.savez(folder / "other.npz", x=np.zeros((2, 4, 30, 8)), lse=np.zeros((2, 4, 30)))
+    np.savez(folder / "wrong.npz", x=np.zeros((2, 4, 60, 8)), lse=np.zeros((2, 4, 60)), wo=np.zeros((5, 5)))
+    done = bash(f"attnkit {line}", folder)
+    assert (done.out, done.code) == (b"", 4 if "none" in line else 3)
+    assert done.err.startswith("attnkit merge: ") and done.err.count("\n") == 1
+    assert problem in done.err
+
+
+def test_parts_of_other_queries_do_not_merge():
+    one, other = (attnkit.attend(attnkit.embed(words, dim=4), partial=True) for words in ("a b c", "x y z"))
+    with pytest.raises(DataError, match="part 2: queries x, y, z, but a, b, c in part 1"):
+        attnkit.merge([one, other])
