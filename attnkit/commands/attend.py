@@ -28,7 +28,8 @@ REQUIRES = [
     ("layer", "model"),
     ("past_key", "past_value"),
     ("past_value", "past_key"),
-    *((flag, "causal|window|model") for flag in ("align", "offset")),
+    ("align", "causal|window|model"),
+    ("offset", "causal|window|partial|model"),
 ]
 ALWAYS = ("q", "k", "v", "present_key", "present_value")  # what costs nothing to hand back
 

@@ -8,6 +8,7 @@ import pytest
 
 import attnkit
 from attnkit import commands
+from attnkit.cli.tool import call_tool
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.formats import Record
 
@@ -59,12 +60,12 @@ def given(tool, item, parameters):
 @pytest.mark.slow
 @pytest.mark.parametrize(("tool", "item", "parameters"), CALLS)
 def test_a_number_for_an_array(tool, item, parameters):
-    call = getattr(attnkit, tool, None) or commands.find_tool(tool).call
+    chosen = commands.find_tool(tool)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for one, more in given(tool, item, parameters):
             try:
-                call(one, **more)
+                call_tool(chosen, one, more)
             except AttnkitError as error:
                 assert error.exit_code in (2, 3, 4) and "\n" not in str(error), (one, more)
 
@@ -93,7 +94,7 @@ def test_what_stands_for_an_array():
         attnkit.embed(None, ids=IDS, model=MODELS / "gpt2").history == attnkit.embed(None, ids=IDS, model=GPT2).history
     )
     with pytest.raises(UsageError, match="takes a Pair of records, not Record"):
-        commands.find_tool("diff").call(X)
+        call_tool(commands.find_tool("diff"), X, {})
 
 
 @pytest.mark.parametrize("tool", ["embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "encode", "decode"])

@@ -91,7 +91,7 @@ def test_every_term_of_a_table_names_flags_and_values_that_exist(name, term):
         (
             ["attend", "--offset", "2"],
             lambda: attnkit.attend(X, offset=2),
-            "--offset: needs --causal, --window L,R or --model DIR",
+            "--offset: needs --causal, --window L,R, --partial or --model DIR",
         ),
         (
             ["mask", "--lengths", "l", "--align", "bottom-right"],
