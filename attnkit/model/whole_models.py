@@ -33,6 +33,14 @@ from attnkit.model.transformer import (
     token_positions,
     l2_normalize,
 )
+from attnkit.model.loss import (
+    LossOptions,
+    cross_entropy,
+    cross_entropy_backward,
+    loss_and_gradient,
+    negative_log_likelihood,
+    target_probabilities,
+)
 from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable
 from attnkit.model.beams import LENGTH_PENALTIES, BeamsInfo, beam_search
 from attnkit.model.generation import (
