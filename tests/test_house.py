@@ -28,6 +28,7 @@ FLOORS = (
     ("model", "formats", "tokenizers", "display"),
     ("checkpoints",),
     ("inference",),
+    ("training",),
     ("cli",),
     ("commands",),
 )

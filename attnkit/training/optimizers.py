@@ -1,0 +1,228 @@
+"""Optimizers by the names and defaults of torch.optim: adamw, adam, and sgd with momentum; in place, in blocks."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model import Array
+from attnkit.model.checks import as_text
+from attnkit.model.kernels.threads import run_parallel, split_range
+from attnkit.training.parameter_buffer import ParameterBuffer
+from attnkit.training.parameter_groups import ParameterGroup
+
+BLOCK = 1 << 14  # elements that are updated at a time: with gradient and state they stay in a core's cache
+
+
+class OptimizerOptions(NamedTuple):
+    """The options of an optimizer; `optimizer_options` has the defaults of each."""
+
+    name: str = "adamw"
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    dampening: float = 0.0
+
+
+class Update(NamedTuple):
+    """The numbers of one update of some parameters: their learning rate, their weight decay, and their step from 1."""
+
+    rate: float
+    weight_decay: float
+    step: int
+
+
+State = Mapping[str, Array]
+Rule = Callable[[Array, Array, State, OptimizerOptions, Update], None]
+
+
+def adam(parameter: Array, gradient: Array, state: State, options: OptimizerOptions, update: Update) -> None:
+    """Update parameters in place: m/(sqrt(v) + eps), of means m of gradients and v of their squares, bias-corrected.
+
+    Weight decay is added to the gradient. In step 0 nothing is corrected, as in ONNX.
+    Source: Kingma and Ba 2015, algorithm 1; torch.optim.Adam.
+
+    >>> x, state = np.array([1.0]), {"exp_avg": np.zeros(1), "exp_avg_sq": np.zeros(1)}
+    >>> adam(x, np.array([5.0]), state, OptimizerOptions(), Update(0.1, 0.0, 1))
+    >>> x.round(4).tolist(), state["exp_avg"].round(4).tolist(), state["exp_avg_sq"].round(4).tolist()
+    ([0.9], [0.5], [0.025])
+    """
+    if update.weight_decay:
+        gradient = gradient + update.weight_decay * parameter
+    mean, square = state["exp_avg"], state["exp_avg_sq"]
+    (beta1, beta2), scratch = options.betas, np.empty_like(parameter)
+    np.multiply(gradient, 1 - beta1, out=scratch)
+    mean *= beta1
+    mean += scratch
+    np.multiply(gradient, gradient, out=scratch)
+    scratch *= 1 - beta2
+    square *= beta2
+    square += scratch
+    root = _bias_correction(beta2, update.step) ** 0.5
+    np.sqrt(square, out=scratch)
+    scratch += options.eps * root
+    np.divide(mean, scratch, out=scratch)
+    scratch *= update.rate * root / _bias_correction(beta1, update.step)
+    parameter -= scratch
+
+
+def adamw(parameter: Array, gradient: Array, state: State, options: OptimizerOptions, update: Update) -> None:
+    """Update parameters in place as `adam`, with weight decay by itself: rate times decay times the parameter.
+
+    Source: Loshchilov and Hutter 2019, algorithm 2; torch.optim.AdamW.
+
+    >>> x, state = np.array([1.0]), {"exp_avg": np.zeros(1), "exp_avg_sq": np.zeros(1)}
+    >>> adamw(x, np.array([5.0]), state, OptimizerOptions(), Update(0.1, 0.5, 1))
+    >>> x.round(4).tolist()
+    [0.85]
+    """
+    if update.weight_decay:
+        parameter *= 1 - update.rate * update.weight_decay
+    adam(parameter, gradient, state, options, update._replace(weight_decay=0.0))
+
+
+def sgd(parameter: Array, gradient: Array, state: State, options: OptimizerOptions, update: Update) -> None:
+    """Update parameters in place by gradient descent, with momentum v = momentum v + (1 - dampening) gradient.
+
+    The first step is not dampened. Weight decay is added to the gradient. Source: torch.optim.SGD.
+
+    >>> x, state = np.array([1.0]), {"momentum_buffer": np.array([1.0])}
+    >>> sgd(x, np.array([2.0]), state, OptimizerOptions(momentum=0.5), Update(0.1, 0.0, 2))
+    >>> x.round(4).tolist(), state["momentum_buffer"].tolist()
+    ([0.75], [2.5])
+    """
+    if update.weight_decay:
+        gradient = gradient + update.weight_decay * parameter
+    if options.momentum:
+        velocity = state["momentum_buffer"]
+        velocity *= options.momentum
+        velocity += gradient * (1 - options.dampening) if update.step > 1 else gradient
+        gradient = velocity
+    parameter -= update.rate * gradient
+
+
+RULES: dict[str, Rule] = {"adamw": adamw, "adam": adam, "sgd": sgd}
+DEFAULTS = {
+    "adamw": OptimizerOptions("adamw", weight_decay=1e-2),
+    "adam": OptimizerOptions("adam"),
+    "sgd": OptimizerOptions("sgd"),
+}
+
+
+def optimizer_options(name: str, **changes: Any) -> OptimizerOptions:
+    """Return the options of an optimizer: the defaults of torch.optim but for some changes.
+
+    UsageError for an unknown name, and for a number out of range.
+
+    >>> optimizer_options("adamw", lr=3e-4).weight_decay
+    0.01
+    """
+    if name not in DEFAULTS:
+        raise UsageError(f"optimizer {name!r} (expected one of {', '.join(DEFAULTS)})")
+    options = DEFAULTS[name]._replace(**changes)
+    for key in ("lr", "eps", "weight_decay", "momentum"):
+        if not 0 <= getattr(options, key) < np.inf:
+            raise UsageError(f"{key} {getattr(options, key):g} (expected 0 or more)")
+    for beta in options.betas:
+        if not 0 <= beta < 1:
+            raise UsageError(f"beta {beta:g} (expected 0 or more, below 1)")
+    return options
+
+
+class Optimizer:
+    """Parameters that are updated in place, and the state of the optimizer.
+
+    groups  name -> the group of a parameter [that with the options' learning rate and weight decay]
+
+    A parameter that is not trained in a step keeps its value, its state and its number of steps, as one without
+    a gradient does in PyTorch. The result depends on neither blocks nor threads.
+
+    >>> parameters = ParameterBuffer.of({"w": np.ones((1, 2))})
+    >>> optimizer = Optimizer(parameters, optimizer_options("sgd", lr=0.5))
+    >>> optimizer.step(ParameterBuffer.of({"w": np.array([[1.0, 2.0]])}))
+    >>> parameters["w"].tolist()
+    [[0.5, 0.0]]
+    """
+
+    def __init__(
+        self,
+        parameters: ParameterBuffer,
+        options: OptimizerOptions,
+        groups: Mapping[str, ParameterGroup] | None = None,
+    ) -> None:
+        self.parameters = parameters
+        self.options = options
+        self._groups = dict(groups or {})
+        self._steps = dict.fromkeys(parameters, 0)
+        names = ("momentum_buffer",) * bool(options.momentum)
+        self._state = {
+            name: parameters.zeros() for name in (names if options.name == "sgd" else ("exp_avg", "exp_avg_sq"))
+        }
+
+    def step(self, gradients: ParameterBuffer, factor: float = 1.0, trainable: Collection[str] | None = None) -> None:
+        """Update the trainable parameters [all] by their gradients; `factor` is that of the schedule."""
+        names = [name for name in self.parameters if trainable is None or name in trainable]
+        for name in names:
+            self._steps[name] += 1
+        tasks = [
+            (block, update)
+            for start, stop, update in self._merge([(name, self._update(name, factor)) for name in names])
+            for block in split_range(start, stop, BLOCK)
+        ]
+        rule, options = RULES[self.options.name], self.options
+        parameters, slopes = self.parameters.flat, gradients.flat
+        states = {name: buffer.flat for name, buffer in self._state.items()}
+
+        def work(tasks: Iterator[tuple[slice, Update]]) -> None:
+            for block, update in tasks:
+                state = {name: flat[block] for name, flat in states.items()}
+                rule(parameters[block], slopes[block], state, options, update)
+
+        run_parallel(work, tasks)
+
+    def state(self) -> dict[str, Array]:
+        """Return the state as named tensors, to be written to a file: views, and the steps of each parameter."""
+        views = {f"{state}.{name}": view for state, buffer in self._state.items() for name, view in buffer.items()}
+        return {**views, "step": np.array(list(self._steps.values()), np.int64)}
+
+    def load_state(self, tensors: Mapping[str, Array]) -> None:
+        """Replace the state by one that `state` returned; DataError where it is that of other parameters.
+
+        The steps that follow give the bits that they would have given then.
+        """
+        expected = self.state()
+        for name, view in expected.items():
+            if name not in tensors:
+                raise DataError(f"no tensor {name!r} in the state of {self.options.name}")
+            if tensors[name].shape != view.shape or tensors[name].dtype != view.dtype:
+                stored = f"{tensors[name].dtype} {as_text(tensors[name].shape)}"
+                raise DataError(f"tensor {name!r}: {stored} (expected {view.dtype} {as_text(view.shape)})")
+        for name, view in expected.items():
+            view[...] = tensors[name]
+        self._steps = {name: int(step) for name, step in zip(self._steps, expected["step"], strict=True)}
+
+    def _update(self, name: str, factor: float) -> Update:
+        group = self._groups.get(name, ParameterGroup())
+        decay = self.options.weight_decay if group.has_weight_decay else 0.0
+        return Update(self.options.lr * factor * group.rate, decay, self._steps[name])
+
+    def _merge(self, updates: list[tuple[str, Update]]) -> list[tuple[int, int, Update]]:
+        """Return start, stop and update of as few ranges of the buffer as have one update each."""
+        merged: list[tuple[int, int, Update]] = []
+        order = {name: index for index, name in enumerate(self.parameters)}
+        last = -2
+        for name, update in updates:
+            place = self.parameters.ranges[name]
+            if merged and merged[-1][2] == update and order[name] == last + 1:
+                merged[-1] = (merged[-1][0], place.stop, update)
+            else:
+                merged.append((place.start, place.stop, update))
+            last = order[name]
+        return merged
+
+
+def _bias_correction(beta: float, step: int) -> float:
+    return 1 - beta**step if step else 1.0
