@@ -6,6 +6,7 @@ parameters.py       `Parameters`: layer -> {parameter: array}, each layer conver
 unused_tensors.py   stored tensors and layers that the model does not use
 mapping.py          `TensorSpec`: where a parameter is stored, and in which form
 config_reader.py    `ConfigReader`: config.json with every value checked
+publishing.py       the inverse: the tensors that a configuration requires, a model of tensors in memory
 weights.py          the tensors of a folder, in one safetensors file or in shards
 bert.py gpt2.py …   one file for each `model_type`: its choices, and its tensors by layer
 marian_native.py    model.npz, the file that Marian itself writes

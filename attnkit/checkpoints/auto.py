@@ -52,7 +52,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
     if exists(generation):
         reader, files = _override_tokens(reader, generation), [path, generation]
     weights = open_weights(folder)
-    config, params = _read_model(family, reader, weights)
+    config, params = read_model(family, reader, weights)
     return Checkpoint(folder, config, raw, params, [*files, *weights.files])
 
 
@@ -84,11 +84,11 @@ def _open_marian(folder: str) -> Checkpoint:
     if not exists(path):
         raise FileError(f"no {CONFIG} in this folder, nor a {MARIAN_FILE} of Marian", folder)
     weights, reader = open_marian(path)
-    config, params = _read_model(_import_module("marian_native"), reader, weights)
+    config, params = read_model(_import_module("marian_native"), reader, weights)
     return Checkpoint(folder, config, reader.values, params, [path])
 
 
-def _read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[Config, Parameters]:
+def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[Config, Parameters]:
     """Return the configuration and the parameters of a model, as its family reads them."""
     weights.prefixes = family.PREFIXES
     _check_layer_counts(reader, len(weights.entries))

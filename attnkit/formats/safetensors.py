@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,8 +80,8 @@ def map_tensors(path: str) -> Mapped:
         return Mapped(path, {name: (entry.dtype, entry.shape) for name, entry in entries.items()}, tensor)
 
 
-def encode(record: Record) -> list[Buffer]:
-    """Return a record as safetensors, its tensors in order and not copied.
+def encode(record: Record, metadata: Mapping[str, str] | None = None) -> list[Buffer]:
+    """Return a record as safetensors, its tensors in order and not copied; `metadata` is added to that of the record.
 
     >>> import numpy as np
     >>> len(encode(Record({"x": np.eye(2), "mask": np.eye(2) > 0})))
@@ -89,7 +89,7 @@ def encode(record: Record) -> list[Buffer]:
     """
     if METADATA in record:
         raise DataError(f"a safetensors file cannot hold a tensor called {METADATA}")
-    header: dict[str, Any] = {METADATA: {"attnkit": dumps(to_metadata(record)).decode()}}
+    header: dict[str, Any] = {METADATA: {"attnkit": dumps(to_metadata(record)).decode(), **(metadata or {})}}
     at = 0
     arrays = [to_contiguous(array) for array in record.arrays().values()]
     for name, array in zip(record.tensors, arrays, strict=True):

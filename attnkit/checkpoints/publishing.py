@@ -1,0 +1,112 @@
+"""The tensors that a configuration requires, by their published names: the inverse of reading a folder."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.checkpoints.auto import import_family, read_model
+from attnkit.checkpoints.checkpoint import Checkpoint
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mapping import TensorSpec, expand_layers
+from attnkit.checkpoints.weights import Weights, single_file
+from attnkit.formats.dtypes import name_of
+from attnkit.formats.mapped import Mapped
+from attnkit.model.config import Config, parameter_shape
+from attnkit.model.dtypes import Array
+from attnkit.model.transformer import Params
+
+WITHOUT_PREFIX = ("cls.", "lm_head.", "final_logits_bias")  # tensors outside the part that a prefix names
+FAMILIES_WITHOUT_PREFIX = ("t5", "transformer", "openai-gpt", "vit")  # whose files are published without it today
+OPTIONAL = ("pooler.dense.weight",)  # tensors that a model has only if they are stored
+
+
+class PublishedTensors(NamedTuple):
+    """The tensors of a model by their published names.
+
+    shapes      the shape of each
+    parameters  the parameters that each holds, as decoder.0.self.wq: several where they are one tensor or tied
+    specs       layer -> {parameter: the form in which it is stored}
+    names       parameter -> the tensor that holds it
+    """
+
+    config: Config
+    shapes: dict[str, tuple[int, ...]]
+    parameters: dict[str, tuple[str, ...]]
+    specs: Mapping[str, Mapping[str, TensorSpec]]
+    names: dict[str, str]
+
+
+class _AllTensors(Weights):
+    """The weights of a folder that stores every tensor that its family knows, by the first of its names."""
+
+    def find(self, names: Any) -> str | None:
+        return next((name for name in names if name not in OPTIONAL), None)
+
+
+def published_tensors(raw: Mapping[str, Any], name: str = "config.json") -> PublishedTensors:
+    """Return the tensors that the model of a configuration has; DataError names what is wrong in it.
+
+    raw   the values of config.json, whose path is `name`
+
+    >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
+    >>> table = published_tensors(raw)
+    >>> table.shapes["transformer.h.0.attn.c_attn.weight"], table.parameters["transformer.wte.weight"]
+    ((4, 12), ('decoder.embed.table', 'head.w'))
+    """
+    reader = ConfigReader(raw, name)
+    family = import_family(reader)
+    config = family.read_config(reader, _AllTensors(name, [], {}))
+    specs = expand_layers(config, family.map_layers(reader))
+    prefix = "" if reader.get_str("model_type") in FAMILIES_WITHOUT_PREFIX else family.PREFIXES[0]
+    shapes: dict[str, tuple[int, ...]] = {}
+    parameters: dict[str, tuple[str, ...]] = {}
+    names: dict[str, str] = {}
+    for layer, layer_specs in specs.items():
+        for key, spec in layer_specs.items():
+            published = spec.names[0] if spec.names[0].startswith(WITHOUT_PREFIX) else prefix + spec.names[0]
+            shapes[published] = spec.stored_shape(parameter_shape(config, layer, key))
+            parameters[published] = (*parameters.get(published, ()), f"{layer}.{key}")
+            names[f"{layer}.{key}"] = published
+    return PublishedTensors(config, shapes, parameters, specs, names)
+
+
+def publish_parameters(table: PublishedTensors, params: Params) -> dict[str, Array]:
+    """Return the tensors that hold some parameters, in the dtype of these; of tied ones the last counts.
+
+    >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
+    >>> table = published_tensors(raw)
+    >>> params = assemble_checkpoint(raw, {n: np.ones(s) for n, s in table.shapes.items()}).params
+    >>> sorted(publish_parameters(table, params)) == sorted(table.shapes)
+    True
+    """
+    tensors: dict[str, Array] = {}
+    for parameter, published in table.names.items():
+        layer, _, key = parameter.rpartition(".")
+        array, spec = params[layer][key], table.specs[layer][key]
+        if published not in tensors:
+            tensors[published] = np.empty(table.shapes[published], array.dtype)
+        spec.to_parameter(tensors[published], array.shape)[...] = array
+    return tensors
+
+
+def assemble_checkpoint(
+    raw: Mapping[str, Any], tensors: Mapping[str, Array], name: str = "config.json", files: Sequence[str] = ()
+) -> Checkpoint:
+    """Return the model of a configuration with tensors in memory, by their published names.
+
+    Parameters are views of float32 and float64 tensors: who changes a tensor in place changes the model. DataError
+    where a tensor is missing or has another shape than the configuration says.
+
+    >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
+    >>> tensors = {name: np.zeros(shape, np.float32) for name, shape in published_tensors(raw).shapes.items()}
+    >>> checkpoint = assemble_checkpoint(raw, tensors)
+    >>> tensors["transformer.wte.weight"][...] = 1
+    >>> float(checkpoint.params["head"]["w"].sum())
+    36.0
+    """
+    reader = ConfigReader(raw, name)
+    entries = {key: (name_of(array.dtype), array.shape) for key, array in tensors.items()}
+    weights = single_file(Mapped(name, entries, tensors.__getitem__))
+    config, params = read_model(import_family(reader), reader, weights)
+    return Checkpoint(name, config, raw, params, files)

@@ -1,0 +1,185 @@
+"""config.json of a new model of each family, from its sizes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from attnkit.errors import UsageError
+
+
+class ModelSizes(NamedTuple):
+    """The sizes of a new model.
+
+    positions  the longest text
+    hidden     width of the feed-forward network [4 times the width; gated: 8/3 of it, a multiple of 32]
+    """
+
+    layers: int = 4
+    heads: int = 4
+    width: int = 128
+    positions: int = 256
+    hidden: int | None = None
+    dropout: float = 0.1
+
+
+Values = dict[str, Any]
+
+
+def new_config(family: str, sizes: ModelSizes, vocabulary: int, special: Mapping[str, int]) -> Values:
+    """Return the values of config.json for a model of a family, as such models are published.
+
+    vocabulary  number of tokens
+    special     the ids of its special tokens by name: bos, eos, pad
+
+    UsageError for an unknown family, and for sizes that do not divide.
+
+    >>> config = new_config("gpt2", ModelSizes(layers=2), 100, {"eos": 99})
+    >>> config["n_layer"], config["n_embd"], config["eos_token_id"]
+    (2, 128, 99)
+    """
+    if family not in CONFIGS:
+        raise UsageError(f"family {family!r} (expected one of {', '.join(CONFIGS)})")
+    for name, size in (("layers", sizes.layers), ("heads", sizes.heads), ("dim", sizes.width)):
+        if size < 1:
+            raise UsageError(f"{name} {size} (expected 1 or more)")
+    if sizes.width % sizes.heads:
+        raise UsageError(f"dim {sizes.width} is not divisible by heads {sizes.heads}")
+    if family == "llama" and sizes.width // sizes.heads % 2:
+        raise UsageError(f"dim {sizes.width} over heads {sizes.heads} is odd, and rotary positions need pairs")
+    if family in ("marian", "transformer") and sizes.width % 2:
+        raise UsageError(f"dim {sizes.width} is odd, and sinusoidal positions need pairs")
+    tokens = {f"{name}_token_id": special[name] for name in ("bos", "eos", "pad") if name in special}
+    return {**CONFIGS[family](sizes, special), "vocab_size": vocabulary, **tokens}
+
+
+def _gpt2(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+    dropout = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), sizes.dropout)
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "activation_function": "gelu_new",
+        "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-5,
+        "n_embd": sizes.width,
+        "n_head": sizes.heads,
+        "n_inner": sizes.hidden,
+        "n_layer": sizes.layers,
+        "n_positions": sizes.positions,
+        **dropout,
+    }
+
+
+def _llama(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "attention_bias": False,
+        "head_dim": sizes.width // sizes.heads,
+        "hidden_act": "silu",
+        "hidden_size": sizes.width,
+        "initializer_range": 0.02,
+        "intermediate_size": sizes.hidden or -(-sizes.width * 8 // 3 // 32) * 32,
+        "max_position_embeddings": sizes.positions,
+        "mlp_bias": False,
+        "num_attention_heads": sizes.heads,
+        "num_hidden_layers": sizes.layers,
+        "num_key_value_heads": sizes.heads,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+    }
+
+
+def _bert(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+    return {
+        "architectures": ["BertForMaskedLM"],
+        "model_type": "bert",
+        "attention_probs_dropout_prob": sizes.dropout,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": sizes.dropout,
+        "hidden_size": sizes.width,
+        "initializer_range": 0.02,
+        "intermediate_size": sizes.hidden or 4 * sizes.width,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": sizes.positions,
+        "num_attention_heads": sizes.heads,
+        "num_hidden_layers": sizes.layers,
+        "type_vocab_size": 2,
+    }
+
+
+def _marian(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+    stacks: Values = {}
+    for name in ("encoder", "decoder"):
+        stacks |= {
+            f"{name}_attention_heads": sizes.heads,
+            f"{name}_ffn_dim": sizes.hidden or 4 * sizes.width,
+            f"{name}_layers": sizes.layers,
+        }
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "activation_function": "swish",
+        "bad_words_ids": [[special["pad"]]],
+        "d_model": sizes.width,
+        "decoder_start_token_id": special["pad"],
+        "dropout": sizes.dropout,
+        "forced_eos_token_id": special["eos"],
+        "is_encoder_decoder": True,
+        "max_position_embeddings": sizes.positions,
+        "num_hidden_layers": sizes.layers,
+        "scale_embedding": True,
+        "share_encoder_decoder_embeddings": True,
+        "static_position_embeddings": True,
+        "tie_word_embeddings": True,
+        **stacks,
+    }
+
+
+def _t5(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "d_ff": sizes.hidden or 4 * sizes.width,
+        "d_kv": sizes.width // sizes.heads,
+        "d_model": sizes.width,
+        "decoder_start_token_id": special["pad"],
+        "dropout_rate": sizes.dropout,
+        "feed_forward_proj": "relu",
+        "initializer_factor": 1.0,
+        "is_encoder_decoder": True,
+        "layer_norm_epsilon": 1e-6,
+        "n_positions": sizes.positions,
+        "num_decoder_layers": sizes.layers,
+        "num_heads": sizes.heads,
+        "num_layers": sizes.layers,
+        "relative_attention_max_distance": 128,
+        "relative_attention_num_buckets": 32,
+        "tie_word_embeddings": True,
+    }
+
+
+def _transformer(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+    return {
+        "model_type": "transformer",
+        "activation": "relu",
+        "d_model": sizes.width,
+        "decoder_start_token_id": special["pad"],
+        "dim_feedforward": sizes.hidden or 4 * sizes.width,
+        "dropout": sizes.dropout,
+        "layer_norm_eps": 1e-5,
+        "max_position_embeddings": sizes.positions,
+        "nhead": sizes.heads,
+        "norm_first": False,
+        "num_decoder_layers": sizes.layers,
+        "num_encoder_layers": sizes.layers,
+    }
+
+
+CONFIGS: dict[str, Callable[[ModelSizes, Mapping[str, int]], Values]] = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "marian": _marian,
+    "transformer": _transformer,
+    "bert": _bert,
+    "t5": _t5,
+}

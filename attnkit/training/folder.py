@@ -1,0 +1,54 @@
+"""Write the folder of a model as such models are published, each file whole or not at all."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attnkit.errors import FileError
+from attnkit.formats import safetensors
+from attnkit.formats.atomic import write_together
+from attnkit.formats.streams import Buffer, system_reason
+from attnkit.model import Array
+from attnkit.record import Record
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+FORMAT = {"format": "pt"}  # the layout of the tensors, which transformers requires
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return a value as indented JSON that ends its last line.
+
+    >>> json_bytes({"n_layer": 2})
+    b'{\\n  "n_layer": 2\\n}\\n'
+    """
+    import orjson
+
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def model_files(raw: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[str, list[Buffer]]:
+    """Return the buffers of config.json and of model.safetensors.
+
+    raw      the values of config.json
+    tensors  by their published names, all of one dtype
+    """
+    dtype = next((array.dtype.name for array in tensors.values()), "float32")
+    arrays = {name: np.ascontiguousarray(array) for name, array in sorted(tensors.items())}
+    config = json_bytes({**raw, "torch_dtype": dtype})
+    return {CONFIG: [config], WEIGHTS: safetensors.encode(Record(arrays), FORMAT)}
+
+
+def write_folder(folder: str, files: Mapping[str, list[Buffer]]) -> None:
+    """Write files to a folder, which is created where there is none: all of them, or none where one fails.
+
+    Other files of the folder are untouched. FileError says which file cannot be written.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot make this folder: {system_reason(error)}", folder) from error
+    with write_together() as open_file:
+        for name, buffers in files.items():
+            open_file(os.path.join(folder, name)).write(buffers)

@@ -1,0 +1,65 @@
+"""The folder of a model: what is written opens again, as a whole or not at all."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from attnkit.checkpoints import open_checkpoint
+from attnkit.errors import FileError
+from attnkit.training.configs import CONFIGS, ModelSizes, new_config
+from attnkit.training.folder import model_files, write_folder
+from attnkit.training.initialization import initial_tensors
+
+
+def files_of(family, seed=0):
+    raw = new_config(family, ModelSizes(layers=1, heads=2, width=8, positions=16), 20, {"pad": 0, "eos": 1, "bos": 2})
+    tensors = initial_tensors(raw, seed)
+    return model_files(raw, tensors), tensors
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_folder_opens_with_the_tensors_that_were_written(family, tmp_path):
+    files, tensors = files_of(family)
+    write_folder(str(tmp_path / "new" / "model"), files)
+    checkpoint = open_checkpoint(str(tmp_path / "new" / "model"))
+    assert checkpoint.config.family == family
+    assert sorted(checkpoint.tensors()) == sorted(tensors)
+    assert checkpoint.params.unused() == []
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(checkpoint.tensor(name), array)
+
+
+def test_the_safetensors_library_reads_it_and_its_format(tmp_path):
+    files, tensors = files_of("gpt2")
+    write_folder(str(tmp_path), files)
+    with safe_open(tmp_path / "model.safetensors", "numpy") as stored:
+        assert stored.metadata()["format"] == "pt"
+        for name, array in tensors.items():
+            np.testing.assert_array_equal(stored.get_tensor(name), array)
+    assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "float32"
+
+
+def test_equal_models_are_equal_bytes(tmp_path):
+    for name in ("a", "b"):
+        write_folder(str(tmp_path / name), files_of("t5")[0])
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_failure_leaves_all_old_files(tmp_path):
+    write_folder(str(tmp_path), files_of("gpt2", seed=1)[0])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    (tmp_path / "z.json").mkdir()
+    with pytest.raises(FileError, match=r"cannot write .*z.json"):
+        write_folder(str(tmp_path), {**files_of("gpt2", seed=2)[0], "z.json": [b"{}"]})
+    os.rmdir(tmp_path / "z.json")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_file_in_place_of_the_folder(tmp_path):
+    (tmp_path / "model").write_text("")
+    with pytest.raises(FileError, match="model: cannot make this folder: "):
+        write_folder(str(tmp_path / "model"), files_of("gpt2")[0])
