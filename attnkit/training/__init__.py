@@ -4,5 +4,13 @@ parameter_buffer.py   named parameters, or their gradients, as views of one cont
 optimizers.py         adamw, adam and sgd, in place and in blocks
 gradients.py          the norm of all gradients, and clipping by it
 schedules.py          factors on the learning rate by step
+random_draws.py       random numbers by seed, purpose and step
+data.py               texts and sentence pairs as ids, held-out parts
+batches.py            batches of blocks, pairs, masked words and spans, by step
+corruption.py         masked words of BERT, spans of T5
+vocabulary.py         tokenizers trained from a text
+configs.py            config.json of a new model
+initialization.py     its initial parameters
+folder.py             its folder, each file whole or not at all
 parameter_groups.py   weight decay, learning rates by layer, frozen parameters, gradual unfreezing
 """

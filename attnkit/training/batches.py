@@ -1,0 +1,212 @@
+"""Batches of ids and targets, drawn by seed and step: blocks of a text, sentence pairs, masked words, spans.
+
+B  batch, T  tokens of a block or of the longest target, S  tokens of the longest source
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model import Array
+from attnkit.model.loss import IGNORE_INDEX
+from attnkit.training.corruption import corrupt_spans, mask_words, noise_spans
+from attnkit.training.data import SentencePair
+from attnkit.training.random_draws import DrawKey, draw_integers, draw_permutation
+
+POOL = 64  # batches whose pairs are sorted by length together
+
+
+class Batch(NamedTuple):
+    """The inputs of a step, and what the model is to predict.
+
+    ids          (B, T) of the decoder, or of an encoder without one
+    targets      (B, T) the id to predict at each place; IGNORE_INDEX where there is none
+    source       (B, S) ids of the encoder of a model with both
+    source_mask  (B, S) boolean, True = no padding
+    """
+
+    ids: Array
+    targets: Array
+    source: Array | None = None
+    source_mask: Array | None = None
+
+
+class SpecialIds(NamedTuple):
+    """The special tokens that batches are made with; -1 for those that the model has not.
+
+    sentinels  the tokens that replace spans, in their order
+    """
+
+    pad: int = -1
+    eos: int = -1
+    start: int = -1
+    cls: int = -1
+    sep: int = -1
+    mask: int = -1
+    sentinels: tuple[int, ...] = ()
+
+
+def check_length(ids: Array, block: int, name: str) -> None:
+    """DataError where a text is too short for one block and the token after it.
+
+    >>> check_length(np.arange(9), 8, "tales.txt")
+    """
+    if len(ids) <= block:
+        raise DataError(f"{len(ids)} tokens, fewer than a block of {block} and the token after it", name)
+
+
+def draw_rows(ids: Array, rows: int, length: int, key: DrawKey) -> Array:
+    """Return parts of a text that start at random places: ids (N,) -> (rows, length).
+
+    >>> draw_rows(np.arange(100), 2, 3, DrawKey(0, "blocks")).shape
+    (2, 3)
+    """
+    starts = draw_integers(len(ids) - length + 1, rows, key)
+    parts: Array = ids[starts[:, None] + np.arange(length)]
+    return parts
+
+
+def block_batch(ids: Array, batch: int, block: int, seed: int, step: int) -> Batch:
+    """Return random blocks of a text, and as targets the ids one place later.
+
+    ids (N,) with N > T -> ids (B, T), targets (B, T)
+
+    >>> one = block_batch(np.arange(100), 1, 4, seed=0, step=1)
+    >>> (one.targets - one.ids).tolist()
+    [[1, 1, 1, 1]]
+    """
+    rows = draw_rows(ids, batch, block + 1, DrawKey(seed, "blocks", step))
+    return Batch(rows[:, :-1], rows[:, 1:])
+
+
+def consecutive_blocks(ids: Array, batch: int, block: int) -> Iterator[Batch]:
+    """Yield batches of consecutive blocks in which each token after the first is a target once.
+
+    The last block may be shorter, and is then a batch by itself.
+
+    >>> [one.targets.tolist() for one in consecutive_blocks(np.arange(8), 2, 3)]
+    [[[1, 2, 3], [4, 5, 6]], [[7]]]
+    """
+    whole = (len(ids) - 1) // block
+    rows = ids[np.arange(whole)[:, None] * block + np.arange(block + 1)]
+    for first in range(0, whole, batch):
+        part = rows[first : first + batch]
+        yield Batch(part[:, :-1], part[:, 1:])
+    if (len(ids) - 1) % block:
+        rest = ids[None, whole * block :]
+        yield Batch(rest[:, :-1], rest[:, 1:])
+
+
+class PairSampler:
+    """Batches of sentence pairs by step: every pair once an epoch, pairs of similar lengths together.
+
+    >>> sampler = PairSampler([SentencePair([5, 2], [6, 7, 2]), SentencePair([5, 5, 2], [6, 2])], 1, SpecialIds(pad=0, start=0), seed=1)
+    >>> sorted(sampler.batch(step).ids.tolist() for step in (1, 2))
+    [[[0, 6]], [[0, 6, 7]]]
+    """
+
+    def __init__(self, pairs: Sequence[SentencePair], size: int, special: SpecialIds, seed: int) -> None:
+        self.steps_per_epoch = -(-len(pairs) // size)
+        self._pairs, self._size, self._special, self._seed = pairs, size, special, seed
+        self._epoch, self._batches = -1, list[Array]()
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of a step, counted from 1."""
+        epoch, number = divmod(step - 1, self.steps_per_epoch)
+        if epoch != self._epoch:
+            lengths = np.array([[len(pair.target), len(pair.source)] for pair in self._pairs])
+            self._epoch, self._batches = epoch, group_by_length(lengths, self._size, self._seed, epoch)
+        return pad_pairs([self._pairs[index] for index in self._batches[number]], self._special)
+
+
+def group_by_length(lengths: Array, size: int, seed: int, epoch: int) -> list[Array]:
+    """Return the items of each batch of an epoch, in random order, with similar lengths in a batch.
+
+    lengths (N, 2) -> arrays of at most `size` numbers of items
+
+    The items are shuffled, sorted by length within each 64 batches, and the batches are shuffled.
+
+    >>> batches = group_by_length(np.array([[9, 1], [1, 1], [9, 2], [1, 2]]), 2, 0, 0)
+    >>> sorted(sorted(batch.tolist()) for batch in batches)
+    [[0, 2], [1, 3]]
+    """
+    order = draw_permutation(len(lengths), DrawKey(seed, "pairs", epoch))
+    batches = []
+    for first in range(0, len(order), POOL * size):
+        pool = order[first : first + POOL * size]
+        pool = pool[np.lexsort(lengths[pool].T[::-1])]
+        batches += [pool[start : start + size] for start in range(0, len(pool), size)]
+    return [batches[index] for index in draw_permutation(len(batches), DrawKey(seed, "pair batches", epoch))]
+
+
+def pad_pairs(pairs: Sequence[SentencePair], special: SpecialIds) -> Batch:
+    """Return padded pairs for teacher forcing: the decoder's ids are the start token and all targets but the last.
+
+    >>> one = pad_pairs([SentencePair([5, 2], [6, 7, 2]), SentencePair([5, 5, 2], [6, 2])], SpecialIds(pad=0, start=0))
+    >>> one.ids.tolist(), one.targets.tolist()
+    ([[0, 6, 7], [0, 6, 2]], [[6, 7, 2], [6, 2, -100]])
+    >>> one.source.tolist(), one.source_mask.tolist()
+    ([[5, 2, 0], [5, 5, 2]], [[True, True, False], [True, True, True]])
+    """
+    source = _pad([pair.source for pair in pairs], special.pad)
+    targets = _pad([pair.target for pair in pairs], IGNORE_INDEX)
+    lengths = np.array([len(pair.source) for pair in pairs])
+    return Batch(shift_right(targets, special), targets, source, np.arange(source.shape[1]) < lengths[:, None])
+
+
+def shift_right(targets: Array, special: SpecialIds) -> Array:
+    """Return the ids that a decoder reads to predict targets: each one place later, after the start token.
+
+    >>> shift_right(np.array([[6, 2, -100]]), SpecialIds(pad=0, start=9)).tolist()
+    [[9, 6, 2]]
+    """
+    starts = np.full((len(targets), 1), special.start, targets.dtype)
+    ids = np.concatenate([starts, targets[:, :-1]], axis=1)
+    return np.where(ids == IGNORE_INDEX, special.pad, ids)
+
+
+def _pad(rows: Sequence[Sequence[int]], value: int) -> Array:
+    width = max(map(len, rows))
+    return np.array([[*row, *[value] * (width - len(row))] for row in rows], np.int64)
+
+
+def masked_batch(ids: Array, batch: int, block: int, special: SpecialIds, seed: int, step: int, *, size: int) -> Batch:
+    """Return blocks of a text between [CLS] and [SEP], with words masked as for BERT; `size` is that of the vocabulary.
+
+    ids (N,) with N > T - 2 -> ids (B, T), targets (B, T)
+
+    UsageError for a block with no place for a word.
+
+    >>> special = SpecialIds(cls=1, sep=2, mask=3)
+    >>> one = masked_batch(np.arange(9, 90), 2, 8, special, 0, 1, size=90)
+    >>> one.ids.shape, one.ids[:, 0].tolist(), one.ids[:, -1].tolist()
+    ((2, 8), [1, 1], [2, 2])
+    """
+    if block < 3:
+        raise UsageError(f"block {block} (expected 3 or more: a word between [CLS] and [SEP])")
+    words = draw_rows(ids, batch, block - 2, DrawKey(seed, "blocks", step))
+    rows = np.pad(words, ((0, 0), (1, 1)))
+    rows[:, 0], rows[:, -1] = special.cls, special.sep
+    excluded = [id for id in (special.cls, special.sep, special.pad, special.mask) if id >= 0]
+    return Batch(*mask_words(rows, special.mask, size, excluded, DrawKey(seed, "masks", step)))
+
+
+def span_batch(ids: Array, batch: int, block: int, special: SpecialIds, seed: int, step: int) -> Batch:
+    """Return blocks of a text with spans replaced by sentinels, and the spans as targets, as for T5.
+
+    ids (N,) with N > block -> source (B, S), ids (B, T), targets (B, T)
+
+    >>> special = SpecialIds(pad=0, eos=1, start=0, sentinels=(99, 98))
+    >>> one = span_batch(np.arange(10, 90), 2, 16, special, seed=0, step=1)
+    >>> one.source.shape, one.targets.shape
+    ((2, 16), (2, 4))
+    """
+    rows = draw_rows(ids, batch, block, DrawKey(seed, "blocks", step))
+    pairs = []
+    for number, row in enumerate(rows):
+        is_noise = noise_spans(len(row), DrawKey(seed, f"spans of row {number}", step))
+        pairs.append(corrupt_spans(row, is_noise, special.sentinels, special.eos))
+    source, targets = (np.stack(part) for part in zip(*pairs, strict=True))
+    return Batch(shift_right(targets, special), targets, source, np.ones(source.shape, bool))

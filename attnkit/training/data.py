@@ -1,0 +1,140 @@
+"""Texts and sentence pairs as token ids, and the part of them that is held out of training."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model import Array
+from attnkit.tokenizers import Tokenizer
+
+Item = TypeVar("Item")
+
+
+class SentencePair(NamedTuple):
+    """A sentence and its translation, as ids that end with the end-of-text token."""
+
+    source: list[int]
+    target: list[int]
+
+
+def encode_text(tokenizer: Tokenizer, text: str, name: str) -> Array:
+    """Return the ids of a text, without the special tokens that the tokenizer adds around each text.
+
+    -> (T,) int64
+
+    DataError for an empty text, and for a character that the vocabulary lacks; `name` is the file.
+    """
+    if not text:
+        raise DataError("empty text", name)
+    ids = strip_special_tokens(tokenizer, _encode(tokenizer, text))
+    if tokenizer.special.get("unk") in ids:
+        for number, line in enumerate(text.splitlines(keepends=True), start=1):
+            check_known_tokens(tokenizer, line, number, name)
+    return np.array(ids, np.int64)
+
+
+def strip_special_tokens(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """Return ids without the tokens that the tokenizer adds before and after each text."""
+    added = _encode(tokenizer, "")
+    starts = {tokenizer.special.get("bos"), tokenizer.special.get("cls")}
+    first = next((count for count, id in enumerate(added) if id not in starts), len(added))
+    return ids[first : len(ids) - (len(added) - first)]
+
+
+def check_known_tokens(tokenizer: Tokenizer, line: str, number: int, name: str) -> None:
+    """DataError with the first character of a line that the vocabulary lacks, if it lacks one."""
+    unknown = tokenizer.special.get("unk")
+    if unknown in _encode(tokenizer, line):
+        lacking = [character for character in line if unknown in _encode(tokenizer, character)]
+        token = f"{lacking[0]!r} is" if lacking else "a token is"
+        raise DataError(f"line {number}: {token} not in the vocabulary", name)
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, tokenizer.vocabulary).ids or []
+
+
+def parse_pairs(text: str, name: str) -> list[tuple[int, str, str]]:
+    """Return line number, source and target of each line of tab-separated pairs; lines of spaces are skipped.
+
+    DataError names the line that has no tab, more than one, or nothing on a side; and a file without pairs.
+
+    >>> parse_pairs("je dors\\tI sleep\\n\\noui\\tyes\\n", "pairs.tsv")
+    [(1, 'je dors', 'I sleep'), (3, 'oui', 'yes')]
+    """
+    pairs = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise DataError(f"line {number}: {len(columns)} columns (expected source, tab, target)", name)
+        source, target = (column.strip() for column in columns)
+        if not source or not target:
+            raise DataError(f"line {number}: no {'target after' if source else 'source before'} the tab", name)
+        pairs.append((number, source, target))
+    if not pairs:
+        raise DataError("no pairs (expected lines of source, tab, target)", name)
+    return pairs
+
+
+def encode_pairs(
+    tokenizers: tuple[Tokenizer, Tokenizer], pairs: Sequence[tuple[int, str, str]], eos: int, name: str
+) -> list[SentencePair]:
+    """Return the ids of pairs of `parse_pairs` by the tokenizers of source and target, each ended by `eos`.
+
+    DataError names the line of a character that the vocabulary lacks.
+    """
+    encoded = []
+    for number, *texts in pairs:
+        rows = []
+        for tokenizer, text in zip(tokenizers, texts, strict=True):
+            check_known_tokens(tokenizer, text, number, name)
+            ids = strip_special_tokens(tokenizer, _encode(tokenizer, text))
+            rows.append([*ids, eos])
+        encoded.append(SentencePair(*rows))
+    return encoded
+
+
+def parse_share(text: str) -> float:
+    """Return the share of the data that is held out, from a percentage or a number below 1.
+
+    UsageError for anything else.
+
+    >>> parse_share("5%"), parse_share("0.1"), parse_share("0")
+    (0.05, 0.1, 0.0)
+    """
+    number = text.removesuffix("%")
+    try:
+        share = float(number) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise UsageError(f"held-out part {text!r} (expected a percentage below 100, as 5%)")
+    return share
+
+
+def hold_out_end(ids: Array, share: float) -> tuple[Array, Array]:
+    """Return a text and its last part, which is held out.
+
+    >>> train, held_out = hold_out_end(np.arange(10), 0.2)
+    >>> train.tolist(), held_out.tolist()
+    ([0, 1, 2, 3, 4, 5, 6, 7], [8, 9])
+    """
+    size = round(len(ids) * share)
+    return ids[: len(ids) - size], ids[len(ids) - size :]
+
+
+def hold_out_every(items: Sequence[Item], share: float) -> tuple[list[Item], list[Item]]:
+    """Return all items but every n-th, and those, which are held out; n is 1/share, rounded.
+
+    >>> hold_out_every("abcdefg", 1 / 3)
+    (['a', 'b', 'd', 'e', 'g'], ['c', 'f'])
+    """
+    every = round(1 / share) if share else len(items) + 1
+    parts: tuple[list[Item], list[Item]] = [], []
+    for number, item in enumerate(items, start=1):
+        parts[number % every == 0].append(item)
+    return parts

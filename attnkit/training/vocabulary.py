@@ -1,0 +1,205 @@
+"""Tokenizers trained from a text: characters, byte-level BPE or unigram, written as tokenizer.json."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from attnkit.errors import DataError, UsageError
+from attnkit.formats.streams import Buffer
+from attnkit.libraries import call_library, import_library
+from attnkit.training.folder import json_bytes
+
+KINDS = ("chars", "bpe", "unigram")
+SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))  # of T5, the first with the largest id
+SPACE = "▁"  # of sentencepiece, which unigram marks the start of a word with
+
+
+class FamilyTokens(NamedTuple):
+    """The special tokens of a family, as its published tokenizers have them.
+
+    tokens     in the order of their ids, from 0
+    names      key of tokenizer_config.json -> token
+    before, after  tokens around every text
+    """
+
+    tokens: tuple[str, ...]
+    names: Mapping[str, str]
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+END = "<|endoftext|>"
+_TRANSLATION = FamilyTokens(
+    ("</s>", "<unk>", "<pad>"), {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, after=("</s>",)
+)
+FAMILY_TOKENS = {
+    "gpt2": FamilyTokens((END, "<unk>"), {"bos": END, "eos": END, "unk": "<unk>"}),
+    "llama": FamilyTokens(("<unk>", "<s>", "</s>"), {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}, before=("<s>",)),
+    "marian": _TRANSLATION,
+    "transformer": _TRANSLATION,
+    "t5": FamilyTokens(("<pad>", "</s>", "<unk>"), {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}, after=("</s>",)),
+    "bert": FamilyTokens(
+        ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+        {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+        ("[CLS]",),
+        ("[SEP]",),
+    ),
+}
+
+
+class TokenizerKind(NamedTuple):
+    """What kind of tokenizer to train, and the number of its tokens, special ones included; 0 for chars."""
+
+    kind: str
+    size: int = 0
+
+
+def parse_kind(text: str) -> TokenizerKind:
+    """Return the kind of tokenizer that `chars`, `bpe:N` or `unigram:N` names; UsageError for anything else.
+
+    >>> parse_kind("bpe:500"), parse_kind("chars")
+    (TokenizerKind(kind='bpe', size=500), TokenizerKind(kind='chars', size=0))
+    """
+    kind, _, size = text.partition(":")
+    if kind == text == "chars":
+        return TokenizerKind(kind)
+    if kind not in ("bpe", "unigram") or not size.isdecimal() or not 0 < int(size) < 1 << 22:
+        raise UsageError(f"tokens {text!r} (expected chars, bpe:N or unigram:N)")
+    return TokenizerKind(kind, int(size))
+
+
+def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name: str) -> dict[str, list[Buffer]]:
+    """Return tokenizer.json and tokenizer_config.json of a tokenizer trained on some texts, for a family.
+
+    The same texts give the same bytes. DataError for texts without a character, and for a vocabulary too small;
+    `name` is the file of the texts.
+
+    >>> files = train_tokenizer(TokenizerKind("chars"), "gpt2", ["abba"], "abba.txt")
+    >>> sorted(files)
+    ['tokenizer.json', 'tokenizer_config.json']
+    """
+    library = import_library("tokenizers", "text", "--tokens")
+    if not any(texts):
+        raise DataError("empty text", name)
+    special = FAMILY_TOKENS[family]
+    with call_library("no tokenizer can be trained on it", name):
+        tokenizer = _TRAINERS[kind.kind](library, kind.size, special, texts, name)
+        extra = _sentinels(family)
+        tokenizer.add_special_tokens(
+            [library.AddedToken(token, normalized=False) for token in (*special.tokens, *reversed(extra))]
+        )
+        _set_template(library, tokenizer, special)
+        content = tokenizer.to_str(pretty=True)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **{f"{key}_token": token for key, token in special.names.items()},
+        **({"additional_special_tokens": list(extra)} if extra else {}),
+    }
+    return {"tokenizer.json": [content.encode() + b"\n"], "tokenizer_config.json": [json_bytes(settings)]}
+
+
+def special_ids(family: str, find: Any) -> dict[str, int]:
+    """Return the ids of the special tokens of a family by name, `find` being a function from token to id."""
+    return {name: find(token) for name, token in FAMILY_TOKENS[family].names.items()}
+
+
+def _sentinels(family: str) -> tuple[str, ...]:
+    return SENTINELS if family == "t5" else ()
+
+
+def _train_chars(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
+    """Return a tokenizer of the characters of the texts, sorted, after the special tokens."""
+    characters = sorted(set().union(*texts))
+    vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*special.tokens, *characters]))}
+    tokenizer = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=special.names["unk"]))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = library.decoders.Fuse()
+    return tokenizer
+
+
+def _train_bpe(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
+    """Return a byte-level BPE as that of GPT-2: the special tokens, 256 bytes, merges."""
+    alphabet = sorted(library.pre_tokenizers.ByteLevel.alphabet())
+    least = len(special.tokens) + len(alphabet)
+    if size < least:
+        raise UsageError(f"bpe:{size} (expected {least} or more: {len(alphabet)} bytes and the special tokens)")
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(special.tokens), initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(_parts(texts), trainer)
+    return tokenizer
+
+
+def _train_unigram(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
+    """Return a unigram model: words start with a mark in place of the space before them.
+
+    The sentencepiece library trains it, since the tokenizers library gives another result in every run.
+    """
+    normalizer = library.normalizers.NFKC()
+    lines = [normalizer.normalize_str(line) for text in texts for line in text.split("\n") if line]
+    extra = ["\n"] if any("\n" in text for text in texts) else []
+    others = len(special.tokens) + len(extra)
+    try:
+        pieces = _sentence_pieces(lines, size - others)
+    except RuntimeError as error:
+        limit = re.search("set it to a value <= ([0-9]+)", str(error))
+        if limit is None:
+            raise
+        most = int(limit[1]) - 1 + others
+        raise UsageError(f"unigram:{size} (this text has pieces for {most} tokens at most)") from None
+    vocabulary = dict.fromkeys([*special.tokens, *extra], 0.0) | pieces
+    unknown = list(vocabulary).index(special.names["unk"])
+    tokenizer = library.Tokenizer(library.models.Unigram(list(vocabulary.items()), unknown, False))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.decoder = library.decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    return tokenizer
+
+
+def _sentence_pieces(lines: Sequence[str], count: int) -> dict[str, float]:
+    """Return so many pieces of a unigram model and their log-probabilities, every character among them."""
+    from io import BytesIO
+
+    library, model = import_library("sentencepiece", "text", "--tokens"), BytesIO()
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        model_type="unigram",
+        vocab_size=count + 1,  # with its own unknown token
+        unk_id=0,
+        bos_id=-1,
+        eos_id=-1,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        max_sentence_length=1 << 30,
+        num_threads=1,
+        minloglevel=2,
+    )
+    processor = library.SentencePieceProcessor(model_proto=model.getvalue())
+    return {processor.id_to_piece(id): processor.get_score(id) for id in range(1, processor.get_piece_size())}
+
+
+_TRAINERS = {"chars": _train_chars, "bpe": _train_bpe, "unigram": _train_unigram}
+
+
+def _parts(texts: Sequence[str]) -> Iterator[str]:
+    """Yield the texts line by line with their line ends: a trainer counts words, which no line end is within."""
+    for text in texts:
+        yield from text.splitlines(keepends=True)
+
+
+def _set_template(library: Any, tokenizer: Any, special: FamilyTokens) -> None:
+    """Put the tokens of the family around every text, and around each text of a pair."""
+    if not (special.before or special.after):
+        return
+    first = [*(f"{token}:0" for token in special.before), "$A:0", *(f"{token}:0" for token in special.after)]
+    second = ["$B:1", *(f"{token}:1" for token in special.after)]
+    ids = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys([*special.before, *special.after])]
+    tokenizer.post_processor = library.processors.TemplateProcessing(
+        single=first, pair=[*first, *second], special_tokens=ids
+    )

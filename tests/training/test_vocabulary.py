@@ -1,0 +1,111 @@
+"""Tokenizers from a text: they round-trip, as published folders have them, the same bytes in every process."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+from attnkit.errors import DataError, UsageError
+from attnkit.tokenizers import load_tokenizer
+from attnkit.training.folder import write_folder
+from attnkit.training.vocabulary import FAMILY_TOKENS, SENTINELS, parse_kind, special_ids, train_tokenizer
+
+TEXT = (
+    "The cat sat on the mat.\nIl est à la gare, n'est-ce pas ?\n\tTwo  spaces,   three;\n"
+    "Reading, writing and counting: that is what a school is for, and they walked, talked and laughed.\n"
+    "Once upon a time there was a cat that sat on a mat, and a bat that sat on a hat.\n"
+) * 3
+KINDS = pytest.mark.parametrize("kind", ["chars", "bpe:300", "unigram:58"])
+FAMILIES = pytest.mark.parametrize("family", FAMILY_TOKENS)
+
+
+def load(family, kind, folder):
+    write_folder(str(folder), train_tokenizer(parse_kind(kind), family, [TEXT], "text.txt"))
+    return load_tokenizer(str(folder))
+
+
+@KINDS
+@FAMILIES
+def test_a_text_comes_back_from_its_ids(family, kind, tmp_path):
+    tokenizer = load(family, kind, tmp_path)
+    ids = tokenizer.encode(TEXT, tokenizer.vocabulary).ids
+    assert tokenizer.decode(ids) == TEXT
+    assert tokenizer.special["unk"] not in ids
+    special = special_ids(family, tokenizer.vocabulary.index)
+    assert special.items() <= dict(tokenizer.special).items()
+    first = [tokenizer.vocabulary.index(token) for token in FAMILY_TOKENS[family].before]
+    last = [tokenizer.vocabulary.index(token) for token in FAMILY_TOKENS[family].after]
+    assert ids[: len(first)] == first and ids[len(ids) - len(last) :] == last
+    assert tokenizer.encode("", tokenizer.vocabulary).ids == first + last
+    assert [id for id in ids[len(first) : len(ids) - len(last)] if id in special.values()] == []
+
+
+@KINDS
+@FAMILIES
+def test_special_tokens_come_first_and_the_size_is_the_requested_one(family, kind, tmp_path):
+    vocabulary = load(family, kind, tmp_path).vocabulary
+    tokens = FAMILY_TOKENS[family].tokens
+    assert tuple(vocabulary[: len(tokens)]) == tokens
+    sentinels = len(SENTINELS) * (family == "t5")
+    size = int(kind.partition(":")[2] or len(tokens) + len(set(TEXT)))
+    assert len(vocabulary) == size + sentinels and "" not in vocabulary
+    assert vocabulary[size:] == [*reversed(SENTINELS)][:sentinels]
+
+
+def test_the_tokens_of_chars_are_the_characters_in_their_order(tmp_path):
+    vocabulary = load("gpt2", "chars", tmp_path).vocabulary
+    assert vocabulary == ["<|endoftext|>", "<unk>", *sorted(set(TEXT))]
+
+
+def test_the_files_are_those_of_published_folders(tmp_path):
+    load("bert", "bpe:300", tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert [settings[f"{key}_token"] for key in ("pad", "unk", "cls", "sep", "mask")] == list(
+        FAMILY_TOKENS["bert"].tokens
+    )
+    assert json.loads((tmp_path / "tokenizer.json").read_text())["model"]["type"] == "BPE"
+
+
+PROGRAM = """
+import hashlib, sys
+from attnkit.training.vocabulary import parse_kind, train_tokenizer
+files = train_tokenizer(parse_kind(sys.argv[1]), "marian", [sys.stdin.read()], "text.txt")
+print(hashlib.sha256(b"".join(bytes(part) for name in sorted(files) for part in files[name])).hexdigest())
+"""
+
+
+@KINDS
+def test_another_process_writes_the_same_bytes(kind):
+    files = train_tokenizer(parse_kind(kind), "marian", [TEXT], "text.txt")
+    digest = hashlib.sha256(b"".join(bytes(part) for name in sorted(files) for part in files[name])).hexdigest()
+    run = subprocess.run([sys.executable, "-c", PROGRAM, kind], input=TEXT, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == digest
+
+
+def test_a_pair_of_texts_has_the_tokens_of_the_family_around_both(tmp_path):
+    tokenizer = load("bert", "chars", tmp_path)
+    tokens = tokenizer.encode("a", tokenizer.vocabulary, pair="b")
+    assert tokens.spellings == ["[CLS]", "a", "[SEP]", "b", "[SEP]"]
+    assert tokens.types == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "text", ["words", "bpe", "bpe:", "bpe:0", "bpe:-1", "chars:9", "unigram:many", "bpe:99999999999"]
+)
+def test_kinds_that_do_not_exist(text):
+    with pytest.raises(UsageError, match="expected chars, bpe:N or unigram:N"):
+        parse_kind(text)
+
+
+def test_texts_and_sizes_that_give_no_tokenizer():
+    with pytest.raises(DataError, match=r"tales.txt: empty text"):
+        train_tokenizer(parse_kind("chars"), "gpt2", [""], "tales.txt")
+    with pytest.raises(UsageError, match=r"bpe:200 .expected 258 or more: 256 bytes"):
+        train_tokenizer(parse_kind("bpe:200"), "gpt2", [TEXT], "tales.txt")
+    with pytest.raises(UsageError, match=r"unigram:9000 \(this text has pieces for [0-9]+ tokens at most"):
+        train_tokenizer(parse_kind("unigram:9000"), "gpt2", [TEXT], "tales.txt")
+    with pytest.raises(DataError, match=r"tales.txt: no tokenizer can be trained on it: "):
+        train_tokenizer(parse_kind("unigram:9"), "gpt2", [TEXT], "tales.txt")
