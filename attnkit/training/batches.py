@@ -102,7 +102,8 @@ def consecutive_blocks(ids: Array, batch: int, block: int) -> Iterator[Batch]:
 class PairSampler:
     """Batches of sentence pairs by step: every pair once an epoch, pairs of similar lengths together.
 
-    >>> sampler = PairSampler([SentencePair([5, 2], [6, 7, 2]), SentencePair([5, 5, 2], [6, 2])], 1, SpecialIds(pad=0, start=0), seed=1)
+    >>> pairs = [SentencePair([5, 2], [6, 7, 2]), SentencePair([5, 5, 2], [6, 2])]
+    >>> sampler = PairSampler(pairs, 1, SpecialIds(pad=0, start=0), seed=1)
     >>> sorted(sampler.batch(step).ids.tolist() for step in (1, 2))
     [[[0, 6]], [[0, 6, 7]]]
     """

@@ -4,8 +4,9 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from attnkit.checkpoints.publishing import PublishedTensors
 from attnkit.errors import UsageError, suggest
-from attnkit.model.config import Config, parse_layer_name
+from attnkit.model.config import Config, parameter_shape, parse_layer_name
 
 
 class ParameterGroup(NamedTuple):
@@ -68,6 +69,32 @@ def parameter_groups(
         name: ParameterGroup(layer_decay ** (top - layer_depth(name, config)), has_weight_decay(name, shape))
         for name, shape in shapes.items()
     }
+
+
+def tensor_groups(published: PublishedTensors, layer_decay: float = 1.0) -> dict[str, ParameterGroup]:
+    """Return the group of each tensor by its published name: that of the first parameter that it holds.
+
+    >>> from attnkit.checkpoints.publishing import published_tensors
+    >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
+    >>> groups = tensor_groups(published_tensors(raw), 0.5)
+    >>> groups["transformer.wte.weight"], groups["transformer.ln_f.bias"]
+    (ParameterGroup(rate=0.25, has_weight_decay=True), ParameterGroup(rate=1.0, has_weight_decay=False))
+    """
+    first = {parameters[0]: name for name, parameters in published.parameters.items()}
+    shapes = {name: parameter_shape(published.config, *name.rsplit(".", 1)) for name in first}
+    groups = parameter_groups(shapes, published.config, layer_decay)
+    return {first[name]: group for name, group in groups.items()}
+
+
+def tensors_of(published: PublishedTensors, parameters: Iterable[str]) -> set[str]:
+    """Return the published names of the tensors that hold some parameters.
+
+    >>> from attnkit.checkpoints.publishing import published_tensors
+    >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
+    >>> tensors_of(published_tensors(raw), ["decoder.0.self.wq", "decoder.0.self.wk"])
+    {'transformer.h.0.attn.c_attn.weight'}
+    """
+    return {published.names[parameter] for parameter in parameters}
 
 
 def match_parameters(names: Iterable[str], patterns: Iterable[str]) -> set[str]:

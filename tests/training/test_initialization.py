@@ -9,6 +9,7 @@ from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError
 from attnkit.training.configs import CONFIGS, ModelSizes, new_config
 from attnkit.training.initialization import initial_tensors
+from attnkit.training.parameter_groups import match_parameters, tensor_groups, tensors_of
 
 SIZES = ModelSizes(layers=2, heads=4, width=64, positions=128)
 SPECIAL = {"pad": 0, "eos": 1, "bos": 2}
@@ -113,3 +114,32 @@ def test_sizes_that_do_not_fit(family, changes, message):
 def test_a_seed_out_of_range():
     with pytest.raises(UsageError, match="seed -1 outside"):
         initial_tensors(config_of("gpt2"), -1)
+
+
+def test_tensors_of_layers_below_learn_slower_and_norms_do_not_decay():
+    published = published_tensors(config_of("t5"))
+    groups = tensor_groups(published, 0.5)
+    assert groups.keys() == published.shapes.keys()
+    rates = [groups[name].rate for name in ("shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight",
+                                            "decoder.block.1.layer.2.DenseReluDense.wi.weight",
+                                            "decoder.final_layer_norm.weight")]  # fmt: skip
+    assert rates == [0.125, 0.25, 0.5, 1.0]
+    decaying = {name for name, group in groups.items() if group.has_weight_decay}
+    assert all(name.endswith(".weight") for name in decaying)
+    rest = published.shapes.keys() - decaying
+    assert {name.split(".")[-2] for name in rest} == {"layer_norm", "final_layer_norm", "relative_attention_bias"}
+
+
+def test_a_bias_of_two_axes_does_not_decay():
+    assert not tensor_groups(published_tensors(config_of("marian")))["final_logits_bias"].has_weight_decay
+
+
+def test_tensors_of_parameters():
+    published = published_tensors(config_of("llama"))
+    names = match_parameters(published.names, ["decoder.embed", "decoder.0.self.w[qk]"])
+    layer = "model.layers.0.self_attn"
+    assert tensors_of(published, names) == {
+        "model.embed_tokens.weight",
+        f"{layer}.q_proj.weight",
+        f"{layer}.k_proj.weight",
+    }
