@@ -12,7 +12,7 @@ from attnkit.model.kernels.threads import run_parallel, split_range
 from attnkit.training.parameter_buffer import ParameterBuffer
 from attnkit.training.parameter_groups import ParameterGroup
 
-BLOCK = 1 << 14  # elements that are updated at a time: with gradient and state they stay in a core's cache
+BLOCK = 1 << 15  # elements that are updated at a time: with gradient and state they stay in a core's cache
 
 
 class OptimizerOptions(NamedTuple):
