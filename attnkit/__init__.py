@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # typing is slow to import, and until __main__ is, Ctrl-C pri
 
 __version__ = "0.1.0"
 
-TOOLS = ("embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "encode", "decode")
+TOOLS = ("embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "encode", "decode", "loss")
 
 
 def __getattr__(name: str) -> "Any":

@@ -241,3 +241,17 @@ def decode(
     only: Sequence[str] | str | None = None,
     check_finite: bool = False,
 ) -> Record | str: ...
+def loss(
+    record: TensorLike,
+    /,
+    *,
+    target: TensorLike | None = None,
+    smoothing: float = 0.0,
+    ignore: int = -100,
+    weights: TensorLike | None = None,
+    reduction: Literal["none", "sum", "mean"] = "mean",
+    steps: bool = False,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...

@@ -15,6 +15,8 @@ from attnkit.formats.streams import is_missing
 from attnkit.inference.operands import decode_text, load_attended, select_tensor
 from attnkit.record import Record, Tensor, join_names
 
+FILE_SUFFIX = re.compile(r"\.(json|npy|npz|safetensors)(:\w+)?$")
+
 
 @dataclass
 class OperandFiles:
@@ -122,6 +124,7 @@ def load_operand(
               memory -> the same of the record's `memory`, unless NAME is another one;
               words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name;
               image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
+              targets -> words or ids as they are written, or a record with x the ids of a file
               model -> a Checkpoint, whose files are hashed when their history is written
     """
     if load == "patches":
@@ -135,6 +138,8 @@ def load_operand(
 
         if path in BUILTIN_TOKENIZERS:
             return BUILTIN_TOKENIZERS[path], {}
+    if load == "targets" and not names_a_file(path):
+        return path, {}
     if piped is not None:
         return load_piped(piped, path, load), {}
     source, name = open_operand(path, hash=True)
@@ -150,6 +155,15 @@ def load_operand(
             content = select_content(list(read(source, bfloat16, lone_is_x=False)), name, source.name, load)
         is_file = source.name != "<stdin>"  # a pipe cannot be read again
         return content, {source.name: source.digest()} if is_file else {}
+
+
+def names_a_file(text: str) -> bool:
+    """Return whether a value that may be words is the name of a file: `-`, a path from / or ./, a suffix of tensors.
+
+    >>> names_a_file("am I"), names_a_file("ids.json"), names_a_file("./am"), names_a_file("out.npz:ids")
+    (False, True, True, True)
+    """
+    return text == "-" or bool(re.match(r"(\.\.?)?/[^/\s]", text) or FILE_SUFFIX.search(text))
 
 
 def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -195,7 +209,7 @@ def select_content(records: Sequence[Record], name: str, file: str, load: Load) 
         return records[0].arrays()
     if load in ("attended", "memory"):
         return load_attended(records[0], name or find_memory_name(records[0], load), file)
-    if load == "ids":
+    if load in ("ids", "targets"):
         return select_ids(records[0], name, file)
     tensor = select_tensor(records[0], name, file)
     return tensor if load == "tensor" else tensor["x"]
@@ -311,9 +325,9 @@ def check_operand(value: Any, load: str, flag: str) -> Any:
     """Check a value passed from Python in place of a file, and return the content that the file would have."""
     if isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values()):
         value = Record(value).arrays()
-    if load in ("tensor", "ids", "image", "memory", "attended") and not isinstance(value, Mapping | Record):
+    if load in ("tensor", "ids", "targets", "image", "memory", "attended") and not isinstance(value, Mapping | Record):
         value = array_to_record(value, flag)
-    if load in ("tensor", "ids", "image"):
+    if load in ("tensor", "ids", "targets", "image"):
         if not isinstance(value, Record) or "x" not in value:
             raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
         return value["x"] if load == "image" else check_numbers(value, flag)

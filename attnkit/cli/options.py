@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 from attnkit.errors import UsageError, suggest
 
-Load = Literal["tensor", "tensors", "attended", "memory", "words", "tokenizer", "model", "image", "patches", "ids"]
+Load = Literal[
+    "tensor", "tensors", "attended", "memory", "words", "tokenizer", "model", "image", "patches", "ids", "targets"
+]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from attnkit.cli.tool import PYTHON_FLAGS
 OPERAND_TYPES: Mapping[str | None, str] = {
     "tensor": "TensorLike",
     "ids": "TensorLike",
+    "targets": "TensorLike",
     "attended": "TensorLike",
     "image": "TensorLike",
     "memory": "TensorLike | Mapping[str, Tensor | Array]",

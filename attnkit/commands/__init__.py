@@ -18,6 +18,7 @@ TOOLS = {
     "ffn": "the position-wise feed-forward network",
     "encode": "text to the hidden states of a published model, in one go",
     "decode": "hidden states to logits, probabilities and words",
+    "loss": "the cross-entropy of logits and the words that should come",
     "show": "a tensor, record or file as tables and heat maps",
     "peek": "show what passes through the middle of a pipe",
     "diff": "compare two tensors or records",

@@ -2,7 +2,7 @@
 
 from attnkit.display.export import export_picture
 from attnkit.display.facts import property_list, text_table
-from attnkit.display.generation import beams_table, choice_table, dim_then_bold, scores_table
+from attnkit.display.generation import beams_table, choice_table, dim_then_bold, losses_table, scores_table
 from attnkit.display.heatmaps import heatmap, heatmap_grid
 from attnkit.display.slicing import TensorView
 from attnkit.display.style import Style, detect_style
@@ -28,6 +28,7 @@ __all__ = [
     "heatmap",
     "heatmap_grid",
     "human_size",
+    "losses_table",
     "property_list",
     "scores_table",
     "statistics_table",

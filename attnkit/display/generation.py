@@ -79,6 +79,28 @@ def _align_numbers(
     return heads, rows
 
 
+def losses_table(rows: Sequence[tuple[str, str, float, float]], style: Style, title: str = "") -> str:
+    """Draw token, target, probability and loss of each row, with total and mean of the losses and the perplexity below.
+
+    >>> print(losses_table([("I", "am", 0.5, 0.6931), ("am", "a", 0.25, 1.3863)], Style()))
+    token  target  probability    loss
+    ──────────────────────────────────
+    I      am           0.5000  0.6931
+    am     a            0.2500  1.3863
+    2 targets, total 2.0794, mean 1.0397, perplexity 2.8284
+    """
+    heads = ["token", "target", "probability", "loss"]
+    cells = [[token, target, *_format_decimals(numbers, style)] for token, target, *numbers in rows]
+    count, total = len(rows), sum(loss for *_, loss in rows)
+    if not count:
+        return text_table(heads, [], style, title, "no targets")
+    surprise = sum(-math.log(probability) if probability else math.inf for _, _, probability, _ in rows) / count
+    perplexity = math.exp(surprise) if surprise < 700 else math.inf
+    texts = _format_decimals([total, total / count, perplexity], style)
+    footer = f"{count} target{'' if count == 1 else 's'}, total {texts[0]}, mean {texts[1]}, perplexity {texts[2]}"
+    return text_table(*_align_numbers(heads, cells, (2, 3)), style, title, footer)
+
+
 def dim_then_bold(before: str, after: str, style: Style) -> str:
     """Draw a text for a terminal: `before` dim, then `after`; line ends stay, other control characters are escaped.
 

@@ -240,6 +240,8 @@ def first_non_finite(x: Array) -> str:
 
     >>> first_non_finite(np.array([[0.0, np.nan]]))
     'nan at [0][1]'
+    >>> first_non_finite(np.array(np.inf))
+    'inf'
     """
     if x.dtype.kind not in "fV":
         return ""
@@ -250,4 +252,5 @@ def first_non_finite(x: Array) -> str:
     if not len(at):
         return ""
     index = tuple(int(i) for i in at[0])
-    return f"{float(x[index])} at " + "".join(f"[{i}]" for i in index)
+    place = "".join(f"[{i}]" for i in index)
+    return f"{float(x[index])}{' at ' * bool(place)}{place}"

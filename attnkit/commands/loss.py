@@ -1,0 +1,144 @@
+"""attnkit loss: the cross-entropy of logits and targets."""
+
+import warnings
+from typing import Annotated, Any
+
+import numpy as np
+
+from attnkit import display, model
+from attnkit.cli import options, views
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import tool
+from attnkit.errors import AttnkitWarning
+from attnkit.inference.targets import (
+    expected_distribution,
+    find_logits,
+    find_targets,
+    ignore_padding,
+    is_distribution,
+    target_words,
+)
+from attnkit.model.loss import IGNORE_INDEX, REDUCTIONS
+from attnkit.record import Array, Labels, Record, Tensor, row_labels
+
+DISTRIBUTIONS = ["target", "model"]  # the rows of a table of --steps
+
+
+def render_loss(record: Record, call: Stage, look: display.Style) -> str:
+    """Render a table of the losses, a row each, for each text of a batch; before it those of the distributions."""
+    ignore = call.parameters["ignore"]
+    arrays = [record[name] for name in ("target", "probability", "loss")]
+    length = arrays[0].shape[-1] if arrays[0].ndim else 1
+    targets, probabilities, losses = (array.reshape(-1, length) for array in arrays)
+    parts = []
+    for row, ids in enumerate(targets):
+        counted = [at for at in range(length) if ids[at] != ignore]
+        tokens = names_along(record, "loss", row, length)
+        words = names_along(record, "target", row, length, [str(id) for id in ids])
+        if "expected" in record:
+            parts += [render_distributions(record, row, tokens, words, counted, look)] * bool(counted)
+        parts.append(
+            display.losses_table(
+                [(tokens[at], words[at], float(probabilities[row, at]), float(losses[row, at])) for at in counted],
+                look,
+                title=f"batch {row}" if len(targets) > 1 else "",
+            )
+        )
+    if len(targets) > 1 or call.parameters["weights"] is not None:  # else the table has it
+        parts.append(views.render_tensor(record, "x", look))
+    return "\n\n".join(parts)
+
+
+def names_along(record: Record, name: str, row: int, length: int, default: list[str] | None = None) -> list[str]:
+    """Return the labels along the last axis of a tensor in a row of the batch, by default the numbers of its cells."""
+    labels = record.labels_of(name, record[name].ndim - 1) if record[name].ndim else None
+    names = row_labels(labels, row)
+    return names if len(names) == length else default or [str(at) for at in range(length)]
+
+
+def render_distributions(
+    record: Record, row: int, tokens: list[str], words: list[str], counted: list[int], look: display.Style
+) -> str:
+    """Render the expected distribution of each target above that of the model."""
+    size = record["expected"].shape[-1]
+    pairs = [record[name].reshape(-1, len(tokens), size)[row, counted] for name in ("expected", "probs")]
+    titles = [f"{tokens[at]} → {words[at]}" for at in counted]
+    labels: list[Labels | None] = [titles, DISTRIBUTIONS, record.labels_of("expected", record["expected"].ndim - 1)]
+    formula = "(1 − ε) one-hot(target) + ε/N, and softmax(logits)"
+    stacked = np.stack(pairs, axis=1)
+    view = display.TensorView("distributions", stacked, ("token", "p", "vocab"), labels, look, formula)
+    return display.tensor_table(view)
+
+
+@tool(
+    one_of=[("target",)],
+    view=render_loss,
+    table_on_stderr=lambda flags: bool(flags["steps"]),
+    adds=lambda flags: bool(flags["steps"]),
+)
+def loss(
+    record: Record,
+    *,
+    target: Annotated[
+        Any,
+        options.Option(
+            "what each row is to predict: words, ids, or a FILE of ids (:ids for those of the record); "
+            "fewer than there are rows are those of the last rows",
+            "TEXT|FILE",
+            str,
+            "targets",
+        ),
+    ] = None,
+    smoothing: Annotated[
+        float, options.number("ε: the target distribution is (1 − ε) one-hot + ε/N", least=0, most=1, metavar="E")
+    ] = 0.0,
+    ignore: Annotated[int, options.integer("a target of this id does not count", metavar="ID")] = IGNORE_INDEX,
+    weights: Annotated[Record | None, options.tensor("a factor on the loss of each word, (N,)")] = None,
+    reduction: Annotated[
+        str, options.choice("x is the loss of every row, their sum, or their mean by weight", REDUCTIONS)
+    ] = "mean",
+    steps: Annotated[
+        bool, options.switch("add the two distributions to the record, `expected` and `probs`, and show tables of them")
+    ] = False,
+) -> Record:
+    """Compute the cross-entropy of logits: how improbable the model finds the words that should come.
+
+    loss = −log softmax(logits)[target] for every row of `logits`, or of x where the record has none. The record gets
+    `target` (ids), `probability` (of each target) and `loss`; x is their mean, their sum, or each of them, by
+    --reduction. The table has their total, their mean, and the perplexity, exp of the mean of −log probability.
+    A target of --ignore, or of padding by the record's mask, has loss 0 and counts in nothing. With --weights the
+    mean is over the sum of the weights of the targets, as in PyTorch.
+
+    \b
+    Examples:
+      attnkit embed "The cat sat" --dim 8 | attnkit decode | attnkit loss --target "cat sat The"
+      attnkit decode --model DIR "Once" --score " upon a time" --emit logits | attnkit loss --target :ids
+    """
+    logits, axes, words = find_logits(record)
+    if is_distribution(logits):
+        warnings.warn("the rows of x are distributions; loss takes logits: decode --emit logits", AttnkitWarning, 2)
+    ids = find_targets(target["x"] if isinstance(target, Record) else target, logits.shape, words, ignore)
+    ids = ignore_padding(ids, record.get("mask"), ignore)
+    factors = None if weights is None else weights["x"]
+    each = model.LossOptions(factors, ignore, smoothing, "none")
+    losses = model.cross_entropy(logits, ids, each)
+    reduced = losses if reduction == "none" else model.cross_entropy(logits, ids, each._replace(reduction=reduction))
+    over = () if reduced.ndim < losses.ndim else axes[:-1]
+    formula = "−log softmax(logits)[target]" + (f", {reduction} over the targets" if reduction != "none" else "")
+    tensors = {
+        "x": Tensor(reduced, over, formula=formula),
+        "target": Tensor(ids, (*axes[:-2], "target") if len(axes) > 1 else (), target_words(ids, words, ignore)),
+        "probability": Tensor(model.target_probabilities(logits, ids, ignore), axes[:-1]),
+        "loss": Tensor(losses, axes[:-1]),
+    }
+    return record.with_tensors(tensors | (distributions(logits, ids, axes, each) if steps else {}))
+
+
+def distributions(logits: Array, ids: Array, axes: tuple[str, ...], each: model.LossOptions) -> dict[str, Tensor]:
+    """Return the distribution of each target, and that of the model."""
+    expected = expected_distribution(ids, logits.shape[-1], each.ignore_index, each.label_smoothing)
+    probabilities = model.probabilities(logits)
+    return {
+        "expected": Tensor(expected.astype(probabilities.dtype), axes),
+        "probs": Tensor(probabilities, axes),
+    }
