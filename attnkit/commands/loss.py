@@ -18,7 +18,7 @@ from attnkit.inference.targets import (
     is_distribution,
     target_words,
 )
-from attnkit.model.loss import IGNORE_INDEX, REDUCTIONS
+from attnkit.model.loss import IGNORE_INDEX, REDUCTIONS, LossOptions, cross_entropy, target_probabilities
 from attnkit.record import Array, Labels, Record, Tensor, row_labels
 
 DISTRIBUTIONS = ["target", "model"]  # the rows of a table of --steps
@@ -120,21 +120,21 @@ def loss(
     ids = find_targets(target["x"] if isinstance(target, Record) else target, logits.shape, words, ignore)
     ids = ignore_padding(ids, record.get("mask"), ignore)
     factors = None if weights is None else weights["x"]
-    each = model.LossOptions(factors, ignore, smoothing, "none")
-    losses = model.cross_entropy(logits, ids, each)
-    reduced = losses if reduction == "none" else model.cross_entropy(logits, ids, each._replace(reduction=reduction))
+    each = LossOptions(factors, ignore, smoothing, "none")
+    losses = cross_entropy(logits, ids, each)
+    reduced = losses if reduction == "none" else cross_entropy(logits, ids, each._replace(reduction=reduction))
     over = () if reduced.ndim < losses.ndim else axes[:-1]
     formula = "−log softmax(logits)[target]" + (f", {reduction} over the targets" if reduction != "none" else "")
     tensors = {
         "x": Tensor(reduced, over, formula=formula),
         "target": Tensor(ids, (*axes[:-2], "target") if len(axes) > 1 else (), target_words(ids, words, ignore)),
-        "probability": Tensor(model.target_probabilities(logits, ids, ignore), axes[:-1]),
+        "probability": Tensor(target_probabilities(logits, ids, ignore), axes[:-1]),
         "loss": Tensor(losses, axes[:-1]),
     }
     return record.with_tensors(tensors | (distributions(logits, ids, axes, each) if steps else {}))
 
 
-def distributions(logits: Array, ids: Array, axes: tuple[str, ...], each: model.LossOptions) -> dict[str, Tensor]:
+def distributions(logits: Array, ids: Array, axes: tuple[str, ...], each: LossOptions) -> dict[str, Tensor]:
     """Return the distribution of each target, and that of the model."""
     expected = expected_distribution(ids, logits.shape[-1], each.ignore_index, each.label_smoothing)
     probabilities = model.probabilities(logits)

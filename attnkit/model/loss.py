@@ -1,6 +1,6 @@
 """Cross-entropy of logits and target ids, its gradient, and both in one pass over the logits."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,6 @@ from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
 from attnkit.model.embedding import check_ids
-from attnkit.model.kernels.threads import run_parallel, split_range
 from attnkit.model.softmax import shifted
 
 BLOCK = 1 << 17  # elements of the logits that are worked on at a time, which stay in a core's cache
@@ -73,7 +72,7 @@ def cross_entropy(logits: Array, targets: ArrayLike, options: LossOptions = DEFA
             log_sum = np.log(np.exp(shift, out=shift).sum(-1))
             losses[part] = _losses(log_sum, *linear_terms, terms, part)
 
-    run_parallel(work, _blocks(rows))
+    _run_blocks(work, rows)
     return _reduce(losses, np.shape(targets), terms, options)
 
 
@@ -125,7 +124,7 @@ def loss_and_gradient(
         for part in parts:
             losses[part] = _write_gradient(rows[part], terms, slopes[part], part, out[part])
 
-    run_parallel(work, _blocks(rows))
+    _run_blocks(work, rows)
     slope = logits if out is rows else out.reshape(logits.shape).astype(output_dtype(logits), copy=False)
     return _reduce(losses, np.shape(targets), terms, options), slope
 
@@ -201,8 +200,15 @@ def _check_options(options: LossOptions, size: int) -> None:
         raise DataError(f"weights {as_text(options.weight.shape)}: expected {as_text((size,))}, one for each class")
 
 
-def _blocks(rows: Array) -> Iterator[slice]:
-    return split_range(0, len(rows), max(BLOCK // max(rows.shape[-1], 1), 1))
+def _run_blocks(work: Callable[[Iterator[slice]], None], rows: Array) -> None:
+    """Call `work` with blocks of rows, in several threads where there are several blocks."""
+    size = max(BLOCK // max(rows.shape[-1], 1), 1)
+    if len(rows) <= size:
+        work(iter([slice(0, len(rows))] * bool(len(rows))))
+        return
+    from attnkit.model.kernels.threads import run_parallel, split_range
+
+    run_parallel(work, split_range(0, len(rows), size))
 
 
 def _linear_terms(shift: Array, terms: _Terms, part: slice) -> tuple[Array, Any]:

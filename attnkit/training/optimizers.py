@@ -163,7 +163,12 @@ class Optimizer:
         }
 
     def step(self, gradients: ParameterBuffer, factor: float = 1.0, trainable: Collection[str] | None = None) -> None:
-        """Update the trainable parameters [all] by their gradients; `factor` is that of the schedule."""
+        """Update the trainable parameters [all] by their gradients; `factor` is that of the schedule.
+
+        DataError for gradients of other names or shapes.
+        """
+        if gradients.shapes() != self.parameters.shapes():
+            raise DataError("the gradients are of other parameters than those of the optimizer")
         names = [name for name in self.parameters if trainable is None or name in trainable]
         for name in names:
             self._steps[name] += 1

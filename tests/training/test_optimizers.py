@@ -169,6 +169,11 @@ def test_the_state_of_other_parameters_is_refused():
         new_optimizer("sgd", np.float32).load_state(state)
 
 
+def test_gradients_of_other_parameters_are_refused():
+    with pytest.raises(DataError, match="the gradients are of other parameters"):
+        new_optimizer("sgd", np.float32).step(ParameterBuffer({"decoder.embed.table": (7, 4)}))
+
+
 def test_layer_decay_scales_the_rate():
     shapes = {"decoder.embed.table": (2, 2), "decoder.0.ffn.w1": (2, 2), "decoder.norm.gamma": (2,)}
     parameters = ParameterBuffer(shapes, np.float64)
