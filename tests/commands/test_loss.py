@@ -1,4 +1,4 @@
-"""The tool loss: numbers by hand, words and ids, the last rows, distributions, and the same from Python and the pipe."""
+"""The tool loss: numbers by hand, words and ids, the last rows, distributions; the same in shell, run and Python."""
 
 import json
 
@@ -135,6 +135,23 @@ def test_shell_and_python_are_the_same():
     ours = attnkit.loss(record_of(), target="I am a", smoothing=0.1)
     assert shell["x"]["data"] == float(ours["x"])
     assert shell["loss"]["data"] == ours["loss"].tolist()
+
+
+def test_run_and_the_pipe_are_the_same():
+    stages = ["embed 'The cat sat' --dim 4", "decode", "loss --target 'cat sat' --reduction sum --steps -q"]
+    pipe = process.bash(" | ".join(f"attnkit {stage}" for stage in stages))
+    whole = process.run("run", " | ".join(stages))
+    assert pipe.code == whole.code == 0 and pipe.out == whole.out
+    record = attnkit.loss(attnkit.decode(attnkit.embed("The cat sat", dim=4)), target="cat sat", reduction="sum")
+    assert json.loads(pipe.out)["tensors"]["x"]["data"] == pytest.approx(float(record["x"]))
+
+
+def test_targets_from_standard_input(tmp_path):
+    np.save(tmp_path / "logits.npy", LOGITS)
+    done = process.run(
+        "loss", str(tmp_path / "logits.npy"), "--target", "-", "--only", "target", "-f", "json", stdin=b"[2, 1, 0]"
+    )
+    assert json.loads(done.out)["tensors"]["target"]["data"] == [2, 1, 0], done.err
 
 
 def test_padding_does_not_count():
