@@ -1,12 +1,13 @@
-"""Tables, heat maps and pictures of tensors: arrays to text for a terminal; nothing here prints."""
+"""Tables, heat maps and figures of tensors: arrays to text for a terminal, and to pictures; nothing here prints."""
 
-from attnkit.display.export import export_picture
-from attnkit.display.facts import property_list, text_table
+from attnkit.display.facts import TextTable, format_table, property_list, text_table
 from attnkit.display.generation import beams_table, choice_table, dim_then_bold, losses_table, scores_table
 from attnkit.display.heatmaps import heatmap, heatmap_grid
+from attnkit.display.labels import plain_labels
 from attnkit.display.slicing import TensorView
-from attnkit.display.style import Style, detect_style
+from attnkit.display.style import DEFAULT_STYLE, Style, detect_style
 from attnkit.display.summaries import (
+    Candidates,
     candidates_table,
     compute_statistics,
     human_size,
@@ -16,19 +17,23 @@ from attnkit.display.summaries import (
 from attnkit.display.tables import tensor_table
 
 __all__ = [
+    "DEFAULT_STYLE",
+    "Candidates",
     "Style",
     "TensorView",
+    "TextTable",
     "beams_table",
     "candidates_table",
     "choice_table",
     "compute_statistics",
     "detect_style",
     "dim_then_bold",
-    "export_picture",
+    "format_table",
     "heatmap",
     "heatmap_grid",
     "human_size",
     "losses_table",
+    "plain_labels",
     "property_list",
     "scores_table",
     "statistics_table",

@@ -3,10 +3,26 @@
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from attnkit.display.style import Style
 from attnkit.display.tables import COLUMN_GAP, column_widths, grid
 from attnkit.display.text import ASCII_SPELLING, ansi, display_width, escape, heading, join_lines, pad, wrap
+
+
+class TextTable(NamedTuple):
+    """A table of texts: its headings, its rows, the columns that are right-aligned, a title and a line below.
+
+    token  the column of tokens, None for none
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Sequence[int] = ()
+    title: str = ""
+    footer: str = ""
+    token: int | None = None
+
 
 MIN_LAST_COLUMN = 16  # columns that are too few for the last column of a table
 
@@ -26,6 +42,21 @@ def property_list(title: str, rows: Sequence[tuple[str, str]], style: Style) -> 
         lines.append(ansi(pad(name, indent - COLUMN_GAP), "36", style) + " " * COLUMN_GAP + first)
         lines += [" " * indent + line for line in more]
     return join_lines(lines)
+
+
+def format_table(table: TextTable, style: Style) -> str:
+    """Draw a table of texts, its columns of numbers right-aligned.
+
+    >>> print(format_table(TextTable(["beam", "sum"], [["a cat", "-10"], ["b", "5"]], [1]), Style()))
+    beam   sum
+    ──────────
+    a cat  -10
+    b        5
+    """
+    cells = [table.heads, *table.rows]
+    sizes = {i: max(len(row[i]) for row in cells) for i in table.numbers}
+    heads, *rows = [[text.rjust(sizes.get(i, 0)) for i, text in enumerate(row)] for row in cells]
+    return text_table(heads, rows, style, table.title, table.footer)
 
 
 def text_table(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from attnkit.display.facts import text_table
+from attnkit.display.facts import TextTable
 from attnkit.display.style import Style
 from attnkit.display.text import ansi, glyphs
 from attnkit.errors import escaped
@@ -15,15 +15,17 @@ def choice_table(
     filters: Sequence[tuple[str, int, Sequence[str]]],
     chosen: tuple[str, float],
     style: Style,
-) -> str:
-    """Draw one generation step: its candidates, the tokens each filter removed, and the choice.
+) -> TextTable:
+    """Return the table of one generation step: its candidates, the tokens each filter removed, and the choice.
 
     rows     id, token, the model's logit and probability, and the probability after the filters
     filters  name, number of tokens it removed, the most probable of these
     chosen   token, and its log-probability in the model
 
+    >>> from attnkit.display.facts import format_table
     >>> filters = [("temperature", 0, []), ("top-k", 2, ["dog", "cow"])]
-    >>> print(choice_table("step 0", [(7, "cat", 2.5, 0.5, 0.75)], filters, ("cat", -0.6931), Style()))
+    >>> table = choice_table("step 0", [(7, "cat", 2.5, 0.5, 0.75)], filters, ("cat", -0.6931), Style())
+    >>> print(format_table(table, Style()))
     step 0
     id  token   logit  probability  after temperature, top-k
     ────────────────────────────────────────────────────────
@@ -43,15 +45,18 @@ def choice_table(
         [*removed, f"chosen: {chosen[0]} ({own} {_format_decimals(chosen[1:], style)[0]})"]
     )
     heads = ["id", "token", "logit", "probability", after][:width]
-    return text_table(*_align_numbers(heads, cells, range(2, width)), style, title, footer)
+    return TextTable(heads, cells, range(2, width), title, footer, token=1)
 
 
-def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None, str]], style: Style) -> str:
-    """Draw one step of a beam search: each text, its state, its sum of log-probabilities, its penalised score.
+def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None, str]], style: Style) -> TextTable:
+    """Return the table of one step of a beam search: each text, its state, the sum of its log-probabilities,
+    its penalised score.
 
     rows  state, sum, score, text; None for no number: a text has its score once it ended
 
-    >>> print(beams_table("step 1", [("goes on", -0.5, None, "a cat"), ("ended", None, -0.75, "a")], Style()))
+    >>> from attnkit.display.facts import format_table
+    >>> table = beams_table("step 1", [("goes on", -0.5, None, "a cat"), ("ended", None, -0.75, "a")], Style())
+    >>> print(format_table(table, Style()))
     step 1
     beam         sum    score  text
     ────────────────────────────────
@@ -62,7 +67,7 @@ def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None
         [state, *("-" if number is None else _format_decimals([number], style)[0] for number in numbers), text]
         for state, *numbers, text in rows
     ]
-    return text_table(*_align_numbers(["beam", "sum", "score", "text"], cells, (1, 2)), style, title)
+    return TextTable(["beam", "sum", "score", "text"], cells, (1, 2), title)
 
 
 def _format_decimals(numbers: Sequence[float], style: Style) -> list[str]:
@@ -70,19 +75,11 @@ def _format_decimals(numbers: Sequence[float], style: Style) -> list[str]:
     return [f"{number:.{style.precision}f}" for number in numbers]
 
 
-def _align_numbers(
-    heads: list[str], rows: list[list[str]], numbers: Sequence[int]
-) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and rows of a table, its columns of numbers right-aligned."""
-    sizes = {i: max(len(row[i]) for row in [heads, *rows]) for i in numbers}
-    heads, *rows = [[text.rjust(sizes.get(i, 0)) for i, text in enumerate(row)] for row in [heads, *rows]]
-    return heads, rows
+def losses_table(rows: Sequence[tuple[str, str, float, float]], style: Style, title: str = "") -> TextTable:
+    """Return the table of token, target, probability and loss of each row, the total and mean of the losses below.
 
-
-def losses_table(rows: Sequence[tuple[str, str, float, float]], style: Style, title: str = "") -> str:
-    """Draw token, target, probability and loss of each row, with total and mean of the losses and the perplexity below.
-
-    >>> print(losses_table([("I", "am", 0.5, 0.6931), ("am", "a", 0.25, 1.3863)], Style()))
+    >>> from attnkit.display.facts import format_table
+    >>> print(format_table(losses_table([("I", "am", 0.5, 0.6931), ("am", "a", 0.25, 1.3863)], Style()), Style()))
     token  target  probability    loss
     ──────────────────────────────────
     I      am           0.5000  0.6931
@@ -93,12 +90,12 @@ def losses_table(rows: Sequence[tuple[str, str, float, float]], style: Style, ti
     cells = [[token, target, *_format_decimals(numbers, style)] for token, target, *numbers in rows]
     count, total = len(rows), sum(loss for *_, loss in rows)
     if not count:
-        return text_table(heads, [], style, title, "no targets")
+        return TextTable(heads, [], title=title, footer="no targets")
     surprise = sum(-math.log(probability) if probability else math.inf for _, _, probability, _ in rows) / count
     perplexity = math.exp(surprise) if surprise < 700 else math.inf
     texts = _format_decimals([total, total / count, perplexity], style)
     footer = f"{count} target{'' if count == 1 else 's'}, total {texts[0]}, mean {texts[1]}, perplexity {texts[2]}"
-    return text_table(*_align_numbers(heads, cells, (2, 3)), style, title, footer)
+    return TextTable(heads, cells, (2, 3), title, footer)
 
 
 def dim_then_bold(before: str, after: str, style: Style) -> str:
@@ -113,10 +110,11 @@ def dim_then_bold(before: str, after: str, style: Style) -> str:
 
 def scores_table(
     tokens: Sequence[str], ids: Sequence[int], logprobs: Sequence[float], ranks: Sequence[int], style: Style
-) -> str:
-    """Draw the log-probability of each token, with their sum, their mean and the perplexity below.
+) -> TextTable:
+    """Return the table of the log-probability of each token, with their sum, their mean and the perplexity below.
 
-    >>> print(scores_table(["a", "cat"], [0, 7], [-0.5, -1.5], [1, 3], Style()))
+    >>> from attnkit.display.facts import format_table
+    >>> print(format_table(scores_table(["a", "cat"], [0, 7], [-0.5, -1.5], [1, 3], Style()), Style()))
     token  id  log-probability  probability  rank
     ─────────────────────────────────────────────
     a       0          -0.5000       0.6065     1
@@ -133,4 +131,4 @@ def scores_table(
     texts = _format_decimals([total, mean, perplexity], style)
     footer = f"{count} token{'' if count == 1 else 's'}, sum {texts[0]}, mean {texts[1]}, perplexity {texts[2]}"
     heads = ["token", "id", "log-probability", "probability", "rank"]
-    return text_table(*_align_numbers(heads, cells, (1, 2, 3, 4)), style, footer=footer)
+    return TextTable(heads, cells, (1, 2, 3, 4), footer=footer, token=0)

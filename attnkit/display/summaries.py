@@ -1,7 +1,7 @@
 """Summaries: lists of tensors with shapes and dtypes, their statistics, and the most probable tokens."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,21 @@ from attnkit.display.text import (
 )
 
 MAX_NAME_WIDTH = 48
+
+
+class Candidates(NamedTuple):
+    """The most probable tokens at each of T positions, the most probable first.
+
+    ids, probs  (T, top); words the vocabulary; corner the heading of the rows
+    """
+
+    rows: Sequence[str]
+    ids: Array
+    probs: Array
+    words: Sequence[str] | None
+    title: str = ""
+    formula: str = ""
+    corner: str = "position"
 
 
 def statistics_table(named: Mapping[str, Array], style: Style) -> str:
@@ -149,7 +164,7 @@ def candidates_table(
     body = [list(row) for row in zip(names, *columns, strict=True)]
     marks = glyphs(style)
     gap = [f"{marks.ellipsis} {elision.hidden} more", *[marks.ellipsis] * len(columns)]
-    heads = [corner, *(_ordinal(i + 1) for i in range(len(columns)))]
+    heads = [corner, *(ordinal(i + 1) for i in range(len(columns)))]
     return join_lines([*above, *_fold_columns(heads, elision.with_gap(body, gap), style, left=len(heads))])
 
 
@@ -163,10 +178,10 @@ def _rank_cells(words: Sequence[str], chances: Sequence[float], style: Style) ->
     return [f"{pad(word, size)} {chance:.{style.precision}f}" for word, chance in zip(words, chances, strict=True)]
 
 
-def _ordinal(number: int) -> str:
+def ordinal(number: int) -> str:
     """Return the ordinal of a rank.
 
-    >>> [_ordinal(n) for n in (1, 2, 3, 4, 11, 21)]
+    >>> [ordinal(n) for n in (1, 2, 3, 4, 11, 21)]
     ['1st', '2nd', '3rd', '4th', '11th', '21st']
     """
     endings = {1: "st", 2: "nd", 3: "rd"}

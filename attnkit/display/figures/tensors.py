@@ -1,0 +1,104 @@
+"""Typeset tables of tensors: numbers under their labels, one table for each matrix."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from attnkit.display.figures.fonts import clip_text, visible
+from attnkit.display.figures.options import FigureOptions
+from attnkit.display.figures.shapes import TEXT_SIZE, Array, Preformatted, Section, Table
+from attnkit.display.numbers import number_format, to_python
+from attnkit.display.slicing import Elision, Matrix, TensorView, elide, format_shape, to_matrices
+from attnkit.display.style import DEFAULT_STYLE
+from attnkit.display.summaries import Candidates, human_size, ordinal
+
+MAX_MATRICES = 16
+MAX_ROWS, MAX_COLUMNS = 60, 16
+MAX_LABEL = 140  # pixels
+MASKED_MARK = "·"
+PRECISION = 4
+
+
+def tensor_section(view: TensorView, options: FigureOptions) -> Section:
+    """Return a tensor as tables, one for each of its matrices; rows and columns beyond the room are counted.
+
+    Raises DataError where the mask does not broadcast.
+
+    >>> import numpy as np
+    >>> view = TensorView("x", np.eye(2), ("token", "model"), (["The", "cat"], None))
+    >>> tensor_section(view, FigureOptions(precision=1)).panels[0].rows
+    [['token \\\\ model', '0', '1'], ['The', '1.0', '0.0'], ['cat', '0.0', '1.0']]
+    """
+    array = view.array
+    precision = PRECISION if options.precision is None else options.precision
+    if array.size == 0:
+        return Section(view.title, [], view.formula, f"{view.description()}, empty")
+    if array.ndim == 0:
+        text = format(to_python(array), number_format(array, precision))
+        return Section(view.title, [Preformatted([text])], view.formula, view.description())
+    parts = to_matrices(view, MAX_MATRICES)
+    height, width = parts.matrices[0].values.shape
+    rows, columns = elide(height, MAX_ROWS), elide(width, MAX_COLUMNS)
+    at = np.ix_(rows.indices(), columns.indices())
+    numbers = number_format(np.concatenate([one.values[at][~one.masked[at]] for one in parts.matrices]), precision)
+    corner = " \\ ".join(map(visible, view.axes[-2:]))
+    tables = [_table(one, corner, rows, columns, numbers) for one in parts.matrices]
+    notes = [parts.hidden, f"{MASKED_MARK} masked" if any(one.masked.any() for one in parts.matrices) else ""]
+    return Section(view.title, tables, view.formula, view.description(), [note for note in notes if note])
+
+
+def list_section(named: Mapping[str, tuple[Array, Sequence[str]]]) -> Section:
+    """Return a table of tensors: name, shape with axis names, dtype, bytes; then the totals.
+
+    >>> import numpy as np
+    >>> list_section({"x": (np.zeros((3, 4)), ("token", "model"))}).panels[0].rows[1]
+    ['x', '(token 3, model 4)', 'float64', '96 B']
+    """
+    rows = [
+        [visible(name), format_shape(array, axes, DEFAULT_STYLE), array.dtype.name, human_size(array.nbytes)]
+        for name, (array, axes) in named.items()
+    ]
+    total = sum(array.nbytes for array, _ in named.values())
+    totals = f"{len(named)} tensor{'' if len(named) == 1 else 's'}, {human_size(total)}"
+    return Section("", [Table([["name", "shape", "dtype", "bytes"], *rows], left=(0, 1, 2))], notes=[totals])
+
+
+def candidates_section(candidates: Candidates, precision: int) -> Section:
+    """Return a table of the most probable tokens at each position, with their probabilities.
+
+    >>> import numpy as np
+    >>> candidates = Candidates(["The"], np.array([[1, 0]]), np.array([[0.7, 0.3]]), ["a", "cat"])
+    >>> candidates_section(candidates, 2).panels[0].rows
+    [['position', '1st', '', '2nd', ''], ['The', 'cat', '0.70', 'a', '0.30']]
+    """
+    names, ids, probs, vocabulary, title, formula, corner = candidates
+    if ids.size == 0:
+        return Section(title, [], formula, "empty")
+    rows = [[corner, *(text for place in range(ids.shape[1]) for text in (ordinal(place + 1), ""))]]
+    for name, tokens, chances in zip(names, ids.tolist(), to_python(probs), strict=True):
+        words = [vocabulary[token] if vocabulary and token < len(vocabulary) else str(token) for token in tokens]
+        pairs = zip(_labels(words), chances, strict=True)
+        rows.append([*_labels([name]), *(text for word, chance in pairs for text in (word, f"{chance:.{precision}f}"))])
+    return Section(title, [Table(rows, [0, *range(1, len(rows[0]), 2)])], formula)
+
+
+def _table(part: Matrix, corner: str, rows: Elision, columns: Elision, numbers: str) -> Table:
+    """Return one matrix as a table: the labels of its columns first, those of its rows before each row."""
+    at = np.ix_(rows.indices(), columns.indices())
+    cells = [
+        [MASKED_MARK if is_masked else format(value, numbers) for value, is_masked in zip(*pair, strict=True)]
+        for pair in zip(to_python(part.values[at]), part.masked[at].tolist(), strict=True)
+    ]
+    heads = columns.with_gap(_labels(columns.pick(part.columns)), f"… {columns.hidden} more")
+    cells = [columns.with_gap(row, "…") for row in cells]
+    if not part.rows:
+        return Table([heads, *cells], left=(), title=part.title)
+    stubs = _labels(rows.pick(part.rows))
+    body = [[stub, *row] for stub, row in zip(stubs, cells, strict=True)]
+    gap = [f"… {rows.hidden} more", *["…"] * len(heads)]
+    return Table([[corner, *heads], *rows.with_gap(body, gap)], title=part.title)
+
+
+def _labels(labels: Sequence[str]) -> list[str]:
+    """Return labels that are visible and not too wide."""
+    return [clip_text(visible(label), MAX_LABEL, TEXT_SIZE) for label in labels]

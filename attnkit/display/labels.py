@@ -1,0 +1,47 @@
+"""Tokens as a reader writes them: the marks of published vocabularies replaced by a middle dot for a space."""
+
+import functools
+from collections.abc import Mapping, Sequence
+
+from attnkit.record import Labels, shared_labels
+
+SPACE = "·"
+BYTE_LEVEL_SPACE, SENTENCEPIECE_SPACE = "Ġ", "▁"  # as GPT-2 and SentencePiece write a space
+
+
+def plain_labels(labels: Labels | None) -> Labels | None:
+    """Return labels with the spaces of tokens as `·`, and bytes as the characters they spell.
+
+    Only a list with a token that begins with Ġ is taken for bytes, as GPT-2 spells them.
+
+    >>> plain_labels(["The", "Ġcaf", "Ã©"]), plain_labels(["▁chat", "s"]), plain_labels(["café"]), plain_labels(None)
+    (['The', '·caf', 'é'], ['·chat', 's'], ['café'], None)
+    """
+    if not labels:
+        return labels
+    rows = [_plain_tokens(row) for row in labels if isinstance(row, list)]
+    return rows or _plain_tokens(shared_labels(labels))
+
+
+def _plain_tokens(tokens: Sequence[str]) -> list[str]:
+    """Return the tokens of one text, or of a vocabulary."""
+    if any(token.startswith(BYTE_LEVEL_SPACE) for token in tokens):
+        return [_decode_bytes(token).replace(" ", SPACE) for token in tokens]
+    return [token.replace(SENTENCEPIECE_SPACE, SPACE) for token in tokens]
+
+
+def _decode_bytes(token: str) -> str:
+    """Return the text of a token that is spelled in bytes; the token where it is no text on its own."""
+    table = _byte_of()
+    try:
+        return bytes(table[character] for character in token).decode()
+    except (KeyError, UnicodeDecodeError):
+        return token.replace(BYTE_LEVEL_SPACE, SPACE)
+
+
+@functools.cache
+def _byte_of() -> Mapping[str, int]:
+    """Return the byte of each character in byte-level BPE: printable ones for themselves (GPT-2)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
