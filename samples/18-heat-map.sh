@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Attention as a picture: a heat map of the weights as text, all heads side by side, and the
-# same picture saved as SVG.
+# same maps as a figure in SVG, on one scale from 0 to 1.
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80
@@ -14,13 +14,13 @@ attnkit show "$dir/weights.npz" --heatmap
 echo
 attnkit show "$dir/weights.npz" --heads
 echo
-attnkit show "$dir/weights.npz" --heatmap -o "$dir/weights.svg"
+attnkit show "$dir/weights.npz" --heatmap --range 0,1 --title "Two heads" -o "$dir/weights.svg"
 python3 - "$dir/weights.svg" <<'END'
 import sys
 import xml.etree.ElementTree as tree
 
 picture = tree.parse(sys.argv[1]).getroot()
-text = "".join(picture.itertext())
-words = [word for word in ("cat", "sat", "mat") if word in text]
-print("saved as", picture.tag.split("}")[1], "with the words", *words)
+texts = [node.text for node in picture.iter("{http://www.w3.org/2000/svg}text")]
+words = [word for word in ("Two heads", "query", "key", "cat", "head 1", "masked") if word in texts]
+print("saved as", picture.tag.split("}")[1], "with", ", ".join(words))
 END

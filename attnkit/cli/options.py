@@ -216,7 +216,7 @@ def parse_value(name: str, option: Option, value: Any) -> Any:
         raise UsageError(f"expected {expected}, got {value!r}{''.join(hint)}", name) from None
 
 
-FORMATS = ("json", "npy", "npz", "safetensors", "table", "svg", "html")
+FORMATS = ("json", "npy", "npz", "safetensors", "table", "svg", "png", "pdf", "html")
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
           "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip
 
@@ -232,7 +232,16 @@ COMMON: dict[str, Option] = {
     ),
     "only": names("keep only these tensors, comma-separated"),
     "dtype": replace(choice(f"convert x to this dtype first: {', '.join(DTYPES)}", DTYPES), metavar="DTYPE"),
-    "precision": integer("decimals in tables [default: 4]", least=0),
+    "precision": integer("decimals in tables [default: 4], in the cells of heat maps [default: 2]", least=0),
+    "theme": choice(
+        "colours of a figure [default: light; of a page in HTML as the browser prefers]",
+        ("light", "dark", "transparent"),
+    ),
+    "title": text("title of a figure [default: name and formula of the tensor]"),
+    "tokens": choice(
+        "tokens as the vocabulary spells them (Ġfox, ▁fox), or with · for a space [default: raw; in figures plain]",
+        ("raw", "plain"),
+    ),
     "indent": switch("JSON with one matrix row a line"),
     "check_finite": switch("refuse NaN and infinity instead of warning"),
     "quiet": replace(switch("no warnings, no tables on standard error"), short="-q"),

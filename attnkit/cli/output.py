@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from attnkit import formats
-from attnkit.cli.output_format import DISPLAY_FORMATS, STDOUT, TEXT, text_format
+from attnkit.cli.output_format import DISPLAY_FORMATS, FIGURE_FORMATS, STDOUT, TEXT, check_figure_flags, text_format
 from attnkit.cli.side_outputs import replace_together
 from attnkit.cli.stage import Records, Stage, running_stage
 from attnkit.errors import DataError, FileError, UsageError, escaped
 from attnkit.record import Record
 
 if TYPE_CHECKING:
-    from attnkit.display import Style  # loaded only by stages that show something
+    from attnkit.display import Style, TextTable  # loaded only by stages that show something
 
 STDERR = 2
-BINARY = ("npy", "npz", "safetensors")
+BINARY = ("npy", "npz", "safetensors", "png", "pdf")
 PROGRESS_DELAY, PROGRESS_INTERVAL = 1.0, 0.1  # seconds before the first report of long work, and between two
 TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
 
@@ -39,6 +39,8 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
     call.on_text = streamed = None
     if to_terminal and chosen in ("table", TEXT):
         call.on_text = streamed = StreamedText(output_style(call, STDOUT))
+    last = call.extra.get("last", call)
+    check_figure_flags(last.common | last.extra, chosen, last.tool.name)
     if to_terminal and chosen in BINARY:
         raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
     sink = opened(path)
@@ -84,18 +86,12 @@ def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record
 
 
 def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
-    """Return the bytes of one result in a format; a text is written as it is, or drawn in svg and html."""
+    """Return the bytes of one result in a format; a text is written as it is, or as a figure."""
     result = call.format.convert(result, chosen)
-    if chosen in ("svg", "html"):
-        from attnkit import display
+    if chosen in FIGURE_FORMATS:
+        from attnkit.cli import figures
 
-        style = output_style(call, None)
-        if isinstance(result, str):
-            drawn = display.dim_then_bold("", result, style)
-        else:
-            drawn = render(call, result, style._replace(color=True, unicode=True))
-        title = f"attnkit {call.extra.get('last', call).tool.name}"  # that of `run` is of its last stage
-        return [display.export_picture(drawn, title, "svg" if chosen == "svg" else "html").encode()]
+        return [figures.encode_figure(call, result, chosen)]  # type: ignore[arg-type]
     if isinstance(result, str):
         return [(result + "\n").encode("utf-8", "surrogateescape")]
     if chosen == "table":
@@ -134,6 +130,7 @@ def render(call: Stage, record: Record, style: "Style") -> str:
     """Return the view of a result for a terminal, ending in a newline."""
     from attnkit.cli import views
 
+    record = views.name_tokens(record, call.common.get("tokens") or "raw")
     return (call.tool.view or views.render_tables)(record, call, style).rstrip("\n") + "\n"
 
 
@@ -176,12 +173,21 @@ class StreamedText:
         return True
 
 
-def show_remark(render_remark: "Callable[[Style], str]") -> None:
-    """Show on standard error a table that the running stage reports beside its result."""
+def show_remark(make_table: "Callable[[Style], TextTable]") -> None:
+    """Show a table that the running stage reports beside its result, in its figure or on standard error."""
     call = running_stage()
-    if call is not None and not call.common.get("quiet"):
+    if call is None:
+        return
+    from attnkit import display
+
+    style = output_style(call, STDERR)
+    if call.format.requested() in FIGURE_FORMATS:
+        from attnkit.cli import figures
+
+        call.sections.append(figures.table_section(make_table(style._replace(unicode=True)), call))
+    elif not call.common.get("quiet"):
         PROGRESS.clear()
-        write_stderr(render_remark(output_style(call, STDERR)) + "\n\n")
+        write_stderr(display.format_table(make_table(style), style) + "\n\n")
 
 
 class Progress:

@@ -9,12 +9,15 @@ from typing import Any
 
 from attnkit import formats
 from attnkit.cli import options
-from attnkit.errors import AttnkitNote, UsageError
+from attnkit.errors import AttnkitNote, UsageError, flag_name
 from attnkit.record import Array, Record, join_names
 
-DISPLAY_FORMATS = ("table", "svg", "html")
+FIGURE_FORMATS = ("svg", "png", "pdf", "html")
+DISPLAY_FORMATS = ("table", *FIGURE_FORMATS)
+DISPLAYED = "table, svg, png, pdf or html"
 TEXT = "text"  # the format of a tool that returns text, whatever the suffix of its file
-SUFFIXES = {".txt": "table", ".svg": "svg", ".html": "html"}
+SUFFIXES = {".txt": "table", **{f".{name}": name for name in FIGURE_FORMATS}}
+ONLY_IN_FIGURES = ("theme", "title", "curves", "numbers", "no_numbers", "range", "cmap")
 STDOUT = 1
 Result = Record | str
 
@@ -123,8 +126,17 @@ def text_format(common: Mapping[str, Any]) -> str:
     chosen = common.get("format") or formats.suffix_format(path) or SUFFIXES.get(os.path.splitext(path)[1], "table")
     if chosen not in DISPLAY_FORMATS:
         name = "--format" if common.get("format") else path
-        raise UsageError(f"the result is text, which {chosen} does not hold (expected table, svg or html)", name)
+        raise UsageError(f"the result is text, which {chosen} does not hold (expected {DISPLAYED})", name)
     return TEXT if chosen == "table" else str(chosen)
+
+
+def check_figure_flags(flags: Mapping[str, Any], chosen: str | None, tool: str) -> None:
+    """Raise UsageError for a flag of figures where the result of a tool is written in another format."""
+    for name in ONLY_IN_FIGURES if chosen not in FIGURE_FORMATS else ():
+        if flags.get(name):
+            error = UsageError("needs a figure: -o FILE.svg, .png, .pdf or .html", flag_name(name))
+            error.place = f"attnkit {tool}"
+            raise error
 
 
 def default_format() -> str:

@@ -7,7 +7,7 @@ from functools import partial
 
 from attnkit import commands, formats
 from attnkit.cli import parser
-from attnkit.cli.output_format import DISPLAY_FORMATS, Result, text_format
+from attnkit.cli.output_format import DISPLAY_FORMATS, Result, check_figure_flags, text_format
 from attnkit.cli.stage import Records, Stage, running
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.record import Record
@@ -42,6 +42,7 @@ def parse_stages(text: str) -> list[Stage]:
             raise UsageError(f"{call.tool.name} prints for eyes: the next stage cannot read that (-f FORMAT)")
         if call.tool.returns_text(call.parameters):
             text_format(call.common)
+        check_figure_flags(call.common | call.extra, call.common.get("format"), call.tool.name)
     return calls
 
 

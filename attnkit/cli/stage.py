@@ -22,6 +22,7 @@ from attnkit.record import Record
 
 if TYPE_CHECKING:
     from attnkit.display import Style
+    from attnkit.display.figures import FigureOptions, Section
 
 INPUT, PARTS = "[INPUT]", "[PART]..."  # the input of a tool: one file or pipe, or several
 Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
@@ -46,6 +47,7 @@ class Tool:
     sections        title -> the names of its options, as the help groups them; without a table, one list
     reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
     view            (record, stage, style) -> text for a terminal; None: tables of its tensors
+    figure          (record, stage, options) -> sections of a figure; None: tables of its tensors, or its view as text
     status          (record, stage) -> exit code
     extra           flags that only reader and view use: they are not parameters of the function
     needs_no_input  (parameters) -> whether it reads no input
@@ -70,6 +72,7 @@ class Tool:
     sections: Mapping[str, str] = field(default_factory=dict)
     reader: "Reader | None" = None
     view: "View | None" = None
+    figure: "Figure | None" = None
     status: "Callable[[Record, Stage], int]" = lambda record, stage: 0
     extra: dict[str, options.Option] = field(default_factory=dict)
     needs_no_input: Callable[[Parameters], bool] = lambda parameters: False
@@ -145,6 +148,7 @@ class Stage:
     non_finite_layer  the first layer whose result is not finite
     side_files        the side outputs written so far
     on_text           streams a text as it is generated
+    sections          of its figure, beside its result: its steps
     """
 
     tool: Tool
@@ -157,6 +161,7 @@ class Stage:
     non_finite_layer: str = ""
     side_files: list[str] = field(default_factory=list)
     on_text: Callable[[str, bool], None] | None = None
+    sections: "list[Section]" = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.files = OperandFiles(self.tool.flags, self.parameters)
@@ -332,6 +337,7 @@ class Stage:
 
 Reader = Callable[[Stage, Records | None], Records]
 View = Callable[[Record, Stage, "Style"], str]
+Figure = Callable[[Record, Stage, "FigureOptions"], "list[Section]"]
 
 
 def read_records(call: Stage, upstream: Records | None, needs_no_input: bool | None = None) -> Records:

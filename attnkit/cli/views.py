@@ -3,47 +3,97 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attnkit import display
 from attnkit.cli import options
-from attnkit.cli.output_format import DISPLAY_FORMATS, default_format
+from attnkit.cli.output_format import DISPLAY_FORMATS, DISPLAYED, default_format
 from attnkit.cli.stage import Stage
 from attnkit.errors import UsageError, flag_name
 from attnkit.inference.operands import CheckpointRecord
-from attnkit.record import Labels, Record, Tensor
+from attnkit.record import Array, Labels, Record, Tensor
+
+COLOR_MAPS = ("viridis", "magma", "blues", "gray", "bwr")
+
+
+def parse_range(text: str) -> tuple[float, float] | str:
+    """Parse the range of a figure: two numbers, the lower one first, or `each`.
+
+    >>> parse_range("0,1"), parse_range("each")
+    ((0.0, 1.0), 'each')
+    """
+    if text == "each":
+        return text
+    parse_number = options.number("").parser
+    ends = [parse_number(part) for part in text.split(",")] if parse_number else []
+    if len(ends) != 2 or ends[0] >= ends[1]:
+        raise ValueError("LOW,HIGH with LOW below HIGH, or each")
+    return ends[0], ends[1]
+
 
 VIEW_FLAGS = {
     "heatmap": options.switch("a heat map, one map for each leading index"),
     "heads": options.switch("heat maps of all heads side by side"),
     "stats": options.switch("minimum, maximum, mean, spread, zeros and non-finite numbers of every tensor"),
     "list": options.switch("the names, shapes and dtypes of all tensors"),
+    "curves": options.switch("a figure of curves: each column over the rows, as of an encoding over its positions"),
 }
 VIEWS = tuple(VIEW_FLAGS)  # they are mutually exclusive
+LOOK_FLAGS = {
+    "numbers": options.switch("the number of every cell in a figure of heat maps [default: where they fit]"),
+    "no_numbers": options.switch("no numbers in the cells of a figure"),
+    "range": options.Option(
+        "the ends of the colours or of the curves of a figure; each: of every map its own [default: of all maps]",
+        "LOW,HIGH|each",
+        parse_range,
+    ),
+    "cmap": options.choice(
+        "colour map of a figure [default: bwr where there are both signs, else viridis]", COLOR_MAPS
+    ),
+}
 ALL = slice(None)
 MANY = 8  # most tensors, without an x, that are shown one by one: those of a layer
 
 
 def render_tables(record: Record, call: Stage, style: display.Style) -> str:
     """Draw a table of each tensor that the tool computed, or of x where it computed none."""
+    return "\n\n".join(render_tensor(record, name, style) for name in computed_names(record, call))
+
+
+def computed_names(record: Record, call: Stage) -> list[str]:
+    """Return the names of the tensors that a tool computed; x where it computed none, all where there is no x."""
     computed = [name for name, one in record.tensors.items() if one.formula]
     if call.tool.computes_x_last:
         computed.sort(key=lambda name: name == "x")
-    names = computed or (["x"] if "x" in record else record)
-    return "\n\n".join(render_tensor(record, name, style) for name in names)
+    return computed or (["x"] if "x" in record else list(record))
 
 
 def render_tensor(
     record: Record, name: str, style: display.Style, draw: Callable[..., str] = display.tensor_table, part: str = ""
 ) -> str:
     """Draw a tensor of a record, or a slice of it, as a table or a heat map that marks masked cells."""
+    return draw(tensor_view(record, name, style, part))
+
+
+def tensor_view(
+    record: Record, name: str, style: display.Style = display.DEFAULT_STYLE, part: str = ""
+) -> display.TensorView:
+    """Return the view of a tensor of a record, or of a slice of it, with its labels and its masked cells."""
     array, axes = record[name], record.axes_of(name)
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
     title = f"{name}[{part}]" if part else name
     mask = unmasked_cells(record, name)
-    return draw(display.TensorView(title, array, axes, labels, style, record.tensors[name].formula, mask))
+    return display.TensorView(title, array, axes, labels, style, record.tensor(name).formula, mask)
+
+
+def name_tokens(record: Record, spelling: str) -> Record:
+    """Return the record with its tokens spelled raw, as they are, or plain: `·fox` for Ġfox and ▁fox."""
+    if spelling == "raw" or not record.labels:
+        return record
+    return replace(record, labels={axis: display.plain_labels(names) or [] for axis, names in record.labels.items()})
 
 
 def unmasked_cells(record: Record, name: str) -> Any:
@@ -78,7 +128,7 @@ def derived(call: Stage) -> Callable[[Record], Record | str] | None:
         return statistics_record
     if view == ["list"] and chosen == "json":
         return describe_json
-    held = "json, table, svg or html" if view == ["list"] else "table, svg or html"
+    held = ("json, " if view == ["list"] else "") + DISPLAYED
     raise UsageError(f"{chosen} does not hold what it shows (expected {held})", flag_name(view[0]))
 
 
@@ -120,10 +170,8 @@ def render(record: Record, call: Stage, style: display.Style) -> str:
         return display.statistics_table(record.arrays(), style)
     if "list" in view:
         return list_tensors(record, style)
-    chosen = view_flag(call, "name")
-    names = ("x",) if "x" in record and not chosen else tuple(record)
-    part = (view_flag(call, "slice") or "").replace(" ", "")
-    if not (view or chosen or part) and len(names) > MANY:
+    names, part = viewed_names(record, call), slice_of(call)
+    if not names and len(record):
         return list_tensors(record, style, last=name_hint(record, call))
     if view:
         draw = display.heatmap if "heatmap" in view else display.heatmap_grid
@@ -132,6 +180,18 @@ def render(record: Record, call: Stage, style: display.Style) -> str:
     if len(record) > len(names):
         tables.append(list_tensors(record, style))
     return "\n\n".join(tables)
+
+
+def viewed_names(record: Record, call: Stage) -> tuple[str, ...]:
+    """Return the tensors that a view draws one by one; none where they are many and no flag names them."""
+    chosen, part = view_flag(call, "name"), slice_of(call)
+    names = ("x",) if "x" in record and not chosen else tuple(record)
+    return () if not (requested_view(call) or chosen or part) and len(names) > MANY else names
+
+
+def slice_of(call: Stage) -> str:
+    """Return the slice that a view draws, "" for the whole tensor."""
+    return (view_flag(call, "slice") or "").replace(" ", "")
 
 
 def view_flag(call: Stage, name: str) -> Any:
@@ -148,8 +208,12 @@ def name_hint(record: Record, call: Stage) -> str:
 
 def list_tensors(record: Record, style: display.Style, last: str = "") -> str:
     """List every tensor of a record in a line; with a last line also its extremes."""
-    tensors = {name: (one.array, one.axis_names()) for name, one in record.tensors.items()}
-    return display.tensor_list(tensors, style, footer=last)
+    return display.tensor_list(named_axes(record), style, footer=last)
+
+
+def named_axes(record: Record) -> dict[str, tuple[Array, tuple[str, ...]]]:
+    """Return every array of a record with the names of its axes."""
+    return {name: (one.array, one.axis_names()) for name, one in record.tensors.items()}
 
 
 def check_slice(text: str) -> str:

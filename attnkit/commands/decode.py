@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attnkit import display, model, tokenizers
-from attnkit.cli import options, text_input, views
+from attnkit.cli import figures, options, text_input, views
 from attnkit.cli.stage import Stage, cast_x
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
@@ -27,6 +27,9 @@ from attnkit.inference.text_generation import run_decode
 from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer
 
+if TYPE_CHECKING:
+    from attnkit.display.figures import FigureOptions, Section
+
 
 def render_decoded(record: Record, call: Stage, look: display.Style) -> str:
     """Render generated text as text, and probabilities as a table of the most probable words at every position."""
@@ -38,8 +41,30 @@ def render_decoded(record: Record, call: Stage, look: display.Style) -> str:
     return render_candidates(record, call, look)
 
 
+def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Draw generated text as text, scores and the most probable words as tables."""
+    from attnkit.display.figures import candidates_section, tensor_section
+
+    checkpoint = call.files.loaded.get("model_")
+    style = display.Style(figures.TEXT_WIDTH, precision=4 if looks.precision is None else looks.precision)
+    if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
+        if "rank" in record:
+            return [figures.table_section(scores_of(record, row, style), call) for row in range(count_texts(record))]
+        if call.parameters["emit"] not in (None, "text") or not record.labels.get("text"):
+            return figures.tensor_sections(record, call, looks)
+        return [figures.text_section(render_generation(record, call, style))]
+    if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
+        return [tensor_section(views.tensor_view(record, "x"), looks)]
+    return [candidates_section(one, style.precision) for one in list_candidates(record, call)]
+
+
 def render_candidates(record: Record, call: Stage, look: display.Style) -> str:
     """Render x (..., T, V) as one table a batch row: the most probable words at each position but padding."""
+    return "\n\n".join(display.candidates_table(*one[:4], look, *one[4:]) for one in list_candidates(record, call))
+
+
+def list_candidates(record: Record, call: Stage) -> list[display.Candidates]:
+    """Return the most probable words of x (..., T, V) at each position but padding, for each row of a batch."""
     x = record["x"]
     probs = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) if x.ndim > 1 else x[None, None]
     ids, shares = model.candidates(probs, call.extra.get("top") or 5)
@@ -47,17 +72,14 @@ def render_candidates(record: Record, call: Stage, look: display.Style) -> str:
     tokens = record.labels_of("x", x.ndim - 2) if x.ndim > 1 else None
     checkpoint = call.files.loaded.get("model_")
     title, corner = ("next word", "position") if checkpoint is None else find_titles(checkpoint.config)
-    tables = []
+    lists = []
     for row in range(len(probs)):
         positions = row_labels(tokens, row) or [str(at) for at in range(probs.shape[1])]
         real = [at for at, token in enumerate(positions) if token not in tokenizers.PADDING]
-        tables.append(
-            display.candidates_table(
-                [positions[at] for at in real], ids[row][real], shares[row][real], words, look,
-                title=f"batch {row}" if len(probs) > 1 else title, formula=record.tensor("x").formula, corner=corner,
-            )
-        )  # fmt: skip
-    return "\n\n".join(tables)
+        rows, name = [positions[at] for at in real], f"batch {row}" if len(probs) > 1 else title
+        formula = record.tensor("x").formula
+        lists.append(display.Candidates(rows, ids[row][real], shares[row][real], words, name, formula, corner))
+    return lists
 
 
 def find_titles(config: model.Config) -> tuple[str, str]:
@@ -73,8 +95,8 @@ def render_generation(record: Record, call: Stage, look: display.Style) -> str:
     if call.parameters["emit"] not in (None, "text") or not (texts or "rank" in record):
         return views.render_tables(record, call, look)
     if "rank" in record:
-        count = len(record["x"]) if record["x"].ndim == 2 else 1
-        return "\n\n".join(render_scores(record, row, look) for row in range(count))
+        tables = [scores_of(record, row, look) for row in range(count_texts(record))]
+        return "\n\n".join(display.format_table(table, look) for table in tables)
     lines = []
     scores = record["scores"].tolist() if "scores" in record and len(texts) > 1 else []
     prompts = shared_labels(record.labels.get("prompt")) or [""] * len(texts)
@@ -85,8 +107,13 @@ def render_generation(record: Record, call: Stage, look: display.Style) -> str:
     return "\n".join(lines)
 
 
-def render_scores(record: Record, row: int, look: display.Style) -> str:
-    """Render the scores of one text as a table, and their sum."""
+def count_texts(record: Record) -> int:
+    """Return the number of scored texts."""
+    return len(record["x"]) if record["x"].ndim == 2 else 1
+
+
+def scores_of(record: Record, row: int, look: display.Style) -> display.TextTable:
+    """Return the scores of one text as a table, and their sum."""
     at = row if record["x"].ndim == 2 else ...
     names = record.labels.get("token") or [str(word) for word in record["ids"][at]]
     tokens = [str(name) for name in (names[row] if names and isinstance(names[0], list) else names)]
@@ -142,6 +169,7 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
     operand="[INPUT | TEXT...]",
     reader=text_input.read_prompts,
     view=render_decoded,
+    figure=draw_decoded,
     plain_text=is_single_text,
     needs_no_input=text_input.needs_no_input,
     extra={
@@ -197,7 +225,12 @@ def decode(
         options.number("divide the logits of earlier tokens by P, or multiply them where negative", 0, metavar="P"),
     ] = None,
     stop: Annotated[tuple[str, ...], replace(options.text("end before TEXT; may be repeated"), multiple=True)] = (),
-    steps: Annotated[bool, options.switch("show every chosen token and its candidates on standard error")] = False,
+    steps: Annotated[
+        bool,
+        options.switch(
+            "show every chosen token and its candidates: in the figure of -o FILE.html, .svg …, else on standard error"
+        ),
+    ] = False,
     batch: Annotated[bool, options.switch("one batch of the texts, or of the lines of standard input")] = False,
     cache_in: Annotated[
         Mapping[str, Array] | None, options.tensors("continue from the keys and values of --cache-out")

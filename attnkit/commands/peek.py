@@ -1,7 +1,7 @@
 """attnkit peek: show the records that pass through the middle of a pipe, and hand them on."""
 
 from attnkit import display
-from attnkit.cli import views
+from attnkit.cli import figures, views
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import tool
 from attnkit.record import Record
@@ -14,9 +14,10 @@ def render_part(record: Record, call: Stage, look: display.Style) -> str:
 
 
 @tool(
-    exclusive=[views.VIEWS],
+    exclusive=[views.VIEWS, ("numbers", "no_numbers")],
     view=render_part,
-    extra=views.VIEW_FLAGS | {"name": views.NAME, "slice": views.SLICE},
+    figure=figures.select_sections,
+    extra=views.VIEW_FLAGS | views.LOOK_FLAGS | {"name": views.NAME, "slice": views.SLICE},
     table_on_stderr=lambda parameters: True,
     check_finite=lambda parameters: False,
     passthrough=True,

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from attnkit import formats
-from attnkit.cli import operands, options, output, pipeline
-from attnkit.cli.output_format import DISPLAY_FORMATS, Result
+from attnkit.cli import figures, operands, options, output, pipeline
+from attnkit.cli.output_format import DISPLAY_FORMATS, FIGURE_FORMATS, Result
 from attnkit.cli.stage import Records, Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import FileError, UsageError
@@ -39,8 +39,11 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
         counts[at] += 1
         if save:
             save_result(save, at, counts[at], done, result)
-        if done is not last or call.common["format"] not in DISPLAY_FORMATS:
-            output.show_aside(done, result, with_command=bool(call.extra.get("steps")))
+        steps = bool(call.extra.get("steps"))
+        if steps and call.common["format"] in FIGURE_FORMATS:
+            figures.collect(call, done, result, is_last=done is last)
+        elif done is not last or call.common["format"] not in DISPLAY_FORMATS:
+            output.show_aside(done, result, with_command=steps)
 
     flow = pipeline.chain_stages(calls, after_stage)
     call.common |= last.common | {"format": output.format_for(last, flow.format)}
@@ -83,7 +86,9 @@ def save_result(folder: str, at: int, count: int, call: Stage, result: Result) -
             str,
             short="-f",
         ),
-        "steps": options.switch("show a table after every stage on standard error"),
+        "steps": options.switch(
+            "show a table after every stage: in the figure of -o FILE.html, .svg …, else on standard error"
+        ),
         "save": options.Option("write every stage's record to a folder, as 1-embed.npz, 2-posenc.npz …", "DIR", str),
     },
     check_finite=lambda parameters: False,

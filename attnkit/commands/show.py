@@ -3,15 +3,18 @@
 import os
 import re
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from attnkit import display
-from attnkit.cli import operands, options, views
+from attnkit.cli import figures, operands, options, views
 from attnkit.cli.stage import Records, Stage, read_records
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError, flag_name
 from attnkit.inference.operands import CheckpointRecord
 from attnkit.record import Record
+
+if TYPE_CHECKING:
+    from attnkit.display.figures import FigureOptions, Section
 
 NO_FOLDER = "needs the folder of a model: attnkit show DIR --pipeline NAME"
 
@@ -27,7 +30,7 @@ def read_input(call: Stage, upstream: Records | None) -> Records:
     flags = [flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_flag_set(call, flag)]
     if pipeline is not None and name:
         raise UsageError(f"cannot be combined with DIR:{name}", "--pipeline")
-    if not (name or names) and {"--heatmap", "--heads", "--slice"} & {*flags}:
+    if not (name or names) and {"--heatmap", "--heads", "--curves", "--slice"} & {*flags}:
         raise UsageError(f"which tensor? --name NAME, or {folder}:NAME", flags[-1])
     from attnkit.inference import model_summary
 
@@ -69,12 +72,26 @@ def render_input(record: Record, call: Stage, look: display.Style) -> str:
     return model_summary.model_facts(record.checkpoint, look)
 
 
+def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Draw a folder as its model, its tensors and its layers in text, any other record in the requested view."""
+    is_model = isinstance(record, CheckpointRecord) and record.whole and "only" not in call.common
+    if is_model and not is_flag_set(call, "stats"):
+        style = display.Style(width=figures.TEXT_WIDTH)
+        return [figures.text_section(render_input(record, call, style))]
+    return figures.view_sections(record, call, looks)
+
+
 @tool(
-    exclusive=[views.VIEWS, *(("pipeline", flag) for flag in ("name", "slice", *views.VIEWS))],
+    exclusive=[
+        views.VIEWS,
+        ("numbers", "no_numbers"),
+        *(("pipeline", flag) for flag in ("name", "slice", *views.VIEWS)),
+    ],
     reader=read_input,
     view=render_input,
+    figure=draw_input,
     derived=views.derived,
-    extra=views.VIEW_FLAGS,
+    extra=views.VIEW_FLAGS | views.LOOK_FLAGS,
     shows_table=True,
     keep_names=True,
     check_finite=lambda parameters: False,
@@ -98,7 +115,8 @@ def show(
 
     INPUT may be FILE:NAME. A file of many tensors without an x, such as a trace, is shown as a list of them. The
     output is for eyes, on a pipe too, unless -f or -o chooses a format.
-    `-o picture.svg` and `-o picture.html` save what is shown. --stats -f json makes a record of the figures,
+    `-o figure.svg`, .png, .pdf and .html draw what is shown as a figure: heat maps, curves, statistics, tables.
+    --stats -f json makes a record of the figures,
     --list -f json describes the tensors without their data. INPUT may also be the folder of a model: its
     sizes, tensors and layers. DIR:NAME is one tensor by its published name, one parameter of a layer
     (encoder.0.self.wq), or all of them (encoder.0.self), named and shaped as --params takes them.

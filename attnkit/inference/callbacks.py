@@ -10,7 +10,7 @@ from attnkit.errors import UsageError
 from attnkit.record import Record
 
 if TYPE_CHECKING:
-    from attnkit.display import Style
+    from attnkit.display import Style, TextTable
 
 CANDIDATES = 5  # rows of a table of candidates unless the caller chooses another number
 
@@ -29,7 +29,7 @@ class Callbacks:
     """What a run calls as it goes on; by default nothing is shown and nothing is written.
 
     on_progress        the layer or the token that is computed next
-    on_table           a function of a style that draws a table: a step of generation
+    on_table           a function of a style that makes a table: a step of generation
     on_text            (text, is_prompt), each part of a text as it is generated; None: no text is streamed
     on_non_finite      the first layer whose result has NaN or infinity
     write_side_output  (path, record), a second result: a trace, a KV cache
@@ -38,7 +38,7 @@ class Callbacks:
     """
 
     on_progress: Callable[[str], None] = ignore
-    on_table: "Callable[[Callable[[Style], str]], None]" = ignore
+    on_table: "Callable[[Callable[[Style], TextTable]], None]" = ignore
     on_text: Callable[[str, bool], None] | None = None
     on_non_finite: Callable[[str], None] = ignore
     write_side_output: Callable[[str, Record], None] = refuse_side_output

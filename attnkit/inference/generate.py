@@ -210,7 +210,9 @@ def partial_stop_length(text: str, stops: Sequence[str]) -> int:
     return max((size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0)
 
 
-def step_callback(shows_steps: bool, render: Callable[[Any, display.Style], str]) -> Callable[[Any], None]:
+def step_callback(
+    shows_steps: bool, render: Callable[[Any, display.Style], display.TextTable]
+) -> Callable[[Any], None]:
     """Return the callback of a step: it shows the step as a table, or reports the number of the token."""
 
     def on_step(info: Any) -> None:
@@ -222,7 +224,7 @@ def step_callback(shows_steps: bool, render: Callable[[Any, display.Style], str]
     return on_step
 
 
-def render_choice(info: StepInfo, detokenizer: Detokenizer, style: display.Style) -> str:
+def render_choice(info: StepInfo, detokenizer: Detokenizer, style: display.Style) -> display.TextTable:
     """Return one step as a table: its candidates, the tokens that the filters removed, the token chosen."""
     ids, probabilities = model.candidates(info.probabilities, callbacks.current().candidates)
     unfiltered = model.probabilities(info.logits)
@@ -240,7 +242,7 @@ def render_choice(info: StepInfo, detokenizer: Detokenizer, style: display.Style
     return display.choice_table(f"step {info.step}", rows, filters, chosen, style)
 
 
-def render_beams(info: BeamsInfo, prompt: Prompt, detokenizer: Detokenizer, style: display.Style) -> str:
+def render_beams(info: BeamsInfo, prompt: Prompt, detokenizer: Detokenizer, style: display.Style) -> display.TextTable:
     """Return one step of a beam search as a table: running texts by their sums, finished ones by their scores."""
 
     def text(beam: GeneratedText) -> str:

@@ -1,0 +1,111 @@
+"""Figures of results, as -o FILE.svg, .png, .pdf and .html and -f write them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attnkit.cli import views
+from attnkit.cli.stage import Stage
+from attnkit.record import Record
+
+if TYPE_CHECKING:
+    from attnkit.display import TextTable
+    from attnkit.display.figures import FigureOptions, Kind, Section
+
+TEXT_WIDTH = 120  # characters of a line of text in a figure
+
+
+def encode_figure(call: Stage, result: Record | str, kind: "Kind") -> bytes:
+    """Return the file of a result as a figure, after what the stage reported beside it: its steps."""
+    from attnkit.display import figures
+
+    last = call.extra.get("last", call)  # of `run` the last stage
+    looks = figure_options(last)
+    beside = [*call.sections, *(last.sections if last is not call else [])]
+    name = f"attnkit {last.tool.name}"
+    return figures.render_figure([*beside, *make_sections(result, last, looks)], looks, kind, name)
+
+
+def figure_options(call: Stage) -> "FigureOptions":
+    """Return how a stage draws its figure, from its flags."""
+    from attnkit.display.figures import FigureOptions
+
+    flags: Mapping[str, Any] = call.common | call.extra
+    numbers = True if flags.get("numbers") else False if flags.get("no_numbers") else None
+    theme, precision, ends, colors = (flags.get(name) for name in ("theme", "precision", "range", "cmap"))
+    return FigureOptions(theme, flags.get("title") or "", numbers, precision, ends, colors)
+
+
+def make_sections(result: Record | str, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Return the sections of a result: the figures of its tool, else tables of its tensors, else its view as text."""
+    if isinstance(result, str):
+        return [text_section(result)]
+    record = views.name_tokens(result, call.common.get("tokens") or "plain")
+    if call.tool.figure:
+        return call.tool.figure(record, call, looks)
+    if call.tool.view:
+        from attnkit.display import Style
+
+        style = Style(width=TEXT_WIDTH, precision=4 if looks.precision is None else looks.precision)
+        return [text_section(call.tool.view(record, call, style))]
+    return tensor_sections(record, call, looks)
+
+
+def text_section(text: str) -> "Section":
+    """Return a text as a section."""
+    from attnkit.display.figures import Preformatted, Section
+
+    return Section("", [Preformatted(text.rstrip("\n").expandtabs().split("\n"))])
+
+
+def table_section(table: "TextTable", call: Stage) -> "Section":
+    """Return a table of texts, a step of generation, as a section."""
+    from attnkit.display import plain_labels
+    from attnkit.display.figures import Section, Table
+
+    rows = [list(row) for row in (table.heads, *table.rows)]
+    if call.common.get("tokens") != "raw":
+        names = plain_labels([row[table.token] for row in rows[1:]]) if table.token is not None else None
+        for row, name in zip(rows[1:], names or [], strict=False):
+            row[table.token or 0] = str(name)
+    left = [at for at in range(len(table.heads)) if at not in table.numbers]
+    return Section(table.title, [Table(rows, left)], notes=[table.footer] if table.footer else [])
+
+
+def tensor_sections(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Return a table of each tensor that the tool computed, or of x where it computed none."""
+    from attnkit.display.figures import tensor_section
+
+    return [tensor_section(views.tensor_view(record, name), looks) for name in views.computed_names(record, call)]
+
+
+def view_sections(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Return a record in the view that is requested of show or peek: maps, curves, statistics, a list, or tables."""
+    from attnkit.display import figures
+
+    view = views.requested_view(call)
+    if "stats" in view:
+        return [figures.statistics_section(record.arrays(), looks)]
+    names = views.viewed_names(record, call)
+    if "list" in view or not names:
+        return [figures.list_section(views.named_axes(record))]
+    draw = figures.tensor_section
+    if view:
+        draw = figures.curves_section if "curves" in view else figures.heatmap_section
+    part = views.slice_of(call)
+    return [draw(views.tensor_view(record, name, part=part), looks) for name in names]
+
+
+def select_sections(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Return the part of a record that the flags of peek select, in the view that they request."""
+    part = views.select(record, call.extra.get("name") or (), call.extra.get("slice") or "")
+    return view_sections(part, call, looks)
+
+
+def collect(call: Stage, done: Stage, result: Record | str, is_last: bool) -> None:
+    """Add the command of a stage of `run --steps`, and the sections of its result, to the figure of the last one."""
+    from attnkit.display.figures import Section
+
+    history = result.history if isinstance(result, Record) else []
+    call.sections.append(Section(history[-1]["command"] if history else f"attnkit {done.tool.name}", []))
+    if not is_last:
+        call.sections += make_sections(result, done, figure_options(call.extra["last"]))
