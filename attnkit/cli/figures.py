@@ -8,7 +8,7 @@ from attnkit.cli.stage import Stage
 from attnkit.record import Record
 
 if TYPE_CHECKING:
-    from attnkit.display import TextTable
+    from attnkit.display import Style, TextTable
     from attnkit.display.figures import FigureOptions, Kind, Section
 
 TEXT_WIDTH = 120  # characters of a line of text in a figure
@@ -43,11 +43,17 @@ def make_sections(result: Record | str, call: Stage, looks: "FigureOptions") -> 
     if call.tool.figure:
         return call.tool.figure(record, call, looks)
     if call.tool.view:
-        from attnkit.display import Style
-
-        style = Style(width=TEXT_WIDTH, precision=4 if looks.precision is None else looks.precision)
-        return [text_section(call.tool.view(record, call, style))]
+        return [text_section(call.tool.view(record, call, text_style(call)))]
     return tensor_sections(record, call, looks)
+
+
+def text_style(call: Stage) -> "Style":
+    """Return the style of the texts in the figure of a stage."""
+    from attnkit.display import Style
+
+    precision = call.common.get("precision")
+    style = Style(TEXT_WIDTH, plain_tokens=call.common.get("tokens") != "raw")
+    return style if precision is None else style._replace(precision=precision)
 
 
 def text_section(text: str) -> "Section":
@@ -57,18 +63,12 @@ def text_section(text: str) -> "Section":
     return Section("", [Preformatted(text.rstrip("\n").expandtabs().split("\n"))])
 
 
-def table_section(table: "TextTable", call: Stage) -> "Section":
+def table_section(table: "TextTable") -> "Section":
     """Return a table of texts, a step of generation, as a section."""
-    from attnkit.display import plain_labels
     from attnkit.display.figures import Section, Table
 
-    rows = [list(row) for row in (table.heads, *table.rows)]
-    if call.common.get("tokens") != "raw":
-        names = plain_labels([row[table.token] for row in rows[1:]]) if table.token is not None else None
-        for row, name in zip(rows[1:], names or [], strict=False):
-            row[table.token or 0] = str(name)
     left = [at for at in range(len(table.heads)) if at not in table.numbers]
-    return Section(table.title, [Table(rows, left)], notes=[table.footer] if table.footer else [])
+    return Section(table.title, [Table([table.heads, *table.rows], left)], notes=[table.footer] if table.footer else [])
 
 
 def tensor_sections(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":

@@ -141,7 +141,8 @@ def output_style(call: Stage, fd: int | None) -> "Style":
     precision = call.common.get("precision")
     to_file = fd == STDOUT and call.common.get("output") not in (None, "-")
     terminal = fd is not None and os.isatty(fd) and not to_file
-    return display.detect_style(terminal, os.environ, encoding(), 4 if precision is None else precision)
+    style = display.detect_style(terminal, os.environ, encoding(), precision)
+    return style._replace(plain_tokens=call.common.get("tokens") == "plain")
 
 
 def encoding() -> str:
@@ -178,14 +179,14 @@ def show_remark(make_table: "Callable[[Style], TextTable]") -> None:
     call = running_stage()
     if call is None:
         return
-    from attnkit import display
-
-    style = output_style(call, STDERR)
     if call.format.requested() in FIGURE_FORMATS:
         from attnkit.cli import figures
 
-        call.sections.append(figures.table_section(make_table(style._replace(unicode=True)), call))
+        call.sections.append(figures.table_section(make_table(figures.text_style(call))))
     elif not call.common.get("quiet"):
+        from attnkit import display
+
+        style = output_style(call, STDERR)
         PROGRESS.clear()
         write_stderr(display.format_table(make_table(style), style) + "\n\n")
 

@@ -46,10 +46,10 @@ def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[S
     from attnkit.display.figures import candidates_section, tensor_section
 
     checkpoint = call.files.loaded.get("model_")
-    style = display.Style(figures.TEXT_WIDTH, precision=4 if looks.precision is None else looks.precision)
+    style = figures.text_style(call)
     if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
         if "rank" in record:
-            return [figures.table_section(scores_of(record, row, style), call) for row in range(count_texts(record))]
+            return [figures.table_section(scores_of(record, row, style)) for row in range(count_texts(record))]
         if call.parameters["emit"] not in (None, "text") or not record.labels.get("text"):
             return figures.tensor_sections(record, call, looks)
         return [figures.text_section(render_generation(record, call, style))]

@@ -76,8 +76,7 @@ def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sec
     """Draw a folder as its model, its tensors and its layers in text, any other record in the requested view."""
     is_model = isinstance(record, CheckpointRecord) and record.whole and "only" not in call.common
     if is_model and not is_flag_set(call, "stats"):
-        style = display.Style(width=figures.TEXT_WIDTH)
-        return [figures.text_section(render_input(record, call, style))]
+        return [figures.text_section(render_input(record, call, figures.text_style(call)))]
     return figures.view_sections(record, call, looks)
 
 

@@ -11,17 +11,13 @@ from attnkit.display.text import ASCII_SPELLING, ansi, display_width, escape, he
 
 
 class TextTable(NamedTuple):
-    """A table of texts: its headings, its rows, the columns that are right-aligned, a title and a line below.
-
-    token  the column of tokens, None for none
-    """
+    """A table of texts: its headings, its rows, the columns that are right-aligned, a title and a line below."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: Sequence[int] = ()
     title: str = ""
     footer: str = ""
-    token: int | None = None
 
 
 MIN_LAST_COLUMN = 16  # columns that are too few for the last column of a table

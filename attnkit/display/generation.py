@@ -4,9 +4,11 @@ import math
 from collections.abc import Sequence
 
 from attnkit.display.facts import TextTable
+from attnkit.display.labels import plain_labels
 from attnkit.display.style import Style
 from attnkit.display.text import ansi, glyphs
 from attnkit.errors import escaped
+from attnkit.record import shared_labels
 
 
 def choice_table(
@@ -32,20 +34,23 @@ def choice_table(
     7   cat    2.5000       0.5000                    0.7500
     top-k removed 2: dog cow · chosen: cat (the model's own log-probability -0.6931)
     """
+    removed = [word for _, _, words in filters for word in words]
+    spelling = _spell([*(token for _, token, *_ in rows), *removed, chosen[0]], style)
     width = 5 if filters else 4  # without filters the two probabilities are one
     after = f"after {', '.join(name for name, _, _ in filters)}"
-    cells = [[str(id), token, *_format_decimals(numbers, style)][:width] for id, token, *numbers in rows]
-    removed = [
-        f"{name} removed {count}: {' '.join(words)}{f' {glyphs(style).ellipsis}' if count > len(words) else ''}"
+    cells = [[str(id), spelling[token], *_format_decimals(numbers, style)][:width] for id, token, *numbers in rows]
+    more = f" {glyphs(style).ellipsis}"
+    notes = [
+        f"{name} removed {count}: {' '.join(spelling[word] for word in words)}{more if count > len(words) else ''}"
         for name, count, words in filters
         if count
     ]
     own = "the model's own log-probability" if filters else "log-probability"
     footer = glyphs(style).separator.join(
-        [*removed, f"chosen: {chosen[0]} ({own} {_format_decimals(chosen[1:], style)[0]})"]
+        [*notes, f"chosen: {spelling[chosen[0]]} ({own} {_format_decimals(chosen[1:], style)[0]})"]
     )
     heads = ["id", "token", "logit", "probability", after][:width]
-    return TextTable(heads, cells, range(2, width), title, footer, token=1)
+    return TextTable(heads, cells, range(2, width), title, footer)
 
 
 def beams_table(title: str, rows: Sequence[tuple[str, float | None, float | None, str]], style: Style) -> TextTable:
@@ -98,6 +103,11 @@ def losses_table(rows: Sequence[tuple[str, str, float, float]], style: Style, ti
     return TextTable(heads, cells, (2, 3), title, footer)
 
 
+def _spell(tokens: Sequence[str], style: Style) -> dict[str, str]:
+    """Return the spelling of each token."""
+    return dict(zip(tokens, shared_labels(plain_labels(list(tokens))) if style.plain_tokens else tokens, strict=True))
+
+
 def dim_then_bold(before: str, after: str, style: Style) -> str:
     """Draw a text for a terminal: `before` dim, then `after`; line ends stay, other control characters are escaped.
 
@@ -121,8 +131,9 @@ def scores_table(
     cat     7          -1.5000       0.2231     3
     2 tokens, sum -2.0000, mean -1.0000, perplexity 2.7183
     """
+    spelling = _spell(tokens, style)
     cells = [
-        [token, str(id), *_format_decimals([logprob, math.exp(logprob)], style), str(rank)]
+        [spelling[token], str(id), *_format_decimals([logprob, math.exp(logprob)], style), str(rank)]
         for token, id, logprob, rank in zip(tokens, ids, logprobs, ranks, strict=True)
     ]
     count, total = len(logprobs), sum(logprobs)
@@ -131,4 +142,4 @@ def scores_table(
     texts = _format_decimals([total, mean, perplexity], style)
     footer = f"{count} token{'' if count == 1 else 's'}, sum {texts[0]}, mean {texts[1]}, perplexity {texts[2]}"
     heads = ["token", "id", "log-probability", "probability", "rank"]
-    return TextTable(heads, cells, (1, 2, 3, 4), footer=footer, token=0)
+    return TextTable(heads, cells, (1, 2, 3, 4), footer=footer)

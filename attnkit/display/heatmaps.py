@@ -201,7 +201,7 @@ def _number_cells(parts: Sequence[Matrix], rows: Elision, width: int, style: Sty
         return "", max(width, 3)  # shades leave no room for numbers
     at = rows.indices()
     values = np.concatenate([part.values[at][~part.masked[at]] for part in parts])
-    numbers = number_format(values, min(style.precision, 2))
+    numbers = number_format(values, style.cell_precision)
     return numbers, max([width, *(len(format(value, numbers)) + 1 for value in to_python(values))])
 
 
@@ -309,7 +309,7 @@ def _legend(scale: Scale, present: set[int], style: Style) -> list[str]:
     notes = (" " * BLOCK_GAP).join(words)
     if not any(level <= scale.top for level in present):
         return [notes]
-    low, high = (format_number(end, min(style.precision, LEGEND_DIGITS)) for end in (scale.low, scale.high))
+    low, high = (format_number(end, LEGEND_DIGITS) for end in (scale.low, scale.high))
     bar = scale.inks[: scale.top + 1 : 4 if style.color else 1]
     line = f"{low} {''.join(''.join(ink) for ink in bar)} {high}"
     if not notes:

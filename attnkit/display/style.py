@@ -8,31 +8,40 @@ MIN_WIDTH = 20
 
 
 class Style(NamedTuple):
-    """How to draw: number of columns, ANSI colours or none, Unicode or ASCII, decimals of a number."""
+    """How to draw: number of columns, ANSI colours or none, Unicode or ASCII, decimals of a number, spelling of tokens.
+
+    cell_precision  decimals in the cells of heat maps
+    plain_tokens    whether the tokens of a vocabulary are spelled plain: `·fox` for Ġfox
+    """
 
     width: int = 80
     color: bool = False
     unicode: bool = True
     precision: int = 4
+    cell_precision: int = 2
+    plain_tokens: bool = False
 
 
 DEFAULT_STYLE = Style()
 
 
-def detect_style(terminal: bool, environ: Mapping[str, str], encoding: str | None, precision: int = 4) -> Style:
+def detect_style(
+    terminal: bool, environ: Mapping[str, str], encoding: str | None, precision: int | None = None
+) -> Style:
     """Choose the style of a stream: whether it is a terminal, the environment, the encoding.
 
     NO_COLOR beats everything, TERM=dumb beats FORCE_COLOR (no-color.org, force-color.org).
 
     >>> detect_style(True, {"COLUMNS": "100", "TERM": "xterm"}, "utf-8")
-    Style(width=100, color=True, unicode=True, precision=4)
-    >>> detect_style(False, {"COLUMNS": "100"}, "ascii", precision=2)
-    Style(width=100, color=False, unicode=False, precision=2)
+    Style(width=100, color=True, unicode=True, precision=4, cell_precision=2, plain_tokens=False)
+    >>> detect_style(False, {"COLUMNS": "100"}, "ascii", precision=3)[2:5]
+    (False, 3, 3)
     """
     is_plain = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
     color = not is_plain and (terminal or bool(environ.get("FORCE_COLOR")))
     unicode = (encoding or "").lower().startswith("utf")
-    return Style(_width(environ.get("COLUMNS", "")), color, unicode, precision)
+    style = Style(_width(environ.get("COLUMNS", "")), color, unicode)
+    return style if precision is None else style._replace(precision=precision, cell_precision=precision)
 
 
 def _width(columns: str) -> int:

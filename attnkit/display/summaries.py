@@ -43,7 +43,8 @@ class Candidates(NamedTuple):
 def statistics_table(named: Mapping[str, Array], style: Style) -> str:
     """Draw a table of the minimum, maximum, mean, deviation and special values of each tensor.
 
-    All but the counts are of the finite values; the deviation is the population's.
+    All but the counts are of the finite values; the deviation is the population's. Where the width is too small,
+    dtypes, shapes and columns of counts that are all 0 are left out, in this order.
 
     >>> print(statistics_table({"x": np.array([0.0, 2.0, np.nan])}, Style()))
     name  shape  dtype    min  max  mean  std  zeros  nan  inf
@@ -54,7 +55,19 @@ def statistics_table(named: Mapping[str, Array], style: Style) -> str:
         return "no tensors"
     heads = ["name", "shape", "dtype", "min", "max", "mean", "std", "zeros", "nan", "inf"]
     rows = [[_clip_name(name, style), *_statistics_texts(array, style)] for name, array in named.items()]
-    return join_lines(_fold_columns(heads, rows, style, left=3))
+    columns = _fitting_columns([heads, *rows], style)
+    cells = [[row[i] for i in columns] for row in (heads, *rows)]
+    return join_lines(_fold_columns(cells[0], cells[1:], style, left=sum(i < 3 for i in columns)))
+
+
+def _fitting_columns(cells: Sequence[Sequence[str]], style: Style) -> list[int]:
+    """Return the columns of a table of statistics that are drawn: all, or as many as fit the width."""
+    sizes, columns = column_widths(cells), list(range(len(cells[0])))
+    idle = [i for i in (8, 9, 7) if all(row[i] == "0" for row in cells[1:])]
+    for i in (2, 1, *idle):
+        if sum(sizes[j] for j in columns) + COLUMN_GAP * (len(columns) - 1) > style.width:
+            columns.remove(i)
+    return columns
 
 
 def _statistics_texts(array: Array, style: Style) -> list[str]:

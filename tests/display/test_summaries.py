@@ -39,16 +39,32 @@ def test_statistics_of_half_floats_and_extremes() -> None:
     ]
 
 
-def test_columns_that_do_not_fit_go_on_below() -> None:
-    text = statistics_table({"weights": np.array([[0.5, 0.25]])}, Style(width=40))
-    assert text == golden("""
-name     shape   dtype     min  max
-───────────────────────────────────
-weights  (1, 2)  float64  0.25  0.5
+def test_columns_that_tell_least_are_left_out_where_all_do_not_fit() -> None:
+    named = {"weights": np.array([[0.5, 0.25]])}
+    assert statistics_table(named, Style(width=56)) == golden("""
+name      min  max   mean    std  zeros  nan  inf
+─────────────────────────────────────────────────
+weights  0.25  0.5  0.375  0.125      0    0    0
+""")
+    assert statistics_table(named, Style(width=40)) == golden("""
+name      min  max   mean    std  zeros
+───────────────────────────────────────
+weights  0.25  0.5  0.375  0.125      0
+""")
+    named = {"weights": np.array([[0.5, np.nan, 0.0]])}
+    assert "nan" in statistics_table(named, Style(width=40)) and "inf" not in statistics_table(named, Style(width=40))
 
-name      mean    std  zeros  nan  inf
-──────────────────────────────────────
-weights  0.375  0.125      0    0    0
+
+def test_columns_that_do_not_fit_go_on_below() -> None:
+    text = statistics_table({"weights": np.array([[0.5, 0.25]])}, Style(width=24))
+    assert text == golden("""
+name      min  max
+──────────────────
+weights  0.25  0.5
+
+name      mean    std
+─────────────────────
+weights  0.375  0.125
 """)
 
 
