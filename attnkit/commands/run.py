@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit import formats
-from attnkit.cli import figures, operands, options, output, pipeline
+from attnkit.cli import operands, options, output, pipeline
 from attnkit.cli.output_format import DISPLAY_FORMATS, FIGURE_FORMATS, Result
 from attnkit.cli.stage import Records, Stage
 from attnkit.cli.tool import tool
@@ -41,6 +41,8 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
             save_result(save, at, counts[at], done, result)
         steps = bool(call.extra.get("steps"))
         if steps and call.common["format"] in FIGURE_FORMATS:
+            from attnkit.cli import figures
+
             figures.collect(call, done, result, is_last=done is last)
         elif done is not last or call.common["format"] not in DISPLAY_FORMATS:
             output.show_aside(done, result, with_command=steps)
