@@ -9,7 +9,7 @@ from attnkit.display.figures.axes import GAP, Axis, draw_column_name, draw_colum
 from attnkit.display.figures.colors import SERIES
 from attnkit.display.figures.fonts import clip_text, text_width, visible
 from attnkit.display.figures.options import FigureOptions
-from attnkit.display.figures.pooling import find_ranges
+from attnkit.display.figures.pooling import find_ranges, outside_note
 from attnkit.display.figures.scales import linear_ticks, place
 from attnkit.display.figures.shapes import (
     SMALL_SIZE,
@@ -69,9 +69,8 @@ def curves_section(view: TensorView, options: FigureOptions) -> Section:
     drawn = (
         f"curves of {len(columns)} of the {count} indices of {visible(view.axes[-1])}" if len(columns) < count else ""
     )
-    return Section(
-        view.title, plots, view.formula, view.description(), [note for note in (parts.hidden, drawn) if note]
-    )
+    notes = [note for note in (parts.hidden, drawn, outside_note(parts.matrices, options)) if note]
+    return Section(view.title, plots, view.formula, view.description(), notes)
 
 
 def _as_column(view: TensorView) -> TensorView:
@@ -99,6 +98,7 @@ def _draw_plot(plot: Plot, name: str) -> Drawing:
     shapes.append(Path(rectangle(left, top, WIDTH, HEIGHT), stroke="grid"))
     for color, column in zip(SERIES, plot.columns, strict=False):
         values = np.where(plot.part.masked[:, column], np.nan, plot.part.values[:, column].astype(np.float64))
+        values = np.where(np.isfinite(values), np.clip(values, low, high), np.nan)
         heights = [top + (1 - place(value, low, high)) * HEIGHT for value in values.tolist()]
         shapes.append(Path(_curve(np.array(heights), left + step / 2, step), stroke=color, width=1.75))
     bottom = top + HEIGHT

@@ -5,18 +5,19 @@ from collections.abc import Sequence
 from attnkit.display.figures.colors import DARK, LIGHT, PALETTES, Palette
 from attnkit.display.figures.fonts import MONO, SANS
 from attnkit.display.figures.options import FigureOptions
-from attnkit.display.figures.shapes import Drawing, Panel, Section, Table
+from attnkit.display.figures.shapes import Drawing, Panel, Section, Table, short
 from attnkit.display.figures.stack import titled
 from attnkit.display.figures.svg import escape_text, hatch, svg_head, svg_shapes
 
 VARIABLES = Palette(*(f"var(--{name})" for name in Palette._fields))
+MIN_WIDTH = 720  # pixels: a wider drawing shrinks to this width on a narrow page, and is scrolled beyond it
 STYLE = f"""\
 body {{ margin: 2em; font: 14px/1.45 {SANS}; color: var(--ink); background: var(--background) }}
 h2 {{ font-size: 17px; margin: 0 }}
 h2 span {{ font-weight: normal; font-size: 14px }}
 section {{ margin: 0 0 2em }}
 p {{ margin: .2em 0; color: var(--muted); font-size: 13px }}
-.panels {{ display: flex; flex-wrap: wrap; gap: 1em 2em; margin: .7em 0 }}
+.panels {{ display: flex; flex-wrap: wrap; gap: 1em 2em; margin: .7em 0; overflow-x: auto }}
 svg {{ max-width: 100%; height: auto }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto }}
 caption {{ text-align: left; font-weight: bold }}
@@ -71,7 +72,8 @@ def _panel(panel: Panel) -> str:
     if isinstance(panel, Table):
         return _table(panel)
     if isinstance(panel, Drawing):
-        return f"{svg_head(panel, VARIABLES)}\n{svg_shapes(panel, VARIABLES)}\n</svg>"
+        least = f'<svg style="min-width: {short(min(panel.width, MIN_WIDTH))}px"'
+        return f"{svg_head(panel, VARIABLES).replace('<svg', least, 1)}\n{svg_shapes(panel, VARIABLES)}\n</svg>"
     return f"<pre>{chr(10).join(map(escape_text, panel.lines))}</pre>"
 
 

@@ -1,13 +1,11 @@
 """Heat maps: every matrix of a tensor as a grid of coloured cells, with its words, a colour bar and its range."""
 
-from collections.abc import Sequence
-
 from attnkit.display.figures.axes import Axis, AxisLabels, fit_column_labels, fit_row_labels
 from attnkit.display.figures.colors import SIGNED, UNSIGNED, color_map
 from attnkit.display.figures.map_drawing import LabelledMap, draw_grid
 from attnkit.display.figures.map_layout import Layout, choose_factors, choose_layout
 from attnkit.display.figures.options import FigureOptions
-from attnkit.display.figures.pooling import count_outside, find_ranges, make_cells
+from attnkit.display.figures.pooling import find_ranges, make_cells, outside_note
 from attnkit.display.figures.shapes import Section
 from attnkit.display.slicing import Matrix, TensorView, pluralize, to_matrices
 from attnkit.display.summaries import ordinal
@@ -47,7 +45,7 @@ def heatmap_section(view: TensorView, options: FigureOptions) -> Section:
         _pooling_note(factors),
         _labels_note(maps[0].rows, maps[0].columns),
         _range_note(view, len(maps), has_own_ranges),
-        _outside_note(parts.matrices, options),
+        outside_note(parts.matrices, options),
     ]
     return Section(view.title, [drawing], view.formula, view.description(), [note for note in notes if note])
 
@@ -84,10 +82,3 @@ def _range_note(view: TensorView, count: int, has_own_ranges: bool) -> str:
         return ""
     kind = pluralize(view.axes[0]) if view.array.ndim == 3 else "maps"
     return f"{count} {kind}, {'each with its own range of colours' if has_own_ranges else 'one range of colours'}"
-
-
-def _outside_note(parts: Sequence[Matrix], options: FigureOptions) -> str:
-    """Return the note that counts the numbers outside of the requested range."""
-    if not isinstance(options.range, tuple) or not (count := count_outside(parts, *options.range)):
-        return ""
-    return f"{count} number{'s' * (count != 1)} outside of the range, in the colour of its end"

@@ -88,10 +88,13 @@ def _to_blocks(values: Array, factors: tuple[int, int], fill: float) -> Array:
     return padded.reshape(rows, down, columns, across).swapaxes(1, 2).reshape(rows, columns, down * across)
 
 
-def count_outside(parts: Sequence[Matrix], low: float, high: float) -> int:
-    """Count the finite numbers that are not masked and outside of a range."""
+def outside_note(parts: Sequence[Matrix], options: FigureOptions) -> str:
+    """Return the note that counts the finite numbers, not masked, outside of the requested range; "" for none."""
+    if not isinstance(options.range, tuple):
+        return ""
+    low, high = options.range
     count = 0
     for part in parts:
         values = part.values[~part.masked].astype(np.float64)
         count += int(((values < low) | (values > high))[np.isfinite(values)].sum())
-    return count
+    return f"{count} number{'s' * (count != 1)} outside of the range, drawn at its end" if count else ""

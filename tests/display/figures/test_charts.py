@@ -28,6 +28,15 @@ def test_a_curve_goes_through_its_points():
     assert len({round(b - a, 1) for row in points for a, b in zip(row[::2], row[2::2], strict=False)}) == 1
 
 
+def test_a_curve_outside_of_the_requested_range_is_drawn_at_its_end():
+    x = np.array([[0.5], [7.0], [-7.0]])
+    view = TensorView("x", x, ("token", "model"), [None, None])
+    section = curves_section(view, FigureOptions(range=(0.0, 1.0)))
+    heights = [float(n) for n in re.findall(r"-?\d*\.?\d+", strokes(section)[SERIES[0]])][1::2]
+    assert heights[0] == (heights[1] + heights[2]) / 2 and heights[2] - heights[1] == 300
+    assert section.notes == ["2 numbers outside of the range, drawn at its end"]
+
+
 def test_what_is_not_finite_interrupts_a_curve():
     x = np.array([[0.0], [1.0], [np.nan], [1.0], [np.inf], [0.0], [1.0]])
     data = strokes(curves_section(TensorView("x", x, ("token", "model"), [None, None]), FigureOptions()))[SERIES[0]]

@@ -58,7 +58,7 @@ def test_a_requested_range_and_colour_map(read_picture):
     view = TensorView("x", np.array([[-1.0, 0.5, 4.0]]), ("token", "model"), [["a"], None])
     picture = read_picture(draw(view, range=(0.0, 1.0), colors="gray"))
     assert picture.grids[0].tolist() == [["#000000", "#808080", "#ffffff"]]
-    assert "2 numbers outside of the range, in the colour of its end" in picture.texts
+    assert "2 numbers outside of the range, drawn at its end" in picture.texts
     with pytest.raises(UsageError, match=r"no colour map 'virid' \(expected viridis, .*\); did you mean viridis\?"):
         draw(view, colors="virid")
 
