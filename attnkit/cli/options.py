@@ -224,10 +224,11 @@ COMMON: dict[str, Option] = {
     "output": Option("write to FILE, replaced in one step; its suffix chooses the format", "FILE", str, short="-o"),
     "format": replace(
         choice(
-            "format of the output; npy holds x alone [default: a table on a terminal, else as the input, but npz "
-            "where the result is more than an npy input; without input json]",
+            f"format of the output: {', '.join(FORMATS)}; npy holds x alone [default: a table on a terminal, else as "
+            "the input, but npz where the result is more than an npy input; without input json]",
             FORMATS,
         ),
+        metavar="FORMAT",
         short="-f",
     ),
     "only": names("keep only these tensors, comma-separated"),

@@ -14,6 +14,11 @@ def render_part(record: Record, call: Stage, look: display.Style) -> str:
 
 
 @tool(
+    sections={
+        "Tensors": "name slice",
+        "Views": "heatmap heads curves stats list",
+        "Figures": "numbers no_numbers range cmap",
+    },
     exclusive=[views.VIEWS, ("numbers", "no_numbers")],
     view=render_part,
     figure=figures.select_sections,

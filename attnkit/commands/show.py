@@ -81,6 +81,11 @@ def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sec
 
 
 @tool(
+    sections={
+        "Tensors": "name slice pipeline",
+        "Views": "heatmap heads curves stats list",
+        "Figures": "numbers no_numbers range cmap",
+    },
     exclusive=[
         views.VIEWS,
         ("numbers", "no_numbers"),
