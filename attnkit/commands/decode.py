@@ -1,17 +1,18 @@
 """attnkit decode: hidden states to logits, probabilities and tokens; with a whole model, text generation."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attnkit import display, model, tokenizers
+from attnkit import display, model
 from attnkit.cli import figures, options, text_input, views
 from attnkit.cli.stage import Stage, cast_x
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import detokenizer, layers
 from attnkit.inference import options as generation
+from attnkit.inference.callbacks import CANDIDATES
+from attnkit.inference.decoded_tables import list_candidates, list_scores
 from attnkit.inference.head import HeadOutput, apply_head, run_decoder_stack
 from attnkit.inference.next_word import WordChoice, choose_words, find_output_matrix, round_to_dtype
 from attnkit.inference.options import (
@@ -24,7 +25,7 @@ from attnkit.inference.options import (
 )
 from attnkit.inference.prompts import generates_text
 from attnkit.inference.text_generation import run_decode
-from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
+from attnkit.record import Array, Labels, Record, Tensor, shared_labels
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -49,44 +50,24 @@ def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[S
     style = figures.text_style(call)
     if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
         if "rank" in record:
-            return [figures.table_section(scores_of(record, row, style)) for row in range(count_texts(record))]
+            return [figures.table_section(table) for table in list_scores(record, style)]
         if call.parameters["emit"] not in (None, "text") or not record.labels.get("text"):
             return figures.tensor_sections(record, call, looks)
         return [figures.text_section(render_generation(record, call, style))]
     if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
         return [tensor_section(views.tensor_view(record, "x"), looks)]
-    return [candidates_section(one, style.precision) for one in list_candidates(record, call)]
+    return [candidates_section(one, style.precision) for one in find_candidates(record, call)]
 
 
 def render_candidates(record: Record, call: Stage, look: display.Style) -> str:
     """Render x (..., T, V) as one table a batch row: the most probable words at each position but padding."""
-    return "\n\n".join(display.candidates_table(*one[:4], look, *one[4:]) for one in list_candidates(record, call))
+    return "\n\n".join(display.candidates_table(*one[:4], look, *one[4:]) for one in find_candidates(record, call))
 
 
-def list_candidates(record: Record, call: Stage) -> list[display.Candidates]:
-    """Return the most probable words of x (..., T, V) at each position but padding, for each row of a batch."""
-    x = record["x"]
-    probs = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) if x.ndim > 1 else x[None, None]
-    ids, shares = model.candidates(probs, call.extra.get("top") or 5)
-    words = shared_labels(record.labels.get("vocab")) or None
-    tokens = record.labels_of("x", x.ndim - 2) if x.ndim > 1 else None
+def find_candidates(record: Record, call: Stage) -> list[display.Candidates]:
+    """Return the most probable words of x at each position, as many as --top requests."""
     checkpoint = call.files.loaded.get("model_")
-    title, corner = ("next word", "position") if checkpoint is None else find_titles(checkpoint.config)
-    lists = []
-    for row in range(len(probs)):
-        positions = row_labels(tokens, row) or [str(at) for at in range(probs.shape[1])]
-        real = [at for at, token in enumerate(positions) if token not in tokenizers.PADDING]
-        rows, name = [positions[at] for at in real], f"batch {row}" if len(probs) > 1 else title
-        formula = record.tensor("x").formula
-        lists.append(display.Candidates(rows, ids[row][real], shares[row][real], words, name, formula, corner))
-    return lists
-
-
-def find_titles(config: model.Config) -> tuple[str, str]:
-    """Return the title of the table of candidates, and the heading of its rows."""
-    if config.classes:
-        return "class", "image"
-    return ("next word" if config.decoder else "word at each position"), "position"
+    return list_candidates(record, checkpoint and checkpoint.config, call.extra.get("top") or CANDIDATES)
 
 
 def render_generation(record: Record, call: Stage, look: display.Style) -> str:
@@ -95,8 +76,7 @@ def render_generation(record: Record, call: Stage, look: display.Style) -> str:
     if call.parameters["emit"] not in (None, "text") or not (texts or "rank" in record):
         return views.render_tables(record, call, look)
     if "rank" in record:
-        tables = [scores_of(record, row, look) for row in range(count_texts(record))]
-        return "\n\n".join(display.format_table(table, look) for table in tables)
+        return "\n\n".join(display.format_table(table, look) for table in list_scores(record, look))
     lines = []
     scores = record["scores"].tolist() if "scores" in record and len(texts) > 1 else []
     prompts = shared_labels(record.labels.get("prompt")) or [""] * len(texts)
@@ -105,21 +85,6 @@ def render_generation(record: Record, call: Stage, look: display.Style) -> str:
         line = display.dim_then_bold(prompt if text.startswith(prompt) else "", rest, look)
         lines.append(f"{scores[at]:.{look.precision}f}  {line}" if scores else line)
     return "\n".join(lines)
-
-
-def count_texts(record: Record) -> int:
-    """Return the number of scored texts."""
-    return len(record["x"]) if record["x"].ndim == 2 else 1
-
-
-def scores_of(record: Record, row: int, look: display.Style) -> display.TextTable:
-    """Return the scores of one text as a table, and their sum."""
-    at = row if record["x"].ndim == 2 else ...
-    names = record.labels.get("token") or [str(word) for word in record["ids"][at]]
-    tokens = [str(name) for name in (names[row] if names and isinstance(names[0], list) else names)]
-    real = [place for place, name in enumerate(tokens) if name not in tokenizers.PADDING or record["rank"][at][place]]
-    x, ids, rank = (record[name][at][real].tolist() for name in ("x", "ids", "rank"))
-    return display.scores_table([tokens[place] for place in real], ids, x, rank, look)
 
 
 def is_single_text(record: Record, call: Stage) -> bool:
