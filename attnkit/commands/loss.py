@@ -1,12 +1,12 @@
 """attnkit loss: the cross-entropy of logits and targets."""
 
 import warnings
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from attnkit import display, model
-from attnkit.cli import options, views
+from attnkit.cli import figures, options, views
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning
@@ -21,22 +21,43 @@ from attnkit.inference.targets import (
 from attnkit.model.loss import IGNORE_INDEX, REDUCTIONS, LossOptions, cross_entropy, target_probabilities
 from attnkit.record import Array, Labels, Record, Tensor, row_labels
 
+if TYPE_CHECKING:
+    from attnkit.display.figures import FigureOptions, Section
+
 DISTRIBUTIONS = ["target", "model"]  # the rows of a table of --steps
 
 
 def render_loss(record: Record, call: Stage, look: display.Style) -> str:
     """Render a table of the losses, a row each, for each text of a batch; before it those of the distributions."""
+    return "\n\n".join(
+        display.tensor_table(part) if isinstance(part, display.TensorView) else display.format_table(part, look)
+        for part in list_losses(record, call, look)
+    )
+
+
+def draw_loss(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Draw the tables of the losses as a figure."""
+    from attnkit.display.figures import tensor_section
+
+    return [
+        tensor_section(part, looks) if isinstance(part, display.TensorView) else figures.table_section(part)
+        for part in list_losses(record, call, figures.text_style(call))
+    ]
+
+
+def list_losses(record: Record, call: Stage, look: display.Style) -> list[display.TextTable | display.TensorView]:
+    """Return a table of the losses for each text of a batch, before it the view of its distributions."""
     ignore = call.parameters["ignore"]
     arrays = [record[name] for name in ("target", "probability", "loss")]
     length = arrays[0].shape[-1] if arrays[0].ndim else 1
     targets, probabilities, losses = (array.reshape(-1, length) for array in arrays)
-    parts = []
+    parts: list[display.TextTable | display.TensorView] = []
     for row, ids in enumerate(targets):
         counted = [at for at in range(length) if ids[at] != ignore]
         tokens = names_along(record, "loss", row, length)
         words = names_along(record, "target", row, length, [str(id) for id in ids])
         if "expected" in record:
-            parts += [render_distributions(record, row, tokens, words, counted, look)] * bool(counted)
+            parts += [view_distributions(record, row, tokens, words, counted, look)] * bool(counted)
         parts.append(
             display.losses_table(
                 [(tokens[at], words[at], float(probabilities[row, at]), float(losses[row, at])) for at in counted],
@@ -45,8 +66,8 @@ def render_loss(record: Record, call: Stage, look: display.Style) -> str:
             )
         )
     if len(targets) > 1 or call.parameters["weights"] is not None:  # else the table has it
-        parts.append(views.render_tensor(record, "x", look))
-    return "\n\n".join(parts)
+        parts.append(views.tensor_view(record, "x", look))
+    return parts
 
 
 def names_along(record: Record, name: str, row: int, length: int, default: list[str] | None = None) -> list[str]:
@@ -56,23 +77,23 @@ def names_along(record: Record, name: str, row: int, length: int, default: list[
     return names if len(names) == length else default or [str(at) for at in range(length)]
 
 
-def render_distributions(
+def view_distributions(
     record: Record, row: int, tokens: list[str], words: list[str], counted: list[int], look: display.Style
-) -> str:
-    """Render the expected distribution of each target above that of the model."""
+) -> display.TensorView:
+    """Return the view of the expected distribution of each target above that of the model."""
     size = record["expected"].shape[-1]
     pairs = [record[name].reshape(-1, len(tokens), size)[row, counted] for name in ("expected", "probs")]
     titles = [f"{tokens[at]} → {words[at]}" for at in counted]
     labels: list[Labels | None] = [titles, DISTRIBUTIONS, record.labels_of("expected", record["expected"].ndim - 1)]
     formula = "(1 − ε) one-hot(target) + ε/N, and softmax(logits)"
     stacked = np.stack(pairs, axis=1)
-    view = display.TensorView("distributions", stacked, ("token", "p", "vocab"), labels, look, formula)
-    return display.tensor_table(view)
+    return display.TensorView("distributions", stacked, ("token", "p", "vocab"), labels, look, formula)
 
 
 @tool(
     one_of=[("target",)],
     view=render_loss,
+    figure=draw_loss,
     table_on_stderr=lambda flags: bool(flags["steps"]),
     adds=lambda flags: bool(flags["steps"]),
 )
