@@ -100,7 +100,7 @@ def leaning_width(labels: AxisLabels) -> float:
     return max(text_width(text, SMALL_SIZE) for _, text in labels.texts) * math.sin(math.radians(45))
 
 
-def draw_columns(labels: AxisLabels, x: float, y: float, cell: float) -> list[Shape]:
+def draw_column_labels(labels: AxisLabels, x: float, y: float, cell: float) -> list[Shape]:
     """Draw the labels below cells that begin at (x, y), the bottom left corner."""
     shapes: list[Shape] = []
     for at, text in labels.texts:
@@ -114,7 +114,7 @@ def draw_columns(labels: AxisLabels, x: float, y: float, cell: float) -> list[Sh
     return shapes
 
 
-def draw_rows(labels: AxisLabels, x: float, y: float, cell: float) -> list[Shape]:
+def draw_row_labels(labels: AxisLabels, x: float, y: float, cell: float) -> list[Shape]:
     """Draw the labels left of cells that begin at (x, y), the upper left corner."""
     baseline = y + cell / 2 + 0.35 * SMALL_SIZE
     return [Text(x - GAP, baseline + at * cell, text, SMALL_SIZE, "end") for at, text in labels.texts]

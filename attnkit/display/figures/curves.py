@@ -5,7 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnkit.display.figures.axes import GAP, Axis, draw_column_name, draw_columns, fit_column_labels, leaning_width
+from attnkit.display.figures.axes import (
+    GAP,
+    Axis,
+    draw_column_labels,
+    draw_column_name,
+    fit_column_labels,
+    leaning_width,
+)
 from attnkit.display.figures.colors import SERIES
 from attnkit.display.figures.fonts import clip_text, text_width, visible
 from attnkit.display.figures.options import FigureOptions
@@ -102,7 +109,7 @@ def _draw_plot(plot: Plot, name: str) -> Drawing:
         heights = [top + (1 - place(value, low, high)) * HEIGHT for value in values.tolist()]
         shapes.append(Path(_curve(np.array(heights), left + step / 2, step), stroke=color, width=1.75))
     bottom = top + HEIGHT
-    shapes += draw_columns(labels, left, bottom, step)
+    shapes += draw_column_labels(labels, left, bottom, step)
     base = bottom + labels.extent + TEXT_SIZE + 2
     shapes.append(draw_column_name(plot.rows.name, left, base, WIDTH))
     legend = _draw_legend([plot.part.columns[at] for at in plot.columns], name, left + WIDTH + 2 * GAP, top)

@@ -9,10 +9,10 @@ import numpy as np
 from attnkit.display.figures.axes import (
     GAP,
     AxisLabels,
+    draw_column_labels,
     draw_column_name,
-    draw_columns,
+    draw_row_labels,
     draw_row_name,
-    draw_rows,
     leaning_width,
 )
 from attnkit.display.figures.colors import LEVELS, contrasting_ink
@@ -67,9 +67,9 @@ def draw_grid(
         x, y = frame.left + over * frame.pitch_x, frame.top + down * frame.pitch_y
         shapes += _draw_map(cells, x, y, layout, colors, has_own_ranges)
         if over == 0 or not shares_labels:
-            shapes += draw_rows(rows, x, y, layout.cell_height)
+            shapes += draw_row_labels(rows, x, y, layout.cell_height)
         if at + across >= count or not shares_labels:
-            shapes += draw_columns(columns, x, y + layout.height, layout.cell_width)
+            shapes += draw_column_labels(columns, x, y + layout.height, layout.cell_width)
     right = frame.left + (across - 1) * frame.pitch_x + layout.width
     bottom = frame.top + (-(-count // across) - 1) * frame.pitch_y + layout.height
     base = bottom + frame.below + TEXT_SIZE + 2
