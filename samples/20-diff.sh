@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# diff says whether two tensors are the same, and if not, where: the first and the worst
-# element by their labels. Exit code 0 is the same, 1 is different.
+# diff says whether two tensors are the same, and if not, where: the first and the largest
+# difference, by their labels. Exit code 0 is the same, 1 is different.
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -27,4 +27,4 @@ attnkit diff layer.npz:x run.npz:encoder.0.norm2
 echo
 echo "one head off, and where the two runs part:"
 attnkit encode --model minilm "The cat sat" --trace other.npz --ablate encoder.2.self:4 > whole.npz
-attnkit diff run.npz other.npz | sed 's/ (shape.*//' || echo "exit $?"
+attnkit diff run.npz other.npz || echo "exit $?"

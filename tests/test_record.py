@@ -8,8 +8,9 @@ import pytest
 
 import attnkit
 from attnkit import Record, Tensor
-from attnkit.commands.diff import Pair, diff
+from attnkit.commands.diff import diff
 from attnkit.errors import DataError
+from attnkit.inference.diff_report import Pair
 
 X = np.arange(6.0).reshape(3, 2)
 AXES = ("token", "model")
@@ -95,8 +96,8 @@ def test_the_values_of_a_comparison():
     b["x"][1] += [0.5, 0.25]
     report = diff.tool.function(Pair(a, b))
     x, y, z = report.comparisons
-    first, worst, worst_relative = x.elements
     assert (x.name, x.differing, x.max_abs, y.problem, z.problem) == ("x", 2, 0.5, "only in A", "only in B")
-    assert first == worst == worst_relative
-    assert (worst.place, worst.a, worst.b, worst.absolute) == ("[token 1 'cat', model 0]", 2.0, 2.5, 0.5)
-    assert report["differing"].tolist() == [2, 6, 6] and report.labels == {"tensor": ["x", "y", "z"]}
+    assert x.first == x.largest and (x.first.index, x.first.a, x.first.b) == ((1, 0), 2.0, 2.5)
+    assert (x.first.place, x.first.short_place) == ("token 1 'cat', model 0", "1 'cat', 0")
+    assert report["differing"].tolist() == [2, 6, 6] and report.labels["tensor"] == ["x", "y", "z"]
+    assert report.labels["at"] == ["token 1 'cat', model 0", "only in A", "only in B"]

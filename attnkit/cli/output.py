@@ -55,10 +55,18 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
         if chosen not in DISPLAY_FORMATS:
             show_aside(call, result)
         PROGRESS.clear()
-        sink.write(harmless(data, chosen) if chosen in ("json", TEXT) and sink.is_terminal() else data)
+        sink.write(visible(call, data, chosen, sink))
         if isinstance(result, Record):
             status = max(status, call.tool.status(result, call))
     return status
+
+
+def visible(call: Stage, data: list[Any], chosen: str, sink: formats.Sink) -> list[Any]:
+    """Return the bytes to write: harmless on a terminal; none where --quiet leaves out a table beside the exit code."""
+    if chosen == "table" and call.common.get("quiet") and call.common.get("output") in (None, "-"):
+        last = call.extra.get("last", call)  # of `run` the last stage
+        return [] if last.tool.status_is_result else data
+    return harmless(data, chosen) if chosen in ("json", TEXT) and sink.is_terminal() else data
 
 
 def captured_input(call: Stage, chosen: str) -> list[Any] | None:

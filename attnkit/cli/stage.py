@@ -30,10 +30,14 @@ Parameters = Mapping[str, Any]  # the values of a tool's parameters, by name
 
 
 class Records(NamedTuple):
-    """A stream between two stages: its items, and the format it has on a pipe (None: not yet chosen)."""
+    """A stream between two stages: its items, and the format it has on a pipe (None: not yet chosen).
+
+    tensor  the NAME of FILE:NAME, where its records are that tensor alone
+    """
 
     format: str | None
     items: Iterator[Any]
+    tensor: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Tool:
     check_finite    (parameters) -> whether NaN and infinity in x are reported, because it computes with x
     table_on_stderr (parameters) -> whether a table goes to standard error where its output is not one
     shows_table     whether its output is a table unless a format is requested
+    status_is_result whether its exit code is its result, so that --quiet leaves out its table
     passthrough     whether it passes its input through byte for byte
     keep_names      whether the only tensor of an input keeps its own name, and is not called x
     derived         (stage) -> the function that makes another result of its result, by flags of `extra`, or None
@@ -81,6 +86,7 @@ class Tool:
     check_finite: Callable[[Parameters], bool] = lambda parameters: True
     table_on_stderr: Callable[[Parameters], bool] = lambda parameters: False
     shows_table: bool = False
+    status_is_result: bool = False
     passthrough: bool = False
     keep_names: bool = False
     derived: "Callable[[Stage], Callable[[Record], Result] | None]" = lambda stage: None
@@ -208,7 +214,7 @@ class Stage:
             return records
         if self.tool.keep_names:
             return records._replace(items=(record.select([name]) for record in records.items))
-        return records._replace(items=(select_tensor(record, name, path) for record in records.items))
+        return records._replace(items=(select_tensor(record, name, path) for record in records.items), tensor=name)
 
     def read_stream(self, source: formats.Source, stream: formats.Stream) -> Records:
         """Return the records of an opened stream and its format; the input is hashed where the history needs it."""

@@ -118,7 +118,7 @@ def _draw_maps(view: TensorView, limit: int, is_compact: bool) -> str:
     if view.array.size == 0:
         return join_lines([*lines, "empty"])
     parts = to_matrices(view, limit)
-    scale = _make_scale(parts.matrices, style)
+    scale = _make_scale(parts.matrices, style, view.is_signed)
     layout = _choose_layout(parts.matrices, limit == MAX_MAPS and len(parts.matrices) == 1, is_compact, style)
     levels = [scale.levels(part, layout.rows, layout.columns) for part in parts.matrices]
     blocks = [_draw_map(part, level, scale, layout, style) for part, level in zip(parts.matrices, levels, strict=True)]
@@ -129,15 +129,18 @@ def _draw_maps(view: TensorView, limit: int, is_compact: bool) -> str:
     return join_lines([*lines, *_legend(scale, present, style)])
 
 
-def _make_scale(parts: Sequence[Matrix], style: Style) -> Scale:
-    """Return the scale from the least to the greatest finite value that is not masked; even about 0 with both signs."""
+def _make_scale(parts: Sequence[Matrix], style: Style, is_signed: bool) -> Scale:
+    """Return the scale from the least to the greatest finite value that is not masked; even about 0 with both signs.
+
+    is_signed  whether it is even about 0 with one sign too
+    """
     ends: list[float] = []
     for part in parts:
         values = part.values[~part.masked].astype(np.float64)
         values = values[np.isfinite(values)]
         ends += [float(values.min()), float(values.max())] if values.size else []
     low, high = min(ends, default=0.0), max(ends, default=0.0)
-    is_diverging = low < 0 < high
+    is_diverging = is_signed or low < 0 < high
     if is_diverging:
         low, high = -max(-low, high), max(-low, high)
     marks = glyphs(style)

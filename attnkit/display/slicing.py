@@ -25,6 +25,7 @@ class TensorView:
     labels   one list a dimension, None for indices; columns may have one list a batch row
     formula  how the tensor was computed, "" for none
     mask     broadcastable to the array, True = may attend; None where nothing is masked
+    is_signed  whether colours are even about 0, whatever the signs of the numbers
     """
 
     title: str
@@ -34,6 +35,7 @@ class TensorView:
     style: Style = DEFAULT_STYLE
     formula: str = ""
     mask: Array | None = None
+    is_signed: bool = False
 
     def heading(self) -> list[str]:
         """Return the lines above the numbers: title, shape, dtype and formula."""

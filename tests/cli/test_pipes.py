@@ -264,19 +264,23 @@ def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
         Path(f"{name}.npz").write_bytes(b"".join(bytes(part) for part in formats.encode(one, "npz")))
     done = process.run("diff", "a.npz", "b.npz", env=ENV)
     assert done.code == 1
-    line = done.out.decode().splitlines()[0]
-    assert line.startswith("x: 2 of 12 differ (shape (3, 4), float32), first at [token 1 'cat', model 2]")
-    assert "worst at [token 1 'cat', model 2]" in line and "0.5 absolute" in line
+    x, ids, table, first = done.out.decode().splitlines()[2:]
+    assert x.split()[:5] == ["x", "2", "of", "12", "0.5"] and x.endswith("  token 1 'cat', model 2")
+    assert ids.split()[:4] == ["ids", "0", "of", "3"] and table.split()[:4] == ["table", "0", "of", "12"]
+    assert first.startswith("first and largest difference: x [token 1 'cat', model 2]: ")
     assert process.run("diff", "a.npz", "b.npz", "--atol", "0.5", env=ENV).code == 0
     assert process.run("diff", "a.npz", "a.npz", "-q", env=ENV).code == 0
-    assert shell("attnkit diff <(echo '[1.0]') <(echo '[1.0001]') --dtype float16").startswith(b"x: the same")
-    longer = shell("attnkit diff <(echo '[1]') <(echo '[1] [2]'); echo $?")
-    assert longer == b"x: the same (shape (1,), int64)\n\nx: only in B\n1\n"
+    rounded = shell("attnkit diff <(echo '[1.0]') <(echo '[1.0001]') --dtype float16").splitlines()[2]
+    assert rounded.split()[:4] == [b"x", b"0", b"of", b"1"]
+    longer = shell("attnkit diff <(echo '[1]') <(echo '[1] [2]'); echo $?").decode().splitlines()
+    assert longer[2].split() == ["x", "0", "of", "1", "0", "0", "1"] and longer[6].endswith("only in B")
+    assert longer[3] == "" and longer[7:] == ["1"]
     apart = shell("attnkit diff <(echo '[1,100]') <(echo '[2,103]')", check=False)
-    assert (
-        b"worst at [model 1] 100 and 103: 3 absolute, 0.0291 relative; worst relative at [model 0] 1 and 2: 0.5"
-        in apart
-    )
+    assert apart.decode().splitlines()[2:] == [
+        "x          2 of 2          3      0.5  0.99995284  model 1",  # |1 − 2| / 2 and not |100 − 103| / 103
+        "first difference: x [model 0]: 1 and 2",
+        "largest: x [model 1]: 100 and 103",
+    ]
     figures = tensors_of(shell("attnkit diff a.npz b.npz -f json", check=False))[0]
     assert figures["max_abs"]["data"][0] == pytest.approx(0.5) and figures["differing"]["data"] == [2, 0, 0]
 

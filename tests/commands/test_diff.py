@@ -1,6 +1,7 @@
-"""`diff` of two traces of a model stops at the first stage that differs."""
+"""`diff`: the figures of two tensors, records that are compared by name, traces up to the first stage that differs."""
 
 import hashlib
+import itertools
 import json
 import subprocess
 from pathlib import Path
@@ -8,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnkit import commands
 from attnkit.cli import pipeline
-from attnkit.commands.diff import Pair, are_traces
+from attnkit.display import Style
 from attnkit.formats import save
+from attnkit.inference.diff_report import Pair, are_traces, compare_records, render_report
 from attnkit.record import Record
 from tests import process
 
@@ -31,6 +32,13 @@ def diff(folder, *arguments):
     return code, out.decode().splitlines()
 
 
+def stages(lines):
+    """The tensors of the lines of a table, which are below its rule."""
+    at = next(at for at, line in enumerate(lines) if set(line) == {"─"})
+    rows = itertools.takewhile(lambda line: not line.startswith("first "), lines[at + 1 :])
+    return [line.split()[0] for line in rows]
+
+
 @pytest.fixture
 def folder(tmp_path):
     trace(tmp_path / "a.npz")
@@ -44,30 +52,35 @@ def test_equal_traces_are_one_line(folder):
 
 def test_the_first_stage_that_differs(folder):
     code, lines = diff(folder, "a.npz", "b.npz")
-    assert code == 1 and len(lines) == 3
-    assert lines[0] == "the same up to encoder.0.self.q (2 stages)"
-    assert lines[1].startswith("encoder.0.norm1: 1 of 4 differ (shape (2, 2), float64), first at ")
-    assert lines[2] == "3 later stages not compared; --only NAME compares one"
+    assert code == 1 and lines[0] == "the same up to encoder.0.self.q (2 stages)"
+    assert lines[1].split() == ["tensor", "differing", "max", "|a−b|", "max", "rel", "cosine", "where"]
+    assert lines[3].split(maxsplit=6)[:6] == ["encoder.0.norm1", "1", "of", "4", "0.5", "0.2"]
+    assert lines[3].endswith("  token 1, model 0")
+    assert lines[4:] == [
+        "first and largest difference: encoder.0.norm1 [token 1, model 0]: 2.0 and 2.5",
+        "3 later stages not compared; --all compares all, --only NAME one",
+    ]
 
 
 def test_stages_within_the_tolerance_are_the_same(folder):
     code, lines = diff(folder, "a.npz", "b.npz", "--atol", "0.5")
     assert code == 1 and lines[0] == "the same up to encoder.0.norm2 (5 stages, largest difference 0.5)"
-    assert lines[1].startswith("logits: 4 of 4 differ") and len(lines) == 2
+    assert stages(lines[1:]) == ["logits"] and lines[3].split()[1:4] == ["4", "of", "4"] and len(lines) == 5
     assert diff(folder, "a.npz", "b.npz", "--atol", "5") == (0, ["all the same (6 stages, largest difference 5)"])
 
 
 def test_the_very_first_stage_and_another_shape(folder):
     trace(folder / "c.npz", encoder_embed=np.zeros((3, 2)))
-    assert diff(folder, "a.npz", "c.npz")[1] == [
-        "encoder.embed: shape (2, 2) in A, (3, 2) in B",
-        "5 later stages not compared; --only NAME compares one",
+    assert diff(folder, "a.npz", "c.npz")[1][2:] == [
+        "encoder.embed          –          –        –       –",
+        "  shape (2, 2) in A, (3, 2) in B",
+        "5 later stages not compared; --all compares all, --only NAME one",
     ]
 
 
 def test_only_compares_every_stage_named(folder):
     code, lines = diff(folder, "a.npz", "b.npz", "--only", "encoder.0.norm2,encoder.0.norm1,logits")
-    assert code == 1 and [line.split(":")[0] for line in lines] == ["encoder.0.norm2", "encoder.0.norm1", "logits"]
+    assert code == 1 and stages(lines) == ["encoder.0.norm2", "encoder.0.norm1", "logits"]
 
 
 def test_stages_of_one_trace_alone(folder):
@@ -86,7 +99,8 @@ def test_traces_that_share_nothing_differ(folder):
     trace(folder / "one.npz", NAMES[:2])
     trace(folder / "other.npz", ("encoder.norm", "logits"))
     code, lines = diff(folder, "one.npz", "other.npz")
-    assert code == 1 and lines[0] == "encoder.embed: only in A" and lines[-1] == "logits: only in B"
+    assert code == 1 and stages(lines) == ["encoder.embed", "encoder.0.self.q", "encoder.norm", "logits"]
+    assert lines[2].endswith("only in A") and lines[-1].endswith("only in B")
 
 
 def test_the_figures_are_those_of_the_stages_compared(folder):
@@ -111,8 +125,8 @@ def test_traces_of_a_model(tmp_path):
         subprocess.run(line, check=True, capture_output=True, cwd=tmp_path)
     code, lines = diff(tmp_path, "a.npz", "b.npz")
     assert code == 1 and lines[0].startswith("the same up to encoder.1.self.weights (")
-    assert lines[1].startswith("encoder.1.self.heads: ") and "head 2" in lines[1]
-    assert lines[2].endswith(" later stages not compared; --only NAME compares one")
+    assert stages(lines[1:])[0] == "encoder.1.self.heads" and "head 2, " in lines[4]
+    assert lines[-1].endswith(" later stages not compared; --all compares all, --only NAME one")
     assert diff(tmp_path, "a.npz", "a.npz")[0] == 0
 
 
@@ -143,11 +157,12 @@ def test_the_history_of_a_difference_has_both_files(tmp_path):
         ([0.0, 0.0], [1.0, 0.0], 0.0),
         ([1e300, 1e300], [2e300, 2e300], 1.0),
         ([1e-300, 0.0], [-1e-300, 0.0], -1.0),
-        ([1.0, -np.inf], [2.0, -np.inf], np.nan),
+        ([1.0, 2.0, -np.inf], [2.0, 4.0, -np.inf], 1.0),
+        ([1.0, -np.inf], [1.0, 2.0], np.nan),
     ],
 )
 def test_the_cosine_of_special_numbers(a, b, cosine):
-    found = commands.find_tool("diff").function(Pair(Record({"x": np.array(a)}), Record({"x": np.array(b)})))
+    found = compare_records(Pair(Record({"x": np.array(a)}), Record({"x": np.array(b)})))
     np.testing.assert_allclose(found["cosine"][0], cosine, rtol=1e-15)
     assert not abs(found["cosine"][0]) > 1
 
@@ -156,5 +171,133 @@ def test_no_cosine_is_above_1():
     rng = np.random.default_rng(0)
     for _ in range(300):
         x = rng.normal(size=37)
-        found = commands.find_tool("diff").function(Pair(Record({"x": x}), Record({"x": x * rng.uniform(0.5, 3)})))
+        found = compare_records(Pair(Record({"x": x}), Record({"x": x * rng.uniform(0.5, 3)})))
         assert 1 - 1e-12 < found["cosine"][0] <= 1
+
+
+def report(a, b, **flags):
+    return compare_records(Pair(Record({"x": np.asarray(a)}), Record({"x": np.asarray(b)})), **flags)
+
+
+def test_the_figures_of_two_tensors_by_hand():
+    found = report([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.5], [4.0, 4.0]])
+    assert not found.same and not found["same"]
+    assert [*found] == ["same", "differing", "size", "max_abs", "max_rel", "cosine", "at", "first"]
+    figures = [found[name].tolist() for name in ("differing", "size", "max_abs", "max_rel")]
+    assert figures == [[2], [4], [1.0], [0.25]]  # |3 − 4|, |3 − 4| / 4 and not |2 − 2.5| / 2.5 = 0.2
+    np.testing.assert_allclose(found["cosine"], [34 / np.sqrt(30 * 39.25)], rtol=1e-15)  # 1 + 5 + 12 + 16
+    assert found["at"].tolist() == [[1, 0]] and found["first"].tolist() == [[0, 1]]
+    assert found.labels == {"tensor": ["x"], "at": ["token 1, model 0"], "first": ["token 0, model 1"]}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "relative"),
+    [
+        ([1.0, 3.0], [0.0, 2.0], 0.5),  # b = 0 is left out
+        ([1.0, 2.0], [0.0, 2.0], np.nan),  # b is 0 wherever they differ
+        ([0.0, 2.0], [0.0, 2.0], 0.0),
+        ([np.inf, 2.0], [1.0, 2.0], np.inf),
+        ([np.nan, 3.0], [1.0, 2.0], 0.5),
+    ],
+)
+def test_relative_differences_are_those_where_b_is_not_0(a, b, relative):
+    np.testing.assert_equal(report(a, b)["max_rel"][0], relative)
+
+
+def test_what_is_not_defined_is_a_dash_in_the_table():
+    row = render_report(report([1.0, 2.0], [0.0, 2.0])).splitlines()[2]
+    assert row.split()[:7] == ["x", "1", "of", "2", "1", "–", "0.89442719"] and "inf" not in row
+
+
+def test_equal_infinities_are_the_same():
+    masked = np.array([[1.0, -np.inf], [2.0, 3.0]])
+    assert report(masked, masked.copy()).same and report(masked, masked.copy())["cosine"] == 1
+    found = report(masked, masked + 1)
+    assert found["differing"] == 3 and found["max_abs"] == 1
+    np.testing.assert_allclose(found["cosine"], [20 / np.sqrt(14 * 29)], rtol=1e-15)
+
+
+def test_all_compares_every_stage(folder):
+    code, lines = diff(folder, "a.npz", "b.npz", "--all")
+    assert code == 1 and stages(lines) == [*NAMES]
+    assert [line.split()[1] for line in lines[2:8]] == ["0", "0", "1", "0", "0", "4"]
+    assert lines[8:] == ["first and largest difference: encoder.0.norm1 [token 1, model 0]: 2.0 and 2.5"]
+    done = subprocess.run(["attnkit", "diff", "a.npz", "b.npz", "--all", "-f", "json"], capture_output=True, cwd=folder)
+    found = json.loads(done.stdout)
+    assert found["tensors"]["same"]["data"] is False and found["labels"]["tensor"] == [*NAMES]
+    assert found["tensors"]["max_rel"]["data"] == [0, 0, 0.2, 0, 0, "NaN"]  # all of B's logits are 0
+    assert found["labels"]["at"][2] == "token 1, model 0" and found["tensors"]["at"]["data"][2] == [1, 0]
+
+
+@pytest.mark.parametrize("flags", [["-q"], ["-q", "--heatmap"], ["-q", "-f", "table"]])
+@pytest.mark.parametrize(("other", "code"), [("a.npz", 0), ("b.npz", 1)])
+def test_quiet_prints_nothing(folder, flags, other, code):
+    done = subprocess.run(["attnkit", "diff", "a.npz", other, *flags], capture_output=True, cwd=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+    line = ["attnkit", "run", f"diff a.npz {other}", "-q"]
+    done = subprocess.run(line, capture_output=True, cwd=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
+def test_quiet_writes_the_file_and_the_format_requested(folder):
+    assert diff(folder, "a.npz", "b.npz", "-q", "-o", "t.txt") == (1, [])
+    assert (folder / "t.txt").read_text() == "\n".join(diff(folder, "a.npz", "b.npz")[1]) + "\n"
+    assert json.loads(diff(folder, "a.npz", "b.npz", "-q", "-f", "json")[1][0])["tensors"]["same"]["data"] is False
+
+
+def test_one_tensor_is_compared_with_x_of_the_other_operand(tmp_path):
+    x = np.arange(4.0).reshape(2, 2)
+    save(Record({"x": x, "ids": np.arange(2), "y": x + 1}), str(tmp_path / "r.npz"))
+    np.save(tmp_path / "x.npy", x)
+    for a, b in (
+        ("x.npy", "r.npz"),
+        ("r.npz", "x.npy"),
+        ("r.npz:x", "r.npz"),
+        ("r.npz", "r.npz:x"),
+        ("r.npz", "r.npz"),
+    ):
+        code, lines = diff(tmp_path, a, b)
+        assert code == 0 and stages(lines)[0] == "x" and len(stages(lines)) == (3 if (a, b) == ("r.npz",) * 2 else 1)
+    assert stages(diff(tmp_path, "r.npz:y", "r.npz")[1]) == ["x"] and diff(tmp_path, "r.npz:y", "r.npz")[0] == 1
+
+
+def test_one_stage_is_compared_with_that_of_a_trace(folder):
+    assert diff(folder, "a.npz:encoder.embed", "b.npz")[0] == 0
+    code, lines = diff(folder, "a.npz:logits", "b.npz")
+    assert code == 1 and lines[2].split()[:4] == ["x", "4", "of", "4"]
+
+
+def test_places_have_the_labels_of_the_operand_that_has_them():
+    plain, labelled = Record({"x": np.zeros((2, 1))}), Record({"x": np.eye(2)[:, 1:]}, {"token": ["The", "cat"]})
+    for pair in (Pair(plain, labelled), Pair(labelled, plain)):
+        assert compare_records(pair).labels["at"] == ["token 1 'cat', model 0"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 76, 80, 100])
+def test_tables_keep_to_the_width(width):
+    name = "decoder.10.self.weights"
+    x = np.zeros((3, 5, 5))
+    labels = {"token": ["lighthouse"] * 5}
+    a, b = (Record({name: array}, labels) for array in (x, x + 1))
+    text = render_report(compare_records(Pair(a, b)), Style(width=width))
+    table = text.split("first and")[0].splitlines()
+    assert max(map(len, table)) <= width and ("75 of 75" in text)
+
+
+def test_a_heat_map_of_a_difference_is_even_about_0():
+    labels = {"token": ["The", "cat"]}
+    a, b = (Record({"x": np.array(rows)}, labels) for rows in ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0, 3.0]]))
+    text = render_report(compare_records(Pair(a, b)), heatmap=True)
+    assert text.split("\n\n")[1].splitlines() == [
+        "x: A − B (token 2, model 2) float64",
+        "     0   1",
+        "The ▒▒▒▒▒▒▒▒",
+        "cat ▒▒▒▒████",
+        "-1  ░▒▓█ 1",
+    ]
+    assert render_report(compare_records(Pair(a, a)), heatmap=True) == render_report(compare_records(Pair(a, a)))
+
+
+def test_a_difference_with_nan_is_drawn():
+    a, b = Record({"x": np.array([[np.nan, 1.0, -np.inf]])}), Record({"x": np.array([[0.0, 1.0, -np.inf]])})
+    assert "? not finite" in render_report(compare_records(Pair(a, b)), heatmap=True)
