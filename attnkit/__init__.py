@@ -23,13 +23,31 @@ if TYPE_CHECKING:  # typing is slow to import, and until __main__ is, Ctrl-C pri
 
 __version__ = "0.1.0"
 
-TOOLS = ("embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "encode", "decode", "loss")
+TOOLS = (
+    "embed",
+    "posenc",
+    "mask",
+    "attend",
+    "merge",
+    "layernorm",
+    "ffn",
+    "encode",
+    "decode",
+    "loss",
+    "show",
+    "peek",
+    "diff",
+    "run",
+    "history",
+)
 
 
 def __getattr__(name: str) -> "Any":
     """Import a tool, the core or the formats on first use."""
     import importlib
 
+    if name in (*TOOLS, "Record", "Tensor", "formats"):
+        _draw_records_in_notebooks()
     if name in TOOLS:
         function = getattr(importlib.import_module(f"attnkit.commands.{name}"), name)
         return importlib.import_module("attnkit.cli.signature").describe_tool(function)
@@ -38,6 +56,18 @@ def __getattr__(name: str) -> "Any":
     if name in ("model", "formats"):
         return importlib.import_module(f"attnkit.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _draw_records_in_notebooks() -> None:
+    """Have records show themselves as HTML, by a function that is imported when the first one does."""
+    import importlib
+
+    def draw(record: "Any") -> "Any":
+        return importlib.import_module("attnkit.display.notebook").record_html(record)
+
+    record = importlib.import_module("attnkit.record")
+    if record.Record not in record.to_html.registry:
+        record.to_html.register(record.Record, draw)
 
 
 def __dir__() -> list[str]:

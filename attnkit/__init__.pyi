@@ -9,6 +9,8 @@ import numpy as np
 from attnkit import formats as formats
 from attnkit import model as model
 from attnkit.checkpoints import Checkpoint
+from attnkit.display.notebook import Rendering
+from attnkit.inference.diff_report import DiffReport
 from attnkit.record import Record as Record, Tensor as Tensor
 from attnkit.tokenizers import Tokenizer
 
@@ -255,3 +257,78 @@ def loss(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def show(
+    record: TensorLike,
+    /,
+    *,
+    name: Sequence[str] | str = (),
+    slice: str = "",
+    pipeline: str | None = None,
+    heatmap: bool = False,
+    heads: bool = False,
+    stats: bool = False,
+    list: bool = False,
+    curves: bool = False,
+    numbers: bool = False,
+    no_numbers: bool = False,
+    range: Sequence[float] | float | str | None = None,
+    cmap: Literal["viridis", "magma", "blues", "gray", "bwr"] | None = None,
+    precision: int | None = None,
+    title: str | None = None,
+    theme: Literal["light", "dark", "transparent"] | None = None,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Rendering: ...
+def peek(
+    record: TensorLike,
+    /,
+    *,
+    heatmap: bool = False,
+    heads: bool = False,
+    stats: bool = False,
+    list: bool = False,
+    curves: bool = False,
+    numbers: bool = False,
+    no_numbers: bool = False,
+    range: Sequence[float] | float | str | None = None,
+    cmap: Literal["viridis", "magma", "blues", "gray", "bwr"] | None = None,
+    precision: int | None = None,
+    title: str | None = None,
+    theme: Literal["light", "dark", "transparent"] | None = None,
+    name: Sequence[str] | str | None = None,
+    slice: str | None = None,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...
+def diff(
+    a: TensorLike,
+    b: TensorLike,
+    /,
+    *,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    all: bool = False,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> DiffReport: ...
+def run(
+    pipeline: Path,
+    record: TensorLike | None = None,
+    /,
+    *,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Any: ...
+def history(
+    record: TensorLike,
+    /,
+    *,
+    replay: bool = False,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> str: ...

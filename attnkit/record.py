@@ -1,5 +1,6 @@
 """The record: the ordered set of named tensors that flows through a pipe."""
 
+import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,10 @@ class Record:
         tensors = ", ".join(f"{name} {one.shape} {one.array.dtype}" for name, one in self.tensors.items())
         return f"<Record: {tensors}>"
 
+    def _repr_html_(self) -> str | None:
+        """Return the record as a notebook shows it; None, so that it shows the text, where `to_html` is not set up."""
+        return to_html(self)
+
     def arrays(self) -> dict[str, Array]:
         """Return the arrays by name, in order."""
         return {name: one.array for name, one in self.tensors.items()}
@@ -201,6 +206,15 @@ class Record:
         if name not in self.tensors:
             raise DataError(f"no tensor {name[:100]!r} (there is {join_names(self.tensors)})")
         return self.tensors[name]
+
+
+@functools.singledispatch
+def to_html(value: object) -> str | None:
+    """Return a value as HTML, by the function that is registered for its class; None where none is.
+
+    The package registers the one for records, which belongs to display, when it is imported by a user of Python.
+    """
+    return None
 
 
 def collect_labels(tensors: Mapping[str, Tensor | Array]) -> dict[str, Labels]:

@@ -46,6 +46,8 @@ import numpy as np
 from attnkit import formats as formats
 from attnkit import model as model
 from attnkit.checkpoints import Checkpoint
+from attnkit.display.notebook import Rendering
+from attnkit.inference.diff_report import DiffReport
 from attnkit.record import Record as Record, Tensor as Tensor
 from attnkit.tokenizers import Tokenizer
 
@@ -76,23 +78,40 @@ def describe_tool(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def make_signature(tool: Tool) -> inspect.Signature:
     """Return the signature of a tool for Python: its input, its own parameters, and those of all tools."""
-    item, *own = inspect.signature(tool.function).parameters.values()
-    hints = tool.hints
-    parameters = [
-        inspect.Parameter(
-            item.name,
-            inspect.Parameter.POSITIONAL_ONLY,
-            default=None if NoneType in get_args(hints.get(item.name)) else inspect.Parameter.empty,
-            annotation=input_type(tool, hints.get(item.name)),
-        )
-    ]
+    _, *own = inspect.signature(tool.function).parameters.values()
+    hints, shared = tool.hints, tool.extra | options.COMMON
+    parameters = input_parameters(tool)
     parameters += [keyword_parameter(one.name, tool.flags[one.name], one.default, hints[one.name]) for one in own]
+    for name in tool.python.options:
+        hint, default = (bool, False) if shared[name].parser is None else (optional_type(shared[name]), None)
+        parameters.append(keyword_parameter(name, shared[name], default, hint))
     parameters += [
         keyword_parameter(name, options.COMMON[name], default, hint)
         for name, (hint, default) in PYTHON_FLAGS.items()
         if name not in tool.flags
     ]
-    return inspect.Signature(parameters, return_annotation=TypeName(result_type(hints.get("return"))))
+    result = tool.python.result or result_type(hints.get("return"))
+    return inspect.Signature(parameters, return_annotation=TypeName(result))
+
+
+def optional_type(option: Option) -> Any:
+    """Return the type of the value of an option that no signature has."""
+    return {"NAMES": tuple[str, ...], "N": int, "LOW,HIGH|each": tuple[float, float]}.get(option.metavar, str)
+
+
+def input_parameters(tool: Tool) -> list[inspect.Parameter]:
+    """Return the positional parameters of a tool."""
+    hint = tool.hints.get(tool.input_name)
+    types = {name: TypeName(kind) for name, kind in tool.python.inputs.items()}
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_ONLY,
+            default=None if kind.endswith("None") else inspect.Parameter.empty,
+            annotation=kind,
+        )
+        for name, kind in (types or {tool.input_name: input_type(tool, hint)}).items()
+    ]
 
 
 def keyword_parameter(name: str, option: Option, default: Any, hint: Any) -> inspect.Parameter:
@@ -147,9 +166,10 @@ def write_stub(functions: Mapping[str, Callable[..., Any]]) -> str:
     parts = [HEADER.replace("%DTYPES%", ", ".join(map(json.dumps, options.DTYPES)))]
     for name, function in functions.items():
         signature = inspect.signature(function)
-        first, *rest = signature.parameters.values()
-        lines = [f"def {name}(", f"    {declare(first)},", "    /,", "    *,"]
-        lines += [f"    {declare(one)}," for one in rest]
+        parameters = signature.parameters.values()
+        inputs = [one for one in parameters if one.kind is one.POSITIONAL_ONLY]
+        lines = [f"def {name}(", *(f"    {declare(one)}," for one in inputs), "    /,", "    *,"]
+        lines += [f"    {declare(one)}," for one in parameters if one.kind is one.KEYWORD_ONLY]
         parts.append("\n".join([*lines, f") -> {signature.return_annotation}: ..."]))
     return "\n".join(parts) + "\n"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from attnkit.display import Style
     from attnkit.display.figures import FigureOptions, Section
 
-INPUT, PARTS = "[INPUT]", "[PART]..."  # the input of a tool: one file or pipe, or several
+INPUT, PARTS, PAIR = "[INPUT]", "[PART]...", "A B"  # the input of a tool: one file or pipe, several, or two
 Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
 Parameters = Mapping[str, Any]  # the values of a tool's parameters, by name
 
@@ -38,6 +38,24 @@ class Records(NamedTuple):
     format: str | None
     items: Iterator[Any]
     tensor: str = ""
+
+
+@dataclass(frozen=True)
+class PythonForm:
+    """What a tool is as a function of Python, where that is more than a function of a record and its parameters.
+
+    inputs   the positional parameters with their types; those after the first may be left out where the type has None
+    reader   (stage, inputs) -> the stream of items that the tool is called with; None: one record
+    options  the options of `extra` and of all tools that are parameters too
+    result   the type of the result
+    present  (result, stage) -> what the function returns
+    """
+
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    reader: "Callable[[Stage, Sequence[Any]], Records] | None" = None
+    options: tuple[str, ...] = ()
+    result: str = ""
+    present: "Callable[[Any, Stage], Any]" = lambda result, stage: result
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,7 @@ class Tool:
     plain_text      (record, stage) -> whether its view is text, without an empty line before the next record
     computes_x_last whether the tensors that it adds are steps before x, and are shown before it
     adds            (parameters) -> whether the tensors it adds beside x were requested, so that no format may lose them
+    python          what it is as a function of Python
     """
 
     function: Callable[..., Result]
@@ -93,6 +112,7 @@ class Tool:
     plain_text: "Callable[[Record, Stage], bool]" = lambda record, stage: False
     computes_x_last: bool = False
     adds: Callable[[Parameters], bool] = lambda parameters: True
+    python: PythonForm = PythonForm()
 
     @functools.cached_property
     def name(self) -> str:

@@ -5,7 +5,7 @@ A tool is a function of a record and some parameters, and gives the same record 
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from attnkit.cli import operands, options
 from attnkit.cli.output_format import Result
 from attnkit.cli.side_outputs import replace_together
-from attnkit.cli.stage import INPUT, PARTS, Item, Stage, Tool
+from attnkit.cli.stage import INPUT, PAIR, PARTS, Item, Stage, Tool
 from attnkit.errors import UsageError, suggest
 from attnkit.record import Record, Tensor
 
@@ -36,8 +36,8 @@ def tool(**traits: Any) -> Callable[[Callable[..., Result]], Callable[..., Any]]
         declared = Tool(function, **traits)
 
         @functools.wraps(function)
-        def call(item: Item = None, /, **values: Any) -> Any:
-            return call_tool(declared, item, values)
+        def call(*inputs: Any, **values: Any) -> Any:
+            return call_tool(declared, inputs, values)
 
         call.__doc__ = (function.__doc__ or "").replace("    \b\n", "")
         call.__dict__["tool"] = declared
@@ -46,37 +46,63 @@ def tool(**traits: Any) -> Callable[[Callable[..., Result]], Callable[..., Any]]
     return declare
 
 
-def call_tool(tool: Tool, item: Item, values: Mapping[str, Any]) -> Any:
+def call_tool(tool: Tool, inputs: Sequence[Any], values: Mapping[str, Any]) -> Any:
     """Run the tool for a caller in Python: one record in, one record out, its history included.
 
-    item  a record, an array, the texts of a tool that takes text, or the name of a file as on a command line
+    inputs  a record, an array, the texts of a tool that takes text, or the name of a file as on a command line;
+            of some tools more than one
     """
-    parameters, common = parse_values(tool, values)
-    paths = named_files(tool, item)
-    item = None if paths else make_item(tool, item)
-    if item is None and not paths and tool.operand == INPUT and not tool.needs_no_input(parameters):
+    stage = make_stage(tool, values)
+    most = max(len(tool.python.inputs), 1)
+    if len(inputs) > most:
+        raise UsageError(f"{tool.name} takes {most} by position, got {len(inputs)}")
+    tool.constraints.check(stage.parameters | stage.extra, tool.defaults)
+    return tool.python.present(run_stage(stage, inputs), stage)
+
+
+def run_stage(stage: Stage, inputs: Sequence[Any]) -> Any:
+    """Run a stage on the inputs of a caller in Python; return its one result, a list of them for another number."""
+    tool = stage.tool
+    if tool.python.reader:
+        with replace_together():
+            results = [stage.apply(item) for item in tool.python.reader(stage, inputs).items]
+        return results[0] if len(results) == 1 else results
+    item = inputs[0] if inputs else None
+    if paths := named_files(tool, item):
+        stage.operands = paths
+        if not tool.shows_table:
+            stage.common["format"] = "json"
+        return stage.run_files()
+    item = make_item(tool, item)
+    if item is None and tool.operand == INPUT and not tool.needs_no_input(stage.parameters):
         raise UsageError(f"{tool.name} needs a record or an array")
-    tool.constraints.check(parameters, tool.defaults)
-    if paths:
-        return Stage(tool, parameters, common | {"format": "json"}, operands=paths).run_files()
     with replace_together():
-        return Stage(tool, parameters, common).apply(item)
+        return stage.apply(item)
 
 
-def parse_values(tool: Tool, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the parameters of the tool, and the values of the flags of all tools; UsageError for other names."""
-    known = tool.flags | {name: options.COMMON[name] for name in PYTHON_FLAGS}
+def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:
+    """Return the tool with the values of its parameters and of the options of all tools; UsageError for other names."""
+    shared = tool.extra | options.COMMON
+    known = tool.flags | {name: shared[name] for name in (*PYTHON_FLAGS, *tool.python.options)}
     values = {name if name in known or f"{name}_" not in known else f"{name}_": values[name] for name in values}
-    for name in values:
-        if name in ("item", tool.input_name):
-            raise UsageError(f"{tool.name} takes its input by position: {tool.name}({tool.input_name}, …)")
-        if name in (tool.extra | options.COMMON) and name not in known:
+    check_names(tool, values, known)
+    parsed = {name: options.parse_value(name, known[name], value) for name, value in values.items()}
+    parameters = {name: parsed.get(name, default) for name, default in tool.defaults.items()}
+    extra = {name: parsed.get(name) or None for name in tool.extra}
+    common = {name: value for name, value in parsed.items() if name not in (*tool.flags, *tool.extra)}
+    return Stage(tool, parameters, common, extra)
+
+
+def check_names(tool: Tool, names: Iterable[str], known: Mapping[str, Any]) -> None:
+    """Check that the names of keywords are parameters of a tool; UsageError for another one."""
+    inputs = tuple(tool.python.inputs) or (tool.input_name,)
+    for name in names:
+        if name in ("item", tool.input_name, *inputs):
+            raise UsageError(f"{tool.name} takes its input by position: {tool.name}({', '.join(inputs)}, …)")
+        if name in tool.extra | options.COMMON and name not in known:
             raise UsageError(f"{tool.name} takes no {name!r} from Python: it is for the command line")
         if name not in known:
             raise UsageError(f"{tool.name} takes no {name!r}{suggest(name, known)}")
-    parsed = {name: options.parse_value(name, known[name], value) for name, value in values.items()}
-    parameters = {name: parsed.get(name, default) for name, default in tool.defaults.items()}
-    return parameters, {name: value for name, value in parsed.items() if name not in tool.flags}
 
 
 def make_item(tool: Tool, item: Item) -> Item:
@@ -96,5 +122,5 @@ def make_item(tool: Tool, item: Item) -> Item:
 def named_files(tool: Tool, item: Item) -> tuple[str, ...]:
     """Return the files that the first argument names; text names none where the tool takes text."""
     items = item if isinstance(item, list | tuple) else [item]
-    types = (str, os.PathLike) if tool.operand in (INPUT, PARTS) else os.PathLike
+    types = (str, os.PathLike) if tool.operand in (INPUT, PARTS, PAIR) else os.PathLike
     return tuple(map(os.fspath, items)) if items and all(isinstance(one, types) for one in items) else ()

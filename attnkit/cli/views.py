@@ -12,6 +12,7 @@ from attnkit import display
 from attnkit.cli import options
 from attnkit.cli.output_format import DISPLAY_FORMATS, DISPLAYED, default_format
 from attnkit.cli.stage import Stage
+from attnkit.display.notebook import unmasked_cells
 from attnkit.errors import UsageError, flag_name
 from attnkit.inference.operands import CheckpointRecord
 from attnkit.record import Array, Labels, Record, Tensor
@@ -94,20 +95,6 @@ def name_tokens(record: Record, spelling: str) -> Record:
     if spelling == "raw" or not record.labels:
         return record
     return replace(record, labels={axis: display.plain_labels(names) or [] for axis, names in record.labels.items()})
-
-
-def unmasked_cells(record: Record, name: str) -> Any:
-    """Return which scores or weights over queries are not masked: a masked score is -inf, its weight 0; else None.
-
-    name  of a tool's result, or of an intermediate in a trace: weights, decoder.0.self.weights
-    """
-    layer, _, kind = name.rpartition(".")
-    if kind not in ("masked", "weights") or "query" not in record.axes_of(name):
-        return None
-    if kind == "weights" and record[name].dtype == np.float16:  # where a small weight is zero too
-        masked = record.get(f"{layer}.masked" if layer else "masked")
-        return None if masked is None or masked.shape != record[name].shape else masked != -np.inf
-    return record[name] != (-np.inf if kind == "masked" else 0)
 
 
 def requested_view(call: Stage) -> list[str]:

@@ -1,18 +1,22 @@
 """attnkit diff: compare two tensors, records or traces."""
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-from attnkit.cli import options, views
-from attnkit.cli.stage import Records, Stage, cast_x
-from attnkit.cli.tool import tool
+import numpy as np
+
+from attnkit.cli import figures, options, views
+from attnkit.cli.stage import PAIR, PythonForm, Records, Stage, cast_x
+from attnkit.cli.tool import make_item, named_files, tool
 from attnkit.errors import UsageError
-from attnkit.inference.diff_report import DiffReport, Pair, are_traces, compare_records, render_report
+from attnkit.formats import Source
+from attnkit.inference.diff_report import DiffReport, Pair, are_traces, compare_records, difference_views, render_report
 from attnkit.inference.operands import select_tensor
-from attnkit.record import Record
+from attnkit.record import Array, Record
 
 if TYPE_CHECKING:
     from attnkit.display import Style
+    from attnkit.display.figures import FigureOptions, Section
 
 
 def read_pairs(call: Stage, upstream: Records | None) -> Records:
@@ -22,11 +26,37 @@ def read_pairs(call: Stage, upstream: Records | None) -> Records:
     return Records(None, pair_records(call))
 
 
+def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
+    """Read two records, arrays or names of files, as a caller in Python passes them, as pairs."""
+    if len(inputs) != 2:
+        raise UsageError(f"two to compare, not {len(inputs)}: attnkit.diff(a, b)")
+    call.operands = tuple("".join(named_files(call.tool, one)) or name for one, name in zip(inputs, "AB", strict=True))
+    (stream_a, first), (stream_b, _) = (read_value(call, one) for one in inputs)
+    return Records(None, pair_streams(call, stream_a, stream_b, first))
+
+
+def read_value(call: Stage, value: Any) -> tuple[Records, Source | None]:
+    """Return a record or an array as a stream, or that of a file with its source; an array is one tensor, as NPY."""
+    if paths := named_files(call.tool, value):
+        return call.read(paths[0]), call.files.source
+    item = make_item(call.tool, value)
+    if not isinstance(item, Record):
+        raise UsageError(f"expected a record, an array or the name of a file, got {type(value).__name__}")
+    return Records(None if isinstance(value, Record) else "npy", iter([item])), None
+
+
 def pair_records(call: Stage) -> Iterator[Pair]:
-    """Yield the records of two streams in pairs; the shorter stream continues with empty records."""
+    """Yield the records of the two operands in pairs."""
+    stream_a, first = call.read(call.operands[0]), call.files.source
+    yield from pair_streams(call, stream_a, call.read(call.operands[1]), first)
+
+
+def pair_streams(call: Stage, stream_a: Records, stream_b: Records, first: Source | None) -> Iterator[Pair]:
+    """Yield the records of two streams in pairs; the shorter stream continues with empty records.
+
+    first  the source of A, where it is a file
+    """
     a_file, b_file = call.operands
-    stream_a, first = call.read(a_file), call.files.source
-    stream_b = call.read(b_file)
     only, dtype = (call.common.pop(name, None) for name in ("only", "dtype"))  # of both records, not of the result
     while True:
         a, b = next(stream_a.items, None), next(stream_b.items, None)
@@ -63,6 +93,26 @@ def render_differences(report: Record, call: Stage, style: "Style") -> str:
     return render_report(report, style, heatmap=bool(call.extra.get("heatmap")))
 
 
+def draw_differences(report: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Draw the report as a figure: its text, and heat maps of the differences where --heatmap requests them."""
+    from attnkit.display.figures import heatmap_section
+
+    if not isinstance(report, DiffReport):
+        raise UsageError(f"takes a report, not {type(report).__name__}")
+    style = figures.text_style(call)
+    sections = [figures.text_section(render_report(report, style))]
+    if call.extra.get("heatmap"):
+        differences = difference_views(report, style)
+        sections += [heatmap_section(view, even_colors(view.array, looks)) for view in differences]
+    return sections
+
+
+def even_colors(difference: Array, looks: "FigureOptions") -> "FigureOptions":
+    """Return how to draw a difference: with the colours of both signs, even about 0, unless others are requested."""
+    peak = float(np.abs(difference[np.isfinite(difference)]).max(initial=0)) or 1.0
+    return looks._replace(range=looks.range or (-peak, peak), colors=looks.colors or "bwr")
+
+
 def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
     """Check that the format can hold what --heatmap shows; the result is the report in each format."""
     views.derived(call)
@@ -70,15 +120,20 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
 
 
 @tool(
-    operand="A B",
+    operand=PAIR,
     reader=read_pairs,
     view=render_differences,
+    figure=draw_differences,
     status=lambda record, call: int(not record["same"]),
     derived=check_heatmap,
-    extra={"heatmap": options.switch("a heat map of A − B for every tensor that differs")},
+    sections={"Figures": "numbers no_numbers range cmap"},
+    exclusive=[("numbers", "no_numbers")],
+    requires=[(name, "heatmap") for name in views.LOOK_FLAGS],
+    extra={"heatmap": options.switch("a heat map of A − B for every tensor that differs")} | views.LOOK_FLAGS,
     check_finite=lambda parameters: False,
     shows_table=True,
     status_is_result=True,
+    python=PythonForm(inputs={"a": "TensorLike", "b": "TensorLike"}, reader=read_values, result="DiffReport"),
 )
 def diff(
     pair: Pair,

@@ -1,8 +1,10 @@
 """attnkit peek: show the records that pass through the middle of a pipe, and hand them on."""
 
+import sys
+
 from attnkit import display
-from attnkit.cli import figures, views
-from attnkit.cli.stage import Stage
+from attnkit.cli import figures, notebook, views
+from attnkit.cli.stage import PythonForm, Stage
 from attnkit.cli.tool import tool
 from attnkit.record import Record
 
@@ -11,6 +13,12 @@ def render_part(record: Record, call: Stage, look: display.Style) -> str:
     """Render the part of the record that the flags select."""
     part = views.select(record, call.extra.get("name") or (), call.extra.get("slice") or "")
     return views.render(part, call, look)
+
+
+def show_and_return(record: Record, call: Stage) -> Record:
+    """Show a record on Python's standard error, and return it."""
+    sys.stderr.write(f"{notebook.present(record, call)}\n")
+    return record
 
 
 @tool(
@@ -26,6 +34,7 @@ def render_part(record: Record, call: Stage, look: display.Style) -> str:
     table_on_stderr=lambda parameters: True,
     check_finite=lambda parameters: False,
     passthrough=True,
+    python=PythonForm(options=(*notebook.OPTIONS, "name", "slice"), present=show_and_return),
     keep_names=True,
 )
 def peek(record: Record) -> Record:

@@ -1,13 +1,15 @@
 """attnkit run: a whole pipeline in one process."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attnkit import formats
 from attnkit.cli import operands, options, output, pipeline
 from attnkit.cli.output_format import DISPLAY_FORMATS, FIGURE_FORMATS, Result
-from attnkit.cli.stage import Records, Stage
-from attnkit.cli.tool import tool
+from attnkit.cli.stage import PythonForm, Records, Stage
+from attnkit.cli.tool import make_item, named_files, tool
 from attnkit.errors import FileError, UsageError
 from attnkit.record import Record
 
@@ -76,6 +78,37 @@ def save_result(folder: str, at: int, count: int, call: Stage, result: Result) -
         sink.write(data)
 
 
+def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
+    """Run the pipeline of a caller in Python, on a record where it is given one."""
+    if not inputs or not isinstance(inputs[0], str | os.PathLike):
+        raise UsageError("one pipeline: attnkit.run('posenc | attend', record)")
+    if isinstance(inputs[0], os.PathLike):
+        with formats.open_source(os.fspath(inputs[0])) as source:
+            text = operands.read_text(source)
+    else:
+        text = inputs[0]
+    calls = pipeline.parse_stages(text)
+    call.extra["last"] = last = calls[-1]
+    last.common |= {name: call.common.pop(name) for name in ("only", "dtype", "check_finite") if name in call.common}
+    if last.common.get("output"):
+        raise UsageError("Python writes no result to a file: attnkit.formats.save(record, FILE)", "--output")
+    record = inputs[1] if len(inputs) > 1 else None
+    if record is None:
+        if calls[0].count_stdin():
+            raise UsageError(f"{calls[0].tool.name} needs a record or an array: attnkit.run(pipeline, record)")
+        return pipeline.chain_stages(calls)
+    if paths := named_files(calls[0].tool, record):
+        calls[0].operands = paths
+        return pipeline.chain_stages(calls)
+    return pipeline.chain_stages(calls, upstream=Records("json", iter([make_item(calls[0].tool, record)])))
+
+
+def present_last(result: Result, call: Stage) -> Any:
+    """Return the result of the last stage as its tool returns it from Python."""
+    last = call.extra["last"]
+    return last.tool.python.present(result, last)
+
+
 @tool(
     operand="PIPELINE",
     reader=run_pipeline,
@@ -94,6 +127,12 @@ def save_result(folder: str, at: int, count: int, call: Stage, result: Result) -
         "save": options.Option("write every stage's record to a folder, as 1-embed.npz, 2-posenc.npz …", "DIR", str),
     },
     check_finite=lambda parameters: False,
+    python=PythonForm(
+        inputs={"pipeline": "Path", "record": "TensorLike | None"},
+        reader=read_values,
+        result="Any",
+        present=present_last,
+    ),
 )
 def run(result: Any) -> Any:
     """Run a whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.

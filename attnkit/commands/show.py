@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from attnkit import display
-from attnkit.cli import figures, operands, options, views
-from attnkit.cli.stage import Records, Stage, read_records
+from attnkit.cli import figures, notebook, operands, options, views
+from attnkit.cli.stage import PythonForm, Records, Stage, read_records
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError, flag_name
 from attnkit.inference.operands import CheckpointRecord
@@ -97,6 +97,7 @@ def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sec
     derived=views.derived,
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS,
     shows_table=True,
+    python=PythonForm(options=notebook.OPTIONS, result="Rendering", present=notebook.present),
     keep_names=True,
     check_finite=lambda parameters: False,
     returns_text=lambda parameters: parameters["pipeline"] is not None,

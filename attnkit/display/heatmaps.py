@@ -118,7 +118,7 @@ def _draw_maps(view: TensorView, limit: int, is_compact: bool) -> str:
     if view.array.size == 0:
         return join_lines([*lines, "empty"])
     parts = to_matrices(view, limit)
-    scale = _make_scale(parts.matrices, style, view.is_signed)
+    scale = make_scale(parts.matrices, style, view.is_signed)
     layout = _choose_layout(parts.matrices, limit == MAX_MAPS and len(parts.matrices) == 1, is_compact, style)
     levels = [scale.levels(part, layout.rows, layout.columns) for part in parts.matrices]
     blocks = [_draw_map(part, level, scale, layout, style) for part, level in zip(parts.matrices, levels, strict=True)]
@@ -129,7 +129,7 @@ def _draw_maps(view: TensorView, limit: int, is_compact: bool) -> str:
     return join_lines([*lines, *_legend(scale, present, style)])
 
 
-def _make_scale(parts: Sequence[Matrix], style: Style, is_signed: bool) -> Scale:
+def make_scale(parts: Sequence[Matrix], style: Style, is_signed: bool) -> Scale:
     """Return the scale from the least to the greatest finite value that is not masked; even about 0 with both signs.
 
     is_signed  whether it is even about 0 with one sign too
@@ -145,7 +145,7 @@ def _make_scale(parts: Sequence[Matrix], style: Style, is_signed: bool) -> Scale
         low, high = -max(-low, high), max(-low, high)
     marks = glyphs(style)
     if style.color:
-        inks = [_make_ink(color) for color in _interpolate_colors(DIVERGING if is_diverging else SEQUENTIAL)]
+        inks = [_make_ink(color) for color in interpolate_colors(DIVERGING if is_diverging else SEQUENTIAL)]
         special = ("\x1b[2m", marks.masked_mark, "\x1b[0m"), ("\x1b[31m", marks.non_finite_mark, "\x1b[0m")
     else:
         inks = [("", shade, "") for shade in marks.shades]
@@ -153,7 +153,7 @@ def _make_scale(parts: Sequence[Matrix], style: Style, is_signed: bool) -> Scale
     return Scale(low, high, [*inks, *special])
 
 
-def _interpolate_colors(anchors: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+def interpolate_colors(anchors: Sequence[tuple[int, int, int]]) -> list[list[int]]:
     """Return COLORS colours through the anchors, evenly spaced."""
     at = np.linspace(0, len(anchors) - 1, COLORS)
     channels = [np.interp(at, range(len(anchors)), channel) for channel in zip(*anchors, strict=True)]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnkit import display
+from attnkit.display.notebook import text_html
 from attnkit.display.tables import COLUMN_GAP, column_widths
 from attnkit.errors import escaped
 from attnkit.inference.comparison import Comparison, Element, compare_tensors, has_labels, subtract
@@ -60,6 +61,9 @@ class DiffReport(Record):
 
     def __repr__(self) -> str:
         return render_report(self)
+
+    def _repr_html_(self) -> str:
+        return text_html(render_report(self, display.DEFAULT_STYLE._replace(width=120)))
 
 
 def are_traces(a: Record, b: Record) -> bool:
@@ -124,13 +128,13 @@ def render_report(report: DiffReport, style: display.Style = display.DEFAULT_STY
     if report.pair.traces and not report.all_stages:
         rows = [one for one in rows if one.differing]
         lines += summarize_equal(report)
-    lines += [draw_rows(rows, style)] if rows else []
+    lines += [draw_table(rows, style)] if rows else []
     lines += [escaped(line) for line in (*describe_first(report), *describe_dtypes(report), *describe_rest(report))]
     maps = [display.heatmap(view) for view in difference_views(report, style)] if heatmap else []
     return "\n\n".join(["\n".join(lines) or "no tensors", *maps])
 
 
-def draw_rows(rows: Sequence[Comparison], style: display.Style) -> str:
+def draw_table(rows: Sequence[Comparison], style: display.Style) -> str:
     """Draw the table of comparisons; where it is too wide, with places that are short, or on lines of their own."""
     for is_short in (False, True):
         cells = align_numbers([list(HEADS), *(row_cells(one, style.precision, is_short) for one in rows)])

@@ -29,15 +29,17 @@ def test_the_stub_declares_every_tool_as_it_is():
 def test_a_tool_is_a_function_with_the_names_and_defaults_of_its_flags(name):
     function, tool = getattr(attnkit, name), commands.find_tool(name)
     assert inspect.isfunction(function) and function.__name__ == name
-    parameters = dict(list(inspect.signature(function).parameters.items())[1:])
+    inputs = len(tool.python.inputs) or 1
+    parameters = dict(list(inspect.signature(function).parameters.items())[inputs:])
     flags = [flag_name(parameter) for parameter in parameters]
-    assert flags == [*map(flag_name, dict.fromkeys([*tool.flags, *PYTHON_FLAGS]))]
+    assert flags == [*map(flag_name, dict.fromkeys([*tool.flags, *tool.python.options, *PYTHON_FLAGS]))]
     for flag, default in tool.defaults.items():
         assert parameters.get(flag, parameters.get(flag.rstrip("_"))).default is default
     assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters.values())
 
 
 def test_help_shows_types_defaults_and_choices():
+    assert {name for name in attnkit.TOOLS if "(*" in str(inspect.signature(getattr(attnkit, name)))} == set()
     page = pydoc.plain(pydoc.render_doc(attnkit.attend))
     assert "heads: int = 1" in page and "model: Checkpoint | Path | None = None" in page
     assert 'align: Literal["top-left", "bottom-right"] | None = None' in page and "-> Record" in page
@@ -49,6 +51,7 @@ def test_calls_that_a_type_checker_accepts_run(tmp_path):
     assert list(CALLS["attend_in_a_pipeline"]()) == ["x", "weights"]
     shapes = [record["x"].shape for record in CALLS["pass_files_arrays_and_records"](str(tmp_path / "x.npy"))]
     assert shapes == [(2, 3)] * 5
+    assert CALLS["show_compare_and_run"]() == (False, "#!/bin/sh", (2, 3))
 
 
 def test_a_call_from_python_imports_no_typer():
@@ -58,9 +61,12 @@ def test_a_call_from_python_imports_no_typer():
 
 @pytest.mark.parametrize("name", attnkit.TOOLS)
 def test_an_input_passed_by_keyword_is_refused_by_name(name):
-    first = commands.find_tool(name).input_name
-    for keyword in ("item", first):
-        with pytest.raises(UsageError, match=rf"^{name} takes its input by position: {name}\({first}, …\)$"):
+    tool = commands.find_tool(name)
+    inputs = tuple(tool.python.inputs) or (tool.input_name,)
+    for keyword in ("item", tool.input_name, *inputs):
+        with pytest.raises(
+            UsageError, match=rf"^{name} takes its input by position: {name}\({', '.join(inputs)}, …\)$"
+        ):
             getattr(attnkit, name)(**{keyword: np.ones((2, 2))})
 
 

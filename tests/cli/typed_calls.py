@@ -30,6 +30,17 @@ def pass_files_arrays_and_records(file: str) -> list[Record]:
     ]
 
 
+def show_compare_and_run() -> tuple[bool, str, tuple[int, ...]]:
+    """Show a record, compare two, run a pipeline on one, and print its history."""
+    record = attnkit.layernorm(np.arange(6.0).reshape(2, 3))
+    text: str = repr(attnkit.show(record, heatmap=True, precision=2))
+    report = attnkit.diff(record, record["x"] + 1, atol=0.5, all=True)
+    assert text and not report.same and report["max_abs"][0] > 0.5
+    script: str = attnkit.history(attnkit.peek(record, stats=True))
+    result = attnkit.run("attend | layernorm", record)
+    return report.same, script.split("\n")[0], result["x"].shape
+
+
 def make_mistakes() -> None:
     """Make the mistakes that a type checker reports before the program runs."""
     x = np.zeros((2, 3))
@@ -38,4 +49,6 @@ def make_mistakes() -> None:
     attnkit.attend(x, align="left")  # type: ignore[arg-type]
     attnkit.posenc(x, kind="rotery")  # type: ignore[arg-type]
     attnkit.layernorm()  # type: ignore[call-arg]
+    attnkit.diff(x)  # type: ignore[call-arg]
+    attnkit.show(x, heatmaps=True)  # type: ignore[call-arg]
     attnkit.attend(x).softmax()  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -121,8 +120,8 @@ def test_what_is_no_trace():
 
 def test_traces_of_a_model(tmp_path):
     for name, flags in (("a", []), ("b", ["--ablate", "encoder.1.self:2"])):
-        line = ["attnkit", "encode", "--model", MODELS / "bert-mlm", "the cat sat", "--trace", f"{name}.npz", *flags]
-        subprocess.run(line, check=True, capture_output=True, cwd=tmp_path)
+        line = ["encode", "--model", MODELS / "bert-mlm", "the cat sat", "--trace", f"{name}.npz", *flags]
+        assert process.run(*line, cwd=tmp_path).code == 0
     code, lines = diff(tmp_path, "a.npz", "b.npz")
     assert code == 1 and lines[0].startswith("the same up to encoder.1.self.weights (")
     assert stages(lines[1:])[0] == "encoder.1.self.heads" and "head 2, " in lines[4]
@@ -222,8 +221,7 @@ def test_all_compares_every_stage(folder):
     assert code == 1 and stages(lines) == [*NAMES]
     assert [line.split()[1] for line in lines[2:8]] == ["0", "0", "1", "0", "0", "4"]
     assert lines[8:] == ["first and largest difference: encoder.0.norm1 [token 1, model 0]: 2.0 and 2.5"]
-    done = subprocess.run(["attnkit", "diff", "a.npz", "b.npz", "--all", "-f", "json"], capture_output=True, cwd=folder)
-    found = json.loads(done.stdout)
+    found = json.loads(diff(folder, "a.npz", "b.npz", "--all", "-f", "json")[1][0])
     assert found["tensors"]["same"]["data"] is False and found["labels"]["tensor"] == [*NAMES]
     assert found["tensors"]["max_rel"]["data"] == [0, 0, 0.2, 0, 0, "NaN"]  # all of B's logits are 0
     assert found["labels"]["at"][2] == "token 1, model 0" and found["tensors"]["at"]["data"][2] == [1, 0]
@@ -232,11 +230,8 @@ def test_all_compares_every_stage(folder):
 @pytest.mark.parametrize("flags", [["-q"], ["-q", "--heatmap"], ["-q", "-f", "table"]])
 @pytest.mark.parametrize(("other", "code"), [("a.npz", 0), ("b.npz", 1)])
 def test_quiet_prints_nothing(folder, flags, other, code):
-    done = subprocess.run(["attnkit", "diff", "a.npz", other, *flags], capture_output=True, cwd=folder)
-    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
-    line = ["attnkit", "run", f"diff a.npz {other}", "-q"]
-    done = subprocess.run(line, capture_output=True, cwd=folder)
-    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+    assert process.run("diff", "a.npz", other, *flags, cwd=folder) == (code, b"", "")
+    assert process.run("run", f"diff a.npz {other}", "-q", cwd=folder) == (code, b"", "")
 
 
 def test_quiet_writes_the_file_and_the_format_requested(folder):
@@ -301,3 +296,10 @@ def test_a_heat_map_of_a_difference_is_even_about_0():
 def test_a_difference_with_nan_is_drawn():
     a, b = Record({"x": np.array([[np.nan, 1.0, -np.inf]])}), Record({"x": np.array([[0.0, 1.0, -np.inf]])})
     assert "? not finite" in render_report(compare_records(Pair(a, b)), heatmap=True)
+
+
+def test_a_figure_of_a_difference(folder):
+    assert diff(folder, "a.npz", "b.npz", "--all", "--heatmap", "-o", "d.svg") == (1, [])
+    figure = (folder / "d.svg").read_text()
+    assert figure.count(": A − B") == 2 and "encoder.0.norm1" in figure and "max |a−b|" in figure
+    assert "-0.5" in figure or "−0.5" in figure  # the range is even about 0: A − B is 0 or −0.5

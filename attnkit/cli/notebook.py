@@ -1,0 +1,29 @@
+"""What show and peek give a caller in Python: text for a console, HTML for a notebook."""
+
+from attnkit import display
+from attnkit.cli import figures, views
+from attnkit.cli.stage import Stage
+from attnkit.display.notebook import Rendering, record_html, tensor_html, text_html, view_tensor
+from attnkit.inference.operands import CheckpointRecord
+from attnkit.record import Record
+
+OPTIONS = (*views.VIEW_FLAGS, *views.LOOK_FLAGS, "precision", "title", "theme")  # those of a view, in Python too
+
+
+def present(result: Record | str, call: Stage) -> Rendering:
+    """Return what a tool shows for a caller in Python: text on a console, HTML in a notebook."""
+    precision = call.common.get("precision")
+    style = display.DEFAULT_STYLE if precision is None else display.DEFAULT_STYLE._replace(precision=precision)
+    text = result if isinstance(result, str) else (call.tool.view or views.render)(result, call, style)
+    return Rendering(text, lambda: draw(result, call, text))
+
+
+def draw(result: Record | str, call: Stage, text: str) -> str:
+    """Return a result as HTML: the figure of a view, its tensors as tables or heat maps, or its text."""
+    if isinstance(result, str | CheckpointRecord):
+        return text_html(text)
+    if views.requested_view(call):
+        return figures.encode_figure(call, result, "svg").decode()
+    if not (views.view_flag(call, "name") or views.view_flag(call, "slice")):
+        return record_html(result)
+    return "".join(tensor_html(view_tensor(result, name), is_map=False) for name in result)

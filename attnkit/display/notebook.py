@@ -1,0 +1,185 @@
+"""Records and tensors as HTML for notebooks: tables, heat maps, lists. All text is escaped; there are no scripts."""
+
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnkit.display.heatmaps import COLORS, DIVERGING, SEQUENTIAL, Scale, interpolate_colors, make_scale
+from attnkit.display.numbers import number_format, to_python
+from attnkit.display.slicing import Elision, Matrices, Matrix, TensorView, elide, to_matrices
+from attnkit.display.style import Style
+from attnkit.errors import escaped
+from attnkit.record import Array, Record
+
+STYLE = Style(color=True)
+SMALL = 64  # most numbers of a tensor that is shown as a table, and not as a heat map
+LARGE = 1 << 22  # a larger tensor is in the list alone
+MANY = 8  # most tensors that are shown one by one
+MAX_MATRICES = 8
+MAX_ROWS, MAX_COLUMNS, MAX_CELLS = 30, 16, 48  # of a table; of a heat map
+NUMBERED = 12  # most columns of a heat map that shows its numbers
+TABLE = '<table style="border-collapse:collapse;display:inline-table;margin:4px 16px 8px 0;font-size:13px">'
+CELL = "padding:1px 6px;text-align:right;border:0;white-space:nowrap"
+HEAD = "padding:1px 6px;text-align:left;border:0;font-weight:600;white-space:nowrap"
+MASKED, NOT_FINITE = "#d5d9df", "#ff00aa"
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What `show` shows: its text on a console, its HTML in a notebook.
+
+    >>> Rendering("x 1", lambda: "<b>x</b> 1")
+    x 1
+    """
+
+    text: str
+    draw: Callable[[], str]
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.draw()
+
+
+def record_html(record: Record) -> str:
+    """Return a record as HTML: small tensors as tables, others as heat maps; of many tensors a list, and x.
+
+    >>> "<td" in record_html(Record({"x": np.eye(2)})), "&lt;b&gt;" in record_html(Record({"<b>": np.zeros(1)}))
+    (True, True)
+    """
+    names = [name for name, one in record.tensors.items() if one.array.size <= LARGE]
+    if len(record) > MANY:
+        names = [name for name in names if name == "x"]
+    views = [view_tensor(record, name) for name in names]
+    parts = [tensor_html(view, is_map=view.array.size > SMALL and view.array.ndim > 1) for view in views]
+    return "".join([*parts, *([list_html(record)] if len(names) < len(record) else [])]) or "an empty record"
+
+
+def view_tensor(record: Record, name: str) -> TensorView:
+    """Return a tensor of a record to draw."""
+    array, one = record[name], record.tensors[name]
+    labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
+    return TensorView(name, array, one.axis_names(), labels, STYLE, one.formula, unmasked_cells(record, name))
+
+
+def unmasked_cells(record: Record, name: str) -> Array | None:
+    """Return which scores or weights over queries are not masked: a masked score is -inf, its weight 0; else None.
+
+    name  of a tool's result, or of an intermediate in a trace: weights, decoder.0.self.weights
+    """
+    layer, _, kind = name.rpartition(".")
+    if kind not in ("masked", "weights") or "query" not in record.axes_of(name):
+        return None
+    if kind == "weights" and record[name].dtype == np.float16:  # where a small weight is zero too
+        masked = record.get(f"{layer}.masked" if layer else "masked")
+        return None if masked is None or masked.shape != record[name].shape else masked != -np.inf
+    is_unmasked: Array = record[name] != (-np.inf if kind == "masked" else 0)
+    return is_unmasked
+
+
+def tensor_html(view: TensorView, is_map: bool) -> str:
+    """Return a tensor as HTML: a table or a heat map for each of its matrices."""
+    formula = f" = {escape_html(view.formula)}" if view.formula else ""
+    title, description = escape_html(view.title), escape_html(view.description())
+    head = f'<div style="margin-top:6px"><b>{title}</b> <small>{description}</small>{formula}</div>'
+    if view.array.size == 0:
+        return f"{head}<div>empty</div>"
+    parts = to_matrices(view, MAX_MATRICES)
+    body = map_html(view, parts) if is_map else "".join(table_html(part, parts.corner) for part in parts.matrices)
+    return f"{head}<div>{body}</div>" + (f"<small>{escape_html(parts.hidden)}</small>" if parts.hidden else "")
+
+
+def table_html(part: Matrix, corner: str) -> str:
+    """Return a matrix as a table of its numbers."""
+    height, width = part.values.shape
+    rows, columns = elide(height, MAX_ROWS), elide(width, MAX_COLUMNS)
+    values = part.values[np.ix_(rows.indices(), columns.indices())]
+    numbers = number_format(values, STYLE.precision)
+    is_masked = part.masked[np.ix_(rows.indices(), columns.indices())].tolist()
+    texts = [
+        ["·" if hidden else format(value, numbers) for value, hidden in zip(*pair, strict=True)]
+        for pair in zip(to_python(values), is_masked, strict=True)
+    ]
+    cells = [[f'<td style="{CELL}">{number}</td>' for number in row] for row in texts]
+    return grid_html(part, corner, rows, columns, cells)
+
+
+def map_html(view: TensorView, parts: Matrices) -> str:
+    """Return matrices as heat maps on one scale, with the range of the scale below them."""
+    scale = make_scale(parts.matrices, STYLE, view.is_signed)
+    anchors = DIVERGING if scale.low < 0 < scale.high else SEQUENTIAL
+    colors = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in interpolate_colors(anchors)]
+    maps = "".join(draw_map(part, parts.corner, scale, colors) for part in parts.matrices)
+    return f"{maps}<div><small>{scale.low:.4g} {legend_html(colors)} {scale.high:.4g}</small></div>"
+
+
+def draw_map(part: Matrix, corner: str, scale: Scale, colors: Sequence[str]) -> str:
+    """Return a matrix as a table of coloured cells, with their numbers where there are few columns."""
+    height, width = part.values.shape
+    rows, columns = elide(height, MAX_CELLS), elide(width, MAX_CELLS)
+    values = part.values[np.ix_(rows.indices(), columns.indices())]
+    numbers = number_format(values, 2) if width <= NUMBERED else ""
+    levels, fills = scale.levels(part, rows, columns), [*colors, MASKED, NOT_FINITE]
+    cells = [
+        [cell_html(format(value, numbers) if numbers else "", fills[level]) for value, level in zip(*pair, strict=True)]
+        for pair in zip(to_python(values), levels, strict=True)
+    ]
+    return grid_html(part, corner, rows, columns, cells)
+
+
+def cell_html(number: str, fill: str) -> str:
+    """Return a coloured cell, its number black or white, whichever is legible (Rec. 601 luma)."""
+    red, green, blue = (int(fill[at : at + 2], 16) for at in (1, 3, 5))
+    if not number:
+        return f'<td style="background:{fill};min-width:9px;height:12px;padding:0;border:0"></td>'
+    ink = "#000" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#fff"
+    return f'<td style="{CELL};background:{fill};color:{ink}">{number}</td>'
+
+
+def grid_html(part: Matrix, corner: str, rows: Elision, columns: Elision, cells: list[list[str]]) -> str:
+    """Return the cells of a matrix as a table with their labels, those that are hidden counted."""
+    is_narrow = len(part.columns) > NUMBERED and "min-width" in cells[0][0]
+    turn = ";writing-mode:vertical-rl;padding:2px 0" if is_narrow else ";text-align:right"
+    heads = [f'<th style="{HEAD}{turn}">{escape_html(name)}</th>' for name in columns.pick(part.columns)]
+    gap = f'<td style="{CELL}" title="{columns.hidden} more">…</td>'
+    above = "".join(columns.with_gap(heads, gap))
+    lines = ["".join(columns.with_gap(row, gap)) for row in cells]
+    if part.rows:
+        above = f'<th style="{HEAD}">{escape_html(corner)}</th>{above}'
+        names = rows.pick(part.rows)
+        lines = [f'<th style="{HEAD}">{escape_html(name)}</th>{line}' for name, line in zip(names, lines, strict=True)]
+    lines = rows.with_gap(lines, f'<td style="{CELL}">… {rows.hidden} more</td>')
+    title = f"<caption>{escape_html(part.title)}</caption>" if part.title else ""
+    return f"{TABLE}{title}<tr>{above}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def legend_html(colors: Sequence[str]) -> str:
+    """Return the colours of a scale, low to high."""
+    stops = ",".join(colors[:: COLORS // 8])
+    box = "display:inline-block;width:128px;height:10px"
+    return f'<span style="{box};background:linear-gradient(to right,{stops},{colors[-1]})"></span>'
+
+
+def list_html(record: Record) -> str:
+    """Return the names, shapes and dtypes of all tensors as a table."""
+    head = "".join(f'<th style="{HEAD}">{name}</th>' for name in ("name", "shape", "dtype"))
+    rows = [(name, *view_tensor(record, name).description().rsplit(" ", 1)) for name in record]
+    lines = ("".join(f'<td style="{HEAD};font-weight:400">{escape_html(cell)}</td>' for cell in row) for row in rows)
+    return f"{TABLE}<tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def text_html(lines: str) -> str:
+    """Return a text as HTML in a font of one width.
+
+    >>> text_html("a < b")
+    '<pre style="line-height:1.2">a &lt; b</pre>'
+    """
+    return f'<pre style="line-height:1.2">{html.escape(escaped(lines, chr(10)))}</pre>'
+
+
+def escape_html(content: str) -> str:
+    """Return a text for the content of an element: control characters spelled out, markup escaped."""
+    return html.escape(escaped(content))
