@@ -55,13 +55,13 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
         if chosen not in DISPLAY_FORMATS:
             show_aside(call, result)
         PROGRESS.clear()
-        sink.write(visible(call, data, chosen, sink))
+        sink.write(result_bytes(call, data, chosen, sink))
         if isinstance(result, Record):
             status = max(status, call.tool.status(result, call))
     return status
 
 
-def visible(call: Stage, data: list[Any], chosen: str, sink: formats.Sink) -> list[Any]:
+def result_bytes(call: Stage, data: list[Any], chosen: str, sink: formats.Sink) -> list[Any]:
     """Return the bytes to write: harmless on a terminal; none where --quiet leaves out a table beside the exit code."""
     if chosen == "table" and call.common.get("quiet") and call.common.get("output") in (None, "-"):
         last = call.extra.get("last", call)  # of `run` the last stage

@@ -128,13 +128,13 @@ def render_report(report: DiffReport, style: display.Style = display.DEFAULT_STY
     if report.pair.traces and not report.all_stages:
         rows = [one for one in rows if one.differing]
         lines += summarize_equal(report)
-    lines += [draw_table(rows, style)] if rows else []
+    lines += [draw_comparisons(rows, style)] if rows else []
     lines += [escaped(line) for line in (*describe_first(report), *describe_dtypes(report), *describe_rest(report))]
     maps = [display.heatmap(view) for view in difference_views(report, style)] if heatmap else []
     return "\n\n".join(["\n".join(lines) or "no tensors", *maps])
 
 
-def draw_table(rows: Sequence[Comparison], style: display.Style) -> str:
+def draw_comparisons(rows: Sequence[Comparison], style: display.Style) -> str:
     """Draw the table of comparisons; where it is too wide, with places that are short, or on lines of their own."""
     for is_short in (False, True):
         cells = align_numbers([list(HEADS), *(row_cells(one, style.precision, is_short) for one in rows)])

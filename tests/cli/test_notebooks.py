@@ -104,7 +104,7 @@ def test_run_takes_a_record_an_array_or_a_file(kind, tmp_path):
 def test_run_reads_a_pipeline_from_a_path_and_ends_with_any_tool(tmp_path):
     (tmp_path / "p.attnkit").write_text("# a comment\nlayernorm |\nshow --heatmap\n")
     shown = attnkit.run(tmp_path / "p.attnkit", RECORD)
-    assert str(shown).startswith("x (token 3, model 4) float32\n") and "<td" in shown._repr_html_()
+    assert str(shown).startswith("x (token 3, model 4) float32\n") and shown._repr_html_().startswith("<svg")
     assert attnkit.run(f"{EMBED} | decode --emit ids", only="x")["x"].shape == (3,)
 
 
