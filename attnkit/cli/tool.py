@@ -56,7 +56,6 @@ def call_tool(tool: Tool, inputs: Sequence[Any], values: Mapping[str, Any]) -> A
     most = max(len(tool.python.inputs), 1)
     if len(inputs) > most:
         raise UsageError(f"{tool.name} takes {most} by position, got {len(inputs)}")
-    tool.constraints.check(stage.parameters | stage.extra, tool.defaults)
     return tool.python.present(run_stage(stage, inputs), stage)
 
 
@@ -64,20 +63,28 @@ def run_stage(stage: Stage, inputs: Sequence[Any]) -> Any:
     """Run a stage on the inputs of a caller in Python; return its one result, a list of them for another number."""
     tool = stage.tool
     if tool.python.reader:
+        check_constraints(stage)
         with replace_together():
             results = [stage.apply(item) for item in tool.python.reader(stage, inputs).items]
         return results[0] if len(results) == 1 else results
     item = inputs[0] if inputs else None
-    if paths := named_files(tool, item):
+    paths = named_files(tool, item)
+    item = None if paths else make_item(tool, item)
+    if item is None and not paths and tool.operand == INPUT and not tool.needs_no_input(stage.parameters):
+        raise UsageError(f"{tool.name} needs a record or an array")
+    check_constraints(stage)
+    if paths:
         stage.operands = paths
         if not tool.shows_table:
             stage.common["format"] = "json"
         return stage.run_files()
-    item = make_item(tool, item)
-    if item is None and tool.operand == INPUT and not tool.needs_no_input(stage.parameters):
-        raise UsageError(f"{tool.name} needs a record or an array")
     with replace_together():
         return stage.apply(item)
+
+
+def check_constraints(stage: Stage) -> None:
+    """Check the options of a stage by the tables of its tool; UsageError for those that exclude or need others."""
+    stage.tool.constraints.check(stage.parameters | stage.extra, stage.tool.defaults)
 
 
 def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:

@@ -126,7 +126,7 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
     figure=draw_differences,
     status=lambda record, call: int(not record["same"]),
     derived=check_heatmap,
-    sections={"Figures": "numbers no_numbers range cmap"},
+    sections={"Comparison": "rtol atol all_ heatmap", "Figures": "numbers no_numbers range cmap"},
     exclusive=[("numbers", "no_numbers")],
     requires=[(name, "heatmap") for name in views.LOOK_FLAGS],
     extra={"heatmap": options.switch("a heat map of A − B for every tensor that differs")} | views.LOOK_FLAGS,

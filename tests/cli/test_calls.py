@@ -32,6 +32,7 @@ CALLS = [
     ("ffn", X, {"hidden": 8}),
     ("merge", None, {}),
     ("diff", X, {}),
+    ("show", X, {}),
     ("history", X, {}),
     ("encode", Record({"ids": IDS}), {"model": GPT2}),
     ("encode", None, {"image": IMAGE, "model": VIT}),
@@ -65,7 +66,7 @@ def test_a_number_for_an_array(tool, item, parameters):
         warnings.simplefilter("ignore")
         for one, more in given(tool, item, parameters):
             try:
-                call_tool(chosen, one, more)
+                call_tool(chosen, [one], more)
             except AttnkitError as error:
                 assert error.exit_code in (2, 3, 4) and "\n" not in str(error), (one, more)
 
@@ -93,8 +94,8 @@ def test_what_stands_for_an_array():
     assert (
         attnkit.embed(None, ids=IDS, model=MODELS / "gpt2").history == attnkit.embed(None, ids=IDS, model=GPT2).history
     )
-    with pytest.raises(UsageError, match="takes a Pair of records, not Record"):
-        call_tool(commands.find_tool("diff"), X, {})
+    with pytest.raises(UsageError, match="two to compare, not 1"):
+        call_tool(commands.find_tool("diff"), [X], {})
 
 
 @pytest.mark.parametrize("tool", ["embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "encode", "decode"])
