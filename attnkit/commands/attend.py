@@ -194,10 +194,13 @@ def name_formulas(
     result: Mapping[str, Array], projections: Mapping[str, Array], options: nn.MultiHeadOptions
 ) -> dict[str, str]:
     """Return the formula of every intermediate and of the output."""
+    is_added = options.mask is not None and options.mask.dtype.kind not in "iub"
     has_limits = options.causal or options.window != (-1, -1) or options.lengths is not None
+    has_limits |= options.mask is not None and not is_added
+    restricted = " + mask" * is_added + ", −∞ where the query may not attend" * has_limits
     return intermediates.attention_formulas(
         result, projections, options.score, options.scale, options.softcap,
-        options.bias is not None, options.mask is not None or has_limits,
+        options.bias is not None, restricted,
     )  # fmt: skip
 
 
@@ -260,11 +263,14 @@ def select_intermediates(
 ) -> dict[str, Tensor]:
     """Return the intermediates that are added to the record.
 
-    A step that changes nothing has no formula, and so no table, unless `keep` requests it by name.
+    Unless `keep` requests them by name, scores that are not capped are left out, and masked scores where nothing is
+    masked have no formula, and so no table.
     """
     names = [name for name in tensors if name in requested or name.startswith("weights.")]
+    if tensors.get("capped") and tensors["capped"].formula == "as before" and "capped" not in keep:
+        names.remove("capped")
     names += ["present_key", "present_value"] if "present" in keep else []
-    unchanged = {name for name in ("capped", "masked") if name not in keep}
+    unchanged = {"masked"} - {*keep}
     return {
         name: replace(tensors[name], formula="")
         if name in unchanged and tensors[name].formula == "as before"

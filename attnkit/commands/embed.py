@@ -1,6 +1,7 @@
 """attnkit embed: map text or token ids to vectors."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     sections={
         "Text": "tokenizer vocab ids pair image batch lines",
         "Vectors": "dim seed one_hot table model_ layer scale",
+        "Results": "steps",
     },
     one_of=[("model", "dim", "one_hot", "table")],
     exclusive=[("model", "dim", "one_hot", "table"), ("model", "scale"), ("model", "vocab"), ("lines", "batch")],
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     reader=text_input.read_texts,
     needs_no_input=text_input.replaces_text,
     extra={"lines": options.LINES},
-    adds=lambda parameters: False,
+    adds=lambda parameters: bool(parameters["steps"]),
+    table_on_stderr=lambda parameters: bool(parameters["steps"]),
+    computes_x_last=True,
     record_defaults=lambda parameters: {"seed": parameters["seed"]} if parameters["dim"] is not None else {},
 )
 def embed(
@@ -59,6 +63,7 @@ def embed(
     image: Annotated[Array | None, options.IMAGE] = None,
     batch: Annotated[bool, options.BATCH] = False,
     scale: Annotated[bool, options.switch("multiply by √D, as the 2017 paper does")] = False,
+    steps: Annotated[bool, options.STEPS] = False,
 ) -> Record:
     """Map text or token ids to vectors: x is the rows of a table at the ids.
 
@@ -76,10 +81,10 @@ def embed(
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
     if model_ is not None:
-        return embed_with_model(model_, layer, text_inputs.ModelInput(texts, pair, ids, image, tokenizer, batch))
-    matrix = None if table is None else table["x"]
-    if matrix is not None and matrix.ndim != 2:
-        raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")
+        source = text_inputs.ModelInput(texts, pair, ids, image, tokenizer, batch)
+        record = embed_with_model(model_, layer, source)
+        return add_steps(record, None) if steps else record
+    matrix = check_matrix(table)
     known = vocab or text_inputs.table_words(table)
     if ids is not None:
         inputs = text_inputs.ids_to_inputs(ids, known, 0 if matrix is None else len(matrix))
@@ -91,7 +96,27 @@ def embed(
     x = make_vectors(inputs, matrix, scale)
     labels = {"vocab": inputs.vocabulary} if len(inputs.vocabulary) == inputs.size else {}
     record = Record({}).with_tensors({"x": x}).merge(inputs.record()).with_tensors({}, labels)
+    if steps:
+        record = add_steps(record, make_vectors(inputs, matrix, False) if scale else None)
     return record if matrix is None else record.with_tensors({"table": Tensor(matrix, ("vocab", "model"))})
+
+
+def add_steps(record: Record, rows: Tensor | None) -> Record:
+    """Return the record with its ids as a step, and the rows of the table before x is scaled, if it is."""
+    steps = {}
+    if "ids" in record:
+        steps["ids"] = replace(record.tensors["ids"], formula="the number of each token in the vocabulary")
+    if rows is not None:
+        steps |= {"rows": rows, "x": replace(record.tensors["x"], formula="√D · rows")}
+    return record.with_tensors(steps)
+
+
+def check_matrix(table: Record | None) -> Array | None:
+    """Return the matrix of --table, None where there is none; DataError for another rank."""
+    matrix = None if table is None else table["x"]
+    if matrix is not None and matrix.ndim != 2:
+        raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")
+    return matrix
 
 
 def make_vectors(inputs: text_inputs.EncodedInputs, table: Array | None, scale: bool) -> Tensor:

@@ -1,5 +1,6 @@
 """attnkit layernorm: layer norm, RMS norm and batch norm."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from attnkit import model
@@ -15,6 +16,10 @@ FORMULAS = {
     "batch": "(x − mean) · 1/√(var + ε) · γ + β, down each column",
 }
 
+STATISTICS = ("mean", "variance", "mean_square", "inverse_std")
+STEPS = (*STATISTICS, "normalized", "scaled")
+Norm = Callable[[Array, Array | None, Array | None], model.Normalized]  # of x, γ and β
+
 
 @tool(
     exclusive=[
@@ -23,6 +28,8 @@ FORMULAS = {
         ("kind=batch", "axis"),
     ],
     requires=[("layer", "model"), ("mean", "kind=batch"), ("variance", "kind=batch")],
+    table_on_stderr=lambda flags: bool(flags["steps"]),
+    computes_x_last=True,
 )
 def layernorm(
     record: Record,
@@ -40,10 +47,11 @@ def layernorm(
     keep: Annotated[
         tuple[str, ...],
         options.names(
-            "add to the record: mean, inverse_std, residual (what was normalized)",
-            ("mean", "inverse_std", "residual"),
+            "add to the record: mean, variance (rms: mean_square), inverse_std, residual (what was normalized)",
+            (*STATISTICS, "residual"),
         ),
     ] = (),
+    steps: Annotated[bool, options.STEPS] = False,
 ) -> Record:
     """Normalize every token's vector to mean 0 and variance 1, times γ, plus β.
 
@@ -57,31 +65,51 @@ def layernorm(
       echo '[[2, 4, 6, 8]]' | attnkit layernorm --keep mean,inverse_std
     """
     x = record["x"] if residual is None else model.add(record["x"], residual["x"])
-    scale, shift = (None if parameter is None else parameter["x"] for parameter in (gamma, beta))
+    scale, shift = choose_parameters(gamma, beta)
     if model_ is not None:
         params = model_.params[layers.find_layer(model_, layer, "layernorm")]
         scale, shift, eps, kind = params.get("gamma"), params.get("beta"), model_.config.eps, model_.config.norm
     statistics = running_statistics(mean, variance) if kind == "batch" else {}
     for name, parameter in {"gamma": scale, "beta": shift, **statistics}.items():
         check_parameter(name, parameter, x, axis)
-    if kind == "rms":
-        normalized = model.rms_norm(x, scale, eps=eps, axis=axis)
-    elif kind == "batch":
-        normalized = model.batch_norm(
-            x, scale, shift, eps=eps, mean=statistics.get("mean"), variance=statistics.get("variance")
-        )
-    else:
-        normalized = model.layer_norm(x, scale, shift, eps=eps, axis=axis)
+    norm = choose_norm(kind, eps, axis, statistics)
+    normalized = norm(x, scale, shift)
     source = "x" if residual is None else "x + FILE"
     formula = FORMULAS[kind] + ("" if residual is None else f", of {source}")
     axes = record.axes_of("x") if x.ndim == record["x"].ndim else None
-    tensors = {"x": Tensor(normalized.y, axes, formula=formula)}
-    intermediates = describe_intermediates(normalized, x, axes, source, kind)
-    for name in keep:
-        if name not in intermediates:
-            raise UsageError(f"--kind {kind} computes no {name}", "--keep")
-        tensors[name] = intermediates[name]
-    return record.with_tensors(tensors)
+    requested = (*keep, *STEPS * steps)
+    has_variance = not {"variance", "mean_square"}.isdisjoint(requested)
+    spread = compute_variance(normalized, x, axis, kind, statistics.get("variance")) if has_variance else None
+    intermediates = describe_statistics(normalized, spread, x.shape, axes, source)
+    intermediates["residual"] = Tensor(x, axes, formula=source)
+    if steps:
+        scaling, formula = describe_scaling(x, axes, norm, scale, shift, centred(source, kind))
+        intermediates |= scaling
+    selection = select_intermediates(intermediates, requested, keep, kind)
+    return record.with_tensors({"x": Tensor(normalized.y, axes, formula=formula), **selection})
+
+
+def select_intermediates(
+    intermediates: dict[str, Tensor], requested: tuple[str, ...], keep: tuple[str, ...], kind: str
+) -> dict[str, Tensor]:
+    """Return the intermediates that are requested; UsageError for one of --keep that this kind does not compute."""
+    if missing := next((name for name in keep if name not in intermediates), None):
+        raise UsageError(f"--kind {kind} computes no {missing}", "--keep")
+    return {name: one for name, one in intermediates.items() if name in requested}
+
+
+def choose_parameters(gamma: Record | None, beta: Record | None) -> tuple[Array | None, Array | None]:
+    """Return γ and β, as far as there are any."""
+    return None if gamma is None else gamma["x"], None if beta is None else beta["x"]
+
+
+def choose_norm(kind: str, eps: float, axis: int, statistics: dict[str, Array]) -> Norm:
+    """Return the norm of a kind as a function of x, γ and β."""
+    if kind == "rms":
+        return lambda x, scale, shift: model.rms_norm(x, scale, eps=eps, axis=axis)
+    if kind == "batch":
+        return lambda x, scale, shift: model.batch_norm(x, scale, shift, eps=eps, **statistics)
+    return lambda x, scale, shift: model.layer_norm(x, scale, shift, eps=eps, axis=axis)
 
 
 def running_statistics(mean: Record | None, variance: Record | None) -> dict[str, Array]:
@@ -99,22 +127,79 @@ def check_parameter(name: str, parameter: Array | None, x: Array, axis: int) -> 
         raise DataError(f"{name} {parameter.shape}: expected {expected}, the normalized axes of x {x.shape}")
 
 
-def describe_intermediates(
-    normalized: model.Normalized, x: Array, axes: tuple[str, ...] | None, source: str, kind: str
-) -> dict[str, Tensor]:
-    """Return what --keep can add to the record, with axes and formulas; rms has no mean.
+def compute_variance(normalized: model.Normalized, x: Array, axis: int, kind: str, running: Array | None) -> Array:
+    """Return the variance that a norm divides by, or the mean square of RMS norm, shaped like its inverse."""
+    if running is not None:
+        return running.reshape(normalized.inverse_std.shape)
+    return model.square_mean(x, normalized.mean, axis=axis, by_column=kind == "batch")
 
-    x, source  what was normalized, and its name in formulas
+
+def describe_statistics(
+    normalized: model.Normalized,
+    variance: Array | None,
+    shape: tuple[int, ...],
+    axes: tuple[str, ...] | None,
+    source: str,
+) -> dict[str, Tensor]:
+    """Return the statistics of a norm with axes and formulas; RMS norm has a mean square, no mean and no variance.
+
+    shape, source  of what was normalized: its shape, and its name in formulas
     """
-    over = None if axes is None else statistic_axes(axes, normalized.inverse_std.shape, x.shape)
-    inverse = "1/√(mean(x²) + ε)" if kind == "rms" else "1/√(var + ε)"
-    tensors = {
-        "inverse_std": Tensor(normalized.inverse_std, over, formula=inverse),
-        "residual": Tensor(x, axes, formula=source),
+    over = None if axes is None else statistic_axes(axes, normalized.inverse_std.shape, shape)
+    if normalized.mean is None:
+        formulas = {"mean_square": f"mean({squared(source)})", "inverse_std": "1/√(mean_square + ε)"}
+    else:
+        formulas = {"mean": f"mean({source})", "variance": f"mean(({source} − mean)²)"}
+        formulas["inverse_std"] = "1/√(variance + ε)"
+    arrays = {
+        "mean": normalized.mean,
+        "variance": variance,
+        "mean_square": variance,
+        "inverse_std": normalized.inverse_std,
     }
-    if normalized.mean is not None:
-        tensors["mean"] = Tensor(normalized.mean, over, formula=f"mean({source})")
-    return tensors
+    return {
+        name: Tensor(array, over, formula=formulas[name])
+        for name, array in arrays.items()
+        if array is not None and name in formulas
+    }
+
+
+def squared(source: str) -> str:
+    """Return the square of what was normalized, as a formula.
+
+    >>> squared("x"), squared("x + FILE")
+    ('x²', '(x + FILE)²')
+    """
+    return f"{source}²" if source.isalpha() else f"({source})²"
+
+
+def centred(source: str, kind: str) -> str:
+    """Return what a norm multiplies by the inverse deviation, as a formula.
+
+    >>> centred("x", "layer"), centred("x", "rms"), centred("x + FILE", "rms")
+    ('(x − mean)', 'x', '(x + FILE)')
+    """
+    if kind != "rms":
+        return f"({source} − mean)"
+    return source if source.isalpha() else f"({source})"
+
+
+def describe_scaling(
+    x: Array, axes: tuple[str, ...] | None, norm: Norm, scale: Array | None, shift: Array | None, dividend: str
+) -> tuple[dict[str, Tensor], str]:
+    """Return the steps from the statistics to the result, with axes and formulas, and the formula of the result.
+
+    The steps are `normalized`, without γ and β, and `scaled`, with γ alone; one that equals the result is left out.
+    """
+    formula, tensors = f"{dividend} · inverse_std", {}
+    if scale is not None:
+        tensors["normalized"] = Tensor(norm(x, None, None).y, axes, formula=formula)
+        formula = "normalized · γ"
+    if shift is not None:
+        name = "normalized" if scale is None else "scaled"
+        tensors[name] = Tensor(norm(x, scale, None).y, axes, formula=formula)
+        formula = f"{name} + β"
+    return tensors, formula
 
 
 def statistic_axes(axes: tuple[str, ...], shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ class Rule(NamedTuple):
     sections={
         "Rules": "causal align offset padding pad_id lengths window prefix chunk segments with_",
         "Combination": "any_ invert polarity",
-        "Results": "size cross as_ fill explain",
+        "Results": "size cross as_ fill explain steps",
     },
     requires=[
         ("pad_id", "padding"),
@@ -39,6 +39,8 @@ class Rule(NamedTuple):
     needs_no_input=lambda parameters: parameters["size"] is not None,
     check_finite=lambda parameters: False,
     returns_text=lambda parameters: parameters["explain"] is not None,
+    table_on_stderr=lambda parameters: bool(parameters["steps"]),
+    computes_x_last=True,
 )
 def mask(
     record: Record | None,
@@ -82,6 +84,7 @@ def mask(
         tuple[int, ...] | None,
         options.integers("no mask: say which rule blocks query I from key J", "[B,]I,J", least=0),
     ] = None,
+    steps: Annotated[bool, options.switch("add the mask of each rule to the record and show a table of each")] = False,
 ) -> Record | str:
     """Make an attention mask: True where a query (row) may attend to a key (column).
 
@@ -110,11 +113,18 @@ def mask(
         check_batch(record, rule)
     if explain is not None:
         return explain_cell(record, rules, cells, explain, any_, invert)
-    formula = (" or " if any_ else " and ").join(f"({rule.formula})" if rules[1:] else rule.formula for rule in rules)
-    if invert:
-        cells, formula = ~cells, f"not ({formula})"
+    formula = join_formulas(rules, any_, invert, steps)
+    cells = ~cells if invert else cells
     dtype = np.dtype(np.float32) if record is None else model.output_dtype(record["x"])
-    return add_mask(record, convert_mask(cells, as_, fill, dtype), formula, cross)
+    result = add_mask(record, convert_mask(cells, as_, fill, dtype), formula, cross)
+    return add_rules(record, result, rules, queries, cross) if steps else result
+
+
+def join_formulas(rules: list[Rule], union: bool, invert: bool, steps: bool) -> str:
+    """Return the formula of a mask of several rules, in terms of their masks where these are steps of their own."""
+    terms = [f"mask.{rule.name}" if steps else f"({rule.formula})" for rule in rules]
+    formula = (" or " if union else " and ").join(terms if steps or rules[1:] else [rules[0].formula])
+    return f"not ({formula})" if invert else formula
 
 
 def make_position_rules(
@@ -139,7 +149,8 @@ def make_position_rules(
         after = f" ≤ {format_query_position(start, right)}" if right >= 0 else ""
         rules.append(Rule("window", f"{before}key{after}", model.window_mask(queries, keys, left, right, start)))
     if chunk is not None:
-        formula = f"key // {chunk} = ({format_query_position(start)}) // {chunk}"
+        query = format_query_position(start)
+        formula = f"key // {chunk} = {f'({query})' if ' ' in query else query} // {chunk}"
         rules.append(Rule("chunk", formula, model.chunk_mask(queries, keys, chunk, start)))
     return rules
 
@@ -297,6 +308,21 @@ def lowest_finite(dtype: np.dtype[Any]) -> float:
     -65504.0
     """
     return float(np.finfo(dtype).min) if dtype.kind == "f" else -(2.0**128 - 2.0**120)  # bfloat16
+
+
+def add_rules(record: Record | None, result: Record, rules: list[Rule], queries: int, cross: bool) -> Record:
+    """Return the result with the mask of each rule, mask.causal and so on, and after them the mask of all.
+
+    queries  the number of queries; the one row of a rule for all of them has an axis of its own name
+    """
+    each = {}
+    for rule in rules:
+        query = "query" if rule.cells.shape[-2:-1] == (queries,) else "all queries"
+        axes = (*("batch", "head")[: rule.cells.ndim - 2], query, "source" if cross else "key")
+        each[f"mask.{rule.name}"] = Tensor(rule.cells, axes[-rule.cells.ndim :], formula=rule.formula)
+    before = record or Record({})
+    own = {name: one for name, one in result.tensors.items() if name not in before or before.tensors[name] is not one}
+    return before.with_tensors(each, result.labels).without(own).with_tensors(own, result.labels)
 
 
 def add_mask(record: Record | None, mask: Array, formula: str, cross: bool) -> Record:

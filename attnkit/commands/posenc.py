@@ -1,5 +1,6 @@
 """attnkit posenc: positional encodings: sinusoidal, learned, rotary (RoPE), or a bias (ALiBi, T5)."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,6 +28,8 @@ ROTATION = {
     False: "[x₁ cos − x₂ sin | x₁ sin + x₂ cos], x₁ and x₂ the halves of a head",
     True: "(x₁ cos − x₂ sin, x₁ sin + x₂ cos), x₁ and x₂ the even and odd columns of a head",
 }
+ROTARY_FORMULAS = ("cos(pos / base^(2i/R))", "sin(pos / base^(2i/R))")
+FILE_FORMULAS = ("the cosines of --cos", "the sines of --sin")
 EXCLUSIVE = [
     *(("model", flag) for flag in ("kind", "alone", "size", "layout", "base")),
     *((flag, "cos") for flag in ("base", "rotary_dim")),
@@ -54,10 +57,13 @@ REQUIRES = [
         "Sinusoidal and learned": "layout base table",
         "Rotary": "heads rotary_dim interleaved cos sin",
         "ALiBi and T5": "max_distance one_way",
+        "Results": "steps",
     },
     exclusive=EXCLUSIVE,
     requires=REQUIRES,
     needs_no_input=lambda flags: flags["size"] is not None,
+    table_on_stderr=lambda flags: bool(flags["steps"]),
+    computes_x_last=True,
 )
 def posenc(
     record: Record | None,
@@ -92,6 +98,7 @@ def posenc(
     sin: Annotated[Record | None, options.tensor("rotary: sines, shaped like the cosines")] = None,
     max_distance: Annotated[int, options.integer("t5: distance from which all keys share a bucket", 1)] = 128,
     one_way: Annotated[bool, options.switch("t5: buckets of a decoder, for keys before the query alone")] = False,
+    steps: Annotated[bool, options.STEPS] = False,
 ) -> Record:
     """Encode positions: sinusoidal and learned ones are added to x, rotary ones rotate it.
 
@@ -105,39 +112,70 @@ def posenc(
       attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit attend --heads 2
     """
     if model_ is not None:
-        return add_model_positions(record or Record({}), model_, layer, positions, offset)
+        return add_model_positions(record or Record({}), model_, layer, positions, offset, steps)
     if record is None:
         record, alone = empty_record(kind, size or (0,), dim), True
     x = record["x"]
     token_positions = number_tokens(x, offset, positions)
     if kind in BIASES:
-        if token_positions.ndim != 1:
-            raise DataError(f"shape {token_positions.shape}: {kind} takes positions of one row (T)", "--positions")
+        check_one_row(token_positions, kind)
         keys = np.arange(size[-1] if size else offset + x.shape[-2]) if positions is None else token_positions
         if kind == "alibi":
-            bias = Tensor(model.alibi_bias(token_positions, keys, heads), formula="−slope(head) · |key − query|")
-        else:
-            bias = relative_bias(token_positions, keys, check_table(table), heads, max_distance, not one_way)
-        return add_bias(record, bias, alone)
+            return add_bias(record, *make_alibi_bias(token_positions, keys, heads), alone, steps)
+        biases = relative_bias(token_positions, keys, check_table(table), heads, max_distance, not one_way)
+        return add_bias(record, *biases, alone, steps)
     if kind == "rotary":
         angles = token_angles(x, token_positions, heads, rotary_dim, base, cos, sin)
-        return replace_by_angles(record, *angles) if alone else rotate_heads(record, *angles, heads, interleaved)
+        formulas = ROTARY_FORMULAS if cos is None else FILE_FORMULAS
+        if alone:
+            return replace_by_angles(record, *angles, formulas)
+        rotated = rotate_heads(record, *angles, heads, interleaved)
+        return rotated.with_tensors(describe_angles(*angles, formulas)) if steps else rotated
     if kind == "learned":
-        rows = check_table(table)
-        if rows.shape[1] != x.shape[-1]:
-            raise DataError(f"x {x.shape} and table {rows.shape}: width {x.shape[-1]} != {rows.shape[1]}")
-        formula, encoding = "table[pos]", partial(model.learned_positions, table=rows)
-    else:
-        formula = SINUSOIDS[layout].format(base=f"{base:g}")
-        encoding = partial(model.sinusoidal_positions, dim=x.shape[-1], layout=layout, base=base)
+        encoding = learned_encoding(x, check_table(table))
+        return add_encoding(record, token_positions, encoding, "table[pos]", alone, steps)
+    formula = SINUSOIDS[layout].format(base=f"{base:g}")
+    encoding = partial(model.sinusoidal_positions, dim=x.shape[-1], layout=layout, base=base)
+    result = add_encoding(record, token_positions, encoding, formula, alone, steps)
+    return add_sinusoid_steps(result, token_positions, x.shape[-1], base) if steps else result
+
+
+def check_one_row(positions: Array, kind: str) -> None:
+    """Raise DataError for positions of each batch row, which a bias does not take."""
+    if positions.ndim != 1:
+        raise DataError(f"shape {positions.shape}: {kind} takes positions of one row (T)", "--positions")
+
+
+def learned_encoding(x: Array, rows: Array) -> Callable[[Array], Array]:
+    """Return the function from positions to rows of a table; DataError where these are not as wide as x."""
+    if rows.shape[1] != x.shape[-1]:
+        raise DataError(f"x {x.shape} and table {rows.shape}: width {x.shape[-1]} != {rows.shape[1]}")
+    return partial(model.learned_positions, table=rows)
+
+
+def add_encoding(
+    record: Record,
+    positions: Array,
+    encoding: Callable[[Array], Array],
+    formula: str,
+    alone: bool,
+    steps: bool,
+) -> Record:
+    """Return the record with the encoding of the positions of its tokens added to x, or alone as x.
+
+    steps  whether the record gets the encoding itself too
+    """
     if alone:
-        return replace_by_encoding(record, Tensor(encoding(token_positions), formula=formula))
-    added = model.add_positions(x, token_positions, encoding)
-    return record.with_tensors({"x": Tensor(added, record.axes_of("x"), formula="x + " + formula)})
+        return record.with_tensors({"x": as_encoding(record, Tensor(encoding(positions), formula=formula))})
+    added = model.add_positions(record["x"], positions, encoding)
+    if not steps:
+        return record.with_tensors({"x": Tensor(added, record.axes_of("x"), formula="x + " + formula)})
+    step = as_encoding(record, Tensor(encoding(positions), formula=formula))
+    return record.with_tensors({"encoding": step, "x": Tensor(added, record.axes_of("x"), formula="x + encoding")})
 
 
 def add_model_positions(
-    record: Record, checkpoint: "Checkpoint", layer: str | None, positions: Record | None, offset: int
+    record: Record, checkpoint: "Checkpoint", layer: str | None, positions: Record | None, offset: int, steps: bool
 ) -> Record:
     """Add the positions of a model to x; where they act inside attention, return x unchanged."""
     layer, x = layers.find_layer(checkpoint, layer, "posenc"), record["x"]
@@ -153,8 +191,12 @@ def add_model_positions(
         context.positions = layers.positions_after(usual, context.mask, offset, x.shape[-2])
     is_inside = checkpoint.config.positions.kind in ("rotary", "t5")
     formula = "x: these positions act inside attention" if is_inside else "x + positions of the model"
-    added = model.apply_positions(layers.core_model(checkpoint), layer, x, context)
-    return record.with_tensors({"x": Tensor(added, record.axes_of("x"), formula=formula)})
+    core, axes, before = layers.core_model(checkpoint), record.axes_of("x"), dict[str, Tensor]()
+    added = model.apply_positions(core, layer, x, context)
+    if steps and not is_inside:
+        encoding = model.apply_positions(core, layer, np.zeros_like(x), context)
+        before, formula = {"encoding": Tensor(encoding, axes, formula="positions of the model")}, "x + encoding"
+    return record.with_tensors(before | {"x": Tensor(added, axes, formula=formula)})
 
 
 def empty_record(kind: str, size: tuple[int, ...], dim: int | None) -> Record:
@@ -190,27 +232,57 @@ def check_table(table: Record | None) -> Array:
     return table["x"]
 
 
+def make_alibi_bias(queries: Array, keys: Array, heads: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the ALiBi bias of queries at positions (T) and keys at positions (S), (H, T, S), and its steps."""
+    distance = np.abs(queries[:, None] - keys)
+    steps = {
+        "slope": Tensor(model.alibi_slopes(heads), ("head",), formula="a geometric sequence, down to 2^−8"),
+        "distance": Tensor(distance, ("query", "key"), formula="|key − query|"),
+    }
+    return Tensor(model.alibi_bias(queries, keys, heads), formula="−slope(head) · |key − query|"), steps
+
+
 def relative_bias(
     queries: Array, keys: Array, table: Array, heads: int, max_distance: int, is_bidirectional: bool
-) -> Tensor:
-    """Return the T5 bias of queries at positions (T) and keys at positions (S), table (buckets, H) -> (H, T, S)."""
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the T5 bias of queries at positions (T) and keys at positions (S), (H, T, S), and its steps.
+
+    table (buckets, H)
+    """
     if heads not in (1, table.shape[1]):
         raise UsageError(f"--table has biases of {table.shape[1]} heads, not of {heads}", "--heads")
     buckets = model.t5_buckets(
         queries, keys, buckets=table.shape[0], max_distance=max_distance, bidirectional=is_bidirectional
     )
-    return Tensor(model.t5_bias(buckets, table), formula="table[bucket(key − query), head]")
+    steps = {"bucket": Tensor(buckets, ("query", "key"), formula="bucket(key − query)")}
+    return Tensor(model.t5_bias(buckets, table), formula="table[bucket(key − query), head]"), steps
 
 
-def add_bias(record: Record, bias: Tensor, alone: bool) -> Record:
-    """Add a bias on the scores, (H, T, S), to the record as `bias`; alone: return it as x."""
+def add_bias(record: Record, bias: Tensor, before: Mapping[str, Tensor], alone: bool, steps: bool) -> Record:
+    """Add a bias on the scores, (H, T, S), to the record as `bias`; alone: return it as x.
+
+    before  the intermediates that it is computed from, added with `steps`
+    """
+    before = before if steps else {}
     array = bias.array.astype(model.output_dtype(record["x"]), copy=False)
     bias = Tensor(array, ("head", "query", "key"), formula=bias.formula)
     if alone:
-        return Record({}, history=record.history).with_tensors({"x": bias})
+        return Record({}, history=record.history).with_tensors({**before, "x": bias})
     tokens = record.labels_of("x", record["x"].ndim - 2)
     labels = {"query": tokens, "key": tokens} if tokens and array.shape[-1] == array.shape[-2] else {}
-    return record.with_tensors({"bias": bias}, labels)
+    return record.with_tensors({**before, "bias": bias}, labels)
+
+
+def add_sinusoid_steps(record: Record, positions: Array, dim: int, base: float) -> Record:
+    """Add the angle of each position and pair, (T, D/2) or (B, T, D/2), with its sine and cosine to the record."""
+    cos, sin = model.rotary_angles(positions, dim, base)
+    angle = model.angles(positions, dim, base, "sinusoidal")
+    formulas = {"angle": f"pos / {base:g}^(2i/D)", "sine": "sin(angle)", "cosine": "cos(angle)"}
+    axes = ("batch", "token", "pair")[3 - angle.ndim :]
+    arrays = zip(formulas.items(), (angle, sin, cos), strict=True)
+    steps = {name: Tensor(array, axes, formula=formula) for (name, formula), array in arrays}
+    encoding = record.tensors.get("encoding")
+    return record.without(["encoding"]).with_tensors(steps | ({"encoding": encoding} if encoding else {}))
 
 
 def token_angles(
@@ -232,14 +304,16 @@ def select_angles(cos: Array, sin: Array, positions: Array) -> tuple[Array, Arra
     return cos, sin
 
 
-def replace_by_angles(record: Record, cos: Array, sin: Array) -> Record:
+def describe_angles(cos: Array, sin: Array, formulas: tuple[str, str]) -> dict[str, Tensor]:
+    """Return cosines and sines, (T, R/2) or (B, T, R/2), with their axes and formulas."""
+    axes = ("batch", "token", "pair")[3 - cos.ndim :]
+    return {"cos": Tensor(cos, axes, formula=formulas[0]), "sin": Tensor(sin, axes, formula=formulas[1])}
+
+
+def replace_by_angles(record: Record, cos: Array, sin: Array, formulas: tuple[str, str]) -> Record:
     """Return the record with the cosines as x and the sines as `sin`."""
-    return record.with_tensors(
-        {
-            "x": Tensor(cos, formula="cos(pos / base^(2i/R))"),
-            "sin": Tensor(sin, formula="sin(pos / base^(2i/R))"),
-        }
-    )
+    cosines, sines = describe_angles(cos, sin, formulas).values()
+    return record.with_tensors({"x": cosines, "sin": sines})
 
 
 def rotate_heads(record: Record, cos: Array, sin: Array, heads: int, interleaved: bool) -> Record:
@@ -253,9 +327,8 @@ def rotate_heads(record: Record, cos: Array, sin: Array, heads: int, interleaved
     return record.with_tensors({"x": Tensor(rotated, record.axes_of("x"), formula=ROTATION[interleaved])})
 
 
-def replace_by_encoding(record: Record, encoding: Tensor) -> Record:
-    """Return the record with the encoding of its tokens, (T, D) or (B, T, D), as x in the dtype of x."""
+def as_encoding(record: Record, encoding: Tensor) -> Tensor:
+    """Return the encoding of the tokens of a record, (T, D) or (B, T, D), with the axes and the dtype of its x."""
     axes = record.axes_of("x")[-2:]
     array = encoding.array.astype(model.output_dtype(record["x"]))
-    axes = axes if array.ndim == 2 else ("batch", *axes)
-    return record.with_tensors({"x": Tensor(array, axes, formula=encoding.formula)})
+    return Tensor(array, axes if array.ndim == 2 else ("batch", *axes), formula=encoding.formula)

@@ -81,7 +81,7 @@ def to_matrices(view: TensorView, limit: int) -> Matrices:
     matrices = []
     for index in islice(np.ndindex(leading), limit):
         batch = index[axes.index("batch")] if "batch" in axes[: len(leading)] else None
-        names = [_index_labels(view.labels[i], size, batch) for i, size in enumerate(array.shape)]
+        names = [_dimension_labels(view, i, batch) for i in range(array.ndim)]
         parts = [f"{escape(axes[i], style)} {escape(names[i][at], style)}" for i, at in enumerate(index)]
         matrices.append(
             Matrix(
@@ -92,7 +92,7 @@ def to_matrices(view: TensorView, limit: int) -> Matrices:
                 columns=names[-1] if inner else ["0"],
             )
         )
-    corner = "\\".join(escape(axis, style) for axis in axes[-2:]) if inner == 2 else ""
+    corner = "\\".join(escape(axis, style) for axis in axes[-2:] if not is_reduced(axis)) if inner == 2 else ""
     return Matrices(matrices, _count_hidden(leading, axes, len(matrices), style), corner)
 
 
@@ -115,6 +115,14 @@ def _matrix_rank(view: TensorView) -> int:
 
 def _is_nested(labels: Labels | None) -> bool:
     return bool(labels) and isinstance(labels[0], list)  # type: ignore[index]
+
+
+def _dimension_labels(view: TensorView, dimension: int, batch: int | None) -> list[str]:
+    """Return the labels of one dimension; that of a reduced row is its axis, of a reduced column the tensor."""
+    size, axis = view.array.shape[dimension], view.axes[dimension]
+    if size == 1 and is_reduced(axis):
+        return [axis if dimension < view.array.ndim - 1 else view.title]
+    return _index_labels(view.labels[dimension], size, batch)
 
 
 def _index_labels(labels: Labels | None, size: int, batch: int | None) -> list[str]:
@@ -183,6 +191,16 @@ def elide(size: int, limit: int) -> Elision:
 
 
 def format_shape(array: Array, axes: Sequence[str], style: Style) -> str:
-    """Return the shape with its axis names: `(token 3, model 4)`."""
+    """Return the shape with its axis names: `(token 3, model 4)`; that of a reduced axis is its size alone."""
     sizes = zip(axes, array.shape, strict=True)
-    return "(" + ", ".join(f"{escape(axis, style)} {size}" for axis, size in sizes) + ")"
+    texts = [str(size) if is_reduced(axis) and size == 1 else f"{escape(axis, style)} {size}" for axis, size in sizes]
+    return f"({', '.join(texts)})"
+
+
+def is_reduced(axis: str) -> bool:
+    """Return whether an axis of size 1 replaces a whole axis: a mean over it, or one row for all of it.
+
+    >>> is_reduced("over model"), is_reduced("all queries"), is_reduced("query")
+    (True, True, False)
+    """
+    return axis.startswith(("over ", "all "))

@@ -69,9 +69,13 @@ def attention_formulas(
     scale: float | None,
     softcap: float,
     biased: bool,
-    restricted: bool,
+    restricted: str,
 ) -> dict[str, str]:
-    """Return the formula of every intermediate, of the output, and of attention as a whole."""
+    """Return the formula of every intermediate, of the output, and of attention as a whole.
+
+    biased      whether a bias is added to the scores
+    restricted  what the mask does to the scores, as a term after them: "" for nothing
+    """
     formulas = {}
     for name in "qkv":
         weight, bias = (
@@ -83,7 +87,7 @@ def attention_formulas(
     by = f" · {scale:g}" if scale is not None else f" / √{arrays['q'].shape[-1]}" if score == "scaled-dot" else ""
     formulas["scaled"] = f"scores{by}"
     formulas["capped"] = f"{softcap:g} tanh(scaled / {softcap:g})" if softcap else "as before"
-    changes = " + bias" * biased + ", −∞ where the query may not attend, or the float mask added" * restricted
+    changes = " + bias" * biased + restricted
     formulas["masked"] = ("capped" if softcap else "scaled") + changes if changes else "as before"
     formulas["weights"] = "softmax over the keys"
     formulas["heads"] = "weights V"
@@ -93,7 +97,7 @@ def attention_formulas(
     formulas["output"] = ("heads" if projection or arrays["output"].ndim == 4 else "heads side by side") + projection
     logits = formulas["scores"] + by.replace(f"√{arrays['q'].shape[-1]}", "√d_k")
     logits = f"{softcap:g} tanh({logits} / {softcap:g})" if softcap else logits
-    formulas["attention"] = f"softmax({logits}{' + bias' * biased}{', masked' * restricted}) V{projection}"
+    formulas["attention"] = f"softmax({logits}{' + bias' * biased}{', masked' * bool(restricted)}) V{projection}"
     return formulas
 
 

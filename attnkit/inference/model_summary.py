@@ -24,11 +24,11 @@ MOST = 8  # words in a row
 
 # how a parameter's axes are called; a weight is (in, out)
 PARAMETER_AXES = {
-    **dict.fromkeys(("wq", "wk", "wv"), ("model", "all heads")),
-    **dict.fromkeys(("bq", "bk", "bv"), ("all heads",)),
+    **dict.fromkeys(("wq", "wk", "wv"), ("model", "heads")),
+    **dict.fromkeys(("bq", "bk", "bv"), ("heads",)),
     **dict.fromkeys(("w1", "w3"), ("model", "hidden")),
     **dict.fromkeys(("bo", "b2", "gamma", "beta", "cls"), ("model",)),
-    "wo": ("all heads", "model"),
+    "wo": ("heads", "model"),
     **dict.fromkeys(("b1", "b3"), ("hidden",)),
     "w2": ("hidden", "model"),
     "types": ("segment", "model"),
@@ -86,7 +86,7 @@ def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
     """Return the axis names of a parameter.
 
     >>> parameter_axes(Config("bert", 2), "encoder.0.self", "wq"), parameter_axes(Config("bert", 2), "head", "w")
-    (('model', 'all heads'), ('model', 'vocab'))
+    (('model', 'heads'), ('model', 'vocab'))
     """
     place = model.parse_layer_name(layer)[2]
     if name == "table":

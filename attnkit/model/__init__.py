@@ -27,7 +27,7 @@ from attnkit.model.positions import (
     t5_bias,
     t5_buckets,
 )
-from attnkit.model.rotary import ROPE_TYPES, rope_frequencies, rotary_angles, rotate
+from attnkit.model.rotary import ROPE_TYPES, angles, rope_frequencies, rotary_angles, rotate
 from attnkit.model.patch_embedding import interpolate_positions, normalize_pixels, extract_patches
 from attnkit.model.linear import add, linear, random_weight
 from attnkit.model.masks import (
@@ -42,7 +42,7 @@ from attnkit.model.masks import (
     segment_mask,
     window_mask,
 )
-from attnkit.model.norms import Normalized, batch_norm, layer_norm, rms_norm
+from attnkit.model.norms import Normalized, batch_norm, layer_norm, rms_norm, square_mean
 from attnkit.model.scores import SCORES
 from attnkit.model.softmax import softmax
 from attnkit.model.attention import (

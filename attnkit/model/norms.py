@@ -59,6 +59,22 @@ def rms_norm(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: i
 
 
 @quiet
+def square_mean(x: Array, mean: Array | None = None, *, axis: int = -1, by_column: bool = False) -> Array:
+    """Return the mean of (x - mean)^2, the variance of a norm before eps; without a mean the mean square of RMS norm.
+
+    x (..., D), mean broadcastable to it -> (..., 1); by_column, as in batch norm, (1, ..., D)
+
+    >>> square_mean(np.array([2.0, 4.0, 6.0, 8.0]), np.array([5.0])), square_mean(np.array([3.0, 5.0]))
+    (array([5.]), array([17.]))
+    """
+    over = tuple(range(x.ndim - 1)) if by_column else tuple(range(axis % x.ndim, x.ndim))
+    wide = x.astype(np.float64)
+    squares: Array = np.square(wide if mean is None else wide - mean)
+    means: Array = squares.mean(axis=over, keepdims=True).astype(working(x))
+    return means
+
+
+@quiet
 def _normalize_rows(
     x: Array, gamma: Array | None, beta: Array | None, eps: float, axis: int, *, centred: bool
 ) -> Normalized:

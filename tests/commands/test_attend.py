@@ -41,7 +41,7 @@ class TestAttend:
 
     def test_every_intermediate_under_its_name(self):
         record = attnkit.attend(of(X), heads=2, steps=True)
-        names = ["q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads"]
+        names = ["q", "k", "v", "scores", "scaled", "masked", "weights", "heads"]
         assert list(record) == ["x", *names]
         assert record.tensors["weights"].axes == ("batch", "head", "query", "key")
         assert np.allclose(record["x"], model.merge_heads(record["weights"] @ record["v"]))

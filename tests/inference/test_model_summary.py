@@ -112,8 +112,8 @@ def test_one_tensor_by_either_name():
         for name in (f"bert.{stored}", stored, "encoder.1.self.wq")
     )
     assert [*prefixed] == [f"bert.{stored}"] and [*ours] == ["encoder.1.self.wq"]
-    assert prefixed[f"bert.{stored}"] == bare[stored] | {"axes": ["all heads", "model"]}
-    assert ours["encoder.1.self.wq"]["axes"] == ["model", "all heads"]
+    assert prefixed[f"bert.{stored}"] == bare[stored] | {"axes": ["heads", "model"]}
+    assert ours["encoder.1.self.wq"]["axes"] == ["model", "heads"]
     assert np.array_equal(np.transpose(bare[stored]["data"]), ours["encoder.1.self.wq"]["data"])
     assert "vocab 3" in show(f"{folder}:bert.embeddings.word_embeddings.weight", "--slice", "2:5")
     both = show(folder, "--name", f"{stored},encoder.1.self.bq", "--list")
