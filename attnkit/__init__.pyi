@@ -95,7 +95,7 @@ def mask(
     polarity: Literal["attend", "ignore"] = "attend",
     as_: Literal["bool", "01", "additive", "lengths"] = "bool",
     fill: Literal["-inf", "lowest", "-1e9"] = "-inf",
-    explain: Sequence[int] | int | str | None = None,
+    explain: Sequence[int | str] | int | str | None = None,
     steps: bool = False,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,

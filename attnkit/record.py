@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, UsageError, suggest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Labels = list[str] | list[list[str]]
@@ -269,6 +269,24 @@ def row_labels(labels: Labels | None, row: int) -> list[str]:
     if not labels or isinstance(labels[0], str):
         return shared_labels(labels)
     return list(labels[row]) if row < len(labels) else []
+
+
+def find_label(labels: Sequence[str], label: str, place: str) -> int:
+    """Return the index that has a label; UsageError where none has it, or several have.
+
+    place  what has the labels, for the error
+
+    >>> find_label(["The", "cat"], "cat", "axis token")
+    1
+    """
+    indices = [at for at, one in enumerate(labels) if one == label]
+    if len(indices) > 1:
+        numbers = f"{', '.join(map(str, indices[:10]))}{' …' * (len(indices) > 10)}"
+        raise UsageError(f"{place} has the label {label[:60]!r} at {numbers}; write one of these numbers")
+    if not indices:
+        known = f"it has {join_names(labels)}" if labels else "it has no labels"
+        raise UsageError(f"{place} has no label {label[:60]!r} ({known}){suggest(label, labels)}")
+    return indices[0]
 
 
 def join_names(names: Mapping[str, Any] | Sequence[str], most: int = 10) -> str:

@@ -101,6 +101,18 @@ def integers(help: str, metavar: str, count: int | None = None, least: int | Non
     return Option(help, metavar, parse)
 
 
+def cell(help: str, metavar: str) -> Option:
+    """Declare an option with comma-separated indices as its value: whole numbers of at least 0, or words."""
+
+    def parse(value: str) -> tuple[int | str, ...]:
+        parts = [part.strip() for part in value.split(",")]
+        if not all(parts) or any(re.fullmatch(r"[+-][0-9]+|[0-9]{19,}", part, re.ASCII) for part in parts):
+            raise ValueError("whole numbers of at least 0 or words, comma-separated")
+        return tuple(int(part) if re.fullmatch("[0-9]+", part, re.ASCII) else part for part in parts)
+
+    return Option(help, metavar, parse)
+
+
 def choice(help: str, values: Sequence[str]) -> Option:
     """Declare an option with one of a few words as its value."""
 

@@ -151,8 +151,12 @@ def plain_type(option: Option, hint: Any) -> str:
     kinds = [one for one in get_args(base) if one is not NoneType] if NoneType in get_args(base) else [base]
     kind = kinds[0]
     if get_origin(kind) is tuple or kind is tuple:
-        element = get_args(kind)[0].__name__ if get_args(kind) else "str"
-        return "Sequence[str] | str" if element == "str" else f"Sequence[{element}] | {element} | str"
+        element = result_type(get_args(kind)[0]) if get_args(kind) else "str"
+        return (
+            "Sequence[str] | str"
+            if element == "str"
+            else " | ".join(dict.fromkeys([f"Sequence[{element}]", *element.split(" | "), "str"]))
+        )
     return str(getattr(kind, "__name__", "Any"))
 
 

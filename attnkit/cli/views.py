@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from attnkit.cli.output_format import DISPLAY_FORMATS, DISPLAYED, default_format
 from attnkit.cli.stage import Stage
 from attnkit.display.notebook import unmasked_cells
 from attnkit.errors import UsageError, flag_name
+from attnkit.formats.streams import name_errors
 from attnkit.inference.operands import CheckpointRecord
-from attnkit.record import Array, Labels, Record, Tensor
+from attnkit.record import Array, Labels, Record, Tensor, find_label, join_names, shared_labels
 
 COLOR_MAPS = ("viridis", "magma", "blues", "gray", "bwr")
 
@@ -56,6 +58,7 @@ LOOK_FLAGS = {
     ),
 }
 ALL = slice(None)
+Index = slice | int | str | EllipsisType
 MANY = 8  # most tensors, without an x, that are shown one by one: those of a layer
 
 
@@ -163,10 +166,14 @@ def render(record: Record, call: Stage, style: display.Style) -> str:
     if view:
         draw = display.heatmap if "heatmap" in view else display.heatmap_grid
         return "\n\n".join(render_tensor(record, name, style, draw, part) for name in names)
-    tables = [render_tensor(record, name, style, part=part) for name in names]
-    if len(record) > len(names):
-        tables.append(list_tensors(record, style))
-    return "\n\n".join(tables)
+    tables = "\n\n".join(render_tensor(record, name, style, part=part) for name in names)
+    return tables + list_others(record, names, style)
+
+
+def list_others(record: Record, names: Collection[str], style: display.Style) -> str:
+    """Return a line below the tables that names the tensors of the record which are not shown; "" for none."""
+    others = [name for name in record if name not in names]
+    return "\n" + display.dim_then_bold(f"not shown: {join_names(others)}", "", style) if others else ""
 
 
 def viewed_names(record: Record, call: Stage) -> tuple[str, ...]:
@@ -209,25 +216,57 @@ def check_slice(text: str) -> str:
     return text
 
 
-def parse_slice(text: str) -> tuple[slice | int, ...]:
-    """Parse a slice as NumPy writes it.
+def parse_slice(text: str) -> tuple[Index, ...]:
+    """Parse a slice as NumPy writes it; what is no number and no range is the label of an index.
 
-    >>> parse_slice("0,:,2:5")
-    (0, slice(None, None, None), slice(2, 5, None))
+    >>> parse_slice("0,:,2:5"), parse_slice("...,The")
+    ((0, slice(None, None, None), slice(2, 5, None)), (Ellipsis, 'The'))
     """
-    index: list[slice | int] = []
+    index: list[Index] = []
     for part in text.split(","):
         if re.fullmatch(r"\s*-?[0-9]+\s*", part, re.ASCII):
             index.append(int(part))
         elif re.fullmatch(r"\s*(-?[0-9]+)?\s*:\s*(-?[0-9]+)?\s*(:\s*(-?[1-9][0-9]*)?\s*)?", part, re.ASCII):
             index.append(slice(*(int(bound) if bound.strip() else None for bound in part.split(":"))))
+        elif part.strip() == "..." and ... not in index:
+            index.append(...)
+        elif part.strip() and part.strip() != "...":
+            index.append(part.strip())
         else:
             raise ValueError("a slice such as 0,:,2:5")
     return tuple(index)
 
 
+def place_index(record: Record, name: str, index: tuple[Index, ...]) -> tuple[slice | int, ...]:
+    """Return an index of all dimensions of a tensor: `...` filled up, labels replaced by the indices that have them.
+
+    UsageError for more indices than dimensions, and for a label that no index or several indices have.
+    """
+    tensor, axes = record[name], record.axes_of(name)
+    if len(index) - (... in index) > tensor.ndim:
+        raise UsageError(f"{len(index)} indices for {name} of shape {tensor.shape}", "--slice")
+    at = index.index(...) if ... in index else len(index)
+    filled = (*index[:at], *[ALL] * (tensor.ndim - len(index) + (... in index)), *index[at + 1 :])
+    placed: list[slice | int] = []
+    for dimension, part in enumerate(filled):
+        if isinstance(part, str):
+            labels = shared_labels(record.labels_of(name, dimension))
+            with name_errors("--slice"):
+                part = find_label(labels, part, f"axis {axes[dimension]} of {name}")
+        if isinstance(part, int) and not -tensor.shape[dimension] <= part < tensor.shape[dimension]:
+            raise UsageError(
+                f"index {part} is outside axis {axes[dimension]} of size {tensor.shape[dimension]}", "--slice"
+            )
+        placed.append(part)  # type: ignore[arg-type]
+    return tuple(placed)
+
+
 NAME = options.names("only these tensors")
-SLICE = options.Option("only a part of x, or of the one tensor named, as in NumPy: 0,:,2:5", "SLICE", check_slice)
+SLICE = options.Option(
+    "only a part of x, or of the one tensor named, as in NumPy: 0,:,2:5 or ...,0; a label is an index too: The,:",
+    "SLICE",
+    check_slice,
+)
 
 
 def select(record: Record, names: tuple[str, ...], part: str) -> Record:
@@ -240,17 +279,10 @@ def select(record: Record, names: tuple[str, ...], part: str) -> Record:
     return record.select(names) if names else record
 
 
-def slice_tensor(record: Record, name: str, index: tuple[Any, ...]) -> Record:
+def slice_tensor(record: Record, name: str, index: tuple[Index, ...]) -> Record:
     """Return a record of a slice of one tensor, with its remaining axes and labels; UsageError for an index outside."""
     tensor, axes = record[name], record.axes_of(name)
-    if len(index) > tensor.ndim:
-        raise UsageError(f"{len(index)} indices for {name} of shape {tensor.shape}", "--slice")
-    for dimension, at in enumerate(index):
-        if isinstance(at, int) and not -tensor.shape[dimension] <= at < tensor.shape[dimension]:
-            raise UsageError(
-                f"index {at} is outside axis {axes[dimension]} of size {tensor.shape[dimension]}", "--slice"
-            )
-    whole = index + (ALL,) * (tensor.ndim - len(index))
+    whole = place_index(record, name, index)
     labels: dict[str, Labels] = {}
     for dimension, at in enumerate(whole):
         axis_labels = record.labels_of(name, dimension)

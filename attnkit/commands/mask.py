@@ -11,7 +11,7 @@ from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import check_empty
 from attnkit.formats.streams import name_errors
-from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
+from attnkit.record import Array, Labels, Record, Tensor, find_label, row_labels, shared_labels
 
 FILLS = ("-inf", "lowest", "-1e9")
 
@@ -81,8 +81,8 @@ def mask(
     ] = "bool",
     fill: Annotated[str, options.choice("what an additive mask adds to blocked scores", FILLS)] = "-inf",
     explain: Annotated[
-        tuple[int, ...] | None,
-        options.integers("no mask: say which rule blocks query I from key J", "[B,]I,J", least=0),
+        tuple[int | str, ...] | None,
+        options.cell("no mask: state which rule blocks query I from key J, by numbers or words", "[B,]I,J"),
     ] = None,
     steps: Annotated[bool, options.switch("add the mask of each rule to the record and show a table of each")] = False,
 ) -> Record | str:
@@ -112,7 +112,7 @@ def mask(
     for rule in rules:
         check_batch(record, rule)
     if explain is not None:
-        return explain_cell(record, rules, cells, explain, any_, invert)
+        return explain_cell(record, rules, cells, find_cell(record, cells, explain), any_, invert)
     formula = join_formulas(rules, any_, invert, steps)
     cells = ~cells if invert else cells
     dtype = np.dtype(np.float32) if record is None else model.output_dtype(record["x"])
@@ -256,14 +256,26 @@ def combine_rules(rules: list[Rule], shape: tuple[int, int], union: bool) -> Arr
     return cells
 
 
+def find_cell(record: Record | None, cells: Array, place: tuple[int | str, ...]) -> tuple[int, ...]:
+    """Return the indices of a cell, whose query and key may be words; UsageError for one that is not in the mask."""
+    if len(place) != cells.ndim:
+        raise UsageError(f"{len(place)} indices for a mask of shape {cells.shape}", "--explain")
+    *before, _, _ = place
+    batch = next((at for at in before if isinstance(at, int)), 0)
+    cell = []
+    for axis, at in zip((*["batch"] * len(before), "query", "key"), place, strict=True):
+        words = token_words(record, "key" if axis == "key" else "token", batch if before else None)
+        with name_errors("--explain"):
+            cell.append(at if isinstance(at, int) else find_label([] if axis == "batch" else words, at, f"axis {axis}"))
+    if any(at >= size for at, size in zip(cell, cells.shape, strict=True)):
+        raise UsageError(f"{','.join(map(str, place))} is outside the mask of shape {cells.shape}", "--explain")
+    return tuple(cell)
+
+
 def explain_cell(
     record: Record | None, rules: list[Rule], cells: Array, cell: tuple[int, ...], union: bool, invert: bool
 ) -> str:
     """Return which rules allow and which block a cell, in a line each."""
-    if len(cell) != cells.ndim:
-        raise UsageError(f"{len(cell)} indices for a mask of shape {cells.shape}", "--explain")
-    if any(at >= size for at, size in zip(cell, cells.shape, strict=True)):
-        raise UsageError(f"{','.join(map(str, cell))} is outside the mask of shape {cells.shape}", "--explain")
     may = bool(cells[cell]) != invert
     query, key = (
         f"{at}{quote_token(record, axis, at, cell)}" for axis, at in zip(("token", "key"), cell[-2:], strict=True)
@@ -282,9 +294,14 @@ def explain_cell(
 
 def quote_token(record: Record | None, axis: str, at: int, cell: tuple[int, ...]) -> str:
     """Return the token at an index, quoted; "" where the record has no token strings."""
-    labels = record.labels.get(axis) or record.labels.get("token") if record else None
-    row = row_labels(labels, cell[0]) if cell[2:] else shared_labels(labels)
+    row = token_words(record, axis, cell[0] if cell[2:] else None)
     return f" {row[at]!r}" if at < len(row) else ""
+
+
+def token_words(record: Record | None, axis: str, batch: int | None) -> list[str]:
+    """Return the words of the queries ("token") or keys of a record, of one batch row or shared by all; [] for none."""
+    labels = record.labels.get(axis) or record.labels.get("token") if record else None
+    return shared_labels(labels) if batch is None else row_labels(labels, batch)
 
 
 def convert_mask(cells: Array, form: str, fill: str, dtype: np.dtype[Any]) -> Array:

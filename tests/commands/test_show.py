@@ -131,3 +131,36 @@ def test_a_way_of_looking_that_is_no_data(here, flags, problem):
 def test_peek_passes_its_stream_on_whatever_it_shows(here):
     done = process("peek r.npz --stats -f json", here)
     assert json.loads(done.out)["tensors"]["x"]["shape"] == [2, 4] and done.err.startswith("name ")
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ("...,0", np.s_[..., 0]),
+        ("b", np.s_[1]),
+        ("a,...", np.s_[0, ...]),
+        ("b,1:3", np.s_[1, 1:3]),
+        ("...", np.s_[...]),
+    ],
+)
+def test_a_slice_takes_an_ellipsis_and_labels(here, part, expected):
+    whole = attnkit.embed("a b", dim=4)["x"]
+    cut = json.loads(written(["show", "r.npz", "--slice", part, "-f", "json"], here))["tensors"]["x"]
+    np.testing.assert_array_equal(np.array(cut["data"], np.float32), whole[expected])
+
+
+def test_a_label_that_is_missing_or_twice_is_named_with_its_numbers(here):
+    formats.save(attnkit.embed("a b a", dim=4), str(here / "twice.npz"))
+    for line, problem in [
+        ("show twice.npz --slice a", "--slice: axis token of x has the label 'a' at 0, 2; write one of these numbers"),
+        ("show twice.npz --slice c", "--slice: axis token of x has no label 'c' (it has a, b, a)"),
+        ("show twice.npz --slice 0,c", "--slice: axis model of x has no label 'c' (it has no labels)"),
+        ("mask twice.npz --causal --explain a,b", "--explain: axis query has the label 'a' at 0, 2"),
+        ("mask twice.npz --causal --explain b,-1", "--explain: expected whole numbers of at least 0 or words"),
+    ]:
+        done = process(line, here)
+        assert (done.code, done.out) == (2, b"") and problem in done.err
+    explained = written("mask twice.npz --causal --explain b,2", here)
+    assert explained == b"query 1 'b' may not attend to key 2 'a'\n  causal blocks it: key \xe2\x89\xa4 query\n"
+    assert written("mask r.npz --causal --explain a,b", here) == written("mask r.npz --causal --explain 0,1", here)
+
