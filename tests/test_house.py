@@ -196,6 +196,19 @@ def test_a_stage_imports_no_rich_no_zipfile_no_whole_model_it_does_not_need(tool
     assert run.stderr.strip() == b""
 
 
+@pytest.mark.parametrize("line", ["embed a --one-hot", "decode --table table.json x.json"])
+def test_text_and_words_need_no_whole_model_and_no_tables(line, tmp_path):
+    (tmp_path / "x.json").write_text("[[1,2]]")
+    (tmp_path / "table.json").write_text("[[1,2],[3,4]]")
+    code = (
+        "import sys; from attnkit.cli.main import main; main([*sys.argv[1:], '-f', 'json']);"
+        "unneeded = {'attnkit.model.config', 'attnkit.model.whole_models', 'attnkit.display', 'numpy.random'};"
+        "print(*sorted(unneeded & set(sys.modules)), file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", code, *line.split()], cwd=tmp_path, capture_output=True, check=True)
+    assert run.stdout and run.stderr.strip() == b""
+
+
 def test_every_tool_has_its_file_its_row_in_the_readme_and_an_example():
     readme = (ROOT / "README.md").read_text()
     files = {path.stem for path in (PACKAGE / "commands").glob("[a-z]*.py")}

@@ -127,7 +127,7 @@ def upstream_lines(upstream: Records) -> Iterator[str]:
 
 def read_prompts(call: Stage, upstream: Records | None) -> Records:
     """Read the input of decode: records, or with a model of words also text, unless flags give the prompt."""
-    from attnkit.inference.prompts import encodes_text, generates_text
+    from attnkit.inference.options import encodes_text, generates_text
 
     layer = call.parameters["layer"]
     config = None if call.parameters["model_"] is None else call.files.load("model_").config

@@ -4,15 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attnkit import display, model
-from attnkit.cli import figures, options, text_input, views
+from attnkit import model
+from attnkit.cli import options, text_input
 from attnkit.cli.stage import Stage, cast_x
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import detokenizer, layers
 from attnkit.inference import options as generation
 from attnkit.inference.callbacks import CANDIDATES
-from attnkit.inference.decoded_tables import list_candidates, list_scores
 from attnkit.inference.head import HeadOutput, apply_head, run_decoder_stack
 from attnkit.inference.next_word import WordChoice, choose_words, find_output_matrix, round_to_dtype
 from attnkit.inference.options import (
@@ -21,19 +20,21 @@ from attnkit.inference.options import (
     INPUT_FLAGS,
     SAMPLING_FLAGS,
     GenerationOptions,
+    generates_text,
     refuse_flags,
 )
-from attnkit.inference.prompts import generates_text
-from attnkit.inference.text_generation import run_decode
 from attnkit.record import Array, Labels, Record, Tensor, shared_labels
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
+    from attnkit import display  # loaded only by what shows a table
     from attnkit.display.figures import FigureOptions, Section
 
 
-def render_decoded(record: Record, call: Stage, look: display.Style) -> str:
+def render_decoded(record: Record, call: Stage, look: "display.Style") -> str:
     """Render generated text as text, and probabilities as a table of the most probable words at every position."""
+    from attnkit.cli import views
+
     checkpoint = call.files.loaded.get("model_")
     if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
         return render_generation(record, call, look)
@@ -44,7 +45,9 @@ def render_decoded(record: Record, call: Stage, look: display.Style) -> str:
 
 def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
     """Draw generated text as text, scores and the most probable words as tables."""
+    from attnkit.cli import figures, views
     from attnkit.display.figures import candidates_section, tensor_section
+    from attnkit.inference.decoded_tables import list_scores
 
     checkpoint = call.files.loaded.get("model_")
     style = figures.text_style(call)
@@ -59,19 +62,27 @@ def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[S
     return [candidates_section(one, style.precision) for one in find_candidates(record, call)]
 
 
-def render_candidates(record: Record, call: Stage, look: display.Style) -> str:
+def render_candidates(record: Record, call: Stage, look: "display.Style") -> str:
     """Render x (..., T, V) as one table a batch row: the most probable words at each position but padding."""
+    from attnkit import display
+
     return "\n\n".join(display.candidates_table(*one[:4], look, *one[4:]) for one in find_candidates(record, call))
 
 
-def find_candidates(record: Record, call: Stage) -> list[display.Candidates]:
+def find_candidates(record: Record, call: Stage) -> "list[display.Candidates]":
     """Return the most probable words of x at each position, as many as --top requests."""
+    from attnkit.inference.decoded_tables import list_candidates
+
     checkpoint = call.files.loaded.get("model_")
     return list_candidates(record, checkpoint and checkpoint.config, call.extra.get("top") or CANDIDATES)
 
 
-def render_generation(record: Record, call: Stage, look: display.Style) -> str:
+def render_generation(record: Record, call: Stage, look: "display.Style") -> str:
     """Render generated texts, a line each with its prompt dim; of scores a table and their sum."""
+    from attnkit import display
+    from attnkit.cli import views
+    from attnkit.inference.decoded_tables import list_scores
+
     texts = shared_labels(record.labels.get("text"))
     if call.parameters["emit"] not in (None, "text") or not (texts or "rank" in record):
         return views.render_tables(record, call, look)
@@ -272,6 +283,8 @@ def decode(
     if model_ is not None:
         generation_options = make_generation_options(parameters)
         if generates_text(model_.config, layer):
+            from attnkit.inference.text_generation import run_decode  # the head alone does not need it
+
             return run_decode(record, generation_options)
         if layer is None and model_.config.decoder is not None:
             return run_decoder_stack(require_hidden_states(record), generation_options)

@@ -10,7 +10,6 @@ from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.inference import callbacks, layers, text_inputs
 from attnkit.inference.detokenizer import Detokenizer
 from attnkit.inference.options import GenerationOptions
-from attnkit.inference.prompts import find_memory
 from attnkit.inference.tracer import Tracer
 from attnkit.record import Array, Record, Tensor, shared_labels
 
@@ -65,6 +64,8 @@ def run_decoder_stack(record: Record, options: GenerationOptions) -> Record:
     x = record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:
         raise DataError(f"x {x.shape}: expected (T, {config.width}) or (B, T, {config.width})")
+    from attnkit.inference.prompts import find_memory
+
     memory, mask, source = find_memory(record, options.memory)
     if memory is not None and (memory.ndim != x.ndim or memory.shape[-1] != config.width):
         raise DataError(f"memory {memory.shape} for x {x.shape}: expected the same batch, and width {config.width}")

@@ -145,3 +145,13 @@ def max_new_tokens(options: GenerationOptions) -> int:
 def compute_dtype(options: GenerationOptions) -> str:
     """Return the dtype that the model computes in."""
     return options.dtype or str(options.model_.params["decoder.embed"]["table"].dtype.name)
+
+
+def generates_text(config: "model.Config", layer: str | None) -> bool:
+    """Return whether decode generates text with this model: its decoder has a vocabulary, and no layer is chosen."""
+    return layer is None and config.decoder is not None and config.decoder.vocab > 0
+
+
+def encodes_text(config: "model.Config", layer: str | None) -> bool:
+    """Return whether decode takes text for a model that generates none: it has an encoder with a vocabulary alone."""
+    return layer is None and config.decoder is None and config.encoder is not None and config.encoder.vocab > 0

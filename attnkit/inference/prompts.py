@@ -50,16 +50,6 @@ class TokenRows(NamedTuple):
     is_batch: bool
 
 
-def generates_text(config: model.Config, layer: str | None) -> bool:
-    """Return whether decode generates text with this model: its decoder has a vocabulary, and no layer is chosen."""
-    return layer is None and config.decoder is not None and config.decoder.vocab > 0
-
-
-def encodes_text(config: model.Config, layer: str | None) -> bool:
-    """Return whether decode takes text for a model that generates none: it has an encoder with a vocabulary alone."""
-    return layer is None and config.decoder is None and config.encoder is not None and config.encoder.vocab > 0
-
-
 def make_prompts(
     source: Sequence[str] | Record | None, options: GenerationOptions, detokenizer: Detokenizer
 ) -> tuple[list[Prompt], bool]:

@@ -170,7 +170,7 @@ def encode_texts(texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: 
 
 
 def pad_encoded(
-    encoded: Sequence[Tokens], tokenizer: Tokenizer, special: model.SpecialTokens, batch: bool
+    encoded: Sequence[Tokens], tokenizer: Tokenizer, special: "model.SpecialTokens", batch: bool
 ) -> EncodedInputs:
     """Pad encoded texts to one length with the padding token of a model, else its end token, else id 0."""
     pad = next((id for id in (special.pad, *special.eos) if id is not None), 0)
@@ -181,7 +181,7 @@ def pad_encoded(
     return pad_batch(labels, [one.ids or [] for one in encoded], pad, padding, batch)
 
 
-def decoder_input(text: Tokens, special: model.SpecialTokens, words: Sequence[str]) -> Tokens:
+def decoder_input(text: Tokens, special: "model.SpecialTokens", words: Sequence[str]) -> Tokens:
     """Return the tokens of a text as decoder input: after its start token, and with the end.
 
     >>> decoder_input(Tokens(["a"], [1]), model.SpecialTokens(start=2, eos=(0,)), ["</s>", "a"])
@@ -191,7 +191,7 @@ def decoder_input(text: Tokens, special: model.SpecialTokens, words: Sequence[st
     return Tokens([words[id] if id < len(words) else str(id) for id in ids], ids)
 
 
-def with_eos(ids: Sequence[int], special: model.SpecialTokens) -> list[int]:
+def with_eos(ids: Sequence[int], special: "model.SpecialTokens") -> list[int]:
     """Return the ids of a target without the token that begins a text, and with the one that ends it.
 
     >>> with_eos([5, 1], model.SpecialTokens(bos=5, eos=(0,))), with_eos([1, 0], model.SpecialTokens(eos=(0,)))

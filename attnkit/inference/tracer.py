@@ -137,7 +137,7 @@ def parse_heads(text: str) -> slice:
     return slice(int(start) if start else None, int(stop) if stop else None)
 
 
-def head_counts(config: model.Config, steps: Sequence[model.Step]) -> dict[str, int]:
+def head_counts(config: "model.Config", steps: "Sequence[model.Step]") -> dict[str, int]:
     """Return the number of heads of each attention layer among some steps of a model."""
     layers = [step.layer for step in steps if step.op == "attend"]
     return {layer: config.stack(model.parse_layer_name(layer)[0]).heads for layer in layers}

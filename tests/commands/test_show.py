@@ -163,4 +163,3 @@ def test_a_label_that_is_missing_or_twice_is_named_with_its_numbers(here):
     explained = written("mask twice.npz --causal --explain b,2", here)
     assert explained == b"query 1 'b' may not attend to key 2 'a'\n  causal blocks it: key \xe2\x89\xa4 query\n"
     assert written("mask r.npz --causal --explain a,b", here) == written("mask r.npz --causal --explain 0,1", here)
-
