@@ -27,6 +27,10 @@ PHRASES = {
     r"one or (another|the other)": "are mutually exclusive",
     r"voices?": "detokenizer",
     r"beginnings?": "prompt, start",
+    r"bends?": "activation function, changes",
+    r"behind": "after, before",
+    r"is of one": "needs a single, belongs to one",
+    r"one vector a": "one vector for each",
 }
 PROSE = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"\s+"), re.IGNORECASE)
 

@@ -34,7 +34,12 @@ Norm = Callable[[Array, Array | None, Array | None], model.Normalized]  # of x, 
 def layernorm(
     record: Record,
     *,
-    kind: Annotated[str, options.choice("what is normalized by what", tuple(FORMULAS))] = "layer",
+    kind: Annotated[
+        str,
+        options.choice(
+            "kind of normalization: over the last axes, without the mean, or down the columns", tuple(FORMULAS)
+        ),
+    ] = "layer",
     gamma: Annotated[Record | None, options.tensor("scale γ, shaped like the normalized axes [default: 1]")] = None,
     beta: Annotated[Record | None, options.tensor("shift β, shaped like γ [default: 0]")] = None,
     eps: Annotated[float, options.number("ε, added to the variance", above=0)] = 1e-5,

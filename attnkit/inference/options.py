@@ -96,7 +96,7 @@ def check_options(options: GenerationOptions) -> None:
     """Raise UsageError for options that exclude each other, and for one without the option it requires."""
     for name in ("trace", "patch"):
         if options.is_set(name) and not options.is_scoring:
-            raise UsageError("is of one forward pass: --max-tokens 0, or --score TEXT", flag_name(name))
+            raise UsageError("needs a single forward pass: --max-tokens 0, or --score TEXT", flag_name(name))
     vocabulary = options.model_.config.stack("decoder").vocab
     if (options.beam or 1) > vocabulary:
         raise UsageError(f"expected at most {vocabulary}, the size of the vocabulary, got {options.beam}", "--beam")
