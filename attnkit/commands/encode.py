@@ -218,7 +218,7 @@ def make_states(config: model.Config, base: Record, x: Array, stack: str, is_who
 
 
 def make_pooled(core: model.Model, base: Record, x: Array, pool: str, normalize: bool, tracer: Tracer) -> Record:
-    """Pool hidden states to one vector for each text, x (B, T, D) -> (B, D), in a record without the mask of the tokens."""
+    """Pool hidden states to one vector for each text, x (B, T, D) -> (B, D), without the mask of the tokens."""
     mask = base.get("mask")
     is_padding = mask is not None and mask.shape == (*x.shape[:-2], 1, x.shape[-2])
     real = mask[:, 0] if mask is not None and is_padding else np.ones(x.shape[:-1], bool)
