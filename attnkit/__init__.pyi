@@ -100,7 +100,7 @@ def mask(
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
     check_finite: bool = False,
-) -> Record | str: ...
+) -> Record: ...
 def attend(
     record: TensorLike | None = None,
     /,
@@ -162,7 +162,7 @@ def layernorm(
     variance: TensorLike | None = None,
     model: Checkpoint | Path | None = None,
     layer: str | None = None,
-    residual: TensorLike | None = None,
+    add: TensorLike | None = None,
     keep: Sequence[str] | str = (),
     steps: bool = False,
     only: Sequence[str] | str | None = None,
@@ -182,6 +182,7 @@ def ffn(
     gated: bool = False,
     residual: bool = False,
     add: TensorLike | None = None,
+    keep: Sequence[str] | str = (),
     steps: bool = False,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
@@ -200,6 +201,7 @@ def encode(
     layers: str = "",
     pool: Literal["none", "cls", "mean", "pooler"] = "none",
     normalize: bool = False,
+    keep: Sequence[str] | str = (),
     trace: str | None = None,
     trace_only: Sequence[str] | str = (),
     weights: str | None = None,

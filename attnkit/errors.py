@@ -91,13 +91,13 @@ def flag_name(name: str) -> str:
     return "--" + name.rstrip("_").replace("_", "-")
 
 
-def suggest(word: str, words: Iterable[str]) -> str:
-    """Return a hint at the closest of some words, or "".
+def suggest(word: str, words: Iterable[str], least: float = 0.6) -> str:
+    """Return a hint at the closest of some words, or "" where none is as similar as `least`.
 
     >>> suggest("atend", ["attend", "mask"])
     '; did you mean attend?'
     """
     import difflib
 
-    close = difflib.get_close_matches(word, list(words), n=1)
+    close = difflib.get_close_matches(word, list(words), n=1, cutoff=least)
     return f"; did you mean {close[0]}?" if close else ""

@@ -1,7 +1,9 @@
 """The record: the ordered set of named tensors that flows through a pipe."""
 
+import fnmatch
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,27 @@ from attnkit.errors import DataError, UsageError, suggest
 Array = np.ndarray[Any, np.dtype[Any]]
 Labels = list[str] | list[list[str]]
 
+# tensors that a flag makes, by name or by shell pattern -> the flag
+MADE_BY = {
+    **dict.fromkeys(
+        ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads", "present_key", "present_value"),
+        "attend --keep {} keeps it",
+    ),
+    **dict.fromkeys(("mean", "variance", "inverse_std", "residual"), "layernorm --keep {} keeps it"),
+    **dict.fromkeys(("hidden", "activated", "linear", "gated"), "ffn --keep {} keeps it"),
+    "weights.keys": "attend --weights topk:K makes it",
+    "weights.top": "attend --weights topk:K makes it",
+    "weights.rows": "attend --weights rows:I,J makes it",
+    "weights.*": "attend --weights stats makes it",
+    "lse": "attend --partial makes it",
+    "mask": "attnkit mask makes it",
+    "memory": "encode --model DIR makes it, of a model with a decoder",
+    "bias": "posenc --kind alibi or t5 makes it",
+    "encoder.*": "encode --keep {0} keeps it, encode --trace FILE all intermediates",
+    "decoder.*": "encode --keep {0} keeps it, encode or decode --trace FILE all intermediates",
+}
+# tensors whose values are indices of an axis, by the end of their name -> the names that this axis may have
+INDEX_AXES = dict.fromkeys(("weights.keys", "weights.argmax"), ("key", "source", "present"))
 DEFAULT_AXES = {
     0: (),
     1: ("model",),
@@ -151,6 +174,16 @@ class Record:
         """Return the labels along one dimension of a tensor, None if it has none."""
         return self.labels.get(self.axes_of(name)[dimension])
 
+    def words_of(self, name: str) -> Labels | None:
+        """Return the labels that the values of a tensor are indices of; None where they are none, or it is not clear.
+
+        >>> keys = Tensor(np.array([[1]]), ("query", "rank"))
+        >>> Record({"weights.keys": keys}, {"key": ["The", "cat"]}).words_of("weights.keys")
+        ['The', 'cat']
+        """
+        labels = [self.labels[axis] for axis in index_axes(name) if axis in self.labels]
+        return labels[0] if len(labels) == 1 else None
+
     def with_tensors(
         self, tensors: Mapping[str, Tensor | Array], labels: Mapping[str, Labels] | None = None
     ) -> "Record":
@@ -170,9 +203,12 @@ class Record:
         return self.with_tensors(other.tensors, other.labels)
 
     def select(self, names: Sequence[str]) -> "Record":
-        """Return a new record of just these tensors, in this order, with the labels their axes use."""
-        tensors = {name: self._find(name) for name in names}
-        used = {axis for one in tensors.values() for axis in one.axis_names()}
+        """Return a new record of just these tensors, in this order, with the labels their axes use.
+
+        names  of tensors, or shell patterns that fit some: *.weights
+        """
+        tensors = {name: self.tensors[name] for name in find_names(names, self.tensors)}
+        used = {axis for name, one in tensors.items() for axis in (*one.axis_names(), *index_axes(name))}
         labels = {axis: names for axis, names in self.labels.items() if axis in used}
         return replace(self, tensors=tensors, labels=labels, required=())
 
@@ -204,7 +240,7 @@ class Record:
 
     def _find(self, name: str) -> Tensor:
         if name not in self.tensors:
-            raise DataError(f"no tensor {name[:100]!r} (there is {join_names(self.tensors)})")
+            raise missing_tensor(name, self.tensors)
         return self.tensors[name]
 
 
@@ -215,6 +251,18 @@ def to_html(value: object) -> str | None:
     The package registers the one for records, which belongs to display, when it is imported by a user of Python.
     """
     return None
+
+
+def index_axes(name: str) -> tuple[str, ...]:
+    """Return the axes that the values of a tensor may be indices of, by its name and, in a trace, its layer.
+
+    >>> index_axes("weights.argmax"), index_axes("decoder.0.cross.weights.keys"), index_axes("weights")
+    (('key', 'source', 'present'), ('source',), ())
+    """
+    axes: tuple[str, ...] = next((axes for end, axes in INDEX_AXES.items() if f".{name}".endswith(f".{end}")), ())
+    if name in INDEX_AXES or not axes:
+        return axes
+    return ("source",) if ".cross." in name else ("key",)
 
 
 def collect_labels(tensors: Mapping[str, Tensor | Array]) -> dict[str, Labels]:
@@ -287,6 +335,59 @@ def find_label(labels: Sequence[str], label: str, place: str) -> int:
         known = f"it has {join_names(labels)}" if labels else "it has no labels"
         raise UsageError(f"{place} has no label {label[:60]!r} ({known}){suggest(label, labels)}")
     return indices[0]
+
+
+def find_names(patterns: Iterable[str], names: Collection[str]) -> list[str]:
+    """Return the names that patterns fit, each once: in the order of the patterns, then in that of the names.
+
+    patterns  names, or shell patterns, where no tensor has that very name; DataError for one that fits none
+
+    >>> find_names(["x", "*.weights"], ["a.weights", "b.weights", "x"])
+    ['x', 'a.weights', 'b.weights']
+    """
+    chosen: dict[str, None] = {}
+    for pattern in patterns:
+        fitting = [pattern] if pattern in names else fnmatch.filter(names, pattern) if is_pattern(pattern) else []
+        if not fitting:
+            raise missing_tensor(pattern, names)
+        chosen |= dict.fromkeys(fitting)
+    return [*chosen]
+
+
+def find_name(pattern: str, names: Collection[str], source: str = "") -> str:
+    """Return the one name that a name or a shell pattern fits; DataError lists several.
+
+    >>> find_name("*.weights", ["x", "a.weights"])
+    'a.weights'
+    """
+    try:
+        fitting = find_names([pattern], names)
+    except DataError as error:
+        raise DataError(error.problem, source) from None
+    if len(fitting) > 1:
+        raise DataError(f"{pattern!r} fits {len(fitting)} tensors: {join_names(fitting)}; name one", source)
+    return fitting[0]
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a name is a shell pattern."""
+    return not {"*", "?", "["}.isdisjoint(name)
+
+
+def missing_tensor(name: str, names: Collection[str]) -> DataError:
+    """Return the error of a tensor that is not there: with the flag that makes it, or the name that comes near.
+
+    >>> print(missing_tensor("weights", ["x", "ids"]))
+    no tensor 'weights' (there is x, ids); attend --keep weights keeps it
+    >>> print(missing_tensor("weigths", ["x", "weights"]))
+    no tensor 'weigths' (there is x, weights); did you mean weights?
+    """
+    flag = next((flag for pattern, flag in MADE_BY.items() if fnmatch.fnmatchcase(name, pattern)), "")
+    near = suggest(name, names, least=0.9 if "." in name else 0.6)  # names of a trace resemble each other
+    is_made = bool(flag) and (name in MADE_BY or not near)
+    hint = f"; {flag.format(shlex.quote(name[:100]))}" if is_made else near
+    problem = f"no tensor fits {name[:100]!r}" if is_pattern(name) else f"no tensor {name[:100]!r}"
+    return DataError(f"{problem} (there is {join_names([*names])}){hint}")
 
 
 def join_names(names: Mapping[str, Any] | Sequence[str], most: int = 10) -> str:

@@ -19,6 +19,7 @@ ERROR_OPERANDS = {
     "V": ("value", "key", "memory"),
     "token": ("ids", "vocab"),
     "position": ("positions", "table"),
+    "residual": ("add",),
 }
 
 

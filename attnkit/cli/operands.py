@@ -152,7 +152,9 @@ def load_operand(
         elif load in ("words", "tokenizer"):
             content = parse_vocabulary(read_text(source), source.name, load)
         else:
-            content = select_content(list(read(source, bfloat16, lone_is_x=False)), name, source.name, load)
+            content = select_content(
+                list(read(source, bfloat16, lone_is_x=False, maps=load == "tensors")), name, source.name, load
+            )
         is_file = source.name != "<stdin>"  # a pipe cannot be read again
         return content, {source.name: source.digest()} if is_file else {}
 

@@ -165,7 +165,7 @@ def ids(help: str) -> Option:
 
 
 def tensors(help: str) -> Option:
-    """Declare an option that names a file of several tensors (npz or safetensors)."""
+    """Declare an option that names a file of several tensors: npz, safetensors, a JSON record or a plain map."""
     return Option(help, "FILE", str, "tensors")
 
 
@@ -243,7 +243,7 @@ COMMON: dict[str, Option] = {
         metavar="FORMAT",
         short="-f",
     ),
-    "only": names("keep only these tensors, comma-separated"),
+    "only": names("keep only these tensors, comma-separated names or shell patterns"),
     "dtype": replace(choice(f"convert x to this dtype first: {', '.join(DTYPES)}", DTYPES), metavar="DTYPE"),
     "precision": integer("decimals in tables [default: 4], in the cells of heat maps [default: 2]", least=0),
     "theme": choice(

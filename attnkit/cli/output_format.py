@@ -16,6 +16,7 @@ FIGURE_FORMATS = ("svg", "png", "pdf", "html")
 DISPLAY_FORMATS = ("table", *FIGURE_FORMATS)
 DISPLAYED = "table, svg, png, pdf or html"
 TEXT = "text"  # the format of a tool that returns text, whatever the suffix of its file
+NO_TEXT = {".csv", ".tsv", ".tex", ".xml", ".jpg", ".jpeg", ".gif", ".zip", ".gz", ".pt", ".bin"}
 SUFFIXES = {".txt": "table", **{f".{name}": name for name in FIGURE_FORMATS}}
 ONLY_IN_FIGURES = ("theme", "title", "curves", "numbers", "no_numbers", "range", "cmap")
 STDOUT = 1
@@ -119,11 +120,19 @@ def requested_format(common: Mapping[str, Any], shows_table: bool) -> str | None
 def text_format(common: Mapping[str, Any]) -> str:
     """Return the format of a text: itself, or a picture of it; UsageError for a format that holds tensors.
 
+    A file of text may have any suffix but one of another format.
+
     >>> text_format({"output": "a.sh"}), text_format({"format": "svg"}), text_format({"format": "table"})
     ('text', 'svg', 'text')
     """
     path = common.get("output") or "-"
-    chosen = common.get("format") or formats.suffix_format(path) or SUFFIXES.get(os.path.splitext(path)[1], "table")
+    suffix = os.path.splitext(path)[1]
+    chosen = common.get("format") or formats.suffix_format(path) or SUFFIXES.get(suffix)
+    if not chosen and suffix in NO_TEXT:
+        raise UsageError(
+            f"the result is text, for which no format has the suffix {suffix!r}; -f FORMAT chooses one", path
+        )
+    chosen = chosen or "table"
     if chosen not in DISPLAY_FORMATS:
         name = "--format" if common.get("format") else path
         raise UsageError(f"the result is text, which {chosen} does not hold (expected {DISPLAYED})", name)

@@ -47,7 +47,7 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     operands = tuple(raw.pop("operands") or ())
     if chosen.operand == INPUT and len(operands) > 1:
         raise UsageError(f"one INPUT, not {len(operands)}: {' '.join(operands)}")
-    values = {name: parse_single(name, flags[name], raw_value) for name, raw_value in raw.items() if raw_value}
+    values = {name: parse_value(chosen, name, flags[name], texts) for name, texts in raw.items() if texts}
     parameters = {name: values.pop(name, default) for name, default in chosen.defaults.items()}
     extra = {name: values.pop(name, None) for name in chosen.extra}
     common = values
@@ -127,6 +127,15 @@ def declare_option(name: str, option: Option, defaults: dict[str, Any]) -> Any:
         declared = typer.Option(*spellings, metavar=option.metavar, help=help, show_default=False)
         kind = list[str] | None  # type: ignore[assignment]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=start, annotation=Annotated[kind, declared])
+
+
+def parse_value(chosen: Tool, name: str, option: Option, raw_value: Any) -> Any:
+    """Parse the value of an option; an error ends with the hint that the tool has at this value."""
+    try:
+        return parse_single(name, option, raw_value)
+    except UsageError as error:
+        hint = "" if isinstance(raw_value, int) else chosen.hint_at_value(name, raw_value[0])
+        raise UsageError(f"{error.problem}{hint}", error.name) from None
 
 
 def parse_single(name: str, option: Option, raw_value: Any) -> Any:

@@ -38,7 +38,7 @@ def parse_stages(text: str) -> list[Stage]:
         call.format.is_piped = True
         if call.common.get("output"):
             raise UsageError(f"{call.tool.name} -o {call.common['output']}: only the last stage writes a file")
-        if call.common.get("format") in DISPLAY_FORMATS or (call.tool.shows_table and "format" not in call.common):
+        if call.common.get("format") in DISPLAY_FORMATS or (call.format.shows_table and "format" not in call.common):
             raise UsageError(f"{call.tool.name} prints for eyes: the next stage cannot read that (-f FORMAT)")
         if call.tool.returns_text(call.parameters):
             text_format(call.common)

@@ -77,13 +77,14 @@ class Tool:
     returns_text    (parameters) -> whether its result is text, not a record
     check_finite    (parameters) -> whether NaN and infinity in x are reported, because it computes with x
     table_on_stderr (parameters) -> whether a table goes to standard error where its output is not one
-    shows_table     whether its output is a table unless a format is requested
+    shows_table     (parameters) -> whether its output is a table or text unless a format is requested
     status_is_result whether its exit code is its result, so that --quiet leaves out its table
     passthrough     whether it passes its input through byte for byte
     keep_names      whether the only tensor of an input keeps its own name, and is not called x
     derived         (stage) -> the function that makes another result of its result, by flags of `extra`, or None
     plain_text      (record, stage) -> whether its view is text, without an empty line before the next record
     computes_x_last whether the tensors that it adds are steps before x, and are shown before it
+    hint_at_value   (flag, text) -> a hint after the error that the flag does not take this text
     adds            (parameters) -> whether the tensors it adds beside x were requested, so that no format may lose them
     python          what it is as a function of Python
     """
@@ -104,13 +105,14 @@ class Tool:
     returns_text: Callable[[Parameters], bool] = lambda parameters: False
     check_finite: Callable[[Parameters], bool] = lambda parameters: True
     table_on_stderr: Callable[[Parameters], bool] = lambda parameters: False
-    shows_table: bool = False
+    shows_table: Callable[[Parameters], bool] = lambda parameters: False
     status_is_result: bool = False
     passthrough: bool = False
     keep_names: bool = False
     derived: "Callable[[Stage], Callable[[Record], Result] | None]" = lambda stage: None
     plain_text: "Callable[[Record, Stage], bool]" = lambda record, stage: False
     computes_x_last: bool = False
+    hint_at_value: Callable[[str, str], str] = lambda flag, text: ""
     adds: Callable[[Parameters], bool] = lambda parameters: True
     python: PythonForm = PythonForm()
 
@@ -191,7 +193,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.files = OperandFiles(self.tool.flags, self.parameters)
-        self.format = OutputFormat(self.common, self.tool.shows_table)
+        self.format = OutputFormat(self.common, self.tool.shows_table(self.parameters))
 
     @property
     def dtype(self) -> str | None:
@@ -279,7 +281,7 @@ class Stage:
     def _post_process(self, item: Item, result: Record) -> Result:
         """Return the result as --dtype, --only and flags of the tool change it, with its history."""
         dtype, only = self.common.get("dtype"), self.common.get("only")
-        if dtype and not isinstance(item, Record):
+        if dtype and not isinstance(item, Record) and "x" in result:
             result = cast_x(result, dtype)
         if self.tool.check_finite(self.parameters):
             check_range(item, result, self.files, self.non_finite_layer, bool(self.common.get("check_finite")))

@@ -3,14 +3,17 @@
 import contextlib
 import itertools
 import os
+import re
+import shlex
 import stat
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attnkit import formats
 from attnkit.cli.operands import is_stdin, stdin_or_error
-from attnkit.cli.stage import Records, Stage, read_records
-from attnkit.errors import FileError, UsageError, flag_name
+from attnkit.cli.stage import Records, Stage, read_records, running
+from attnkit.errors import AttnkitNote, AttnkitWarning, FileError, UsageError, flag_name
 from attnkit.formats import Source, open_source
 from attnkit.inference.operands import decode_text
 from attnkit.record import Record
@@ -31,10 +34,18 @@ def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None)
     if call.operands:
         check_texts(call)
         return Records(None, iter([(text,) for text in call.operands] if lines else [call.operands]))
-    arriving = read_lines(open_source(stdin_or_error(TEXT_NEEDED))) if upstream is None else upstream_lines(upstream)
+    arriving = stdin_lines() if upstream is None else upstream_lines(upstream)
     if lines:
         return Records(None, ((line,) for line in arriving))
     return Records(None, (tuple(all_lines) if batch else ("\n".join(all_lines),) for all_lines in [list(arriving)]))
+
+
+def stdin_lines() -> Iterator[str]:
+    """Return the lines of standard input; UsageError where it is a record of tensors."""
+    source = open_source(stdin_or_error(TEXT_NEEDED))
+    if looks_like_tensors(source.peek_available(16)):
+        raise UsageError("expected text, got a record of tensors; --ids - takes its ids", source.name)
+    return read_lines(source)
 
 
 def replaces_text(parameters: Mapping[str, Any]) -> bool:
@@ -43,12 +54,36 @@ def replaces_text(parameters: Mapping[str, Any]) -> bool:
 
 
 def check_texts(call: Stage) -> None:
-    """Raise UsageError for a TEXT argument that names a pipe or a file of tensors."""
+    """Raise UsageError for a TEXT argument that names a pipe or a file of tensors; warn of other names of files."""
     for text in filter(find_tensor_file, call.operands):
         remedy = (
             f"; attnkit {call.tool.name} … < {find_tensor_file(text)}" if call.tool.reader is not read_texts else ""
         )
         raise UsageError(f"{'a pipe' if is_pipe(text) else 'a file of tensors'} (expected TEXT){remedy}", text)
+    with running(call):
+        warn_odd_texts(call.operands, is_batch=bool(call.extra.get("lines") or call.parameters["batch"]))
+
+
+def warn_odd_texts(texts: Sequence[str], is_batch: bool) -> None:
+    """Warn of texts that are names of files, and of several words that are not one text.
+
+    is_batch  whether a flag says that there are several texts
+    """
+    for text in texts:
+        if is_file(text):
+            problem = f"{text!r} is the name of a file, taken as text; < {shlex.quote(text)} reads it"
+            warnings.warn(problem, AttnkitWarning, stacklevel=2)
+    if len(texts) > 1 and not is_batch and not any(re.search(r"\s", text) for text in texts):
+        note = f"{len(texts)} texts of one word each, a batch (--batch says so); in quotes they are one text"
+        warnings.warn(note, AttnkitNote, stacklevel=2)
+
+
+def is_file(text: str) -> bool:
+    """Decide whether a text is the name of a file; one too long for a name is not."""
+    try:
+        return stat.S_ISREG(os.stat(text).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def read_model_input(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
@@ -77,6 +112,7 @@ def looks_like_tensors(start: bytes) -> bool:
     >>> looks_like_tensors(b'{"tensors":{'), looks_like_tensors(b"[CLS] is a token"), looks_like_tensors(b"The cat")
     (True, False, False)
     """
+    start = re.sub(rb"^\{\s*", b"{", start)  # of indented JSON
     header = start[3:8] == bytes(5) and start[8:9] in (b"{", b"")  # that of safetensors
     return header or start.startswith((b"\x93NUMPY", b"PK\x03\x04", b'{"tensors"'))
 

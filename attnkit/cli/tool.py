@@ -75,7 +75,7 @@ def run_stage(stage: Stage, inputs: Sequence[Any]) -> Any:
     check_constraints(stage)
     if paths:
         stage.operands = paths
-        if not tool.shows_table:
+        if not stage.format.shows_table:
             stage.common["format"] = "json"
         return stage.run_files()
     with replace_together():

@@ -17,7 +17,17 @@ from attnkit.display.notebook import unmasked_cells
 from attnkit.errors import UsageError, flag_name
 from attnkit.formats.streams import name_errors
 from attnkit.inference.operands import CheckpointRecord
-from attnkit.record import Array, Labels, Record, Tensor, find_label, join_names, shared_labels
+from attnkit.record import (
+    Array,
+    Labels,
+    Record,
+    Tensor,
+    find_label,
+    find_name,
+    index_axes,
+    join_names,
+    shared_labels,
+)
 
 COLOR_MAPS = ("viridis", "magma", "blues", "gray", "bwr")
 
@@ -90,7 +100,8 @@ def tensor_view(
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
     title = f"{name}[{part}]" if part else name
     mask = unmasked_cells(record, name)
-    return display.TensorView(title, array, axes, labels, style, record.tensor(name).formula, mask)
+    formula, words = record.tensor(name).formula, record.words_of(name)
+    return display.TensorView(title, array, axes, labels, style, formula, mask, words=words)
 
 
 def name_tokens(record: Record, spelling: str) -> Record:
@@ -261,7 +272,7 @@ def place_index(record: Record, name: str, index: tuple[Index, ...]) -> tuple[sl
     return tuple(placed)
 
 
-NAME = options.names("only these tensors")
+NAME = options.names("only these tensors, by name or shell pattern: *.weights")
 SLICE = options.Option(
     "only a part of x, or of the one tensor named, as in NumPy: 0,:,2:5 or ...,0; a label is an index too: The,:",
     "SLICE",
@@ -275,7 +286,7 @@ def select(record: Record, names: tuple[str, ...], part: str) -> Record:
         if len(names) > 1:
             raise UsageError("one tensor is sliced at a time", "--slice")
         [name] = names or (["x"] if len(record) > 1 else record) or ["x"]
-        return slice_tensor(record, name, parse_slice(part))
+        return slice_tensor(record, find_name(name, record.tensors), parse_slice(part))
     return record.select(names) if names else record
 
 
@@ -288,6 +299,10 @@ def slice_tensor(record: Record, name: str, index: tuple[Index, ...]) -> Record:
         axis_labels = record.labels_of(name, dimension)
         if axis_labels is not None and not isinstance(at, int):
             labels[axes[dimension]] = slice_labels(axis_labels, axes, whole, at)
+    for axis in index_axes(name):  # the words that its values are indices of
+        if axis in record.labels and axis not in labels:
+            words, batch = record.labels[axis], whole[axes.index("batch")] if "batch" in axes else ALL
+            labels[axis] = words if shared_labels(words) else words[batch]  # type: ignore[assignment]
     remaining = tuple(axis for axis, at in zip(axes, whole, strict=True) if not isinstance(at, int))
     return Record({name: Tensor(tensor[whole], remaining)}, labels, record.history)
 

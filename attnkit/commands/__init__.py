@@ -28,7 +28,11 @@ TOOLS = {
 
 
 # (tool, flag that it lacks) -> how to do the same
-INSTEAD = {("attend", "--temperature"): "--scale S multiplies the scores; a temperature T is --scale 1/(T·√K)"}
+INSTEAD = {
+    ("attend", "--temperature"): "--scale S multiplies the scores; a temperature T is --scale 1/(T·√K)",
+    ("layernorm", "--residual"): "--add FILE normalizes x + FILE, --keep residual keeps what was normalized",
+    ("run", "--file"): "the file of a pipeline is an operand: attnkit run FILE",
+}
 
 
 def find_tool(name: str) -> "Tool":

@@ -16,8 +16,9 @@ from attnkit.inference.masking import AttendedTensor
 from attnkit.record import Array, Labels, Record, Tensor
 
 STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
-KEEP = (*STEPS, "present")
-EMIT = (*STEPS, "present_key", "present_value")
+NAMES = (*STEPS, "present_key", "present_value")  # what --keep and --emit take
+GROUPS = {"present": ("present_key", "present_value"), "all": NAMES}  # --keep takes them too
+NOT_ONE = {"present": "present is two tensors, present_key and present_value", "all": "--keep all keeps every one"}
 EXCLUSIVE = [
     ("params", "model", "seed"),
     ("offset", "align"),
@@ -40,6 +41,11 @@ def needs_no_record(flags: Mapping[str, Any]) -> bool:
     return all(operand is not None and not str(operand).startswith(":") for operand in operands)
 
 
+def hint_at_group(flag: str, text: str) -> str:
+    """Return the hint for --emit of a group of intermediates, which --keep takes."""
+    return f"; {NOT_ONE[text]}" if flag == "emit" and text in NOT_ONE else ""
+
+
 @tool(
     sections={
         "Inputs": "memory query key value past_key past_value",
@@ -54,6 +60,7 @@ def needs_no_record(flags: Mapping[str, Any]) -> bool:
     table_on_stderr=lambda flags: bool(flags["steps"]),
     computes_x_last=True,
     check_finite=lambda flags: flags["emit"] != "masked",  # where -inf is no accident
+    hint_at_value=hint_at_group,
 )
 def attend(
     record: Record | None,
@@ -68,7 +75,9 @@ def attend(
     ] = None,
     model_: Annotated[Any, options.MODEL] = None,
     layer: Annotated[str | None, options.LAYER] = None,
-    seed: Annotated[int | None, options.integer("random weights from this seed", 0)] = None,
+    seed: Annotated[
+        int | None, options.integer("random weights from this seed [default: no weights, W = I]", 0)
+    ] = None,
     memory: Annotated[
         AttendedTensor | None, options.attended("keys and values come from here, not from x; :memory is the record's")
     ] = None,
@@ -112,8 +121,8 @@ def attend(
     ] = None,
     residual: Annotated[bool, options.RESIDUAL] = False,
     add: Annotated[Record | None, options.ADD] = None,
-    emit: Annotated[str | None, options.choice("make this intermediate x", EMIT)] = None,
-    keep: Annotated[tuple[str, ...], options.names("add these intermediates to the record", KEEP)] = (),
+    emit: Annotated[str | None, options.choice("make this intermediate x", NAMES)] = None,
+    keep: Annotated[tuple[str, ...], options.names("add these intermediates to the record", (*NAMES, *GROUPS))] = (),
     weights: Annotated[str | None, options.WEIGHTS] = None,
     partial: Annotated[
         bool, options.switch("these are a part of the keys: x is the heads, with lse beside it, for attnkit merge")
@@ -134,7 +143,8 @@ def attend(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2 --steps
     """
-    check_outputs(record, residual, weights, steps, (*keep, emit))
+    names = expand_groups(keep)
+    check_outputs(record, residual, weights, steps, (*names, emit))
     past = attention_inputs.count_positions(past_key)
     operands = AttentionOperands(query, key, value, memory, mask, bias)
     inputs = attention_inputs.collect_inputs(record or Record({}), operands, past, model_, layer)
@@ -152,7 +162,7 @@ def attend(
     q, k, v = inputs.arrays()
     attention_inputs.check_split_heads(q, k, options.heads, options.kv_heads)
     score_params, projections = attention_inputs.select_weights(inputs, options, params, model_, seed)
-    requested = (*keep, *STEPS * steps, *("weights",) * (weights is not None))
+    requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))
     result = nn.multi_head_attention(
         q, k, v, projections, options.replace(score_params=score_params),
         summary="full" if weights is None else weights,
@@ -173,6 +183,15 @@ def attend(
         return inputs.rest.with_tensors({"x": output})
     rest, labels = label_axes(inputs, weights, query is not None, [*additions, "x"], result["q"].shape[-2])
     return rest.with_tensors(additions | {"x": output}, labels)
+
+
+def expand_groups(keep: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of intermediates for those of --keep.
+
+    >>> expand_groups(("weights", "present"))
+    ('weights', 'present_key', 'present_value')
+    """
+    return tuple(one for name in keep for one in GROUPS.get(name, (name,)))
 
 
 def place_queries(align: str | None, offset: int | None) -> tuple[str | None, int]:
@@ -269,7 +288,6 @@ def select_intermediates(
     names = [name for name in tensors if name in requested or name.startswith("weights.")]
     if tensors.get("capped") and tensors["capped"].formula == "as before" and "capped" not in keep:
         names.remove("capped")
-    names += ["present_key", "present_value"] if "present" in keep else []
     unchanged = {"masked"} - {*keep}
     return {
         name: replace(tensors[name], formula="")

@@ -185,7 +185,10 @@ def decode(
             0,
         ),
     ] = None,
-    score: Annotated[str | None, options.text("the log-probability of each token of TEXT, after the prompt")] = None,
+    score: Annotated[
+        str | None,
+        options.text("the log-probability of each token of TEXT, after the prompt; a new word begins with its space"),
+    ] = None,
     beam: Annotated[int | None, options.integer("search with N texts at once", 1)] = None,
     best: Annotated[int | None, options.integer("the N best texts of the search, best first", 1)] = None,
     length_penalty: Annotated[

@@ -131,7 +131,7 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
     requires=[(name, "heatmap") for name in views.LOOK_FLAGS],
     extra={"heatmap": options.switch("a heat map of A − B for every tensor that differs")} | views.LOOK_FLAGS,
     check_finite=lambda parameters: False,
-    shows_table=True,
+    shows_table=lambda parameters: True,
     status_is_result=True,
     python=PythonForm(inputs={"a": "TensorLike", "b": "TensorLike"}, reader=read_values, result="DiffReport"),
 )

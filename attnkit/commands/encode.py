@@ -25,17 +25,17 @@ POOLS = ("none", "cls", "mean", "pooler")
     sections={
         "Model and input": "model_ ids pair image tokenizer batch lines",
         "Layers and vectors": "layers_ pool normalize",
-        "Inspection": "trace trace_only weights patch ablate",
+        "Inspection": "keep trace trace_only weights patch ablate",
         "Results": "dtype",
     },
     one_of=[("model",)],
     exclusive=[("lines", "batch")],
-    requires=[("trace_only", "trace"), ("weights", "trace"), ("normalize", "pool=cls|mean|pooler")],
+    requires=[("trace_only", "trace"), ("weights", "trace|keep"), ("normalize", "pool=cls|mean|pooler")],
     operand="[TEXT]...",
     reader=text_input.read_model_input,
     needs_no_input=text_input.replaces_text,
     extra={"lines": options.LINES},
-    adds=lambda parameters: False,
+    adds=lambda parameters: bool(parameters["keep"]),
 )
 def encode(
     source: Sequence[str] | str | Record | None,
@@ -61,6 +61,10 @@ def encode(
         ),
     ] = "none",
     normalize: Annotated[bool, options.switch("pooled vectors to length 1")] = False,
+    keep: Annotated[
+        tuple[str, ...],
+        options.names("add these intermediates to the record, by name or shell pattern: decoder.*.self.weights"),
+    ] = (),
     trace: Annotated[str | None, options.TRACE] = None,
     trace_only: Annotated[tuple[str, ...], options.TRACE_ONLY] = (),
     weights: Annotated[str | None, options.WEIGHTS] = None,
@@ -75,9 +79,9 @@ def encode(
     The encoder of a model, or the layers of a decoder-only one. Input is TEXT, lines on standard input, --ids,
     --image, or a record with ids (and for BERT with `types` or `token_type_ids`, the segment of each token), or
     with x where the model has no embeddings or --layers begins later. The result is x; for an encoder-decoder
-    model also `memory`, which decode --model attends to. Every intermediate has a name: --trace writes them,
-    --patch replaces one, `attnkit show DIR --pipeline encoder` (or decoder) prints the same computation stage
-    by stage.
+    model also `memory`, which decode --model attends to. Every intermediate has a name: --keep adds some of them
+    to the record, --trace writes all to a file, --patch replaces one, `attnkit show DIR --pipeline encoder` (or
+    decoder) prints the same computation stage by stage.
 
     \b
     Example:
@@ -98,12 +102,13 @@ def encode(
         raise DataError("ids (): a single number (expected (T) or (B, T))")
     steps = select_steps(config, stack, first, last)
     detail = weights or "full"
-    tracer = Tracer(trace_only or ("*",) if trace else (), patch, ablate, detail, head_counts(config, steps))
+    patterns = {"--keep": keep} | ({"--trace-only": trace_only or ("*",)} if trace else {})
+    tracer = Tracer(patterns, patch, ablate, detail, head_counts(config, steps))
     layers.warn_empty_mask_rows(base.get("mask"))
     context = layers.context_from(base, hook=tracer.visit, weights=detail, dtype=dtype)
     x = model.run(core, steps, inputs, context)
     is_whole = last == config.stack(stack).layers
-    if trace and is_whole:
+    if is_whole:
         trace_head(core, x, tracer)
     if pool == "none":
         result = make_states(config, base, x, stack, is_whole)
@@ -113,8 +118,8 @@ def encode(
             result = result.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
     tracer.check()
     if trace:
-        write_trace(trace, tracer, detail, base, x.shape[-2])
-    return result
+        callbacks.current().write_side_output(trace, traced(tracer, "--trace-only", detail, base, x.shape[-2]))
+    return result.merge(traced(tracer, "--keep", detail, base, x.shape[-2])) if keep else result
 
 
 def check_trace_file(path: str | None) -> None:
@@ -131,14 +136,14 @@ def trace_head(core: model.Model, x: Array, tracer: Tracer) -> None:
         model.head_logits(core, x, tracer.visit)
 
 
-def write_trace(path: str, tracer: Tracer, detail: str, base: Record, length: int) -> None:
-    """Write the intermediates of a run to a file, with the tokens of the input as labels.
+def traced(tracer: Tracer, flag: str, detail: str, base: Record, length: int) -> Record:
+    """Return the intermediates of a run that a flag keeps, with the tokens of the input as labels.
 
     detail  how much of the attention weights is kept: the value of --weights
     """
     tokens = base.labels.get("token")
     rows = intermediates.selected_row_labels(detail, tokens, length)
-    callbacks.current().write_side_output(path, tracer.record(tokens).with_tensors({}, rows))
+    return tracer.record(tokens, flag=flag).with_tensors({}, rows)
 
 
 def parse_layers(text: str, count: int) -> tuple[int, int]:

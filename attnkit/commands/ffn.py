@@ -42,6 +42,10 @@ def ffn(
     gated: Annotated[bool, options.switch("activation(x w1) · (x w3), as in GLU networks")] = False,
     residual: Annotated[bool, options.RESIDUAL] = False,
     add: Annotated[Record | None, options.ADD] = None,
+    keep: Annotated[
+        tuple[str, ...],
+        options.names("add these intermediates to the record; linear and gated: with --gated", (*INTERMEDIATES, "all")),
+    ] = (),
     steps: Annotated[bool, options.STEPS] = False,
 ) -> Record:
     """Apply the feed-forward network of a layer: the same two linear maps at every position.
@@ -63,7 +67,10 @@ def ffn(
         weights = random_ffn_weights(x, hidden, gated, seed)
     else:
         weights = select_ffn_weights(params or {}, gated)
-    arrays = model.feed_forward(x, weights, activation=activation, keep=None if steps else ())
+    if missing := sorted({"linear", "gated"} & {*keep}) if "w3" not in weights else ():
+        raise UsageError(f"a network without a gate has no {' and no '.join(missing)}", "--keep")
+    names = None if steps or "all" in keep else keep
+    arrays = model.feed_forward(x, weights, activation=activation, keep=names)
     formulas = ffn_formulas(weights, activation)
     output, formula = arrays.pop("output"), formulas["output"]
     for addend, name in ((x if residual else None, "input"), (None if add is None else add["x"], "residual")):

@@ -139,7 +139,7 @@ def write_script(record: Record, parts: list[Part]) -> str:
     if record.history[0].get("files") and calls[0].tool.name != "embed":
         calls[0].common["format"] = "json"
     for call in calls[:-1]:
-        if call.tool.shows_table:
+        if call.format.shows_table:
             call.common["format"] = "json"
     stages = [script_command(call, beside * (call is calls[-1])) for calls, beside in parts for call in calls]
     return "\n".join(["#!/bin/sh", *comments, " \\\n  | ".join(stages)])

@@ -48,12 +48,12 @@ def layernorm(
     variance: Annotated[Record | None, options.tensor("batch: a running variance, in place of the batch's")] = None,
     model_: Annotated[Any, options.MODEL] = None,
     layer: Annotated[str | None, options.LAYER] = None,
-    residual: Annotated[Record | None, options.tensor("x + FILE is normalized")] = None,
+    add: Annotated[Record | None, options.tensor("x + FILE is normalized")] = None,
     keep: Annotated[
         tuple[str, ...],
         options.names(
-            "add to the record: mean, variance (rms: mean_square), inverse_std, residual (what was normalized)",
-            (*STATISTICS, "residual"),
+            "add to the record: mean, variance (rms: mean_square), inverse_std, residual (what was normalized); all",
+            (*STATISTICS, "residual", "all"),
         ),
     ] = (),
     steps: Annotated[bool, options.STEPS] = False,
@@ -69,7 +69,7 @@ def layernorm(
     Example:
       echo '[[2, 4, 6, 8]]' | attnkit layernorm --keep mean,inverse_std
     """
-    x = record["x"] if residual is None else model.add(record["x"], residual["x"])
+    x = record["x"] if add is None else model.add(record["x"], add["x"])
     scale, shift = choose_parameters(gamma, beta)
     if model_ is not None:
         params = model_.params[layers.find_layer(model_, layer, "layernorm")]
@@ -79,11 +79,11 @@ def layernorm(
         check_parameter(name, parameter, x, axis)
     norm = choose_norm(kind, eps, axis, statistics)
     normalized = norm(x, scale, shift)
-    source = "x" if residual is None else "x + FILE"
-    formula = FORMULAS[kind] + ("" if residual is None else f", of {source}")
+    source = "x" if add is None else "x + FILE"
+    formula = FORMULAS[kind] + ("" if add is None else f", of {source}")
     axes = record.axes_of("x") if x.ndim == record["x"].ndim else None
     requested = (*keep, *STEPS * steps)
-    has_variance = not {"variance", "mean_square"}.isdisjoint(requested)
+    has_variance = not {"variance", "mean_square", "all"}.isdisjoint(requested)
     spread = compute_variance(normalized, x, axis, kind, statistics.get("variance")) if has_variance else None
     intermediates = describe_statistics(normalized, spread, x.shape, axes, source)
     intermediates["residual"] = Tensor(x, axes, formula=source)
@@ -98,6 +98,8 @@ def select_intermediates(
     intermediates: dict[str, Tensor], requested: tuple[str, ...], keep: tuple[str, ...], kind: str
 ) -> dict[str, Tensor]:
     """Return the intermediates that are requested; UsageError for one of --keep that this kind does not compute."""
+    if "all" in keep:
+        return intermediates
     if missing := next((name for name in keep if name not in intermediates), None):
         raise UsageError(f"--kind {kind} computes no {missing}", "--keep")
     return {name: one for name, one in intermediates.items() if name in requested}

@@ -1,19 +1,51 @@
 """attnkit mask: attention masks: causal, padding, window, prefix, segments …"""
 
 import warnings
-from typing import Annotated, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import model, tokenizers
 from attnkit.cli import options
+from attnkit.cli.stage import Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import check_empty
 from attnkit.formats.streams import name_errors
 from attnkit.record import Array, Labels, Record, Tensor, find_label, row_labels, shared_labels
 
+if TYPE_CHECKING:
+    from attnkit.display import Style
+    from attnkit.display.figures import FigureOptions, Section
+
 FILLS = ("-inf", "lowest", "-1e9")
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(Record):
+    """Whether one cell of a mask is allowed, and by which rules; text: the same in words."""
+
+    text: str = field(kw_only=True, compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def render_mask(record: Record, call: Stage, style: "Style") -> str:
+    """Render an explanation in words, a mask as a table."""
+    from attnkit.cli import views  # which load what draws tables
+
+    return record.text if isinstance(record, Explanation) else views.render_tables(record, call, style)
+
+
+def draw_mask(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Draw an explanation as text, a mask as a table."""
+    from attnkit.cli import figures
+
+    if isinstance(record, Explanation):
+        return [figures.text_section(record.text)]
+    return figures.tensor_sections(record, call, looks)
 
 
 class Rule(NamedTuple):
@@ -38,9 +70,12 @@ class Rule(NamedTuple):
     ],
     needs_no_input=lambda parameters: parameters["size"] is not None,
     check_finite=lambda parameters: False,
-    returns_text=lambda parameters: parameters["explain"] is not None,
+    shows_table=lambda parameters: parameters["explain"] is not None,
     table_on_stderr=lambda parameters: bool(parameters["steps"]),
     computes_x_last=True,
+    view=render_mask,
+    figure=draw_mask,
+    plain_text=lambda record, call: isinstance(record, Explanation),
 )
 def mask(
     record: Record | None,
@@ -82,10 +117,13 @@ def mask(
     fill: Annotated[str, options.choice("what an additive mask adds to blocked scores", FILLS)] = "-inf",
     explain: Annotated[
         tuple[int | str, ...] | None,
-        options.cell("no mask: state which rule blocks query I from key J, by numbers or words", "[B,]I,J"),
+        options.cell(
+            "no mask: which rule blocks query I from key J, by numbers or words, as text; -f json: as a record",
+            "[B,]I,J",
+        ),
     ] = None,
     steps: Annotated[bool, options.switch("add the mask of each rule to the record and show a table of each")] = False,
-) -> Record | str:
+) -> Record:
     """Make an attention mask: True where a query (row) may attend to a key (column).
 
     Rules combine by intersection, with --any by union; a mask that the record already carries is one of them.
@@ -274,22 +312,27 @@ def find_cell(record: Record | None, cells: Array, place: tuple[int | str, ...])
 
 def explain_cell(
     record: Record | None, rules: list[Rule], cells: Array, cell: tuple[int, ...], union: bool, invert: bool
-) -> str:
-    """Return which rules allow and which block a cell, in a line each."""
+) -> Explanation:
+    """Return which rules allow and which block a cell: rules (R), allowed (); in words a line each."""
     may = bool(cells[cell]) != invert
     query, key = (
         f"{at}{quote_token(record, axis, at, cell)}" for axis, at in zip(("token", "key"), cell[-2:], strict=True)
     )
     batch = f" of batch row {cell[0]}" if cell[2:] else ""
     lines = [f"query {query}{batch} {'may' if may else 'may not'} attend to key {key}"]
-    for rule in rules:
-        allows = bool(np.broadcast_to(rule.cells, cells.shape)[cell])
+    verdicts = [bool(np.broadcast_to(rule.cells, cells.shape)[cell]) for rule in rules]
+    for rule, allows in zip(rules, verdicts, strict=True):
         lines.append(f"  {rule.name} {'allows' if allows else 'blocks'} it: {rule.formula}")
     if rules[1:]:
         lines.append(f"  one rule that {'allows' if union else 'blocks'} it is enough" + ", then inverted" * invert)
     elif invert:
         lines.append("  inverted")
-    return "\n".join(lines)
+    tensors = {
+        "allowed": Tensor(np.array(may), ()),
+        "rules": Tensor(np.array(verdicts), ("rule",), {"rule": [rule.name for rule in rules]}),
+        "cell": Tensor(np.array(cell), ("axis",), {"axis": ["batch", "query", "key"][-len(cell) :]}),
+    }
+    return Explanation(tensors, text="\n".join(lines))
 
 
 def quote_token(record: Record | None, axis: str, at: int, cell: tuple[int, ...]) -> str:

@@ -1,6 +1,8 @@
 """attnkit run: a whole pipeline in one process."""
 
 import os
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,28 +10,66 @@ from typing import Any
 from attnkit import formats
 from attnkit.cli import operands, options, output, pipeline
 from attnkit.cli.output_format import DISPLAY_FORMATS, FIGURE_FORMATS, Result
-from attnkit.cli.stage import PythonForm, Records, Stage
+from attnkit.cli.stage import INPUT, PythonForm, Records, Stage
+from attnkit.cli.text_input import is_pipe
 from attnkit.cli.tool import make_item, named_files, tool
 from attnkit.errors import FileError, UsageError
 from attnkit.record import Record
 
+EXAMPLE = "attnkit run 'embed \"The cat\" --dim 4 | posenc'"
+PATH = re.compile(r"\.{0,2}/")  # how a path starts that no command line starts with
+
+
+def names_pipeline_file(operand: str) -> bool:
+    """Decide whether the operand of run names the file of a pipeline, and is not a pipeline itself.
+
+    A pipe, a blank or the name of a tool make a pipeline of it, unless it is a path, or a word that names a file.
+
+    >>> [names_pipeline_file(operand) for operand in ("-", "./my layer", "layer.attnkit", "posenc", "a | b.c")]
+    [True, True, True, False, False]
+    """
+    if "|" in operand or (re.search(r"\s", operand) and not PATH.match(operand)):
+        return False
+    return operand == "-" or os.path.isfile(operand) or is_pipe(operand) or bool({".", "/"} & set(operand))
+
 
 def read_pipeline(call: Stage) -> str:
-    """Read the text of the pipeline: the argument, or the file of -f."""
-    file = call.extra.get("file")
-    if file is None:
-        if len(call.operands) != 1:
-            raise UsageError("one pipeline in quotes, or -f FILE: attnkit run 'embed \"The cat\" --dim 4 | posenc'")
-        return call.operands[0]
-    with formats.open_source(file) as source:
+    """Read the text of the pipeline: the first operand, or the file that it names."""
+    if not call.operands:
+        raise UsageError(f"one pipeline in quotes, or its file: {EXAMPLE}; attnkit run FILE")
+    operand = call.operands[0]
+    if not names_pipeline_file(operand):
+        return operand
+    with formats.open_source(operand) as source:
         return operands.read_text(source)
+
+
+def set_input(first: Stage, inputs: tuple[str, ...]) -> None:
+    """Give the operands after the pipeline to its first stage; UsageError where that has an input, or takes one."""
+    if not inputs:
+        return
+    if first.operands:
+        raise UsageError(f"{first.tool.name} has the input {first.operands[0]} in the pipeline", inputs[0])
+    if first.tool.operand == INPUT and len(inputs) > 1:
+        raise UsageError(f"one INPUT, not {len(inputs)}: {' '.join(inputs)}; a pipeline is one word, in quotes")
+    first.operands = inputs
+
+
+def hint_at_file(flag: str, value: str) -> str:
+    """Return the hint for a value of --format that is the file of a pipeline; "" for other flags and values.
+
+    >>> hint_at_file("format", "layer.attnkit")
+    '; the file of a pipeline is an operand: attnkit run layer.attnkit'
+    """
+    if flag != "format" or not names_pipeline_file(value):
+        return ""
+    return f"; the file of a pipeline is an operand: attnkit run {shlex.quote(value)}"
 
 
 def run_pipeline(call: Stage, upstream: Records | None) -> Records:
     """Run the pipeline: return the results of the last stage, whose output flags apply where run has none."""
     calls = pipeline.parse_stages(read_pipeline(call))
-    if call.extra.get("file") and call.operands:
-        calls[0].operands = call.operands
+    set_input(calls[0], call.operands[1:])
     call.extra["last"] = last = calls[-1]
     last.common |= call.common
     save = call.extra.get("save")
@@ -110,17 +150,11 @@ def present_last(result: Result, call: Stage) -> Any:
 
 
 @tool(
-    operand="PIPELINE",
+    operand="PIPELINE|FILE [INPUT]",
     reader=run_pipeline,
     view=lambda record, call, look: output.render(call.extra["last"], record, look),
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
     extra={
-        "file": options.Option(
-            "read the pipeline from a file; `#!/usr/bin/env -S attnkit run -f` makes it a command",
-            "FILE",
-            str,
-            short="-f",
-        ),
         "steps": options.switch(
             "show a table after every stage: in the figure of -o FILE.html, .svg …, else on standard error"
         ),
@@ -133,13 +167,15 @@ def present_last(result: Result, call: Stage) -> Any:
         result="Any",
         present=present_last,
     ),
+    hint_at_value=hint_at_file,
 )
 def run(result: Any) -> Any:
     """Run a whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.
 
     Stages are separated by |, with quotes and # comments as in a shell, and pass tensors on in memory. The
-    result is, byte for byte, that of the same stages in a pipe of a shell. With -f FILE an argument is the
-    INPUT of the first stage.
+    result is, byte for byte, that of the same stages in a pipe of a shell. In place of the pipeline, FILE holds
+    it: an operand that names a file, without a | and blanks, or is a path (./my layer). A file that begins with
+    #!/usr/bin/env -S attnkit run is a command of its own. INPUT is the input of the first stage.
 
     \b
     Example:

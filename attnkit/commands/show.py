@@ -21,6 +21,10 @@ NO_FOLDER = "needs the folder of a model: attnkit show DIR --pipeline NAME"
 
 def read_input(call: Stage, upstream: Records | None) -> Records:
     """Read the tensors of a model's folder, or of a part of it, or the records of any other input."""
+    if only := call.common.pop("only", None):  # here it is another word for --name
+        if call.parameters["name"]:
+            raise UsageError("cannot be combined with --only, which chooses tensors too", "--name")
+        call.parameters["name"] = only
     folder, name = split_folder(call.operands[0]) if call.operands else ("", "")
     pipeline, names = call.parameters["pipeline"], call.parameters["name"]
     if not folder:
@@ -58,12 +62,7 @@ def is_flag_set(call: Stage, flag: str) -> bool:
 
 def render_input(record: Record, call: Stage, look: display.Style) -> str:
     """Render a folder as its model, its tensors and its layers, any other record in the view that a flag selects."""
-    if (
-        not isinstance(record, CheckpointRecord)
-        or not record.whole
-        or "only" in call.common
-        or is_flag_set(call, "stats")
-    ):
+    if not isinstance(record, CheckpointRecord) or not record.whole or is_flag_set(call, "stats"):
         return views.render(record, call, look)
     from attnkit.inference import model_summary
 
@@ -96,7 +95,7 @@ def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sec
     figure=draw_input,
     derived=views.derived,
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS,
-    shows_table=True,
+    shows_table=lambda parameters: True,
     python=PythonForm(options=notebook.OPTIONS, result="Rendering", present=notebook.present),
     keep_names=True,
     check_finite=lambda parameters: False,
@@ -118,8 +117,9 @@ def show(
 ) -> Record | str:
     """Show a tensor, a record, a file or a published model as tables and heat maps; with -f or -o convert it.
 
-    INPUT may be FILE:NAME. A file of many tensors without an x, such as a trace, is shown as a list of them. The
-    output is for eyes, on a pipe too, unless -f or -o chooses a format.
+    INPUT may be FILE:NAME, and every NAME a shell pattern in quotes: 'decoder.*.self.weights'. A file of many
+    tensors without an x, such as a trace, is shown as a list of them. The output is for eyes, on a pipe too,
+    unless -f or -o chooses a format.
     `-o figure.svg`, .png, .pdf and .html draw what is shown as a figure: heat maps, curves, statistics, tables.
     --stats -f json makes a record of the figures,
     --list -f json describes the tensors without their data. INPUT may also be the folder of a model: its

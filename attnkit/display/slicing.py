@@ -10,7 +10,7 @@ import numpy as np
 from attnkit.display.style import DEFAULT_STYLE, Style
 from attnkit.display.text import escape, glyphs, heading
 from attnkit.errors import DataError
-from attnkit.record import Labels
+from attnkit.record import Labels, row_labels
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
@@ -26,6 +26,7 @@ class TensorView:
     formula  how the tensor was computed, "" for none
     mask     broadcastable to the array, True = may attend; None where nothing is masked
     is_signed  whether colours are even about 0, whatever the signs of the numbers
+    words    labels that the values are indices of, or one such list a batch row; None where they are numbers
     """
 
     title: str
@@ -36,6 +37,7 @@ class TensorView:
     formula: str = ""
     mask: Array | None = None
     is_signed: bool = False
+    words: Labels | None = None
 
     def heading(self) -> list[str]:
         """Return the lines above the numbers: title, shape, dtype and formula."""
@@ -55,6 +57,19 @@ class Matrix(NamedTuple):
     masked: Array  # (rows, columns), True = may not attend
     rows: list[str]
     columns: list[str]
+    words: list[str]  # the labels that the values are indices of, [] where they are numbers
+
+    def format_value(self, value: Any, numbers: str) -> str:
+        """Format a value: the word that it is the index of, with the index where the word is not unique.
+
+        >>> matrix = Matrix("", np.zeros((1, 1)), np.zeros((1, 1)), [], [], ["a", "b", "a"])
+        >>> [matrix.format_value(at, "d") for at in (0, 1, -1)]
+        ['a 0', 'b', '-1']
+        """
+        if not 0 <= value < len(self.words):
+            return format(value, numbers)
+        word = self.words[value]
+        return f"{word} {value}" if self.words.count(word) > 1 else word
 
 
 class Matrices(NamedTuple):
@@ -90,6 +105,7 @@ def to_matrices(view: TensorView, limit: int) -> Matrices:
                 masked=np.atleast_2d(masked[index]),
                 rows=names[-2] if inner == 2 else [],
                 columns=names[-1] if inner else ["0"],
+                words=row_labels(view.words, batch or 0) if array.dtype.kind in "iu" else [],
             )
         )
     corner = "\\".join(escape(axis, style) for axis in axes[-2:] if not is_reduced(axis)) if inner == 2 else ""

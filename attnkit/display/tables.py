@@ -80,7 +80,10 @@ def _to_texts(
     marks = glyphs(style)
     at = np.ix_(rows.indices(), columns.indices())
     cells = [
-        [marks.masked_mark if is_masked else format(value, numbers) for value, is_masked in zip(*pair, strict=True)]
+        [
+            marks.masked_mark if is_masked else label_text(part.format_value(value, numbers), style)
+            for value, is_masked in zip(*pair, strict=True)
+        ]
         for pair in zip(to_python(part.values[at]), part.masked[at].tolist(), strict=True)
     ]
     heads = [label_text(name, style) for name in columns.pick(part.columns)]

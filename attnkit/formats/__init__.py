@@ -91,11 +91,12 @@ class Stream:
         return self._records
 
 
-def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True) -> Stream:
+def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True, maps: bool = False) -> Stream:
     """Return the records of a source, its format detected by its first bytes; DataError names the source.
 
     bfloat16   read 2-byte void elements of NPY, as which NumPy saves bfloat16, as bfloat16
     lone_is_x  rename the only tensor of a record to `x`
+    maps       take a JSON object such as {"w": [[1, 0], [0, 1]]} as a record
 
     >>> stream = read(Source.of(b"[1, 2][3]"))
     >>> stream.format, [record["x"].tolist() for record in stream]
@@ -103,7 +104,7 @@ def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True) -> Stre
     """
     with name_errors(source.name):
         format = _sniff(source)
-    options = {"bfloat16": bfloat16} if format in ("npy", "npz") else {}
+    options = {"bfloat16": bfloat16} if format in ("npy", "npz") else {"maps": maps} if format == "json" else {}
     records: Iterator[Record] = _module(format).read(source, **options)
     return Stream(format, map(_lone_as_x, records) if lone_is_x else records)
 

@@ -35,14 +35,17 @@ SHORT = 256  # bytes of an array that are first tried as a whole
 FIRST_WINDOW, WIDEST_WINDOW = 1 << 12, 1 << 20
 
 
-def read(source: Source) -> Iterator[Record]:
+def read(source: Source, maps: bool = False) -> Iterator[Record]:
     """Yield the records of a stream of JSON documents, each as soon as its last byte has arrived.
+
+    maps  take an object without the keys of a record as a map of names to tensors: {"w": [[1, 0], [0, 1]]}
 
     >>> [r["x"].tolist() for r in read(Source.of(b"[[1, 2]] 3.5"))]
     [[[1, 2]], 3.5]
     """
     with name_errors(source.name):
         reader = _Reader(source.read_available)
+        reader.takes_maps = maps
         reader.skip_byte_order_mark()
         if not reader.next():
             raise reader.unexpected("a JSON document")
@@ -110,7 +113,12 @@ def _block(opening: bytes, items: list[bytes], closing: bytes, depth: int | None
 
 
 class _Reader(JSONParser):
-    """A parser of records."""
+    """A parser of records.
+
+    takes_maps  whether an object of other keys is a map of names to tensors
+    """
+
+    takes_maps = False
 
     def skip_byte_order_mark(self) -> None:
         """Skip one byte order mark."""
@@ -125,9 +133,15 @@ class _Reader(JSONParser):
         if self.next() != "{":
             return Record({"x": to_array(self._elements(), None)})
         parts: dict[str, Any] = {}
+        named: dict[str, Tensor] = {}
         for key in self.members():
+            if named or (self.takes_maps and not parts and key not in RECORD_KEYS):
+                named[key] = self._tensor(key)
+                continue
             check_keys([key], RECORD_KEYS)
             parts[key] = self._tensors() if key == "tensors" else self.value()
+        if named:
+            return Record(named).check()
         if not parts.get("tensors"):
             raise DataError(f'key "tensors" is {"empty" if "tensors" in parts else "missing"}')
         labels, history = check_labels(parts.get("labels", {})), check_history(parts.get("history", []))

@@ -1,5 +1,6 @@
 """Summarize a checkpoint folder: its configuration, its stored tensors, its layers."""
 
+import fnmatch
 import os
 import re
 from collections import Counter
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnkit import display, model
 from attnkit.display import Style
-from attnkit.errors import DataError
+from attnkit.errors import DataError, suggest
 from attnkit.inference import layers
 from attnkit.inference.operands import CheckpointRecord
 from attnkit.model import Config, PositionConfig, SpecialTokens
-from attnkit.record import Record, Tensor, join_names
+from attnkit.record import Record, Tensor, is_pattern, join_names
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -44,11 +45,29 @@ def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequ
     if part_name:
         record = model_part(checkpoint, part_name)
     elif names:
-        record = reduce(Record.merge, (read_tensor(checkpoint, name) for name in names))
+        chosen = [one for name in names for one in expand_pattern(checkpoint, name)]
+        record = reduce(Record.merge, (read_tensor(checkpoint, name) for name in chosen))
     else:
         axes_of = published_axes(checkpoint)
         record = Record({name: Tensor(checkpoint.tensor(name), axes_of.get(name)) for name in checkpoint.tensors()})
     return CheckpointRecord(record.tensors, checkpoint=checkpoint, whole=not (part_name or names))
+
+
+def expand_pattern(checkpoint: "Checkpoint", name: str) -> list[str]:
+    """Return the published names that a shell pattern fits, else the names here; of any other name itself.
+
+    DataError for a pattern that fits none.
+    """
+    if not is_pattern(name) or checkpoint.params.weights.has(name):
+        return [name]
+    specs = checkpoint.params.specs
+    parameters = [f"{layer}.{parameter}" for layer, many in specs.items() for parameter in many]
+    names = fnmatch.filter(checkpoint.tensors(), name) or fnmatch.filter(parameters, name)
+    if not names:
+        raise DataError(
+            f"no tensor fits {name!r}{suggest(name, [*parameters, *checkpoint.tensors()])}", checkpoint.folder
+        )
+    return names
 
 
 def read_tensor(checkpoint: "Checkpoint", name: str) -> Record:
@@ -69,6 +88,8 @@ def model_part(checkpoint: "Checkpoint", name: str) -> Record:
     DataError lists the names that come near.
     """
     params = checkpoint.params
+    if is_pattern(name):
+        return reduce(Record.merge, (read_tensor(checkpoint, one) for one in expand_pattern(checkpoint, name)))
     chosen = [name] if name in params else [layer for layer in params if layer.startswith(f"{name}.")]
     if not chosen or params.weights.has(name):
         return read_tensor(checkpoint, name)

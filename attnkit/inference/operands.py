@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import DataError
-from attnkit.record import Record, join_names
+from attnkit.record import Record, find_name, join_names
 
 if TYPE_CHECKING:
     from attnkit.inference.masking import AttendedTensor
@@ -36,12 +36,13 @@ def load_attended(record: Record, name: str = "", source: str = "", own: bool = 
 def select_tensor(record: Record, name: str = "", source: str = "") -> Record:
     """Return a record with only the tensor of that name, called x; without a name, x itself or the only tensor.
 
+    name  of a tensor, or a shell pattern that fits one
+
     >>> import numpy as np
     >>> list(select_tensor(Record({"x": np.zeros(2), "mask": np.ones(2)}), "mask"))
     ['x']
     """
-    if name and name not in record:
-        raise DataError(f"no tensor {name!r} (there is {join_names(record.tensors)})", source)
+    name = name and find_name(name, record.tensors, source)
     if not name and len(record) == 1:
         name = next(iter(record))
     if not name and "x" not in record:

@@ -81,7 +81,7 @@ class GenerationOptions:
 
     def tracer(self) -> Tracer:
         """Return the tracer that keeps, patches and ablates what the options name."""
-        patterns = self.trace_only or ("*",) if self.trace else ()
+        patterns = {"--trace-only": self.trace_only or ("*",)} if self.trace else {}
         config = self.model_.config
         steps = model.layer_plan(config, config.stacks[-1])
         return Tracer(patterns, self.patch, self.ablate, counts=head_counts(config, steps))

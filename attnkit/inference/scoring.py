@@ -1,11 +1,12 @@
 """Score texts: the log-probability that a model gives each of their tokens."""
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inference import layers, text_inputs
 from attnkit.inference.detokenizer import Detokenizer, common_prefix_length
 from attnkit.inference.generate import TextModel, positions_left, write_cache
@@ -66,6 +67,7 @@ def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Det
     if prompt.text is None or options.cache_in is not None:
         ids, first = [*prompt.ids, *continuation(options, detokenizer)], len(prompt.ids)
     else:  # tokenized as one text, as a token may cover the end of the prompt
+        warn_joined_words(prompt.text, options.score)
         ids = tokenize_prompt(prompt.text + options.score, options, detokenizer)
         first = common_prefix_length(ids, tokenize_prompt(prompt.text, options, detokenizer))
         if first == 0:
@@ -73,6 +75,14 @@ def tokens_to_score(prompt: Prompt, options: GenerationOptions, detokenizer: Det
     if len(ids) <= first:
         raise DataError("no token to score", "--score")
     return ids, first
+
+
+def warn_joined_words(prompt: str, text: str) -> None:
+    """Warn where the first word of a scored text continues the last word of its prompt, in scripts with spaces."""
+    ends = prompt[-1:], text[:1]
+    if all(end.isdigit() or end.isupper() or end.islower() for end in ends):
+        problem = f"{text[:40]!r} continues the last word of {prompt[-40:]!r}; {' ' + text[:40]!r} begins a new one"
+        warnings.warn(f"--score: {problem}", AttnkitWarning, stacklevel=2)
 
 
 def continuation(options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:

@@ -24,7 +24,7 @@ INTERMEDIATE_AXES |= {"logits": ("token", "vocab"), "pooler": ("model",)}
 class Tracer:
     """The hooks of a run: keep, replace and ablate intermediates.
 
-    patterns  shell patterns of the names to keep; () keeps none
+    patterns  flag -> the shell patterns of the names that it keeps; without any, none is kept
     patches   name -> the array that replaces that intermediate
     ablated   the heads to set to 0, as `parse_ablation` reads them
     weights   the summary saved in place of weights, as `model.parse_weight_summary` reads it; "full": the weights
@@ -33,14 +33,14 @@ class Tracer:
 
     def __init__(
         self,
-        patterns: tuple[str, ...],
+        patterns: Mapping[str, tuple[str, ...]],
         patches: Mapping[str, Array] | None = None,
         ablated: tuple[str, ...] = (),
         weights: str = "full",
         counts: Mapping[str, int] | None = None,
     ) -> None:
         self.saved: dict[str, Array] = {}
-        self._patterns = patterns
+        self._patterns = dict(patterns)
         self._patches = dict(patches or {})
         self._ablated = parse_ablation(ablated)
         check_heads(self._ablated, counts or {})
@@ -53,8 +53,12 @@ class Tracer:
         is_hooked = name in self._patches or name in self._ablated or self.wants(name)
         return (lambda array: self._apply(name, array)) if is_hooked else None
 
-    def wants(self, name: str) -> bool:
-        """Return whether an intermediate is kept; a pattern of weights keeps their summaries too."""
+    def wants(self, name: str, flag: str = "") -> bool:
+        """Return whether an intermediate is kept, by that flag or by any; a pattern of weights keeps their summaries.
+
+        flag  one of those of `patterns`
+        """
+        patterns = [one for of, many in self._patterns.items() if flag in ("", of) for one in many]
         weights, dot, _ = name.partition(".weights.")
         names = (
             [name, f"{weights}.weights"]
@@ -63,7 +67,7 @@ class Tracer:
             if self._keeps_weights or not name.endswith(".weights")
             else []
         )
-        return any(fnmatch.fnmatchcase(each, pattern) for each in names for pattern in self._patterns)
+        return any(fnmatch.fnmatchcase(each, pattern) for each in names for pattern in patterns)
 
     def check(self) -> None:
         """Raise UsageError for a patch or a pattern that fits no intermediate of the run."""
@@ -71,16 +75,21 @@ class Tracer:
             if name not in self._names:
                 near = suggest(name, sorted(self._names)) or f" (it has {join_names(sorted(self._names), 4)})"
                 raise UsageError(f"the run has no intermediate {name!r}{near}", "--patch")
-        for pattern in self._patterns:
-            if not fnmatch.filter(self._names, pattern):
-                raise UsageError(f"{pattern!r} fits no intermediate of this run", "--trace-only")
+        for flag, pattern in ((flag, one) for flag, patterns in self._patterns.items() for one in patterns):
+            if not fnmatch.filter({*self._names, *self.saved}, pattern):
+                near = suggest(pattern, sorted(self._names)) or f" (it has {join_names(sorted(self._names), 4)})"
+                raise UsageError(f"{pattern!r} fits no intermediate of this run{near}", flag)
 
-    def record(self, tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None) -> Record:
+    def record(
+        self, tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None, flag: str = ""
+    ) -> Record:
         """Return the intermediates kept, in the order of the run, with their axes and labels.
 
         keys  the tokens of the keys, those of a KV cache among them, where they are not `tokens`
+        flag  the flag that keeps them; "": all of them
         """
-        tensors = {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in self.saved.items()}
+        arrays = {name: array for name, array in self.saved.items() if self.wants(name, flag)}
+        tensors = {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in arrays.items()}
         labels: dict[str, Labels] = {}
         for names, words in ((("token", "query"), tokens), (("key",), keys or tokens), (("source",), source)):
             labels |= {name: words for name in names if words}

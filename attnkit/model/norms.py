@@ -206,6 +206,7 @@ def batch_norm(
     return Normalized(y.reshape(x.shape), mean, inverse_std)
 
 
+@quiet
 def _check_eps(eps: float) -> None:
     if not 0 < eps < math.inf:
         raise UsageError(f"eps {eps} (expected a positive number)")

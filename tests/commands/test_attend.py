@@ -1,5 +1,8 @@
 """The tool attend: what it adds to the arithmetic that it calls, record in, record out."""
 
+import io
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from attnkit import formats, model
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats import Record
 from attnkit.record import Tensor
+from tests import process
 
 RNG = np.random.default_rng(2017)
 X = RNG.standard_normal((2, 5, 8))
@@ -87,6 +91,51 @@ class TestAttend:
             of(X[:, 3:]), heads=2, causal=True, past_key=first["present_key"], past_value=first["present_value"]
         )
         assert np.allclose(after["x"], whole[:, 3:], rtol=0, atol=1e-14)
+
+    def test_keep_and_emit_take_the_same_names(self):
+        every = attnkit.attend(of(X), heads=2, causal=True, keep="all")
+        for name in [name for name in every if name != "x"]:
+            assert np.array_equal(attnkit.attend(of(X), heads=2, causal=True, emit=name)["x"], every[name])
+            kept = attnkit.attend(of(X), heads=2, causal=True, keep=name)
+            assert sorted(kept) == sorted(["x", name]) and np.array_equal(kept[name], every[name])
+        assert len(every) == 1 + 11 and list(attnkit.attend(of(X), keep="present"))[1:] == [
+            "present_key",
+            "present_value",
+        ]
+        for name, hint in (("present", "present is two tensors, present_key and present_value"), ("all", "--keep all")):
+            done = process.run("attend", "--emit", name, stdin=b"[[1]]")
+            assert done.code == 2 and hint in done.err
+
+    def test_plain_maps_of_weights_are_read_where_weights_are_named(self, here):
+        Path("p.json").write_text('{"wq": [[1, 0], [0, 2]], "wv": {"data": [[3, 0], [0, 1]], "dtype": "float32"}}')
+        given = {"wq": np.array([[1, 0], [0, 2]]), "wv": np.array([[3, 0], [0, 1]], np.float32)}
+        x = np.array([[1.0, 2.0], [3.0, 4.0]])
+        done = process.run("attend", "--params", "p.json", "-f", "npz", stdin=b"[[1.0,2.0],[3.0,4.0]]")
+        assert done.code == 0 and np.array_equal(
+            np.load(io.BytesIO(done.out))["x"], attnkit.attend(of(x), params=given)["x"]
+        )
+        for text, problem in (
+            ('{"wq": [[1, 0], [0]]}', 'tensor "wq"'),
+            ('{"wq": [[1]], "wq": [[2]]}', '"wq"'),
+            ('{"wq": {"wv": [1]}}', 'unknown key "wv"'),
+            ('{"labels": {}, "wq": [[1]]}', 'unknown key "wq"'),
+            ("{}", '"tensors" is missing'),
+        ):
+            Path("p.json").write_text(text)
+            done = process.run("attend", "--params", "p.json", stdin=b"[[1.0]]")
+            assert done.code == 3 and problem in done.err, done.err
+        for line in ("show p.json", "layernorm p.json", "attend x.npy --mask p.json"):  # where one tensor is read
+            Path("p.json").write_text('{"wq": [[1]]}')
+            np.save("x.npy", np.ones((1, 1)))
+            assert 'unknown key "wq"' in process.run(*line.split()).err
+
+    def test_the_keys_of_the_largest_weights_are_words(self):
+        record = attnkit.attend(attnkit.embed("the cat saw the dog", dim=8), weights="topk:2")
+        assert record.words_of("weights.keys") == ["the", "cat", "saw", "the", "dog"]
+        assert record.select(["weights.keys"]).words_of("weights.keys") == record.labels["key"]
+        memory = attnkit.embed("a b", dim=8)
+        cross = attnkit.attend(attnkit.embed("c", dim=8), memory=memory, weights="topk:1")
+        assert cross.words_of("weights.keys") == ["a", "b"]
 
     def test_residual_and_add(self):
         plain = attnkit.attend(of(X))["x"]

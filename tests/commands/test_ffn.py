@@ -39,3 +39,15 @@ class TestFfn:
     def test_a_missing_matrix_is_named(self):
         with pytest.raises(DataError, match="no w2"):
             attnkit.ffn(of(X), params={"w1": X[0]})
+
+    def test_intermediates_are_kept_by_name(self):
+        steps = attnkit.ffn(of(X), hidden=4, gated=True, steps=True)
+        names = ["hidden", "activated", "linear", "gated"]
+        assert [name for name in steps if name != "x"] == names
+        for name in names:
+            kept = attnkit.ffn(of(X), hidden=4, gated=True, keep=name)
+            assert sorted(kept) == sorted(["x", name]) and np.array_equal(kept[name], steps[name])
+        every = attnkit.ffn(of(X), hidden=4, gated=True, keep="all")
+        assert list(every) == list(steps) and np.array_equal(every["x"], steps["x"])
+        with pytest.raises(UsageError, match="--keep: a network without a gate has no gated and no linear"):
+            attnkit.ffn(of(X), hidden=4, keep=("linear", "gated"))

@@ -5,7 +5,7 @@ import pytest
 
 import attnkit
 from attnkit import model
-from attnkit.errors import AttnkitWarning, DataError
+from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats import Record
 
 RNG = np.random.default_rng(2017)
@@ -23,6 +23,23 @@ class TestLayernorm:
         assert record["mean"].tolist() == [[5]]
         assert record["inverse_std"][0, 0] == pytest.approx((5 + 1e-5) ** -0.5, rel=1e-15)
         assert np.round(record["x"], 4).tolist() == [[-1.3416, -0.4472, 0.4472, 1.3416]]
+
+    def test_the_variance_is_that_of_what_is_normalized(self):
+        record = attnkit.layernorm(of(X), add=X[::-1], keep="all")
+        total = X + X[::-1]
+        assert np.array_equal(record["residual"], total) and list(record) == [
+            "x", "mean", "variance", "inverse_std", "residual",
+        ]  # fmt: skip
+        np.testing.assert_allclose(record["variance"], total.var(axis=-1, keepdims=True), rtol=1e-14)
+        np.testing.assert_allclose(record["inverse_std"], (record["variance"] + 1e-5) ** -0.5, rtol=1e-14)
+        whole = attnkit.layernorm(of(X), axis=1, keep="variance")["variance"]
+        np.testing.assert_allclose(whole, X.var(axis=(1, 2), keepdims=True), rtol=1e-14)
+        columns = attnkit.layernorm(of(X), kind="batch", keep="variance")["variance"]
+        np.testing.assert_allclose(columns, X.var(axis=(0, 1), keepdims=True), rtol=1e-14)
+        running = attnkit.layernorm(of(X), kind="batch", variance=np.arange(1.0, 9), keep="variance")["variance"]
+        assert running.tolist() == [[[1, 2, 3, 4, 5, 6, 7, 8]]]
+        with pytest.raises(UsageError, match="--kind rms computes no variance"):
+            attnkit.layernorm(of(X), kind="rms", keep="variance")
 
     def test_kinds(self):
         gamma, beta = RNG.standard_normal(8), RNG.standard_normal(8)

@@ -56,7 +56,9 @@ class TestMask:
 
     def test_explain_names_the_rule(self):
         said = attnkit.mask(size="4", causal=True, window="1,0", explain="3,1")
-        assert said.splitlines()[:3] == [
+        assert said.labels["rule"] == ["causal", "window"] and said["rules"].tolist() == [True, False]
+        assert not said["allowed"] and said["cell"].tolist() == [3, 1]
+        assert str(said).splitlines()[:3] == [
             "query 3 may not attend to key 1",
             "  causal allows it: key ≤ query",
             "  window blocks it: query − 1 ≤ key ≤ query",
@@ -90,7 +92,7 @@ class TestMask:
         assert np.array_equal(np.broadcast_to(both, (2, 5, 5)), np.broadcast_to(joined, (2, 5, 5)))
         for cell in [(0, 0, 1), (1, 3, 3), (1, 4, 0)]:
             index = cell[-both.ndim :]
-            said = attnkit.mask(record, **one, **other, any_=union, explain=index).splitlines()
+            said = str(attnkit.mask(record, **one, **other, any_=union, explain=index)).splitlines()
             expected = "may" if both[index] else "may not"
             assert f" {expected} attend to key " in said[0]
             verdicts = {line.split()[0].rstrip("_"): line.split()[1] == "allows" for line in said[1:-1]}

@@ -22,7 +22,7 @@ def shell(line, stdin=b"", check=True, **env):
 def test_run_takes_files_folders_and_steps(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pipe = Path("layer")
-    pipe.write_text("#!/usr/bin/env -S attnkit run -f\n# a layer\nposenc |  # where\n  attend --heads 2\n")
+    pipe.write_text("#!/usr/bin/env -S attnkit run\n# a layer\nposenc |  # where\n  attend --heads 2\n")
     pipe.chmod(0o755)
     record = shell("attnkit embed 'a b' --dim 4 -f npz")
     expected = shell("attnkit posenc | attnkit attend --heads 2", record)
@@ -31,7 +31,7 @@ def test_run_takes_files_folders_and_steps(tmp_path, monkeypatch):
     named = shell("./layer r.npz --save kept --only x --format npy")
     assert sorted(path.name for path in Path("kept").iterdir()) == ["1-posenc.npz", "2-attend.npz"]
     assert named == shell("attnkit show kept/2-attend.npz:x -f npy")
-    done = process.run("run", "-f", "layer", "--steps", stdin=record, env=ENV)
+    done = process.run("run", "layer", "--steps", stdin=record, env=ENV)
     assert done.err.count("x (token 2, model 4)") == 2
 
 

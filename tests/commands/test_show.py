@@ -35,7 +35,6 @@ def here(tmp_path):
 
 TEXTS = [
     f"show {STORY} --pipeline decoder.0",
-    "mask --size 5 --causal --explain 1,2",
     "history r.npz",
     "decode r.npz --emit text",
 ]
@@ -67,8 +66,35 @@ def test_a_text_is_refused_where_tensors_are_asked_for(here, line):
     assert sorted(os.listdir(here)) == ["r.npz"]
 
 
+def test_an_explanation_is_a_text_or_a_record(here):
+    line = "mask --size 5 --causal --window 1,0 --explain 3,1"
+    text = written(line, here).decode()
+    assert text.startswith("query 3 may not attend to key 1\n") and written(f"{line} -o made.txt", here) == b""
+    assert (here / "made.txt").read_text() == text
+    record = json.loads(written(f"{line} -f json", here))
+    assert record["labels"] == {"rule": ["causal", "window"], "axis": ["query", "key"]}
+    assert {name: one["data"] for name, one in record["tensors"].items()} == {
+        "allowed": False, "rules": [True, False], "cell": [3, 1],
+    }  # fmt: skip
+    assert written(["run", line, "--format", "json"], here) == written(f"{line} -f json", here)
+    assert b"<svg" in written(f"{line} -f svg", here)
+    written(f"{line} -o made.npz", here)
+    assert written("history made.npz --replay", here) == b"1 command run again: equal bit for bit\n"
+    assert process(f"{line} --dtype float32 -f json", here).code == 0
+
+
+@pytest.mark.parametrize("suffix", [".pdf", ".csv", ".npz", ".json", ".png", ".gz"])
+@pytest.mark.parametrize("line", TEXTS)
+def test_no_suffix_of_another_format_is_ignored(here, line, suffix):
+    done = process(f"{line} -o out{suffix}", here)
+    if (here / f"out{suffix}").exists():  # it is a picture then
+        assert suffix in (".pdf", ".png") and not (here / f"out{suffix}").read_bytes().isascii()
+    else:
+        assert done.code == 2 and f"out{suffix}: " in done.err
+
+
 def test_a_text_between_stages_is_refused_too(here):
-    done = process(["run", "mask --size 3 --causal --explain 1,2 -f json | embed --dim 2"], here)
+    done = process(["run", "decode r.npz --emit text -f json | embed --dim 2"], here)
     assert done.code == 2 and "the result is text" in done.err
 
 

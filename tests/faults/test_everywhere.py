@@ -134,14 +134,14 @@ def last_line(text):
 @pytest.mark.parametrize(
     ("content", "code", "problem"),
     {
-        "not UTF-8": (b"layernorm \xff", 3, "bad: not UTF-8 text (byte 10)"),
+        "not UTF-8": (b"layernorm \xff", 3, "./bad: not UTF-8 text (byte 10)"),
         "empty": (b"", 2, "an empty stage"),
         "tensor": (b"[[1,2]]", 2, "no tool '[[1,2]]'"),
     }.values(),
 )
 def test_files_of_pipelines(attnkit, main, refused, content, code, problem):
     attnkit.file("bad", content)
-    refused(main("run", "-f", "bad"), code, "run: ", problem)
+    refused(main("run", "./bad"), code, "run: ", problem)
 
 
 def test_no_flag_is_left_out():

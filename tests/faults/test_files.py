@@ -588,7 +588,7 @@ UNREADABLE = {
     "decode a --model n --max-tokens 1": "n/generation_config.json: Permission denied",
     "show locked/model": "locked/model: Permission denied",
     "embed a --dim 2 --vocab secret": "secret: Permission denied",
-    "run -f secret": "secret: Permission denied",
+    "run ./secret": "./secret: Permission denied",
 }
 
 

@@ -72,7 +72,7 @@ BAD = {
     "attend good.json --params p.npz": (3, "wx", {"p.npz": {"wx": zeros(2, 2)}}),
     "attend good.json --params p.npz --heads 2": (3, "wq (3,2) for x (2,2): first dimension 3 != 2", {"p.npz": {"wq": zeros(3, 2)}}),
     "layernorm good.json --gamma g.npy": (3, "(3,)", {"g.npy": zeros(3)}),
-    "layernorm good.json --residual r.npy": (3, "residual (3,2)", "x (2,2)", {"r.npy": zeros(3, 2)}),
+    "layernorm good.json --add r.npy": (3, "residual (3,2)", "x (2,2)", {"r.npy": zeros(3, 2)}),
     "layernorm good.json --axis 2": (2, "axis 2 for x (2,2) (expected -2..1)", {}),
     "decode good.json --table t.npy": (3, "2", "3", {"t.npy": zeros(5, 3)}),
     "decode good.json --table v.npy": (3, "shape (2,) is not vocab × model", {"v.npy": zeros(2)}),

@@ -86,7 +86,7 @@ def test_a_long_text_in_a_file(attnkit, main, kind, text):
     brief(main("embed", "a", "--vocab", "words", "--dim", "2"), kind)
     attnkit.file("words", text.encode())
     brief(main("embed", text, "b", "--vocab", "words", "--dim", "2"), kind)
-    brief(main("run", "-f", "words"), kind)
+    brief(main("run", "./words"), kind)
 
 
 def test_a_long_warning(attnkit, main):

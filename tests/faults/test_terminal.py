@@ -193,7 +193,7 @@ USAGE = {
     "layernorm --eps 1,5": "--eps: expected a finite number above 0, got '1,5'",
     "layernorm --eps 1_0": "--eps: expected a finite number above 0, got '1_0'",
     "layernorm --kind lyaer": "--kind: expected layer or rms or batch, got 'lyaer'; did you mean layer?",
-    "layernorm --keep maen": "--keep: expected names of mean inverse_std residual, comma-separated, got 'maen'; did you mean mean?",
+    "layernorm --keep maen": "--keep: expected names of mean variance inverse_std residual all, comma-separated, got 'maen'; did you mean mean?",
     "layernorm -f nyp": "--format: expected json or npy or npz or safetensors or table or svg or png or pdf or html, got 'nyp'; did you mean npz?",
     "layernorm -o out.nyp": "out.nyp: no format has the suffix '.nyp'; -f FORMAT chooses one",
     "layernorm --precision -1": "--precision: expected a whole number of at least 0, got '-1'",

@@ -132,6 +132,31 @@ def test_a_trace_of_chosen_names_holds_them_alone(tmp_path):
     assert len(names) == 6 + 2 and names[:2] == ["encoder.0.self.weights", "encoder.0.norm1"]
 
 
+def test_what_is_kept_is_what_a_trace_holds(tmp_path):
+    path, names = str(tmp_path / "run.npz"), ("*.self.weights", "encoder.0.norm?")
+    record = attnkit.encode("The cat sat", model=MINILM, trace=path, keep=names)
+    trace, kept = formats.load(path), [name for name in record if name.startswith("encoder.")]
+    assert kept == [name for name in trace if name.endswith("self.weights") or ".0.norm" in name]
+    assert all(np.array_equal(record[name], trace[name]) for name in kept) and len(trace) > 50
+    assert record.axes_of(kept[0]) == trace.axes_of(kept[0])
+    assert record.labels_of(kept[0], 2) == ["[CLS]", "the", "cat", "sat", "[SEP]"]
+    only = attnkit.encode("The cat sat", model=MINILM, only="encoder.*.weights", keep="encoder.*.self.weights")
+    assert len(only) == 6
+    with pytest.raises(UsageError, match=r"--keep: .*wieghts.*; did you mean encoder.0.self.weights"):
+        attnkit.encode("The cat sat", model=MINILM, keep="encoder.0.self.wieghts")
+    with pytest.raises(UsageError, match="--weights: needs --trace FILE or --keep NAMES"):
+        attnkit.encode("The cat sat", model=MINILM, weights="stats")
+
+
+def test_what_is_kept_goes_down_a_pipe_in_every_way(tmp_path):
+    first = f"encode --model {folder('llama')} --ids ids.npy --keep *.self.weights --weights topk:2"
+    np.save(tmp_path / "ids.npy", frozen("llama")["ids"])
+    second = "show --name *.1.*.keys -f json"
+    code, out, _ = process.run("run", f"{first} | {second}", cwd=tmp_path)
+    piped = process.bash(f"set -f; attnkit {first} | attnkit {second}", cwd=tmp_path)
+    assert code == 0 and out == piped.out and b"decoder.1.self.weights.keys" in out
+
+
 @pytest.mark.parametrize(
     "name, part", [("bert", "encoder.1.self"), ("llama", "decoder.1.self"), ("t5", "encoder.1.self")]
 )
