@@ -93,10 +93,11 @@ class TestAttend:
         assert np.allclose(after["x"], whole[:, 3:], rtol=0, atol=1e-14)
 
     def test_keep_and_emit_take_the_same_names(self):
-        every = attnkit.attend(of(X), heads=2, causal=True, keep="all")
+        assert "capped" not in attnkit.attend(of(X), keep="all")  # nothing is capped
+        every = attnkit.attend(of(X), heads=2, causal=True, softcap=3, keep="all")
         for name in [name for name in every if name != "x"]:
-            assert np.array_equal(attnkit.attend(of(X), heads=2, causal=True, emit=name)["x"], every[name])
-            kept = attnkit.attend(of(X), heads=2, causal=True, keep=name)
+            assert np.array_equal(attnkit.attend(of(X), heads=2, causal=True, softcap=3, emit=name)["x"], every[name])
+            kept = attnkit.attend(of(X), heads=2, causal=True, softcap=3, keep=name)
             assert sorted(kept) == sorted(["x", name]) and np.array_equal(kept[name], every[name])
         assert len(every) == 1 + 11 and list(attnkit.attend(of(X), keep="present"))[1:] == [
             "present_key",
