@@ -89,30 +89,40 @@ def _normalize_rows(
     rows = x.reshape(math.prod(x.shape[:first]), math.prod(shape))
     y = np.empty(rows.shape, output_dtype(x))
     mean, inverse_std = np.empty((len(rows), 1), working(x)), np.empty((len(rows), 1), working(x))
-    wide = rows.dtype == np.float64
 
     @quiet
     def work(parts: Iterator[slice]) -> None:
         for part in parts:
-            block = rows[part].astype(np.float64, order="C")
-            if centred:
-                block -= (middle := _mean(block))
-                mean[part] = middle
-            total = _mean(block * block) + eps
-            block *= (spread := 1 / np.sqrt(total))
-            if wide and _doubtful(total, eps) and (far := _far(rows[part], total)).any():
-                block[far], mean[part][far], spread[far] = _normalize_far(rows[part][far], eps, centred)
-            inverse_std[part] = spread
+            block, mean[part], inverse_std[part] = standardize_rows(rows[part], eps, centred=centred)
             y[part] = _scaled(block, gamma, beta)
 
     if rows.size < LARGE:
-        work(_blocks(rows))
+        work(row_blocks(rows))
     else:
         from attnkit.model.kernels.threads import run_parallel
 
-        run_parallel(work, _blocks(rows))
+        run_parallel(work, row_blocks(rows))
     ones = (*x.shape[:first], *[1] * len(shape))
     return Normalized(y.reshape(x.shape), mean.reshape(ones) if centred else None, inverse_std.reshape(ones))
+
+
+def standardize_rows(rows: Array, eps: float, *, centred: bool) -> tuple[Array, Array, Array]:
+    """Return rows divided by their standard deviation, less their mean if centred, with mean and inverse deviation.
+
+    rows (T, D) -> (T, D), (T, 1), (T, 1), all float64; the mean is 0 where it is not subtracted
+
+    >>> [part.tolist() for part in standardize_rows(np.array([[1.0, 5.0]]), 1e-20, centred=True)]
+    [[[-1.0, 1.0]], [[3.0]], [[0.5]]]
+    """
+    block = rows.astype(np.float64, order="C")
+    middle = _mean(block) if centred else np.zeros((len(rows), 1))
+    if centred:
+        block -= middle
+    total = _mean(block * block) + eps
+    block *= (spread := 1 / np.sqrt(total))
+    if rows.dtype == np.float64 and _doubtful(total, eps) and (far := _far(rows, total)).any():
+        block[far], middle[far], spread[far] = _normalize_far(rows[far], eps, centred)
+    return block, middle, spread
 
 
 def _doubtful(total: Array, eps: float) -> bool:
@@ -192,7 +202,7 @@ def batch_norm(
         spread = _column_sums(rows, lambda block: np.square(block - middle)) / len(rows)
     inverse_std = 1 / np.sqrt(spread + eps)
     y = np.empty(rows.shape, output_dtype(x))
-    for part in _blocks(rows):
+    for part in row_blocks(rows):
         y[part] = _scaled((rows[part] - middle) * inverse_std, gamma, beta)
     total = (spread + eps)[:, None]
     own = variance is None and rows.dtype == np.float64 and len(rows) > 0
@@ -221,7 +231,12 @@ def _flat(parameter: Array | None, shape: tuple[int, ...], name: str, x: Array) 
     return cast(parameter, np.dtype(np.float64)).ravel()
 
 
-def _blocks(rows: Array) -> Iterator[slice]:
+def row_blocks(rows: Array) -> Iterator[slice]:
+    """Split the rows of a matrix into blocks that fit a processor's cache.
+
+    >>> [(part.start, part.stop) for part in row_blocks(np.empty((3, BLOCK // 2)))]
+    [(0, 2), (2, 4)]
+    """
     step = max(1, BLOCK // max(1, rows.shape[1]))
     return (slice(start, start + step) for start in range(0, len(rows), step))
 
@@ -232,7 +247,7 @@ def _mean(block: Array) -> Array:
 
 def _column_sums(rows: Array, term: Callable[[Array], Array]) -> Array:
     sums = np.zeros(rows.shape[1])
-    for part in _blocks(rows):
+    for part in row_blocks(rows):
         sums += term(rows[part].astype(np.float64, order="C")).sum(axis=0)
     return sums
 

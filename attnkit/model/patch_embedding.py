@@ -74,13 +74,13 @@ def interpolate_positions(table: Array, rows: int, columns: int, new_rows: int, 
         return table
     dtype = working(table)
     grid = cast(table[1:], dtype).reshape(rows, columns, table.shape[1])
-    down, across = _bicubic(rows, new_rows).astype(dtype), _bicubic(columns, new_columns).astype(dtype)
+    down, across = bicubic_weights(rows, new_rows).astype(dtype), bicubic_weights(columns, new_columns).astype(dtype)
     tall = np.tensordot(down, grid, 1)  # (new_rows, columns, D)
     points = (across @ tall).reshape(new_rows * new_columns, table.shape[1])
     return np.concatenate([table[:1], points]).astype(output_dtype(table), copy=False)
 
 
-def _bicubic(old: int, new: int) -> Array:
+def bicubic_weights(old: int, new: int) -> Array:
     """Return the weight of each old point in each new one along an axis: (new, old)."""
     where = old / new * (np.arange(new) + 0.5) - 0.5
     first = np.floor(where)
