@@ -8,3 +8,34 @@ dtype that the forward function computes in, and are sums wherever an input was 
 linear.py embedding.py positions.py rotary.py norms.py feedforward.py patch_embedding.py dropout.py   operators
 transformer.py whole_models.py   the steps of a model, recorded forward and undone in reverse
 """
+
+from attnkit.model.backward.dropout import dropout_backward
+from attnkit.model.backward.embedding import embed_backward, scale_embedding_backward
+from attnkit.model.backward.feedforward import DERIVATIVES, activation_backward, feed_forward_backward
+from attnkit.model.backward.linear import LinearGradients, add_backward, linear_backward
+from attnkit.model.backward.norms import NormGradients, batch_norm_backward, layer_norm_backward, rms_norm_backward
+from attnkit.model.backward.patch_embedding import extract_patches_backward, interpolate_positions_backward
+from attnkit.model.backward.positions import add_positions_backward, learned_positions_backward, t5_bias_backward
+from attnkit.model.backward.rotary import rotate_backward
+
+__all__ = [
+    "DERIVATIVES",
+    "LinearGradients",
+    "NormGradients",
+    "activation_backward",
+    "add_backward",
+    "add_positions_backward",
+    "batch_norm_backward",
+    "dropout_backward",
+    "embed_backward",
+    "extract_patches_backward",
+    "feed_forward_backward",
+    "interpolate_positions_backward",
+    "layer_norm_backward",
+    "learned_positions_backward",
+    "linear_backward",
+    "rms_norm_backward",
+    "rotate_backward",
+    "scale_embedding_backward",
+    "t5_bias_backward",
+]

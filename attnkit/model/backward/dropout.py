@@ -13,6 +13,6 @@ def dropout_backward(grad_output: Array, rate: float, *, seed: int, step: int, p
 
     >>> import numpy as np
     >>> dropout_backward(np.arange(8.0), 0.5, seed=0, step=0, place="embed").tolist()
-    [0.0, 0.0, 4.0, 0.0, 8.0, 10.0, 12.0, 0.0]
+    [0.0, 0.0, 0.0, 6.0, 0.0, 0.0, 12.0, 0.0]
     """
     return dropout(grad_output, rate, seed=seed, step=step, place=place)
