@@ -102,12 +102,11 @@ def attention(
             [0.7881, 0.7881, 0.7881, 0.7881]]])
     """
     options, result, dtype = options.replace(**changes), output_dtype(q), working(q, k, v)
-    score, params = _find_score(options, dtype)
-    _check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
+    score, params = find_score(options, dtype)
+    check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
     q = apply_hook(hook, "q", cast(q, dtype))
     k, v = (apply_hook(hook, name, cast_matrices(x, dtype)) for name, x in (("k", k), ("v", v)))
-    keys, values = _prepend(options.past_key, k, "past_key", "K"), _prepend(options.past_value, v, "past_value", "V")
-    options = _resolve(options, q, keys, keys.shape[-2] - k.shape[-2], params)
+    keys, values, options = prepend_past(q, k, v, options, params)
     requested = request_intermediates(keep, hook, summary)
     left, right = score.project(q, keys, params)
     kernel = _choose_kernel(left, right, values, options, requested)
@@ -186,8 +185,12 @@ def _run_dense(q: Array, k: Array, v: Array, options: AttentionOptions, requeste
     return steps | summarize_dense_weights(requested.summary, steps.pop("weights"), steps["lse"], position)
 
 
-def _find_score(options: AttentionOptions, dtype: DType) -> tuple[Score, dict[str, Array]]:
-    """Return the score function and its parameters cast to a dtype; UsageError for an unknown name."""
+def find_score(options: AttentionOptions, dtype: DType) -> tuple[Score, dict[str, Array]]:
+    """Return the score function and its parameters cast to a dtype; UsageError for an unknown or missing name.
+
+    >>> find_score(AttentionOptions(score="general", score_params={"w": np.ones((1, 1))}), np.dtype("float32"))[1]
+    {'w': array([[1.]], dtype=float32)}
+    """
     if options.score not in SCORES:
         raise UsageError(f"score {options.score!r} (expected one of {', '.join(SCORES)})")
     score, params = SCORES[options.score], options.score_params or {}
@@ -197,24 +200,41 @@ def _find_score(options: AttentionOptions, dtype: DType) -> tuple[Score, dict[st
     return score, {name: cast(params[name], dtype) for name in score.parameters}
 
 
-def _resolve(
-    options: AttentionOptions, q: Array, keys: Array, past: int, params: Mapping[str, Array]
-) -> AttentionOptions:
-    """Check the options and return them as a kernel takes them, once `past` earlier keys are prepended."""
+def prepend_past(
+    q: Array, k: Array, v: Array, options: AttentionOptions, params: Mapping[str, Array]
+) -> tuple[Array, Array, AttentionOptions]:
+    """Return all keys and values, those of earlier tokens first, and the checked options as a kernel takes them.
+
+    q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> (..., G, P + S, K), (..., G, P + S, V), options
+
+    DataError where the shapes or lengths do not match, UsageError for options that exclude each other.
+
+    >>> x, past = np.ones((1, 1, 2)), np.zeros((1, 3, 2))
+    >>> keys, values, options = prepend_past(x, x, x, AttentionOptions(past_key=past, past_value=past), {})
+    >>> keys.shape, options.past
+    ((1, 4, 2), 3)
+    """
+    keys, values = _prepend(options.past_key, k, "past_key", "K"), _prepend(options.past_value, v, "past_value", "V")
     options.check_ranges()
     past_key, past_value = options.past_key, options.past_value
     if past_key is not None and past_value is not None and past_key.shape[-2] != past_value.shape[-2]:
         pair = f"past_key {as_text(past_key.shape)} and past_value {as_text(past_value.shape)}"
         raise DataError(f"{pair}: {past_key.shape[-2]} keys but {past_value.shape[-2]} values")
     lengths = None if options.lengths is None else _batch_lengths(options.lengths, q, keys.shape[-2])
-    resolved = {"scale": options.scale_for(q.shape[-1]), "lengths": lengths, "past": options.past + past}
+    past = options.past + keys.shape[-2] - k.shape[-2]
+    resolved = {"scale": options.scale_for(q.shape[-1]), "lengths": lengths, "past": past}
     options = options.replace(past_key=None, past_value=None, score_params=params, **resolved)
     options.offset(q.shape[-2], keys.shape[-2])  # UsageError for an unknown alignment
-    return options
+    return keys, values, options
 
 
-def _check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: bool) -> None:
-    """DataError unless batch, heads, lengths and widths meet; the last `trailing` axes are not batch axes."""
+def check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: bool) -> None:
+    """Raise DataError unless batch, heads, lengths and widths match; the last `trailing` axes are not batch axes.
+
+    q (..., H, T, K), k (..., G, S, K), v (..., G, S, V), or without heads where `trailing` is 2
+
+    >>> check_shapes(np.ones((2, 3, 4)), np.ones((1, 5, 4)), np.ones((1, 5, 2)), trailing=3, same_width=True)
+    """
     for name, x in (("Q", q), ("K", k), ("V", v)):
         if x.ndim not in (trailing, trailing + 1):
             raise DataError(
@@ -333,7 +353,7 @@ def _project(
     def compute_pair() -> tuple[Array, Array]:
         k = project(key, "k", "x" if key is query else "key")
         v = project(value, "v", "x" if value is query else "value")
-        _check_shapes(q, k, v, trailing=2, same_width=heads == groups and options.score in ("scaled-dot", "dot"))
+        check_shapes(q, k, v, trailing=2, same_width=heads == groups and options.score in ("scaled-dot", "dot"))
         return split_and_rotate(k, groups), split_heads(v, groups)
 
     q = project(query, "q", "x")

@@ -6,9 +6,15 @@ shape; the adjoint of y = f(x) maps the gradient of y to that of x, by the trans
 dtype that the forward function computes in, and are sums wherever an input was broadcast or used more than once.
 
 linear.py embedding.py positions.py rotary.py norms.py feedforward.py patch_embedding.py dropout.py   operators
+scores.py dense_attention.py attention.py   attention, from its scores outwards
 transformer.py whole_models.py   the steps of a model, recorded forward and undone in reverse
 """
 
+from attnkit.model.backward.attention import (
+    attention_backward,
+    multi_head_attention_backward,
+    multi_head_attention_forward,
+)
 from attnkit.model.backward.dropout import dropout_backward
 from attnkit.model.backward.embedding import embed_backward, scale_embedding_backward
 from attnkit.model.backward.feedforward import DERIVATIVES, activation_backward, feed_forward_backward
@@ -25,6 +31,7 @@ __all__ = [
     "activation_backward",
     "add_backward",
     "add_positions_backward",
+    "attention_backward",
     "batch_norm_backward",
     "dropout_backward",
     "embed_backward",
@@ -34,6 +41,8 @@ __all__ = [
     "layer_norm_backward",
     "learned_positions_backward",
     "linear_backward",
+    "multi_head_attention_backward",
+    "multi_head_attention_forward",
     "rms_norm_backward",
     "rotate_backward",
     "scale_embedding_backward",
