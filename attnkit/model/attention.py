@@ -41,12 +41,24 @@ def split_heads(x: Array, heads: int) -> Array:
     >>> split_heads(np.array([[1, 2, 3, 4]]), 2).tolist()
     [[[1, 2]], [[3, 4]]]
     """
+    return np.ascontiguousarray(view_heads(x, heads))
+
+
+def view_heads(x: Array, heads: int) -> Array:
+    """Return what `split_heads` does, as a view of x where there can be one.
+
+    x (..., T, H*K) -> (..., H, T, K)
+
+    >>> x = np.array([[1, 2, 3, 4]])
+    >>> np.shares_memory(view_heads(x, 2), x)
+    True
+    """
     if heads < 1:
         raise UsageError(f"heads {heads} (expected 1 or more)")
     if x.shape[-1] % heads:
         raise DataError(f"d_model {x.shape[-1]} is not divisible by heads {heads}")
     cut = x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads)  # (..., T, H, K)
-    return np.ascontiguousarray(np.swapaxes(cut, -2, -3))
+    return np.swapaxes(cut, -2, -3)
 
 
 def merge_heads(x: Array) -> Array:
@@ -312,20 +324,23 @@ def multi_head_attention(
     """
     options, params = options.replace(**changes), params or {}
     request: Any = {"summary": summary, "keep": keep, "hook": hook}
-    _check_parameters(query, params)
+    check_parameters(query, params)
     if query.ndim == 4:
         steps = attention(query, key, value, options, **request)
         return steps | {"output": steps["heads"]}
     result, dtype = output_dtype(query), working(query, key, value, *params.values())
-    q, k, v, past = _project(query, key, value, params, options, dtype)
+    q, k, v, past = project_heads(query, key, value, params, options, dtype)
     steps = attention(q, k, v, options, past=past, **request)
     output = linear(merge_heads(steps["heads"]), params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
     steps["output"] = apply_hook(hook, "output", output)
     return cast_intermediates(result, steps)
 
 
-def _check_parameters(query: Array, params: Mapping[str, Array]) -> None:
-    """Raise DataError for an unknown parameter, UsageError for any where the query is already split into heads."""
+def check_parameters(query: Array, params: Mapping[str, Array]) -> None:
+    """Raise DataError for an unknown parameter, UsageError for any where the query is already split into heads.
+
+    >>> check_parameters(np.ones((3, 2)), {"wq": np.eye(2)})
+    """
     unknown = [name for name in params if name not in PARAMETERS]
     if unknown:
         raise DataError(f"parameter {unknown[0]!r} is not one of {', '.join(PARAMETERS)}")
@@ -333,10 +348,20 @@ def _check_parameters(query: Array, params: Mapping[str, Array]) -> None:
         raise UsageError(f"x {as_text(query.shape)} is already split into heads: no projection applies")
 
 
-def _project(
+def project_heads(
     query: Array, key: Array, value: Array, params: Mapping[str, Array], options: MultiHeadOptions, dtype: DType
 ) -> tuple[Array, Array, Array, int]:
-    """Return queries, keys and values projected, split into heads and rotated, and the number of earlier keys."""
+    """Return queries, keys and values projected, split into heads and rotated, and the number of earlier keys.
+
+    query (..., T, D), key (..., S, D), value (..., S, D) -> (..., H, T, K), (..., G, S, K), (..., G, S, V), one number
+
+    DataError where shapes do not match, UsageError for impossible head counts.
+
+    >>> x = np.ones((3, 4))
+    >>> q, k, v, past = project_heads(x, x, x, {}, MultiHeadOptions(heads=2, past=1), x.dtype)
+    >>> q.shape, past
+    ((2, 3, 2), 1)
+    """
     heads, rotary = options.heads, options.rotary
     groups = heads if options.kv_heads is None else options.kv_heads
     if heads < 1 or groups < 1 or heads % groups:
@@ -347,14 +372,14 @@ def _project(
         return linear(cast(x, dtype), params.get(names[1]), params.get(names[2]), names=names)
 
     def split_and_rotate(x: Array, count: int) -> Array:
-        split = split_heads(x, count)
+        split = view_heads(x, count)
         return split if rotary is None else rotate(split, *rotary)
 
     def compute_pair() -> tuple[Array, Array]:
         k = project(key, "k", "x" if key is query else "key")
         v = project(value, "v", "x" if value is query else "value")
         check_shapes(q, k, v, trailing=2, same_width=heads == groups and options.score in ("scaled-dot", "dot"))
-        return split_and_rotate(k, groups), split_heads(v, groups)
+        return split_and_rotate(k, groups), view_heads(v, groups)
 
     q = project(query, "q", "x")
     k, v, past = options.kv_store(compute_pair) if options.kv_store else (*compute_pair(), options.past)

@@ -12,6 +12,7 @@ transformer.py whole_models.py   the steps of a model, recorded forward and undo
 
 from attnkit.model.backward.attention import (
     attention_backward,
+    attention_forward,
     multi_head_attention_backward,
     multi_head_attention_forward,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "add_backward",
     "add_positions_backward",
     "attention_backward",
+    "attention_forward",
     "batch_norm_backward",
     "dropout_backward",
     "embed_backward",

@@ -1,24 +1,36 @@
 """Adjoints of scaled dot-product and multi-head attention."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from attnkit.errors import UsageError
 from attnkit.model.attention import (
+    attention,
+    check_parameters,
     check_shapes,
     find_score,
     merge_heads,
-    multi_head_attention,
     prepend_past,
-    split_heads,
+    project_heads,
+    view_heads,
 )
-from attnkit.model.backward.dense_attention import dense_attention_backward
+from attnkit.model.backward.dense_attention import added_backward, dense_attention_backward
 from attnkit.model.backward.linear import check_gradient, linear_backward
 from attnkit.model.backward.rotary import rotate_backward
 from attnkit.model.backward.scores import SCORE_ADJOINTS, Gradients
-from attnkit.model.dtypes import Array, cast, quiet, working
+from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
+from attnkit.model.kernels.fused_attention import fused_attention
+from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
+from attnkit.model.kernels.row_attention_backward import row_attention_backward
+from attnkit.model.linear import linear
 from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
-from attnkit.model.scores import identity
+from attnkit.model.scores import SCORES, dot, identity
+
+MANY = 1 << 14  # scores from which on blocks of them are faster than all at once
+KEPT = 1 << 22  # scores up to which the forward pass keeps the weights, which is faster than computing them again
 
 
 @quiet
@@ -29,8 +41,7 @@ def attention_backward(
     v: Array,
     options: AttentionOptions = DEFAULT,
     *,
-    lse: Array | None = None,
-    output: Array | None = None,
+    saved: Mapping[str, Array] | None = None,
     **changes: Any,
 ) -> Gradients:
     """Return the gradients of `attention` with respect to its inputs, from the gradient of its heads.
@@ -44,29 +55,77 @@ def attention_backward(
     them. Rounding to `softmax_dtype` is ignored, as if its derivative were 1.
 
     options  those of the forward pass; `changes` override single ones by name
-    lse      the log-sum-exps of the forward pass, (..., H, T), and output its heads, (..., H, T, V)
+    saved    what `attention_forward` or `attention` returned: heads, and weights or lse [computed again]
 
+    Few scores are computed by the formula (dense_attention.py); many by blocks (kernels/fused_attention_backward.py)
+    or, if they are no dot products or many of them have a bias, for some queries at a time
+    (kernels/row_attention_backward.py): the result is the same within rounding, and memory grows with T + S.
     Source: Attention Is All You Need, section 3.2.1; Dao et al. 2022, appendix B. DataError where shapes do not
     match, UsageError for options that exclude each other.
 
-    >>> import numpy as np
     >>> x = np.array([[[1.0], [0.0]]])  # one query that scores both keys 0: its weights are 1/2
     >>> grads = attention_backward(np.array([[[4.0]]]), np.array([[[0.0]]]), x, x)
     >>> {name: grad.ravel().tolist() for name, grad in grads.items()}
     {'q': [1.0], 'k': [0.0, 0.0], 'v': [2.0, 2.0]}
     """
     options, dtype = options.replace(**changes), working(grad_output, q, k, v)
+    check_gradient(grad_output, (*q.shape[:-1], v.shape[-1]), "heads")
     score, params = find_score(options, dtype)
     check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
-    check_gradient(grad_output, (*q.shape[:-1], v.shape[-1]), "heads")
-    grad_output, q, k, v = (cast(x, dtype) for x in (grad_output, q, k, v))
+    grad_output, q, k, v = (np.asarray(x, dtype) for x in (grad_output, q, k, v))
     keys, values, resolved = prepend_past(q, k, v, options, params)
     left, right = score.project(q, keys, params)
-    offset = resolved.offset(q.shape[-2], keys.shape[-2])
-    gradients = dense_attention_backward(grad_output, left, right, values, resolved, offset)
+    gradients = _run_backward(grad_output, left, right, values, resolved, saved or {})
     dq, dk, extra = SCORE_ADJOINTS[options.score].project(gradients["q"], gradients["k"], q, keys, params)
     gradients |= {"q": dq, "k": dk, **extra}
     return gradients if options.past_key is None else _split_past(gradients, options.past_key.shape[-2])
+
+
+def _run_backward(
+    grad_output: Array, q: Array, k: Array, v: Array, options: AttentionOptions, saved: Mapping[str, Array]
+) -> Gradients:
+    """Return the gradients by the fastest of the ways that can compute them, for projected queries and keys."""
+    is_dot, scores = SCORES[options.score].score is dot, math.prod(q.shape[:-1]) * k.shape[-2]
+    arrays = (grad_output, q, k, v)
+    if scores < MANY and "weights" not in saved:
+        grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
+        return dense_attention_backward(grad_output, q, k, v, options, options.offset(q.shape[-2], k.shape[-2]))
+    has_added = any(x is not None and is_float(x.dtype) for x in (options.bias, options.mask))
+    if is_dot and not (has_added and scores > KEPT) and all(np.isfinite(x.sum()) for x in arrays):
+        if options.softmax_dtype is not None or "heads" not in saved or not {"weights", "lse"} & saved.keys():
+            saved = attention_forward(q, k, v, options.replace(score="dot", score_params=None, softmax_dtype=None))
+        gradients = fused_attention_backward(*arrays, options, saved)
+        masked = gradients.pop("masked", None)
+        return gradients if masked is None else gradients | added_backward(masked, options)
+    grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
+    return row_attention_backward(grad_output, q, k, v, options)
+
+
+def attention_forward(
+    q: Array, k: Array, v: Array, options: AttentionOptions = DEFAULT, **changes: Any
+) -> dict[str, Array]:
+    """Return the heads of `attention`, and its weights or log-sum-exps, which its adjoint needs.
+
+    q (..., H, T, K), k (..., G, S, K), v (..., G, S, V)
+    -> {"heads": (..., H, T, V), "weights": (..., H, T, S), or else "lse": (..., H, T)}
+
+    The weights are returned where they are few, and computed by blocks on every core; heads equal those of `attention`
+    but for the last bits. Errors are those of `attention`.
+
+    >>> x = np.eye(2)[None]
+    >>> {name: array.round(2).tolist() for name, array in attention_forward(x, x, x, causal=True).items()}
+    {'heads': [[[1.0, 0.0], [0.33, 0.67]]], 'weights': [[[1.0, 0.0], [0.33, 0.67]]]}
+    """
+    options, dtype = options.replace(**changes), working(q, k, v)
+    score, params = find_score(options, dtype)
+    check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
+    scores = math.prod(q.shape[:-1]) * (k.shape[-2] + (0 if options.past_key is None else options.past_key.shape[-2]))
+    if score.score is not dot or scores > KEPT or options.softmax_dtype is not None or not np.isfinite(v.sum()):
+        return attention(q, k, v, options, keep=("lse",))
+    result, (q, k, v) = output_dtype(q), (np.asarray(x, dtype) for x in (q, k, v))
+    keys, values, resolved = prepend_past(q, k, v, options, params)
+    heads, weights = fused_attention(*score.project(q, keys, params), values, resolved)
+    return {"heads": heads.astype(result, copy=False), "weights": weights}
 
 
 def _split_past(gradients: Gradients, past: int) -> Gradients:
@@ -74,9 +133,6 @@ def _split_past(gradients: Gradients, past: int) -> Gradients:
     k, v = gradients["k"], gradients["v"]
     parts = {"k": k[..., past:, :], "v": v[..., past:, :], "past_key": k[..., :past, :], "past_value": v[..., :past, :]}
     return gradients | parts
-
-
-SAVED = ("q", "k", "v", "heads", "lse")  # the intermediates that multi_head_attention_backward takes
 
 
 def multi_head_attention_forward(
@@ -91,22 +147,28 @@ def multi_head_attention_forward(
 
     query (..., T, D), key (..., S, D), value (..., S, D)
     -> (..., T, D), {"query": ..., "key": ..., "value": ..., "q": (..., H, T, K), "k": (..., G, S, K),
-    "v": (..., G, S, V), "heads": (..., H, T, V), "lse": (..., H, T)}
+    "v": (..., G, S, V), "heads": (..., H, T, V), and "weights": (..., H, T, S) or "lse": (..., H, T)}
 
     Arguments and errors are those of `multi_head_attention`; UsageError for a cache of keys.
 
-    >>> import numpy as np
     >>> x = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> output, saved = multi_head_attention_forward(x, x, x, {"wo": 2 * np.eye(2)}, heads=2)
     >>> output.round(4).tolist(), saved["heads"].shape
     ([[1.4621, 1.0], [1.0, 1.4621]], (2, 2, 1))
     """
-    options = options.replace(**changes)
+    options, params = options.replace(**changes), params or {}
     if options.kv_store is not None:
         raise UsageError("a cache of keys and values has no gradients: expected all tokens in one call")
-    saved = multi_head_attention(query, key, value, params, options, keep=SAVED)
-    output = saved.pop("output")
-    return output, {"query": query, "key": key, "value": value, **saved}
+    check_parameters(query, params)
+    inputs = {"query": query, "key": key, "value": value}
+    if query.ndim == 4:
+        saved = attention_forward(query, key, value, options)
+        return saved["heads"], {**inputs, "q": query, "k": key, "v": value, **saved}
+    dtype = working(query, key, value, *params.values())
+    q, k, v, _ = project_heads(query, key, value, params, options, dtype)
+    saved = attention_forward(q, k, v, options)
+    output = linear(merge_heads(saved["heads"]), params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
+    return output.astype(output_dtype(query), copy=False), {**inputs, "q": q, "k": k, "v": v, **saved}
 
 
 @quiet
@@ -125,7 +187,6 @@ def multi_head_attention_backward(
     The first result also holds the gradients of options: see `attention_backward`. The second has the keys of `params`.
     Where one array is query, key and value, its gradient is the sum of three. DataError where shapes do not match.
 
-    >>> import numpy as np
     >>> x = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> output, saved = multi_head_attention_forward(x, x, x, {"wo": 2 * np.eye(2)})
     >>> inputs, weights = multi_head_attention_backward(np.ones((2, 2)), saved, {"wo": 2 * np.eye(2)})
@@ -134,23 +195,18 @@ def multi_head_attention_backward(
     """
     options, params = options.replace(**changes), params or {}
     if saved["query"].ndim == 4:
-        gradients = attention_backward(grad_output, saved["q"], saved["k"], saved["v"], options, **_forward(saved))
+        gradients = attention_backward(grad_output, saved["q"], saved["k"], saved["v"], options, saved=saved)
         return _rename(gradients), {}
     merged = merge_heads(saved["heads"])
     dheads, weights = _linear(grad_output, merged, params, "o")
-    dheads = split_heads(dheads, options.heads)
-    gradients = attention_backward(dheads, saved["q"], saved["k"], saved["v"], options, **_forward(saved))
+    dheads = view_heads(dheads, options.heads)
+    gradients = attention_backward(dheads, saved["q"], saved["k"], saved["v"], options, saved=saved)
     if options.rotary is not None:
         gradients |= {name: rotate_backward(gradients[name], *options.rotary) for name in ("q", "k")}
     for name, source in (("q", "query"), ("k", "key"), ("v", "value")):
         gradients[name], parts = _linear(merge_heads(gradients[name]), saved[source], params, name)
         weights |= parts
     return _rename(gradients), {name: weights[name] for name in params}
-
-
-def _forward(saved: Mapping[str, Array]) -> dict[str, Array | None]:
-    """Return what attention_backward takes of the forward pass."""
-    return {"lse": saved.get("lse"), "output": saved.get("heads")}
 
 
 def _rename(gradients: Gradients) -> Gradients:

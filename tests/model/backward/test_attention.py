@@ -1,7 +1,11 @@
 """The adjoint of attention: values worked by hand, finite differences of random options, PyTorch's autograd."""
 
+import subprocess
+import sys
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -9,28 +13,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model import attention, multi_head_attention, rotary_angles
-from attnkit.model.backward.attention import (
+from attnkit.model import AttentionOptions, alibi_bias, attention, multi_head_attention, rotary_angles
+from attnkit.model.backward import (
     attention_backward,
+    attention_forward,
     multi_head_attention_backward,
     multi_head_attention_forward,
 )
+from attnkit.model.kernels import row_attention_backward, score_blocks
+from attnkit.model.kernels.fused_attention import fused_attention
+from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
 
 REFERENCES = Path(__file__).parents[2] / "references"
 PROJECTIONS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 SCORE_PARAMS = ("wa", "ua", "va", "w")
 
 
-def same(ours, expected, relative):
+def same(ours, expected, relative, smallest=1e-9):
     """Compare gradients with a tolerance relative to the largest number of each.
 
-    One that is zero but for rounding, as that of the keys' bias, is compared relative to the largest of all.
+    One that is `smallest` beside the largest of all, such as the zero of the keys' bias, is compared relative to that.
     """
     assert set(ours) == set(expected)
     most = max(np.abs(x).max(initial=0) for x in expected.values())
     for name, x in expected.items():
         largest = np.abs(x).max(initial=0)
-        atol = relative * (largest if largest > 1e-9 * most else most)
+        atol = relative * (largest if largest > smallest * most else most)
         assert ours[name].shape == x.shape
         np.testing.assert_allclose(ours[name], x, rtol=0, atol=atol, err_msg=name)
 
@@ -192,6 +200,108 @@ def test_every_gradient_is_the_derivative(case):
     check_directions(
         rng, lambda arrays: (heads_of(arrays, options) * weight).sum(), differentiable(inputs, options), gradients
     )
+
+
+# --- the fast paths ---------------------------------------------------------------------------------------------------
+
+WAYS = {  # the sizes from which on blocks are used and weights are not kept -> what the forward pass returns
+    "weights": ({"MANY": 0, "KEPT": 10**9}, {"heads", "weights"}),
+    "lse": ({"MANY": 0, "KEPT": 0}, {"heads", "lse"}),
+}
+BLOCKS = {"ROWS": 3, "KEYS": 2, "CELLS": 18, "PARTS": 2, "FEW": 0}  # so that small operands have several
+
+
+@contextmanager
+def small_blocks(way):
+    with (
+        patch.multiple(sys.modules["attnkit.model.backward.attention"], **WAYS[way][0]),
+        patch.multiple(score_blocks, **BLOCKS),
+        patch.object(row_attention_backward, "PART", 30),
+    ):
+        yield
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), st.sampled_from(list(WAYS)), st.sampled_from(["float64", "float32"]), st.booleans())
+def test_blocks_equal_the_formula(case, way, dtype, has_saved):
+    rng, inputs, options = case
+    inputs = {name: x.astype(dtype) for name, x in inputs.items()}
+    grad = rng.standard_normal((*inputs["q"].shape[:-1], inputs["v"].shape[-1])).astype(dtype)
+    formula = attention_backward(grad, **inputs, **options)
+    with small_blocks(way):
+        saved = attention_forward(**inputs, **options)
+        assert set(saved) == (
+            WAYS[way][1] if "dot" in options["score"] or options["score"] == "general" else WAYS["lse"][1]
+        )
+        blocks = attention_backward(grad, **inputs, **options, saved=saved if has_saved else None)
+    same({"heads": saved["heads"]}, {"heads": attention(**inputs, **options)["heads"]}, LIMITS[dtype])
+    same(blocks, formula, LIMITS[dtype], smallest=1)  # dP - D cancels where a weight is nearly 1
+
+
+LIMITS = {"float64": 1e-12, "float32": 1e-5}
+HARD = {
+    "causal": {"causal": True},
+    "bottom-right": {"causal": True, "align": "bottom-right"},
+    "window": {"window": (50, 20)},
+    "lengths": {"lengths": [300, 170], "causal": True},
+    "steep": {"scale": 3.0},
+    "softcap": {"softcap": 2.0, "causal": True},
+    "past": {"past": 40, "causal": True},
+    "padding": {"mask": np.arange(300) < np.array([300, 123])[:, None, None, None]},
+    "no keys": {"mask": (np.arange(260) % 7 > 0)[:, None]},
+    "alibi": {"bias": alibi_bias(np.arange(260), np.arange(300), 4)},
+    "additive": {
+        "score": "additive",
+        "score_params": {"wa": np.eye(16)[:, :2], "ua": np.eye(16)[:, :2], "va": np.ones(2)},
+    },
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("name", HARD)
+def test_blocks_of_their_own_size_equal_the_formula(name, dtype, way, monkeypatch):
+    rng, options = np.random.default_rng(3), HARD[name]
+    q = rng.standard_normal((2, 4, 260, 16)).astype(dtype)
+    k, v = (rng.standard_normal((2, 2, 300, width)).astype(dtype) for width in (16, 5))
+    grad = rng.standard_normal((2, 4, 260, 5)).astype(dtype)
+    module = sys.modules["attnkit.model.backward.attention"]
+    monkeypatch.setattr(module, "MANY", 10**9)
+    formula = attention_backward(grad, q, k, v, **options)
+    for limit, size in WAYS[way][0].items():
+        monkeypatch.setattr(module, limit, size)
+    same(attention_backward(grad, q, k, v, **options), formula, LIMITS[dtype])
+
+
+def test_gradients_do_not_depend_on_the_number_of_threads():
+    rng = np.random.default_rng(4)
+    q, k, v, grad = (rng.standard_normal((1, 1, 1100, 8), dtype=np.float32) for _ in range(4))
+    options = AttentionOptions(causal=True)
+    saved = attention(q, k, v, options, keep=("lse",))
+    each = [fused_attention_backward(grad, q, k, v, options, saved, threads=count) for count in (1, 2, 5)]
+    kept = [fused_attention(q, k, v, options, threads=count) for count in (1, 2, 5)]
+    for name in "qkv":
+        np.testing.assert_array_equal(each[0][name], each[1][name])
+        np.testing.assert_array_equal(each[0][name], each[2][name])
+    np.testing.assert_array_equal(kept[0][1], kept[1][1])
+    np.testing.assert_array_equal(kept[0][0], kept[2][0])
+
+
+def test_the_gradients_of_long_texts_need_no_matrix():
+    code = """
+import resource, numpy as np
+from attnkit.model.backward import attention_backward, attention_forward
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+q, k, v, grad = np.random.default_rng(0).standard_normal((4, 1, 8192, 32), dtype=np.float32)
+attention_backward(*(x[:, :256] for x in (grad, q, k, v)), causal=True)
+before = peak()
+saved = attention_forward(q, k, v, causal=True, window=(3000, -1))
+assert "weights" not in saved
+attention_backward(grad, q, k, v, causal=True, window=(3000, -1), saved=saved)
+print(peak() - before)
+"""
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert float(out) < 60  # the matrix is 256 MB
 
 
 @st.composite

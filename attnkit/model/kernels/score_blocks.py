@@ -1,0 +1,209 @@
+"""Blocks of scores with their queries first, (b, g, m, n), as an adjoint multiplies them from both sides.
+
+A block is of several rows of the batch and several heads at once, as each NumPy call has a fixed cost.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from attnkit.model.dense_attention import broadcast_mask
+from attnkit.model.dtypes import Array, DType, quiet
+from attnkit.model.kernels.threads import run_parallel, split_range
+from attnkit.model.kernels.tiles import SAFE_RANGE, Workspace, batched, key_ranges
+from attnkit.model.options import AttentionOptions
+
+ROWS = 64  # queries of a block
+KEYS = 512  # maximum number of its keys, where scores are not kept
+CELLS = 1 << 17  # its scores, approximately
+FEW = 1 << 16  # number of scores up to which one thread is faster than two
+PARTS = 4  # minimum number of parts of batch and heads, so that cores are equally busy
+
+Task = TypeVar("Task")
+
+
+@dataclass(frozen=True)
+class BlockInputs:
+    """Queries, keys and options, and which keys each query may attend to: low to high, unless masked."""
+
+    q: Array  # (B, H, T, K)
+    k: Array  # (B, G, S, K)
+    low: Array  # (B, T), non-decreasing
+    high: Array  # (B, T), non-decreasing
+    mask: Array | None  # (B, H, T, S), boolean or added; it may be shorter than S, as `high` is then
+    bias: Array | None  # (B, H, T, S)
+    scale: float
+    softcap: float
+    is_alike: bool  # whether low and high are the same in every row of the batch
+
+    @property
+    def unit(self) -> float:
+        """The factor on the products of queries and keys: the scale, divided by the cap."""
+        return self.scale / self.softcap if self.softcap else self.scale
+
+
+class Part(NamedTuple):
+    """Rows of the batch and key heads that are computed at once."""
+
+    batch: slice
+    groups: slice
+
+
+class Block(NamedTuple):
+    """Some queries of one head of each group of a part, and the keys that any of them may attend to."""
+
+    batch: slice
+    heads: slice
+    groups: slice
+    rows: slice
+    keys: slice
+
+    @property
+    def queries(self) -> tuple[slice, slice, slice]:
+        """The index of these queries in an array (B, H, T, ...)."""
+        return self.batch, self.heads, self.rows
+
+    @property
+    def sources(self) -> tuple[slice, slice, slice]:
+        """The index of these keys in an array (B, G, S, ...)."""
+        return self.batch, self.groups, self.keys
+
+    @property
+    def cells(self) -> tuple[slice, slice, slice, slice]:
+        """The index of these scores in an array (B, H, T, S)."""
+        return self.batch, self.heads, self.rows, self.keys
+
+
+def prepare_blocks(q: Array, k: Array, options: AttentionOptions) -> BlockInputs:
+    """Return queries, keys and options as blocks need them; nothing here is of every query with every key.
+
+    q (..., H, T, K), k (..., G, S, K) of the dtype to compute in
+
+    DataError where mask or bias do not broadcast, UsageError for an invalid window or alignment.
+    """
+    queries, keys = q.shape[-2], k.shape[-2]
+    mask, bias = broadcast_mask(options.mask, options.bias, (*q.shape[:-1], keys), q.dtype)
+    q, k = batched(q), batched(k)
+    limit = keys if mask is None else mask.shape[-1]
+    low, high = _key_ranges(len(q), queries, keys, limit, options)
+    mask, bias = (None if x is None else batched(x) for x in (mask, bias))
+    scale, softcap, is_alike = options.scale_for(q.shape[-1]), float(options.softcap), options.lengths is None
+    return BlockInputs(q, k, low, high, mask, bias, scale, softcap, is_alike)
+
+
+def _key_ranges(batch: int, queries: int, keys: int, limit: int, options: AttentionOptions) -> tuple[Array, Array]:
+    """Return the first and past-the-last key that each query may attend to: (B, T) each."""
+    if options.lengths is not None:
+        return key_ranges(batch, queries, keys, limit, options)[1:]
+    low, high = _repeated_ranges(queries, keys, limit, options.causal, options.align, options.window, options.past)
+    return np.broadcast_to(low, (batch, queries)), np.broadcast_to(high, (batch, queries))
+
+
+@lru_cache(maxsize=16)
+def _repeated_ranges(
+    queries: int, keys: int, limit: int, causal: bool, align: str | None, window: tuple[int, int], past: int
+) -> tuple[Array, Array]:
+    """Return the same of one row of the batch, (1, T) each; cached, as steps of training repeat it."""
+    options = AttentionOptions(causal=causal, align=align, window=window, past=past)
+    return key_ranges(1, queries, keys, limit, options)[1:]
+
+
+def split_parts(inputs: BlockInputs, keys: int) -> list[Part]:
+    """Split batch and heads into parts whose blocks, with that many keys, have about CELLS scores."""
+    batch, groups = inputs.k.shape[:2]
+    pairs = CELLS // max(1, min(ROWS, inputs.q.shape[2]) * keys)
+    pairs = max(1, min(pairs, -(-batch * groups // PARTS)))
+    rows = max(1, pairs // groups) if inputs.is_alike else 1
+    return [Part(b, g) for b in split_range(0, batch, rows) for g in split_range(0, groups, min(pairs, groups))]
+
+
+def visible_block(inputs: BlockInputs, part: Part, shared: int, rows: slice, keys: slice) -> Block:
+    """Return the block of some queries, with those of some keys that any of them may attend to, which can be none.
+
+    The heads are the `shared`-th of each group.
+    """
+    row, sharing = part.batch.start, inputs.q.shape[1] // inputs.k.shape[1]
+    start = max(keys.start, int(inputs.low[row, rows.start]))
+    stop = max(start, min(keys.stop, int(inputs.high[row, rows.stop - 1])))
+    heads = slice(part.groups.start * sharing + shared, part.groups.stop * sharing, sharing)
+    return Block(part.batch, heads, part.groups, rows, slice(start, stop))
+
+
+def block_scores(inputs: BlockInputs, block: Block, dtype: DType, workspace: Workspace) -> Array:
+    """Return the products of the queries and keys of a block, scaled and divided by the cap: (b, g, m, n)."""
+    q = np.multiply(inputs.q[block.queries], inputs.unit, dtype=dtype)
+    k = inputs.k[block.sources].astype(dtype, copy=False)
+    scores = workspace.array("scores", dtype, (*q.shape[:-1], k.shape[-2]))
+    return np.matmul(q, np.swapaxes(k, -1, -2), out=scores)
+
+
+def add_to_scores(inputs: BlockInputs, block: Block, scores: Array) -> Array:
+    """Cap the scores of a block, if they are to be, and add bias and float mask, in place."""
+    if inputs.softcap:
+        np.multiply(np.tanh(scores, out=scores), inputs.softcap, out=scores)
+    if inputs.bias is not None:
+        scores += inputs.bias[block.cells]
+    if inputs.mask is not None and inputs.mask.dtype != bool:
+        scores += inputs.mask[block.cells]
+    return scores
+
+
+def exact_scores(inputs: BlockInputs, block: Block, workspace: Workspace) -> tuple[Array, bool]:
+    """Return the scores of a block, computed in float64 if they are large, and whether their exponentials are safe.
+
+    -> (b, g, m, n), whether no exponential overflows and no row of them underflows
+    """
+    dtype = inputs.q.dtype
+    scores = add_to_scores(inputs, block, block_scores(inputs, block, dtype, workspace))
+    limit = SAFE_RANGE[dtype]
+    if not scores.size or (scores.max() <= limit and scores.min() >= -limit):
+        return scores, True
+    if dtype != np.float64:
+        scores = add_to_scores(inputs, block, block_scores(inputs, block, np.dtype(np.float64), workspace))
+    return scores, False
+
+
+def fill_blocked(inputs: BlockInputs, block: Block, x: Array, fill: float) -> None:
+    """Set a block of scores to -inf, or of finite functions of them to 0, where attention is blocked, in place."""
+    mask = inputs.mask
+    if mask is not None:
+        blocked = ~mask[block.cells] if mask.dtype == bool else mask[block.cells] == -np.inf
+        np.copyto(x, fill, where=blocked)
+    row, start = block.batch.start, block.keys.start
+    low, high = inputs.low[row, block.rows] - start, inputs.high[row, block.rows] - start
+    if len(low) and (low[-1] > 0 or high[0] < x.shape[-1]):
+        allowed = allowed_cells(low.tobytes(), high.tobytes(), x.shape[-1], x.dtype)
+        if fill == 0:  # the values are finite, so a product is the same and several times as fast
+            x *= allowed
+        else:
+            np.copyto(x, fill, where=allowed == 0)
+
+
+@lru_cache(maxsize=16)
+def allowed_cells(low: bytes, high: bytes, count: int, dtype: DType) -> Array:
+    """Return 1 from the first to before the last key of each query, else 0: (m, count); cached, as diagonals repeat.
+
+    >>> allowed_cells(np.array([0, 1]).tobytes(), np.array([1, 3]).tobytes(), 3, np.dtype(float))
+    array([[1., 0., 0.],
+           [0., 1., 1.]])
+    """
+    first, last = (np.frombuffer(ends, np.int64)[:, None] for ends in (low, high))
+    keys = np.arange(count)
+    return ((first <= keys) & (keys < last)).astype(dtype)
+
+
+def run_blocks(
+    work: Callable[[Task, Workspace], None], tasks: Iterable[Task], scores: int, threads: int | None
+) -> None:
+    """Call `work` for each task with the workspace of its thread, on every core unless there are few scores."""
+
+    @quiet
+    def run(tasks: Iterator[Task]) -> None:
+        workspace = Workspace()
+        for task in tasks:
+            work(task, workspace)
+
+    run_parallel(run, tasks, 1 if scores < FEW else threads)
