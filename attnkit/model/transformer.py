@@ -69,8 +69,19 @@ class Context:
         self.past = 0 if self.cache is None else self.cache.length
 
 
-def run(model: Model, steps: Iterable[Step], x: Array, context: Context) -> Array:
-    """Apply the steps to x, one after another.
+def apply_step(model: Model, step: Step, x: Array, context: Context) -> Array:
+    """Apply the operator of one step to x, without its residual: what x is to the operator -> (..., T, D)."""
+    return OPERATORS[step.op](model, step.layer, x, context)
+
+
+def run(
+    model: Model,
+    steps: Iterable[Step],
+    x: Array,
+    context: Context,
+    apply: Callable[[Model, Step, Array, Context], Array] = apply_step,
+) -> Array:
+    """Apply the steps to x, one after another, each by `apply`.
 
     x (..., T, D), or what the first step takes: ids (..., T), an image (..., C, height, width) -> (..., T, D)
 
@@ -81,7 +92,7 @@ def run(model: Model, steps: Iterable[Step], x: Array, context: Context) -> Arra
         context.on_step(step)
         before = x
         saved = x if step.saves_residual else saved
-        x = OPERATORS[step.op](model, step.layer, x, context)
+        x = apply(model, step, x, context)
         if step.adds_residual:
             x = add(x, saved if step.adds_residual == "saved" else before)
             x = apply_hook(context.hook, f"{step.layer}.residual", x)
@@ -105,11 +116,22 @@ def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Arra
         if config.embed_scale != 1:
             x = x * np.asarray(config.embed_scale, x.dtype)
         if "types" in params:
-            kinds = np.zeros(np.shape(ids), np.int64) if context.segment_ids is None else context.segment_ids
-            if kinds.shape not in (np.shape(ids), np.shape(ids)[-1:]):
-                raise DataError(f"segments {kinds.shape} for tokens {np.shape(ids)}: expected one for each token")
-            x = x + embed(kinds, params["types"])
+            x = x + embed(segments(ids, context), params["types"])
     return apply_hook(context.hook, layer, x)
+
+
+def segments(ids: Array, context: Context) -> Array:
+    """Return the segment of every token, 0 unless the context has them; DataError where their number differs.
+
+    ids (..., T) -> (..., T) or (T,)
+
+    >>> segments(np.array([[5, 6]]), Context())
+    array([[0, 0]])
+    """
+    kinds = np.zeros(np.shape(ids), np.int64) if context.segment_ids is None else context.segment_ids
+    if kinds.shape not in (np.shape(ids), np.shape(ids)[-1:]):
+        raise DataError(f"segments {kinds.shape} for tokens {np.shape(ids)}: expected one for each token")
+    return kinds
 
 
 def embed_patches(config: Config, params: Mapping[str, Array], image: Array) -> tuple[Array, tuple[int, int]]:
@@ -135,10 +157,20 @@ def apply_positions(model: Model, layer: str, x: Array, context: Context) -> Arr
     kind = config.positions.kind
     if kind not in ("learned", "sinusoidal"):
         return x
-    where = context.positions if context.positions is not None else context.past + np.arange(x.shape[-2])
-    return apply_hook(
-        context.hook, layer, add_positions(x, where, position_encoding(model, layer, x, where, context.grid))
-    )
+    where = absolute_positions(x, context)
+    encoding = position_encoding(model, layer, x, where, context.grid)
+    return apply_hook(context.hook, layer, add_positions(x, where, encoding))
+
+
+def absolute_positions(x: Array, context: Context) -> Array:
+    """Return the position of every token: of the context, or those after its cache.
+
+    x (..., T, D) -> (T,) or (B, T)
+
+    >>> absolute_positions(np.zeros((1, 3, 8)), Context())
+    array([0, 1, 2])
+    """
+    return context.positions if context.positions is not None else context.past + np.arange(x.shape[-2])
 
 
 def position_encoding(
@@ -149,13 +181,21 @@ def position_encoding(
     if positions.kind == "sinusoidal":
         _check_size(model.config, where)
         return lambda part: sinusoidal_positions(part, x.shape[-1], layout=positions.layout, base=positions.base)
-    table, cut = model.params[layer]["table"], model.config.patches
-    if cut and grid and grid != (cut.height // cut.patch_height, cut.width // cut.patch_width):
-        usual = cut.height // cut.patch_height, cut.width // cut.patch_width
-        table = interpolate_positions(table.astype(x.dtype, copy=False), *usual, *grid)
+    table, grids = model.params[layer]["table"], changed_grid(model.config, grid)
+    if grids:
+        table = interpolate_positions(table.astype(x.dtype, copy=False), *grids)
     else:
         _check_size(model.config, where)
     return lambda part: learned_positions(part, table)
+
+
+def changed_grid(config: Config, grid: tuple[int, int] | None) -> tuple[int, int, int, int] | None:
+    """Return rows and columns of the model's grid of patches and of another one; None where they are the same."""
+    cut = config.patches
+    if cut is None or grid is None:
+        return None
+    usual = cut.height // cut.patch_height, cut.width // cut.patch_width
+    return None if grid == usual else (*usual, *grid)
 
 
 def _check_size(config: Config, where: Array) -> None:
@@ -192,20 +232,24 @@ def _norm(model: Model, layer: str, x: Array, context: Context) -> Array:
 
 
 def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
-    part, cache = parse_layer_name(layer)[2], context.cache
-    source = x
+    cache, source = context.cache, attention_source(layer, x, context)
     options = attention_options(model, layer, x.shape[-2], context)
-    if part == "cross":
-        if context.memory is None:
-            raise DataError(f"{layer} attends to a memory, and there is none")
-        source = context.memory
-        if cache is not None:
-            options["kv_store"] = lambda make: cache.get_or_compute(layer, make)
+    if cache is not None and parse_layer_name(layer)[2] == "cross":
+        options["kv_store"] = lambda make: cache.get_or_compute(layer, make)
     elif cache is not None:
         options["kv_store"] = lambda make: cache.append(layer, *make())
     params, hook = model.params.get(layer, {}), scoped(context.hook, layer)
     options |= {"summary": context.weights, "keep": (), "hook": hook}
     return multi_head_attention(x, source, source, params, **options)["output"]
+
+
+def attention_source(layer: str, x: Array, context: Context) -> Array:
+    """Return what a layer of attention attends to: the memory, or x itself; DataError for a memory that is absent."""
+    if parse_layer_name(layer)[2] != "cross":
+        return x
+    if context.memory is None:
+        raise DataError(f"{layer} attends to a memory, and there is none")
+    return context.memory
 
 
 def attention_options(model: Model, layer: str, queries: int, context: Context) -> dict[str, Any]:
@@ -238,12 +282,16 @@ def relative_positions(model: Model, name: str, queries: int, context: Context) 
             cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
         return {"rotary": (cos * factor, sin * factor)}
     if positions.kind == "t5":
-        options = {"buckets": positions.buckets, "max_distance": positions.max_distance}
-        buckets = t5_buckets(
-            past + np.arange(queries), np.arange(past + queries), bidirectional=not stack.causal, **options
-        )
+        buckets = position_buckets(model.config, name, past, queries)
         return {"bias": t5_bias(buckets, model.params[f"{name}.bias"]["table"])}
     return {}
+
+
+def position_buckets(config: Config, name: str, past: int, queries: int) -> Array:
+    """Return the T5 bucket of every query of a stack with every key: queries T, past P -> (T, P + T)."""
+    options = {"buckets": config.positions.buckets, "max_distance": config.positions.max_distance}
+    bidirectional = not config.stack(name).causal
+    return t5_buckets(past + np.arange(queries), np.arange(past + queries), bidirectional=bidirectional, **options)
 
 
 def _over_heads(mask: Array | None) -> Array | None:
