@@ -16,6 +16,7 @@ from attnkit.model.config import (
 from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
 from attnkit.model.kv_cache import KVCache
+from attnkit.model.pooling import first_token, l2_normalize, mean_pool
 from attnkit.model.transformer import (
     Context,
     Model,
@@ -23,15 +24,12 @@ from attnkit.model.transformer import (
     decoder_layer,
     embed_tokens,
     encoder_layer,
-    first_token,
     head_logits,
-    mean_pool,
     normalize,
     pool_first,
     apply_positions,
     run,
     token_positions,
-    l2_normalize,
 )
 from attnkit.model.loss import (
     LossOptions,

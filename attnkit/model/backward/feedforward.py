@@ -9,6 +9,7 @@ from attnkit.model.backward.linear import check_gradient, linear_backward
 from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.erf import erf
 from attnkit.model.feedforward import PART, feed_forward
+from attnkit.model.hooks import Hook, apply_hook, no_hook
 
 LIMIT = 1e4  # beyond it every activation is linear, and squares and cubes would leave the range of float32
 
@@ -125,33 +126,38 @@ def feed_forward_backward(
     *,
     activation: str = "relu",
     saved: Mapping[str, Array] | None = None,
-) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-    """Return the gradients of x, of every parameter, and of the intermediates of `feed_forward`.
+    hook: Hook = no_hook,
+) -> tuple[Array, dict[str, Array]]:
+    """Return the gradients of x and of every parameter of `feed_forward`.
 
-    grad_output (..., D), x (..., D), params as in `feed_forward` -> (..., D), {parameter: …}, {name: …}
+    grad_output (..., D), x (..., D), params as in `feed_forward` -> (..., D), {parameter: its shape}
 
     `saved` are hidden, activated and, if gated, linear and gated of the forward pass; None: they are computed again.
     With inner = activated, or activated · linear: d inner = dy W2ᵀ, d hidden = d activated · activation′(hidden), and
-    dx = d hidden W1ᵀ + d linear W3ᵀ. DataError where shapes do not match.
+    dx = d hidden W1ᵀ + d linear W3ᵀ. `hook` receives the gradients of these intermediates and of output, and may
+    replace them. DataError where shapes do not match.
 
     >>> one = np.array([[1.0]])
     >>> x, params = np.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one, "b2": np.array([1.0])}
-    >>> dx, grads, _ = feed_forward_backward(np.ones((2, 1)), x, params)
-    >>> dx.tolist(), {name: gradient.tolist() for name, gradient in grads.items()}
+    >>> dx, gradients = feed_forward_backward(np.ones((2, 1)), x, params)
+    >>> dx.tolist(), {name: gradient.tolist() for name, gradient in gradients.items()}
     ([[0.0], [2.0]], {'w2': [[3.0]], 'b2': [2.0], 'w1': [[6.0]]})
     """
     steps = saved if saved is not None else feed_forward(x, params, activation=activation)
+    dy, gradients = apply_hook(hook, "output", grad_output), {}
     is_gated = "w3" in params
-    inner = steps["gated" if is_gated else "activated"]
-    last = linear_backward(grad_output, inner, params["w2"], params.get("b2"))
-    named, dx, third = {"activated": last.x}, None, None
+
+    def undo_linear(gradient: Array, inputs: Array, number: int) -> Array:
+        weight, bias = f"w{number}", f"b{number}"
+        one = linear_backward(gradient, inputs, params[weight], params.get(bias))
+        gradients.update({name: part for name, part in ((weight, one.weight), (bias, one.bias)) if part is not None})
+        return one.x
+
+    inner = undo_linear(dy, steps["gated" if is_gated else "activated"], 2)
     if is_gated:
-        named = {"gated": last.x, "linear": last.x * steps["activated"], "activated": last.x * steps["linear"]}
-        third = linear_backward(named["linear"], x, params["w3"], params.get("b3"))
-    named["hidden"] = activation_backward(activation, named["activated"], steps["hidden"])
-    first = linear_backward(named["hidden"], x, params["w1"], params.get("b1"))
-    dx = first.x if third is None else first.x + third.x
-    grads = {"w2": last.weight, "b2": last.bias, "w1": first.weight, "b1": first.bias}
-    if third is not None:
-        grads |= {"w3": third.weight, "b3": third.bias}
-    return dx, {name: gradient for name, gradient in grads.items() if gradient is not None}, named
+        inner = apply_hook(hook, "gated", inner)
+        side = undo_linear(apply_hook(hook, "linear", inner * steps["activated"]), x, 3)
+        inner = inner * steps["linear"]
+    inner = activation_backward(activation, apply_hook(hook, "activated", inner), steps["hidden"])
+    dx = undo_linear(apply_hook(hook, "hidden", inner), x, 1)
+    return (dx + side if is_gated else dx), gradients

@@ -13,8 +13,8 @@ def check_directions(loss, arrays, gradients, rng, limit=1e-6):
     The derivative is the fourth-order central difference (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h with h = 1e-3: its
     truncation is h^4 |f5| / 30 ~ 1e-13 |f5|, its rounding about 2 eps |f| / h ~ 4e-13 |f|, where f5 is the fifth
     derivative. u is the normalized gradient plus a random direction of the same length, so a gradient that is too
-    long, too short or lacks a part is discovered. The error is relative to |gradient| + 1e-3 |f| + 1e-3; 1e-6 leaves room for
-    fifth derivatives up to 1e6, as those of a norm of nearly equal numbers are.
+    long, too short or lacks a part is discovered. The error is relative to |gradient| + 1e-3 |f| + 1e-3; 1e-6 leaves
+    room for fifth derivatives up to 1e6, as those of a norm of nearly equal numbers are.
     """
     for name, gradient in gradients.items():
         array = arrays[name]

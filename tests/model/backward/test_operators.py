@@ -1,5 +1,7 @@
 """The adjoint of every operator: numbers worked by hand, finite differences, and torch.autograd's, frozen."""
 
+import copy
+import hashlib
 from functools import cache
 from pathlib import Path
 
@@ -127,7 +129,7 @@ class FeedForward:
 
     def backward(dy, arrays, options):
         params = {name: array for name, array in arrays.items() if name != "x"}
-        dx, grads, _ = backward.feed_forward_backward(dy, arrays["x"], params, **options)
+        dx, grads = backward.feed_forward_backward(dy, arrays["x"], params, **options)
         return {"x": dx, **grads}
 
 
@@ -293,8 +295,213 @@ def test_gradients_are_slopes(name, directions):
         arrays, options = draw_inputs(data.draw, rng)
         y = operator.forward(arrays, options)
         dy = rng.standard_normal(y.shape)
+        before = copy.deepcopy((dy, arrays))
         gradients = operator.backward(dy, arrays, options)
         assert set(gradients) == set(arrays)
+        np.testing.assert_equal((dy, arrays), before, "inputs are modified")
         directions(lambda moved: np.vdot(dy, operator.forward(moved, options)), arrays, gradients, rng)
 
     run()
+
+
+IDS = np.array([[2, 0, 2], [1, 4, 2]])
+ANGLES = np.arange(6.0).reshape(3, 2) / 3
+ROTATION = {"cos": np.cos(ANGLES), "sin": np.sin(ANGLES)}
+RUNNING = {"mean": ANGLES.ravel()[:4], "variance": ANGLES.ravel()[1:5]}
+
+# case of tests/references/gradients.npz -> the operator and its options
+FROZEN = {
+    "linear": ("linear", {}),
+    "add": ("add", {}),
+    "embed": ("embed", {"ids": IDS}),
+    "scale": ("scale", {}),
+    "positions": ("positions", {"positions": IDS[0]}),
+    "positions-batch": ("positions", {"positions": IDS}),
+    "t5-bias": ("t5-bias", {"buckets": np.array([[0, 1, 3], [1, 0, 3]])}),
+    "rotate": ("rotate", ROTATION),
+    "rotate-interleaved": ("rotate", ROTATION | {"interleaved": True}),
+    "layer-norm": ("layer-norm", {"eps": 1e-5}),
+    "layer-norm-axes": ("layer-norm", {"eps": 1e-3, "axis": -2}),
+    "layer-norm-plain": ("layer-norm", {"eps": 1.0}),
+    "rms-norm": ("rms-norm", {"eps": 1e-5}),
+    "rms-norm-axes": ("rms-norm", {"eps": 1e-2, "axis": 1}),
+    "batch-norm": ("batch-norm", {"eps": 1e-5}),
+    "batch-norm-running": ("batch-norm", {"eps": 1e-5} | RUNNING),
+    "feed-forward-gated": ("feed-forward", {"activation": "silu"}),
+    "patches": ("patches", {"size": (2, 3)}),
+    "interpolate": ("interpolate", {"grids": (2, 3, 4, 2)}),
+}
+FROZEN |= {f"activation-{name}": ("activation", {"activation": name}) for name in ACTIVATIONS}
+FROZEN |= {f"feed-forward-{name}": ("feed-forward", {"activation": name}) for name in ACTIVATIONS}
+
+
+@cache
+def frozen():
+    with np.load(REFERENCES / "gradients.npz") as members:
+        return dict(members)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", FROZEN)
+def test_gradients_are_those_of_torch_autograd(case, dtype):
+    name, options = FROZEN[case]
+    members = {key.removeprefix(f"{case}/"): x for key, x in frozen().items() if key.startswith(f"{case}/")}
+    inputs = {key: x.astype(dtype) for key, x in members.items() if not key.startswith("grad")}
+    gradients = OPERATORS[name][0].backward(members["grad_output"].astype(dtype), inputs, options)
+    assert set(gradients) == set(inputs)
+    for key, gradient in gradients.items():
+        theirs = members[f"grad.{key}"]
+        assert gradient.dtype == dtype and gradient.shape == theirs.shape
+        assert np.abs(gradient - theirs).max() <= TOLERANCE[dtype] * np.abs(theirs).max(), key
+
+
+def test_every_activation_has_its_derivative():
+    assert list(backward.DERIVATIVES) == list(ACTIVATIONS)
+
+
+def test_by_hand_a_linear_layer_sums_over_all_rows():
+    x, dy = np.array([[[1.0, 2.0]], [[3.0, 4.0]]]), np.array([[[1.0]], [[10.0]]])
+    dx, dw, db = backward.linear_backward(dy, x, np.array([[5.0], [6.0]]), np.zeros(1))
+    assert dx.tolist() == [[[5, 6]], [[50, 60]]]
+    assert dw.tolist() == [[31], [42]] and db.tolist() == [11]
+
+
+def test_by_hand_the_slopes_of_the_activations_at_0_and_far_away():
+    x = np.array([-50.0, 0.0, 50.0])
+    for name, middle in {"relu": 0, "gelu": 0.5, "gelu-tanh": 0.5, "silu": 0.5}.items():
+        slopes = backward.activation_backward(name, 2 * np.ones(3), x)
+        np.testing.assert_allclose(slopes, [0, 2 * middle, 2], atol=1e-15, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_slopes_of_the_largest_numbers_are_0_and_1(name, dtype):
+    most = np.finfo(dtype).max
+    x = np.array([-most, -1e30, 1e30, most], dtype)
+    assert backward.activation_backward(name, np.ones(4, dtype), x).tolist() == [0, 0, 1, 1]
+
+
+def test_by_hand_the_gradient_of_a_norm_is_orthogonal_to_the_normalized_row_and_to_ones():
+    rng = np.random.default_rng(0)
+    x, dy = rng.standard_normal((2, 5, 8))
+    dx = backward.layer_norm_backward(dy, x, eps=1e-30).x
+    np.testing.assert_allclose(dx.sum(axis=-1), 0, atol=1e-14)
+    np.testing.assert_allclose((dx * x).sum(axis=-1), 0, atol=1e-14)
+    np.testing.assert_allclose((backward.rms_norm_backward(dy, x, eps=1e-30).x * x).sum(axis=-1), 0, atol=1e-14)
+
+
+@pytest.mark.parametrize("power", [-400, 400, 600, 1000])
+def test_the_gradient_of_a_norm_scales_with_huge_and_tiny_rows(power):
+    rng = np.random.default_rng(1)
+    x, dy = rng.standard_normal((2, 3, 8))
+    for norm in (backward.layer_norm_backward, backward.rms_norm_backward):
+        near, far = norm(dy, x, eps=1e-300), norm(dy, np.ldexp(x, power), eps=1e-300)
+        np.testing.assert_allclose(np.ldexp(far.x, power), near.x, rtol=1e-9, atol=1e-12)
+
+
+def test_float32_rows_around_a_million_keep_their_gradient():
+    rng = np.random.default_rng(2)
+    x, dy = (1e6 + rng.standard_normal((4, 64))).astype(np.float32), rng.standard_normal((4, 64)).astype(np.float32)
+    ours = backward.layer_norm_backward(dy, x).x
+    exact = backward.layer_norm_backward(dy.astype(float), x.astype(float)).x
+    assert ours.dtype == np.float32
+    np.testing.assert_allclose(ours, exact, atol=1e-6 * np.abs(exact).max())
+
+
+def test_many_blocks_of_rows_and_parts_of_activations_are_one():
+    rng = np.random.default_rng(3)
+    x, dy = rng.standard_normal((2, 3, 1200, 96))
+    gamma = rng.standard_normal(96)
+    whole = backward.layer_norm_backward(dy, x, gamma, gamma)
+    parts = [backward.layer_norm_backward(dy[i], x[i], gamma, gamma) for i in range(3)]
+    np.testing.assert_allclose(whole.x, np.stack([part.x for part in parts]), atol=1e-14)
+    np.testing.assert_allclose(whole.gamma, sum(part.gamma for part in parts), atol=1e-11)
+    slopes = backward.activation_backward("gelu-tanh", dy, x)
+    np.testing.assert_array_equal(slopes[1], dy[1] * backward.DERIVATIVES["gelu-tanh"](x[1]))
+
+
+def test_the_same_bits_on_any_number_of_threads(monkeypatch):
+    rng = np.random.default_rng(4)
+    x, dy = rng.standard_normal((2, 4, 900, 96)).astype(np.float32)
+    several = backward.layer_norm_backward(dy, x, x[0, 0])
+    monkeypatch.setattr("attnkit.model.kernels.threads.os.cpu_count", lambda: 1)
+    monkeypatch.setattr("attnkit.model.kernels.threads._openblas", lambda: None)
+    for ours, theirs in zip(backward.layer_norm_backward(dy, x, x[0, 0])[:2], several[:2], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_memory_layout_does_not_matter():
+    rng = np.random.default_rng(5)
+    x, dy, w = rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 3, 5)), rng.standard_normal((4, 5))
+    turned = [np.asfortranarray(array) for array in (dy, x, w)]
+    for ours, theirs in zip(backward.linear_backward(*turned), backward.linear_backward(dy, x, w), strict=True):
+        assert ours is theirs or np.allclose(ours, theirs, rtol=1e-15)
+    ours, theirs = (backward.layer_norm_backward(each, each).x for each in (np.asfortranarray(x), x))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_embedding_gradients_are_those_of_a_one_hot_product():
+    rng = np.random.default_rng(7)
+    ids, dy = rng.integers(0, 50, (4, 30)), rng.standard_normal((4, 30, 6))
+    rows = model.one_hot(ids, 60, np.float64).reshape(-1, 60)
+    np.testing.assert_allclose(backward.embed_backward(dy, ids, 60), rows.T @ dy.reshape(-1, 6), atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: backward.linear_backward(np.ones((2, 3)), np.ones((2, 4)), np.ones((4, 5))), "gradient (2,3)"),
+        (lambda: backward.add_backward(np.ones(3), np.ones(4), np.ones(4)), "expected (4,)"),
+        (lambda: backward.add_backward(np.ones(3), np.ones(3), np.ones(2)), "(2,) does not broadcast"),
+        (lambda: backward.embed_backward(np.ones((2, 3)), [0, 9], 4), "token id 9 at [1] outside 0..3"),
+        (lambda: backward.embed_backward(np.ones((3, 3)), [0, 1], 4), "gradient (3,3)"),
+        (lambda: backward.layer_norm_backward(np.ones((2, 3)), np.ones((2, 4))), "gradient (2,3)"),
+        (lambda: backward.batch_norm_backward(np.ones((2, 3)), np.ones((2, 4))), "gradient (2,3)"),
+        (lambda: backward.activation_backward("relu", np.ones(3), np.ones(4)), "gradient (3,)"),
+        (lambda: backward.t5_bias_backward(np.ones((2, 3, 3)), np.zeros((2, 3), int), 4), "gradient (2,3,3)"),
+        (lambda: backward.extract_patches_backward(np.ones((3, 12)), (3, 4, 4), 2, 2), "gradient (3,12)"),
+        (lambda: backward.interpolate_positions_backward(np.ones((4, 2)), 1, 2, 2, 2), "gradient (4,2)"),
+    ],
+)
+def test_shapes_that_do_not_match(call, message):
+    with pytest.raises(DataError) as error:
+        call()
+    assert message in str(error.value)
+
+
+def test_empty_arrays_have_empty_gradients():
+    dx, dw, db = backward.linear_backward(np.ones((0, 3)), np.ones((0, 4)), np.ones((4, 3)), np.ones(3))
+    assert dx.shape == (0, 4) and not dw.any() and not db.any()
+    norm = backward.layer_norm_backward(np.ones((0, 4)), np.ones((0, 4)), np.ones(4))
+    assert norm.x.shape == (0, 4) and not norm.gamma.any()
+    assert not backward.embed_backward(np.ones((0, 3)), np.zeros(0, int), 4).any()
+
+
+def test_dropout_masks_depend_on_seed_step_and_place_alone():
+    known = {"seed": 3, "step": 9, "place": "encoder.0.ffn"}
+    kept = dropout_mask((50, 40), 0.3, **known)
+    np.testing.assert_array_equal(kept, dropout_mask((50, 40), 0.3, **known))
+    np.testing.assert_array_equal(kept[:10], dropout_mask((10, 40), 0.3, **known))
+    for changed in ({"seed": 4}, {"step": 10}, {"place": "encoder.1.ffn"}):
+        other = dropout_mask((50, 40), 0.3, **{**known, **changed})
+        assert 0.3 < (other != kept).mean() < 0.55  # independent masks differ at 2 * 0.3 * 0.7 = 0.42 of the places
+    assert abs(kept.mean() - 0.7) < 0.05
+    # by NumPy's own generator: the key is [3, the start of SHA-256("encoder.0.ffn")], the counter [0, 0, 0, 9]
+    place = int.from_bytes(hashlib.sha256(b"encoder.0.ffn").digest()[:8], "big")
+    words = np.random.Philox(key=3 + (place << 64), counter=9 << 192).random_raw(1000)
+    halves = np.stack([words & 0xFFFFFFFF, words >> 32], axis=-1).ravel()
+    np.testing.assert_array_equal(kept.ravel(), halves >= int(0.3 * 2**32))
+
+
+def test_dropout_keeps_the_mean_and_its_gradient_the_places():
+    x = np.ones((200, 100), np.float32)
+    y = dropout(x, 0.25, seed=1, step=2, place="a")
+    assert y.dtype == np.float32 and set(np.unique(y)) == {np.float32(0), np.float32(4 / 3)}
+    assert abs(y.mean() - 1) < 0.02
+    np.testing.assert_array_equal(backward.dropout_backward(x, 0.25, seed=1, step=2, place="a"), y)
+
+
+@pytest.mark.parametrize("changed", [{"rate": 1.0}, {"rate": -0.1}, {"rate": np.nan}, {"seed": -1}, {"step": 2**64}])
+def test_dropout_values_outside_their_range(changed):
+    with pytest.raises(UsageError):
+        dropout(np.ones(3), **({"rate": 0.5, "seed": 0, "step": 0, "place": "a"} | changed))

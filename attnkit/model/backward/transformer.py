@@ -1,0 +1,300 @@
+"""The steps of a stack recorded in a forward pass, and their adjoints in reverse.
+
+`run_recorded` is `transformer.run` with a tape: for every step its input, and what the adjoint of its operator needs
+besides. `run_backward` goes through the tape from its end:
+
+    y = x + f(x)        dx = dy + f′ᵀ dy        the residual of a step
+    y = f(x)            dx = f′ᵀ dy             every other step
+
+so the gradient of a residual is that of its branch plus that of its sum. Gradients of parameters are added up under
+their own names, as those of a bias on the scores that all layers share. A hook receives the gradient of every
+intermediate under the name that the intermediate has in the forward pass, as decoder.0.ffn.hidden.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.errors import UsageError
+from attnkit.model.attention import multi_head_attention
+from attnkit.model.backward.attention import SAVED, multi_head_attention_backward
+from attnkit.model.backward.dropout import dropout_backward
+from attnkit.model.backward.embedding import embed_backward
+from attnkit.model.backward.feedforward import feed_forward_backward
+from attnkit.model.backward.linear import as_rows, linear_backward, sum_to_shape
+from attnkit.model.backward.norms import layer_norm_backward, rms_norm_backward
+from attnkit.model.backward.patch_embedding import extract_patches_backward, interpolate_positions_backward
+from attnkit.model.backward.positions import add_positions_backward, learned_positions_backward, t5_bias_backward
+from attnkit.model.config import Step, parse_layer_name
+from attnkit.model.dropout import dropout
+from attnkit.model.dtypes import Array
+from attnkit.model.feedforward import feed_forward
+from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
+from attnkit.model.patch_embedding import extract_patches
+from attnkit.model.transformer import (
+    Context,
+    Model,
+    absolute_positions,
+    apply_step,
+    attention_options,
+    attention_source,
+    changed_grid,
+    position_buckets,
+    run,
+    segments,
+)
+
+ModelGradients = dict[str, dict[str, Array]]
+
+
+class Dropout(NamedTuple):
+    """Dropout of a training step: its rate, the seed of the run, and the number of the step.
+
+    It applies to the result of every sub-layer before it is added to the residual, and to the embeddings once
+    positions are added (Attention Is All You Need, section 5.4). The place of a mask is the name of the layer.
+    """
+
+    rate: float
+    seed: int
+    step: int
+
+
+class RecordedStep(NamedTuple):
+    """A step, its input, and the intermediates that its adjoint needs."""
+
+    step: Step
+    x: Array
+    saved: Mapping[str, Array]
+
+
+@dataclass
+class Tape:
+    """The steps of one forward pass in their order, with the context that they ran in, and dropout if there is any."""
+
+    context: Context
+    dropout: Dropout | None = None
+    dropped: frozenset[str] = frozenset()  # the layers whose results dropout applies to
+    steps: list[RecordedStep] = field(default_factory=list)
+
+
+@dataclass
+class Reverse:
+    """What a backward pass accumulates.
+
+    gradients  layer -> {parameter: gradient}, added to
+    hook       receives the gradient of any intermediate; what it returns is used in its place
+    memory     (..., S, D) the gradient of what cross-attention attends to
+    biases     stack -> (H, T, S), the gradient of the bias on the scores that positions give all layers of a stack
+    """
+
+    gradients: ModelGradients = field(default_factory=dict)
+    hook: Hook = no_hook
+    memory: Array | None = None
+    biases: dict[str, Array] = field(default_factory=dict)
+
+    def add(self, layer: str, gradients: Mapping[str, Array | None]) -> None:
+        """Add the gradients of parameters of a layer to those it has."""
+        for name, gradient in gradients.items():
+            if gradient is not None:
+                known = self.gradients.setdefault(layer, {})
+                known[name] = gradient if name not in known else known[name] + gradient
+
+
+def dropout_layers(steps: Iterable[Step]) -> frozenset[str]:
+    """Return the layers whose results dropout applies to: sub-layers, and the last of the embedding's steps.
+
+    >>> steps = [Step("embed", "decoder.embed"), Step("posenc", "decoder.positions"), Step("ffn", "decoder.0.ffn")]
+    >>> sorted(dropout_layers([*steps, Step("layernorm", "decoder.norm")]))
+    ['decoder.0.ffn', 'decoder.positions']
+    """
+    steps = list(steps)
+    sublayers = {step.layer for step in steps if step.adds_residual or step.op in ("attend", "ffn")}
+    embeddings = [step.layer for step in steps if step.op in ("embed", "posenc") or step.layer.endswith(".embed_norm")]
+    return frozenset(sublayers.union(embeddings[-1:]))
+
+
+def run_recorded(
+    model: Model, steps: Iterable[Step], x: Array, context: Context, dropping: Dropout | None = None
+) -> tuple[Array, Tape]:
+    """Apply the steps to x as `run` does, and return the tape that `run_backward` needs.
+
+    x (..., T, D), or what the first step takes: ids (..., T), an image (..., C, height, width) -> (..., T, D)
+
+    What a hook of the context puts in place of an intermediate is taken as the intermediate plus a constant: gradients
+    pass through it. Errors are those of `run`; UsageError for a KV cache.
+
+    >>> from attnkit.model.config import Config
+    >>> model = Model(Config("", 4, eps=1e-12), {"norm": {"gamma": np.ones(4)}})
+    >>> x = np.array([[1.0, 1.0, 5.0, 5.0]])
+    >>> y, tape = run_recorded(model, [Step("layernorm", "norm", "input")], x, Context())
+    >>> y.round(4).tolist()  # the norm is -1 -1 1 1
+    [[0.0, 0.0, 6.0, 6.0]]
+    >>> run_backward(model, tape, np.array([[4.0, 0.0, 0.0, 0.0]]), Reverse()).round(4) + 0  # 1 -1 0 0 and itself
+    array([[ 5., -1.,  0.,  0.]])
+    """
+    if context.cache is not None:
+        raise UsageError("a cache of keys and values has no gradients: expected all tokens in one call")
+    steps = list(steps)
+    tape = Tape(context, dropping, dropout_layers(steps) if dropping else frozenset())
+
+    def record(model: Model, step: Step, x: Array, context: Context) -> Array:
+        y, saved = RECORDERS.get(step.op, _record_nothing)(model, step, x, context)
+        tape.steps.append(RecordedStep(step, x, saved))
+        return (
+            dropout(y, **tape.dropout._asdict(), place=step.layer) if tape.dropout and step.layer in tape.dropped else y
+        )
+
+    return run(model, steps, x, context, record), tape
+
+
+def _record_nothing(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, dict[str, Array]]:
+    return apply_step(model, step, x, context), {}
+
+
+def _record_attention(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, dict[str, Array]]:
+    layer, source = step.layer, attention_source(step.layer, x, context)
+    options = attention_options(model, layer, x.shape[-2], context)
+    request: Any = {"summary": context.weights, "keep": SAVED, "hook": scoped(context.hook, layer)}
+    saved = multi_head_attention(x, source, source, model.params.get(layer, {}), **options, **request)
+    return saved.pop("output"), {"query": x, "key": source, "value": source, **saved}
+
+
+def _record_ffn(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, dict[str, Array]]:
+    hook = _reshaped(scoped(context.hook, step.layer), x.shape[:-1])
+    saved = feed_forward(as_rows(x), model.params[step.layer], activation=model.config.activation, hook=hook)
+    return saved.pop("output").reshape(*x.shape[:-1], -1), saved
+
+
+RECORDERS: dict[str, Callable[[Model, Step, Array, Context], tuple[Array, dict[str, Array]]]] = {
+    "attend": _record_attention,
+    "ffn": _record_ffn,
+}
+
+
+def _reshaped(hook: Hook, lead: tuple[int, ...]) -> Hook:
+    """Return a hook that takes rows (rows, F) for one that takes them by batch and token (..., T, F)."""
+
+    def visit(name: str) -> Callable[[Array], Array] | None:
+        function = hook(name)
+        return None if function is None else lambda rows: as_rows(function(rows.reshape(*lead, rows.shape[-1])))
+
+    return hook if hook is no_hook else visit
+
+
+def run_backward(model: Model, tape: Tape, grad_output: Array, reverse: Reverse) -> Array:
+    """Return the gradient of the input of a tape, and add those of its parameters to `reverse.gradients`.
+
+    grad_output (..., T, D) -> (..., T, D), or of images (..., C, height, width); of ids that of their embeddings
+
+    The gradient of the memory is added to `reverse.memory`. DataError where shapes do not match.
+    """
+    gradient, waiting = grad_output, None
+    for recorded in reversed(tape.steps):
+        step, dy = recorded.step, gradient
+        if step.adds_residual:
+            dy = gradient = apply_hook(reverse.hook, f"{step.layer}.residual", gradient)
+        if tape.dropout and step.layer in tape.dropped:
+            dy = dropout_backward(dy, **tape.dropout._asdict(), place=step.layer)
+        dx = ADJOINTS[step.op](model, recorded, dy, tape.context, reverse)
+        if step.adds_residual == "input":
+            dx = dx + gradient
+        elif step.adds_residual:
+            waiting = gradient if waiting is None else waiting + gradient
+        if step.saves_residual and waiting is not None:
+            dx, waiting = dx + waiting, None
+        gradient = dx
+    for name, bias in reverse.biases.items():
+        buckets = position_buckets(model.config, name, 0, bias.shape[-2])
+        reverse.add(f"{name}.bias", {"table": t5_bias_backward(bias, buckets, model.config.positions.buckets)})
+    reverse.biases.clear()
+    return gradient if waiting is None else gradient + waiting
+
+
+def _embed_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:
+    layer, config = recorded.step.layer, model.config
+    params, dy = model.params[layer], apply_hook(reverse.hook, layer, dy)
+    if config.patches:
+        image, size = recorded.x, (config.patches.patch_height, config.patches.patch_width)
+        patches = linear_backward(dy[..., 1:, :], extract_patches(image, *size), params["w"], params.get("b"))
+        first = sum_to_shape(dy[..., 0, :], params["cls"].shape)
+        reverse.add(layer, {"w": patches.weight, "b": patches.bias, "cls": first})
+        return extract_patches_backward(patches.x, image.shape, *size)
+    if "types" in params:
+        kinds = np.broadcast_to(segments(recorded.x, context), np.shape(recorded.x))
+        reverse.add(layer, {"types": embed_backward(dy, kinds, len(params["types"]))})
+    if config.embed_scale != 1:
+        dy = dy * np.asarray(config.embed_scale, dy.dtype)
+    reverse.add(layer, {"table": embed_backward(dy, recorded.x, len(params["table"]))})
+    return dy
+
+
+def _positions_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:
+    layer, config = recorded.step.layer, model.config
+    if config.positions.kind not in ("learned", "sinusoidal"):
+        return dy
+    dy = apply_hook(reverse.hook, layer, dy)
+    if config.positions.kind == "learned":
+        where, table = absolute_positions(recorded.x, context), model.params[layer]["table"]
+        grids = changed_grid(config, context.grid)
+        size = 1 + grids[2] * grids[3] if grids else len(table)
+        _, encoding = add_positions_backward(dy, (*where.shape, dy.shape[-1]))
+        gradient = learned_positions_backward(encoding, where, size)
+        reverse.add(layer, {"table": interpolate_positions_backward(gradient, *grids) if grids else gradient})
+    return dy
+
+
+def _norm_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:
+    layer = recorded.step.layer
+    dx, gradients = normalize_backward(model, layer, recorded.x, apply_hook(reverse.hook, layer, dy))
+    reverse.add(layer, gradients)
+    return dx
+
+
+def normalize_backward(model: Model, layer: str, x: Array, dy: Array) -> tuple[Array, dict[str, Array | None]]:
+    """Return the gradient of x before the model's norm, and those of gamma and beta.
+
+    dy (..., T, D), x (..., T, D) -> (..., T, D), {"gamma", "beta": (D,)}
+    """
+    params: Mapping[str, Any] = model.params.get(layer, {})
+    norm = rms_norm_backward if model.config.norm == "rms" else layer_norm_backward
+    gradients = norm(dy, x, **params, eps=model.config.eps)
+    return gradients.x, {"gamma": gradients.gamma, "beta": gradients.beta}
+
+
+def _attention_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:
+    layer, x, saved = recorded.step.layer, recorded.x, recorded.saved
+    options = attention_options(model, layer, x.shape[-2], context)
+    dy = apply_hook(reverse.hook, f"{layer}.output", dy)
+    inputs, gradients = multi_head_attention_backward(dy, saved, model.params.get(layer, {}), **options)
+    reverse.add(layer, gradients)
+    stack, _, part = parse_layer_name(layer)
+    if "bias" in inputs:
+        known = reverse.biases.get(stack)
+        reverse.biases[stack] = inputs["bias"] if known is None else known + inputs["bias"]
+    both = inputs["key"] + inputs["value"]
+    dx: Array = inputs["query"] if part == "cross" else inputs["query"] + both
+    if part == "cross":
+        reverse.memory = both if reverse.memory is None else reverse.memory + both
+    return dx
+
+
+def _ffn_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:
+    layer, x = recorded.step.layer, recorded.x
+    options: Any = {"activation": model.config.activation, "saved": recorded.saved}
+    hook = _reshaped(scoped(reverse.hook, layer), x.shape[:-1])
+    dx, gradients = feed_forward_backward(as_rows(dy), as_rows(x), model.params[layer], **options, hook=hook)
+    reverse.add(layer, gradients)
+    return dx.reshape(x.shape)
+
+
+Adjoint = Callable[[Model, RecordedStep, Array, Context, Reverse], Array]
+
+ADJOINTS: dict[str, Adjoint] = {
+    "embed": _embed_backward,
+    "posenc": _positions_backward,
+    "layernorm": _norm_backward,
+    "attend": _attention_backward,
+    "ffn": _ffn_backward,
+}

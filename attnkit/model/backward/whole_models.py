@@ -1,0 +1,205 @@
+"""Whole models: a forward pass that is recorded, and the gradients of all parameters of a loss of its output."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model.backward.feedforward import activation_backward
+from attnkit.model.backward.linear import linear_backward
+from attnkit.model.backward.tied import sum_tied
+from attnkit.model.backward.transformer import (
+    Dropout,
+    ModelGradients,
+    Reverse,
+    Tape,
+    normalize_backward,
+    run_backward,
+    run_recorded,
+)
+from attnkit.model.config import layer_plan
+from attnkit.model.dtypes import Array, cast, working
+from attnkit.model.feedforward import apply_activation
+from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.linear import linear
+from attnkit.model.pooling import first_token
+from attnkit.model.transformer import Context, Model, head_logits, normalize, pool_first
+
+
+@dataclass(frozen=True, eq=False)
+class StackInputs:
+    """What one stack of a model computes from.
+
+    x            token ids (..., T), vectors (..., T, D) for a stack without a vocabulary, or an image
+    mask         (T, T), (B, 1, T) or (B, T, T), True = may attend
+    memory_mask  (B, 1, S), True = cross-attention may attend [the encoder's mask, if it is (B, 1, S)]
+    positions    (T,) or (B, T) [from 0]
+    segment_ids  (..., T) [0]
+    """
+
+    x: Array
+    mask: Array | None = None
+    memory_mask: Array | None = None
+    positions: Array | None = None
+    segment_ids: Array | None = None
+
+
+class RecordedPass(NamedTuple):
+    """A recorded forward pass: the tape of each stack, the last hidden states (..., T, D), and which output it has."""
+
+    tapes: Mapping[str, Tape]
+    hidden: Array
+    output: str
+
+
+class PassGradients(NamedTuple):
+    """The gradients of all parameters that the output depends on, and of the input of each stack.
+
+    params  layer -> {parameter: gradient}; tied parameters share one gradient, as they share their memory
+    inputs  stack -> gradient of its vectors or images (of ids: of their scaled embeddings)
+    """
+
+    params: ModelGradients
+    inputs: dict[str, Array]
+
+
+def run_model(
+    model: Model,
+    inputs: Mapping[str, StackInputs],
+    *,
+    output: str = "",
+    dropout: Dropout | None = None,
+    hook: Hook = no_hook,
+    dtype: str | None = None,
+) -> tuple[Array, RecordedPass]:
+    """Run a model from ids to its output, and record what `model_backward` needs.
+
+    inputs stack -> its inputs; output "logits", "pooled" or "hidden" [logits of a model with a head, else hidden]
+    -> (..., T, N) logits, (..., D) pooled or (..., T, D) hidden states, and the recorded pass
+
+    The decoder of an encoder-decoder attends to the encoder's output. `hook` reads intermediates; `dtype` is that of
+    embeddings, as in Context. Errors are those of `transformer.run`; DataError where the inputs of a stack are missing.
+
+    >>> from attnkit.model.config import Config, StackConfig
+    >>> stack = StackConfig(layers=0, heads=1, hidden=0, kv_heads=1, head_dim=2, vocab=3)
+    >>> params = {"decoder.embed": {"table": np.eye(3)[:, :2]}, "head": {"w": np.array([[1.0, 0.0], [2.0, 3.0]])}}
+    >>> ids = np.array([1, 2, 1])
+    >>> logits, recorded = run_model(Model(Config("", 2, decoder=stack), params), {"decoder": StackInputs(ids)})
+    >>> logits.tolist()
+    [[2.0, 3.0], [0.0, 0.0], [2.0, 3.0]]
+    >>> gradients = model_backward(Model(Config("", 2, decoder=stack), params), recorded, np.ones((3, 2)))
+    >>> gradients.params["decoder.embed"]["table"].tolist(), gradients.params["head"]["w"].tolist()
+    ([[0.0, 0.0], [2.0, 10.0], [1.0, 5.0]], [[0.0, 0.0], [2.0, 2.0]])
+    """
+    tapes: dict[str, Tape] = {}
+    memory: Any = None
+    memory_mask = None
+    for stack in model.config.stacks:
+        if stack not in inputs:
+            raise DataError(f"inputs of {', '.join(inputs)}: a {model.config.family} model needs those of its {stack}")
+        one = inputs[stack]
+        memory_mask = memory_mask if one.memory_mask is None else one.memory_mask
+        context = Context(one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook, dtype=dtype)
+        memory, tapes[stack] = run_recorded(model, layer_plan(model.config, stack), one.x, context, dropout)
+        memory_mask = one.mask if one.mask is not None and one.mask.ndim == 3 and one.mask.shape[1] == 1 else None
+    output = output or ("logits" if model.config.head else "hidden")
+    if output not in OUTPUTS:
+        raise UsageError(f"output {output!r} (expected one of {', '.join(OUTPUTS)})")
+    return OUTPUTS[output].compute(model, memory, hook), RecordedPass(tapes, memory, output)
+
+
+def model_backward(
+    model: Model,
+    recorded: RecordedPass,
+    grad_output: Array,
+    *,
+    gradients: ModelGradients | None = None,
+    hook: Hook = no_hook,
+) -> PassGradients:
+    """Return the gradients of all parameters and inputs of a recorded pass, from the gradient of its output.
+
+    grad_output like the output of the pass -> {layer: {parameter: its shape}}, {stack: its input's shape}
+
+    Gradients are added to `gradients`, those of earlier passes, if there are any, in place of which the result is to
+    be used. `hook` receives the gradient of every intermediate under its name in the forward pass. A parameter that
+    the output does not depend on has no entry. DataError where shapes do not match.
+    """
+    own, reverse = Reverse(hook=hook), Reverse({} if gradients is None else gradients)
+    inputs: dict[str, Array] = {}
+    dx: Array | None = OUTPUTS[recorded.output].undo(model, recorded.hidden, grad_output, own)
+    for stack in reversed(list(recorded.tapes)):
+        if dx is not None:
+            own.memory = None
+            inputs[stack] = run_backward(model, recorded.tapes[stack], dx, own)
+            dx = own.memory
+    for layer, parts in sum_tied(own.gradients, model.params).items():
+        reverse.add(layer, parts)
+    return PassGradients(reverse.gradients, inputs)
+
+
+def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
+    """Return the gradient of the hidden states that `head_logits` maps to logits, and add those of its parameters.
+
+    grad_output (..., T, N), or (..., C) for classes, x (..., T, D) -> (..., T, D)
+    """
+    config, params, hook = model.config, model.params, reverse.hook
+    states = first_token(x) if config.classes else x
+    states = last = cast(states, working(states))
+    if config.transform:
+        hidden = linear(states, params["head.dense"]["w"], params["head.dense"]["b"])
+        dense = apply_activation(config.activation, hidden)
+        last = normalize(model, "head.norm", dense).y
+    head, scale = params["head"], np.asarray(config.logit_scale, last.dtype)
+    ending = linear_backward(apply_hook(hook, "logits", grad_output), last * scale, head["w"], head.get("b"))
+    reverse.add("head", {"w": ending.weight, "b": ending.bias})
+    dx = ending.x * scale
+    if config.transform:
+        dx, gradients = normalize_backward(model, "head.norm", dense, apply_hook(hook, "head.norm", dx))
+        reverse.add("head.norm", gradients)
+        dx = activation_backward(config.activation, apply_hook(hook, "head.dense", dx), hidden)
+        beginning = linear_backward(dx, states, params["head.dense"]["w"], params["head.dense"]["b"])
+        reverse.add("head.dense", {"w": beginning.weight, "b": beginning.bias})
+        dx = beginning.x
+    return first_token_backward(dx, x.shape) if config.classes else dx
+
+
+def first_token_backward(grad_output: Array, shape: tuple[int, ...]) -> Array:
+    """Return the gradient of hidden states of a shape of which only the first token was used.
+
+    grad_output (..., D), shape (..., T, D) -> (..., T, D)
+
+    >>> first_token_backward(np.array([1.0, 2.0]), (2, 2)).tolist()
+    [[1.0, 2.0], [0.0, 0.0]]
+    """
+    gradient = np.zeros(shape, grad_output.dtype)
+    gradient[..., 0, :] = grad_output
+    return gradient
+
+
+def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
+    """Return the gradient of the hidden states that `pool_first` maps to tanh(x w + b) of the first token.
+
+    grad_output (..., D), x (..., T, D) -> (..., T, D)
+    """
+    first, params = first_token(x), model.params["pooler"]
+    pooled = np.tanh(linear(first, params["w"], params.get("b")))
+    dy = apply_hook(reverse.hook, "pooler", grad_output) * (1 - pooled * pooled)
+    gradients = linear_backward(dy, first, params["w"], params.get("b"))
+    reverse.add("pooler", {"w": gradients.weight, "b": gradients.bias})
+    return first_token_backward(gradients.x, x.shape)
+
+
+class Output(NamedTuple):
+    """An output of a model: how it is computed from the last hidden states, and its adjoint."""
+
+    compute: Callable[[Model, Array, Hook], Array]
+    undo: Callable[[Model, Array, Array, Reverse], Array]
+
+
+OUTPUTS = {
+    "logits": Output(head_logits, head_backward),
+    "pooled": Output(pool_first, pool_first_backward),
+    "hidden": Output(lambda model, x, hook: x, lambda model, x, grad_output, reverse: grad_output),
+}
