@@ -332,6 +332,9 @@ def models() -> Arrays:
         with np.load(HERE / "models" / f"{name}.npz") as frozen:
             inputs, loss = make(dict(frozen))
         model = load(name, kind)
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                module.padding_idx = None  # which leaves out the gradient of that row
         _, single = gradients_of(model, loss, params)
         wide = widened(model)
         with only_float64():
