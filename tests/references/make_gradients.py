@@ -13,9 +13,10 @@ NAME/targets (-100: none), or the mean of the output times NAME/grad_output for 
 parameter has one row of NAME/stats in the order of NAME/names (attnkit's, layer.parameter): the largest magnitude of
 its gradient, and the products of the gradient, flattened, with two vectors of signs over the square root of its size,
 `signs(size)`; NAME/small holds the gradients of at most 32 elements, one after another; NAME/float32 for each
-parameter how far PyTorch's gradient in float32 is from that in float64, relative to its largest magnitude, or that
-of wk for the bias of keys, whose gradient is 0 but for rounding. Gradients of tied parameters are their sum. Where a reference computes norms, rotations or softmax in float32 even if the model
-is float64, it is made to compute them in float64.
+parameter how far PyTorch's gradient in float32 is from that in float64, relative to its largest magnitude, or that of
+wk for the bias of keys, whose gradient is 0 but for rounding. Gradients of tied parameters are their sum. Where a
+reference computes norms, rotations or softmax in float32 even if the model is float64, it is made to compute them in
+float64; and padding_idx, for which PyTorch leaves out the gradient of a row, is unset.
 """
 
 import contextlib
@@ -288,10 +289,15 @@ def load(name: str, kind) -> nn.Module:
     return model
 
 
-# what transformers calls parameters of vit in memory, and in files
-STORED = {"vit.layers.": "vit.encoder.layer.", "attention.o_proj": "attention.output.dense",
-          "attention.q_proj": "attention.attention.query", "attention.k_proj": "attention.attention.key",
-          "attention.v_proj": "attention.attention.value", "mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense"}  # fmt: skip
+STORED = {  # what transformers calls parameters of vit in memory -> and in files
+    "vit.layers.": "vit.encoder.layer.",
+    "attention.o_proj": "attention.output.dense",
+    "attention.q_proj": "attention.attention.query",
+    "attention.k_proj": "attention.attention.key",
+    "attention.v_proj": "attention.attention.value",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
 
 
 def stored_name(name: str) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from attnkit.errors import UsageError
 from attnkit.model.attention import multi_head_attention
-from attnkit.model.backward.attention import SAVED, multi_head_attention_backward
+from attnkit.model.backward.attention import SAVED, multi_head_attention_backward, multi_head_attention_forward
 from attnkit.model.backward.dropout import dropout_backward
 from attnkit.model.backward.embedding import embed_backward
 from attnkit.model.backward.feedforward import feed_forward_backward
@@ -155,9 +155,11 @@ def _record_nothing(model: Model, step: Step, x: Array, context: Context) -> tup
 
 def _record_attention(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, dict[str, Array]]:
     layer, source = step.layer, attention_source(step.layer, x, context)
-    options = attention_options(model, layer, x.shape[-2], context)
+    params, options = model.params.get(layer, {}), attention_options(model, layer, x.shape[-2], context)
+    if context.hook is no_hook:
+        return multi_head_attention_forward(x, source, source, params, **options)
     request: Any = {"summary": context.weights, "keep": SAVED, "hook": scoped(context.hook, layer)}
-    saved = multi_head_attention(x, source, source, model.params.get(layer, {}), **options, **request)
+    saved = multi_head_attention(x, source, source, params, **options, **request)
     return saved.pop("output"), {"query": x, "key": source, "value": source, **saved}
 
 

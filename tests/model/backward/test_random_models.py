@@ -1,0 +1,176 @@
+"""Gradients of models of random configurations are the slopes of their loss, for parameters and intermediates."""
+
+import copy
+
+import numpy as np
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from attnkit.model import Model
+from attnkit.model.backward.tied import tied_parameters
+from attnkit.model.backward.transformer import Dropout
+from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+from attnkit.model.config import Config, PositionConfig, StackConfig, layer_plan, parameter_shape
+
+WORDS = 7  # of every vocabulary
+ATTENTION = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
+
+
+def draw_stack(draw, width, cross):
+    heads, causal = draw(st.sampled_from([1, 2])), draw(st.booleans())
+    layers, windows = draw(st.integers(1, 2)), draw(st.sampled_from([(), (-1, 1)]))
+    return StackConfig(
+        layers=layers,
+        heads=heads,
+        hidden=draw(st.integers(2, 5)),
+        kv_heads=draw(st.sampled_from([1, heads])),
+        head_dim=2 * draw(st.integers(1, 2)),
+        vocab=WORDS,
+        causal=causal,
+        cross=cross,
+        final_norm=draw(st.booleans()),
+        windows=windows[:layers],
+    )
+
+
+def draw_config(draw):
+    width, kind = 4, draw(st.sampled_from(["encoder", "decoder", "both"]))
+    stacks = {name: draw_stack(draw, width, name == "decoder" and kind == "both") for name in ("encoder", "decoder")}
+    if kind != "both":
+        stacks = {kind: stacks[kind]}
+    positions = draw(st.sampled_from(["none", "learned", "sinusoidal", "rotary", "t5"]))
+    return Config(
+        "random",
+        width,
+        **stacks,
+        norm=draw(st.sampled_from(["layer", "rms"])),
+        eps=0.1,  # norms of nearly equal numbers would have derivatives beyond any finite difference
+        norm_first=draw(st.booleans()),
+        activation=draw(st.sampled_from(["gelu", "gelu-tanh", "silu"])),
+        positions=PositionConfig(positions, size=6, buckets=8, max_distance=5),
+        scale=draw(st.sampled_from([None, 1.0])),
+        scale_by_layer=draw(st.booleans()),
+        embed_scale=draw(st.sampled_from([1.0, 2.0])),
+        embed_norm=draw(st.booleans()),
+        logit_scale=draw(st.sampled_from([1.0, 0.5])),
+        types=draw(st.sampled_from([0, 2])),
+        pooler=True,
+        transform=draw(st.booleans()),
+    )
+
+
+def layer_parameters(config, draw):
+    """The names of parameters by layer."""
+    params = {}
+    for stack in config.stacks:
+        for step in layer_plan(config, stack):
+            if step.op == "embed":
+                params[step.layer] = ["table", "types"] if config.types else ["table"]
+            elif step.op == "posenc":
+                params[step.layer] = ["table"] if config.positions.kind == "learned" else []
+            elif step.op == "layernorm":
+                params[step.layer] = ["gamma"] + ["beta"] * (config.norm == "layer")
+            elif step.op == "attend":
+                params[step.layer] = ATTENTION[: draw(st.sampled_from([4, 8]))]
+            else:
+                params[step.layer] = ["w1", "w2", *draw(st.sampled_from([[], ["b1", "b2"], ["w3", "b3"]]))]
+        if config.positions.kind == "t5":
+            params[f"{stack}.bias"] = ["table"]
+    norm = ["gamma"] + ["beta"] * (config.norm == "layer")
+    return params | {"pooler": ["w", "b"], "head.dense": ["w", "b"], "head.norm": norm, "head": ["w", "b"]}
+
+
+def draw_model(draw, rng):
+    config = draw_config(draw)
+    params = {
+        layer: {name: 0.7 * rng.standard_normal(parameter_shape(config, layer, name)) for name in names}
+        for layer, names in layer_parameters(config, draw).items()
+    }
+    if draw(st.booleans()):
+        params["head"]["w"] = params[f"{config.stacks[-1]}.embed"]["table"].T
+    if len(config.stacks) == 2 and draw(st.booleans()):
+        params["encoder.embed"]["table"] = params["decoder.embed"]["table"]
+        params["head"]["w"] = params["decoder.embed"]["table"].T
+    return Model(config, params)
+
+
+def draw_inputs(draw, config, rng):
+    batch, masked = draw(st.sampled_from([(), (2,)])), draw(st.booleans())
+    inputs = {}
+    for stack in config.stacks:
+        length = draw(st.integers(1, 5))
+        ids, mask = rng.integers(0, WORDS, (*batch, length)), None
+        if batch and masked:
+            mask = np.arange(length) < rng.integers(1, length + 1, 2)[:, None, None]
+        kinds = rng.integers(0, 2, (*batch, length)) if config.types and draw(st.booleans()) else None
+        positions = rng.integers(0, 6, length) if config.positions.kind != "t5" and draw(st.booleans()) else None
+        inputs[stack] = StackInputs(ids, mask, positions=positions, segment_ids=kinds)
+    return inputs
+
+
+def draw_case(data, seed):
+    rng, draw = np.random.default_rng(seed), data.draw
+    model = draw_model(draw, rng)
+    options = {"output": draw(st.sampled_from(["logits", "hidden", "pooled"]))}
+    options["dropout"] = draw(st.sampled_from([None, Dropout(0.3, 1, 2)]))
+    return model, draw_inputs(draw, model.config, rng), options, rng
+
+
+CASES = settings(max_examples=25, deadline=None, derandomize=True, phases=[Phase.generate])
+
+
+@CASES
+@given(st.data(), st.integers(0, 2**32 - 1))
+def test_gradients_of_parameters_are_slopes(directions, data, seed):
+    model, inputs, options, rng = draw_case(data, seed)
+    y, recorded = run_model(model, inputs, **options)
+    dy = rng.standard_normal(y.shape)
+    arrays = [dy, model.params, [(step.x, step.saved) for tape in recorded.tapes.values() for step in tape.steps]]
+    before = copy.deepcopy(arrays)
+    gradients = model_backward(model, recorded, dy)
+    np.testing.assert_equal(arrays, before, "inputs are modified")
+    groups = {name: group for group in tied_parameters(model.params) for name in group}
+    names = [(layer, name) for layer, parts in gradients.params.items() for name in parts]
+
+    def loss(arrays):
+        moved = {layer: dict(parts) for layer, parts in model.params.items()}
+        for layer, name in arrays:
+            original = model.params[layer][name]
+            for other, part in groups.get((layer, name), [(layer, name)]):  # of tied parameters one moves all
+                same = model.params[other][part].strides == original.strides
+                moved[other][part] = arrays[layer, name] if same else arrays[layer, name].T
+        return float(np.vdot(dy, run_model(Model(model.config, moved), inputs, **options)[0]))
+
+    for layer, name in names:
+        directions(
+            loss, {(layer, name): model.params[layer][name]}, {(layer, name): gradients.params[layer][name]}, rng
+        )
+
+
+def reading(kept):
+    """A hook that keeps every intermediate by its name."""
+    return lambda name: lambda array: kept.setdefault(name, array)
+
+
+@CASES
+@given(st.data(), st.integers(0, 2**32 - 1))
+def test_gradients_of_intermediates_are_slopes(directions, data, seed):
+    model, inputs, options, rng = draw_case(data, seed)
+    kept, gradients = {}, {}
+    y, recorded = run_model(model, inputs, **options, hook=reading(kept))
+    dy = rng.standard_normal(y.shape)
+    model_backward(model, recorded, dy, hook=reading(gradients))
+    missing = set(kept) - set(gradients)
+    if len(recorded.tapes) == 1:
+        assert not missing
+    assert set(gradients) <= set(kept)
+
+    def loss(arrays):
+        ((moved, array),) = arrays.items()
+        delta = np.where(np.isfinite(kept[moved]), array - np.where(np.isfinite(kept[moved]), kept[moved], 0), 0)
+        hook = {moved: lambda x: x + delta}.get
+        return float(np.vdot(dy, run_model(model, inputs, **options, hook=hook)[0]))
+
+    for name, gradient in gradients.items():
+        start = np.where(np.isfinite(kept[name]), kept[name], 0)
+        directions(loss, {name: start}, {name: gradient}, rng)
