@@ -8,6 +8,7 @@ import numpy as np
 
 from attnkit.errors import UsageError
 from attnkit.model.attention import (
+    SQUARE,
     attention,
     check_parameters,
     check_shapes,
@@ -22,6 +23,7 @@ from attnkit.model.backward.linear import check_gradient, linear_backward
 from attnkit.model.backward.rotary import rotate_backward
 from attnkit.model.backward.scores import SCORE_ADJOINTS, Gradients
 from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
+from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.fused_attention import fused_attention
 from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
 from attnkit.model.kernels.row_attention_backward import row_attention_backward
@@ -42,6 +44,7 @@ def attention_backward(
     options: AttentionOptions = DEFAULT,
     *,
     saved: Mapping[str, Array] | None = None,
+    hook: Hook = no_hook,
     **changes: Any,
 ) -> Gradients:
     """Return the gradients of `attention` with respect to its inputs, from the gradient of its heads.
@@ -56,6 +59,7 @@ def attention_backward(
 
     options  those of the forward pass; `changes` override single ones by name
     saved    what `attention_forward` or `attention` returned: heads, and weights or lse [computed again]
+    hook     receives the gradient of any intermediate of `attention`, and may replace it
 
     Few scores are computed by the formula (dense_attention.py); many by blocks (kernels/fused_attention_backward.py)
     or, if they are no dot products or many of them have a bias, for some queries at a time
@@ -72,24 +76,32 @@ def attention_backward(
     check_gradient(grad_output, (*q.shape[:-1], v.shape[-1]), "heads")
     score, params = find_score(options, dtype)
     check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
-    grad_output, q, k, v = (np.asarray(x, dtype) for x in (grad_output, q, k, v))
+    grad_output, q, k, v = (np.asarray(x, dtype) for x in (apply_hook(hook, "heads", grad_output), q, k, v))
     keys, values, resolved = prepend_past(q, k, v, options, params)
     left, right = score.project(q, keys, params)
-    gradients = _run_backward(grad_output, left, right, values, resolved, saved or {})
+    gradients = _run_backward(grad_output, left, right, values, resolved, saved or {}, hook)
     dq, dk, extra = SCORE_ADJOINTS[options.score].project(gradients["q"], gradients["k"], q, keys, params)
     gradients |= {"q": dq, "k": dk, **extra}
-    return gradients if options.past_key is None else _split_past(gradients, options.past_key.shape[-2])
+    if options.past_key is not None:
+        gradients = _split_past(gradients, options.past_key.shape[-2])
+    return gradients | {name: apply_hook(hook, name, gradients[name]) for name in "qkv"}
 
 
 def _run_backward(
-    grad_output: Array, q: Array, k: Array, v: Array, options: AttentionOptions, saved: Mapping[str, Array]
+    grad_output: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    options: AttentionOptions,
+    saved: Mapping[str, Array],
+    hook: Hook,
 ) -> Gradients:
     """Return the gradients by the fastest of the ways that can compute them, for projected queries and keys."""
     is_dot, scores = SCORES[options.score].score is dot, math.prod(q.shape[:-1]) * k.shape[-2]
     arrays = (grad_output, q, k, v)
-    if scores < MANY and "weights" not in saved:
+    if (scores < MANY and "weights" not in saved) or any(hook(name) for name in SQUARE):
         grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
-        return dense_attention_backward(grad_output, q, k, v, options, options.offset(q.shape[-2], k.shape[-2]))
+        return dense_attention_backward(grad_output, q, k, v, options, options.offset(q.shape[-2], k.shape[-2]), hook)
     has_added = any(x is not None and is_float(x.dtype) for x in (options.bias, options.mask))
     if is_dot and not (has_added and scores > KEPT) and all(np.isfinite(x.sum()) for x in arrays):
         if options.softmax_dtype is not None or "heads" not in saved or not {"weights", "lse"} & saved.keys():
@@ -177,6 +189,8 @@ def multi_head_attention_backward(
     saved: Mapping[str, Array],
     params: Mapping[str, Array] | None = None,
     options: MultiHeadOptions = MULTI_HEAD_DEFAULT,
+    *,
+    hook: Hook = no_hook,
     **changes: Any,
 ) -> tuple[Gradients, Gradients]:
     """Return the gradients of `multi_head_attention` with respect to its inputs, and to its parameters.
@@ -185,6 +199,7 @@ def multi_head_attention_backward(
     -> {"query": (..., T, D), "key": (..., S, D), "value": (..., S, D), ...}, {"wq": (D, H*K), ...}
 
     The first result also holds the gradients of options: see `attention_backward`. The second has the keys of `params`.
+    `hook` receives the gradient of any intermediate of `multi_head_attention`, and may replace it.
     Where one array is query, key and value, its gradient is the sum of three. DataError where shapes do not match.
 
     >>> x = np.array([[1.0, 0.0], [0.0, 1.0]])
@@ -194,13 +209,14 @@ def multi_head_attention_backward(
     ([[2.0, 2.0], [2.0, 2.0]], [[1.0, 1.0], [1.0, 1.0]])
     """
     options, params = options.replace(**changes), params or {}
+    request: Any = {"saved": saved, "hook": hook}
     if saved["query"].ndim == 4:
-        gradients = attention_backward(grad_output, saved["q"], saved["k"], saved["v"], options, saved=saved)
-        return _rename(gradients), {}
+        return _rename(attention_backward(grad_output, saved["q"], saved["k"], saved["v"], options, **request)), {}
+    grad_output = apply_hook(hook, "output", grad_output)
     merged = merge_heads(saved["heads"])
     dheads, weights = _linear(grad_output, merged, params, "o")
     dheads = view_heads(dheads, options.heads)
-    gradients = attention_backward(dheads, saved["q"], saved["k"], saved["v"], options, saved=saved)
+    gradients = attention_backward(dheads, saved["q"], saved["k"], saved["v"], options, **request)
     if options.rotary is not None:
         gradients |= {name: rotate_backward(gradients[name], *options.rotary) for name in ("q", "k")}
     for name, source in (("q", "query"), ("k", "key"), ("v", "value")):

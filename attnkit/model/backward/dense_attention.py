@@ -6,13 +6,19 @@ from attnkit.model import dense_attention
 from attnkit.model.backward.linear import sum_to_shape
 from attnkit.model.backward.scores import SCORE_ADJOINTS, Gradients, product_backward, softmax_backward
 from attnkit.model.dtypes import Array, is_float
-from attnkit.model.hooks import Requested
+from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook
 from attnkit.model.options import AttentionOptions
 from attnkit.model.scores import SCORES
 
 
 def dense_attention_backward(
-    grad_output: Array, q: Array, k: Array, v: Array, options: AttentionOptions, offset: int | Array
+    grad_output: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    options: AttentionOptions,
+    offset: int | Array,
+    hook: Hook = no_hook,
 ) -> Gradients:
     """Return the gradients of projected queries and keys, of values, and of what is added to or scales the scores.
 
@@ -23,7 +29,8 @@ def dense_attention_backward(
 
         dV = P^T dO    dP = dO V^T    dM = P (dP - rowsum(P dP))    dS = scale (1 - tanh^2) dM
 
-    The scores are computed again. `offset` is the position of the first query among the keys.
+    The scores are computed again. `offset` is the position of the first query among the keys; `hook` receives the
+    gradients of weights, masked, capped, scaled and scores, and may replace them.
     Source: Dao et al. 2022, appendix B.2.
 
     >>> x = np.array([[[1.0], [0.0]]])  # one query sees both keys, with weights of 1/2
@@ -34,10 +41,11 @@ def dense_attention_backward(
     """
     capped, weights = _recompute(q, k, v, options, offset)
     dweights, dv = product_backward(grad_output, weights, v)
-    dmasked = softmax_backward(dweights, weights)
+    dmasked = apply_hook(hook, "masked", softmax_backward(apply_hook(hook, "weights", dweights), weights))
     gradients = added_backward(dmasked, options)
-    dcapped = dmasked * (1 - np.square(capped / options.softcap)) if options.softcap else dmasked
-    dscores = options.scale_for(1) * dcapped
+    dcapped = apply_hook(hook, "capped", dmasked)
+    dscaled = dcapped * (1 - np.square(capped / options.softcap)) if options.softcap else dcapped
+    dscores = apply_hook(hook, "scores", options.scale_for(1) * apply_hook(hook, "scaled", dscaled))
     score = SCORE_ADJOINTS[options.score].score
     dq, dk, params = score(dscores, finite(q), finite(k), options.score_params or {})
     return {"q": dq, "k": dk, "v": dv} | gradients | params

@@ -19,7 +19,7 @@ import numpy as np
 
 from attnkit.errors import UsageError
 from attnkit.model.attention import multi_head_attention
-from attnkit.model.backward.attention import SAVED, multi_head_attention_backward, multi_head_attention_forward
+from attnkit.model.backward.attention import multi_head_attention_backward, multi_head_attention_forward
 from attnkit.model.backward.dropout import dropout_backward
 from attnkit.model.backward.embedding import embed_backward
 from attnkit.model.backward.feedforward import feed_forward_backward
@@ -47,6 +47,9 @@ from attnkit.model.transformer import (
 )
 
 ModelGradients = dict[str, dict[str, Array]]
+
+
+KEPT = ("q", "k", "v", "heads", "lse")  # what the adjoint of attention takes of a forward pass
 
 
 class Dropout(NamedTuple):
@@ -122,8 +125,8 @@ def run_recorded(
 
     x (..., T, D), or what the first step takes: ids (..., T), an image (..., C, height, width) -> (..., T, D)
 
-    What a hook of the context puts in place of an intermediate is taken as the intermediate plus a constant: gradients
-    pass through it. Errors are those of `run`; UsageError for a KV cache.
+    A hook of the context may read intermediates; gradients are those of a pass in which it replaces none. Errors are
+    those of `run`; UsageError for a KV cache.
 
     >>> from attnkit.model.config import Config
     >>> model = Model(Config("", 4, eps=1e-12), {"norm": {"gamma": np.ones(4)}})
@@ -158,7 +161,7 @@ def _record_attention(model: Model, step: Step, x: Array, context: Context) -> t
     params, options = model.params.get(layer, {}), attention_options(model, layer, x.shape[-2], context)
     if context.hook is no_hook:
         return multi_head_attention_forward(x, source, source, params, **options)
-    request: Any = {"summary": context.weights, "keep": SAVED, "hook": scoped(context.hook, layer)}
+    request: Any = {"summary": context.weights, "keep": KEPT, "hook": scoped(context.hook, layer)}
     saved = multi_head_attention(x, source, source, params, **options, **request)
     return saved.pop("output"), {"query": x, "key": source, "value": source, **saved}
 
@@ -268,8 +271,8 @@ def normalize_backward(model: Model, layer: str, x: Array, dy: Array) -> tuple[A
 def _attention_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:
     layer, x, saved = recorded.step.layer, recorded.x, recorded.saved
     options = attention_options(model, layer, x.shape[-2], context)
-    dy = apply_hook(reverse.hook, f"{layer}.output", dy)
-    inputs, gradients = multi_head_attention_backward(dy, saved, model.params.get(layer, {}), **options)
+    hook, params = scoped(reverse.hook, layer), model.params.get(layer, {})
+    inputs, gradients = multi_head_attention_backward(dy, saved, params, hook=hook, **options)
     reverse.add(layer, gradients)
     stack, _, part = parse_layer_name(layer)
     if "bias" in inputs:

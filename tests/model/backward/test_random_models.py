@@ -116,7 +116,7 @@ def draw_case(data, seed):
     return model, draw_inputs(draw, model.config, rng), options, rng
 
 
-CASES = settings(max_examples=25, deadline=None, derandomize=True, phases=[Phase.generate])
+CASES = settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
 
 
 @CASES
@@ -160,10 +160,7 @@ def test_gradients_of_intermediates_are_slopes(directions, data, seed):
     y, recorded = run_model(model, inputs, **options, hook=reading(kept))
     dy = rng.standard_normal(y.shape)
     model_backward(model, recorded, dy, hook=reading(gradients))
-    missing = set(kept) - set(gradients)
-    if len(recorded.tapes) == 1:
-        assert not missing
-    assert set(gradients) <= set(kept)
+    assert set(gradients) == set(kept)
 
     def loss(arrays):
         ((moved, array),) = arrays.items()
