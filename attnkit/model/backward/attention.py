@@ -132,7 +132,8 @@ def attention_forward(
     score, params = find_score(options, dtype)
     check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
     scores = math.prod(q.shape[:-1]) * (k.shape[-2] + (0 if options.past_key is None else options.past_key.shape[-2]))
-    if score.score is not dot or scores > KEPT or options.softmax_dtype is not None or not np.isfinite(v.sum()):
+    is_fused = score.score is dot and options.softmax_dtype is None and 0 < scores <= KEPT
+    if not is_fused or not np.isfinite(v.sum()):
         return attention(q, k, v, options, keep=("lse",))
     result, (q, k, v) = output_dtype(q), (np.asarray(x, dtype) for x in (q, k, v))
     keys, values, resolved = prepend_past(q, k, v, options, params)
@@ -145,6 +146,9 @@ def _split_past(gradients: Gradients, past: int) -> Gradients:
     k, v = gradients["k"], gradients["v"]
     parts = {"k": k[..., past:, :], "v": v[..., past:, :], "past_key": k[..., :past, :], "past_value": v[..., :past, :]}
     return gradients | parts
+
+
+SAVED = ("q", "k", "v", "heads", "lse")  # the intermediates of `multi_head_attention` that its adjoint takes
 
 
 def multi_head_attention_forward(

@@ -3,19 +3,18 @@
 import numpy as np
 
 from attnkit.model.dtypes import Array, quiet
-from attnkit.model.kernels import score_blocks
 from attnkit.model.kernels.score_blocks import (
-    Block,
+    BatchPart,
     BlockInputs,
-    Part,
+    ScoreBlock,
     exact_scores,
     fill_blocked,
     prepare_blocks,
+    row_blocks,
     run_blocks,
     split_parts,
     visible_block,
 )
-from attnkit.model.kernels.threads import split_range
 from attnkit.model.kernels.tiles import Workspace, batched
 from attnkit.model.options import AttentionOptions
 
@@ -41,9 +40,9 @@ def fused_attention(
     output = np.empty((batch, queries, heads, v.shape[-1]), q.dtype).swapaxes(1, 2)  # in the order of merged heads
     weights = np.empty((batch, heads, queries, keys), q.dtype)
 
-    def work(part: Part, workspace: Workspace) -> None:
+    def work(part: BatchPart, workspace: Workspace) -> None:
         for shared in range(heads // inputs.k.shape[1]):
-            for rows in split_range(0, queries, score_blocks.ROWS):
+            for rows in row_blocks(inputs):
                 block = visible_block(inputs, part, shared, rows, slice(0, keys))
                 write_weights(inputs, block, weights, workspace)
                 np.matmul(weights[block.cells], values[block.sources], out=output[block.queries])
@@ -52,7 +51,7 @@ def fused_attention(
     return output if q.ndim == 4 else output[0], weights if q.ndim == 4 else weights[0]
 
 
-def write_weights(inputs: BlockInputs, block: Block, weights: Array, workspace: Workspace) -> None:
+def write_weights(inputs: BlockInputs, block: ScoreBlock, weights: Array, workspace: Workspace) -> None:
     """Write the softmax of the scores of a block of queries, with all of their keys, to weights (B, H, T, S)."""
     scores, is_safe = exact_scores(inputs, block, workspace)
     if is_safe:

@@ -8,13 +8,14 @@ import numpy as np
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.kernels import score_blocks
 from attnkit.model.kernels.score_blocks import (
-    Block,
+    BatchPart,
     BlockInputs,
-    Part,
+    ScoreBlock,
     block_scores,
     exact_scores,
     fill_blocked,
     prepare_blocks,
+    row_blocks,
     run_blocks,
     split_parts,
     visible_block,
@@ -79,7 +80,7 @@ def fused_attention_backward(
     shares = min(len(bands), max(1, SHARES // max(len(parts), 1)))
     operands = _make_operands(grad_output, v, inputs, saved, shares)
 
-    def work(task: tuple[Part, int], workspace: Workspace) -> None:
+    def work(task: tuple[BatchPart, int], workspace: Workspace) -> None:
         for i, keys in enumerate(bands[task[1] :: shares]):
             _add_keys(operands, task[0], keys, (task[1], i == 0), workspace)
 
@@ -115,13 +116,12 @@ def _merged(x: Array) -> tuple[int, ...]:
     return batch, tokens, heads, width
 
 
-def _add_keys(operands: Operands, part: Part, keys: slice, share: tuple[int, bool], workspace: Workspace) -> None:
+def _add_keys(operands: Operands, part: BatchPart, keys: slice, share: tuple[int, bool], workspace: Workspace) -> None:
     """Add the gradients of a band of keys: those of the keys themselves, and their part of that of the queries."""
     inputs, is_first = operands.inputs, True
     band = part.batch, part.groups, keys
-    sharing, queries = inputs.q.shape[1] // inputs.k.shape[1], inputs.q.shape[2]
-    for shared in range(sharing):
-        for rows in list(split_range(0, queries, score_blocks.ROWS))[::-1]:  # the last have most keys when causal
+    for shared in range(inputs.q.shape[1] // inputs.k.shape[1]):
+        for rows in row_blocks(inputs)[::-1]:  # the last have most keys when causal
             block = visible_block(inputs, part, shared, rows, keys)
             if block.keys.start == block.keys.stop:
                 if share[1]:
@@ -136,7 +136,9 @@ def _add_keys(operands: Operands, part: Part, keys: slice, share: tuple[int, boo
         operands.dk[band] = operands.dv[band] = 0
 
 
-def _add_block(operands: Operands, block: Block, share: tuple[int, bool], is_first: bool, workspace: Workspace) -> None:
+def _add_block(
+    operands: Operands, block: ScoreBlock, share: tuple[int, bool], is_first: bool, workspace: Workspace
+) -> None:
     """Add what a block contributes to the gradients of its queries, keys and values; the first one is assigned."""
     inputs, grad = operands.inputs, operands.grad[block.queries]
     weights, slope = _block_weights(operands, block, workspace)
@@ -163,7 +165,7 @@ def _accumulate(x: Array, y: Array, total: Array, is_first: bool, workspace: Wor
         total += np.matmul(x, y, out=workspace.array("product", total.dtype, total.shape))
 
 
-def _block_weights(operands: Operands, block: Block, workspace: Workspace) -> tuple[Array, Array | None]:
+def _block_weights(operands: Operands, block: ScoreBlock, workspace: Workspace) -> tuple[Array, Array | None]:
     """Return the weights of a block, and with a cap the derivative of its capped scores by those divided by the cap."""
     inputs, dtype = operands.inputs, operands.grad.dtype
     slope = None

@@ -16,7 +16,8 @@ from attnkit.model.kernels.threads import run_parallel, split_range
 from attnkit.model.kernels.tiles import SAFE_RANGE, Workspace, batched, key_ranges
 from attnkit.model.options import AttentionOptions
 
-ROWS = 64  # queries of a block
+ROWS = (64, 128)  # queries of a block of short and of long texts: fewer have fewer keys that are blocked when causal
+LONG = 512  # number of queries from which on a text is long
 KEYS = 512  # maximum number of its keys, where scores are not kept
 CELLS = 1 << 17  # its scores, approximately
 FEW = 1 << 16  # number of scores up to which one thread is faster than two
@@ -45,14 +46,14 @@ class BlockInputs:
         return self.scale / self.softcap if self.softcap else self.scale
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Rows of the batch and key heads that are computed at once."""
 
     batch: slice
     groups: slice
 
 
-class Block(NamedTuple):
+class ScoreBlock(NamedTuple):
     """Some queries of one head of each group of a part, and the keys that any of them may attend to."""
 
     batch: slice
@@ -98,7 +99,9 @@ def _key_ranges(batch: int, queries: int, keys: int, limit: int, options: Attent
     """Return the first and past-the-last key that each query may attend to: (B, T) each."""
     if options.lengths is not None:
         return key_ranges(batch, queries, keys, limit, options)[1:]
-    low, high = _repeated_ranges(queries, keys, limit, options.causal, options.align, options.window, options.past)
+    low, high = _repeated_ranges(
+        queries, keys, limit, options.causal, options.align, tuple(options.window), options.past
+    )
     return np.broadcast_to(low, (batch, queries)), np.broadcast_to(high, (batch, queries))
 
 
@@ -111,16 +114,22 @@ def _repeated_ranges(
     return key_ranges(1, queries, keys, limit, options)[1:]
 
 
-def split_parts(inputs: BlockInputs, keys: int) -> list[Part]:
+def split_parts(inputs: BlockInputs, keys: int) -> list[BatchPart]:
     """Split batch and heads into parts whose blocks, with that many keys, have about CELLS scores."""
     batch, groups = inputs.k.shape[:2]
-    pairs = CELLS // max(1, min(ROWS, inputs.q.shape[2]) * keys)
+    pairs = CELLS // max(1, row_blocks(inputs)[0].stop * keys)
     pairs = max(1, min(pairs, -(-batch * groups // PARTS)))
     rows = max(1, pairs // groups) if inputs.is_alike else 1
-    return [Part(b, g) for b in split_range(0, batch, rows) for g in split_range(0, groups, min(pairs, groups))]
+    return [BatchPart(b, g) for b in split_range(0, batch, rows) for g in split_range(0, groups, min(pairs, groups))]
 
 
-def visible_block(inputs: BlockInputs, part: Part, shared: int, rows: slice, keys: slice) -> Block:
+def row_blocks(inputs: BlockInputs) -> list[slice]:
+    """Return the queries of each block of a head, of which there is at least one."""
+    queries = inputs.q.shape[2]
+    return list(split_range(0, queries, ROWS[queries >= LONG]))
+
+
+def visible_block(inputs: BlockInputs, part: BatchPart, shared: int, rows: slice, keys: slice) -> ScoreBlock:
     """Return the block of some queries, with those of some keys that any of them may attend to, which can be none.
 
     The heads are the `shared`-th of each group.
@@ -129,10 +138,10 @@ def visible_block(inputs: BlockInputs, part: Part, shared: int, rows: slice, key
     start = max(keys.start, int(inputs.low[row, rows.start]))
     stop = max(start, min(keys.stop, int(inputs.high[row, rows.stop - 1])))
     heads = slice(part.groups.start * sharing + shared, part.groups.stop * sharing, sharing)
-    return Block(part.batch, heads, part.groups, rows, slice(start, stop))
+    return ScoreBlock(part.batch, heads, part.groups, rows, slice(start, stop))
 
 
-def block_scores(inputs: BlockInputs, block: Block, dtype: DType, workspace: Workspace) -> Array:
+def block_scores(inputs: BlockInputs, block: ScoreBlock, dtype: DType, workspace: Workspace) -> Array:
     """Return the products of the queries and keys of a block, scaled and divided by the cap: (b, g, m, n)."""
     q = np.multiply(inputs.q[block.queries], inputs.unit, dtype=dtype)
     k = inputs.k[block.sources].astype(dtype, copy=False)
@@ -140,7 +149,7 @@ def block_scores(inputs: BlockInputs, block: Block, dtype: DType, workspace: Wor
     return np.matmul(q, np.swapaxes(k, -1, -2), out=scores)
 
 
-def add_to_scores(inputs: BlockInputs, block: Block, scores: Array) -> Array:
+def add_to_scores(inputs: BlockInputs, block: ScoreBlock, scores: Array) -> Array:
     """Cap the scores of a block, if they are to be, and add bias and float mask, in place."""
     if inputs.softcap:
         np.multiply(np.tanh(scores, out=scores), inputs.softcap, out=scores)
@@ -151,7 +160,7 @@ def add_to_scores(inputs: BlockInputs, block: Block, scores: Array) -> Array:
     return scores
 
 
-def exact_scores(inputs: BlockInputs, block: Block, workspace: Workspace) -> tuple[Array, bool]:
+def exact_scores(inputs: BlockInputs, block: ScoreBlock, workspace: Workspace) -> tuple[Array, bool]:
     """Return the scores of a block, computed in float64 if they are large, and whether their exponentials are safe.
 
     -> (b, g, m, n), whether no exponential overflows and no row of them underflows
@@ -166,7 +175,7 @@ def exact_scores(inputs: BlockInputs, block: Block, workspace: Workspace) -> tup
     return scores, False
 
 
-def fill_blocked(inputs: BlockInputs, block: Block, x: Array, fill: float) -> None:
+def fill_blocked(inputs: BlockInputs, block: ScoreBlock, x: Array, fill: float) -> None:
     """Set a block of scores to -inf, or of finite functions of them to 0, where attention is blocked, in place."""
     mask = inputs.mask
     if mask is not None:

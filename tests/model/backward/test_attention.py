@@ -208,7 +208,14 @@ WAYS = {  # the sizes from which on blocks are used and weights are not kept -> 
     "weights": ({"MANY": 0, "KEPT": 10**9}, {"heads", "weights"}),
     "lse": ({"MANY": 0, "KEPT": 0}, {"heads", "lse"}),
 }
-BLOCKS = {"ROWS": 3, "KEYS": 2, "CELLS": 18, "PARTS": 2, "FEW": 0}  # so that small operands have several
+BLOCKS = {
+    "ROWS": (3, 2),
+    "LONG": 5,
+    "KEYS": 2,
+    "CELLS": 18,
+    "PARTS": 2,
+    "FEW": 0,
+}  # so that small operands have several
 
 
 @contextmanager
