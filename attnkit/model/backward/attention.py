@@ -18,21 +18,22 @@ from attnkit.model.attention import (
     project_heads,
     view_heads,
 )
-from attnkit.model.backward.dense_attention import added_backward, dense_attention_backward
+from attnkit.model.backward.dense_attention import dense_attention_backward, finite
 from attnkit.model.backward.linear import check_gradient, linear_backward
 from attnkit.model.backward.rotary import rotate_backward
 from attnkit.model.backward.scores import SCORE_ADJOINTS, Gradients
-from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
+from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.fused_attention import fused_attention
 from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
 from attnkit.model.kernels.row_attention_backward import row_attention_backward
+from attnkit.model.kernels.tiled_attention import tiled_attention
 from attnkit.model.linear import linear
 from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.scores import SCORES, dot, identity
 
 MANY = 1 << 14  # scores from which on blocks of them are faster than all at once
-KEPT = 1 << 22  # scores up to which the forward pass keeps the weights, which is faster than computing them again
+KEPT = 1 << 23  # scores up to which the forward pass keeps the weights, which is faster than computing them again
 
 
 @quiet
@@ -62,8 +63,8 @@ def attention_backward(
     hook     receives the gradient of any intermediate of `attention`, and may replace it
 
     Few scores are computed by the formula (dense_attention.py); many by blocks (kernels/fused_attention_backward.py)
-    or, if they are no dot products or many of them have a bias, for some queries at a time
-    (kernels/row_attention_backward.py): the result is the same within rounding, and memory grows with T + S.
+    or, if they are no dot products, for some queries at a time (kernels/row_attention_backward.py): the result is the
+    same within rounding, and memory grows with T + S.
     Source: Attention Is All You Need, section 3.2.1; Dao et al. 2022, appendix B. DataError where shapes do not
     match, UsageError for options that exclude each other.
 
@@ -80,7 +81,8 @@ def attention_backward(
     keys, values, resolved = prepend_past(q, k, v, options, params)
     left, right = score.project(q, keys, params)
     gradients = _run_backward(grad_output, left, right, values, resolved, saved or {}, hook)
-    dq, dk, extra = SCORE_ADJOINTS[options.score].project(gradients["q"], gradients["k"], q, keys, params)
+    project = SCORE_ADJOINTS[options.score].project
+    dq, dk, extra = project(gradients["q"], gradients["k"], finite(q), finite(keys), params)
     gradients |= {"q": dq, "k": dk, **extra}
     if options.past_key is not None:
         gradients = _split_past(gradients, options.past_key.shape[-2])
@@ -102,13 +104,10 @@ def _run_backward(
     if (scores < MANY and "weights" not in saved) or any(hook(name) for name in SQUARE):
         grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
         return dense_attention_backward(grad_output, q, k, v, options, options.offset(q.shape[-2], k.shape[-2]), hook)
-    has_added = any(x is not None and is_float(x.dtype) for x in (options.bias, options.mask))
-    if is_dot and not (has_added and scores > KEPT) and all(np.isfinite(x.sum()) for x in arrays):
+    if is_dot and scores and all(np.isfinite(x.sum()) for x in arrays):
         if options.softmax_dtype is not None or "heads" not in saved or not {"weights", "lse"} & saved.keys():
             saved = attention_forward(q, k, v, options.replace(score="dot", score_params=None, softmax_dtype=None))
-        gradients = fused_attention_backward(*arrays, options, saved)
-        masked = gradients.pop("masked", None)
-        return gradients if masked is None else gradients | added_backward(masked, options)
+        return fused_attention_backward(grad_output, q, k, v, options, saved)
     grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
     return row_attention_backward(grad_output, q, k, v, options)
 
@@ -131,14 +130,16 @@ def attention_forward(
     options, dtype = options.replace(**changes), working(q, k, v)
     score, params = find_score(options, dtype)
     check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
-    scores = math.prod(q.shape[:-1]) * (k.shape[-2] + (0 if options.past_key is None else options.past_key.shape[-2]))
-    is_fused = score.score is dot and options.softmax_dtype is None and 0 < scores <= KEPT
-    if not is_fused or not np.isfinite(v.sum()):
+    if score.score is not dot or options.softmax_dtype is not None:
         return attention(q, k, v, options, keep=("lse",))
     result, (q, k, v) = output_dtype(q), (np.asarray(x, dtype) for x in (q, k, v))
     keys, values, resolved = prepend_past(q, k, v, options, params)
-    heads, weights = fused_attention(*score.project(q, keys, params), values, resolved)
-    return {"heads": heads.astype(result, copy=False), "weights": weights}
+    left, right = score.project(q, keys, params)
+    if 0 < math.prod(q.shape[:-1]) * keys.shape[-2] <= KEPT and np.isfinite(values.sum()):
+        name, (heads, other) = "weights", fused_attention(left, right, values, resolved)
+    else:
+        name, (heads, other) = "lse", tiled_attention(left, right, values, resolved)
+    return {"heads": heads.astype(result, copy=False), name: other}
 
 
 def _split_past(gradients: Gradients, past: int) -> Gradients:

@@ -44,7 +44,8 @@ def dense_attention_backward(
     dmasked = apply_hook(hook, "masked", softmax_backward(apply_hook(hook, "weights", dweights), weights))
     gradients = added_backward(dmasked, options)
     dcapped = apply_hook(hook, "capped", dmasked)
-    dscaled = dcapped * (1 - np.square(capped / options.softcap)) if options.softcap else dcapped
+    slope = 1 - np.square(capped / options.softcap) if options.softcap else 1
+    dscaled = np.where(dcapped == 0, 0, dcapped * slope)  # zero where the score is blocked, even if it is NaN
     dscores = apply_hook(hook, "scores", options.scale_for(1) * apply_hook(hook, "scaled", dscaled))
     score = SCORE_ADJOINTS[options.score].score
     dq, dk, params = score(dscores, finite(q), finite(k), options.score_params or {})

@@ -40,7 +40,8 @@ def fused_attention(
     output = np.empty((batch, queries, heads, v.shape[-1]), q.dtype).swapaxes(1, 2)  # in the order of merged heads
     weights = np.empty((batch, heads, queries, keys), q.dtype)
 
-    def work(part: BatchPart, workspace: Workspace) -> None:
+    def work(parts: list[BatchPart], workspace: Workspace) -> None:
+        (part,) = parts
         for shared in range(heads // inputs.k.shape[1]):
             for rows in row_blocks(inputs):
                 block = visible_block(inputs, part, shared, rows, slice(0, keys))
@@ -58,7 +59,6 @@ def write_weights(inputs: BlockInputs, block: ScoreBlock, weights: Array, worksp
         np.exp(scores, out=scores)
         fill_blocked(inputs, block, scores, 0)
     else:
-        fill_blocked(inputs, block, scores, -np.inf)
         top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
         scores -= np.where(top == -np.inf, 0, top)
         np.exp(scores, out=scores)

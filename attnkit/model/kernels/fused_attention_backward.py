@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attnkit.model.backward.linear import sum_to_shape
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.kernels import score_blocks
 from attnkit.model.kernels.score_blocks import (
@@ -39,7 +40,7 @@ class Operands(NamedTuple):
     dq: Array  # (shares, B, H, T, K)
     dk: Array
     dv: Array
-    dmasked: Array | None  # (B, H, T, S), if what is added to the scores has a gradient
+    added: dict[str, Array]  # of bias and float mask, (B or 1, H, T or 1, S or 1)
 
 
 @quiet
@@ -53,11 +54,11 @@ def fused_attention_backward(
     *,
     threads: int | None = None,
 ) -> dict[str, Array]:
-    """Return the gradients of queries, keys and values, and of masked scores if a bias or a mask is added to them.
+    """Return the gradients of queries, keys and values, and of bias and float mask, which are added to the scores.
 
     grad_output (..., H, T, V), q (..., H, T, K), k (..., G, S, K), v (..., G, S, V), saved {"heads": (..., H, T, V)}
     with "weights" (..., H, T, S) or "lse" (..., H, T)
-    -> {"q": (..., H, T, K), "k": (..., G, S, K), "v": (..., G, S, V), "masked": (..., H, T, S)}
+    -> {"q": (..., H, T, K), "k": (..., G, S, K), "v": (..., G, S, V), "bias", "mask" if it is a float}
 
     The weights of a block are those of the forward pass, or computed again as exp(scores - lse). With
     D = rowsum(dO * O), which is the sum of P dP over the keys, no step needs more than one block:
@@ -76,21 +77,34 @@ def fused_attention_backward(
     """
     inputs = prepare_blocks(q, k, options)
     width = k.shape[-2] if "weights" in saved else min(score_blocks.KEYS, k.shape[-2])
-    bands, parts = list(split_range(0, k.shape[-2], max(width, 1))), split_parts(inputs, width)
-    shares = min(len(bands), max(1, SHARES // max(len(parts), 1)))
-    operands = _make_operands(grad_output, v, inputs, saved, shares)
+    added = _zeros_added(inputs, options)
+    bands, parts = list(split_range(0, k.shape[-2], width)), split_parts(inputs, width, by_heads=bool(added))
+    shares = 1 if added else min(len(bands), max(1, SHARES // len(parts)))  # no two tasks add to one number
+    operands = _make_operands(grad_output, v, inputs, saved, shares)._replace(added=added)
 
-    def work(task: tuple[BatchPart, int], workspace: Workspace) -> None:
-        for i, keys in enumerate(bands[task[1] :: shares]):
-            _add_keys(operands, task[0], keys, (task[1], i == 0), workspace)
+    def work(task: tuple[list[BatchPart], int], workspace: Workspace) -> None:
+        for part in task[0]:
+            for i, keys in enumerate(bands[task[1] :: shares]):
+                _add_keys(operands, part, keys, (task[1], i == 0), workspace)
 
     tasks = [(part, share) for part in parts for share in range(shares)]
     run_blocks(work, tasks, operands.products.size * k.shape[-2], threads)
     dq = operands.dq[0] if shares == 1 else operands.dq.sum(axis=0)
     gradients = {"q": dq, "k": operands.dk, "v": operands.dv}
-    if operands.dmasked is not None:
-        gradients["masked"] = operands.dmasked
-    return gradients if q.ndim == 4 else {name: x[0] for name, x in gradients.items()}
+    if q.ndim == 3:
+        gradients = {name: x[0] for name, x in gradients.items()}
+    shapes = {name: x.shape for name, x in (("bias", options.bias), ("mask", options.mask)) if x is not None}
+    return gradients | {name: sum_to_shape(total, shapes[name]) for name, total in added.items()}
+
+
+def _zeros_added(inputs: BlockInputs, options: AttentionOptions) -> dict[str, Array]:
+    """Return zeros for the gradients of bias and float mask, summed over all broadcast axes but that of the heads."""
+    totals = {}
+    for name, x, whole in (("bias", options.bias, inputs.bias), ("mask", options.mask, inputs.mask)):
+        if x is not None and whole is not None and whole.dtype != bool:
+            batch, _, queries, keys = ((1,) * 4 + x.shape)[-4:]
+            totals[name] = np.zeros((batch, whole.shape[1], queries, keys), inputs.q.dtype)
+    return totals
 
 
 def _make_operands(
@@ -104,10 +118,8 @@ def _make_operands(
     batch, count, queries, width = inputs.q.shape
     dq = np.empty((shares, batch, queries, count, width), grad.dtype).swapaxes(2, 3)
     dk, dv = (np.empty(_merged(x), grad.dtype).swapaxes(1, 2) for x in (inputs.k, v))
-    has_added = inputs.bias is not None or (inputs.mask is not None and inputs.mask.dtype != bool)
-    dmasked = np.zeros((*grad.shape[:3], v.shape[2]), grad.dtype) if has_added else None
     products = np.einsum("...v,...v->...", grad, heads)
-    return Operands(inputs, v, grad, products, lse, weights, dq, dk, dv, dmasked)
+    return Operands(inputs, v, grad, products, lse, weights, dq, dk, dv, {})
 
 
 def _merged(x: Array) -> tuple[int, ...]:
@@ -146,8 +158,8 @@ def _add_block(
     np.matmul(grad, np.swapaxes(operands.v[block.sources], -1, -2), out=dscores)
     dscores -= operands.products[block.queries][..., None]
     dscores *= weights
-    if operands.dmasked is not None:
-        operands.dmasked[block.cells] = dscores
+    for total in operands.added.values():
+        _add_to_total(total, block, dscores)
     if slope is not None:
         dscores *= slope
     q = np.multiply(inputs.q[block.queries], inputs.unit, dtype=grad.dtype)
@@ -155,6 +167,13 @@ def _add_block(
     _accumulate(np.swapaxes(dscores, -1, -2), q, operands.dk[block.sources], is_first, workspace)
     dscores *= grad.dtype.type(inputs.unit)
     _accumulate(dscores, inputs.k[block.sources], operands.dq[share[0]][block.queries], share[1], workspace)
+
+
+def _add_to_total(total: Array, block: ScoreBlock, dmasked: Array) -> None:
+    """Add the gradient of the masked scores of a block to that of a bias, (B or 1, H, T or 1, S or 1)."""
+    where = tuple(at if size > 1 else slice(0, 1) for at, size in zip(block.cells, total.shape, strict=True))
+    axes = tuple(axis for axis in (0, 2, 3) if total.shape[axis] == 1)
+    total[where[0], block.heads, where[2], where[3]] += dmasked.sum(axis=axes, keepdims=True) if axes else dmasked
 
 
 def _accumulate(x: Array, y: Array, total: Array, is_first: bool, workspace: Workspace) -> None:
@@ -181,7 +200,6 @@ def _block_weights(operands: Operands, block: ScoreBlock, workspace: Workspace) 
         np.exp(scores, out=scores)
         fill_blocked(inputs, block, scores, 0)
     else:
-        fill_blocked(inputs, block, scores, -np.inf)
         scores -= lse
         np.exp(scores, out=scores)
     return scores.astype(dtype, copy=False), slope

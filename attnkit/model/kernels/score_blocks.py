@@ -3,6 +3,7 @@
 A block is of several rows of the batch and several heads at once, as each NumPy call has a fixed cost.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -114,13 +115,18 @@ def _repeated_ranges(
     return key_ranges(1, queries, keys, limit, options)[1:]
 
 
-def split_parts(inputs: BlockInputs, keys: int) -> list[BatchPart]:
-    """Split batch and heads into parts whose blocks, with that many keys, have about CELLS scores."""
+def split_parts(inputs: BlockInputs, keys: int, by_heads: bool = False) -> list[list[BatchPart]]:
+    """Split batch and heads into tasks of parts whose blocks, with that many keys, have about CELLS scores.
+
+    A task is a single part or, `by_heads`, every row of the batch of some heads.
+    """
     batch, groups = inputs.k.shape[:2]
-    pairs = CELLS // max(1, row_blocks(inputs)[0].stop * keys)
-    pairs = max(1, min(pairs, -(-batch * groups // PARTS)))
-    rows = max(1, pairs // groups) if inputs.is_alike else 1
-    return [BatchPart(b, g) for b in split_range(0, batch, rows) for g in split_range(0, groups, min(pairs, groups))]
+    pairs = max(1, CELLS // max(1, row_blocks(inputs)[0].stop * keys))
+    pairs = min(pairs, math.ceil((groups if by_heads else batch * groups) / PARTS))
+    heads = min(pairs, groups)
+    rows = max(1, pairs // groups) if inputs.is_alike and not by_heads else 1
+    across = [[BatchPart(b, g) for b in split_range(0, batch, rows)] for g in split_range(0, groups, heads)]
+    return across if by_heads else [[part] for parts in across for part in parts]
 
 
 def row_blocks(inputs: BlockInputs) -> list[slice]:
@@ -161,17 +167,22 @@ def add_to_scores(inputs: BlockInputs, block: ScoreBlock, scores: Array) -> Arra
 
 
 def exact_scores(inputs: BlockInputs, block: ScoreBlock, workspace: Workspace) -> tuple[Array, bool]:
-    """Return the scores of a block, computed in float64 if they are large, and whether their exponentials are safe.
+    """Return the scores of a block, and whether they are small; if they are not, they are -inf where blocked.
 
-    -> (b, g, m, n), whether no exponential overflows and no row of them underflows
+    -> (b, g, m, n), in float64 where the largest of a row is far from 0
+
+    Exponentials of small scores neither overflow nor underflow, so blocked ones can be set to 0 after it.
     """
     dtype = inputs.q.dtype
     scores = add_to_scores(inputs, block, block_scores(inputs, block, dtype, workspace))
     limit = SAFE_RANGE[dtype]
     if not scores.size or (scores.max() <= limit and scores.min() >= -limit):
         return scores, True
-    if dtype != np.float64:
+    fill_blocked(inputs, block, scores, -np.inf)
+    top = np.abs(scores.max(axis=-1))
+    if dtype != np.float64 and not ((top <= limit) | (top == np.inf)).all():
         scores = add_to_scores(inputs, block, block_scores(inputs, block, np.dtype(np.float64), workspace))
+        fill_blocked(inputs, block, scores, -np.inf)
     return scores, False
 
 

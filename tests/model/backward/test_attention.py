@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
@@ -75,16 +75,6 @@ def test_a_fully_masked_row_adds_nothing():
         np.testing.assert_allclose(grads[name], rest[name], atol=1e-15)
     nothing = attention_backward(grad, q, k, v, mask=np.full((3, 3), -np.inf))
     assert all(not x.any() for x in nothing.values())
-
-
-def test_what_is_not_finite_in_padding_does_not_reach_the_gradients():
-    rng = np.random.default_rng(1)
-    q, k, v, grad = (rng.standard_normal((1, 2, 4, 3)) for _ in range(4))
-    clean = attention_backward(grad, q, k, v, lengths=[3], mask=np.array([1, 1, 1, 0])[:, None])
-    q[..., 3, :], k[..., 3, :], v[..., 3, :] = np.nan, np.inf, np.nan
-    grads = attention_backward(grad, q, k, v, lengths=[3], mask=np.array([1, 1, 1, 0])[:, None])
-    for name, expected in clean.items():
-        np.testing.assert_array_equal(grads[name], expected)
 
 
 def test_errors():
@@ -226,6 +216,36 @@ def small_blocks(way):
         patch.object(row_attention_backward, "PART", 30),
     ):
         yield
+
+
+@pytest.mark.parametrize("score", ["scaled-dot", "additive", "general"])
+@pytest.mark.parametrize("way", ["formula", *WAYS])
+def test_what_is_not_finite_in_padding_does_not_reach_the_gradients(way, score):
+    rng = np.random.default_rng(1)
+    q, k, v, grad = (rng.standard_normal((1, 2, 4, 3)) for _ in range(4))
+    params = {"wa": rng.standard_normal((3, 2)), "ua": rng.standard_normal((3, 2)), "va": np.ones(2), "w": np.eye(3)}
+    options = {"lengths": [3], "mask": np.array([1, 1, 1, 0])[:, None], "softcap": 3.0}
+    options |= {"score": score, "score_params": params}
+    clean = attention_backward(grad, q, k, v, **options)
+    q[..., 3, :], k[..., 3, :], v[..., 3, :] = np.nan, np.inf, np.nan
+    with small_blocks(way) if way in WAYS else nullcontext():
+        saved = attention_forward(q, k, v, **options)
+        grads = attention_backward(grad, q, k, v, **options, saved=saved)
+    assert np.isfinite(saved["heads"]).all()
+    for name, expected in clean.items():
+        np.testing.assert_allclose(grads[name], expected, rtol=0, atol=1e-14)
+
+
+def test_what_is_not_finite_and_attended_to_reaches_them():
+    x = np.ones((1, 3, 2))
+    for blank in ({"q": 1}, {"k": 1}, {"v": 1}, {"grad_output": 1}):
+        arrays = {name: x.copy() for name in ("grad_output", "q", "k", "v")}
+        for name, row in blank.items():
+            arrays[name][0, row] = np.nan
+        for way in WAYS:
+            with small_blocks(way):
+                grads = attention_backward(**arrays, causal=True)
+            assert np.isfinite(grads["q"][0, 0]).all() and not np.isfinite(grads["q"][0, 1]).any()
 
 
 @settings(max_examples=150, deadline=None)
