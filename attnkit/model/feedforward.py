@@ -134,8 +134,7 @@ def feed_forward(
         raise UsageError(f"activation {activation!r} (expected one of {', '.join(ACTIVATIONS)})")
     w1, w2, w3 = params["w1"], params["w2"], params.get("w3")
     b1, b2, b3 = (params.get(name) for name in ("b1", "b2", "b3"))
-    if w3 is not None and w3.shape != w1.shape:
-        raise DataError(f"w3 {as_text(w3.shape)} and w1 {as_text(w1.shape)}: shapes differ")
+    check_gate(params)
     arrays = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
     result, x = output_dtype(x), cast(x, working(*arrays))
     steps = {"hidden": apply_hook(hook, "hidden", linear(x, w1, b1, names=("x", "w1", "b1")))}
@@ -149,3 +148,13 @@ def feed_forward(
     steps["output"] = apply_hook(hook, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2")))
     returned = [name for name in steps if name == "output" or keep is None or name in keep]
     return {name: steps[name].astype(result, copy=False) for name in returned}
+
+
+def check_gate(params: Mapping[str, Array]) -> None:
+    """Raise DataError if there is a gate w3 that does not have the shape of w1.
+
+    >>> check_gate({"w1": np.ones((2, 3))})
+    """
+    w1, w3 = params["w1"], params.get("w3")
+    if w3 is not None and w3.shape != w1.shape:
+        raise DataError(f"w3 {as_text(w3.shape)} and w1 {as_text(w1.shape)}: shapes differ")

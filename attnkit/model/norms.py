@@ -42,7 +42,7 @@ def layer_norm(
     >>> layer_norm(np.array([2.0, 4.0, 6.0, 8.0])).y.round(4)
     array([-1.3416, -0.4472,  0.4472,  1.3416])
     """
-    return _normalize_rows(x, gamma, beta, eps, axis, centred=True)
+    return normalize_rows(x, gamma, beta, eps, axis, centred=True)
 
 
 def rms_norm(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: int = -1) -> Normalized:
@@ -55,7 +55,7 @@ def rms_norm(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: i
     >>> rms_norm(np.array([3.0, 4.0, 5.0, 0.0]), eps=1e-9).y.round(4)
     array([0.8485, 1.1314, 1.4142, 0.    ])
     """
-    return _normalize_rows(x, gamma, None, eps, axis, centred=False)
+    return normalize_rows(x, gamma, None, eps, axis, centred=False)
 
 
 @quiet
@@ -75,9 +75,26 @@ def square_mean(x: Array, mean: Array | None = None, *, axis: int = -1, by_colum
 
 
 @quiet
-def _normalize_rows(
-    x: Array, gamma: Array | None, beta: Array | None, eps: float, axis: int, *, centred: bool
+def normalize_rows(
+    x: Array,
+    gamma: Array | None,
+    beta: Array | None,
+    eps: float,
+    axis: int,
+    *,
+    centred: bool,
+    standardized: Array | None = None,
 ) -> Normalized:
+    """Return the layer norm of x, or its RMS norm if not centred, as those functions do.
+
+    An array like x that is passed as `standardized` receives the result before gamma and beta.
+
+    >>> rows = np.empty((1, 2))
+    >>> normalize_rows(np.array([[1.0, 5.0]]), np.array([9.0, 9.0]), None, 1e-20, -1, centred=True, standardized=rows).y
+    array([[-9.,  9.]])
+    >>> rows
+    array([[-1.,  1.]])
+    """
     _check_eps(eps)
     if not x.ndim:
         raise DataError("x () is a single number: it has no axis to normalize")
@@ -94,6 +111,8 @@ def _normalize_rows(
     def work(parts: Iterator[slice]) -> None:
         for part in parts:
             block, mean[part], inverse_std[part] = standardize_rows(rows[part], eps, centred=centred)
+            if standardized is not None:
+                standardized.reshape(rows.shape)[part] = block
             y[part] = _scaled(block, gamma, beta)
 
     if rows.size < LARGE:

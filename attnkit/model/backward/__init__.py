@@ -18,18 +18,31 @@ from attnkit.model.backward.attention import (
 )
 from attnkit.model.backward.dropout import dropout_backward
 from attnkit.model.backward.embedding import embed_backward, scale_embedding_backward
-from attnkit.model.backward.feedforward import DERIVATIVES, activation_backward, feed_forward_backward
+from attnkit.model.backward.feedforward import (
+    WITH_SLOPE,
+    activation_backward,
+    activation_forward,
+    feed_forward_backward,
+    feed_forward_forward,
+)
 from attnkit.model.backward.linear import LinearGradients, add_backward, linear_backward
-from attnkit.model.backward.norms import NormGradients, batch_norm_backward, layer_norm_backward, rms_norm_backward
+from attnkit.model.backward.norms import (
+    NormGradients,
+    batch_norm_backward,
+    layer_norm_backward,
+    norm_forward,
+    rms_norm_backward,
+)
 from attnkit.model.backward.patch_embedding import extract_patches_backward, interpolate_positions_backward
 from attnkit.model.backward.positions import add_positions_backward, learned_positions_backward, t5_bias_backward
 from attnkit.model.backward.rotary import rotate_backward
 
 __all__ = [
-    "DERIVATIVES",
+    "WITH_SLOPE",
     "LinearGradients",
     "NormGradients",
     "activation_backward",
+    "activation_forward",
     "add_backward",
     "add_positions_backward",
     "attention_backward",
@@ -39,12 +52,14 @@ __all__ = [
     "embed_backward",
     "extract_patches_backward",
     "feed_forward_backward",
+    "feed_forward_forward",
     "interpolate_positions_backward",
     "layer_norm_backward",
     "learned_positions_backward",
     "linear_backward",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
+    "norm_forward",
     "rms_norm_backward",
     "rotate_backward",
     "scale_embedding_backward",

@@ -6,92 +6,130 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from attnkit.model.backward.linear import check_gradient, linear_backward
-from attnkit.model.dtypes import Array, cast, quiet, working
+from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.erf import erf
-from attnkit.model.feedforward import PART, feed_forward
+from attnkit.model.feedforward import PART, check_gate, feed_forward, relu
 from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.kernels.threads import run_parallel, split_range
+from attnkit.model.linear import linear
 
-LIMIT = 1e4  # beyond it every activation is linear, and squares and cubes would leave the range of float32
+BLOCK = 1 << 15  # elements in a block, which stays in a core's cache with all that is computed of it
 
 
 @quiet
-def relu_derivative(x: Array) -> Array:
-    """Return 1 where x is positive, else 0, at 0 too.
+def relu_with_slope(x: Array) -> tuple[Array, Array]:
+    """Return ReLU and its derivative: 1 where x is positive, else 0, at 0 too.
 
-    x (...) -> (...)
+    x (...) -> (...), (...)
 
-    >>> relu_derivative(np.array([-2.0, 0.0, 3.0]))
+    >>> relu_with_slope(np.array([-2.0, 0.0, 3.0]))[1]
     array([0., 0., 1.])
     """
-    return (x > 0).astype(x.dtype)
+    return relu(x), (x > 0).astype(x.dtype)
 
 
 @quiet
-def gelu_derivative(x: Array) -> Array:
-    """Return Φ(x) + x φ(x), with the CDF Φ and the density φ of the standard normal distribution.
+def gelu_with_slope(x: Array) -> tuple[Array, Array]:
+    """Return GELU and its derivative Φ(x) + x φ(x), with the CDF Φ and density φ of the standard normal distribution.
 
-    x (...) -> (...)
+    x (...) -> (...), (...)
 
-    >>> gelu_derivative(np.array([-1.0, 0.0, 1.0])).round(4)
+    >>> gelu_with_slope(np.array([-1.0, 0.0, 1.0]))[1].round(4)
     array([-0.0833,  0.5   ,  1.0833])
     """
-    density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-    derivative: Array = 0.5 * (1 + erf(x * math.sqrt(0.5))) + np.clip(x, -LIMIT, LIMIT) * density
-    return derivative
+    cdf: Array = 0.5 * (1 + erf(x * math.sqrt(0.5)))
+    slope = np.exp(-0.5 * x * x)
+    slope *= math.sqrt(0.5 / math.pi)
+    slope *= x
+    slope += cdf
+    return x * cdf, slope
 
 
 @quiet
-def gelu_tanh_derivative(x: Array) -> Array:
-    """Return (1 + t + x (1 − t²) u′) / 2, where t = tanh u, u = √(2/π) (x + 0.044715 x³).
+def gelu_tanh_with_slope(x: Array) -> tuple[Array, Array]:
+    """Return GELU by its tanh approximation, and its derivative (1 + t + x (1 − t²) u′) / 2.
 
-    x (...) -> (...)
+    x (...) -> (...), (...)
 
-    >>> gelu_tanh_derivative(np.array([-1.0, 0.0, 1.0])).round(4)
+    t = tanh u, u = √(2/π) (x + 0.044715 x³). Far from 0, where squares of x may be infinite, 1 − t² is 0 and multiplied
+    first.
+
+    >>> gelu_tanh_with_slope(np.array([-1.0, 0.0, 1.0]))[1].round(4)
     array([-0.083,  0.5  ,  1.083])
     """
-    x = np.clip(x, -LIMIT, LIMIT)
-    slope: Array = 0.044715 * x * x
-    t = slope + 1
-    t *= x
-    t *= math.sqrt(2 / math.pi)
-    np.tanh(t, out=t)
-    slope *= 3
-    slope += 1
-    slope *= x
-    slope *= math.sqrt(2 / math.pi)  # x u′
-    slope *= 1 - t * t
+    y: Array = 0.044715 * x * x
+    y += 1
+    y *= x
+    y *= math.sqrt(2 / math.pi)
+    t = np.tanh(y, out=y)
+    slope = t * t
+    np.subtract(1, slope, out=slope)
+    slope *= x  # x (1 − t²)
+    cubic = slope * x
+    cubic *= x
+    cubic *= 3 * 0.044715
+    slope += cubic
+    slope *= math.sqrt(2 / math.pi)  # x (1 − t²) u′
+    t += 1
     slope += t
-    slope += 1
     slope *= 0.5
-    return slope
+    y *= x
+    y *= 0.5
+    return y, slope
 
 
 @quiet
-def silu_derivative(x: Array) -> Array:
-    """Return σ (1 + x (1 − σ)), with σ the logistic sigmoid of x.
+def silu_with_slope(x: Array) -> tuple[Array, Array]:
+    """Return SiLU and its derivative σ (1 + x (1 − σ)), with σ the logistic sigmoid of x.
 
-    x (...) -> (...)
+    x (...) -> (...), (...)
 
-    >>> silu_derivative(np.array([-1000.0, 0.0, 1.0])).round(4)
+    >>> silu_with_slope(np.array([-1000.0, 0.0, 1.0]))[1].round(4)
     array([-0.    ,  0.5   ,  0.9277])
     """
     sigmoid: Array = 1 / (1 + np.exp(-x))
-    derivative: Array = sigmoid * (1 + x * (1 - sigmoid))
-    return derivative
+    slope = 1 - sigmoid
+    slope *= x
+    slope += 1
+    slope *= sigmoid
+    return x * sigmoid, slope
 
 
-# the derivative of every activation of feedforward.ACTIVATIONS
-DERIVATIVES: dict[str, Callable[[Array], Array]] = {
-    "relu": relu_derivative,
-    "gelu": gelu_derivative,
-    "gelu-tanh": gelu_tanh_derivative,
-    "silu": silu_derivative,
+# every activation of feedforward.ACTIVATIONS with its derivative
+WITH_SLOPE: dict[str, Callable[[Array], tuple[Array, Array]]] = {
+    "relu": relu_with_slope,
+    "gelu": gelu_with_slope,
+    "gelu-tanh": gelu_tanh_with_slope,
+    "silu": silu_with_slope,
 }
+
+
+def activation_forward(activation: str, x: Array) -> tuple[Array, Array]:
+    """Return the activation of each element and its derivative there; large arrays on every core.
+
+    x (...) -> (...), (...)
+
+    >>> y, slope = activation_forward("relu", np.array([-2.0, 3.0]))
+    >>> y.tolist(), slope.tolist()
+    ([0.0, 3.0], [0.0, 1.0])
+    """
+    function, flat = WITH_SLOPE[activation], cast(x, working(x)).reshape(-1)
+    y, slope = np.empty((2, *flat.shape), flat.dtype)
+
+    def work(parts: Iterator[slice]) -> None:
+        for part in parts:
+            y[part], slope[part] = function(flat[part])
+
+    if x.size <= PART:
+        work(split_range(0, x.size, BLOCK))
+    else:
+        run_parallel(work, split_range(0, x.size, BLOCK))
+    return y.reshape(x.shape), slope.reshape(x.shape)
 
 
 @quiet
 def activation_backward(activation: str, grad_output: Array, x: Array) -> Array:
-    """Return the gradient of x, dy times the derivative of the activation; for parts that stay in a core's cache.
+    """Return the gradient of x: dy times the derivative of the activation at x.
 
     grad_output (...), x (...) -> (...)
 
@@ -101,22 +139,37 @@ def activation_backward(activation: str, grad_output: Array, x: Array) -> Array:
     [0.0, 7.0]
     """
     check_gradient(grad_output, x.shape, "the activation")
-    derivative, dtype = DERIVATIVES[activation], working(grad_output, x)
-    dy, flat = cast(grad_output, dtype).reshape(-1), cast(x, dtype).reshape(-1)
-    dx = np.empty(flat.shape, dtype)
+    slope = activation_forward(activation, x)[1]
+    gradient: Array = cast(grad_output, working(grad_output, x)) * slope
+    return gradient
 
-    @quiet
-    def work(parts: Iterator[slice]) -> None:
-        for part in parts:
-            np.multiply(dy[part], derivative(flat[part]), out=dx[part])
 
-    if x.size <= PART:
-        work(iter([slice(None)]))
-    else:
-        from attnkit.model.kernels.threads import run_parallel, split_range
+def feed_forward_forward(
+    x: Array, params: Mapping[str, Array], *, activation: str = "relu", hook: Hook = no_hook
+) -> tuple[Array, dict[str, Array]]:
+    """Return the output of `feed_forward`, and what its adjoint needs.
 
-        run_parallel(work, split_range(0, x.size, PART))
-    return dx.reshape(x.shape)
+    x (..., D), params as in `feed_forward` -> (..., D), {"activated", "slope": (..., F), if gated "linear", "gated"}
+
+    `slope` is the derivative of the activation. Errors, and `hook`, are those of `feed_forward`.
+
+    >>> one = np.array([[1.0]])
+    >>> y, saved = feed_forward_forward(np.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one})
+    >>> y.tolist(), saved["slope"].tolist()
+    ([[0.0], [6.0]], [[0.0], [1.0]])
+    """
+    if hook is not no_hook or activation not in WITH_SLOPE:
+        saved = feed_forward(x, params, activation=activation, hook=hook)
+        return saved.pop("output"), saved
+    check_gate(params)
+    hidden = linear(cast(x, working(x, *params.values())), params["w1"], params.get("b1"), names=("x", "w1", "b1"))
+    saved = dict(zip(("activated", "slope"), activation_forward(activation, hidden), strict=True))
+    inner = saved["activated"]
+    if "w3" in params:
+        saved["linear"] = linear(cast(x, inner.dtype), params["w3"], params.get("b3"), names=("x", "w3", "b3"))
+        inner = saved["gated"] = inner * saved["linear"]
+    output = linear(inner, params["w2"], params.get("b2"), names=("hidden", "w2", "b2"))
+    return output.astype(output_dtype(x), copy=False), saved
 
 
 def feed_forward_backward(
@@ -132,10 +185,9 @@ def feed_forward_backward(
 
     grad_output (..., D), x (..., D), params as in `feed_forward` -> (..., D), {parameter: its shape}
 
-    `saved` are hidden, activated and, if gated, linear and gated of the forward pass; None: they are computed again.
-    With inner = activated, or activated · linear: d inner = dy W2ᵀ, d hidden = d activated · activation′(hidden), and
-    dx = d hidden W1ᵀ + d linear W3ᵀ. `hook` receives the gradients of these intermediates and of output, and may
-    replace them. DataError where shapes do not match.
+    `saved` is what `feed_forward_forward` returned [computed again]. With inner = activated, or activated · linear:
+    d inner = dy W2ᵀ, d hidden = d activated · activation′(hidden), and dx = d hidden W1ᵀ + d linear W3ᵀ. `hook` receives
+    the gradients of these intermediates and of output, and may replace them. DataError where shapes do not match.
 
     >>> one = np.array([[1.0]])
     >>> x, params = np.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one, "b2": np.array([1.0])}
@@ -143,7 +195,7 @@ def feed_forward_backward(
     >>> dx.tolist(), {name: gradient.tolist() for name, gradient in gradients.items()}
     ([[0.0], [2.0]], {'w2': [[3.0]], 'b2': [2.0], 'w1': [[6.0]]})
     """
-    steps = saved if saved is not None else feed_forward(x, params, activation=activation)
+    steps = saved or feed_forward_forward(x, params, activation=activation)[1]
     dy, gradients = apply_hook(hook, "output", grad_output), {}
     is_gated = "w3" in params
 
@@ -158,6 +210,6 @@ def feed_forward_backward(
         inner = apply_hook(hook, "gated", inner)
         side = undo_linear(apply_hook(hook, "linear", inner * steps["activated"]), x, 3)
         inner = inner * steps["linear"]
-    inner = activation_backward(activation, apply_hook(hook, "activated", inner), steps["hidden"])
-    dx = undo_linear(apply_hook(hook, "hidden", inner), x, 1)
+    slope = steps["slope"] if "slope" in steps else activation_forward(activation, steps["hidden"])[1]
+    dx = undo_linear(apply_hook(hook, "hidden", apply_hook(hook, "activated", inner) * slope), x, 1)
     return (dx + side if is_gated else dx), gradients

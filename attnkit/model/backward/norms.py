@@ -5,20 +5,20 @@ All have one form. With x̂ the normalized x, s its inverse standard deviation a
     dx = s (g − mean(g) − x̂ mean(g x̂))        dγ = Σ dy x̂        dβ = Σ dy
 
 where mean(g) is absent if no mean is subtracted (RMS), and a statistic that was passed is a constant. The means are
-those of the axes that are normalized, the sums those of all others. Both are computed in float64, as in the forward
-pass, in blocks of rows that fit a processor's cache. Source: Ioffe and Szegedy 2015, section 3, for batches; Ba et
-al. 2016 and Zhang and Sennrich 2019 have the other two.
+those of the axes that are normalized, the sums those of all others. x̂ and s come from statistics in float64, as in the
+forward pass; rows are processed in blocks that fit a processor's cache, whose sums are added up in float64. Source:
+Ioffe and Szegedy 2015, section 3, for batches; Ba et al. 2016 and Zhang and Sennrich 2019 have the other two.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from attnkit.model.backward.linear import check_gradient, sum_to_shape
 from attnkit.model.dtypes import Array, DType, cast, quiet, working
-from attnkit.model.norms import LARGE, batch_norm, row_blocks, standardize_rows
+from attnkit.model.norms import LARGE, batch_norm, normalize_rows, row_blocks
 
 
 class NormGradients(NamedTuple):
@@ -37,12 +37,13 @@ def layer_norm_backward(
     *,
     eps: float = 1e-5,
     axis: int = -1,
+    saved: Mapping[str, Array] | None = None,
 ) -> NormGradients:
     """Return the gradients of layer normalization over all axes from `axis` to the last.
 
     grad_output (..., D), x (..., D), gamma, beta (D,) -> x (..., D), gamma, beta (D,)
 
-    The statistics are computed again from x. DataError where the gradient does not have the shape of x.
+    `saved` is what `norm_forward` returned [computed again]. DataError where the gradient does not have the shape of x.
 
     >>> dy, x = np.array([[4.0, 0.0, 0.0, 0.0]]), np.array([[1.0, 1.0, 5.0, 5.0]])
     >>> dx, dgamma, _ = layer_norm_backward(dy, x, np.ones(4), eps=1e-12)
@@ -51,56 +52,67 @@ def layer_norm_backward(
     >>> dgamma.round(4).tolist()
     [-4.0, 0.0, 0.0, 0.0]
     """
-    return _backward_rows(grad_output, x, (gamma, beta), eps, axis, centred=True)
+    saved = saved or norm_forward(x, eps=eps, axis=axis, centred=True)[1]
+    return _backward_rows(grad_output, saved, (gamma, beta), axis, centred=True)
 
 
 def rms_norm_backward(
-    grad_output: Array, x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: int = -1
+    grad_output: Array,
+    x: Array,
+    gamma: Array | None = None,
+    *,
+    eps: float = 1e-5,
+    axis: int = -1,
+    saved: Mapping[str, Array] | None = None,
 ) -> NormGradients:
     """Return the gradients of RMS normalization over all axes from `axis` to the last.
 
     grad_output (..., D), x (..., D), gamma (D,) -> x (..., D), gamma (D,), None
 
-    DataError where the gradient does not have the shape of x.
+    `saved` is what `norm_forward` returned [computed again]. DataError where the gradient does not have the shape of x.
 
     >>> gradients = rms_norm_backward(np.array([[1.0, 0.0]]), np.array([[1.0, 7.0]]), np.ones(2))
     >>> [gradient.round(4).tolist() for gradient in gradients[:2]]  # x̂ = x / 5, mean(g x̂) = 0.1: g - x̂ / 10 over 5
     [[[0.196, -0.028]], [0.2, 0.0]]
     """
-    return _backward_rows(grad_output, x, (gamma, None), eps, axis, centred=False)
+    saved = saved or norm_forward(x, eps=eps, axis=axis, centred=False)[1]
+    return _backward_rows(grad_output, saved, (gamma, None), axis, centred=False)
 
 
 @quiet
 def _backward_rows(
-    grad_output: Array, x: Array, params: tuple[Array | None, Array | None], eps: float, axis: int, *, centred: bool
+    grad_output: Array,
+    saved: Mapping[str, Array],
+    params: tuple[Array | None, Array | None],
+    axis: int,
+    *,
+    centred: bool,
 ) -> NormGradients:
+    x, gamma = saved["normalized"], params[0]
     check_gradient(grad_output, x.shape, "the norm")
-    gamma, _ = params
     shape, dtype = x.shape[axis % x.ndim :], working(grad_output, x)
     size = math.prod(shape)
-    rows = x.reshape(math.prod(x.shape[: axis % x.ndim]), size)
-    dy = grad_output.reshape(rows.shape)
-    scale = 1.0 if gamma is None else np.broadcast_to(gamma, shape).astype(np.float64).ravel()
-    parts = list(row_blocks(rows))
-    dx, sums = np.empty(rows.shape, dtype), np.zeros((2, len(parts), size))
+    normalized, dy = (array.reshape(math.prod(x.shape[: axis % x.ndim]), size) for array in (x, grad_output))
+    inverse_std = saved["inverse_std"].reshape(-1, 1)
+    scale = 1 if gamma is None else np.broadcast_to(gamma, shape).astype(dtype).ravel()
+    parts = list(row_blocks(normalized))
+    dx, sums = np.empty(normalized.shape, dtype), np.zeros((2, len(parts), size))
 
     @quiet
     def work(numbers: Iterator[int]) -> None:
         for number in numbers:
             part = parts[number]
-            normalized, _, inverse_std = standardize_rows(rows[part], eps, centred=centred)
-            gradient = dy[part].astype(np.float64, order="C")
-            np.einsum("ij,ij->j", gradient, normalized, out=sums[0, number])
-            gradient.sum(axis=0, out=sums[1, number])
-            gradient *= scale
-            along = np.einsum("ij,ij->i", gradient, normalized)[:, None] / size
+            rows, gradient = normalized[part], dy[part]
+            sums[0, number] = np.einsum("ij,ij->j", gradient, rows)
+            sums[1, number] = gradient.sum(axis=0)
+            block = np.multiply(gradient, scale, dtype=dtype, out=dx[part])
+            along = np.einsum("ij,ij->i", block, rows)[:, None] / size
             if centred:
-                gradient -= gradient.mean(axis=-1, keepdims=True)
-            gradient -= np.multiply(normalized, along, out=normalized)
-            gradient *= inverse_std
-            dx[part] = gradient
+                block -= block.mean(axis=-1, keepdims=True)
+            block -= rows * along
+            block *= inverse_std[part]
 
-    if rows.size < LARGE:
+    if normalized.size < LARGE:
         work(iter(range(len(parts))))
     else:
         from attnkit.model.kernels.threads import run_parallel
@@ -108,6 +120,30 @@ def _backward_rows(
         run_parallel(work, range(len(parts)))
     totals = sums.sum(axis=1).reshape(2, *shape)
     return NormGradients(dx.reshape(x.shape), *_fit_parameters(totals, params, dtype))
+
+
+def norm_forward(
+    x: Array,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    eps: float = 1e-5,
+    axis: int = -1,
+    centred: bool = True,
+) -> tuple[Array, dict[str, Array]]:
+    """Return the layer norm of x, or its RMS norm if not centred, and what the adjoint needs of it.
+
+    x (..., D), gamma, beta (D,) -> (..., D), {"normalized": x̂ (..., D), "inverse_std": (..., 1)}
+
+    Errors are those of `layer_norm`.
+
+    >>> y, saved = norm_forward(np.array([[1.0, 5.0]]), np.array([9.0, 9.0]), eps=1e-20)
+    >>> y.tolist(), saved["normalized"].tolist(), saved["inverse_std"].tolist()
+    ([[-9.0, 9.0]], [[-1.0, 1.0]], [[0.5]])
+    """
+    normalized = np.empty(x.shape, working(x))
+    result = normalize_rows(x, gamma, beta, eps, axis, centred=centred, standardized=normalized)
+    return result.y, {"normalized": normalized, "inverse_std": result.inverse_std}
 
 
 def _fit_parameters(

@@ -22,15 +22,14 @@ from attnkit.model.attention import multi_head_attention
 from attnkit.model.backward.attention import multi_head_attention_backward, multi_head_attention_forward
 from attnkit.model.backward.dropout import dropout_backward
 from attnkit.model.backward.embedding import embed_backward
-from attnkit.model.backward.feedforward import feed_forward_backward
+from attnkit.model.backward.feedforward import feed_forward_backward, feed_forward_forward
 from attnkit.model.backward.linear import as_rows, linear_backward, sum_to_shape
-from attnkit.model.backward.norms import layer_norm_backward, rms_norm_backward
+from attnkit.model.backward.norms import layer_norm_backward, norm_forward, rms_norm_backward
 from attnkit.model.backward.patch_embedding import extract_patches_backward, interpolate_positions_backward
 from attnkit.model.backward.positions import add_positions_backward, learned_positions_backward, t5_bias_backward
 from attnkit.model.config import Step, parse_layer_name
 from attnkit.model.dropout import dropout
 from attnkit.model.dtypes import Array
-from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
 from attnkit.model.patch_embedding import extract_patches
 from attnkit.model.transformer import (
@@ -168,13 +167,24 @@ def _record_attention(model: Model, step: Step, x: Array, context: Context) -> t
 
 def _record_ffn(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, dict[str, Array]]:
     hook = _reshaped(scoped(context.hook, step.layer), x.shape[:-1])
-    saved = feed_forward(as_rows(x), model.params[step.layer], activation=model.config.activation, hook=hook)
-    return saved.pop("output").reshape(*x.shape[:-1], -1), saved
+    activation = model.config.activation
+    output, saved = feed_forward_forward(as_rows(x), model.params[step.layer], activation=activation, hook=hook)
+    return output.reshape(*x.shape[:-1], output.shape[-1]), saved
+
+
+def _record_norm(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, dict[str, Array]]:
+    y, saved = norm_forward(x, **_norm_arguments(model, step.layer), centred=model.config.norm != "rms")
+    return apply_hook(context.hook, step.layer, y), saved
+
+
+def _norm_arguments(model: Model, layer: str) -> dict[str, Any]:
+    return {**model.params.get(layer, {}), "eps": model.config.eps}
 
 
 RECORDERS: dict[str, Callable[[Model, Step, Array, Context], tuple[Array, dict[str, Array]]]] = {
     "attend": _record_attention,
     "ffn": _record_ffn,
+    "layernorm": _record_norm,
 }
 
 
@@ -252,19 +262,21 @@ def _positions_backward(model: Model, recorded: RecordedStep, dy: Array, context
 
 def _norm_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:
     layer = recorded.step.layer
-    dx, gradients = normalize_backward(model, layer, recorded.x, apply_hook(reverse.hook, layer, dy))
+    dy = apply_hook(reverse.hook, layer, dy)
+    dx, gradients = normalize_backward(model, layer, recorded.x, dy, recorded.saved)
     reverse.add(layer, gradients)
     return dx
 
 
-def normalize_backward(model: Model, layer: str, x: Array, dy: Array) -> tuple[Array, dict[str, Array | None]]:
+def normalize_backward(
+    model: Model, layer: str, x: Array, dy: Array, saved: Mapping[str, Array] | None = None
+) -> tuple[Array, dict[str, Array | None]]:
     """Return the gradient of x before the model's norm, and those of gamma and beta.
 
-    dy (..., T, D), x (..., T, D) -> (..., T, D), {"gamma", "beta": (D,)}
+    dy (..., T, D), x (..., T, D), saved as `norm_forward` returned it -> (..., T, D), {"gamma", "beta": (D,)}
     """
-    params: Mapping[str, Any] = model.params.get(layer, {})
     norm = rms_norm_backward if model.config.norm == "rms" else layer_norm_backward
-    gradients = norm(dy, x, **params, eps=model.config.eps)
+    gradients = norm(dy, x, **_norm_arguments(model, layer), saved=saved)
     return gradients.x, {"gamma": gradients.gamma, "beta": gradients.beta}
 
 
