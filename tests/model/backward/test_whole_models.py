@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 
 from attnkit.checkpoints import open_checkpoint
-from attnkit.model import Model, token_positions
-from attnkit.model.backward.tied import cast_parameters
+from attnkit.errors import DataError, UsageError
+from attnkit.model import KVCache, Model, decoder_layer, encoder_layer, token_positions
+from attnkit.model.backward.tied import cast_parameters, tied_parameters
+from attnkit.model.backward.transformer import Dropout, Reverse, run_backward, run_recorded
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+from attnkit.model.config import Config, StackConfig, layer_plan
+from attnkit.model.transformer import Context, head_logits, run
 
 REFERENCES = Path(__file__).parents[2] / "references"
 SMALL = 32  # elements of a gradient that is frozen whole
@@ -113,3 +117,149 @@ def test_gradients_are_those_of_torch_autograd(case, dtype):
         worst[name] = max(errors) / scale
     assert start == members["small"].size
     assert max(worst.values()) <= limit, sorted(worst.items(), key=lambda item: -item[1])[:5]
+
+
+def gpt2(dtype="float64"):
+    """The small GPT-2, its padded batch, and the gradient of some loss of its logits."""
+    model, (inputs, _) = core("gpt2", dtype), inputs_of("gpt2", dtype)
+    y, recorded = run_model(model, inputs)
+    return model, inputs, recorded, np.random.default_rng(0).standard_normal(y.shape).astype(dtype)
+
+
+def reading(kept):
+    """A hook that keeps every intermediate by its name."""
+    return lambda name: lambda array: kept.setdefault(name, array)
+
+
+def test_the_recorded_pass_is_the_forward_pass():
+    for case in ("gpt2", "llama", "bert-mlm", "vit", "t5", "marian"):
+        model, (inputs, output) = core(CASES[case], "float64"), inputs_of(case, "float64")
+        plain, kept = {}, {}
+        y, _ = run_model(model, inputs, output=output, hook=reading(kept))
+        memory = memory_mask = None
+        for stack, one in inputs.items():
+            hook = reading(plain)
+            context = Context(one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook)
+            memory, memory_mask = run(model, layer_plan(model.config, stack), one.x, context), one.mask
+        np.testing.assert_allclose(y, head_logits(model, memory), rtol=1e-12, atol=1e-12)
+        assert set(kept) - {"logits", "head.dense", "head.norm"} == set(plain)
+        for name, x in plain.items():
+            np.testing.assert_allclose(kept[name], x, rtol=1e-12, atol=1e-12, err_msg=name)
+
+
+def test_tied_parameters_share_one_gradient():
+    model, _, recorded, dy = gpt2()
+    assert tied_parameters(model.params) == [[("decoder.embed", "table"), ("head", "w")]]
+    tied = model_backward(model, recorded, dy).params
+    np.testing.assert_array_equal(tied["head"]["w"], tied["decoder.embed"]["table"].T)
+    apart = Model(model.config, {layer: dict(parts) for layer, parts in model.params.items()})
+    apart.params["head"]["w"] = model.params["head"]["w"].copy()
+    parts = model_backward(apart, recorded, dy).params
+    total = parts["head"]["w"].T + parts["decoder.embed"]["table"]
+    np.testing.assert_allclose(tied["head"]["w"].T, total, rtol=1e-13)
+
+
+def test_gradients_of_several_batches_add_up():
+    model, inputs, recorded, dy = gpt2()
+    once = model_backward(model, recorded, dy).params
+    rows = [slice(0, 1), slice(1, 3)]
+    total = None
+    for row in rows:
+        x, mask = inputs["decoder"].x[row], inputs["decoder"].mask[row]
+        _, part = run_model(model, {"decoder": StackInputs(x, mask)})
+        total = model_backward(model, part, dy[row], gradients=total).params
+    for layer, names in once.items():
+        for name, gradient in names.items():
+            np.testing.assert_allclose(total[layer][name], gradient, rtol=1e-9, atol=1e-11)
+
+
+def test_padding_has_no_gradient_and_no_effect():
+    model, inputs, recorded, dy = gpt2()
+    mask = inputs["decoder"].mask[:, 0]
+    once = model_backward(model, recorded, dy * mask[..., None])
+    assert not once.inputs["decoder"][~mask].any()
+    other = StackInputs(np.where(mask, inputs["decoder"].x, 5), inputs["decoder"].mask)
+    again = model_backward(model, run_model(model, {"decoder": other})[1], dy * mask[..., None])
+    for layer, names in once.params.items():
+        for name, gradient in names.items():
+            np.testing.assert_allclose(again.params[layer][name], gradient, rtol=1e-9, atol=1e-12, err_msg=layer)
+
+
+def test_every_step_drops_others_and_the_same_step_the_same():
+    model, inputs, *_ = gpt2()
+    first, _ = run_model(model, inputs, dropout=Dropout(0.2, seed=1, step=3))
+    again, recorded = run_model(model, inputs, dropout=Dropout(0.2, seed=1, step=3))
+    np.testing.assert_array_equal(first, again)
+    for other in (Dropout(0.2, 1, 4), Dropout(0.2, 2, 3), Dropout(0.3, 1, 3)):
+        assert not np.allclose(first, run_model(model, inputs, dropout=other)[0])
+    np.testing.assert_array_equal(run_model(model, inputs, dropout=Dropout(0.0, 1, 3))[0], run_model(model, inputs)[0])
+    assert recorded.tapes["decoder"].dropped == {
+        "decoder.positions", "decoder.0.self", "decoder.0.ffn", "decoder.1.self", "decoder.1.ffn",
+    }  # fmt: skip
+
+
+def test_a_hook_may_replace_gradients():
+    model, _, recorded, dy = gpt2()
+    stop = {"decoder.1.ffn.output": np.zeros_like, "decoder.1.self.output": np.zeros_like}
+    stopped = model_backward(model, recorded, dy, hook=stop.get).params
+    assert not any(gradient.any() for gradient in stopped["decoder.1.ffn"].values())
+    assert not any(gradient.any() for gradient in stopped["decoder.1.norm1"].values())
+    assert stopped["decoder.0.ffn"]["w1"].any()
+
+
+@pytest.mark.parametrize(("layer", "cross"), [(encoder_layer, False), (decoder_layer, True)])
+def test_a_layer_by_itself(layer, cross, directions):
+    """The layers of the paper, recorded as the steps of a stack of one layer."""
+    rng = np.random.default_rng(2)
+    name = layer.__name__.removesuffix("_layer")
+    parts = ("self", "cross") if cross else ("self",)
+    attend = {part: {key: rng.standard_normal((4, 4)) for key in ("wq", "wk", "wv", "wo")} for part in parts}
+    params = {**attend, "ffn": {"w1": rng.standard_normal((4, 6)), "w2": rng.standard_normal((6, 4))}}
+    stack = StackConfig(1, 2, 6, 2, 2, causal=cross, cross=cross)
+    config = Config("", 4, **{name: stack}, activation="silu", head=False)
+    model = Model(config, {f"{name}.0.{part}": weights for part, weights in params.items()})
+    arrays = {"x": rng.standard_normal((3, 4)), "memory": rng.standard_normal((5, 4))}
+    dy = rng.standard_normal((3, 4))
+
+    def outputs(arrays):
+        memory = [arrays["memory"]] if cross else []
+        return layer(arrays["x"], *memory, params, heads=2, activation="silu")
+
+    context = Context(memory=arrays["memory"] if cross else None)
+    y, tape = run_recorded(model, layer_plan(config, name), arrays["x"], context)
+    np.testing.assert_allclose(y, outputs(arrays), rtol=1e-12)
+    reverse = Reverse()
+    gradients = {"x": run_backward(model, tape, dy, reverse)} | ({"memory": reverse.memory} if cross else {})
+    directions(lambda moved: np.vdot(dy, outputs(moved)), arrays, gradients, rng)
+
+
+def test_images_have_gradients(directions):
+    model, (inputs, _) = core("vit", "float64"), inputs_of("vit-wide", "float64")
+    y, recorded = run_model(model, inputs)
+    rng = np.random.default_rng(3)
+    dy = rng.standard_normal(y.shape)
+    gradients = {"image": model_backward(model, recorded, dy).inputs["encoder"]}
+    loss = lambda moved: np.vdot(dy, run_model(model, {"encoder": StackInputs(moved["image"])})[0])  # noqa: E731
+    directions(loss, {"image": inputs["encoder"].x}, gradients, rng)
+
+
+def test_the_first_layer_that_is_not_finite_is_named():
+    model, inputs, *_ = gpt2("float32")
+    broken = Model(model.config, {layer: dict(parts) for layer, parts in model.params.items()})
+    broken.params["decoder.1.self"]["wv"] = np.full_like(model.params["decoder.1.self"]["wv"], np.nan)
+    first = []
+    context = Context(inputs["decoder"].mask, on_non_finite=first.append)
+    run_recorded(broken, layer_plan(model.config, "decoder"), inputs["decoder"].x, context)
+    assert first == ["decoder.1.self"]
+
+
+def test_what_cannot_be_recorded():
+    model, inputs, recorded, dy = gpt2()
+    with pytest.raises(UsageError, match="cache"):
+        run_recorded(model, layer_plan(model.config, "decoder"), inputs["decoder"].x, Context(cache=KVCache()))
+    with pytest.raises(DataError, match="inputs of encoder: a gpt2 model needs those of its decoder"):
+        run_model(model, {"encoder": inputs["decoder"]})
+    with pytest.raises(UsageError, match=r"output 'logit' \(expected one of logits, pooled, hidden\)"):
+        run_model(model, inputs, output="logit")
+    with pytest.raises(DataError, match="gradient"):
+        model_backward(model, recorded, dy[:, :2])
