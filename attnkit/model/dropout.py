@@ -17,8 +17,8 @@ def dropout_mask(shape: tuple[int, ...], rate: float, *, seed: int, step: int, p
     a state.
     UsageError for a rate outside 0 <= rate < 1, or a seed or step outside 0..2^64-1.
 
-    >>> kept = dropout_mask((4, 100), 0.25, seed=1, step=7, place="decoder.0.ffn")
-    >>> float(kept.mean()), bool((kept == dropout_mask((4, 100), 0.25, seed=1, step=7, place="decoder.0.ffn")).all())
+    >>> mask = dropout_mask((4, 100), 0.25, seed=1, step=7, place="decoder.0.ffn")
+    >>> float(mask.mean()), bool((mask == dropout_mask((4, 100), 0.25, seed=1, step=7, place="decoder.0.ffn")).all())
     (0.74, True)
     """
     if not 0 <= rate < 1:
@@ -31,8 +31,8 @@ def dropout_mask(shape: tuple[int, ...], rate: float, *, seed: int, step: int, p
     )
     size = int(np.prod(shape, dtype=np.int64))
     halves = generator.random_raw(-(-size // 2)).astype("<u8", copy=False).view("<u4")
-    kept: Array = halves[:size] >= np.uint32(rate * 2**32)
-    return kept.reshape(shape)
+    mask: Array = halves[:size] >= np.uint32(rate * 2**32)
+    return mask.reshape(shape)
 
 
 def _number(place: str) -> int:

@@ -152,16 +152,16 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) 
         dense = apply_activation(config.activation, hidden)
         last = normalize(model, "head.norm", dense).y
     head, scale = params["head"], np.asarray(config.logit_scale, last.dtype)
-    ending = linear_backward(apply_hook(hook, "logits", grad_output), last * scale, head["w"], head.get("b"))
-    reverse.add("head", {"w": ending.weight, "b": ending.bias})
-    dx = ending.x * scale
+    outer = linear_backward(apply_hook(hook, "logits", grad_output), last * scale, head["w"], head.get("b"))
+    reverse.add("head", {"w": outer.weight, "b": outer.bias})
+    dx = outer.x * scale
     if config.transform:
         dx, gradients = normalize_backward(model, "head.norm", dense, apply_hook(hook, "head.norm", dx))
         reverse.add("head.norm", gradients)
         dx = activation_backward(config.activation, apply_hook(hook, "head.dense", dx), hidden)
-        beginning = linear_backward(dx, states, params["head.dense"]["w"], params["head.dense"]["b"])
-        reverse.add("head.dense", {"w": beginning.weight, "b": beginning.bias})
-        dx = beginning.x
+        inner = linear_backward(dx, states, params["head.dense"]["w"], params["head.dense"]["b"])
+        reverse.add("head.dense", {"w": inner.weight, "b": inner.bias})
+        dx = inner.x
     return first_token_backward(dx, x.shape) if config.classes else dx
 
 
