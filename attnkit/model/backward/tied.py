@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,8 @@ def sum_tied(gradients: Nested, params: Nested) -> dict[str, dict[str, Array]]:
         present = [(layer, name) for layer, name in group if name in sums[layer]]
         views = {(layer, name): params[layer][name] for layer, name in present}
         first = views[present[0]] if present else None
-        total = sum(_turned(sums[layer][name], views[layer, name], first) for layer, name in present)
+        parts = [_turned(sums[layer][name], views[layer, name], first) for layer, name in present]
+        total = reduce(np.add, parts) if parts else None
         for layer, name in present:
             sums[layer][name] = _turned(total, views[layer, name], first)
     return sums

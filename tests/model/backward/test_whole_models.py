@@ -185,6 +185,17 @@ def test_padding_has_no_gradient_and_no_effect():
             np.testing.assert_allclose(again.params[layer][name], gradient, rtol=1e-9, atol=1e-12, err_msg=layer)
 
 
+def test_gradients_have_the_dtype_that_the_pass_computes_in():
+    case = "llama"
+    members, (inputs, output) = reference(case), inputs_of(case, "float32")
+    _, exact = gradients_of(core(case, "float64"), inputs, output, members)
+    for dtype, result, limit in (("float64", "float64", 1e-12), ("float16", "float32", 0.1)):
+        _, gradients = gradients_of(core(case, "float32"), inputs, output, members, dtype=dtype)
+        for name, gradient in gradients.items():
+            assert gradient.dtype == result, name
+            assert np.abs(gradient - exact[name]).max() <= limit * np.abs(exact[name]).max(), name
+
+
 def test_every_step_drops_others_and_the_same_step_the_same():
     model, inputs, *_ = gpt2()
     first, _ = run_model(model, inputs, dropout=Dropout(0.2, seed=1, step=3))
