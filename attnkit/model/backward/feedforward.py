@@ -186,8 +186,9 @@ def feed_forward_backward(
     grad_output (..., D), x (..., D), params as in `feed_forward` -> (..., D), {parameter: its shape}
 
     `saved` is what `feed_forward_forward` returned [computed again]. With inner = activated, or activated · linear:
-    d inner = dy W2ᵀ, d hidden = d activated · activation′(hidden), and dx = d hidden W1ᵀ + d linear W3ᵀ. `hook` receives
-    the gradients of these intermediates and of output, and may replace them. DataError where shapes do not match.
+    d inner = dy W2ᵀ, d hidden = d activated · activation′(hidden), and dx = d hidden W1ᵀ + d linear W3ᵀ. `hook`
+    receives the gradients of these intermediates and of output, and may replace them. DataError where shapes do not
+    match.
 
     >>> one = np.array([[1.0]])
     >>> x, params = np.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one, "b2": np.array([1.0])}
