@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from collections import deque
 from itertools import product
 
 import ml_dtypes
@@ -309,6 +310,29 @@ def test_the_threads_of_the_blas_are_left_as_they_were(monkeypatch):
         set_threads(found)
 
 
+def test_threads_are_used_again_by_calls_within_calls_and_at_once():
+    def work(tasks):
+        for task in tasks:
+            if task < 100:
+                threads.run_parallel(
+                    lambda inner: done.extend(inner), range(100 + 10 * task, 110 + 10 * task), threads=3
+                )
+
+    done = []
+    callers = [
+        threading.Thread(target=threads.run_parallel, args=(work, range(20 * i, 20 * i + 20), 4)) for i in range(4)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert sorted(done) == list(range(100, 900))
+    count = threading.active_count()
+    for _ in range(50):
+        threads.run_parallel(lambda tasks: [np.ones(10) for _ in tasks], range(8), threads=3)
+    assert threading.active_count() <= max(count, 4)
+
+
 def test_an_exception_in_a_thread_is_raised_and_stops_the_others():
     def work(tasks):
         for task in tasks:
@@ -513,6 +537,7 @@ def test_as_many_threads_as_there_are(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threads, "_idle", deque())
     done = []
     threads.run_parallel(done.extend, range(5), threads=3)
     assert done == [0, 1, 2, 3, 4]

@@ -15,6 +15,7 @@ Task = TypeVar("Task")
 
 _lock = threading.Lock()
 _saved: list[int] = []  # thread counts at the start of each running call; the first is the user's setting
+_idle: "deque[Worker]" = deque()  # threads that wait for work
 
 
 @cache
@@ -57,6 +58,65 @@ def split_range(start: int, stop: int, size: int) -> Iterator[slice]:
         yield slice(i, min(i + size, stop))
 
 
+class Worker:
+    """A thread that waits for work between calls, as a new one takes several times as long to start as it to wake."""
+
+    def __init__(self) -> None:
+        """Start the thread; RuntimeError where there can be no more."""
+        self.wake, self.waiting = threading.Lock(), deque[tuple[deque[Callable[[], None]], threading.Lock]]()
+        self.wake.acquire()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            self.wake.acquire()
+            while self.waiting:
+                self._work(*self.waiting.popleft())
+
+    def _work(self, work: deque[Callable[[], None]], done: threading.Lock) -> None:
+        try:
+            run = work.pop()
+        except IndexError:  # withdrawn
+            return
+        run()
+        _idle.append(self)
+        done.release()
+
+    def submit(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Begin some work in the thread; return a function that withdraws it if it is not begun, or waits for its end.
+
+        Only who has taken the worker from the idle ones may call this.
+        """
+        work, done = deque([run]), threading.Lock()
+        done.acquire()
+        self.waiting.append((work, done))
+        if self.wake.locked():  # else the thread is awake, or about to be
+            self.wake.release()
+
+        def wait() -> None:
+            try:
+                work.pop()
+            except IndexError:
+                done.acquire()
+            else:
+                _idle.append(self)
+
+        return wait
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # a child has no threads but its own
+
+
+def _submit(work: Callable[[], None]) -> Callable[[], None]:
+    """Begin some work in an idle thread, or else in a new one; return the function that waits for its end."""
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = Worker()
+    return worker.submit(work)
+
+
 def run_parallel(work: Callable[[Iterator[Task]], None], tasks: Iterable[Task], threads: int | None = None) -> None:
     """Call `work` in several threads, each with an iterator over tasks of its own.
 
@@ -86,14 +146,12 @@ def run_parallel(work: Callable[[Iterator[Task]], None], tasks: Iterable[Task], 
             failures.append(error)
 
     with single_blas() as cores:
-        helpers = [threading.Thread(target=run) for _ in range(min(threads or cores, len(waiting)) - 1)]
-        started = []
-        with suppress(RuntimeError):  # no more threads available: those started do all the work
-            for helper in helpers:
-                helper.start()
-                started.append(helper)
+        waits = []
+        with suppress(RuntimeError):  # no more threads available: those at work do all of it
+            for _ in range(min(threads or cores, len(waiting)) - 1):
+                waits.append(_submit(run))
         run()
-        for helper in started:
-            helper.join()
+        for wait in waits:
+            wait()
     if failures:
         raise failures[0]
