@@ -24,10 +24,6 @@ from attnkit.model.backward.rotary import rotate_backward
 from attnkit.model.backward.scores import SCORE_ADJOINTS, Gradients
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
-from attnkit.model.kernels.fused_attention import fused_attention
-from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
-from attnkit.model.kernels.row_attention_backward import row_attention_backward
-from attnkit.model.kernels.tiled_attention import tiled_attention
 from attnkit.model.linear import linear
 from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.scores import SCORES, dot, identity
@@ -105,9 +101,13 @@ def _run_backward(
         grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
         return dense_attention_backward(grad_output, q, k, v, options, options.offset(q.shape[-2], k.shape[-2]), hook)
     if is_dot and scores and all(np.isfinite(x.sum()) for x in arrays):
+        from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
+
         if options.softmax_dtype is not None or "heads" not in saved or not {"weights", "lse"} & saved.keys():
             saved = attention_forward(q, k, v, options.replace(score="dot", score_params=None, softmax_dtype=None))
         return fused_attention_backward(grad_output, q, k, v, options, saved)
+    from attnkit.model.kernels.row_attention_backward import row_attention_backward
+
     grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
     return row_attention_backward(grad_output, q, k, v, options)
 
@@ -132,6 +132,9 @@ def attention_forward(
     check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
     if score.score is not dot or options.softmax_dtype is not None:
         return attention(q, k, v, options, keep=("lse",))
+    from attnkit.model.kernels.fused_attention import fused_attention
+    from attnkit.model.kernels.tiled_attention import tiled_attention
+
     result, (q, k, v) = output_dtype(q), (np.asarray(x, dtype) for x in (q, k, v))
     keys, values, resolved = prepend_past(q, k, v, options, params)
     left, right = score.project(q, keys, params)
