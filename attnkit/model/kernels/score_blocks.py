@@ -22,7 +22,7 @@ LONG = 512  # number of queries from which on a text is long
 KEYS = 512  # maximum number of its keys, where scores are not kept
 CELLS = 1 << 17  # its scores, approximately
 FEW = 1 << 16  # number of scores up to which one thread is faster than two
-PARTS = 4  # minimum number of parts of batch and heads, so that cores are equally busy
+PARTS = 2  # minimum number of parts of batch and heads
 
 Task = TypeVar("Task")
 
