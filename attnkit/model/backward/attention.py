@@ -100,7 +100,7 @@ def _run_backward(
     if (scores < MANY and "weights" not in saved) or any(hook(name) for name in SQUARE):
         grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
         return dense_attention_backward(grad_output, q, k, v, options, options.offset(q.shape[-2], k.shape[-2]), hook)
-    if is_dot and scores and all(np.isfinite(x.sum()) for x in arrays):
+    if is_dot and scores and all(np.isfinite(x).all() for x in arrays):
         from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
 
         if options.softmax_dtype is not None or "heads" not in saved or not {"weights", "lse"} & saved.keys():
@@ -138,7 +138,7 @@ def attention_forward(
     result, (q, k, v) = output_dtype(q), (np.asarray(x, dtype) for x in (q, k, v))
     keys, values, resolved = prepend_past(q, k, v, options, params)
     left, right = score.project(q, keys, params)
-    if 0 < math.prod(q.shape[:-1]) * keys.shape[-2] <= KEPT and np.isfinite(values.sum()):
+    if 0 < math.prod(q.shape[:-1]) * keys.shape[-2] <= KEPT and np.isfinite(values).all():
         name, (heads, other) = "weights", fused_attention(left, right, values, resolved)
     else:
         name, (heads, other) = "lse", tiled_attention(left, right, values, resolved)

@@ -85,4 +85,4 @@ def finite(x: Array) -> Array:
     >>> finite(np.array([1.0, np.inf])).tolist()
     [1.0, 0.0]
     """
-    return x if np.isfinite(x.sum()) else np.where(np.isfinite(x), x, 0)
+    return x if np.isfinite(x).all() else np.where(np.isfinite(x), x, 0)
