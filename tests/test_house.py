@@ -39,9 +39,9 @@ ARROWS["cli"] |= {"__init__", "commands"}  # the version; a tool by its name
 ARROWS["commands"] |= {"__init__"}
 ARROWS |= {"__main__": {"cli"}, "__init__": {"record"}}
 
-# what the core may import besides numpy: no input, no output, no process; and in one file what runs it on all cores
+# what the core may import besides numpy: no input, no output, no process; and in two files what runs it on all cores
 MODEL_IMPORTS = {"collections", "dataclasses", "functools", "hashlib", "importlib", "math", "numpy", "re", "typing"}
-CORES = {"threads.py": {"contextlib", "ctypes", "os", "threading"}}
+CORES = {"threads.py": {"contextlib", "ctypes", "os", "threading"}, "products.py": {"contextlib", "threading"}}
 
 
 def imports(path):

@@ -7,6 +7,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text, fit
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
+from attnkit.model.kernels.products import matrix_product
 
 
 @quiet
@@ -30,7 +31,8 @@ def linear(
     y = cast(x, dtype)
     if weight is not None:
         check_inner(x, weight, names)
-        y = y @ np.asarray(weight, dtype)  # not made contiguous: a tied table is a transposed view, too big to copy
+        # not made contiguous: a tied table is a transposed view, too big to copy
+        y = matrix_product(y, np.asarray(weight, dtype))
     if bias is not None:
         if bias.shape != y.shape[-1:]:
             raise DataError(f"{names[2]} {as_text(bias.shape)}: expected {as_text(y.shape[-1:])}")

@@ -8,6 +8,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, quiet, working
+from attnkit.model.kernels.products import matrix_product
 
 
 class LinearGradients(NamedTuple):
@@ -40,8 +41,8 @@ def linear_backward(
         return LinearGradients(dy, None, None if bias is None else sum_rows(dy))
     check_gradient(dy, (*x.shape[:-1], weight.shape[1]), "x W + b")
     rows = as_rows(dy)
-    dx = (rows @ np.asarray(weight, dtype).T).reshape(x.shape)
-    dw = as_rows(cast(x, dtype)).T @ rows
+    dx = matrix_product(rows, np.asarray(weight, dtype).T).reshape(x.shape)
+    dw = matrix_product(as_rows(cast(x, dtype)).T, rows)
     return LinearGradients(dx, dw, None if bias is None else sum_rows(dy))
 
 

@@ -23,6 +23,7 @@ from attnkit.model.config import layer_plan
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.feedforward import apply_activation
 from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.kernels.products import parallel_products
 from attnkit.model.linear import linear
 from attnkit.model.pooling import first_token
 from attnkit.model.transformer import Context, Model, head_logits, normalize, pool_first
@@ -65,6 +66,7 @@ class PassGradients(NamedTuple):
     inputs: dict[str, Array]
 
 
+@parallel_products()
 def run_model(
     model: Model,
     inputs: Mapping[str, StackInputs],
@@ -110,6 +112,7 @@ def run_model(
     return OUTPUTS[output].compute(model, memory, hook), RecordedPass(tapes, memory, output)
 
 
+@parallel_products()
 def model_backward(
     model: Model,
     recorded: RecordedPass,

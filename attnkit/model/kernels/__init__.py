@@ -12,4 +12,5 @@ incremental_decoder  a decoder's next token with a KV cache: transformer.run ove
 tiles                the tiles of queries and keys that tiled_attention and weight_stats share
 score_blocks         the blocks of scores that fused_attention and its adjoint share
 threads              tasks on every core; results do not depend on the number of threads
+products             large matrix products on every core: x @ y, up to rounding, the same on any number of threads
 """
