@@ -10,7 +10,7 @@ import numpy as np
 from attnkit.model.dtypes import Array
 
 LARGE = 1 << 25  # multiplications from which several threads are faster
-BLOCKS, LEAST = 8, 64  # most blocks of a product, and the fewest rows of one; on any number of cores
+BLOCKS, LEAST = 8, 96  # most blocks of a product, and the fewest rows of one; on any number of cores
 _local = threading.local()
 
 
@@ -57,5 +57,6 @@ def matrix_product(x: Array, y: Array) -> Array:
         for part in parts:
             np.matmul(rows[part], y, out=result[part])
 
-    run_parallel(work, split_range(0, count, max(LEAST, -(-count // BLOCKS))))
+    blocks = min(BLOCKS, 1 << (count // LEAST).bit_length() - 1)  # a power of two, which few cores share equally
+    run_parallel(work, split_range(0, count, -(-count // blocks)))
     return result.reshape(*x.shape[:-1], y.shape[-1])
