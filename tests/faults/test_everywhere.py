@@ -41,6 +41,7 @@ BAD |= {
     "memory": TENSORS,
     "attended": TENSORS,
     "ids": TENSORS,
+    "targets": TENSORS,
     "patches": TENSORS,
     "model": {"a file": (b"", "not a folder")},
 }
@@ -79,22 +80,33 @@ BESIDE = {
     "posenc --cos": ["good.json", "--kind", "rotary", "--sin", "good.json"],
     "posenc --sin": ["good.json", "--kind", "rotary", "--cos", "good.json"],
     "posenc --table": ["good.json", "--kind", "learned"],
+    "loss --weights": ["good.json", "--target", "0"],
 }
-READING = {"mask": ["--causal"], "ffn": ["--hidden", "2"], "decode": ["--table", "good.json"]}
+NAMED = {"patches": "encoder.0.norm1={}", "targets": "./{}"}  # where a bare name is not a file
+READING = {
+    "mask": ["--causal"],
+    "ffn": ["--hidden", "2"],
+    "decode": ["--table", "good.json"],
+    "loss": ["--target", "0"],
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tool", "flag", "load"), FLAGS, ids=[f"{tool} --{flag}" for tool, flag, _ in FLAGS])
 def test_files_of_flags(attnkit, main, refused, tool, flag, load):
     line = [tool, *BESIDE.get(f"{tool} --{flag}", ["good.json"]), f"--{flag}"]
-    named = "encoder.0.norm1={}" if load == "patches" else "{}"
+    named = NAMED.get(load, "{}")
+    place = "./" if load == "targets" else ""
     for content, problem in BAD[load].values():
         run = main(*line, named.format(attnkit.file("bad", content)), "-o", attnkit.file("old.json", b"old"))
-        refused(run, 4 if load == "model" else 3, f"{tool}: bad: ", problem)
+        refused(run, 4 if load == "model" else 3, f"{tool}: {place}bad: ", problem)
         assert (attnkit.folder / "old.json").read_bytes() == b"old"
-    refused(main(*line, named.format("missing")), 4, f"{tool}: missing: ", "o such f")
+    refused(main(*line, named.format("missing")), 4, f"{tool}: {place}missing: ", "o such f")
     refused(
-        main(*line, named.format(".")), 4, f"{tool}: .: ", "no config.json" if load == "model" else "Is a directory"
+        main(*line, named.format(".")),
+        4,
+        f"{tool}: {place}.: ",
+        "no config.json" if load == "model" else "Is a directory",
     )
     if load in ("tensor", "attended"):
         refused(main(*line, "good.json:y"), 3, f"{tool}: good.json: no tensor 'y' (there is x)")
