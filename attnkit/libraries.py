@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import os
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from attnkit.errors import AttnkitError, DataError, UsageError
@@ -11,6 +12,8 @@ from attnkit.errors import AttnkitError, DataError, UsageError
 STDERR = 2
 MAX_QUOTE = 200  # characters of a library's message that are quoted
 PANIC = "pyo3_runtime"  # the module of the exception for a panic in Rust, a BaseException
+
+_IS_SILENT: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 
 def import_library(library: str, extra: str, name: str) -> Any:
@@ -26,7 +29,7 @@ def import_library(library: str, extra: str, name: str) -> Any:
 def call_library(problem: str, name: str) -> Iterator[None]:
     """Turn what a library raises on bad data, panics included, into a DataError: the problem and the library's message.
 
-    What the library writes to standard error is discarded.
+    Within `silence_libraries` what the library writes to standard error is discarded.
 
     >>> with call_library("not a number", "n.txt"):
     ...     int("x")
@@ -57,11 +60,26 @@ def quote_error(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def suppress_stderr() -> Iterator[None]:
-    """Discard what native code writes to standard error."""
+def silence_libraries() -> Iterator[None]:
+    """Discard what libraries write to standard error in a `with` block.
+
+    For the process of one command: in Python all threads share the descriptor, and others may write to it.
+    """
+    token = _IS_SILENT.set(True)
     try:
-        saved = os.dup(STDERR)
+        yield
+    finally:
+        _IS_SILENT.reset(token)
+
+
+@contextlib.contextmanager
+def suppress_stderr() -> Iterator[None]:
+    """Discard what native code writes to standard error, within `silence_libraries`."""
+    try:
+        saved = os.dup(STDERR) if _IS_SILENT.get() else None
     except OSError:  # standard error is closed
+        saved = None
+    if saved is None:
         yield
         return
     try:

@@ -66,6 +66,7 @@ def execute(call: "Stage") -> int:
     from attnkit.cli import output
     from attnkit.cli.stage import running, running_stage
     from attnkit.inference.callbacks import Callbacks, ignore, use_callbacks
+    from attnkit.libraries import silence_libraries
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         stage = running_stage() or call
@@ -81,7 +82,8 @@ def execute(call: "Stage") -> int:
         warnings.showwarning = show
         has_progress = os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not call.common.get("quiet")
         report = output.PROGRESS.report if has_progress else ignore
-        with running(call), use_callbacks(Callbacks(on_progress=report, on_table=output.show_remark)):
+        callbacks = Callbacks(on_progress=report, on_table=output.show_remark)
+        with running(call), silence_libraries(), use_callbacks(callbacks):
             return output.write(call)
 
 

@@ -1,6 +1,7 @@
 """Callbacks belong to one run: two threads do not disturb each other, and a call leaves nothing behind."""
 
 import gc
+import os
 import re
 import threading
 import weakref
@@ -14,10 +15,11 @@ from attnkit import formats
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli.stage import Stage, running, running_stage
 from attnkit.commands import find_tool
-from attnkit.display import Style
+from attnkit.display import Style, format_table
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import callbacks
 from attnkit.inference.callbacks import Callbacks, use_callbacks
+from attnkit.libraries import call_library, silence_libraries
 from attnkit.record import Record
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
@@ -127,13 +129,34 @@ def test_side_files_of_two_threads_hold_each_its_own_trace(tmp_path):
 
 def test_steps_in_two_threads_show_each_its_own_count_of_candidates():
     def run(top):
-        rows, tool = [], find_tool("decode")
+        rows, tool, style = [], find_tool("decode"), Style(width=100)
         flags = {"model_": str(MODELS / "gpt2"), "steps": True, "max_tokens": 1, "top_k": 9}
-        with use_callbacks(Callbacks(on_table=lambda table: rows.append(table(Style(width=100))))):
+        with use_callbacks(Callbacks(on_table=lambda table: rows.append(format_table(table(style), style)))):
             Stage(tool, tool.defaults | flags, extra={"top": top}).apply(IDS)
         return [len(re.findall(r"^\d+ ", table, re.MULTILINE)) for table in rows]
 
     assert in_threads(repeat(lambda: run(3), 5), repeat(lambda: run(7), 5)) == [[[3]] * 5, [[7]] * 5]
+
+
+def test_a_library_that_runs_in_two_threads_leaves_them_standard_error():
+    barrier, before = threading.Barrier(2), os.fstat(2)
+
+    def run():
+        with call_library("", ""):
+            barrier.wait(10)
+            inside = os.path.samestat(os.fstat(2), before)
+            barrier.wait(10)
+        return inside
+
+    assert in_threads(run, run) == [True, True]
+    assert os.path.samestat(os.fstat(2), before)
+
+
+def test_a_command_discards_what_a_library_writes_to_standard_error(capfd):
+    with silence_libraries(), call_library("", ""):
+        os.write(2, b"panicked")
+    os.write(2, b"error")
+    assert capfd.readouterr().err == "error"
 
 
 def test_nothing_holds_a_call_or_its_model_once_it_returned(tmp_path):
