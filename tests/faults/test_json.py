@@ -14,7 +14,9 @@ def test_refused(reject, content, parts):
 
 
 SAME = {
+    # J8
     "mark": b"\xef\xbb\xbf[[1,2],[3,4]]",
+    # J10
     "CR LF": b"[[1,2],\r\n[3,4]]\r\n",
     "CR": b"[[1,2],\r[3,4]]\r",
     "spaces at the ends": b" \t\n[[1,2],[3,4]]  \n\n  ",

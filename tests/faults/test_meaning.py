@@ -212,6 +212,7 @@ def test_every_shape_gives_a_result_or_a_line(attnkit, files, main, refused, lin
         assert "RuntimeWarning" not in run.err
 
 
+# M15
 def test_causal_of_more_keys_than_queries_starts_at_the_first_unless_told(attnkit, files):
     files({"q.npy": X[:2], "k.npy": X})
     line = ["attend", "q.npy", "--memory", "k.npy", "--causal", "--keep", "weights", "-f", "npz"]

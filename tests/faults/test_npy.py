@@ -59,6 +59,7 @@ X = np.array([[1, 2, 3, 4], [0, -1, 0.5, 8]], np.float32)
 SAME = {
     "version 2.0": npy(header(shape="(2, 4)"), X.tobytes(), (2, 0)),
     "version 3.0": npy(header(shape="(2, 4)"), X.tobytes(), (3, 0)),
+    # N18
     "big-endian": saved(X.astype(">f4")),
     "Fortran order": saved(np.asfortranarray(X)),
     "big-endian Fortran order": saved(np.asfortranarray(X.astype(">f4"))),
@@ -71,6 +72,7 @@ def test_other_ways_to_write_the_same_array(attnkit, content):
     assert (run.code, run.out, run.err) == (0, saved(X), "")
 
 
+# N19
 def test_bfloat16_needs_to_be_asked_for(attnkit):
     halves = (X.view(np.uint32) >> 16).astype(np.uint16)
     run = attnkit("show", "--dtype", "bfloat16", "-f", "json", stdin=saved(halves.view("V2")))
@@ -79,6 +81,7 @@ def test_bfloat16_needs_to_be_asked_for(attnkit):
     assert b"[[1.0,2.0,3.0,4.0],[0.0,-1.0,0.5,8.0]]" in run.out
 
 
+# N20
 def test_float16_beyond_its_range_is_infinite_with_a_warning(attnkit):
     run = attnkit("attend", "--residual", stdin=saved(np.full((1, 2), 40000, np.float16)))
     assert run.code == 0

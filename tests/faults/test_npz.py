@@ -34,6 +34,7 @@ def test_bytes_after_an_archive(attnkit, refused, tail, problem):
     assert (attnkit.folder / "old.npz").read_bytes() == b"old"
 
 
+# Z3
 NAMES = (
     "../../etc/x.npy",
     "/etc/x.npy",
@@ -72,6 +73,7 @@ def test_which_tensor(attnkit, refused):
     assert attnkit("layernorm", several + ":t11").code == 0
 
 
+# Z8
 def test_an_archive_on_a_pipe_is_like_a_file(attnkit):
     name = attnkit.file("in.npz", npz([("x.npy", saved(EYE)), ("mask.npy", saved(EYE > 0))]))
     from_file = attnkit("attend", name, "-f", "json", "--only", "x,mask")
