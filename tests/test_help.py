@@ -1,5 +1,6 @@
 """attnkit help: topics and tools, Markdown on a pipe, plain text on a terminal."""
 
+import inspect
 import os
 import pty
 import re
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from attnkit import commands, help
+from attnkit.checkpoints import gpt2
 from attnkit.cli import main
+from attnkit.formats import npy
 
 ROOT = Path(__file__).parent.parent
 TOPICS = help.list_topics()
@@ -120,6 +123,25 @@ def test_every_path_on_the_page_of_the_architecture_exists(path):
 def test_the_page_of_the_architecture_names_a_file_of_every_room():
     rooms = {path.name for path in (ROOT / "attnkit").iterdir() if (path / "__init__.py").exists()}
     assert {path.split("/")[0] for path in paths_of_the_architecture()} >= rooms
+
+
+def test_the_tables_that_the_architecture_names_are_where_it_says():
+    page = " ".join(help.read_page("architecture").split())
+    named = re.findall(r"\b([A-Z]{4,})(?:, [^.`]*?)? in `([\w/]+\.py)`", page)
+    named += [(name, path) for path, name in re.findall(r"in `([\w/]+\.py)` add it to ([A-Z]{4,})", page)]
+    named += [(name, path) for path, name in re.findall(r"in `([\w/]+\.py)`, [^.]*? table ([A-Z]{4,})", page)]
+    assert len(named) >= 6
+    for name, path in named:
+        assert re.search(rf"^{name}\b.* = ", (ROOT / "attnkit" / path).read_text(), re.MULTILINE), f"{name} in {path}"
+
+
+def test_the_functions_that_the_architecture_names_are_those_of_its_examples():
+    named = dict(re.findall(r"`(\w+)\((\w+(?:, \w+)*)\)`", help.read_page("architecture")))
+    assert set(named) == {"read", "encode", "read_config", "map_layers"}
+    for name, parameters in named.items():
+        function = getattr(npy if name in ("read", "encode") else gpt2, name)
+        required = [one.name for one in inspect.signature(function).parameters.values() if one.default is one.empty]
+        assert required == parameters.split(", ")
 
 
 def test_the_list_of_faults_has_those_that_tests_name():

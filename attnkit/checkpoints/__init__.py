@@ -11,16 +11,9 @@ weights.py          the tensors of a folder, in one safetensors file or in shard
 bert.py gpt2.py …   one file for each `model_type`: its choices, and its tensors by layer
 marian_native.py    model.npz, the file that Marian itself writes
 
-To add a family:
-
-1. Add its `model_type` to FAMILIES in auto.py.
-2. Write `<model_type>.py` (`-` becomes `_`); gpt2.py is the shortest complete example. It defines
-   PREFIXES             prefixes that published names may or may not have, as ("transformer.",)
-   read_config(raw, stored) -> Config    the choices; `raw` is a ConfigReader, `stored.has(NAME)` looks up a tensor
-   map_layers(raw) -> Layers             layer -> {parameter: TensorSpec}, "{n}" being the number of a layer
-   The names of layers and parameters, and their shapes, are those of attnkit.model.config.
-3. Add a small published folder to tests/references/models, and its outputs by the reference implementation.
-4. Add its table of tensors to attnkit/help/checkpoints.md.
+A family defines PREFIXES (that published names may or may not have), `read_config(raw, stored) -> Config` and
+`map_layers(raw) -> Layers`: the Protocol `Family` in auto.py. gpt2.py is a short, complete example. The names of
+layers and parameters, and their shapes, are those of attnkit.model.config. `attnkit help architecture` has the steps.
 """
 
 from attnkit.checkpoints.auto import FAMILIES, open_checkpoint

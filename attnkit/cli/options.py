@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from attnkit import formats
 from attnkit.errors import UsageError, suggest
 
 Load = Literal[
@@ -228,7 +229,9 @@ def parse_value(name: str, option: Option, value: Any) -> Any:
         raise UsageError(f"expected {expected}, got {value!r}{''.join(hint)}", name) from None
 
 
-FORMATS = ("json", "npy", "npz", "safetensors", "table", "svg", "png", "pdf", "html")
+FIGURE_FORMATS = ("svg", "png", "pdf", "html")
+DISPLAY_FORMATS = ("table", *FIGURE_FORMATS)
+FORMATS = (*formats.FORMATS, *DISPLAY_FORMATS)
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
           "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip
 

@@ -12,8 +12,7 @@ from attnkit.cli import options
 from attnkit.errors import AttnkitNote, UsageError, flag_name
 from attnkit.record import Array, Record, join_names
 
-FIGURE_FORMATS = ("svg", "png", "pdf", "html")
-DISPLAY_FORMATS = ("table", *FIGURE_FORMATS)
+FIGURE_FORMATS, DISPLAY_FORMATS = options.FIGURE_FORMATS, options.DISPLAY_FORMATS
 DISPLAYED = "table, svg, png, pdf or html"
 TEXT = "text"  # the format of a tool that returns text, whatever the suffix of its file
 NO_TEXT = {".csv", ".tsv", ".tex", ".xml", ".jpg", ".jpeg", ".gif", ".zip", ".gz", ".pt", ".bin"}

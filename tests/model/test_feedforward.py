@@ -23,15 +23,17 @@ def test_erf_at_the_edges():
     assert erf(np.float32(1) * np.ones(2, np.float32)).dtype == np.float32
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+LIKE_RELU = ("relu", "gelu", "gelu-tanh", "silu")  # x times a function that rises from 0 to 1, odd about a half
+
+
+@pytest.mark.parametrize("name", LIKE_RELU)
 @given(x=st.floats(0, 1e4))
-def test_activations_of_opposite_numbers(name, x):
-    """Every one of them is x times an odd function about a half: f(x) + f(-x) relates to |x|."""
+def test_activations_of_opposite_numbers_differ_by_the_number(name, x):
     y = ACTIVATIONS[name](np.array([x, -x]))
     assert y[0] - y[1] == pytest.approx(x)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", LIKE_RELU)
 def test_huge_and_bad_values_are_silent(name):
     y = ACTIVATIONS[name](np.array([1e300, -1e300, np.inf, np.nan]))
     assert y[0] == 1e300 and y[1] == 0 and y[2] == np.inf and np.isnan(y[3])
