@@ -58,6 +58,8 @@ def integer(help: str, least: int | None = None, metavar: str = "N") -> Option:
     expected = "a whole number" + ("" if least is None else f" of at least {least}")
 
     def parse(value: str) -> int:
+        if re.fullmatch(r"[+-]?[0-9]{19,}", value, re.ASCII):
+            raise ValueError(f"{expected}, of at most 18 digits")
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", value, re.ASCII) or (least is not None and int(value) < least):
             raise ValueError(expected)
         return int(value)

@@ -62,6 +62,7 @@ class Rule(NamedTuple):
         "Combination": "any_ invert polarity",
         "Results": "size cross as_ fill explain steps",
     },
+    exclusive=[("offset", "align")],
     requires=[
         ("pad_id", "padding"),
         ("polarity", "with"),
@@ -88,9 +89,7 @@ def mask(
     align: Annotated[
         str, options.choice("which corner the diagonal starts from when T ≠ S", ("top-left", "bottom-right"))
     ] = "top-left",
-    offset: Annotated[
-        int | None, options.integer("position of the first query among the keys; overrides --align")
-    ] = None,
+    offset: Annotated[int | None, options.integer("position of the first query among the keys")] = None,
     padding: Annotated[bool, options.switch("keys that are no padding, by the record's lengths or ids")] = False,
     pad_id: Annotated[
         int | None, options.integer("the id that is padding [default: that of [PAD] or <pad>]", 0)
@@ -252,11 +251,11 @@ def count_queries_and_keys(record: Record | None, size: tuple[int, ...] | None, 
 
 def find_real_keys(record: Record | None, keys: int, pad_id: int | None) -> Array:
     """Return which keys are not padding, (B, 1, S): by the record's lengths, else by the id of padding."""
-    if record is None:
-        raise UsageError("needs a record with ids or lengths; --lengths FILE gives them", "--padding")
-    if "lengths" in record and pad_id is None:
+    if record is not None and "lengths" in record and pad_id is None:
         return model.padding_mask(record["lengths"], keys)
-    ids = record["ids"] if "ids" in record else record["x"]
+    ids = None if record is None else record.get("ids" if "ids" in record else "x")
+    if record is None or ids is None or ("ids" not in record and ids.dtype.kind not in "iu"):
+        raise UsageError("needs a record with ids or lengths; --lengths FILE gives them", "--padding")
     if pad_id is None:
         words = shared_labels(record.labels.get("vocab"))
         word = tokenizers.find_padding(words)

@@ -33,10 +33,12 @@ FILE_FORMULAS = ("the cosines of --cos", "the sines of --sin")
 EXCLUSIVE = [
     *(("model", flag) for flag in ("kind", "alone", "size", "layout", "base")),
     *((flag, "cos") for flag in ("base", "rotary_dim")),
+    ("offset", "positions"),
 ]
 REQUIRES = [
     ("layer", "model"),
     ("dim", "size"),
+    ("dim", "kind=sinusoidal|rotary|learned"),
     ("layout", "kind=sinusoidal"),
     ("base", "kind=sinusoidal|rotary"),
     ("table", "kind=learned|t5"),
@@ -114,7 +116,7 @@ def posenc(
     if model_ is not None:
         return add_model_positions(record or Record({}), model_, layer, positions, offset, steps)
     if record is None:
-        record, alone = empty_record(kind, size or (0,), dim), True
+        record, alone = empty_record(kind, size or (0,), dim, table), True
     x = record["x"]
     token_positions = number_tokens(x, offset, positions)
     if kind in BIASES:
@@ -199,12 +201,14 @@ def add_model_positions(
     return record.with_tensors(before | {"x": Tensor(added, axes, formula=formula)})
 
 
-def empty_record(kind: str, size: tuple[int, ...], dim: int | None) -> Record:
+def empty_record(kind: str, size: tuple[int, ...], dim: int | None, table: Record | None) -> Record:
     """Return the record of --size T[,S]: its x has the rows and the width of the encoding."""
     if len(size) > 2 or (len(size) == 2 and kind not in BIASES):
         raise UsageError("T, or T,S with alibi and t5", "--size")
     if dim is None and kind in ("sinusoidal", "rotary"):
-        raise UsageError("requires --dim D, the width of the encoding", "--size")
+        raise UsageError("needs --dim D, the width of the encoding", "--size")
+    if dim is None and kind == "learned":
+        dim = check_table(table).shape[1]
     with name_errors("--size"):
         check_empty((size[0], dim or 1))
     return Record({"x": np.zeros((size[0], dim or 0))})
@@ -226,7 +230,7 @@ def number_tokens(x: Array, offset: int, positions: Record | None) -> Array:
 def check_table(table: Record | None) -> Array:
     """Return the table of learned positions or of T5 biases; DataError if it is not a matrix."""
     if table is None:
-        raise UsageError("requires --table FILE", "--kind")
+        raise UsageError("needs --table FILE", "--kind")
     if table["x"].ndim != 2:
         raise DataError(f"shape {table['x'].shape} (expected rank 2)", "--table")
     return table["x"]

@@ -37,6 +37,12 @@ class TestMask:
         assert attnkit.mask(of(X, lengths=[2, 5]), padding=True)["mask"][:, 0].sum(axis=-1).tolist() == [2, 5]
         with pytest.raises(UsageError, match="--pad-id N"):
             attnkit.mask(of(X, ids=np.ones((2, 5), int)), padding=True)
+        with pytest.raises(UsageError, match="--padding: needs a record with ids or lengths"):
+            attnkit.mask(of(X), padding=True, pad_id=0)
+
+    def test_an_offset_leaves_no_alignment(self):
+        with pytest.raises(UsageError, match="--offset: cannot be combined with --align"):
+            attnkit.mask(size=3, causal=True, offset=1, align="bottom-right")
 
     def test_prefix_chunks_segments_and_your_own(self):
         assert attnkit.mask(size="3", prefix=2)["x"].astype(int).tolist() == [[1, 1, 0], [1, 1, 0], [1, 1, 1]]

@@ -35,6 +35,8 @@ class TestPosenc:
             ({"kind": "rotary", "one_way": True}, "--one-way: needs --kind t5"),
             ({"kind": "rotary", "model": STORY}, "--model: cannot be combined with --kind"),
             ({"alone": True, "model": STORY}, "--model: cannot be combined with --alone"),
+            ({"offset": 1, "positions": np.arange(5)}, "--offset: cannot be combined with --positions"),
+            ({"size": 5, "dim": 8, "kind": "alibi"}, "--dim: needs --kind sinusoidal, rotary or learned"),
             ({"table": np.ones((9, 8)), "model": STORY}, "--table: needs --kind learned or t5"),
         ],
     )
@@ -57,6 +59,12 @@ class TestPosenc:
         turned = attnkit.posenc(of(X), kind="rotary", heads=2)["x"]
         assert np.allclose(np.linalg.norm(turned, axis=-1), np.linalg.norm(X, axis=-1))
         assert np.allclose(turned[..., :4], attnkit.posenc(of(X[..., :4]), kind="rotary")["x"], rtol=0, atol=1e-15)
+
+    def test_without_input_learned_positions_have_the_width_of_their_table(self):
+        table = np.arange(8.0).reshape(4, 2)
+        assert attnkit.posenc(size=3, kind="learned", table=table)["x"].tolist() == table[:3].tolist()
+        with pytest.raises(DataError, match="width 3 != 2"):
+            attnkit.posenc(size=3, kind="learned", table=table, dim=3)
 
     def test_rotary_from_tables(self):
         alone = attnkit.posenc(of(X), kind="rotary", alone=True)

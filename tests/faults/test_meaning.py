@@ -114,7 +114,8 @@ BAD = {
     "posenc good.json --kind rotary --rotary-dim 4": (3, "rotary", "4", {}),
     "posenc good.json --positions p.json": (3, "-1", {"p.json": [0, -1]}),
     # M16
-    **{f"embed a --dim 2 --seed {seed}": (2, f"--seed: expected a whole number of at least 0, got '{seed}'", {}) for seed in ("-1", str(2**64), "1.5", "abc")},
+    **{f"embed a --dim 2 --seed {seed}": (2, f"--seed: expected a whole number of at least 0, got '{seed}'", {}) for seed in ("-1", "1.5", "abc")},
+    f"embed a --dim 2 --seed {2**64}": (2, f"--seed: expected a whole number of at least 0, of at most 18 digits, got '{2**64}'", {}),
     # M17
     "decode x.json --table t.json": (3, "no finite logit at step 1", {"x.json": [[1.0, 1.0], ["NaN", 1.0]], "t.json": [[1, 0], [0, 1]]}),
     "decode x.json --table u.json": (3, "no finite logit at step 0", {"x.json": [["-Infinity", 1.0]], "u.json": [[1, 0], [1, 0]]}),

@@ -185,7 +185,7 @@ USAGE = {
     "attend --heads ٣": "--heads: expected a whole number of at least 1, got '٣'",
     "attend --heads 2.0": "--heads: expected a whole number of at least 1, got '2.0'",
     "attend --heads 0x2": "--heads: expected a whole number of at least 1, got '0x2'",
-    "attend --heads 99999999999999999999999": "--heads: expected a whole number of at least 1, got '999",
+    "attend --heads 99999999999999999999999": "--heads: expected a whole number of at least 1, of at most 18 digits, got '999",
     "layernorm --eps nan": "--eps: expected a finite number above 0, got 'nan'",
     "layernorm --eps inf": "--eps: expected a finite number above 0, got 'inf'",
     "layernorm --eps 1e999": "--eps: expected a finite number above 0, got '1e999'",
