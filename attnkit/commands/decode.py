@@ -66,7 +66,7 @@ def render_candidates(record: Record, call: Stage, look: "display.Style") -> str
     """Render x (..., T, V) as one table a batch row: the most probable words at each position but padding."""
     from attnkit import display
 
-    return "\n\n".join(display.candidates_table(*one[:4], look, *one[4:]) for one in find_candidates(record, call))
+    return "\n\n".join(display.candidates_table(one, look) for one in find_candidates(record, call))
 
 
 def find_candidates(record: Record, call: Stage) -> "list[display.Candidates]":

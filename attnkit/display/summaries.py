@@ -28,7 +28,9 @@ MAX_NAME_WIDTH = 48
 class Candidates(NamedTuple):
     """The most probable tokens at each of T positions, the most probable first.
 
-    ids, probs  (T, top); words the vocabulary; corner the heading of the rows
+    ids, probs  (T, top)
+    words       the vocabulary
+    corner      the heading of the rows
     """
 
     rows: Sequence[str]
@@ -145,26 +147,16 @@ def human_size(count: int) -> str:
     return f"{count / 1000**power:.1f} {'kMGTP'[power - 1]}B"
 
 
-def candidates_table(
-    rows: Sequence[str],
-    ids: Array,
-    probs: Array,
-    words: Sequence[str] | None,
-    style: Style,
-    title: str = "",
-    formula: str = "",
-    corner: str = "position",
-) -> str:
+def candidates_table(candidates: Candidates, style: Style) -> str:
     """Draw a table of the most probable tokens at each position, the most probable first.
 
-    ids, probs (T, top); rows T labels; words the vocabulary; corner the heading of the rows
-
-    >>> ids, probs = np.array([[1, 0]]), np.array([[0.7, 0.3]])
-    >>> print(candidates_table(["The"], ids, probs, ["a", "cat"], Style(precision=2)))
+    >>> candidates = Candidates(["The"], np.array([[1, 0]]), np.array([[0.7, 0.3]]), ["a", "cat"])
+    >>> print(candidates_table(candidates, Style(precision=2)))
     position  1st       2nd
     ──────────────────────────
     The       cat 0.70  a 0.30
     """
+    rows, ids, probs, words, title, formula, corner = candidates
     above = heading(title, "", formula, style) if title or formula else []
     if ids.size == 0:
         return join_lines([*above, "empty"])

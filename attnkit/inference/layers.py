@@ -152,7 +152,7 @@ def check_pair(config: "Config", pair: str | None, record: Any) -> None:
     if config.encoder is None:
         raise UsageError(f"a {config.family} model takes one text, not a pair", "--pair")
     if not record or isinstance(record, Record):
-        raise UsageError("a second text requires a first: TEXT", "--pair")
+        raise UsageError("a second text needs a first: TEXT", "--pair")
 
 
 def padding_positions(mask: Array | None) -> Array | None:

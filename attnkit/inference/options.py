@@ -93,7 +93,7 @@ def is_set(value: Any) -> bool:
 
 
 def check_options(options: GenerationOptions) -> None:
-    """Raise UsageError for options that exclude each other, and for one without the option it requires."""
+    """Raise UsageError for options that exclude each other, and for one without the option it needs."""
     for name in ("trace", "patch"):
         if options.is_set(name) and not options.is_scoring:
             raise UsageError("needs a single forward pass: --max-tokens 0, or --score TEXT", flag_name(name))
@@ -129,10 +129,10 @@ def is_same_file(path: str, other: str | None) -> bool:
 
 
 def refuse_flags(values: Mapping[str, Any], names: Sequence[str], place: str) -> None:
-    """Raise UsageError for a flag that is set and has no meaning here; place: what it requires."""
+    """Raise UsageError for a flag that is set and has no meaning here; place: what it needs."""
     for name in names:
         if is_set(values.get(name)):
-            raise UsageError(f"requires {place}", flag_name(name))
+            raise UsageError(f"needs {place}", flag_name(name))
 
 
 def max_new_tokens(options: GenerationOptions) -> int:

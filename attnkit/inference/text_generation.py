@@ -29,7 +29,7 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
     detokenizer = make_detokenizer(options)
     prompts, is_batch = make_prompts(source, options, detokenizer)
     if is_batch and (options.best or options.cache_out):
-        raise UsageError("requires a single text, got a batch", "--best" if options.best else "--cache-out")
+        raise UsageError("needs a single text, got a batch", "--best" if options.best else "--cache-out")
     if options.is_scoring:
         record = score_prompts(core, prompts, options, detokenizer, is_batch)
     else:

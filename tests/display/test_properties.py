@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as nps
 from rich.cells import cell_len
 
 from attnkit.display import (
+    Candidates,
     Style,
     TensorView,
     candidates_table,
@@ -104,7 +105,7 @@ def test_every_summary_fits(named, style) -> None:
 )
 def test_every_candidate_fits(rows, top, vocabulary, style) -> None:
     ids = np.arange(len(rows) * top).reshape(-1, top)
-    check(candidates_table(rows, ids, ids / 1000, vocabulary, style), style)
+    check(candidates_table(Candidates(rows, ids, ids / 1000, vocabulary), style), style)
 
 
 @settings(deadline=None)

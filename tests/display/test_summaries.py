@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from attnkit.display import Style, candidates_table, statistics_table, tensor_list
+from attnkit.display import Candidates, Style, candidates_table, statistics_table, tensor_list
 
 
 def golden(text: str) -> str:
@@ -87,7 +87,9 @@ wte.weight  (vocab 500, model 16)  float32  32.0 kB
 
 def test_candidates() -> None:
     ids, probs = np.array([[1, 0], [2, 9]]), np.array([[0.75, 0.25], [0.5, 0.125]], np.float32)
-    text = candidates_table(["The", "[pad]"], ids, probs, ["a", "cat", "mañana"], Style(precision=3), "next", "softmax")
+    text = candidates_table(
+        Candidates(["The", "[pad]"], ids, probs, ["a", "cat", "mañana"], "next", "softmax"), Style(precision=3)
+    )
     assert text == golden("""
 next   = softmax
 position  1st           2nd
@@ -95,15 +97,17 @@ position  1st           2nd
 The       cat    0.750  a 0.250
 [pad]     mañana 0.500  9 0.125
 """)
-    assert "17 0.750" in candidates_table(["The"], np.array([[17]]), np.array([[0.75]]), None, Style(precision=3))
+    assert "17 0.750" in candidates_table(
+        Candidates(["The"], np.array([[17]]), np.array([[0.75]]), None), Style(precision=3)
+    )
 
 
 def test_candidates_of_a_long_text() -> None:
     ids, probs = np.zeros((100, 2), int), np.ones((100, 2))
-    lines = candidates_table([f"t{i}" for i in range(100)], ids, probs, None, Style()).splitlines()
+    lines = candidates_table(Candidates([f"t{i}" for i in range(100)], ids, probs, None), Style()).splitlines()
     assert lines[21:24] == [
         "t19        0 1.0000  0 1.0000",
         "… 70 more  …         …",
         "t90        0 1.0000  0 1.0000",
     ]
-    assert candidates_table([], np.zeros((0, 3), int), np.zeros((0, 3)), None, Style()) == "empty"
+    assert candidates_table(Candidates([], np.zeros((0, 3), int), np.zeros((0, 3)), None), Style()) == "empty"

@@ -341,7 +341,7 @@ WRONG = {
     "--model {marian} --memory good.json": (3, "good.json: memory (2, 2): expected (S, 16) or (B, S, 16)"),
     "--model nowhere a": (4, "nowhere: no such folder"),
     "--model {gpt2} --top 3 a": (2, "--top: needs --steps"),
-    "--model {bert-mlm} --max-tokens 3": (2, "--max-tokens: requires a model that generates text"),
+    "--model {bert-mlm} --max-tokens 3": (2, "--max-tokens: needs a model that generates text"),
     "--model {bert} good.json": (2, "has no head"),
     "--model {qwen2} a": (3, "--ids FILE takes ids in place of text"),
     "--model {qwen2} --ids one.json --stop a": (3, "--ids FILE and --emit ids do without"),

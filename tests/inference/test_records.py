@@ -562,7 +562,7 @@ def test_a_decoder_takes_no_pair(tool):
 
 @pytest.mark.parametrize("tool", ["encode", "embed"])
 def test_a_second_text_goes_with_a_first(tool):
-    with pytest.raises(UsageError, match="a second text requires a first"):
+    with pytest.raises(UsageError, match="a second text needs a first"):
         getattr(attnkit, tool)(ids=[1, 2], pair="sat on", model=str(MODELS / "bert-mlm"))
 
 
