@@ -223,17 +223,17 @@ class Source:
                 raise FileError("not open" if closed else system_reason(error), self.name) from error
 
 
-_regular_only = ContextVar("_regular_only", default=False)
+_REGULAR_ONLY = ContextVar("regular_only", default=False)
 
 
 @contextlib.contextmanager
 def regular_files_only() -> Iterator[None]:
     """Make `open_source` refuse FIFOs and devices, which may never end, in a `with` block; not standard input."""
-    token = _regular_only.set(True)
+    token = _REGULAR_ONLY.set(True)
     try:
         yield
     finally:
-        _regular_only.reset(token)
+        _REGULAR_ONLY.reset(token)
 
 
 def is_missing(error: FileError) -> bool:
@@ -263,7 +263,7 @@ def open_source(path: str, hash: bool = False) -> Source:
             raise FileError("not open", "<stdin>")
         widen_pipe(0)
         return Source(0, "<stdin>", hash)
-    regular = _regular_only.get()
+    regular = _REGULAR_ONLY.get()
     try:  # opening a FIFO waits for its writer
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | regular * os.O_NONBLOCK)
     except (OSError, ValueError) as error:

@@ -15,40 +15,47 @@ ONE_ROW = ("batch", "all queries", "key")
 class AttendedTensor(Record):
     """One tensor of a record as `x`, and the mask of that record that belongs to it as keys.
 
-    name      of the tensor in its record
-    mask      the mask as `x`; None where the record has none that applies to queries from elsewhere
-    square    whether the record has a mask with a row for each of its own tokens, which does not apply to them
-    is_given  whether the record is the one at hand
-    source    the file, for messages
+    name             of the tensor in its record
+    mask             the mask as `x`; None where the record has none that applies to queries from elsewhere
+    has_square_mask  whether the record has a mask with a row for each of its own tokens, which does not apply to them
+    is_given         whether the record is the input of the tool, and not a file
+    source           the file, for messages
     """
 
     name: str = "x"
     mask: Record | None = None
-    square: bool = False
+    has_square_mask: bool = False
     is_given: bool = False
     source: str = ""
 
 
-def attended_tensor(tensor: Record, record: Record, name: str, source: str = "", own: bool = False) -> AttendedTensor:
+def make_attended(tensor: Record, record: Record, name: str, source: str = "", own: bool = False) -> AttendedTensor:
     """Return the tensor `name` of a record, which `tensor` holds as x, with its mask as keys.
 
     >>> memory = Record({"x": np.zeros((1, 2, 4)), "mask": np.array([[[True, False]]])})
-    >>> attended_tensor(memory.select(["x"]), memory, "x").mask["x"].tolist()
+    >>> make_attended(memory.select(["x"]), memory, "x").mask["x"].tolist()
     [[[True, False]]]
     """
-    mask = mask_of(record, name)
-    square = mask is None and has_mask_for(record, name)
+    mask = find_key_mask(record, name)
+    has_square_mask = mask is None and has_mask_for(record, name)
     return AttendedTensor(
-        tensor.tensors, tensor.labels, tensor.history, name=name, mask=mask, square=square, is_given=own, source=source
+        tensor.tensors,
+        tensor.labels,
+        tensor.history,
+        name=name,
+        mask=mask,
+        has_square_mask=has_square_mask,
+        is_given=own,
+        source=source,
     )
 
 
-def mask_of(record: Record, name: str) -> Record | None:
+def find_key_mask(record: Record, name: str) -> Record | None:
     """Return the mask of a tensor as keys: `memory_mask` for the memory, else the only row of `mask`."""
-    is_memory = "memory" in record and (name == "memory" or same(record[name], record["memory"]))
+    is_memory = "memory" in record and (name == "memory" or is_equal(record[name], record["memory"]))
     if "memory_mask" in record and (is_memory or "memory" not in record):
-        return named(record, "memory_mask", record[name])
-    return one_row(record, record[name]) if has_mask_for(record, name) else None
+        return select_mask(record, "memory_mask", record[name])
+    return reduce_to_one_row(record, record[name]) if has_mask_for(record, name) else None
 
 
 def has_mask_for(record: Record, name: str) -> bool:
@@ -56,18 +63,18 @@ def has_mask_for(record: Record, name: str) -> bool:
     keys, mask = record[name], record.get("mask")
     if mask is None or not mask.ndim or keys.ndim < 2:
         return False
-    if name == "memory" and "x" in record and not same(keys, record["x"]):
+    if name == "memory" and "x" in record and not is_equal(keys, record["x"]):
         return False  # the mask is of x
     return name == "x" or mask.shape[-1] == keys.shape[-2]
 
 
-def one_row(record: Record, keys: Array) -> Record | None:
+def reduce_to_one_row(record: Record, keys: Array) -> Record | None:
     """Return the `mask` of a record as one row for all queries, (B, 1, S) or (1, S); None where its rows differ.
 
-    >>> one_row(Record({"mask": np.array([[True, False], [True, False]])}), np.zeros((2, 4)))["x"].tolist()
+    >>> reduce_to_one_row(Record({"mask": np.array([[True, False], [True, False]])}), np.zeros((2, 4)))["x"].tolist()
     [[True, False]]
     """
-    mask_record = named(record, "mask", keys)
+    mask_record = select_mask(record, "mask", keys)
     mask = mask_record["x"]
     if mask.ndim < 2:
         return Record({"x": np.atleast_2d(mask)})
@@ -76,7 +83,7 @@ def one_row(record: Record, keys: Array) -> Record | None:
     return mask_record.with_tensors({"x": replace(mask_record.tensors["x"], array=mask[..., :1, :])})
 
 
-def named(record: Record, name: str, tensor: Array) -> Record:
+def select_mask(record: Record, name: str, tensor: Array) -> Record:
     """Return a mask over the rows of a tensor as `x`, with axis names; that of a batch begins with the axis `batch`.
 
     (B, S) and (B, 1, S) without names are those of a padded batch of B rows, as encode and decode read them.
@@ -93,30 +100,30 @@ def named(record: Record, name: str, tensor: Array) -> Record:
 
 
 def find_mask(
-    record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, past: int, hand: bool
+    record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, past: int, is_by_hand: bool
 ) -> Record | None:
     """Return the mask of attention if no flag names one; warn if the record has a mask that is not used.
 
     queries, keys  what they come from; None: x of the record
     past           keys before those of the record
-    hand           whether flags, not a model, say what is attended to
+    is_by_hand     whether flags, not a model, say what is attended to
     """
     if not is_own(keys, record):
-        if keys is not None and keys.square:
+        if keys is not None and keys.has_square_mask:
             warn_of_square(keys)
-        elif hand and fits(record, "mask", keys):
-            warn("the record's mask is of its own tokens and is not used", "--mask :mask")
+        elif is_by_hand and has_columns_for(record, "mask", keys):
+            warn_unused("the record's mask is of its own tokens and is not used", "--mask :mask")
         return keys.mask if keys is not None else None
     if "mask" not in record:
         return None
     x = record["x"] if keys is None else keys["x"]
     if is_own(queries, record):
-        return after(named(record, "mask", x), past, x)
-    row = one_row(record, x)
+        return prepend_past(select_mask(record, "mask", x), past, x)
+    row = reduce_to_one_row(record, x)
     if row is None:
-        warn("the record's mask has a row for each of its own tokens, not for these queries, and is not used",
-             "--mask :mask")  # fmt: skip
-    return row if row is None else after(row, past, x)
+        problem = "the record's mask has a row for each of its own tokens, not for these queries, and is not used"
+        warn_unused(problem, "--mask :mask")
+    return row if row is None else prepend_past(row, past, x)
 
 
 def warn_of_square(keys: AttendedTensor) -> None:
@@ -124,24 +131,26 @@ def warn_of_square(keys: AttendedTensor) -> None:
     is_file = not keys.is_given and keys.source not in ("", "<stdin>")
     which = f"{keys.source}: its mask" if is_file else "the mask of what is attended to"
     file = "" if keys.is_given else keys.source if is_file else "FILE"
-    warn(f"{which} has a row for each of its own tokens and is not used", f"--mask {file}:mask")
+    warn_unused(f"{which} has a row for each of its own tokens and is not used", f"--mask {file}:mask")
 
 
-def find_bias(record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, hand: bool) -> Record | None:
+def find_bias(
+    record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, is_by_hand: bool
+) -> Record | None:
     """Return the record's `bias` for self-attention of its tokens; warn if it is not used."""
     if "bias" not in record:
         return None
     if not (is_own(queries, record) and is_own(keys, record)):
-        if hand and fits(record, "bias", keys):
-            warn("the record's bias is of its own tokens and is not added", "--bias :bias")
+        if is_by_hand and has_columns_for(record, "bias", keys):
+            warn_unused("the record's bias is of its own tokens and is not added", "--bias :bias")
         return None
-    if not hand:
-        warn("the record's bias is not added: the positions are the model's", "--bias :bias")
+    if not is_by_hand:
+        warn_unused("the record's bias is not added: the positions are the model's", "--bias :bias")
         return None
     return Record({"x": record.tensors["bias"]})
 
 
-def same(one: Array, other: Array) -> bool:
+def is_equal(one: Array, other: Array) -> bool:
     """Return whether two arrays hold the same numbers, NaN included."""
     return one is other or np.array_equal(one, other, equal_nan=True)
 
@@ -154,16 +163,16 @@ def is_own(operand: AttendedTensor | None, record: Record) -> bool:
     return operand.is_given and operand.name != "memory" and operand["x"].shape[-2:-1] == rows
 
 
-def fits(record: Record, name: str, keys: AttendedTensor | None) -> bool:
+def has_columns_for(record: Record, name: str, keys: AttendedTensor | None) -> bool:
     """Return whether a mask or bias of the record has a column for each of the keys."""
     keys_shape = record["x"].shape if keys is None else keys["x"].shape
     return name in record and record[name].shape[-1:] == keys_shape[-2:-1]
 
 
-def after(mask: Record, past: int, x: Array) -> Record:
+def prepend_past(mask: Record, past: int, x: Array) -> Record:
     """Return a mask of the tokens of x with columns for the keys before them, all visible.
 
-    >>> after(Record({"x": np.array([[True, False]])}), 1, np.zeros((2, 4)))["x"].tolist()
+    >>> prepend_past(Record({"x": np.array([[True, False]])}), 1, np.zeros((2, 4)))["x"].tolist()
     [[True, True, False]]
     """
     cells = mask["x"]
@@ -173,6 +182,6 @@ def after(mask: Record, past: int, x: Array) -> Record:
     return mask.with_tensors({"x": replace(mask.tensors["x"], array=np.concatenate([past_cells, cells], axis=-1))})
 
 
-def warn(problem: str, hint: str) -> None:
+def warn_unused(problem: str, hint: str) -> None:
     """Warn of a tensor that attention does not use, with the flag that uses it."""
     warnings.warn(f"{problem} ({hint} uses it)", AttnkitWarning, stacklevel=4)

@@ -30,7 +30,7 @@ def load_attended(record: Record, name: str = "", source: str = "", own: bool = 
 
     tensor = select_tensor(record, name, source)
     alone = next(iter(record)) if len(record) == 1 else "x"
-    return masking.attended_tensor(tensor, record, name or alone, source, own)
+    return masking.make_attended(tensor, record, name or alone, source, own)
 
 
 def select_tensor(record: Record, name: str = "", source: str = "") -> Record:

@@ -242,7 +242,7 @@ def find_memory(source: Any, memory: AttendedTensor | None) -> tuple[Array | Non
     if memory is None:
         if "memory" not in record:
             return None, None, None
-        memory = masking.attended_tensor(select_tensor(record, "memory"), record, "memory", own=True)
+        memory = masking.make_attended(select_tensor(record, "memory"), record, "memory", own=True)
     mask = None if memory.mask is None else memory.mask["x"]
     if mask is not None and mask.dtype.kind in "iu":
         mask = model.to_boolean(mask)

@@ -90,15 +90,17 @@ def beam_search(
     >>> [beam.ids for beam in beam_search(Model(), [0], SamplingConfig(limit=2), beams=2, returned=2)]
     [(2, 0), (0, 2)]
     """
-    past, filters = start_generation(prompt, settings)
+    sequences, filters = start_generation(prompt, settings)
     _check_beams(beams, returned, settings)
     considered = (1 + max(len(settings.eos), 1)) * beams
-    tokens, running, finished = past, [GeneratedText()], list[GeneratedText]()
+    tokens, running, finished = sequences, [GeneratedText()], list[GeneratedText]()
     for step in range(settings.limit):
         logits = predict(tokens)
         check_logits(logits, step, settings)
         logs = log_probabilities(logits)
-        candidates = list(_extend_beams(running, logs, apply_filters(filters, logs, past), considered, settings, stop))
+        candidates = list(
+            _extend_beams(running, logs, apply_filters(filters, logs, sequences), considered, settings, stop)
+        )
         ended = [
             beam._replace(score=penalty(beam.score, step + 1)) for _, beam in candidates[:beams] if beam.finish_reason
         ]
@@ -109,10 +111,10 @@ def beam_search(
             on_step(BeamsInfo(step, logits, tuple(running), tuple(finished)))
         if not running or (len(finished) == beams and penalty(running[0].score, step + 1) <= finished[-1].score):
             break
-        if rows != list(range(len(past))):
+        if rows != list(range(len(sequences))):
             predict.reorder_cache(np.array(rows))
         tokens = np.array([beam.ids[-1:] for beam in running])
-        past = np.concatenate([past[rows], tokens], axis=1)
+        sequences = np.concatenate([sequences[rows], tokens], axis=1)
     return finished[:returned] or [GeneratedText(finish_reason="limit")]
 
 

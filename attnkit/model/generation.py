@@ -153,14 +153,14 @@ def generate(
     >>> generate(Model(), [0], SamplingConfig(eos=(3,))).ids
     (1, 2, 3)
     """
-    past, filters = start_generation(prompt, settings)
+    sequences, filters = start_generation(prompt, settings)
     if settings.sampled and rng is None:
         raise UsageError("nothing to sample with (expected a random generator)")
-    tokens, result = past, GeneratedText(finish_reason="limit")
+    tokens, result = sequences, GeneratedText(finish_reason="limit")
     for step in range(settings.limit):
         logits = predict(tokens)
         check_logits(logits, step, settings)
-        filtered = tuple(_filtered(filters, logits, past))
+        filtered = tuple(_filtered(filters, logits, sequences))
         scores = filtered[-1].after if filtered else logits[0]
         chosen = _choice(scores, step, rng if settings.sampled else None)
         logprob = _logprob(logits[0], chosen)
@@ -171,19 +171,19 @@ def generate(
         if reason:
             return result._replace(finish_reason=reason)
         tokens = np.array([[chosen]])
-        past = np.concatenate([past, tokens], axis=1)
+        sequences = np.concatenate([sequences, tokens], axis=1)
     return result
 
 
 def start_generation(prompt: ArrayLike, settings: SamplingConfig) -> tuple[Array, list[tuple[str, Filter]]]:
     """Return the prompt (1, T), and the filters of the settings; an error for an empty prompt or a negative limit."""
-    past = np.asarray(prompt)
-    if past.ndim != 1 or not past.size:
-        raise DataError(f"prompt {as_text(past.shape)}: expected one or more token ids")
+    ids = np.asarray(prompt)
+    if ids.ndim != 1 or not ids.size:
+        raise DataError(f"prompt {as_text(ids.shape)}: expected one or more token ids")
     for name in ("limit", "minimum"):
         if getattr(settings, name) < 0:
             raise UsageError(f"{name} {getattr(settings, name)} (expected 0 or more)")
-    return past[None].astype(np.int64), list(_filters(settings, past.size))
+    return ids[None].astype(np.int64), list(_filters(settings, ids.size))
 
 
 def _filters(settings: SamplingConfig, start: int) -> Iterator[tuple[str, Filter]]:
@@ -219,16 +219,16 @@ def _only(scores: Array, word: int | None) -> Array:
     return mask_block(np.zeros_like(scores), np.arange(scores.shape[-1]) == word)
 
 
-def apply_filters(filters: list[tuple[str, Filter]], scores: Array, past: Array) -> Array:
-    """Return scores (B, N) after every filter, past (B, T) the ids so far."""
+def apply_filters(filters: list[tuple[str, Filter]], scores: Array, sequences: Array) -> Array:
+    """Return scores (B, N) after every filter, sequences (B, T) the ids so far."""
     for _, apply in filters:
-        scores = apply(scores, past)
+        scores = apply(scores, sequences)
     return scores
 
 
-def _filtered(filters: list[tuple[str, Filter]], scores: Array, past: Array) -> Iterator[Filtered]:
+def _filtered(filters: list[tuple[str, Filter]], scores: Array, sequences: Array) -> Iterator[Filtered]:
     for name, apply in filters:
-        after = apply(scores, past)
+        after = apply(scores, sequences)
         yield Filtered(name, scores[0], after[0])
         scores = after
 

@@ -15,7 +15,7 @@ import pytest
 import attnkit
 from attnkit import formats, model, tokenizers
 from attnkit.checkpoints import open_checkpoint
-from attnkit.display import Style
+from attnkit.display import Style, format_table
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inference import layers
 from attnkit.inference.detokenizer import Detokenizer, fill_masks
@@ -449,7 +449,8 @@ def test_steps_say_how_likely_the_model_found_a_token_and_by_what_it_was_drawn(t
     told = (model.generation.Filtered("temperature", logits, tempered),
             model.generation.Filtered("top-k", tempered, np.where([True, True, False], tempered, -np.inf)))  # fmt: skip
     info = model.generation.StepInfo(0, logits, told, 1, float(np.log(0.3)))
-    lines = render_choice(info, Detokenizer(None, 3), Style(precision=3)).splitlines()
+    style = Style(precision=3)
+    lines = format_table(render_choice(info, Detokenizer(None, 3), style), style).splitlines()
     assert lines[1] == "id  token   logit  probability  after temperature, top-k"
     assert [line.split() for line in lines[3:5]] == [["0", "0", "-0.693", "0.500", "0.735"],
                                                      ["1", "1", "-1.204", "0.300", "0.265"]]  # fmt: skip
