@@ -118,12 +118,12 @@ def find_mask(
         return None
     x = record["x"] if keys is None else keys["x"]
     if is_own(queries, record):
-        return prepend_past(select_mask(record, "mask", x), past, x)
+        return prepend_past_columns(select_mask(record, "mask", x), past, x)
     row = reduce_to_one_row(record, x)
     if row is None:
         problem = "the record's mask has a row for each of its own tokens, not for these queries, and is not used"
         warn_unused(problem, "--mask :mask")
-    return row if row is None else prepend_past(row, past, x)
+    return row if row is None else prepend_past_columns(row, past, x)
 
 
 def warn_of_square(keys: AttendedTensor) -> None:
@@ -169,10 +169,10 @@ def has_columns_for(record: Record, name: str, keys: AttendedTensor | None) -> b
     return name in record and record[name].shape[-1:] == keys_shape[-2:-1]
 
 
-def prepend_past(mask: Record, past: int, x: Array) -> Record:
+def prepend_past_columns(mask: Record, past: int, x: Array) -> Record:
     """Return a mask of the tokens of x with columns for the keys before them, all visible.
 
-    >>> prepend_past(Record({"x": np.array([[True, False]])}), 1, np.zeros((2, 4)))["x"].tolist()
+    >>> prepend_past_columns(Record({"x": np.array([[True, False]])}), 1, np.zeros((2, 4)))["x"].tolist()
     [[True, True, False]]
     """
     cells = mask["x"]

@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) in plain NumPy: one function per formula.
 
 Each function uses the ones above it. The other modules of attnkit.model compute the same numbers faster, for more
-variants and with checks of every input, and are tested against these. All numbers are taken to be finite.
+variants and with checks of every input, and are tested against these. Arrays hold floats, all of them finite.
 
     T  queries (tokens of x)      D  width of the model      H  heads
     S  keys (tokens of memory)    K  width of a head, D / H  F  hidden width of the feed-forward network
@@ -26,7 +26,8 @@ def softmax(x: Array) -> Array:
     >>> softmax(np.log([[1.0, 3.0], [2.0, 2.0]])).round(4).tolist()
     [[0.25, 0.75], [0.5, 0.5]]
     """
-    exp: Array = np.exp(x - x.max(axis=-1, keepdims=True, initial=np.finfo(x.dtype).min))
+    largest = x.max(axis=-1, keepdims=True, initial=np.finfo(x.dtype).min)  # finite even where all are -inf
+    exp: Array = np.exp(x - largest)  # the same weights, and no overflow
     total: Array = exp.sum(axis=-1, keepdims=True)  # at least 1, as the largest adds exp(0); 0 if all are -inf
     return exp / np.maximum(total, 1)
 
@@ -38,7 +39,7 @@ def attention_weights(q: Array, k: Array, mask: Array | bool = True) -> Array:
 
 
 def attention(q: Array, k: Array, v: Array, mask: Array | bool = True) -> Array:
-    """softmax(Q Kᵀ / √K) V, equation 1: v (..., S, V) -> (..., T, V).
+    """softmax(Q Kᵀ / √K) V, equation 1, with K for the paper's d_k: v (..., S, V) -> (..., T, V).
 
     >>> x = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])  # scores of the first: 2 0 2, scaled: 1 0 1
     >>> attention_weights(x, x)[0].round(4).tolist()
