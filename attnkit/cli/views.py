@@ -241,7 +241,7 @@ def parse_slice(text: str) -> tuple[Index, ...]:
             index.append(slice(*(int(bound) if bound.strip() else None for bound in part.split(":"))))
         elif part.strip() == "..." and ... not in index:
             index.append(...)
-        elif part.strip() and part.strip() != "...":
+        elif part.strip() != "..." and not re.fullmatch(r"[-0-9:\s]*", part):
             index.append(part.strip())
         else:
             raise ValueError("a slice such as 0,:,2:5")

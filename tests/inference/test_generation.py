@@ -326,7 +326,7 @@ WRONG = {
         "svg holds one text and the stream has more; -f table",
     ),
     "--model {gpt2} --beam 2 --emit logits a": (2, "--beam: cannot be combined with --emit logits or probs"),
-    "--model {gpt2} --trace t.npz a": (2, "--trace: is of one forward pass"),
+    "--model {gpt2} --trace t.npz a": (2, "--trace: needs a single forward pass"),
     "--model {gpt2} --length-penalty other:1 a": (2, "expected gnmt:A or average:A, got 'other:1'"),
     "--model {gpt2} --dtype float16 a": (2, "--dtype: float16: a model computes in float32 or float64"),
     "--model {gpt2} --params good.json a": (2, "--model: cannot be combined with --params"),
@@ -342,7 +342,7 @@ WRONG = {
     "--model nowhere a": (4, "nowhere: no such folder"),
     "--model {gpt2} --top 3 a": (2, "--top: needs --steps"),
     "--model {bert-mlm} --max-tokens 3": (2, "--max-tokens: needs a model that generates text"),
-    "--model {bert} good.json": (2, "has no head"),
+    "--model {bert} a": (2, "has no head"),
     "--model {qwen2} a": (3, "--ids FILE takes ids in place of text"),
     "--model {qwen2} --ids one.json --stop a": (3, "--ids FILE and --emit ids do without"),
 }

@@ -454,7 +454,7 @@ def test_a_file_of_many_tensors_is_shown_as_a_list(tmp_path):
     assert run("attnkit show t.npz:decoder.norm", tmp_path)[0].startswith("decoder.norm (token 2, model 64)")
     assert run("attnkit show t.npz --only decoder.norm", tmp_path)[0].startswith("decoder.norm (token 2, model 64)")
     assert f"{STORY}:decoder.NAME shows one" in " ".join(run(f"attnkit show {STORY}:decoder", tmp_path)[0].split())
-    assert "wq (model 64, all heads 64)" in run(f"attnkit show {STORY}:decoder.0.self", tmp_path)[0]
+    assert "wq (model 64, heads 64)" in run(f"attnkit show {STORY}:decoder.0.self", tmp_path)[0]
 
 
 ABLATED = {
