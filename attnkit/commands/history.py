@@ -153,7 +153,11 @@ def script_comments(record: Record, calls: list[Stage]) -> list[str]:
     return [
         f"# made by attnkit {escaped(', '.join(versions))}",
         *(f"# {escaped(f'{digest}  {file}')}{stream * file.startswith(STREAMS)}" for file, digest in files.items()),
-        *(["# reads standard input"] if calls[0].count_stdin() else []),
+        *(
+            [f"# attnkit {calls[0].tool.name} read standard input: give it the same again"]
+            if calls[0].count_stdin()
+            else []
+        ),
         *(f"# without writing {escaped(path)}" for call in calls for path in side_outputs(call).values()),
     ]
 

@@ -133,7 +133,10 @@ def test_a_script_writes_no_file(attnkit):
 
 def test_a_script_says_that_it_reads_standard_input(attnkit):
     (attnkit.folder / "n.json").write_bytes(attnkit("layernorm", "-f", "json", stdin=b"[[1,2]]").out)
-    assert b"\n# reads standard input\nattnkit layernorm\n" in attnkit("history", "n.json").out
+    assert (
+        b"\n# attnkit layernorm read standard input: give it the same again\nattnkit layernorm\n"
+        in attnkit("history", "n.json").out
+    )
     (attnkit.folder / "n.json").write_bytes(attnkit("layernorm", "good.json").out)
     assert b"standard input" not in attnkit("history", "n.json").out
 
