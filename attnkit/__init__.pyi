@@ -228,6 +228,7 @@ def decode(
     repetition_penalty: float | None = None,
     stop: Sequence[str] | str = (),
     steps: bool = False,
+    top: int | None = None,
     batch: bool = False,
     cache_in: Mapping[str, Tensor | Array] | Record | Path | None = None,
     cache_out: str | None = None,

@@ -203,12 +203,12 @@ class Record:
         return self.with_tensors(other.tensors, other.labels)
 
     def select(self, names: Sequence[str]) -> "Record":
-        """Return a new record of just these tensors, in this order, with the labels their axes use.
+        """Return a new record of just these tensors, in this order, with the labels their axes use, and their own.
 
         names  of tensors, or shell patterns that fit some: *.weights
         """
         tensors = {name: self.tensors[name] for name in find_names(names, self.tensors)}
-        used = {axis for name, one in tensors.items() for axis in (*one.axis_names(), *index_axes(name))}
+        used = {axis for name, one in tensors.items() for axis in (name, *one.axis_names(), *index_axes(name))}
         labels = {axis: names for axis, names in self.labels.items() if axis in used}
         return replace(self, tensors=tensors, labels=labels, required=())
 

@@ -232,7 +232,8 @@ def parse_value(name: str, option: Option, value: Any) -> Any:
 
 
 FIGURE_FORMATS = ("svg", "png", "pdf", "html")
-DISPLAY_FORMATS = ("table", *FIGURE_FORMATS)
+CELL_FORMATS = ("csv", "tsv", "markdown")
+DISPLAY_FORMATS = ("table", *CELL_FORMATS, *FIGURE_FORMATS)
 FORMATS = (*formats.FORMATS, *DISPLAY_FORMATS)
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
           "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip

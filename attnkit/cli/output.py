@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from attnkit import formats
-from attnkit.cli.output_format import DISPLAY_FORMATS, FIGURE_FORMATS, STDOUT, TEXT, check_figure_flags, text_format
+from attnkit.cli.output_format import (
+    CELL_FORMATS,
+    DISPLAY_FORMATS,
+    FIGURE_FORMATS,
+    STDOUT,
+    TEXT,
+    check_figure_flags,
+    text_format,
+)
 from attnkit.cli.side_outputs import replace_together
 from attnkit.cli.stage import Records, Stage, running_stage
 from attnkit.errors import DataError, FileError, UsageError, escaped
@@ -66,7 +74,7 @@ def result_bytes(call: Stage, data: list[Any], chosen: str, sink: formats.Sink) 
     if chosen == "table" and call.common.get("quiet") and call.common.get("output") in (None, "-"):
         last = call.extra.get("last", call)  # of `run` the last stage
         return [] if last.tool.status_is_result else data
-    return harmless(data, chosen) if chosen in ("json", TEXT) and sink.is_terminal() else data
+    return harmless(data, chosen) if chosen in ("json", TEXT, *CELL_FORMATS) and sink.is_terminal() else data
 
 
 def captured_input(call: Stage, chosen: str) -> list[Any] | None:
@@ -100,6 +108,10 @@ def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -
         from attnkit.cli import figures
 
         return [figures.encode_figure(call, result, chosen)]  # type: ignore[arg-type]
+    if chosen in CELL_FORMATS and isinstance(result, Record):
+        from attnkit.cli import cells
+
+        return [cells.encode_cells(call, result, chosen)]
     if isinstance(result, str):
         return [(result + "\n").encode("utf-8", "surrogateescape")]
     if chosen == "table":
@@ -116,7 +128,10 @@ def harmless(data: list[Any], chosen: str) -> list[bytes]:
     >>> harmless([b"a\\x1b[2J\\tb\\n"], "text"), harmless(['["\\u202e"]'.encode()], "json")
     ([b'a\\\\x1b[2J   b\\n'], [b'["\\\\u202e"]'])
     """
-    text = b"".join(data).decode("utf-8", "surrogateescape").expandtabs()
+    text = b"".join(data).decode("utf-8", "surrogateescape")
+    if chosen == "tsv":
+        return [escaped(text, "\n\t").encode(encoding(), "replace")]
+    text = text.expandtabs()
     if chosen != "json":
         return [escaped(text, "\n").encode(encoding(), "replace")]
     import json

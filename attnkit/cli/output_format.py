@@ -12,11 +12,11 @@ from attnkit.cli import options
 from attnkit.errors import AttnkitNote, UsageError, flag_name
 from attnkit.record import Array, Record, join_names
 
-FIGURE_FORMATS, DISPLAY_FORMATS = options.FIGURE_FORMATS, options.DISPLAY_FORMATS
+FIGURE_FORMATS, CELL_FORMATS, DISPLAY_FORMATS = options.FIGURE_FORMATS, options.CELL_FORMATS, options.DISPLAY_FORMATS
 DISPLAYED = "table, svg, png, pdf or html"
 TEXT = "text"  # the format of a tool that returns text, whatever the suffix of its file
-NO_TEXT = {".csv", ".tsv", ".tex", ".xml", ".jpg", ".jpeg", ".gif", ".zip", ".gz", ".pt", ".bin"}
-SUFFIXES = {".txt": "table", **{f".{name}": name for name in FIGURE_FORMATS}}
+NO_TEXT = {".tex", ".xml", ".jpg", ".jpeg", ".gif", ".zip", ".gz", ".pt", ".bin"}
+SUFFIXES = {".txt": "table", ".md": "markdown", **{f".{name}": name for name in (*FIGURE_FORMATS, "csv", "tsv")}}
 ONLY_IN_FIGURES = ("theme", "title", "curves", "numbers", "no_numbers", "range", "cmap")
 STDOUT = 1
 Result = Record | str
@@ -132,10 +132,10 @@ def text_format(common: Mapping[str, Any]) -> str:
             f"the result is text, for which no format has the suffix {suffix!r}; -f FORMAT chooses one", path
         )
     chosen = chosen or "table"
-    if chosen not in DISPLAY_FORMATS:
+    if chosen not in ("table", "markdown", *FIGURE_FORMATS):
         name = "--format" if common.get("format") else path
         raise UsageError(f"the result is text, which {chosen} does not hold (expected {DISPLAYED})", name)
-    return TEXT if chosen == "table" else str(chosen)
+    return TEXT if chosen in ("table", "markdown") else str(chosen)
 
 
 def check_figure_flags(flags: Mapping[str, Any], chosen: str | None, tool: str) -> None:

@@ -22,6 +22,7 @@ from attnkit.record import Record
 
 if TYPE_CHECKING:
     from attnkit.display import Style
+    from attnkit.display.cells import Cells
     from attnkit.display.figures import FigureOptions, Section
 
 INPUT, PARTS, PAIR = "[INPUT]", "[PART]...", "A B"  # the input of a tool: one file or pipe, several, or two
@@ -70,6 +71,7 @@ class Tool:
     reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
     view            (record, stage, style) -> text for a terminal; None: tables of its tensors
     figure          (record, stage, options) -> sections of a figure; None: tables of its tensors, or its view as text
+    cells           (record, stage) -> the table of CSV, TSV and Markdown; None: the tensor that it computed
     status          (record, stage) -> exit code
     extra           flags that only reader and view use: they are not parameters of the function
     needs_no_input  (parameters) -> whether it reads no input
@@ -98,6 +100,7 @@ class Tool:
     reader: "Reader | None" = None
     view: "View | None" = None
     figure: "Figure | None" = None
+    cells: "Callable[[Record, Stage], Cells] | None" = None
     status: "Callable[[Record, Stage], int]" = lambda record, stage: 0
     extra: dict[str, options.Option] = field(default_factory=dict)
     needs_no_input: Callable[[Parameters], bool] = lambda parameters: False
@@ -266,7 +269,6 @@ class Stage:
             on_non_finite=self._note_non_finite,
             write_side_output=functools.partial(self._write_side_output, item),
             is_output_file=self._is_output_file,
-            candidates=self.extra.get("top") or callbacks.CANDIDATES,
         )
 
     def _call_tool(self, item: Item) -> Result:

@@ -171,7 +171,7 @@ def read_prompts(call: Stage, upstream: Records | None) -> Records:
         return read_model_input(call, upstream)
     if config is None or not generates_text(config, layer):
         return read_decoder_input(call, upstream)
-    if call.extra.get("top") and not call.parameters["steps"]:
+    if call.parameters["top"] and not call.parameters["steps"]:
         raise UsageError("needs --steps, where a model generates text", "--top")
     alone = is_prompt_complete(call, has_encoder=bool(config.encoder))
     check_prompt_sources(call, alone)

@@ -11,10 +11,10 @@ from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import detokenizer, layers
 from attnkit.inference import options as generation
-from attnkit.inference.callbacks import CANDIDATES
 from attnkit.inference.head import HeadOutput, apply_head, run_decoder_stack
 from attnkit.inference.next_word import WordChoice, choose_words, find_output_matrix, round_to_dtype
 from attnkit.inference.options import (
+    CANDIDATES,
     GENERATION_FLAGS,
     HOOK_FLAGS,
     INPUT_FLAGS,
@@ -28,6 +28,7 @@ from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from attnkit import display  # loaded only by what shows a table
+    from attnkit.display.cells import Cells
     from attnkit.display.figures import FigureOptions, Section
 
 
@@ -62,6 +63,19 @@ def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[S
     return [candidates_section(one, style.precision) for one in find_candidates(record, call)]
 
 
+def list_decoded(record: Record, call: Stage) -> "Cells":
+    """Return scores, the candidates of each step and the most probable words as a table, else the one tensor."""
+    from attnkit.cli.cells import computed_cells
+    from attnkit.inference.decoded_tables import generation_cells, word_cells
+
+    config = (checkpoint := call.files.loaded.get("model_")) and checkpoint.config
+    if config is not None and generates_text(config, call.parameters["layer"]):
+        return generation_cells(record) or computed_cells(record, call)
+    if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
+        return computed_cells(record, call)
+    return word_cells(record, config, call.parameters["top"] or CANDIDATES)
+
+
 def render_candidates(record: Record, call: Stage, look: "display.Style") -> str:
     """Render x (..., T, V) as one table a batch row: the most probable words at each position but padding."""
     from attnkit import display
@@ -74,7 +88,7 @@ def find_candidates(record: Record, call: Stage) -> "list[display.Candidates]":
     from attnkit.inference.decoded_tables import list_candidates
 
     checkpoint = call.files.loaded.get("model_")
-    return list_candidates(record, checkpoint and checkpoint.config, call.extra.get("top") or CANDIDATES)
+    return list_candidates(record, checkpoint and checkpoint.config, call.parameters["top"] or CANDIDATES)
 
 
 def render_generation(record: Record, call: Stage, look: "display.Style") -> str:
@@ -146,12 +160,10 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
     reader=text_input.read_prompts,
     view=render_decoded,
     figure=draw_decoded,
+    cells=list_decoded,
     plain_text=is_single_text,
     needs_no_input=text_input.needs_no_input,
-    extra={
-        "top": options.integer("candidates in the table, or at each of the --steps [default: 5]", 1),
-        "lines": options.switch("a stream: one record for each line of text"),
-    },
+    extra={"lines": options.switch("a stream: one record for each line of text")},
     record_defaults=lambda parameters: (
         {"seed": parameters["seed"] or 0} if make_word_choice(parameters).is_sampled else {}
     ),
@@ -207,9 +219,13 @@ def decode(
     steps: Annotated[
         bool,
         options.switch(
-            "show every chosen token and its candidates: in the figure of -o FILE.html, .svg …, else on standard error"
+            "add the candidates of every choice to the record (candidates.ids, probs, …), and show them: in the figure "
+            "of -o FILE.html, .svg …, else on standard error"
         ),
     ] = False,
+    top: Annotated[
+        int | None, options.integer("candidates in the table, or at each of the --steps [default: 5]", 1)
+    ] = None,
     batch: Annotated[bool, options.switch("one batch of the texts, or of the lines of standard input")] = False,
     cache_in: Annotated[
         Mapping[str, Array] | None, options.tensors("continue from the keys and values of --cache-out")

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from attnkit.cli import figures, options, views
+from attnkit.cli import cells, figures, options, views
 from attnkit.cli.stage import PAIR, PythonForm, Records, Stage, cast_x
 from attnkit.cli.tool import make_item, named_files, tool
+from attnkit.display.cells import Cells
 from attnkit.errors import UsageError
 from attnkit.formats import Source
 from attnkit.inference.diff_report import DiffReport, Pair, are_traces, compare_records, difference_views, render_report
@@ -107,6 +108,14 @@ def draw_differences(report: Record, call: Stage, looks: "FigureOptions") -> "li
     return sections
 
 
+def list_differences(report: Record, call: Stage) -> Cells:
+    """Return the report as a table with a row for each tensor; UsageError with --heatmap."""
+    cells.refuse_view(call)
+    names = [name for name in report if report.axes_of(name) == ("tensor",)]
+    columns = [report.labels["tensor"], *(report[name] for name in names), report.labels["at"], report.labels["first"]]
+    return Cells(["tensor", *names, "at", "first"], [list(row) for row in zip(*columns, strict=True)])
+
+
 def even_colors(difference: Array, looks: "FigureOptions") -> "FigureOptions":
     """Return how to draw a difference: with the colours of both signs, even about 0, unless others are requested."""
     peak = float(np.abs(difference[np.isfinite(difference)]).max(initial=0)) or 1.0
@@ -124,6 +133,7 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
     reader=read_pairs,
     view=render_differences,
     figure=draw_differences,
+    cells=list_differences,
     status=lambda record, call: int(not record["same"]),
     derived=check_heatmap,
     sections={"Comparison": "rtol atol all_ heatmap", "Figures": "numbers no_numbers range cmap"},

@@ -3,7 +3,7 @@
 import sys
 
 from attnkit import display
-from attnkit.cli import figures, notebook, views
+from attnkit.cli import cells, figures, notebook, views
 from attnkit.cli.stage import PythonForm, Stage
 from attnkit.cli.tool import tool
 from attnkit.record import Record
@@ -30,6 +30,7 @@ def show_and_return(record: Record, call: Stage) -> Record:
     exclusive=[views.VIEWS, ("numbers", "no_numbers")],
     view=render_part,
     figure=figures.select_sections,
+    cells=cells.select_cells,
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS | {"name": views.NAME, "slice": views.SLICE},
     table_on_stderr=lambda parameters: True,
     check_finite=lambda parameters: False,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from attnkit import display
-from attnkit.cli import figures, notebook, operands, options, views
+from attnkit.cli import cells, figures, notebook, operands, options, views
 from attnkit.cli.stage import PythonForm, Records, Stage, read_records
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError, flag_name
@@ -93,6 +93,7 @@ def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sec
     reader=read_input,
     view=render_input,
     figure=draw_input,
+    cells=cells.view_cells,
     derived=views.derived,
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS,
     shows_table=lambda parameters: True,

@@ -12,8 +12,6 @@ from attnkit.record import Record
 if TYPE_CHECKING:
     from attnkit.display import Style, TextTable
 
-CANDIDATES = 5  # rows of a table of candidates unless the caller chooses another number
-
 
 def ignore(event: Any) -> None:
     """Do nothing with an event."""
@@ -34,7 +32,6 @@ class Callbacks:
     on_non_finite      the first layer whose result has NaN or infinity
     write_side_output  (path, record), a second result: a trace, a KV cache
     is_output_file     whether a path is the file of the result itself
-    candidates         rows of a table of candidates
     """
 
     on_progress: Callable[[str], None] = ignore
@@ -43,7 +40,6 @@ class Callbacks:
     on_non_finite: Callable[[str], None] = ignore
     write_side_output: Callable[[str, Record], None] = refuse_side_output
     is_output_file: Callable[[str], bool] = lambda path: False
-    candidates: int = CANDIDATES
 
 
 SILENT = Callbacks()
@@ -53,8 +49,8 @@ _CURRENT: contextvars.ContextVar[Callbacks] = contextvars.ContextVar("callbacks"
 def current() -> Callbacks:
     """Return the callbacks of the run in progress, in this thread.
 
-    >>> current().candidates
-    5
+    >>> current() is SILENT
+    True
     """
     return _CURRENT.get()
 

@@ -1,8 +1,12 @@
 """Tables of decoded hidden states: the most probable words at each position, the scores of texts."""
 
 import math
+from typing import Any
+
+import numpy as np
 
 from attnkit import display, model, tokenizers
+from attnkit.display.cells import Cells
 from attnkit.record import Record, row_labels, shared_labels
 
 
@@ -25,6 +29,53 @@ def list_candidates(record: Record, config: model.Config | None, count: int) -> 
         formula = record.tensor("x").formula
         lists.append(display.Candidates(rows, ids[row][real], shares[row][real], words, name, formula, corner))
     return lists
+
+
+def word_cells(record: Record, config: model.Config | None, count: int) -> Cells:
+    """Return the most probable words at each position as a table with a row for each of them."""
+    lists = list_candidates(record, config, count)
+    rows = []
+    for batch, one in enumerate(lists):
+        for position, (name, ids, probs) in enumerate(zip(one.rows, one.ids, one.probs, strict=True)):
+            for rank, (word, share) in enumerate(zip(ids.tolist(), probs, strict=True)):
+                spelling = one.words[word] if one.words else ""
+                rows.append([*[batch] * (len(lists) > 1), position, name, rank, word, spelling, share])
+    return Cells([*["batch"] * (len(lists) > 1), "position", "token", "rank", "id", "word", "probability"], rows)
+
+
+def generation_cells(record: Record) -> Cells | None:
+    """Return the candidates of each step of a generated text, or the scores of a given one, as a table, or None."""
+    if "candidates.ids" in record:
+        return step_cells(record)
+    return score_cells(record) if "rank" in record else None
+
+
+def score_cells(record: Record) -> Cells:
+    """Return the score of each token as a table: its log-probability, its probability, its rank."""
+    is_batch = record["x"].ndim == 2
+    rows = []
+    for batch, x in enumerate(record["x"] if is_batch else record["x"][None]):
+        at: Any = batch if is_batch else ...
+        names = row_labels(record.labels.get("token"), batch) or [str(word) for word in record["ids"][at]]
+        for name, id, logprob, rank in zip(names, record["ids"][at], x, record["rank"][at], strict=True):
+            if rank:  # padding has none
+                rows.append([*[batch] * is_batch, name, id, logprob, np.exp(logprob), rank])
+    return Cells([*["batch"] * is_batch, "token", "id", "logprob", "probability", "rank"], rows)
+
+
+def step_cells(record: Record) -> Cells:
+    """Return the candidates of `decode --steps` as a table with a row for each candidate of each step."""
+    names = [name for name in record if name.startswith("candidates.")]
+    shape, words = record["candidates.ids"].shape, record.labels.get("candidates.ids")
+    is_real = np.ones(shape[:-1], bool) if "mask" not in record else record["mask"][:, 0]
+    rows = []
+    for index in np.ndindex(shape):
+        if is_real[index[:-1]]:
+            step = int(np.ravel_multi_index(index[:-1], shape[:-1]))
+            word = [row_labels(words, step)[index[-1]]] if words else []
+            rows.append([*index, *word, *(record[name][index] for name in names)])
+    axes = [{"token": "step", "candidate": "rank"}.get(axis, axis) for axis in record.axes_of("candidates.ids")]
+    return Cells([*axes, *["token"] * bool(words), *(name.removeprefix("candidates.") for name in names)], rows)
 
 
 def _find_titles(config: model.Config) -> tuple[str, str]:

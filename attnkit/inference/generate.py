@@ -10,8 +10,9 @@ from attnkit import display, model, tokenizers
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.inference import callbacks, kv_cache_file
 from attnkit.inference.batching import PadLayout, add_padding_mask
+from attnkit.inference.candidates import StepCandidates, candidate_tensors, find_candidates
 from attnkit.inference.detokenizer import Detokenizer, common_prefix_length
-from attnkit.inference.options import GenerationOptions, compute_dtype, max_new_tokens
+from attnkit.inference.options import CANDIDATES, GenerationOptions, compute_dtype, max_new_tokens
 from attnkit.inference.prompts import Prompt
 from attnkit.inference.tracer import Tracer
 from attnkit.model import GeneratedText
@@ -30,10 +31,15 @@ class TextModel(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """The texts generated after one prompt, best first, and the logits or probabilities of the tokens if requested."""
+    """The texts generated after one prompt, best first, and what was requested of each choice.
+
+    scores      the logits or the probabilities of all tokens, (T, N)
+    candidates  the most probable tokens of each step
+    """
 
     sequences: list[GeneratedText]
     scores: Array | None = None
+    candidates: Sequence[StepCandidates] = ()
 
 
 def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool) -> Generation:
@@ -88,10 +94,15 @@ def choose_tokens(
     """Generate one text token by token, greedily or by sampling, streamed if it is the only one."""
     options, detokenizer = text_model.options, text_model.detokenizer
     stream = stream_text(prompt, options, detokenizer) if is_only else None
-    report = step_callback(options.steps, lambda info, style: render_choice(info, detokenizer, style))
+    report = step_callback(
+        options.steps, lambda info, style: render_choice(info, detokenizer, style, options.candidates)
+    )
     scores: list[Array] = []
+    candidates: list[StepCandidates] = []
 
     def on_step(info: StepInfo) -> None:
+        if options.steps:
+            candidates.append(find_candidates(info, options.candidates))
         if options.emit in ("logits", "probs"):
             scores.append(info.logits if options.emit == "logits" else info.probabilities)
         if stream:
@@ -104,7 +115,7 @@ def choose_tokens(
     text = model.generate(predict, np.array(prompt.ids), sampling, rng, stop, on_step)
     if stream:
         stream(None)
-    return Generation([text], np.stack(scores) if scores else None)
+    return Generation([text], np.stack(scores) if scores else None, candidates)
 
 
 def write_cache(cache: model.KVCache, ids: list[int], text_model: TextModel, prompt: Prompt) -> None:
@@ -224,9 +235,11 @@ def step_callback(
     return on_step
 
 
-def render_choice(info: StepInfo, detokenizer: Detokenizer, style: display.Style) -> display.TextTable:
+def render_choice(
+    info: StepInfo, detokenizer: Detokenizer, style: display.Style, count: int = CANDIDATES
+) -> display.TextTable:
     """Return one step as a table: its candidates, the tokens that the filters removed, the token chosen."""
-    ids, probabilities = model.candidates(info.probabilities, callbacks.current().candidates)
+    ids, probabilities = model.candidates(info.probabilities, count)
     unfiltered = model.probabilities(info.logits)
     words = detokenizer.token_strings([int(word) for word in ids])
     rows = [
@@ -268,6 +281,8 @@ def generation_record(
         tensors["scores"] = Tensor(scores, lead or ("beam",))
     pairs = [(prompt, text) for prompt, one in zip(prompts, generations, strict=True) for text in one.sequences]
     record = Record({}).with_tensors(tensors, generated_labels(pairs, tensors, text_model, bool(lead)))
+    if options.steps and not options.beam:
+        record = record.merge(candidate_tensors([one.candidates for one in generations], lead, text_model.detokenizer))
     return add_padding_mask(record, lead, [len(text.ids) for text in sequences], PadLayout())
 
 

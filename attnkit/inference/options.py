@@ -30,6 +30,7 @@ EXCLUSIVE = (
     ),
 )
 REQUIRES = (("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace"))
+CANDIDATES = 5  # of a choice, unless --top sets another number
 DEFAULT_TOKENS, DEFAULT_TRANSLATION_TOKENS = 40, 256  # of a text without an end of its own, of a translation
 
 
@@ -57,6 +58,7 @@ class GenerationOptions:
     stop: tuple[str, ...] = ()
     emit: str | None = None
     steps: bool = False
+    top: int | None = None
     cache_in: Mapping[str, Array] | None = None
     cache_out: str | None = None
     trace: str | None = None
@@ -73,6 +75,11 @@ class GenerationOptions:
     def is_scoring(self) -> bool:
         """Whether the tokens of a text are scored, and none are generated."""
         return self.score is not None or self.max_tokens == 0
+
+    @property
+    def candidates(self) -> int:
+        """How many candidates of a choice are shown and kept."""
+        return self.top or CANDIDATES
 
     @property
     def is_sampled(self) -> bool:

@@ -69,7 +69,7 @@ def test_callbacks_hold_in_their_thread_and_block_alone():
 
 def test_an_error_in_a_block_restores_the_callbacks_before():
     before = callbacks.current()
-    with pytest.raises(DataError), use_callbacks(Callbacks(candidates=9)):
+    with pytest.raises(DataError), use_callbacks(Callbacks(on_progress=print)):
         raise DataError("wrong")
     assert callbacks.current() is before
 
@@ -130,9 +130,9 @@ def test_side_files_of_two_threads_hold_each_its_own_trace(tmp_path):
 def test_steps_in_two_threads_show_each_its_own_count_of_candidates():
     def run(top):
         rows, tool, style = [], find_tool("decode"), Style(width=100)
-        flags = {"model_": str(MODELS / "gpt2"), "steps": True, "max_tokens": 1, "top_k": 9}
+        flags = {"model_": str(MODELS / "gpt2"), "steps": True, "max_tokens": 1, "top_k": 9, "top": top}
         with use_callbacks(Callbacks(on_table=lambda table: rows.append(format_table(table(style), style)))):
-            Stage(tool, tool.defaults | flags, extra={"top": top}).apply(IDS)
+            Stage(tool, tool.defaults | flags).apply(IDS)
         return [len(re.findall(r"^\d+ ", table, re.MULTILINE)) for table in rows]
 
     assert in_threads(repeat(lambda: run(3), 5), repeat(lambda: run(7), 5)) == [[[3]] * 5, [[7]] * 5]
