@@ -72,6 +72,7 @@ def execute(call: "Stage") -> int:
         stage = running_stage() or call
         if not stage.common.get("quiet"):
             word = "note" if issubclass(category, AttnkitNote) else "warning"
+            word = word if word == "note" else output.colored(word, output.YELLOW)
             output.write_stderr(f"attnkit {stage.tool.name}: {word}: {shortened(escaped(str(message)))}\n")
 
     with warnings.catch_warnings():
@@ -167,5 +168,6 @@ def report_error(error: BaseException, place: str) -> int:
         code, line = 70, f"a bug in attnkit: {type(error).__name__}: {error} (ATTNKIT_DEBUG=1 shows where)"
     from attnkit.cli import output
 
-    output.write_stderr(f"{getattr(error, 'place', '') or place}: {shortened(escaped(line))}\n")
+    where = output.colored(getattr(error, "place", "") or place, output.RED)
+    output.write_stderr(f"{where}: {shortened(escaped(line))}\n")
     return code

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from attnkit.display import Style, TextTable  # loaded only by stages that show something
 
 STDERR = 2
+RED, YELLOW = "31", "33"
 BINARY = ("npy", "npz", "safetensors", "png", "pdf")
 PROGRESS_DELAY, PROGRESS_INTERVAL = 1.0, 0.1  # seconds before the first report of long work, and between two
 TERMINAL = (None, "-", "/dev/stdout", "/dev/tty", "/dev/fd/1")
@@ -241,6 +242,15 @@ class Progress:
 
 
 PROGRESS = Progress()
+
+
+def colored(text: str, code: str) -> str:
+    """Return a text in the colour of an ANSI code where standard error is a terminal with colour."""
+    if not os.isatty(STDERR):
+        return text
+    from attnkit import display
+
+    return f"\x1b[{code}m{text}\x1b[0m" if display.detect_style(True, os.environ, encoding()).color else text
 
 
 def write_stderr(text: str) -> None:

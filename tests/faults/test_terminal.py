@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import struct
+import subprocess
 import sys
 import termios
 from fcntl import ioctl
@@ -84,8 +85,9 @@ def test_colour(attnkit, screen, settings, terminal, piped):
         code, shown = screen(*line, env=settings)
         assert (code, ESCAPE in shown) == (0, terminal)
         assert (ESCAPE in attnkit(*line, env=settings).out) == piped
-    for line in (["--help"], ["attend", "--help"], ["layernorm", "missing"]):
+    for line in (["--help"], ["attend", "--help"]):
         assert ESCAPE not in screen(*line, env=settings)[1]
+    assert (ESCAPE in screen("layernorm", "missing", env=settings)[1]) == terminal
 
 
 def test_a_terminal_gets_a_table_and_never_binary(attnkit, screen):
@@ -93,7 +95,10 @@ def test_a_terminal_gets_a_table_and_never_binary(attnkit, screen):
     assert (code, b"{" in shown) == (0, False)
     code, shown = screen("layernorm", "good.json", "-f", "npy")
     assert code == 2
-    assert shown == b"attnkit layernorm: npy is binary and standard output is a terminal; -o FILE, or a pipe\r\n"
+    assert (
+        shown.replace(b"\x1b[31m", b"").replace(b"\x1b[0m", b"")
+        == b"attnkit layernorm: npy is binary and standard output is a terminal; -o FILE, or a pipe\r\n"
+    )
     assert screen("posenc", "--size", "2", "--dim", "2", "-o", "out.npz") == (0, b"")
 
 
@@ -194,7 +199,7 @@ USAGE = {
     "layernorm --eps 1_0": "--eps: expected a finite number above 0, got '1_0'",
     "layernorm --kind lyaer": "--kind: expected layer or rms or batch, got 'lyaer'; did you mean layer?",
     "layernorm --keep maen": "--keep: expected names of mean variance mean_square inverse_std residual all, comma-separated, got 'maen'; did you mean mean?",
-    "layernorm -f nyp": "--format: expected json or npy or npz or safetensors or table or svg or png or pdf or html, got 'nyp'; did you mean npz?",
+    "layernorm -f nyp": "--format: expected json or npy or npz or safetensors or table or csv or tsv or markdown or svg or png or pdf or html, got 'nyp'; did you mean npz?",
     "layernorm -o out.nyp": "out.nyp: no format has the suffix '.nyp'; -f FORMAT chooses one",
     "layernorm --precision -1": "--precision: expected a whole number of at least 0, got '-1'",
     "layernorm a b": "one INPUT, not 2: a b",
@@ -274,3 +279,26 @@ def test_settings_without_effect(attnkit, settings):
 def test_it_runs_as_a_module_too(attnkit):
     run = attnkit.run([sys.executable, "-m", "attnkit", "layernorm", "good.json"])
     assert run == attnkit("layernorm", "good.json")
+
+
+@pytest.mark.parametrize(
+    ("setting", "marks"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False), ({"FORCE_COLOR": "1"}, True)],
+)
+def test_errors_and_warnings_have_colour_on_a_terminal_alone(tmp_path, setting, marks):
+    environ = (
+        {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")} | {"TERM": "xterm"} | setting
+    )
+    for arguments, start, colored in (
+        (["attend", "missing"], "attnkit attend: missing", "\x1b[31mattnkit attend\x1b[0m: missing"),
+        (["layernorm", "nan.json"], "attnkit layernorm: warning: x", "attnkit layernorm: \x1b[33mwarning\x1b[0m: x"),
+    ):
+        (tmp_path / "nan.json").write_text('{"tensors":{"x":{"dtype":"float64","shape":[1,2],"data":[["NaN",1]]}}}')
+        leader, follower = pty.openpty()
+        command = [sys.executable, "-m", "attnkit", *arguments, "-f", "json"]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=follower, cwd=tmp_path, env=environ, check=False)
+        os.close(follower)
+        assert os.read(leader, 4096).decode().startswith(colored if marks else start)
+        os.close(leader)
+        piped = subprocess.run(command, capture_output=True, cwd=tmp_path, env=environ, check=False)
+        assert piped.stderr.decode().startswith(start)
