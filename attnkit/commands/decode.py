@@ -219,8 +219,7 @@ def decode(
     steps: Annotated[
         bool,
         options.switch(
-            "add the candidates of every choice to the record (candidates.ids, probs, …), and show them: in the figure "
-            "of -o FILE.html, .svg …, else on standard error"
+            "add the candidates of every choice (candidates.ids, …), show them in the figure or on standard error"
         ),
     ] = False,
     top: Annotated[

@@ -29,13 +29,13 @@ class StepCandidates(NamedTuple):
     chosen: Array
 
 
-def find_candidates(info: StepInfo, count: int) -> StepCandidates:
+def rank_candidates(info: StepInfo, count: int) -> StepCandidates:
     """Return the `count` most probable tokens of a step: by their probability after the filters, then before.
 
     >>> from attnkit.model.generation import Filtered
     >>> logits = np.log(np.array([0.5, 0.125, 0.375]))
     >>> kept = np.where([True, False, True], logits, -np.inf)
-    >>> step = find_candidates(StepInfo(0, logits, (Filtered("top-k", logits, kept),), 2, -1.0), 3)
+    >>> step = rank_candidates(StepInfo(0, logits, (Filtered("top-k", logits, kept),), 2, -1.0), 3)
     >>> step.ids.tolist(), step.probs.round(3).tolist(), step.filtered.round(3).tolist()
     ([0, 2, 1], [0.5, 0.375, 0.125], [0.571, 0.429, 0.0])
     """
@@ -56,7 +56,7 @@ def candidate_tensors(
     Each is (T, M), or (B, T, M) where `lead` names the axis of the texts. The labels under `candidates.ids` are the
     tokens: a list for each step, text after text.
     """
-    longest = max(map(len, texts))
+    longest = max(map(len, texts), default=0)
     width = min((len(step.ids) for text in texts for step in text), default=0)
     tensors: dict[str, Tensor] = {}
     for at, name in enumerate(StepCandidates._fields if width else ()):

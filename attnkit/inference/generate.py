@@ -10,7 +10,7 @@ from attnkit import display, model, tokenizers
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.inference import callbacks, kv_cache_file
 from attnkit.inference.batching import PadLayout, add_padding_mask
-from attnkit.inference.candidates import StepCandidates, candidate_tensors, find_candidates
+from attnkit.inference.candidates import StepCandidates, candidate_tensors, rank_candidates
 from attnkit.inference.detokenizer import Detokenizer, common_prefix_length
 from attnkit.inference.options import CANDIDATES, GenerationOptions, compute_dtype, max_new_tokens
 from attnkit.inference.prompts import Prompt
@@ -102,7 +102,7 @@ def choose_tokens(
 
     def on_step(info: StepInfo) -> None:
         if options.steps:
-            candidates.append(find_candidates(info, options.candidates))
+            candidates.append(rank_candidates(info, options.candidates))
         if options.emit in ("logits", "probs"):
             scores.append(info.logits if options.emit == "logits" else info.probabilities)
         if stream:
@@ -281,8 +281,7 @@ def generation_record(
         tensors["scores"] = Tensor(scores, lead or ("beam",))
     pairs = [(prompt, text) for prompt, one in zip(prompts, generations, strict=True) for text in one.sequences]
     record = Record({}).with_tensors(tensors, generated_labels(pairs, tensors, text_model, bool(lead)))
-    if options.steps and not options.beam:
-        record = record.merge(candidate_tensors([one.candidates for one in generations], lead, text_model.detokenizer))
+    record = record.merge(candidate_tensors([one.candidates for one in generations], lead, text_model.detokenizer))
     return add_padding_mask(record, lead, [len(text.ids) for text in sequences], PadLayout())
 
 
