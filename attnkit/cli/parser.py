@@ -2,7 +2,7 @@
 
 import inspect
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -70,25 +70,19 @@ def parse_arguments(chosen: Tool, flags: dict[str, Option], arguments: list[str]
     """Split a command line into {parameter: its texts} with Typer; {} once the help has been printed."""
     parameters = [declare_operands(chosen.operand)]
     parameters += [declare_option(name, flag, chosen.defaults) for name, flag in flags.items()]
-    raw: dict[str, Any] = {}
-
-    def callback(**values: Any) -> None:
-        raw.update(values)
-
-    callback.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    callback.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(
+    command = Command(
         chosen.name,
-        help=chosen.function.__doc__,
-        cls=Command,
+        params=parameters,
+        callback=dict,
+        help=inspect.cleandoc(chosen.function.__doc__ or ""),
         context_settings={"help_option_names": ["-h", "--help"], "obj": chosen},
-    )(callback)
+        rich_markup_mode=None,
+    )
     try:
-        typer.main.get_command(app).main(arguments, prog_name=f"attnkit {chosen.name}", standalone_mode=False)
+        raw = command.main(arguments, prog_name=f"attnkit {chosen.name}", standalone_mode=False)
     except TYPER_ERROR as error:
         raise UsageError(reword_error(error)) from None
-    return raw
+    return raw or {}  # the exit code of the help is 0
 
 
 def reword_error(error: Any) -> str:
@@ -104,29 +98,20 @@ def reword_error(error: Any) -> str:
 
 def declare_operands(operand: str) -> Any:
     """Declare the positional arguments of a tool for Typer."""
-    declared = typer.Argument(metavar=operand, show_default=False)
-    return inspect.Parameter(
-        "operands",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[list[str] | None, declared],
-    )
+    return typer.core.TyperArgument(param_decls=["operands"], metavar=operand, nargs=-1, show_default=False)
 
 
 def declare_option(name: str, option: Option, defaults: dict[str, Any]) -> Any:
     """Declare an option for Typer; `parse_single` checks that it comes once."""
-    spellings = [flag_name(name), *filter(None, [option.short])]
+    declarations = [name, flag_name(name), *filter(None, [option.short])]
+    if option.parser is None:
+        return typer.core.TyperOption(param_decls=declarations, count=True, type=int, default=0, help=option.help)
     default = defaults.get(name)
     is_empty = default is None or default is False or default in ((), "")
     suffix = "" if is_empty else f" [default: {','.join(map(str, default)) if isinstance(default, tuple) else default}]"
-    start: Any = None
-    if option.parser is None:
-        declared, kind, start = typer.Option(*spellings, count=True, help=option.help, show_default=False), int, 0
-    else:
-        help = option.help + suffix
-        declared = typer.Option(*spellings, metavar=option.metavar, help=help, show_default=False)
-        kind = list[str] | None  # type: ignore[assignment]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=start, annotation=Annotated[kind, declared])
+    return typer.core.TyperOption(
+        param_decls=declarations, multiple=True, metavar=option.metavar, help=option.help + suffix
+    )
 
 
 def parse_value(chosen: Tool, name: str, option: Option, raw_value: Any) -> Any:
