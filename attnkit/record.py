@@ -92,7 +92,7 @@ class Tensor:
         return tuple(axis if now == before else "model" for axis, now, before in sizes)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Record:
     """Named tensors, labels of the axes they share, and the command lines that made them.
 
@@ -111,7 +111,7 @@ class Record:
     tensors: Mapping[str, Tensor]
     labels: dict[str, Labels] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
-    required: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
+    required: tuple[str, ...] = field(default=(), kw_only=True)
 
     if TYPE_CHECKING:
 

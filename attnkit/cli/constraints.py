@@ -6,15 +6,13 @@ A parameter that ends in an underscore, `with_`, is written without it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnkit.cli.options import Option
 from attnkit.errors import UsageError, flag_name
 
 
-@dataclass(frozen=True)
-class Constraints:
+class Constraints(NamedTuple):
     """The tables of a tool, and its options by the name of their parameter.
 
     exclusive  rows of terms of which at most one may be met

@@ -18,7 +18,7 @@ from attnkit.record import Record, Tensor, join_names
 FILE_SUFFIX = re.compile(r"\.(json|npy|npz|safetensors)(:\w+)?$")
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class OperandFiles:
     """The files of a stage: its input, and those that its options name, each read when it is first needed.
 
@@ -254,7 +254,7 @@ def parse_vocabulary(text: str, name: str, load: Load) -> Any:
     """Parse the text of a file of words, or of a tokenizer."""
     if load == "words":
         return parse_words(text, name)
-    from attnkit.tokenizers import parse_tokenizer_json
+    from attnkit.tokenizers.huggingface import parse_tokenizer_json
 
     return parse_tokenizer_json(text, name)
 

@@ -9,8 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from attnkit import formats
 from attnkit.errors import UsageError, suggest
@@ -20,8 +19,7 @@ Load = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """A parameter of a tool, as the command line takes it.
 
     parser    text -> value; ValueError states the expected text; None: a switch
@@ -221,7 +219,7 @@ def parse_value(name: str, option: Option, value: Any) -> Any:
         return bool(value)
     if option.multiple:
         values = value if isinstance(value, tuple | list) else (value,)
-        return tuple(parse_value(name, replace(option, multiple=False), one) for one in values)
+        return tuple(parse_value(name, option._replace(multiple=False), one) for one in values)
     if not isinstance(value, str):
         value = ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     try:
@@ -240,17 +238,13 @@ DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16"
 
 COMMON: dict[str, Option] = {
     "output": Option("write to FILE, replaced in one step; its suffix chooses the format", "FILE", str, short="-o"),
-    "format": replace(
-        choice(
-            f"format of the output: {', '.join(FORMATS)}; npy holds x alone [default: a table on a terminal, else as "
-            "the input, but npz where the result is more than an npy input; without input json]",
-            FORMATS,
-        ),
-        metavar="FORMAT",
-        short="-f",
-    ),
+    "format": choice(
+        f"format of the output: {', '.join(FORMATS)}; npy holds x alone [default: a table on a terminal, else as "
+        "the input, but npz where the result is more than an npy input; without input json]",
+        FORMATS,
+    )._replace(metavar="FORMAT", short="-f"),
     "only": names("keep only these tensors, comma-separated names or shell patterns"),
-    "dtype": replace(choice(f"convert x to this dtype first: {', '.join(DTYPES)}", DTYPES), metavar="DTYPE"),
+    "dtype": choice(f"convert x to this dtype first: {', '.join(DTYPES)}", DTYPES)._replace(metavar="DTYPE"),
     "precision": integer("decimals in tables [default: 4], in the cells of heat maps [default: 2]", least=0),
     "theme": choice(
         "colours of a figure [default: light; of a page in HTML as the browser prefers]",
@@ -263,5 +257,5 @@ COMMON: dict[str, Option] = {
     ),
     "indent": switch("JSON with one matrix row a line"),
     "check_finite": switch("refuse NaN and infinity instead of warning"),
-    "quiet": replace(switch("no warnings, no tables on standard error"), short="-q"),
+    "quiet": switch("no warnings, no tables on standard error")._replace(short="-q"),
 }

@@ -22,7 +22,7 @@ STDOUT = 1
 Result = Record | str
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class OutputFormat:
     """The format of the results of a stage, as it becomes known: from flags, from the input, from the first result.
 

@@ -1,7 +1,6 @@
 """A tool's command line, built with Typer from the options in its signature."""
 
 import inspect
-from dataclasses import replace
 from typing import Any
 
 import typer
@@ -60,7 +59,7 @@ def collect_flags(chosen: Tool) -> dict[str, Option]:
     own = chosen.flags | chosen.extra
     taken = {option.short for option in own.values()}
     return own | {
-        name: replace(option, short="") if option.short in taken else option
+        name: option._replace(short="") if option.short in taken else option
         for name, option in options.COMMON.items()
         if name not in own
     }

@@ -41,8 +41,7 @@ class Records(NamedTuple):
     tensor: str = ""
 
 
-@dataclass(frozen=True)
-class PythonForm:
+class PythonForm(NamedTuple):
     """What a tool is as a function of Python, where that is more than a function of a record and its parameters.
 
     inputs   the positional parameters with their types; those after the first may be left out where the type has None
@@ -52,14 +51,14 @@ class PythonForm:
     present  (result, stage) -> what the function returns
     """
 
-    inputs: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = {}
     reader: "Callable[[Stage, Sequence[Any]], Records] | None" = None
     options: tuple[str, ...] = ()
     result: str = ""
     present: "Callable[[Any, Stage], Any]" = lambda result, stage: result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tool:
     """A function of a record, and what the command line and the pipe need to know of it.
 
@@ -117,7 +116,7 @@ class Tool:
     computes_x_last: bool = False
     hint_at_value: Callable[[str, str], str] = lambda flag, text: ""
     adds: Callable[[Parameters], bool] = lambda parameters: True
-    python: PythonForm = PythonForm()
+    python: PythonForm = field(default_factory=PythonForm)
 
     @functools.cached_property
     def name(self) -> str:
@@ -169,7 +168,7 @@ def running(stage: "Stage") -> Iterator[None]:
         _RUNNING.reset(token)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Stage:
     """One tool with its parameters: a stage of a pipeline.
 
@@ -263,8 +262,7 @@ class Stage:
 
     def _callbacks(self, item: Item) -> callbacks.Callbacks:
         """Return what a run of the tool calls for one item: those of the process, and this stage's own."""
-        return replace(
-            callbacks.current(),
+        return callbacks.current()._replace(
             on_text=self.on_text,
             on_non_finite=self._note_non_finite,
             write_side_output=functools.partial(self._write_side_output, item),

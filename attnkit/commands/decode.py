@@ -1,7 +1,6 @@
 """attnkit decode: hidden states to logits, probabilities and tokens; with a whole model, text generation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attnkit import model
@@ -9,10 +8,9 @@ from attnkit.cli import options, text_input
 from attnkit.cli.stage import Stage, cast_x
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import detokenizer, layers
+from attnkit.inference import layers
 from attnkit.inference import options as generation
-from attnkit.inference.head import HeadOutput, apply_head, run_decoder_stack
-from attnkit.inference.next_word import WordChoice, choose_words, find_output_matrix, round_to_dtype
+from attnkit.inference.next_word import HeadOutput, WordChoice, choose_words, find_output_matrix, round_to_dtype
 from attnkit.inference.options import (
     CANDIDATES,
     GENERATION_FLAGS,
@@ -215,7 +213,7 @@ def decode(
         float | None,
         options.number("divide the logits of earlier tokens by P, or multiply them where negative", 0, metavar="P"),
     ] = None,
-    stop: Annotated[tuple[str, ...], replace(options.text("end before TEXT; may be repeated"), multiple=True)] = (),
+    stop: Annotated[tuple[str, ...], options.text("end before TEXT; may be repeated")._replace(multiple=True)] = (),
     steps: Annotated[
         bool,
         options.switch(
@@ -301,10 +299,12 @@ def decode(
     if model_ is not None:
         generation_options = make_generation_options(parameters)
         if generates_text(model_.config, layer):
-            from attnkit.inference.text_generation import run_decode  # the head alone does not need it
+            from attnkit.inference.text_generation import run_decode  # a head alone does not need it
 
             return run_decode(record, generation_options)
         if layer is None and model_.config.decoder is not None:
+            from attnkit.inference.head import run_decoder_stack
+
             return run_decoder_stack(require_hidden_states(record), generation_options)
         output, formula = apply_model_head(record, parameters, generation_options), "head(x)"
     else:
@@ -331,7 +331,7 @@ def make_generation_options(parameters: Mapping[str, Any]) -> GenerationOptions:
         raise UsageError(f"a {config.family} model takes no image", "--image")
     if parameters["dtype"] not in (None, "float32", "float64"):
         raise UsageError(f"{parameters['dtype']}: a model computes in float32 or float64", "--dtype")
-    return GenerationOptions(**{field.name: parameters[field.name] for field in fields(GenerationOptions)})
+    return GenerationOptions(**{name: parameters[name] for name in GenerationOptions._fields})
 
 
 def require_hidden_states(source: Sequence[str] | Record | None) -> Record:
@@ -345,6 +345,8 @@ def apply_model_head(
     source: Sequence[str] | Record | None, parameters: Mapping[str, Any], generation_options: GenerationOptions
 ) -> HeadOutput:
     """Apply the head of a model, or of its decoder with --layer, to hidden states, texts or an image."""
+    from attnkit.inference.head import apply_head
+
     layer, dtype, checkpoint = parameters["layer"], parameters["dtype"], parameters["model_"]
     if layer is not None:
         source = require_hidden_states(source)
@@ -376,6 +378,8 @@ def replace_words(output: HeadOutput, vocab: list[str] | None) -> HeadOutput:
 
 def words_to_text(output: HeadOutput, ids: Array, fills_masks: bool) -> str:
     """Return the words of ids (..., T), a line a row; with fills_masks, the text with each [MASK] replaced."""
+    from attnkit.inference import detokenizer
+
     record, words = output.record, output.words
     masked, is_guess = record.get("ids"), None
     if output.join and fills_masks and masked is not None and masked.shape == ids.shape:

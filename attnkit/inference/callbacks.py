@@ -3,8 +3,7 @@
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.errors import UsageError
 from attnkit.record import Record
@@ -22,8 +21,7 @@ def refuse_side_output(path: str, record: Record) -> None:
     raise UsageError(f"{path}: expected a file, not standard output")
 
 
-@dataclass(frozen=True)
-class Callbacks:
+class Callbacks(NamedTuple):
     """What a run calls as it goes on; by default nothing is shown and nothing is written.
 
     on_progress        the layer or the token that is computed next

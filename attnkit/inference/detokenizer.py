@@ -12,6 +12,7 @@ from attnkit.inference import text_inputs
 from attnkit.inference.options import GenerationOptions
 from attnkit.record import Array, Labels, row_labels, shared_labels
 from attnkit.tokenizers import Tokenizer
+from attnkit.tokenizers.auto import NoTokenizer
 
 
 class Detokenizer(NamedTuple):
@@ -59,7 +60,7 @@ def make_detokenizer(options: GenerationOptions) -> Detokenizer:
         return Detokenizer(options.tokenizer or text_inputs.tokenizer_of(checkpoint, side), size, skipped)
     except AttnkitError as error:
         needs_text = options.score is not None or options.stop or options.emit == "text"
-        is_missing = isinstance(error, tokenizers.NoTokenizer | UsageError)  # no files, or no library to read them
+        is_missing = isinstance(error, NoTokenizer | UsageError)  # no files, or no library to read them
         if needs_text or not (is_missing or options.ids is not None or options.emit):
             raise type(error)(f"{error.problem}; --ids FILE and --emit ids do without", error.name) from None
         return Detokenizer(None, size, skipped)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit import display, model, tokenizers
+from attnkit import display, model
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.inference import callbacks, kv_cache_file
 from attnkit.inference.batching import PadLayout, add_padding_mask
@@ -19,6 +19,7 @@ from attnkit.model import GeneratedText
 from attnkit.model.beams import BeamsInfo
 from attnkit.model.generation import StepInfo
 from attnkit.record import Array, Labels, Record, Tensor
+from attnkit.tokenizers.streaming import decode_incrementally
 
 
 class TextModel(NamedTuple):
@@ -196,7 +197,7 @@ def stream_text(
     decode = detokenizer.tokenizer.decode if detokenizer.tokenizer else None
     if on_text is None or decode is None or options.steps or options.emit not in (None, "text"):
         return None
-    decode_next = tokenizers.decode_incrementally(decode)
+    decode_next = decode_incrementally(decode)
     on_text("".join(decode_next(word) for word in prompt.ids[detokenizer.skipped :]), True)
     held, is_stopped = "", False
 

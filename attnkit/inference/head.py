@@ -1,7 +1,6 @@
 """Apply a model's last steps to hidden states: its LM head, or the layers of a decoder without a vocabulary."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,18 +8,10 @@ from attnkit import model
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.inference import callbacks, layers, text_inputs
 from attnkit.inference.detokenizer import Detokenizer
+from attnkit.inference.next_word import HeadOutput
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.tracer import Tracer
-from attnkit.record import Array, Record, Tensor, shared_labels
-
-
-class HeadOutput(NamedTuple):
-    """The hidden states as a record, the logits (..., N), the names of their columns, and how ids decode to text."""
-
-    record: Record
-    logits: Array
-    words: list[str]
-    join: Callable[[Sequence[int]], str] | None
+from attnkit.record import Record, Tensor, shared_labels
 
 
 def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions) -> HeadOutput:

@@ -11,7 +11,7 @@ from attnkit.record import Array, Record, Tensor
 ONE_ROW = ("batch", "all queries", "key")
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AttendedTensor(Record):
     """One tensor of a record as `x`, and the mask of that record that belongs to it as keys.
 

@@ -1,9 +1,8 @@
 """Project hidden states to the vocabulary (the LM head) and choose the next token from the logits."""
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +12,16 @@ from attnkit.inference.options import SAMPLING_FLAGS
 from attnkit.record import Array, Record, shared_labels
 
 
-@dataclass(frozen=True)
-class WordChoice:
+class HeadOutput(NamedTuple):
+    """The hidden states as a record, the logits (..., N), the names of their columns, and how ids decode to text."""
+
+    record: Record
+    logits: Array
+    words: list[str]
+    join: Callable[[Sequence[int]], str] | None
+
+
+class WordChoice(NamedTuple):
     """The options of choosing a word among logits, by the names of the flags; None where one is not set."""
 
     temperature: float | None = None

@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from attnkit.inference.masking import AttendedTensor
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CheckpointRecord(Record):
     """Tensors of a checkpoint folder, with the checkpoint.
 
     whole  whether they are all of its tensors, under their published names
     """
 
-    checkpoint: Any = field(kw_only=True, compare=False)
-    whole: bool = field(kw_only=True, compare=False)
+    checkpoint: Any = field(kw_only=True)
+    whole: bool = field(kw_only=True)
 
 
 def load_attended(record: Record, name: str = "", source: str = "", own: bool = False) -> "AttendedTensor":

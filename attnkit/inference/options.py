@@ -2,18 +2,17 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit import formats, model
 from attnkit.errors import UsageError, flag_name
-from attnkit.inference.masking import AttendedTensor
-from attnkit.inference.tracer import Tracer, head_counts
 from attnkit.record import Array, Record
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
+    from attnkit.inference.masking import AttendedTensor
+    from attnkit.inference.tracer import Tracer
 
 SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "min_p", "seed")
 SEARCH_FLAGS = ("beam", "best", "length_penalty")
@@ -34,14 +33,13 @@ CANDIDATES = 5  # of a choice, unless --top sets another number
 DEFAULT_TOKENS, DEFAULT_TRANSLATION_TOKENS = 40, 256  # of a text without an end of its own, of a translation
 
 
-@dataclass(frozen=True)
-class GenerationOptions:
+class GenerationOptions(NamedTuple):
     """The options of decode --model, by the names of its flags; None, False or () where one is not set."""
 
     model_: "Checkpoint"
     ids: Record | None = None
     image: Array | None = None
-    memory: AttendedTensor | None = None
+    memory: "AttendedTensor | None" = None
     tokenizer: Tokenizer | None = None
     batch: bool = False
     max_tokens: int | None = None
@@ -86,8 +84,10 @@ class GenerationOptions:
         """Whether tokens are drawn at random."""
         return any(map(self.is_set, SAMPLING_FLAGS))
 
-    def tracer(self) -> Tracer:
+    def tracer(self) -> "Tracer":
         """Return the tracer that keeps, patches and ablates what the options name."""
+        from attnkit.inference.tracer import Tracer, head_counts
+
         patterns = {"--trace-only": self.trace_only or ("*",)} if self.trace else {}
         config = self.model_.config
         steps = model.layer_plan(config, config.stacks[-1])

@@ -5,7 +5,6 @@ import os
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 
-@dataclass(frozen=True)
-class ModelInput:
+class ModelInput(NamedTuple):
     """What a model reads: texts, token ids or an image, and how texts become ids.
 
     pair       a second text after the one of `texts`
@@ -262,7 +260,9 @@ def is_same_model(words: Sequence[str], checkpoint: "Checkpoint") -> bool:
 
 def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
     """Return the tokenizer of a model, for one side of a translation; its files join those of the model."""
-    tokenizer: Tokenizer = checkpoint.load_companion(side, tokenizers.load_tokenizer)
+    from attnkit.tokenizers.auto import load_tokenizer
+
+    tokenizer: Tokenizer = checkpoint.load_companion(side, load_tokenizer)
     return tokenizer
 
 

@@ -42,7 +42,7 @@ def is_requested(keep: Collection[str] | None, hook: Hook, name: str) -> bool:
     return keep is None or name in keep or hook(name) is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Requested:
     """The intermediates of attention that a caller requests: to be returned, through a hook, or summarized.
 

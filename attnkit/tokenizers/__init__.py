@@ -8,12 +8,11 @@ sentencepiece.py    sentencepiece models of Marian, T5 and Llama; vocabularies o
 files.py            the files of a folder, read and checked
 yaml_vocabulary.py  vocabularies in YAML
 streaming.py        text as it is generated
+
+The readers of published folders are imported from their files, by those alone who need them.
 """
 
-from attnkit.tokenizers.auto import NoTokenizer, load_tokenizer
-from attnkit.tokenizers.huggingface import parse_tokenizer_json
 from attnkit.tokenizers.simple import BUILTIN_TOKENIZERS, split_chars, split_words
-from attnkit.tokenizers.streaming import decode_incrementally
 from attnkit.tokenizers.tokens import (
     MASK,
     PADDING,
@@ -30,14 +29,10 @@ __all__ = [
     "MASK",
     "PADDING",
     "UNKNOWN",
-    "NoTokenizer",
     "Tokenizer",
     "Tokens",
-    "decode_incrementally",
     "distinct_tokens",
     "find_padding",
-    "load_tokenizer",
-    "parse_tokenizer_json",
     "split_chars",
     "split_words",
     "tokens_to_ids",

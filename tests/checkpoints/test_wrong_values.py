@@ -262,7 +262,7 @@ def rewritten(folder: Path) -> None:
 
 def tokenized(folder: Path) -> bool:
     from attnkit.errors import AttnkitError
-    from attnkit.tokenizers import load_tokenizer
+    from attnkit.tokenizers.auto import load_tokenizer
 
     try:
         load_tokenizer(str(folder))

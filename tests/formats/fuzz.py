@@ -40,7 +40,7 @@ from attnkit.formats import FORMATS, Record, Source, encode, npz, read, safetens
 from attnkit.formats.json import normalize_nan
 from attnkit.formats.zip import encode_archive
 from attnkit.record import Tensor
-from attnkit.tokenizers import load_tokenizer
+from attnkit.tokenizers.auto import load_tokenizer
 
 SECONDS = 2.0
 EXTRA_MEMORY = 200 << 20

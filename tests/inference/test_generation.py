@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import formats, model, tokenizers
+from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.display import Style, format_table
 from attnkit.errors import AttnkitWarning, DataError, UsageError
@@ -21,6 +21,7 @@ from attnkit.inference import layers
 from attnkit.inference.detokenizer import Detokenizer, fill_masks
 from attnkit.inference.generate import render_choice
 from attnkit.record import Record
+from attnkit.tokenizers.auto import load_tokenizer
 from tests import process
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
@@ -426,7 +427,7 @@ def test_the_head_of_text_is_that_of_its_hidden_states(tmp_path):
     assert list(formats.load(trace)) == ["encoder.embed", "logits"]
     where = apart.labels["token"].index("[MASK]")
     guess = int(apart["next"][where])
-    tokenizer = tokenizers.load_tokenizer(name)
+    tokenizer = load_tokenizer(name)
     words = f"the {tokenizer.decode([guess]) or tokenizer.vocabulary[guess]} sat"
     for line in ([text], [file], ["--layer", "head", file]):
         assert run("decode", "--model", name, "--emit", "text", *line)[0].decode() == f"{words}\n"
@@ -501,7 +502,7 @@ def test_a_cache_needs_no_text(tmp_path):
 
 def test_the_guess_stands_in_place_of_the_mask_alone():
     name = folder("bert-mlm")
-    words = tokenizers.load_tokenizer(name).vocabulary
+    words = load_tokenizer(name).vocabulary
     wanted, mask = words.index("cat") if "cat" in words else 40, words.index("[MASK]")
     ids, guesses = np.array([[2, mask, 7], [mask, 5, 6]]), np.full((2, 3), wanted)
     assert fill_masks(ids, guesses, words).tolist() == [[2, wanted, 7], [wanted, 5, 6]]

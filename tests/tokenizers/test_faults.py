@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from attnkit.errors import DataError, FileError, UsageError
-from attnkit.tokenizers import load_tokenizer, parse_tokenizer_json
+from attnkit.tokenizers.auto import load_tokenizer
+from attnkit.tokenizers.huggingface import parse_tokenizer_json
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 466247\n"

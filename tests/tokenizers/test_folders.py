@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnkit.errors import UsageError
-from attnkit.tokenizers import load_tokenizer
+from attnkit.tokenizers.auto import load_tokenizer
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 

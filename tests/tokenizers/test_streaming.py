@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from attnkit.tokenizers import decode_incrementally, load_tokenizer
+from attnkit.tokenizers.auto import load_tokenizer
+from attnkit.tokenizers.streaming import decode_incrementally
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 TEXTS = [

@@ -5,7 +5,7 @@ import pytest
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model.loss import IGNORE_INDEX
-from attnkit.tokenizers import load_tokenizer
+from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training import batches, corruption, data
 from attnkit.training.batches import PairSampler, SpecialIds, block_batch, consecutive_blocks, masked_batch, span_batch
 from attnkit.training.data import SentencePair, encode_pairs, encode_text, parse_pairs

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from attnkit.errors import DataError, UsageError
-from attnkit.tokenizers import load_tokenizer
+from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.folder import write_folder
 from attnkit.training.vocabulary import FAMILY_TOKENS, SENTINELS, parse_kind, special_ids, train_tokenizer
 
