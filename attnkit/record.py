@@ -378,16 +378,16 @@ def missing_tensor(name: str, names: Collection[str]) -> DataError:
     """Return the error of a tensor that is not there: with the flag that makes it, or the name that comes near.
 
     >>> print(missing_tensor("weights", ["x", "ids"]))
-    no tensor 'weights' (there is x, ids); attend --keep weights keeps it
+    no tensor 'weights' (it has x, ids); attend --keep weights keeps it
     >>> print(missing_tensor("weigths", ["x", "weights"]))
-    no tensor 'weigths' (there is x, weights); did you mean weights?
+    no tensor 'weigths' (it has x, weights); did you mean weights?
     """
     flag = next((flag for pattern, flag in MADE_BY.items() if fnmatch.fnmatchcase(name, pattern)), "")
     near = suggest(name, names, least=0.9 if "." in name else 0.6)  # names of a trace resemble each other
     is_made = bool(flag) and (name in MADE_BY or not near)
     hint = f"; {flag.format(shlex.quote(name[:100]))}" if is_made else near
     problem = f"no tensor fits {name[:100]!r}" if is_pattern(name) else f"no tensor {name[:100]!r}"
-    return DataError(f"{problem} (there is {join_names([*names])}){hint}")
+    return DataError(f"{problem} (it has {join_names([*names])}){hint}")
 
 
 def join_names(names: Mapping[str, Any] | Sequence[str], most: int = 10) -> str:

@@ -37,16 +37,23 @@ class Constraints(NamedTuple):
                 raise UsageError(f"needs {self.spell(needed, metavar=True)}", self.spell(term))
         for row in self.one_of:
             if not any(is_met(term, met, values) for term in row):
-                raise UsageError(f"needs {join_or([self.spell(term, metavar=True) for term in row])}")
+                raise UsageError(f"needs {join_words([self.spell(term, metavar=True) for term in row], 'or')}")
 
     def describe(self) -> str:
         """Return the tables as paragraphs of the help; "" where there are none."""
         needs = group_by_key((self.spell(second), self.spell(first)) for first, second in self.requires)
         excludes = group_by_key((self.spell(row[0]), self.spell(row[1])) for row in self.exclusive if len(row) == 2)
         paragraphs = [
-            [f"{'one of ' * (len(row) > 1)}{join_or([*map(self.spell, row)])} is required" for row in self.one_of],
-            [", ".join(map(self.spell, row)) + " exclude each other" for row in self.exclusive if row[2:]]
-            + [f"{flag} excludes {', '.join(others)}" for flag, others in excludes.items()],
+            [
+                f"{'one of ' * (len(row) > 1)}{join_words([*map(self.spell, row)], 'or')} is required"
+                for row in self.one_of
+            ],
+            [
+                f"{join_words([*map(self.spell, row)], 'and')} are mutually exclusive"
+                for row in self.exclusive
+                if row[2:]
+            ]
+            + [f"{flag} cannot be combined with {join_words(others, 'or')}" for flag, others in excludes.items()],
             [f"{', '.join(flags)} {'need' if flags[1:] else 'needs'} {other}" for other, flags in needs.items()],
         ]
         return "\n\n".join(f"{'; '.join(rows)}.".replace("one of", "One of", 1) for rows in paragraphs if rows)
@@ -55,9 +62,11 @@ class Constraints(NamedTuple):
         """Return a term as it is written on a command line: `kind=alibi|t5` as `--kind alibi or t5`."""
         name, equals, allowed = term.partition("=")
         if equals:
-            return f"{flag_name(name)} {join_or(allowed.split('|'))}"
+            return f"{flag_name(name)} {join_words(allowed.split('|'), 'or')}"
         names = {one: self.options.get(one) or self.options[f"{one}_"] for one in term.split("|")}
-        return join_or([f"{flag_name(one)} {option.metavar * metavar}".rstrip() for one, option in names.items()])
+        return join_words(
+            [f"{flag_name(one)} {option.metavar * metavar}".rstrip() for one, option in names.items()], "or"
+        )
 
 
 def group_by_key(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -107,11 +116,11 @@ def is_met(term: str, met: set[str], values: Mapping[str, Any]) -> bool:
     return str(values.get(name, values.get(f"{name}_"))) in allowed.split("|")
 
 
-def join_or(words: Sequence[str]) -> str:
-    """Return alternatives as a phrase.
+def join_words(words: Sequence[str], conjunction: str) -> str:
+    """Return words as a phrase.
 
-    >>> join_or(["--params", "--model", "--hidden"])
+    >>> join_words(["--params", "--model", "--hidden"], "or")
     '--params, --model or --hidden'
     """
     *most, last = words
-    return f"{', '.join(most)} or {last}" if most else last
+    return f"{', '.join(most)} {conjunction} {last}" if most else last

@@ -50,7 +50,7 @@ class OperandFiles:
             return load_attended(value, find_memory_name(value, load)) if attended else value
         if value.startswith(":"):
             if not isinstance(item, Record):
-                raise UsageError(f"there is no record here to take {value[1:]!r} from", flag_name(name))
+                raise UsageError(f"there is no input record with a tensor {value[1:]!r}", flag_name(name))
             if load in ("attended", "memory"):
                 return load_attended(item, value[1:], value, own=True)
             return select_tensor(item, value[1:], value)
@@ -180,7 +180,7 @@ def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
         if not (name and equals and path):
             raise UsageError(f"{part!r} is not NAME=FILE", "--patch")
         if name in arrays:
-            raise UsageError(f"{name} comes twice", "--patch")
+            raise UsageError(f"{name} occurs twice", "--patch")
         source, inner = open_operand(path, hash=True)
         with source:
             records = list(read(source, lone_is_x=False))
@@ -206,7 +206,7 @@ def select_content(records: Sequence[Record], name: str, file: str, load: Load) 
     if len(records) != 1:
         raise DataError(f"{len(records)} records (expected 1)", file)
     if name and load == "tensors":
-        raise UsageError(f"takes the whole file, not its tensor {name!r} alone", file)
+        raise UsageError(f"needs the whole file, not only its tensor {name!r}", file)
     if load == "tensors":
         return records[0].arrays()
     if load in ("attended", "memory"):
@@ -307,7 +307,7 @@ def check_numbers(record: Record, name: str = "") -> Record:
         if not isinstance(array, np.ndarray | np.generic):
             raise UsageError(f"expected an array, got {type(array).__name__}", name or tensor)
         if array.dtype.kind not in "fiubV":
-            raise UsageError(f"expected an array of numbers, got one of {array.dtype}", name or tensor)
+            raise UsageError(f"expected an array of numbers, got dtype {array.dtype}", name or tensor)
     return record
 
 

@@ -96,7 +96,7 @@ def integers(help: str, metavar: str, count: int | None = None, least: int | Non
     def parse(value: str) -> tuple[int, ...]:
         parts = value.split(",")
         if parse_integer is None or (count and len(parts) != count):
-            raise ValueError(f"{count} whole numbers, comma-separated" if count else "whole numbers, comma-separated")
+            raise ValueError(f"{count} comma-separated whole numbers" if count else "comma-separated whole numbers")
         return tuple(parse_integer(part) for part in parts)
 
     return Option(help, metavar, parse)
@@ -108,7 +108,7 @@ def cell(help: str, metavar: str) -> Option:
     def parse(value: str) -> tuple[int | str, ...]:
         parts = [part.strip() for part in value.split(",")]
         if not all(parts) or any(re.fullmatch(r"[+-][0-9]+|[0-9]{19,}", part, re.ASCII) for part in parts):
-            raise ValueError("whole numbers of at least 0 or words, comma-separated")
+            raise ValueError("comma-separated whole numbers of at least 0, or words")
         return tuple(int(part) if re.fullmatch("[0-9]+", part, re.ASCII) else part for part in parts)
 
     return Option(help, metavar, parse)
@@ -119,7 +119,7 @@ def choice(help: str, values: Sequence[str]) -> Option:
 
     def parse(value: str) -> str:
         if value not in values:
-            raise ValueError(" or ".join(values), suggest(value, values))
+            raise ValueError(f"one of: {', '.join(values)}", suggest(value, values))
         return value
 
     return Option(help, "|".join(values), parse, choices=tuple(values))
@@ -143,8 +143,8 @@ def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Opti
         parts = tuple(part.strip() for part in value.split(","))
         for part in parts:
             if not part or (values and part not in values):
-                allowed = f" of {' '.join(values)}" if values else ""
-                raise ValueError(f"names{allowed}, comma-separated", suggest(part, values))
+                allowed = f", each one of: {', '.join(values)}" if values else ""
+                raise ValueError(f"comma-separated names{allowed}", suggest(part, values))
         return parts
 
     return Option(help, metavar, parse, choices=tuple(values), is_list=True)
@@ -170,35 +170,35 @@ def tensors(help: str) -> Option:
     return Option(help, "FILE", str, "tensors")
 
 
-MODEL = Option("folder of a published model: config.json, its weights, its tokenizer", "DIR", str, "model")
-TRACE = text("write every intermediate, under its name, to FILE", "FILE")
-TRACE_ONLY = names("keep only the names of the trace that match a shell pattern: *.weights", metavar="PATTERNS")
+MODEL = Option("folder of a published model (config.json, weights, tokenizer)", "DIR", str, "model")
+TRACE = text("write all intermediates to FILE, each by its name", "FILE")
+TRACE_ONLY = names("write only intermediates whose names match a shell pattern: *.weights", metavar="PATTERNS")
 PATCH = Option(
-    "replace an intermediate by a tensor of FILE: its only one, else the one of the same name",
+    "replace the intermediate NAME by the tensor of FILE; of several tensors, by the one called NAME",
     "NAME=FILE",
     str,
     "patches",
 )
 ABLATE = names(
-    "switch heads off: encoder.3.self sets all heads there to 0, encoder.3.self:5 head 5, encoder.3.self:5,7 two, "
-    "encoder.3.self:0:4 heads 0 to 3",
+    "set attention heads to 0: encoder.3.self (all its heads), encoder.3.self:5, encoder.3.self:5,7, or "
+    "encoder.3.self:0:4 (heads 0 to 3)",
     metavar="LAYER[:HEADS]",
 )
 IMAGE = Option("an image: PNG, JPEG, or a tensor (C, height, width)", "FILE", str, "image")
 WEIGHTS = text(
-    "add attention weights, at any length: stats (each query's lse, entropy, max, argmax and span, and the weight "
-    "each key received), the K largest, the rows of queries I, J, …, or all of them",
+    "add attention weights, for texts of any length: stats (lse, entropy, max, argmax and span of each query; the"
+    " sum of weights that each key received), the K largest, the rows of queries I, J, …, or the full matrix",
     "stats|topk:K|rows:I,J|full",
 )
-IDS = ids("token ids, (T) or (B, T), in place of text")
-PAIR = text("a second text after TEXT, for models of pairs")
-BATCH = switch("one padded batch of the texts, or of the lines of standard input")
-RESIDUAL = switch("add the input to the result")
-ADD = tensor("add FILE to the result: :residual in the pre-norm order")
+IDS = ids("token ids (T) or (B, T), instead of text")
+PAIR = text("second text of a pair, for models such as BERT")
+BATCH = switch("make one padded batch of all texts, or of all lines of standard input")
+RESIDUAL = switch("add the input to the result (residual connection)")
+ADD = tensor("add FILE to the result; in the pre-norm order :residual")
 STEPS = switch("add every intermediate to the record and show a table of each")
-WINDOW = integers("keys from L before the query to R after it; -1: no bound", "L,R", 2, -1)
-LINES = switch("a stream: one record for each line")
-LAYER = text("the layer of the model; attnkit show DIR lists them", "NAME")
+WINDOW = integers("keys from L before the query to R after it; -1: no limit", "L,R", 2, -1)
+LINES = switch("write a stream: one record for each line")
+LAYER = text("layer of the model; `attnkit show DIR` lists the names", "NAME")
 
 
 def parse_value(name: str, option: Option, value: Any) -> Any:
@@ -237,25 +237,26 @@ DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16"
           "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip
 
 COMMON: dict[str, Option] = {
-    "output": Option("write to FILE, replaced in one step; its suffix chooses the format", "FILE", str, short="-o"),
+    "output": Option("write the result to FILE; the suffix chooses the format", "FILE", str, short="-o"),
     "format": choice(
-        f"format of the output: {', '.join(FORMATS)}; npy holds x alone [default: a table on a terminal, else as "
-        "the input, but npz where the result is more than an npy input; without input json]",
+        f"output format: {', '.join(FORMATS)}; npy holds only x [default: a table on a terminal, otherwise the "
+        "format of the input (npz if npy cannot hold the result), without input json]",
         FORMATS,
     )._replace(metavar="FORMAT", short="-f"),
-    "only": names("keep only these tensors, comma-separated names or shell patterns"),
-    "dtype": choice(f"convert x to this dtype first: {', '.join(DTYPES)}", DTYPES)._replace(metavar="DTYPE"),
-    "precision": integer("decimals in tables [default: 4], in the cells of heat maps [default: 2]", least=0),
+    "only": names("keep only these tensors: comma-separated names or shell patterns"),
+    "dtype": choice(f"convert the input x to this dtype: {', '.join(DTYPES)}", DTYPES)._replace(metavar="DTYPE"),
+    "precision": integer("decimal places in tables [default: 4] and in heat-map cells [default: 2]", least=0),
     "theme": choice(
-        "colours of a figure [default: light; of a page in HTML as the browser prefers]",
+        "colours of a figure [default: light; in HTML the setting of the browser]",
         ("light", "dark", "transparent"),
     ),
     "title": text("title of a figure [default: name and formula of the tensor]"),
     "tokens": choice(
-        "tokens as the vocabulary spells them (Ġfox, ▁fox), or with · for a space [default: raw; in figures plain]",
+        "show tokens as they are in the vocabulary (raw: Ġfox, ▁fox), or with · for a space (plain) [default: "
+        "raw; in figures plain]",
         ("raw", "plain"),
     ),
-    "indent": switch("JSON with one matrix row a line"),
-    "check_finite": switch("refuse NaN and infinity instead of warning"),
-    "quiet": switch("no warnings, no tables on standard error")._replace(short="-q"),
+    "indent": switch("write JSON with one matrix row per line"),
+    "check_finite": switch("stop with an error at NaN or infinity, instead of a warning"),
+    "quiet": switch("print no warnings and no tables on standard error")._replace(short="-q"),
 }

@@ -51,7 +51,7 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
     last = call.extra.get("last", call)
     check_figure_flags(last.common | last.extra, chosen, last.tool.name)
     if to_terminal and chosen in BINARY:
-        raise UsageError(f"{chosen} is binary and standard output is a terminal; -o FILE, or a pipe")
+        raise UsageError(f"{chosen} is binary, but standard output is a terminal; use -o FILE or a pipe")
     sink = opened(path)
     chosen, items = call.format.settle(chosen, flow.items)
     for result in items if chosen in (*formats.STREAMS, "table", TEXT) else single_record(items, chosen):
@@ -98,7 +98,7 @@ def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record
         if next(items, None) is not None:
             remedy = "-f npz or json holds a stream" if isinstance(result, Record) else "-f table prints all texts"
             kind = "record" if isinstance(result, Record) else "text"
-            raise DataError(f"{chosen} holds one {kind} and the stream has more; {remedy}")
+            raise DataError(f"{chosen} holds one {kind}, but the stream has more; {remedy}")
         yield result
 
 

@@ -85,7 +85,7 @@ class OutputFormat:
         """Return the notes of a record that is written as npy: what is left out, and how bfloat16 is read."""
         omitted = [name for name in record if name != "x" and len(record) > 1]
         omitted += ["labels"] * bool(record.labels) + ["history"] * (len(record.history) > 1)
-        notes = [f"npy holds x alone; left out: {join_names(omitted)} (-f npz keeps all)"]
+        notes = [f"npy holds only x; left out: {join_names(omitted)} (-f npz keeps all)"]
         if not omitted or self.common.get("only"):
             notes = []
         if x.dtype.name == "bfloat16":
@@ -134,7 +134,7 @@ def text_format(common: Mapping[str, Any]) -> str:
     chosen = chosen or "table"
     if chosen not in ("table", "markdown", *FIGURE_FORMATS):
         name = "--format" if common.get("format") else path
-        raise UsageError(f"the result is text, which {chosen} does not hold (expected {DISPLAYED})", name)
+        raise UsageError(f"the result is text, which {chosen} cannot hold (expected {DISPLAYED})", name)
     return TEXT if chosen in ("table", "markdown") else str(chosen)
 
 

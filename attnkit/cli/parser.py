@@ -45,7 +45,7 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
         return None
     operands = tuple(raw.pop("operands") or ())
     if chosen.operand == INPUT and len(operands) > 1:
-        raise UsageError(f"one INPUT, not {len(operands)}: {' '.join(operands)}")
+        raise UsageError(f"expected one INPUT, got {len(operands)}: {' '.join(operands)}")
     values = {name: parse_value(chosen, name, flags[name], texts) for name, texts in raw.items() if texts}
     parameters = {name: values.pop(name, default) for name, default in chosen.defaults.items()}
     extra = {name: values.pop(name, None) for name in chosen.extra}

@@ -30,7 +30,7 @@ def parse_stages(text: str) -> list[Stage]:
         if word == "|":
             parts.append([])
         elif word and set(word) <= set("|<>&;"):
-            raise UsageError(f"{word!r} is the shell's: a pipeline here has | alone (-o FILE writes, INPUT reads)")
+            raise UsageError(f"{word!r} is shell syntax: a pipeline of run has only | (-o FILE writes, INPUT reads)")
         else:
             parts[-1].append(word)
     calls = [parse_stage(part[1:] if part[:1] == ["attnkit"] else part) for part in parts]
@@ -39,7 +39,7 @@ def parse_stages(text: str) -> list[Stage]:
         if call.common.get("output"):
             raise UsageError(f"{call.tool.name} -o {call.common['output']}: only the last stage writes a file")
         if call.common.get("format") in DISPLAY_FORMATS or (call.format.shows_table and "format" not in call.common):
-            raise UsageError(f"{call.tool.name} prints for eyes: the next stage cannot read that (-f FORMAT)")
+            raise UsageError(f"{call.tool.name} prints text for people, which the next stage cannot read (-f FORMAT)")
         if call.tool.returns_text(call.parameters):
             text_format(call.common)
         check_figure_flags(call.common | call.extra, call.common.get("format"), call.tool.name)
@@ -62,11 +62,11 @@ def parse_stage(arguments: list[str]) -> Stage:
         raise UsageError("an empty stage: nothing on one side of a |")
     chosen = commands.find_tool(arguments[0])
     if chosen.name in ("run", "history"):
-        raise UsageError(f"{chosen.name} is no stage of a pipeline")
+        raise UsageError(f"{chosen.name} cannot be a stage of a pipeline")
     with blame_stage(chosen.name):
         call = parser.parse(chosen, arguments[1:])
     if call is None:
-        raise UsageError("--help is no stage of a pipeline")
+        raise UsageError("--help cannot be a stage of a pipeline")
     return call
 
 

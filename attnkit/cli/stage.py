@@ -355,9 +355,9 @@ class Stage:
         if path == "-":
             callbacks.refuse_side_output(path, record)
         if self._is_output_file(path):
-            raise UsageError(f"{path}: two results for one file: it is that of --output too")
+            raise UsageError(f"{path}: --output writes the same file")
         if path in self.side_files and path != os.devnull:
-            raise DataError("it holds one record, and the stream has more", path)
+            raise DataError("it holds one record, but the stream has more", path)
         self.side_files.append(path)
         self.format.keeps_history = True
         side_outputs.write_side_output(path, self._add_history(item, record, path))
@@ -377,7 +377,7 @@ def read_records(call: Stage, upstream: Records | None, needs_no_input: bool | N
     """
     if call.tool.needs_no_input(call.parameters) if needs_no_input is None else needs_no_input:
         if call.operands:
-            raise UsageError(f"{call.operands[0]}: nothing is read with these flags")
+            raise UsageError(f"{call.operands[0]}: these options read no input")
         return Records(upstream.format if upstream else None, iter([None]))
     if not call.operands:
         return call.read("-" if upstream is not None else operands.stdin_or_error())

@@ -157,7 +157,7 @@ def upstream_lines(upstream: Records) -> Iterator[str]:
     """Yield the lines that the stage before prints."""
     for item in upstream.items:
         if isinstance(item, Record):
-            raise UsageError("expected text, and the stage before writes tensors")
+            raise UsageError("expected text, but the previous stage writes tensors")
         yield from item.split("\n")
 
 
@@ -172,7 +172,7 @@ def read_prompts(call: Stage, upstream: Records | None) -> Records:
     if config is None or not generates_text(config, layer):
         return read_decoder_input(call, upstream)
     if call.parameters["top"] and not call.parameters["steps"]:
-        raise UsageError("needs --steps, where a model generates text", "--top")
+        raise UsageError("needs --steps when a model generates text", "--top")
     alone = is_prompt_complete(call, has_encoder=bool(config.encoder))
     check_prompt_sources(call, alone)
     return read_model_input(call, upstream, alone)
@@ -182,7 +182,7 @@ def read_decoder_input(call: Stage, upstream: Records | None) -> Records:
     """Read the records of decode where the decoder has no words: beside a memory alone, also its input."""
     parameters = call.parameters
     if len(call.operands) > 1:
-        raise UsageError(f"one INPUT, not {len(call.operands)}: {' '.join(call.operands)}")
+        raise UsageError(f"expected one INPUT, got {len(call.operands)}: {' '.join(call.operands)}")
     if parameters["memory"] is None or parameters["ids"] is not None or parameters["image"] is not None:
         return read_records(call, upstream)
     if not call.operands and is_stdin(parameters["memory"]):

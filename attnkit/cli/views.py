@@ -48,23 +48,26 @@ def parse_range(text: str) -> tuple[float, float] | str:
 
 
 VIEW_FLAGS = {
-    "heatmap": options.switch("a heat map, one map for each leading index"),
+    "heatmap": options.switch("heat maps, one for each leading index"),
     "heads": options.switch("heat maps of all heads side by side"),
-    "stats": options.switch("minimum, maximum, mean, spread, zeros and non-finite numbers of every tensor"),
-    "list": options.switch("the names, shapes and dtypes of all tensors"),
-    "curves": options.switch("a figure of curves: each column over the rows, as of an encoding over its positions"),
+    "stats": options.switch(
+        "minimum, maximum, mean, standard deviation, and counts of zeros, NaN and infinity, of every tensor"
+    ),
+    "list": options.switch("list the names, shapes and dtypes of all tensors"),
+    "curves": options.switch("figure of curves: one for each column, over the rows (such as positions)"),
 }
 VIEWS = tuple(VIEW_FLAGS)  # they are mutually exclusive
 LOOK_FLAGS = {
-    "numbers": options.switch("the number of every cell in a figure of heat maps [default: where they fit]"),
-    "no_numbers": options.switch("no numbers in the cells of a figure"),
+    "numbers": options.switch("print the numbers in the cells of a heat-map figure [default: if they fit]"),
+    "no_numbers": options.switch("print no numbers in the cells of a heat-map figure"),
     "range": options.Option(
-        "the ends of the colours or of the curves of a figure; each: of every map its own [default: of all maps]",
+        "lowest and highest value of the colours or curves of a figure; each: a range for each map [default: "
+        "one range for all maps]",
         "LOW,HIGH|each",
         parse_range,
     ),
     "cmap": options.choice(
-        "colour map of a figure [default: bwr where there are both signs, else viridis]", COLOR_MAPS
+        "colour map of a figure [default: bwr if values have both signs, otherwise viridis]", COLOR_MAPS
     ),
 }
 ALL = slice(None)
@@ -130,7 +133,7 @@ def derived(call: Stage) -> Callable[[Record], Record | str] | None:
     if view == ["list"] and chosen == "json":
         return describe_json
     held = ("json, " if view == ["list"] else "") + DISPLAYED
-    raise UsageError(f"{chosen} does not hold what it shows (expected {held})", flag_name(view[0]))
+    raise UsageError(f"{chosen} cannot hold what it shows (expected {held})", flag_name(view[0]))
 
 
 def statistics_record(record: Record) -> Record:
@@ -272,9 +275,9 @@ def place_index(record: Record, name: str, index: tuple[Index, ...]) -> tuple[sl
     return tuple(placed)
 
 
-NAME = options.names("only these tensors, by name or shell pattern: *.weights")
+NAME = options.names("show only these tensors (comma-separated names or shell patterns: *.weights)")
 SLICE = options.Option(
-    "only a part of x, or of the one tensor named, as in NumPy: 0,:,2:5 or ...,0; a label is an index too: The,:",
+    "slice x, or the tensor of --name, as in NumPy: 0,:,2:5 or ...,0; a label is also an index: The,:",
     "SLICE",
     check_slice,
 )
@@ -284,7 +287,7 @@ def select(record: Record, names: tuple[str, ...], part: str) -> Record:
     """Select tensors of a record, or a slice of one: of x, where it has several and none is named."""
     if part:
         if len(names) > 1:
-            raise UsageError("one tensor is sliced at a time", "--slice")
+            raise UsageError("slices a single tensor", "--slice")
         [name] = names or (["x"] if len(record) > 1 else record) or ["x"]
         return slice_tensor(record, find_name(name, record.tensors), parse_slice(part))
     return record.select(names) if names else record

@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 TOOLS = {
     "embed": "text or token ids to vectors",
     "posenc": "positions: sinusoidal, learned, rotary, ALiBi, T5",
-    "mask": "who may attend to whom: causal, padding, windows, segments",
+    "mask": "which keys a query may attend to: causal, padding, windows, segments",
     "attend": "scaled dot-product and multi-head attention",
-    "merge": "attention over parts of the keys put together",
+    "merge": "merge attention over parts of the keys",
     "layernorm": "layer, RMS and batch normalization",
     "ffn": "the position-wise feed-forward network",
-    "encode": "text to the hidden states of a published model, in one go",
+    "encode": "text to the hidden states of a published model",
     "decode": "hidden states to logits, probabilities and words",
-    "loss": "the cross-entropy of logits and the words that should come",
+    "loss": "the cross-entropy of logits and targets",
     "show": "a tensor, record or file as tables and heat maps",
-    "peek": "show what passes through the middle of a pipe",
+    "peek": "show the records in the middle of a pipe",
     "diff": "compare two tensors or records",
     "run": "a whole pipeline in one process",
-    "history": "the commands that made a record; run them again",
+    "history": "print the commands that made a record; run them again",
 }
 
 
@@ -56,4 +56,4 @@ def flag_hint(tool: str, flag: str) -> str:
     name = flag.removeprefix("--").replace("-", "_")
     others = [other for other in TOOLS if {name, f"{name}_"} & {*find_tool(other).flags, *find_tool(other).extra}]
     *most, last = others or [""]
-    return f"; {flag} is a flag of {', '.join(most)}{' and ' * bool(most)}{last}" if others else ""
+    return f"; {flag} is an option of {', '.join(most)}{' and ' * bool(most)}{last}" if others else ""

@@ -67,11 +67,11 @@ def attend(
     *,
     heads: Annotated[int, options.integer("number of heads", 1, "H")] = 1,
     kv_heads: Annotated[
-        int | None, options.integer("heads of keys and values, each for H/G query heads [default: H]", 1, "G")
+        int | None, options.integer("number of key/value heads (grouped-query attention) [default: H]", 1, "G")
     ] = None,
     params: Annotated[
         Mapping[str, Array] | None,
-        options.tensors("weights: wq wk wv wo (in, out), bq bk bv bo; wa ua va; w"),
+        options.tensors("weights wq wk wv wo (in, out), biases bq bk bv bo; for --score: wa ua va, or w"),
     ] = None,
     model_: Annotated[Any, options.MODEL] = None,
     layer: Annotated[str | None, options.LAYER] = None,
@@ -79,65 +79,67 @@ def attend(
         int | None, options.integer("random weights from this seed [default: no weights, W = I]", 0)
     ] = None,
     memory: Annotated[
-        AttendedTensor | None, options.attended("keys and values come from here, not from x; :memory is the record's")
+        AttendedTensor | None,
+        options.attended("take keys and values from FILE (cross-attention); :memory is the record's memory"),
     ] = None,
-    query: Annotated[AttendedTensor | None, options.attended("queries in place of x")] = None,
-    key: Annotated[AttendedTensor | None, options.attended("keys in place of x or the memory")] = None,
-    value: Annotated[AttendedTensor | None, options.attended("values in place of the keys")] = None,
+    query: Annotated[AttendedTensor | None, options.attended("queries, instead of x")] = None,
+    key: Annotated[AttendedTensor | None, options.attended("keys, instead of x or the memory")] = None,
+    value: Annotated[AttendedTensor | None, options.attended("values, instead of the tensor of the keys")] = None,
     mask: Annotated[
         Record | None,
         options.tensor(
-            "bool or 0/1: 1 = may attend; float: added [default: the record's mask; of a memory its memory_mask, "
-            "else the padding in its mask]"
+            "bool or 0/1: 1 = may attend; float: added to the scores [default: the record's mask; for a memory "
+            "its memory_mask, otherwise the padding in its mask]"
         ),
     ] = None,
-    causal: Annotated[bool, options.switch("a query sees keys up to its own position")] = False,
+    causal: Annotated[bool, options.switch("a query attends only to keys up to its own position")] = False,
     align: Annotated[
         str | None,
         options.choice(
-            "corner that --causal starts from [default: top-left; with --lengths, where the valid keys end]",
+            "corner where the causal diagonal starts [default: top-left; with --lengths, bottom-right of the "
+            "valid keys]",
             ("top-left", "bottom-right"),
         ),
     ] = None,
     window: Annotated[tuple[int, int], options.WINDOW] = (-1, -1),
-    lengths: Annotated[Record | None, options.tensor("valid keys of each batch row, (B)")] = None,
-    scale: Annotated[float | None, options.number("factor on the scores [default: 1/√d_k]")] = None,
+    lengths: Annotated[Record | None, options.tensor("number of valid keys in each batch row, (B)")] = None,
+    scale: Annotated[float | None, options.number("multiply the scores by X [default: 1/√d_k]")] = None,
     softcap: Annotated[
-        float, options.number("c: scores become c · tanh(score / c); 0: off", least=0, metavar="C")
+        float, options.number("replace each score by C · tanh(score / C); 0: off", least=0, metavar="C")
     ] = 0.0,
-    score: Annotated[str, options.choice("how a query and a key are compared", tuple(nn.SCORES))] = "scaled-dot",
+    score: Annotated[str, options.choice("score function of a query and a key", tuple(nn.SCORES))] = "scaled-dot",
     bias: Annotated[
         Record | None,
-        options.tensor("added to the scores, in place of the record's bias [default: that, as posenc makes it]"),
+        options.tensor("bias to add to the scores [default: the record's bias, from posenc]"),
     ] = None,
-    past_key: Annotated[Record | None, options.tensor("keys that come before, (B, G, P, K)")] = None,
-    past_value: Annotated[Record | None, options.tensor("values that come before, (B, G, P, V)")] = None,
+    past_key: Annotated[Record | None, options.tensor("keys of earlier tokens (KV cache), (B, G, P, K)")] = None,
+    past_value: Annotated[Record | None, options.tensor("values of earlier tokens (KV cache), (B, G, P, V)")] = None,
     offset: Annotated[
-        int | None, options.integer("position of the first query among the keys [default: by --align]")
+        int | None, options.integer("position of the first query among the keys [default: from --align]")
     ] = None,
     softmax_dtype: Annotated[
         str | None,
-        options.choice("dtype to round scores and weights to", ("float16", "bfloat16", "float32", "float64")),
+        options.choice("round the scores and weights to this dtype", ("float16", "bfloat16", "float32", "float64")),
     ] = None,
     residual: Annotated[bool, options.RESIDUAL] = False,
     add: Annotated[Record | None, options.ADD] = None,
-    emit: Annotated[str | None, options.choice("make this intermediate x", NAMES)] = None,
+    emit: Annotated[str | None, options.choice("return this intermediate as x", NAMES)] = None,
     keep: Annotated[tuple[str, ...], options.names("add these intermediates to the record", (*NAMES, *GROUPS))] = (),
     weights: Annotated[str | None, options.WEIGHTS] = None,
     partial: Annotated[
-        bool, options.switch("these are a part of the keys: x is the heads, with lse beside it, for attnkit merge")
+        bool, options.switch("attend to a part of the keys: x is the heads, lse their log-sum-exp, for attnkit merge")
     ] = False,
     steps: Annotated[bool, options.STEPS] = False,
-    strict: Annotated[bool, options.switch("refuse a query that may attend to nothing")] = False,
+    strict: Annotated[bool, options.switch("stop with an error at a fully masked row, instead of a warning")] = False,
 ) -> Record:
-    """Compute attention: every query's average of the values, weighted by how well its key fits.
+    """Compute attention: an average of the values for each query, weighted by how well each key matches.
 
-    Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V. Without weights Q = K = V = x. x is (T, D), (B, T, D) or,
-    already split into heads, (B, H, T, D). Self-attention uses the record's mask and bias. Attention to a memory
-    uses the mask of that memory: its memory_mask, else the padding in its own mask. A mask or bias that could be
-    meant and is not used is named in a warning. A query that may attend to nothing gets zeros, and a warning.
-    With --model and --layer the weights, heads, scale, positions and causality are the model's. Intermediates
-    that an earlier attend left in the record are dropped.
+    Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V. Without weights Q = K = V = x. x is (T, D), (B, T, D) or, already split
+    into heads, (B, H, T, D). Self-attention uses the record's mask and bias. Cross-attention (--memory) uses the
+    mask of the memory: its memory_mask, otherwise the padding in its mask. A warning names a mask or bias that is
+    not used. A query that may not attend to any key (a fully masked row) gets zeros and a warning. With --model and
+    --layer, the model sets the weights, heads, scale, positions and causal mask. Intermediates of an earlier attend
+    are removed from the record.
 
     \b
     Example:
@@ -204,9 +206,11 @@ def check_outputs(
 ) -> None:
     """Raise UsageError where a result is requested that these inputs or this summary of the weights don't give."""
     if record is None and residual:
-        raise UsageError("--residual adds the input, and with these flags none is read")
+        raise UsageError("--residual adds the input, but with these options attend reads no input")
     if weights not in (None, "full") and (steps or "weights" in intermediates):
-        raise UsageError(f"--weights {weights} replaces all the weights, which --steps, --keep or --emit request")
+        raise UsageError(
+            f"--weights {weights} gives a part of the weights, but --steps, --keep or --emit needs all of them"
+        )
 
 
 def name_formulas(

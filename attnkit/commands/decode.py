@@ -146,7 +146,7 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
     sections={
         "Model and input": "model_ layer ids image memory tokenizer batch lines",
         "Hidden states without a model": "table params vocab",
-        "Choice of words": "temperature top_k top_p min_p seed repetition_penalty",
+        "Sampling": "temperature top_k top_p min_p seed repetition_penalty",
         "Search": "beam best length_penalty",
         "Length": "max_tokens stop cache_in cache_out",
         "Inspection": "steps top score trace trace_only patch ablate",
@@ -161,7 +161,7 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
     cells=list_decoded,
     plain_text=is_single_text,
     needs_no_input=text_input.needs_no_input,
-    extra={"lines": options.switch("a stream: one record for each line of text")},
+    extra={"lines": options.switch("write a stream: one record for each line of text")},
     record_defaults=lambda parameters: (
         {"seed": parameters["seed"] or 0} if make_word_choice(parameters).is_sampled else {}
     ),
@@ -174,24 +174,24 @@ def decode(
     model_: Annotated[Any, options.MODEL] = None,
     layer: Annotated[
         str | None,
-        options.text("head: just the last step, hidden states to words", "NAME"),
+        options.text("head: apply only the LM head to hidden states", "NAME"),
     ] = None,
     ids: Annotated[
         Record | None,
-        options.ids("token ids, (T) or (B, T), in place of text; in a translation, the first tokens of the target"),
+        options.ids(
+            "token ids (T) or (B, T), instead of text; in an encoder-decoder model, the first tokens of the target"
+        ),
     ] = None,
     image: Annotated[Array | None, options.IMAGE] = None,
     memory: Annotated[
         Any,
-        options.Option(
-            "memory that the decoder of a translation attends to: a file from encode, or :memory", "FILE", str, "memory"
-        ),
+        options.Option("encoder output for cross-attention: a file from encode, or :memory", "FILE", str, "memory"),
     ] = None,
     max_tokens: Annotated[
         int | None,
         options.integer(
-            "at most N new tokens; the last is the end token where the model forces one (not with --cache-out); "
-            "0: score the prompt [default: 40; of an encoder-decoder model 256]",
+            "generate at most N tokens; some models force the end token as the last one (not with --cache-out); "
+            "0: only score the prompt [default: 40; for an encoder-decoder model 256]",
             0,
         ),
     ] = None,
@@ -199,21 +199,27 @@ def decode(
         str | None,
         options.text("the log-probability of each token of TEXT, after the prompt; a new word begins with its space"),
     ] = None,
-    beam: Annotated[int | None, options.integer("search with N texts at once", 1)] = None,
-    best: Annotated[int | None, options.integer("the N best texts of the search, best first", 1)] = None,
+    beam: Annotated[int | None, options.integer("beam search with N beams", 1)] = None,
+    best: Annotated[int | None, options.integer("return the N best texts of the beam search, best first", 1)] = None,
     length_penalty: Annotated[
         str | None,
         options.Option(
-            "sum of log-probabilities over ((5 + length) / 6)^A, or over length^A [default: average:1]",
+            "divide the log-probability of a beam by ((5 + length) / 6)^A, or by length^A [default: average:1]",
             "gnmt:A|average:A",
             check_length_penalty,
         ),
     ] = None,
     repetition_penalty: Annotated[
         float | None,
-        options.number("divide the logits of earlier tokens by P, or multiply them where negative", 0, metavar="P"),
+        options.number(
+            "make earlier tokens less probable: divide positive logits by P, multiply negative ones by P",
+            0,
+            metavar="P",
+        ),
     ] = None,
-    stop: Annotated[tuple[str, ...], options.text("end before TEXT; may be repeated")._replace(multiple=True)] = (),
+    stop: Annotated[
+        tuple[str, ...], options.text("end the generation before TEXT (may be repeated)")._replace(multiple=True)
+    ] = (),
     steps: Annotated[
         bool,
         options.switch(
@@ -221,72 +227,84 @@ def decode(
         ),
     ] = False,
     top: Annotated[
-        int | None, options.integer("candidates in the table, or at each of the --steps [default: 5]", 1)
+        int | None,
+        options.integer("number of candidates in the table, or at each step of --steps [default: 5]", 1),
     ] = None,
-    batch: Annotated[bool, options.switch("one batch of the texts, or of the lines of standard input")] = False,
+    batch: Annotated[bool, options.switch("make one batch of all texts, or of all lines of standard input")] = False,
     cache_in: Annotated[
-        Mapping[str, Array] | None, options.tensors("continue from the keys and values of --cache-out")
+        Mapping[str, Array] | None, options.tensors("continue from the KV cache in FILE, written by --cache-out")
     ] = None,
-    cache_out: Annotated[str | None, options.text("write the keys and values of all tokens to FILE", "FILE")] = None,
+    cache_out: Annotated[
+        str | None, options.text("write the KV cache (keys and values of all tokens) to FILE", "FILE")
+    ] = None,
     tokenizer: Annotated[
         Tokenizer | None,
-        options.Option("in place of the model's own: a tokenizer.json", "FILE", str, "tokenizer"),
+        options.Option("tokenizer.json, instead of the model's own", "FILE", str, "tokenizer"),
     ] = None,
     trace: Annotated[str | None, options.TRACE] = None,
     trace_only: Annotated[tuple[str, ...], options.TRACE_ONLY] = (),
     patch: Annotated[dict[str, Array] | None, options.PATCH] = None,
     ablate: Annotated[tuple[str, ...], options.ABLATE] = (),
     table: Annotated[
-        Record | None, options.tensor("tied embedding, vocab × model [default: the record's table]")
+        Record | None,
+        options.tensor("embedding table (vocab, model), used as output matrix [default: the record's table]"),
     ] = None,
-    params: Annotated[Mapping[str, Array] | None, options.tensors("separate output matrix: w (D, N), b")] = None,
+    params: Annotated[Mapping[str, Array] | None, options.tensors("separate output matrix w (D, N) and bias b")] = None,
     vocab: Annotated[
-        list[str] | None, options.Option("the words, one a line, or JSON {word: id}", "FILE", str, "words")
+        list[str] | None, options.Option("vocabulary: one word per line, or JSON {word: id}", "FILE", str, "words")
     ] = None,
     temperature: Annotated[
-        float | None, options.number("τ: probabilities are softmax(logits / τ)", above=0, metavar="T")
+        float | None,
+        options.number("sampling temperature τ: probabilities = softmax(logits / τ)", above=0, metavar="T"),
     ] = None,
-    top_k: Annotated[int | None, options.integer("choose among the K most probable", 1, "K")] = None,
+    top_k: Annotated[int | None, options.integer("sample from the K most probable tokens", 1, "K")] = None,
     top_p: Annotated[
         float | None,
-        options.number("choose among the fewest that reach probability P", above=0, most=1, metavar="P"),
+        options.number(
+            "sample from the fewest tokens whose probabilities sum to P or more", above=0, most=1, metavar="P"
+        ),
     ] = None,
     min_p: Annotated[
         float | None,
-        options.number("choose among those at least P times as probable as the best", least=0, most=1, metavar="P"),
+        options.number(
+            "sample from tokens that are at least P times as probable as the best token", least=0, most=1, metavar="P"
+        ),
     ] = None,
     seed: Annotated[
         int | None,
         options.integer(
-            "seed of the choice; with --model every text of a batch draws the numbers it would draw alone [default: 0]",
+            "seed of the sampling; each text of a batch has the same random numbers as alone [default: 0]",
             0,
         ),
     ] = None,
     emit: Annotated[
         str | None,
         options.choice(
-            "text: print the words only; ids, logits, probs: return these as x", ("text", "ids", "logits", "probs")
+            "text: print only the text; ids, logits, probs: return this tensor as x", ("text", "ids", "logits", "probs")
         ),
     ] = None,
     dtype: Annotated[
-        str | None, options.choice("convert x to this dtype first; with --model, compute in it", options.DTYPES)
+        str | None,
+        options.choice("convert the input x to this dtype; with --model, compute in this dtype", options.DTYPES),
     ] = None,
 ) -> Record | str:
     """Map hidden states to logits, probabilities and words; with --model, generate text.
 
-    logits = x Wᵀ with the embedding table as W, or x W with the matrix of --params; probabilities =
-    softmax(logits / τ). The record gets `logits`, `next` (the id chosen at each position), and the
-    probabilities as x. The most probable word is chosen, the first of equals; any of --temperature, --top-k,
-    --top-p, --min-p and --seed draws one instead.
+    logits = x Wᵀ with the embedding table W, or x W with the matrix of --params; probabilities = softmax(logits / τ).
+    The record gets `logits`, `next` (the chosen id at each position), and the probabilities as x. By default,
+    decode chooses the most probable token (greedy decoding; of equal tokens, the first). With --temperature,
+    --top-k, --top-p, --min-p or --seed, it samples a token.
 
-    With --model, INPUT is TEXT, lines on standard input, --ids, or a record with ids; for a translation it is
-    the source, or a record made by encode. Generation ends at the model's end token, at --stop, or after
-    --max-tokens. x is the log-probability of each new token, `ids` are the tokens, `mask` tells them from
-    padding where the rows of a batch differ in length; --emit text prints the whole text, of a translation the
-    target. --ids of a target follow its start token. --cache-in needs no TEXT; TEXT follows the tokens of the
-    cache. Of a model without a decoder, decode applies the head: to TEXT, --ids, --image, or hidden states in a
-    record; --emit text is then TEXT with a word in place of each [MASK], or the class of the image. A decoder
-    without a vocabulary maps the x of INPUT, which attends to --memory FILE or to the record's own memory.
+    With --model, decode generates text. The input is TEXT, lines of standard input, --ids, or a record with ids; for an
+    encoder-decoder model it is the source text, or a record from encode. Generation ends at the model's end token,
+    at --stop, or after --max-tokens tokens. In the result, x is the log-probability of each new token, `ids` are
+    the tokens, and `mask` marks the padding if the rows of a batch have different lengths. --emit text prints the
+    whole text (of a translation, only the target). In an encoder-decoder model, --ids follow the start token of the
+    target. --cache-in needs no TEXT; if there is TEXT, it follows the tokens of the cache.
+
+    If the model has no decoder, decode applies its head to TEXT, --ids, --image, or hidden states in a record;
+    --emit text then prints TEXT with a word for each [MASK], or the class of the image. If the model has a decoder
+    but no vocabulary, the decoder's input is x, which attends to --memory FILE or to the record's memory.
 
     \b
     Examples:

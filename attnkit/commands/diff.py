@@ -148,20 +148,22 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
 def diff(
     pair: Pair,
     *,
-    rtol: Annotated[float, options.number("relative difference to tolerate", least=0)] = 0.0,
-    atol: Annotated[float, options.number("absolute difference to tolerate", least=0)] = 0.0,
-    all_: Annotated[bool, options.switch("compare the stages of traces after the first that differs too")] = False,
+    rtol: Annotated[float, options.number("relative tolerance", least=0)] = 0.0,
+    atol: Annotated[float, options.number("absolute tolerance", least=0)] = 0.0,
+    all_: Annotated[
+        bool, options.switch("compare all stages of two traces, not only up to the first that differs")
+    ] = False,
 ) -> DiffReport:
     """Compare two tensors, records or traces: exit code 0 when they are the same, 1 when they differ.
 
-    Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. A line for every tensor:
-    how many numbers differ, the largest |a − b| and where it is, the largest |a − b| / |b| where b is not 0, and the
-    cosine similarity. Dtypes, labels and histories are not compared. -q prints nothing, -f json the figures: `same`
-    is true or false, `at` and `first` are the places of the largest and of the first difference.
+    Numbers a and b are the same when |a − b| ≤ atol + rtol · |b|; NaN is the same as NaN. The table has a line for each
+    tensor: how many numbers differ, the largest |a − b| and its index, the largest |a − b| / |b| where b is not 0,
+    and the cosine similarity. Dtypes, labels and histories are not compared. -q prints nothing. -f json writes the
+    values of the table as a record: `same` is true or false; `at` and `first` are the indices of the largest and of
+    the first difference.
 
-    An NPY file and FILE:NAME are one tensor, which is compared with x of the other file. Of two traces, as
-    encode --trace writes them, the stages of both are compared in their order, up to the first that differs;
-    with --all all of them.
+    An NPY file or FILE:NAME is a single tensor, which is compared with x of the other file. Two traces (from encode
+    --trace) are compared stage by stage, up to the first stage that differs, or, with --all, to the end.
 
     \b
     Example:

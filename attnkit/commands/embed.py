@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 def embed(
     texts: Sequence[str] | str | None,
     *,
-    dim: Annotated[int | None, options.integer("width of random vectors, one for each word", 1, "D")] = None,
+    dim: Annotated[int | None, options.integer("random vectors of width D, one for each word", 1, "D")] = None,
     seed: Annotated[int, options.integer("seed of the random vectors", 0)] = 0,
-    one_hot: Annotated[bool, options.switch("x is 1 at the token's id and 0 elsewhere")] = False,
-    table: Annotated[Record | None, options.tensor("embedding matrix, vocab × model")] = None,
+    one_hot: Annotated[bool, options.switch("one-hot vectors: 1 at the token's id, 0 elsewhere")] = False,
+    table: Annotated[Record | None, options.tensor("embedding table (vocab, model)")] = None,
     model_: Annotated[Any, options.MODEL] = None,
     layer: Annotated[str | None, options.LAYER] = None,
     tokenizer: Annotated[
         Tokenizer | None,
         options.Option(
-            "how text is cut: words, chars, or by a tokenizer.json [default: words, or the model's own]",
+            "split the text into words, chars, or the tokens of a tokenizer.json [default: words, or the model's own]",
             "words|chars|FILE",
             str,
             "tokenizer",
@@ -56,7 +56,7 @@ def embed(
     ] = None,
     vocab: Annotated[
         list[str] | None,
-        options.Option("vocabulary: one word a line, or JSON {word: id}", "FILE", str, "words"),
+        options.Option("vocabulary: one word per line, or JSON {word: id}", "FILE", str, "words"),
     ] = None,
     ids: Annotated[Record | None, options.IDS] = None,
     pair: Annotated[str | None, options.PAIR] = None,
@@ -65,16 +65,16 @@ def embed(
     scale: Annotated[bool, options.switch("multiply by √D, as the 2017 paper does")] = False,
     steps: Annotated[bool, options.STEPS] = False,
 ) -> Record:
-    """Map text or token ids to vectors: x is the rows of a table at the ids.
+    """Map text or token ids to vectors: x holds the row of the embedding table for each id.
 
-    One of --dim, --one-hot, --table and --model says what the vectors are. TEXT comes from the command line or from
-    standard input. Words are runs of letters and digits, and single punctuation marks, after Unicode NFC;
-    without --vocab the vocabulary is the words of the text in the order they appear. A random vector depends
-    on the seed and the word alone, so that a word has the same vector in every text; that of the padding
-    token is zero. The record carries the table, and decode ties its output to it. Several texts make
-    one padded batch with its mask. A blank text has no tokens, and x is (0, D). With --model the text is cut by the
-    model's tokenizer and the table stays in its folder; `--layer decoder.embed` of a translator puts TEXT after
-    the token that its decoder starts with, as decode --score does, and takes --ids as they are.
+    One of --dim, --one-hot, --table and --model chooses the vectors. TEXT comes from the command line or from standard
+    input. It is normalized to Unicode NFC and split into words (runs of letters and digits) and single punctuation
+    marks. Without --vocab, the vocabulary is the words of the text in order of appearance. A random vector depends
+    only on the seed and the word, so a word has the same vector in every text; the vector of the padding token is
+    zero. The record contains the table, which decode uses as its output matrix (tied weights). Several texts make
+    one padded batch with its mask. A blank text has no tokens, and x has shape (0, D). With --model, the model's
+    tokenizer splits the text, and the record does not contain the table. With `--layer decoder.embed` of an
+    encoder-decoder model, TEXT follows the decoder start token, as in decode --score; --ids are used unchanged.
 
     \b
     Example:

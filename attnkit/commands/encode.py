@@ -47,20 +47,23 @@ def encode(
     tokenizer: Annotated[
         Tokenizer | None,
         options.Option(
-            "in place of the model's own: words, chars, or a tokenizer.json", "words|chars|FILE", str, "tokenizer"
+            "tokenizer, instead of the model's own: words, chars, or a tokenizer.json",
+            "words|chars|FILE",
+            str,
+            "tokenizer",
         ),
     ] = None,
     batch: Annotated[bool, options.BATCH] = False,
     layers_: Annotated[
-        str, options.span("just layers A to B - 1; where A is not 0, x of the record is what layer A gets")
+        str, options.span("run only layers A to B - 1; if A is not 0, the record's x is the input of layer A")
     ] = "",
     pool: Annotated[
         str,
         options.choice(
-            "one vector for each text: of the first token, the mean over the tokens, or the pooler's", POOLS
+            "one vector for each text: cls (first token), mean (over the tokens), or pooler (of the model)", POOLS
         ),
     ] = "none",
-    normalize: Annotated[bool, options.switch("pooled vectors to length 1")] = False,
+    normalize: Annotated[bool, options.switch("scale the pooled vectors to length 1 (L2 norm)")] = False,
     keep: Annotated[
         tuple[str, ...],
         options.names("add these intermediates to the record, by name or shell pattern: decoder.*.self.weights"),
@@ -76,12 +79,12 @@ def encode(
 ) -> Record:
     """Run a whole model: text to the hidden states of its last layer.
 
-    The encoder of a model, or the layers of a decoder-only one. Input is TEXT, lines on standard input, --ids,
-    --image, or a record with ids (and for BERT with `types` or `token_type_ids`, the segment of each token), or
-    with x where the model has no embeddings or --layers begins later. The result is x; for an encoder-decoder
-    model also `memory`, which decode --model attends to. Every intermediate has a name: --keep adds some of them
-    to the record, --trace writes all to a file, --patch replaces one, `attnkit show DIR --pipeline encoder` (or
-    decoder) prints the same computation stage by stage.
+    encode runs the encoder of a model, or all layers of a decoder-only model. The input is TEXT, lines of standard
+    input, --ids, --image, or a record with ids (for BERT also `types` or `token_type_ids`, the segment of each
+    token). The record needs x instead of ids if the model has no embeddings, or if --layers starts after layer 0.
+    The result is x, and for an encoder-decoder model also `memory`, which decode --model attends to. Every
+    intermediate has a name: --trace writes them and --patch replaces one. `attnkit show DIR --pipeline encoder` (or
+    decoder) prints the same computation as a pipeline of tools.
 
     \b
     Example:
@@ -127,7 +130,7 @@ def check_trace_file(path: str | None) -> None:
     if path is not None:
         formats.file_format(path)
     if path is not None and callbacks.current().is_output_file(path):
-        raise UsageError(f"{path} is the file of --output too", "--trace")
+        raise UsageError(f"{path}: --output writes the same file", "--trace")
 
 
 def trace_head(core: model.Model, x: Array, tracer: Tracer) -> None:
@@ -179,7 +182,7 @@ def check_takes_text(config: model.Config, stack: str, first: int) -> None:
     """Raise UsageError where the first step takes x, not ids or an image."""
     if first or not has_embeddings(config, stack):
         subject = "--layers from A > 0" if has_embeddings(config, stack) else f"a {config.family} model"
-        raise UsageError(f"{subject} takes x from a record")
+        raise UsageError(f"{subject} needs x from a record")
 
 
 def read_inputs(
@@ -192,9 +195,9 @@ def read_inputs(
         return read_states(config, first, record), record
     record = layers.normalize_mask(layers.ids_from_x(record))
     if "ids" not in record:
-        raise DataError("the record has no ids (layers from A > 0 take its x: --layers A:B)")
+        raise DataError("the record has no ids (--layers A:B with A > 0 takes its x)")
     text_inputs.check_vocabulary(record, checkpoint, "source", tokenizer)
-    text_inputs.warn_ignored_input(record, checkpoint, "ids", "--layers A:B goes on from x")
+    text_inputs.warn_ignored_input(record, checkpoint, "ids", "--layers A:B continues from x")
     return model.check_ids(record["ids"], config.stack(stack).vocab), record
 
 

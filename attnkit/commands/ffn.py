@@ -39,7 +39,7 @@ def ffn(
     activation: Annotated[
         str, options.choice("activation function of the hidden layer", tuple(model.ACTIVATIONS))
     ] = "relu",
-    gated: Annotated[bool, options.switch("activation(x w1) · (x w3), as in GLU networks")] = False,
+    gated: Annotated[bool, options.switch("gated network (GLU): activation(x w1) · (x w3)")] = False,
     residual: Annotated[bool, options.RESIDUAL] = False,
     add: Annotated[Record | None, options.ADD] = None,
     keep: Annotated[
@@ -50,9 +50,9 @@ def ffn(
 ) -> Record:
     """Apply the feed-forward network of a layer: the same two linear maps at every position.
 
-    FFN(x) = activation(x w1 + b1) w2 + b2. Weights from a file, or random ones from a seed: w1, w2 (and w3)
-    drawn in this order from N(0, 1/rows), no biases; or, with --model and --layer, those of a model. Intermediates
-    that an earlier ffn left in the record are dropped.
+    FFN(x) = activation(x w1 + b1) w2 + b2. The weights come from a file (--params), from a model (--model and --layer),
+    or from a seed: then w1, w2 (and w3) are drawn in this order from N(0, 1/rows), without biases. Intermediates of
+    an earlier ffn are removed from the record.
 
     \b
     Example:
@@ -113,7 +113,7 @@ def select_ffn_weights(params: Mapping[str, Array], gated: bool) -> Mapping[str,
     if missing := sorted(required - set(params)):
         raise DataError(f"no {', '.join(missing)} (it has {join_names([*params])})", "--params")
     if unknown := sorted(set(params) - WEIGHTS - ATTENTION):
-        raise DataError(f"{', '.join(unknown)} is none of {', '.join(sorted(WEIGHTS))}", "--params")
+        raise DataError(f"{', '.join(unknown)} is not one of: {', '.join(sorted(WEIGHTS))}", "--params")
     params = {name: array for name, array in params.items() if name in WEIGHTS}
     if "w3" in params and not gated:
         raise UsageError("it has a w3, which only --gated uses", "--params")

@@ -36,22 +36,22 @@ def history(
     record: Record,
     *,
     replay: Annotated[
-        bool, options.switch("run the commands again: exit code 0 when the result is equal bit for bit, 1 when not")
+        bool, options.switch("run the commands again; exit code 0 if the result is equal bit for bit, 1 if not")
     ] = False,
 ) -> str:
     """Print the commands that made a record as a shell script; with --replay, run them again.
 
-    Neither writes a file: the script writes the record to standard output, and the side outputs of its commands
-    (--trace, --cache-out) to /dev/null. Where the first command read standard input, the script and --replay read
-    it from standard input too. For a file written by --trace or --cache-out, --replay compares what these would
-    write now. --replay reads only regular files.
+    The script and --replay write no files: the script writes the record to standard output, and the other outputs of
+    its commands (--trace, --cache-out) to /dev/null. If the first command read standard input, the script and
+    --replay read it too. For a file from --trace or --cache-out, --replay compares the file with its new content.
+    --replay reads only regular files.
 
     \b
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit posenc > out.json && attnkit history out.json --replay
     """
     if not record.history:
-        raise DataError("it carries no history (npy and bare JSON lists have none)")
+        raise DataError("it has no history (npy and bare JSON lists have none)")
     parts = parse_history(record)
     if not replay:
         return write_script(record, parts)
@@ -183,10 +183,10 @@ def find_difference(before: Record, after: Result) -> str:
     for then, now in zip(before.history, after.history, strict=False):
         for file, digest in then.get("files", {}).items():
             if now.get("files", {}).get(file) != digest:
-                return f"{file} is another file than it was (SHA-256 {digest[:12]}… then)"
+                return f"{file} has changed (SHA-256 {digest[:12]}… then)"
     a, b = (formats.round_trip(record, "json") for record in (before, after))
     if list(a) != list(b):
-        return f"there are other tensors: {', '.join(b)} (expected {', '.join(a)})"
+        return f"the tensors are {', '.join(b)} (expected {', '.join(a)})"
     for name in a:
         x, y = a[name], b[name]
         if (x.shape, x.dtype) != (y.shape, y.dtype):

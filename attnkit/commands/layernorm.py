@@ -37,33 +37,38 @@ def layernorm(
     kind: Annotated[
         str,
         options.choice(
-            "kind of normalization: over the last axes, without the mean, or down the columns", tuple(FORMULAS)
+            "layer: over the last axes; rms: without the mean; batch: each feature over all other axes", tuple(FORMULAS)
         ),
     ] = "layer",
-    gamma: Annotated[Record | None, options.tensor("scale γ, shaped like the normalized axes [default: 1]")] = None,
-    beta: Annotated[Record | None, options.tensor("shift β, shaped like γ [default: 0]")] = None,
+    gamma: Annotated[
+        Record | None, options.tensor("scale γ, with the shape of the normalized axes [default: 1]")
+    ] = None,
+    beta: Annotated[Record | None, options.tensor("shift β, with the shape of γ [default: 0]")] = None,
     eps: Annotated[float, options.number("ε, added to the variance", above=0)] = 1e-5,
-    axis: Annotated[int, options.integer("first normalized axis; it and all after it")] = -1,
-    mean: Annotated[Record | None, options.tensor("batch: a running mean, in place of the batch's")] = None,
-    variance: Annotated[Record | None, options.tensor("batch: a running variance, in place of the batch's")] = None,
+    axis: Annotated[int, options.integer("first axis to normalize; all axes after it are normalized too")] = -1,
+    mean: Annotated[Record | None, options.tensor("batch: running mean, instead of the mean of the batch")] = None,
+    variance: Annotated[
+        Record | None, options.tensor("batch: running variance, instead of the variance of the batch")
+    ] = None,
     model_: Annotated[Any, options.MODEL] = None,
     layer: Annotated[str | None, options.LAYER] = None,
-    add: Annotated[Record | None, options.tensor("x + FILE is normalized")] = None,
+    add: Annotated[Record | None, options.tensor("add FILE to x, then normalize the sum")] = None,
     keep: Annotated[
         tuple[str, ...],
         options.names(
-            "add to the record: mean, variance (rms: mean_square), inverse_std, residual (what was normalized); all",
+            "add to the record: mean, variance (rms: mean_square), inverse_std, residual (the input of the "
+            "normalization); all",
             (*STATISTICS, "residual", "all"),
         ),
     ] = (),
     steps: Annotated[bool, options.STEPS] = False,
 ) -> Record:
-    """Normalize every token's vector to mean 0 and variance 1, times γ, plus β.
+    """Normalize the vector of each token to mean 0 and variance 1, then multiply by γ and add β.
 
-    y = (x − mean) / √(var + ε) · γ + β with the population variance. --kind rms leaves out the mean,
-    --kind batch takes both down the columns, over all other axes. `--keep residual` keeps what was normalized:
-    the pre-norm order adds it again with `attend --add :residual`. With --model and --layer the kind, ε, γ and β
-    are the model's.
+    y = (x − mean) / √(var + ε) · γ + β with the population variance. --kind rms does not subtract the mean; --kind
+    batch normalizes each feature over all other axes. `--keep residual` keeps the input of the normalization; in
+    the pre-norm order, `attend --add :residual` adds it to the output of the sub-layer. With --model and --layer,
+    kind, ε, γ and β come from the model.
 
     \b
     Example:

@@ -103,32 +103,35 @@ def loss(
     target: Annotated[
         Any,
         options.Option(
-            "what each row is to predict: words, ids, or a FILE of ids (:ids for those of the record); "
-            "fewer than there are rows are those of the last rows",
+            "correct token for each row: words, ids, or a FILE of ids (:ids takes those of the record); if there "
+            "are fewer targets than rows, they belong to the last rows",
             "TEXT|FILE",
             str,
             "targets",
         ),
     ] = None,
     smoothing: Annotated[
-        float, options.number("ε: the target distribution is (1 − ε) one-hot + ε/N", least=0, most=1, metavar="E")
+        float,
+        options.number(
+            "label smoothing ε: the target distribution is (1 − ε) one-hot + ε/N", least=0, most=1, metavar="E"
+        ),
     ] = 0.0,
-    ignore: Annotated[int, options.integer("a target of this id does not count", metavar="ID")] = IGNORE_INDEX,
-    weights: Annotated[Record | None, options.tensor("a factor on the loss of each word, (N,)")] = None,
+    ignore: Annotated[int, options.integer("ignore targets with this id", metavar="ID")] = IGNORE_INDEX,
+    weights: Annotated[Record | None, options.tensor("weight of each word (class) in the loss, (N,)")] = None,
     reduction: Annotated[
-        str, options.choice("x is the loss of every row, their sum, or their mean by weight", REDUCTIONS)
+        str, options.choice("x is the loss of each row, their sum, or their weighted mean", REDUCTIONS)
     ] = "mean",
     steps: Annotated[
         bool, options.switch("add the two distributions to the record, `expected` and `probs`, and show tables of them")
     ] = False,
 ) -> Record:
-    """Compute the cross-entropy of logits: how improbable the model finds the words that should come.
+    """Compute the cross-entropy of logits and targets: how improbable the model finds the correct tokens.
 
-    loss = −log softmax(logits)[target] for every row of `logits`, or of x where the record has none. The record gets
-    `target` (ids), `probability` (of each target) and `loss`; x is their mean, their sum, or each of them, by
-    --reduction. The table has their total, their mean, and the perplexity, exp of the mean of −log probability.
-    A target of --ignore, or of padding by the record's mask, has loss 0 and counts in nothing. With --weights the
-    mean is over the sum of the weights of the targets, as in PyTorch.
+    loss = −log softmax(logits)[target] for every row of `logits`, or of x if the record has no logits. The record gets
+    `target` (ids), `probability` (of each target) and `loss`; x is the mean, the sum, or the loss of each row
+    (--reduction). The table shows the total, the mean, and the perplexity = exp(mean of −log probability). A target
+    that equals --ignore, or that is padding in the record's mask, has loss 0 and is not counted. With --weights,
+    the mean divides by the sum of the weights of the targets, as in PyTorch.
 
     \b
     Examples:

@@ -83,41 +83,46 @@ def mask(
     *,
     size: Annotated[
         tuple[int, ...] | None,
-        options.integers("no input: a mask of T queries and S keys, as x", "T[,S]", least=0),
+        options.integers("read no input; x is a mask of T queries and S keys", "T[,S]", least=0),
     ] = None,
     causal: Annotated[bool, options.switch("keys up to the query's own position")] = False,
     align: Annotated[
-        str, options.choice("which corner the diagonal starts from when T ≠ S", ("top-left", "bottom-right"))
+        str, options.choice("corner where the causal diagonal starts if T ≠ S", ("top-left", "bottom-right"))
     ] = "top-left",
     offset: Annotated[int | None, options.integer("position of the first query among the keys")] = None,
     padding: Annotated[bool, options.switch("keys that are no padding, by the record's lengths or ids")] = False,
     pad_id: Annotated[
-        int | None, options.integer("the id that is padding [default: that of [PAD] or <pad>]", 0)
+        int | None, options.integer("id of the padding token [default: the id of [PAD] or <pad>]", 0)
     ] = None,
-    lengths: Annotated[Record | None, options.tensor("keys before the length of their batch row, (B)")] = None,
+    lengths: Annotated[Record | None, options.tensor("number of valid keys in each batch row, (B)")] = None,
     window: Annotated[tuple[int, int] | None, options.WINDOW] = None,
     prefix: Annotated[
-        int | None, options.integer("causal, but the first N keys are open to all (--causal beside it closes them)", 0)
+        int | None,
+        options.integer(
+            "prefix-LM mask: causal, but every query may attend to the first N keys (not together with --causal)", 0
+        ),
     ] = None,
-    chunk: Annotated[int | None, options.integer("keys of the query's own chunk of N", 1)] = None,
-    segments: Annotated[Record | None, options.tensor("keys of the query's own segment, by ids (T) or (B, T)")] = None,
-    with_: Annotated[Record | None, options.tensor("a mask of your own, bool or 0 and 1")] = None,
-    cross: Annotated[bool, options.switch("keys are the record's memory, not its tokens")] = False,
-    any_: Annotated[bool, options.switch("what one of the rules allows, not what all of them allow")] = False,
-    invert: Annotated[bool, options.switch("exchange allowed and blocked at the end")] = False,
-    polarity: Annotated[str, options.choice("what True means in the mask of --with", ("attend", "ignore"))] = "attend",
+    chunk: Annotated[int | None, options.integer("keys in the same chunk of N tokens as the query", 1)] = None,
+    segments: Annotated[
+        Record | None, options.tensor("keys in the same segment as the query; segment ids (T) or (B, T)")
+    ] = None,
+    with_: Annotated[Record | None, options.tensor("your own mask, bool or 0 and 1")] = None,
+    cross: Annotated[bool, options.switch("mask for cross-attention: the keys are the record's memory")] = False,
+    any_: Annotated[bool, options.switch("allow a key if one rule allows it, instead of all rules")] = False,
+    invert: Annotated[bool, options.switch("swap allowed and blocked keys in the final mask")] = False,
+    polarity: Annotated[str, options.choice("meaning of True in the mask of --with", ("attend", "ignore"))] = "attend",
     as_: Annotated[
         str,
         options.choice(
-            "true and false, 1 and 0, numbers to add to scores, or lengths",
+            "output: booleans, 0 and 1, numbers to add to the scores, or lengths",
             ("bool", "01", "additive", "lengths"),
         ),
     ] = "bool",
-    fill: Annotated[str, options.choice("what an additive mask adds to blocked scores", FILLS)] = "-inf",
+    fill: Annotated[str, options.choice("value that an additive mask adds to blocked scores", FILLS)] = "-inf",
     explain: Annotated[
         tuple[int | str, ...] | None,
         options.cell(
-            "no mask: which rule blocks query I from key J, by numbers or words, as text; -f json: as a record",
+            "instead of a mask, explain which rule blocks key J for query I (numbers or words); -f json: as a record",
             "[B,]I,J",
         ),
     ] = None,
@@ -125,8 +130,9 @@ def mask(
 ) -> Record:
     """Make an attention mask: True where a query (row) may attend to a key (column).
 
-    Rules combine by intersection, with --any by union; a mask that the record already carries is one of them.
-    The result goes into the record as `mask`, which attend uses; with --size there is no input and it is x.
+    A query may attend to a key if all rules allow it, or, with --any, if one rule allows it. A mask in the input record
+    is one of the rules. The result is added to the record as `mask`, which attend uses. With --size, mask reads no
+    input, and the mask is x.
 
     \b
     Example:
@@ -136,7 +142,7 @@ def mask(
     start = model.causal_offset(queries, keys, align=align) if offset is None else offset
     rules = make_position_rules(queries, keys, start, causal, prefix, window, chunk)
     if causal and prefix and not any_:
-        problem = f"--causal closes the keys that --prefix {prefix} opens; --prefix alone is causal after them"
+        problem = f"--causal blocks the keys that --prefix {prefix} allows; --prefix alone is causal after the prefix"
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
     rules += [
         *make_batch_rules(record, keys, padding, pad_id, lengths, segments),
@@ -144,7 +150,7 @@ def mask(
     ]
     if not rules:
         flags = "--causal, --padding, --lengths, --window, --prefix, --chunk, --segments or --with"
-        raise UsageError(f"which rule? {flags}")
+        raise UsageError(f"needs one or more rules: {flags}")
     cells = combine_rules(rules, (queries, keys), any_)
     for rule in rules:
         check_batch(record, rule)
@@ -203,7 +209,7 @@ def make_batch_rules(
     """Return the rules that may differ from one batch row to the next: padding, lengths, segments."""
     rules = []
     if padding:
-        rules.append(Rule("padding", "key is no padding", find_real_keys(record, keys, pad_id)))
+        rules.append(Rule("padding", "key is not padding", find_real_keys(record, keys, pad_id)))
     if lengths is not None:
         rules.append(Rule("lengths", "key < length", model.padding_mask(lengths["x"], keys)))
     if segments is not None:
@@ -243,7 +249,7 @@ def count_queries_and_keys(record: Record | None, size: tuple[int, ...] | None, 
         return size[0], size[-1]
     x = record["x"]
     if x.ndim < 1:
-        raise DataError("x is a single number: it has no axis of tokens")
+        raise DataError("x is a single number: it has no token axis")
     axes = record.axes_of("x")
     tokens = x.shape[axes.index("token")] if "token" in axes else x.shape[max(x.ndim - 2, 0)]
     return tokens, record["memory"].shape[-2] if cross else tokens
@@ -260,7 +266,7 @@ def find_real_keys(record: Record | None, keys: int, pad_id: int | None) -> Arra
         words = shared_labels(record.labels.get("vocab"))
         word = tokenizers.find_padding(words)
         if word is None:
-            raise UsageError("which id is padding? its vocabulary names none; --pad-id N", "--padding")
+            raise UsageError("the vocabulary has no padding token; --pad-id N names its id", "--padding")
         pad_id = words.index(word)
     return np.asarray(ids != pad_id)[..., None, :]  # (..., 1, S)
 
@@ -274,7 +280,7 @@ def check_batch(record: Record | None, rule: Rule) -> None:
     allowed = (rows,) if rule.name == "lengths" else (1, rows)
     if len(shape) > 3 or (record is not None and len(shape) == 3 and shape[0] not in allowed):
         operand = str((*shape[:-2], shape[-1]) if rule.name != "lengths" else shape[:-2])
-        raise DataError(f"{operand} for a batch of {rows}: expected one row each", f"--{rule.name}")
+        raise DataError(f"{operand} for a batch of {rows}: expected one row for each", f"--{rule.name}")
 
 
 def combine_rules(rules: list[Rule], shape: tuple[int, int], union: bool) -> Array:

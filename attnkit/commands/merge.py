@@ -37,16 +37,16 @@ def merge(
     parts: Sequence[Record],
     *,
     join: Annotated[
-        bool, options.switch("x is the output: the heads side by side, times W_O where the parts have one")
+        bool, options.switch("return the attention output: the heads side by side, times W_O if the parts have it")
     ] = False,
 ) -> Record:
-    """Merge attention over parts of the keys, as attend --partial makes it, into attention over all keys.
+    """Merge results of attend --partial over parts of the keys into attention over all keys.
 
-    A part is x, the heads (H, T, V) or (B, H, T, V), and lse, the logarithm of the sum of each query's
-    exponentials. The result is the same for the keys of all parts, exact and in any order, and again a part.
-    --join returns the output: the heads side by side, times W_O plus b_O, which the parts carry where attend
-    had them. Other tensors that are equal in all parts pass through; what differs, such as the weights, the mask or the
-    ids of a part, is dropped. Without PART the records of standard input are the parts.
+    A part contains x, the heads (H, T, V) or (B, H, T, V), and lse, the log-sum-exp of each query's scores. The result
+    is exact, does not depend on the order of the parts, and is itself a part. --join returns the attention output:
+    the heads side by side, times W_O plus b_O if the parts have them. Other tensors that are equal in all parts are
+    kept; tensors that differ, such as weights, mask or ids, are removed. Without PART, the records of standard
+    input are the parts.
 
     \b
     Example:
@@ -129,5 +129,5 @@ def find_problem(part: Record, first: Record) -> str:
         return f"queries {join_names(shared_labels(ours), 3)}, but {join_names(shared_labels(others), 3)} in part 1"
     for name in intermediates.OUTPUT_PARAMETERS:
         if name in part and name in first and not is_identical(part[name], first[name]):
-            return f"another {name} than in part 1"
+            return f"{name} differs from part 1"
     return ""

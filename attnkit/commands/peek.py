@@ -39,7 +39,7 @@ def show_and_return(record: Record, call: Stage) -> Record:
     keep_names=True,
 )
 def peek(record: Record) -> Record:
-    """Show on standard error what passes through the middle of a pipe; the stream itself goes on unchanged.
+    """Show the records in the middle of a pipe on standard error, and pass them on unchanged.
 
     \b
     Example:

@@ -70,44 +70,48 @@ REQUIRES = [
 def posenc(
     record: Record | None,
     *,
-    kind: Annotated[str, options.choice("which positions", KINDS)] = "sinusoidal",
+    kind: Annotated[str, options.choice("kind of positions", KINDS)] = "sinusoidal",
     model_: Annotated[Any, options.MODEL] = None,
     layer: Annotated[str | None, options.LAYER] = None,
-    alone: Annotated[bool, options.switch("x is the encoding itself, not x with it")] = False,
+    alone: Annotated[bool, options.switch("return only the encoding, without x")] = False,
     size: Annotated[
         tuple[int, ...] | None,
-        options.integers("no input: the encoding of T positions, or of T queries and S keys", "T[,S]", least=0),
+        options.integers("read no input; encode T positions, or T queries and S keys", "T[,S]", least=0),
     ] = None,
     dim: Annotated[int | None, options.integer("width of the encoding, with --size", 1, "D")] = None,
     layout: Annotated[
         Literal["paper", "halves"],
-        options.choice("sine and cosine in turn, or all sines before all cosines", ("paper", "halves")),
+        options.choice("paper: sines and cosines alternate; halves: all sines, then all cosines", ("paper", "halves")),
     ] = "paper",
     base: Annotated[float, options.number("base of the wavelengths", above=0)] = 10000.0,
     offset: Annotated[int, options.integer("position of the first token", 0)] = 0,
-    positions: Annotated[Record | None, options.tensor("the positions themselves, (T) or (B, T)")] = None,
-    table: Annotated[Record | None, options.tensor("learned: positions × model; t5: buckets × heads")] = None,
+    positions: Annotated[Record | None, options.tensor("position of each token, (T) or (B, T)")] = None,
+    table: Annotated[
+        Record | None, options.tensor("learned: table (positions, model); t5: table (buckets, heads)")
+    ] = None,
     heads: Annotated[
-        int, options.integer("rotary: x is this many heads side by side; alibi: heads of the bias", 1, "H")
+        int, options.integer("rotary: number of heads in x; alibi: number of heads of the bias", 1, "H")
     ] = 1,
     rotary_dim: Annotated[
-        int | None, options.integer("rotate only the first R of a head [default: all]", 2, "R")
+        int | None, options.integer("rotate only the first R columns of each head [default: all]", 2, "R")
     ] = None,
-    interleaved: Annotated[bool, options.switch("rotary: rotate pairs (0,1), (2,3) …, not the two halves")] = False,
+    interleaved: Annotated[
+        bool, options.switch("rotary: rotate columns in pairs (0,1), (2,3), …, instead of two halves")
+    ] = False,
     cos: Annotated[
         Record | None, options.tensor("rotary: cosines, (P, R/2) looked up by position, or (B, T, R/2)")
     ] = None,
     sin: Annotated[Record | None, options.tensor("rotary: sines, shaped like the cosines")] = None,
-    max_distance: Annotated[int, options.integer("t5: distance from which all keys share a bucket", 1)] = 128,
-    one_way: Annotated[bool, options.switch("t5: buckets of a decoder, for keys before the query alone")] = False,
+    max_distance: Annotated[int, options.integer("t5: all distances from N on share one bucket", 1)] = 128,
+    one_way: Annotated[bool, options.switch("t5: buckets of a decoder, only for keys before the query")] = False,
     steps: Annotated[bool, options.STEPS] = False,
 ) -> Record:
-    """Encode positions: sinusoidal and learned ones are added to x, rotary ones rotate it.
+    """Encode positions: add sinusoidal or learned encodings to x, or rotate x (rotary).
 
-    PE(pos, 2i) = sin(pos / base^(2i/D)), PE(pos, 2i+1) = cos(pos / base^(2i/D)).
-    ALiBi and T5 positions are a bias on the scores: it goes into the record as `bias`, which
-    attend adds to the scores; --alone makes it x. With --model the positions are the model's; where those act
-    inside attention, x stays as it is, and `attend --model` sees to them.
+    PE(pos, 2i) = sin(pos / base^(2i/D)), PE(pos, 2i+1) = cos(pos / base^(2i/D)). ALiBi and T5 positions are a bias on
+    the attention scores: posenc adds it to the record as `bias`, and attend adds it to the scores; --alone returns
+    it as x. With --model, the model sets the kind of positions. If the model applies them inside attention, x is
+    unchanged, and `attend --model` applies them.
 
     \b
     Example:
@@ -145,7 +149,7 @@ def posenc(
 def check_one_row(positions: Array, kind: str) -> None:
     """Raise DataError for positions of each batch row, which a bias does not take."""
     if positions.ndim != 1:
-        raise DataError(f"shape {positions.shape}: {kind} takes positions of one row (T)", "--positions")
+        raise DataError(f"shape {positions.shape}: {kind} takes positions of shape (T)", "--positions")
 
 
 def learned_encoding(x: Array, rows: Array) -> Callable[[Array], Array]:
@@ -217,7 +221,7 @@ def empty_record(kind: str, size: tuple[int, ...], dim: int | None, table: Recor
 def number_tokens(x: Array, offset: int, positions: Record | None) -> Array:
     """Return the positions of the tokens of x, (T) or (B, T): those of --positions, else counted from the offset."""
     if x.ndim < 2:
-        raise DataError(f"x of shape {x.shape} has no axis of tokens (expected (T, D), (B, T, D) or (B, H, T, D))")
+        raise DataError(f"x of shape {x.shape} has no token axis (expected (T, D), (B, T, D) or (B, H, T, D))")
     if positions is None:
         return offset + np.arange(x.shape[-2])
     numbers = model.check_ids(positions["x"], 2**53, "position")

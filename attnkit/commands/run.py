@@ -51,7 +51,9 @@ def set_input(first: Stage, inputs: tuple[str, ...]) -> None:
     if first.operands:
         raise UsageError(f"{first.tool.name} has the input {first.operands[0]} in the pipeline", inputs[0])
     if first.tool.operand == INPUT and len(inputs) > 1:
-        raise UsageError(f"one INPUT, not {len(inputs)}: {' '.join(inputs)}; a pipeline is one word, in quotes")
+        raise UsageError(
+            f"expected one INPUT, got {len(inputs)}: {' '.join(inputs)}; a pipeline is one word, in quotes"
+        )
     first.operands = inputs
 
 
@@ -156,9 +158,9 @@ def present_last(result: Result, call: Stage) -> Any:
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
     extra={
         "steps": options.switch(
-            "show a table after every stage: in the figure of -o FILE.html, .svg …, else on standard error"
+            "show a table after each stage, on standard error or in the figure of -o FILE.html (.svg, .png, .pdf)"
         ),
-        "save": options.Option("write every stage's record to a folder, as 1-embed.npz, 2-posenc.npz …", "DIR", str),
+        "save": options.Option("write the record of each stage to DIR: 1-embed.npz, 2-posenc.npz, …", "DIR", str),
     },
     check_finite=lambda parameters: False,
     python=PythonForm(
@@ -172,9 +174,8 @@ def present_last(result: Result, call: Stage) -> Any:
 def run(result: Any) -> Any:
     """Run a whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.
 
-    Stages are separated by |, with quotes and # comments as in a shell, and pass tensors on in memory. The
-    result is, byte for byte, that of the same stages in a pipe of a shell. In place of the pipeline, FILE holds
-    it: an operand that names a file, without a | and blanks, or is a path (./my layer). A file that begins with
+    Stages are separated by |; quotes and # comments work as in a shell. Tensors stay in memory between the
+    stages. The result is byte for byte the same as that of a shell pipe. The pipeline may also be in a FILE: an operand that names a file, without | and blanks, or that is a path (./my layer). A file that begins with
     #!/usr/bin/env -S attnkit run is a command of its own. INPUT is the input of the first stage.
 
     \b

@@ -35,7 +35,7 @@ def read_input(call: Stage, upstream: Records | None) -> Records:
     if pipeline is not None and name:
         raise UsageError(f"cannot be combined with DIR:{name}", "--pipeline")
     if not (name or names) and {"--heatmap", "--heads", "--curves", "--slice"} & {*flags}:
-        raise UsageError(f"which tensor? --name NAME, or {folder}:NAME", flags[-1])
+        raise UsageError(f"more than one tensor: choose one with --name NAME, or {folder}:NAME", flags[-1])
     from attnkit.inference import model_summary
 
     checkpoint, _ = operands.load_operand(folder, "model")
@@ -110,22 +110,20 @@ def show(
     pipeline: Annotated[
         str | None,
         options.text(
-            "the shell pipeline that equals this part of a model: encoder.3, encoder.3.self, encoder, head; "
-            "all: its stacks and its head",
+            "print the shell pipeline of a part of the model: encoder.3, encoder.3.self, encoder, head, or all",
             "LAYER",
         ),
     ] = None,
 ) -> Record | str:
     """Show a tensor, a record, a file or a published model as tables and heat maps; with -f or -o convert it.
 
-    INPUT may be FILE:NAME, and every NAME a shell pattern in quotes: 'decoder.*.self.weights'. A file of many
-    tensors without an x, such as a trace, is shown as a list of them. The output is for eyes, on a pipe too,
-    unless -f or -o chooses a format.
-    `-o figure.svg`, .png, .pdf and .html draw what is shown as a figure: heat maps, curves, statistics, tables.
-    --stats -f json makes a record of the figures,
-    --list -f json describes the tensors without their data. INPUT may also be the folder of a model: its
-    sizes, tensors and layers. DIR:NAME is one tensor by its published name, one parameter of a layer
-    (encoder.0.self.wq), or all of them (encoder.0.self), named and shaped as --params takes them.
+    INPUT may be FILE:NAME; every NAME may be a shell pattern in quotes: 'decoder.*.self.weights'. If a file has many
+    tensors and no x, such as a trace, show lists them. The output is a table for people, also on a pipe, unless -f
+    or -o chooses a format. `-o figure.svg` (or .png, .pdf, .html) draws the tables, heat maps, curves or statistics
+    as a figure. --stats -f json writes the statistics as a record; --list -f json describes the tensors without
+    their data. INPUT may also be the folder of a model: show then prints its configuration, tensors and layers.
+    DIR:NAME is one tensor by its published name, one parameter of a layer (encoder.0.self.wq), or all parameters of
+    a layer (encoder.0.self), with the names and shapes of --params.
 
     \b
     Example:

@@ -262,5 +262,5 @@ def _reshape(array: Array, shape: object) -> Array:
     byte_count(sizes, array.itemsize)
     visible = sizes[: sizes.index(0) + 1] if 0 in sizes else sizes
     if array.shape != visible:
-        raise DataError(f'key "shape" says {sizes}, the data are {array.shape}')
+        raise DataError(f'key "shape" is {sizes}, but the data have shape {array.shape}')
     return array.reshape(sizes)

@@ -64,9 +64,11 @@ def only_tensor(record: Record) -> Array:
     if len(record) == 1:
         return record[next(iter(record))]
     if "x" not in record:
-        raise DataError(f"npy holds one tensor, and there is {join_names(record.tensors)}; -f npz, or --only NAME")
+        raise DataError(
+            f"npy holds one tensor, but the record has {join_names(record.tensors)}; use -f npz or --only NAME"
+        )
     if record.required:
-        raise DataError(f"npy holds x alone and would lose {join_names(record.required)}; -f npz")
+        raise DataError(f"npy holds only x and would lose {join_names(record.required)}; use -f npz")
     return record["x"]
 
 

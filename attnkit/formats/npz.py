@@ -53,7 +53,7 @@ def _measure(name: str, source: Source) -> int:
         count = 1
         while (end := (ahead := source.peek(count)).find(DESCRIPTOR_MARK)) < 0:
             if len(ahead) < count:
-                raise DataError("truncated: no end of it")
+                raise DataError("truncated: its end is missing")
             count = len(source.peek_available(1 << 62)) + 1
         return end
 

@@ -122,7 +122,7 @@ class Source:
         try:
             whole = np.empty(count, np.uint8)
         except MemoryError as error:
-            raise DataError(f"needs {format_bytes(count)}, more memory than there is", self.name) from error
+            raise DataError(f"needs {format_bytes(count)}, more than the available memory", self.name) from error
         whole[:BLOCK] = first
         return whole[: BLOCK + self.readinto(whole.data[BLOCK:])]
 

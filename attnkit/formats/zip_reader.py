@@ -198,7 +198,7 @@ class _Reader:
 
     def _entry(self) -> Entry:
         """Return the next entry of the directory."""
-        problem = "no end of its directory"
+        problem = "the end of its directory is missing"
         fields = CENTRAL.unpack(self._read(CENTRAL.size, problem))
         _, _, _, flags, method, _, _, checksum, packed, size, name_size, extra_size, comment = fields[:13]
         raw, extra = self._read(name_size, problem), self._read(extra_size, problem)
@@ -213,18 +213,18 @@ class _Reader:
 
         An archive that was appended to others may count its offsets from the start of the file.
         """
-        problem, length = "no end of its directory", self.at - start
+        problem, length = "the end of its directory is missing", self.at - start
         wide: tuple[int, ...] = ()
         if self._source.peek(4) == END64_MARK:
             wide = END64.unpack(self._read(END64.size, problem))
             if wide[1] != END64.size - 12:
-                raise DataError("bad ZIP directory: an end of another size")
+                raise DataError("bad ZIP directory: its end has a wrong size")
             if self._read(LOCATOR.size, problem)[:4] != LOCATOR_MARK:
                 raise DataError("bad ZIP directory")
         if len(self._source.peek(4)) < 4:
             raise DataError(f"truncated ZIP archive: {problem}")
         if self._source.peek(4) != END_MARK:
-            raise DataError("bad ZIP archive: neither a member nor the directory where one of them begins")
+            raise DataError("bad ZIP archive: expected a member or the directory")
         _, disk, first, here, count, size, at, comment = END.unpack(self._read(END.size, problem))
         self._read(comment, problem)
         if wide:

@@ -152,7 +152,7 @@ def selected_row_labels(weights: str, tokens: Labels | None, count: int) -> dict
     return {"row": [f"{row} {words[row]}" if words else str(row) for row in rows]}
 
 
-FULLY_MASKED = ("1 row of weights is zeros: its query", "{} rows of weights are zeros: queries")
+FULLY_MASKED = ("1 row of the weights is all zeros: its query", "{} rows of the weights are all zeros: their queries")
 
 
 def warn_fully_masked_rows(
@@ -167,7 +167,7 @@ def warn_fully_masked_rows(
     if not len(empty):
         return
     first = "".join(f"[{at}]" for at in empty[0])
-    problem = f"{opening[len(empty) > 1].format(len(empty))} may attend to nothing (first {first})"
+    problem = f"{opening[len(empty) > 1].format(len(empty))} may not attend to any key (first {first})"
     if strict:
         raise DataError(problem)
     warnings.warn(problem, AttnkitWarning, stacklevel=2)

@@ -39,7 +39,7 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
         raise UsageError(f"--model needs --layer NAME{f', such as {mine[0]}' if mine else ''}")
     if layer not in mine and not (tool == "posenc" and layer in position_layers(checkpoint)):
         if layer in checkpoint.layers():
-            raise UsageError(f"{layer} is no layer for {tool}{suggest(layer, mine)}", "--layer")
+            raise UsageError(f"{layer} is not a layer for {tool}{suggest(layer, mine)}", "--layer")
         raise UsageError(f"the model has no layer {layer!r}{suggest(layer, mine)}", "--layer")
     return layer
 
@@ -97,7 +97,7 @@ def context_from(record: Record, **fields: Any) -> "Context":
 def warn_empty_mask_rows(mask: Array | None) -> None:
     """Warn of rows of a boolean mask that let a query attend to nothing: how many, and the first."""
     if mask is not None and mask.dtype == bool and mask.ndim:
-        opening = "1 row of the mask is empty: its queries", "{} rows of the mask are empty: their queries"
+        opening = "1 row of the mask allows no key: its query", "{} rows of the mask allow no key: their queries"
         intermediates.warn_fully_masked_rows(np.asarray(~mask.any(axis=-1)), opening=opening)
 
 

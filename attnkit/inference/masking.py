@@ -129,7 +129,7 @@ def find_mask(
 def warn_of_square(keys: AttendedTensor) -> None:
     """Warn that a mask with a row for each token of the keys is not used for other queries."""
     is_file = not keys.is_given and keys.source not in ("", "<stdin>")
-    which = f"{keys.source}: its mask" if is_file else "the mask of what is attended to"
+    which = f"{keys.source}: its mask" if is_file else "the mask of the keys"
     file = "" if keys.is_given else keys.source if is_file else "FILE"
     warn_unused(f"{which} has a row for each of its own tokens and is not used", f"--mask {file}:mask")
 

@@ -27,7 +27,7 @@ def shell_pipeline(config: Config, folder: str, name: str) -> str:
     if name not in known:
         some = ", ".join(["all", *config.stacks, *["head"] * config.head, f"{config.stacks[0]}.0"])
         hint = suggest(name, [*known, "all"])
-        raise UsageError(f"the model has no stages {name!r} (there is {some} …){hint}", "--pipeline")
+        raise UsageError(f"the model has no stages {name!r} (it has {some} …){hint}", "--pipeline")
     return join_stages([stage_line(config, folder, step) for step in known[name]])
 
 

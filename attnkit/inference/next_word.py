@@ -88,7 +88,7 @@ def find_output_matrix(
     elif "table" in record:
         matrix = record["table"]
     else:
-        raise UsageError("which output matrix? the record carries no table: --table FILE or --params FILE")
+        raise UsageError("the record has no table for the output matrix: --table FILE or --params FILE gives one")
     if matrix.ndim != 2:
         raise DataError(f"shape {matrix.shape} is not vocab × model", "--table")
     return matrix.T, None, words if len(words) == len(matrix) else [], "x tableᵀ"
@@ -100,6 +100,6 @@ def round_to_dtype(numbers: Array, dtype: np.dtype[Any], name: str = "") -> Arra
         rounded = numbers.astype(dtype, copy=False)
     if name and rounded is not numbers and (overflow := np.isinf(rounded) & np.isfinite(numbers)).any():
         at = "".join(f"[{i}]" for i in np.argwhere(overflow)[0])
-        message = f"{name} are beyond the range of {dtype} at {at}, and written as infinity; --dtype float32 has room"
+        message = f"{name} exceed the range of {dtype} at {at} and are written as infinity; --dtype float32 avoids this"
         warnings.warn(message, AttnkitWarning, stacklevel=2)
     return rounded

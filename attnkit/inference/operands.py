@@ -46,7 +46,7 @@ def select_tensor(record: Record, name: str = "", source: str = "") -> Record:
     if not name and len(record) == 1:
         name = next(iter(record))
     if not name and "x" not in record:
-        raise DataError(f"which tensor? it has {join_names(record.tensors)}; name one as FILE:NAME", source)
+        raise DataError(f"no x; it has {join_names(record.tensors)}; choose one with FILE:NAME", source)
     return replace(record, tensors={"x": replace(record.tensors[name or "x"], formula="")})
 
 

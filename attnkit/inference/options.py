@@ -112,7 +112,7 @@ def check_options(options: GenerationOptions) -> None:
     if options.score == "":
         raise UsageError("an empty text has no score", "--score")
     if "" in options.stop:
-        raise UsageError("an empty text", "--stop")
+        raise UsageError("empty text", "--stop")
     check_side_outputs(options)
 
 
@@ -123,7 +123,7 @@ def check_side_outputs(options: GenerationOptions) -> None:
     if options.cache_out and not model.cacheable(options.model_.config):
         raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-out")
     if options.trace and is_same_file(options.trace, options.cache_out):
-        raise UsageError(f"{options.trace}: two results for one file: it is that of --cache-out too", "--trace")
+        raise UsageError(f"{options.trace}: --cache-out writes the same file", "--trace")
 
 
 def is_same_file(path: str, other: str | None) -> bool:

@@ -58,7 +58,7 @@ def make_prompts(
     if config.encoder:
         return target_prompts(source, options)
     if options.memory is not None:
-        raise UsageError(f"a {config.family} model attends to no memory", "--memory")
+        raise UsageError(f"a {config.family} model has no cross-attention to a memory", "--memory")
     if options.ids is not None or isinstance(source, Record):
         tokens = record_prompts(source, options)
         width = source["ids"].shape[-1] if options.ids is None and isinstance(source, Record) else 0
@@ -125,7 +125,7 @@ def make_prompt(
     first = config.special.start if config.special.start is not None else config.special.bos
     if first is None and (config.encoder or not ids):
         name = "decoder_start_token_id" if config.encoder else "bos_token_id"
-        raise DataError(f"nothing to begin with: an empty prompt, and no {name}", options.model_.folder)
+        raise DataError(f"the prompt is empty, and the model has no {name}", options.model_.folder)
     if first is not None and ids[:1] != [first] and (config.encoder or not ids):
         ids = [first, *ids]
     return Prompt(ids, 1, memory, names, None, text)
@@ -166,7 +166,7 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
     """Return the memory (S, D) and the tokens of each source, as source or encoded from text; are they a batch."""
     if options.cache_in is not None:
         if options.memory is not None or (any(source) if isinstance(source, tuple) else source):
-            raise UsageError("the cache has its source, and another one is specified", "--cache-in")
+            raise UsageError("the cache contains its source text; no other source is allowed", "--cache-in")
         return [(None, None)], False
     memory, mask, tokens = find_memory(source, options.memory)
     if memory is None:
@@ -209,7 +209,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
         return [(encode_ids(checkpoint, row, dtype), name) for row, name in pairs], source["ids"].ndim == 2
     if not source:
         family = checkpoint.config.family
-        raise UsageError(f"no source: a {family} model takes TEXT, a record, or --memory FILE")
+        raise UsageError(f"no source: a {family} model needs TEXT, a record, or --memory FILE")
     tokenizer = options.tokenizer or text_inputs.tokenizer_of(checkpoint)
     sources = [text_inputs.ModelInput(text, tokenizer=tokenizer) for text in source]
     inputs = [text_inputs.tokenize_for_model(checkpoint, "encoder", each) for each in sources]
@@ -221,7 +221,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
 def source_rows(record: Record, options: GenerationOptions) -> tuple[list[list[int]], list[list[str] | None]]:
     """Return the ids of each source of a record, without padding, and their token strings."""
     if "ids" not in record:
-        raise DataError("the record has no memory (encode --model makes one), and no ids")
+        raise DataError("the record has no ids and no memory (encode --model makes one)")
     text_inputs.check_vocabulary(record, options.model_, "source", options.tokenizer)
     text_inputs.warn_ignored_input(record, options.model_, "ids", "encode --model makes a memory")
     ids, mask = record["ids"], record.get("mask")

@@ -96,7 +96,7 @@ def tokenize(
     is_fixed = bool(vocabulary)
     if not is_fixed:
         if not own:
-            raise UsageError("the rows of the table carry no words: --vocab FILE names them, or --ids FILE")
+            raise UsageError("the rows of the table have no words as labels: --vocab FILE names them, or --ids FILE")
         vocabulary = tokenizers.distinct_tokens(tokens)
     padding = tokenizers.find_padding(vocabulary) or ""
     if not padding and len(set(map(len, tokens))) > 1:

@@ -78,7 +78,7 @@ class Tracer:
         for flag, pattern in ((flag, one) for flag, patterns in self._patterns.items() for one in patterns):
             if not fnmatch.filter({*self._names, *self.saved}, pattern):
                 near = suggest(pattern, sorted(self._names)) or f" (it has {join_names(sorted(self._names), 4)})"
-                raise UsageError(f"{pattern!r} fits no intermediate of this run{near}", flag)
+                raise UsageError(f"{pattern!r} matches no intermediate of this run{near}", flag)
 
     def record(
         self, tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None, flag: str = ""
@@ -129,7 +129,7 @@ def parse_ablation(ablated: Sequence[str]) -> dict[str, list[slice]]:
             raise UsageError(f"expected {expected}, got {text!r}", "--ablate")
         chosen = parse_heads(heads)
         if chosen.stop is not None and chosen.stop <= (chosen.start or 0):
-            raise UsageError(f"{text}: no heads from {chosen.start or 0} to before {chosen.stop}", "--ablate")
+            raise UsageError(f"{text}: the range of heads is empty", "--ablate")
         heads_of.setdefault(f"{layer}{HEADS}", []).append(chosen)
     return heads_of
 

@@ -248,7 +248,7 @@ def attention_source(layer: str, x: Array, context: Context) -> Array:
     if parse_layer_name(layer)[2] != "cross":
         return x
     if context.memory is None:
-        raise DataError(f"{layer} attends to a memory, and there is none")
+        raise DataError(f"{layer} needs a memory to attend to, but none is given")
     return context.memory
 
 

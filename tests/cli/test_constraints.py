@@ -142,6 +142,6 @@ def test_a_flag_at_its_default_excludes_nothing():
 def test_the_help_states_the_tables(capfd):
     assert main.main(["attend", "--help"]) == 0
     shown = " ".join(capfd.readouterr().out.split())
-    assert "--params, --model, --seed exclude each other" in shown
+    assert "--params, --model and --seed are mutually exclusive" in shown
     assert "--partial excludes --emit, --residual, --add, --strict" in shown
     assert "--layer needs --model" in shown

@@ -123,7 +123,7 @@ def test_png_and_pdf_are_not_written_to_a_terminal_and_hold_one_record(here, cap
     pytest.importorskip("typst")
     (here / "two.jsonl").write_text("[[1,2]]\n[[3,4]]\n")
     assert main(["show", "two.jsonl", "-f", "png"]) == 3
-    assert "png holds one record and the stream has more" in capfd.readouterr().err
+    assert "png holds one record, but the stream has more" in capfd.readouterr().err
 
 
 def test_the_steps_of_a_tool_are_one_page_each_with_its_formula(here):

@@ -125,7 +125,7 @@ def test_what_a_stage_was_asked_for_is_not_lost(stage, asked, capfdbinary):
     code, out, err = here(capfdbinary, f"{stage} a.npy {asked}")
     names = WIDE[stage].split(", ")
     assert (code, out) == (3, b"") and Path("x.npy").read_bytes() == b"old"
-    assert err.startswith(f"attnkit {stage.split()[0]}: npy holds x alone and would lose {names[0]}"), err
+    assert err.startswith(f"attnkit {stage.split()[0]}: npy holds only x and would lose {names[0]}"), err
     assert err.endswith("; -f npz\n") and err.count("\n") == 1
     line = f"run '{stage} a.npy -f npy | layernorm'"
     assert here(capfdbinary, line) == (3, b"", err)  # the stage that writes is blamed
@@ -133,7 +133,7 @@ def test_what_a_stage_was_asked_for_is_not_lost(stage, asked, capfdbinary):
     assert (code, err) == (0, "")
 
 
-NOTE = "npy holds x alone; left out: {} (-f npz keeps all)\n"
+NOTE = "npy holds only x; left out: {} (-f npz keeps all)\n"
 
 
 def test_what_travels_along_is_left_out_and_a_note_says_so(capfdbinary):
@@ -170,11 +170,11 @@ def test_a_model_writes_x_and_leaves_its_company_behind(capfdbinary):
         Path(__file__).parents[2] / "samples/data/fr-en",
     )
     code, out, err = here(capfdbinary, f"decode --model {story} 'One day' --max-tokens 3 -f npy")
-    assert (code, records(out)[0]["x"].shape) == (0, (3,)) and "note: npy holds x alone; left out: ids" in err
+    assert (code, records(out)[0]["x"].shape) == (0, (3,)) and "note: npy holds only x; left out: ids" in err
     code, out, err = here(capfdbinary, f"encode --model {fr_en} 'le chat noir' -f npy")
-    assert (code, len(records(out))) == (0, 1) and "note: npy holds x alone; left out: " in err and "memory" in err
+    assert (code, len(records(out))) == (0, 1) and "note: npy holds only x; left out: " in err and "memory" in err
     code, out, err = here(capfdbinary, f"decode --model {fr_en} 'le chat noir' --beam 3 --best 2 -f npy")
-    assert (code, out) == (3, b"") and "npy holds x alone and would lose " in err and "scores" in err
+    assert (code, out) == (3, b"") and "npy holds only x and would lose " in err and "scores" in err
 
 
 def test_the_note_comes_once_a_stream():

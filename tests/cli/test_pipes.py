@@ -308,7 +308,7 @@ def test_a_pipeline_stays_in_the_format_it_started_in():
     start = "attnkit posenc --size 2 --dim 2 -f npy | attnkit mask --causal"
     assert shell(start).startswith(b"PK")  # where the format it came in holds it
     done = process.bash(f"{start} -f npy", env=ENV)
-    problem = "attnkit mask: npy holds x alone and would lose mask; -f npz\n"
+    problem = "attnkit mask: npy holds only x and would lose mask; use -f npz\n"
     assert (done.code, done.out, done.err) == (3, b"", problem)
 
 

@@ -98,7 +98,7 @@ def test_no_queries(folder, how):
     np.save(folder / "none.npy", np.zeros((0, 4), np.float32))
     assert bash(f"attnkit attend none.npy --weights {how} -f json", folder).code == 0
     done = bash("attnkit attend none.npy --weights rows:-1", folder)
-    assert (done.code, done.err) == (2, "attnkit attend: weights rows: query -1 of 0 (there is none)\n")
+    assert (done.code, done.err) == (2, "attnkit attend: weights rows: query -1 of 0 (it has none)\n")
 
 
 def test_what_is_said_of_weights_of_narrow_floats_does_not_overflow():

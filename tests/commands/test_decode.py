@@ -71,7 +71,7 @@ class TestDecode:
         table[:2, 0] = 300, 299
         states = of([[300.0, 0, 0, 0]])
         only = attnkit.decode(states, table=table, emit="probs", **far)
-        with pytest.warns(AttnkitWarning, match=r"^logits are beyond the range of float16 at \[0\]\[0\]"):
+        with pytest.warns(AttnkitWarning, match=r"^logits exceed the range of float16 at \[0\]\[0\]"):
             both = attnkit.decode(states, table=table, **far)
         assert {both[name].dtype.name for name in ("x", "logits")} == {only["x"].dtype.name} == {"float16"}
         assert np.array_equal(only["x"], both["x"])

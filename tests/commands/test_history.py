@@ -39,7 +39,7 @@ def test_history_is_a_script_that_makes_the_record_again(tmp_path, monkeypatch):
     assert b"equal bit for bit" in shell("attnkit history out.npz --replay")
     np.save("x.npy", np.ones((2, 4)))
     done = process.run("history", "out.npz", "--replay", env=ENV)
-    assert done.code == 1 and "x.npy is another file than it was" in done.err
+    assert done.code == 1 and "x.npy has changed" in done.err
 
 
 def test_replay_reads_standard_input_where_the_first_command_did(tmp_path, monkeypatch):

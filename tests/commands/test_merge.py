@@ -89,7 +89,9 @@ def test_what_no_key_of_any_part_is_open_to(folder):
     assert bash(blind, folder).err == ""  # a part may well be closed to a query
     done = bash("attnkit merge blind.npz blind.npz --join -f json -o out.json", folder)
     assert done.code == 0
-    assert "480 rows of weights are zeros: queries may attend to nothing (first [0][0][0])" in done.err
+    assert (
+        "480 rows of the weights are all zeros: their queries may not attend to any key (first [0][0][0])" in done.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_text_is_a_picture_where_one_is_asked_for(here, line):
 @pytest.mark.parametrize("line", TEXTS)
 def test_a_text_is_refused_where_tensors_are_asked_for(here, line):
     for form in ("json", "npy", "npz", "safetensors"):
-        problem = f"the result is text, which {form} does not hold (expected table, svg, png, pdf or html)\n"
+        problem = f"the result is text, which {form} cannot hold (expected table, svg, png, pdf or html)\n"
         for flags, name in ((f"-f {form}", "--format"), (f"-o out.{form}", f"out.{form}")):
             done = process(f"{line} {flags}", here)
             assert (done.code, done.out) == (2, b"")
@@ -141,9 +141,9 @@ def test_a_list_is_described_without_data(here):
 @pytest.mark.parametrize(
     "flags, problem",
     [
-        ("--heatmap -f npy", "--heatmap: npy does not hold what it shows (expected table, svg, png, pdf or html)"),
-        ("--heads -o a.npz", "--heads: npz does not hold what it shows (expected table, svg, png, pdf or html)"),
-        ("--list -o a.npz", "--list: npz does not hold what it shows (expected json, table, svg, png, pdf or html)"),
+        ("--heatmap -f npy", "--heatmap: npy cannot hold what it shows (expected table, svg, png, pdf or html)"),
+        ("--heads -o a.npz", "--heads: npz cannot hold what it shows (expected table, svg, png, pdf or html)"),
+        ("--list -o a.npz", "--list: npz cannot hold what it shows (expected json, table, svg, png, pdf or html)"),
         ("--list --stats -f json", "--stats: cannot be combined with --list"),
     ],
 )

@@ -53,7 +53,7 @@ BAD = {
     "tensors empty": (b'{"tensors":{}}', 'key "tensors" is empty'),
     "string for a tensor": (b'"hello"', 'the value is "hello", expected a number'),
     "data missing": (record(shape=[1]), 'tensor "x": key "data" is missing'),
-    "shape differs": (record(shape=[2, 2], data=[1, 2, 3]), 'tensor "x": key "shape" says (2, 2), the data are (3,)'),
+    "shape differs": (record(shape=[2, 2], data=[1, 2, 3]), 'tensor "x": key "shape" is (2, 2), but the data have shape (3,)'),
     "shape no list": (record(shape=3, data=[1, 2, 3]), 'tensor "x": key "shape" is not a list'),
     "shape negative": (record(shape=[-3], data=[1, 2, 3]), 'tensor "x": invalid shape (-3)'),
     "shape too large": (record(shape=[2**70, 0], data=[]), 'tensor "x": shape (1180591620717411303424, 0) too large'),

@@ -109,7 +109,7 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
         "no config.json" if load == "model" else "Is a directory",
     )
     if load in ("tensor", "attended"):
-        refused(main(*line, "good.json:y"), 3, f"{tool}: good.json: no tensor 'y' (there is x)")
+        refused(main(*line, "good.json:y"), 3, f"{tool}: good.json: no tensor 'y' (it has x)")
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ def test_a_layer_that_is_not_there_or_is_another_tools(attnkit, refused, tool):
     run = attnkit(tool, "--model", model, "--layer", "decoder.9.self", stdin=b"[[1, 2]]")
     refused(run, 2, f"{tool}: --layer", "decoder.9.self")
     run = attnkit(tool, "--model", model, "--layer", "decoder.embed", stdin=b"[[1, 2]]")
-    refused(run, 2, f"{tool}: --layer", "decoder.embed is no layer for")
+    refused(run, 2, f"{tool}: --layer", "decoder.embed is not a layer for")
     refused(attnkit(tool, "--model", model, stdin=b"[[1, 2]]"), 2, f"{tool}: ", "--layer")
     refused(attnkit(tool, "--layer", "decoder.0.ffn", stdin=b"[[1, 2]]"), 2, f"{tool}: ")
 

@@ -19,7 +19,7 @@ TAILS = {
     "array": (saved(EYE), "144 bytes after the ZIP archive"),
     "half a mark": (WHOLE[:3], "3 bytes after the ZIP archive"),
     "mark alone": (WHOLE[:4], "truncated ZIP archive"),
-    "archive cut": (WHOLE[:-1], "truncated ZIP archive: no end of its directory"),
+    "archive cut": (WHOLE[:-1], "truncated ZIP archive: the end of its directory is missing"),
     "empty archive": (npz([]), "no tensors in this NPZ file"),
 }
 

@@ -97,7 +97,7 @@ def test_a_terminal_gets_a_table_and_never_binary(attnkit, screen):
     assert code == 2
     assert (
         shown.replace(b"\x1b[31m", b"").replace(b"\x1b[0m", b"")
-        == b"attnkit layernorm: npy is binary and standard output is a terminal; -o FILE, or a pipe\r\n"
+        == b"attnkit layernorm: npy is binary, but standard output is a terminal; use -o FILE or a pipe\r\n"
     )
     assert screen("posenc", "--size", "2", "--dim", "2", "-o", "out.npz") == (0, b"")
 
@@ -202,7 +202,7 @@ USAGE = {
     "layernorm -f nyp": "--format: expected json or npy or npz or safetensors or table or csv or tsv or markdown or svg or png or pdf or html, got 'nyp'; did you mean npz?",
     "layernorm -o out.nyp": "out.nyp: no format has the suffix '.nyp'; -f FORMAT chooses one",
     "layernorm --precision -1": "--precision: expected a whole number of at least 0, got '-1'",
-    "layernorm a b": "one INPUT, not 2: a b",
+    "layernorm a b": "expected one INPUT, got 2: a b",
     "mask --causal --size 3,4,5": "--size: T or T,S",
     "mask --window 1": "--window: expected 2 whole numbers, comma-separated, got '1'",
     "mask good.json": "which rule?",
@@ -214,7 +214,7 @@ USAGE = {
     "run layernorm|atend": "no tool 'atend'; did you mean attend?",
     "run layernorm|": "an empty stage: nothing on one side of a |",
     "run attend|layernorm>x": "'>' is the shell's",
-    "run layernorm|run": "run is no stage of a pipeline",
+    "run layernorm|run": "run cannot be a stage of a pipeline",
     "run show|layernorm": "show prints for eyes: the next stage cannot read that",
     "run 'layernorm": "cannot read the pipeline: no closing quotation",
 }  # fmt: skip

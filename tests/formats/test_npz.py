@@ -326,7 +326,7 @@ GOOD = zipped(("x.npy", ONE))
         (twice(), "duplicate member 'x.npy'"),
         (overlapping(), "overlap"),
         (flipped(), "member 'x.npy': damaged"),
-        (GOOD[:-30], "truncated ZIP archive: no end of its directory"),
+        (GOOD[:-30], "truncated ZIP archive: the end of its directory is missing"),
         (GOOD + b"junk", "4 bytes after the ZIP archive"),
         (GOOD[:4] + b"junk" + GOOD[4:], "bad ZIP archive: no header where a member begins"),
         (

@@ -224,7 +224,7 @@ def test_a_record_arrives_by_its_first_bytes(tmp_path):
     ("given", "problem"),
     [
         ({"layers": "2:9"}, "the model has layers 0:6"),
-        ({"layers": "2:"}, "takes x from a record"),
+        ({"layers": "2:"}, "needs x from a record"),
         ({"normalize": True}, "--pool"),
         ({"trace_only": ("*",)}, "--trace FILE"),
         ({"ablate": ("encoder.9.self:0",)}, "no attention layer 'encoder.9.self'; did you mean encoder.5.self?"),
@@ -232,7 +232,7 @@ def test_a_record_arrives_by_its_first_bytes(tmp_path):
         ({"ablate": ("encoder.0.self:12",)}, "has heads 0 to 11, not 12"),
         ({"ablate": ("encoder.0.self:last",)}, "expected LAYER, LAYER:HEAD or LAYER:A:B"),
         ({"ablate": ("encoder.0.self:2:13",)}, "has heads 0 to 11, not 12"),
-        ({"ablate": ("encoder.0.self:2:2",)}, "no heads from 2 to before 2"),
+        ({"ablate": ("encoder.0.self:2:2",)}, "the range of heads is empty"),
         ({"ablate": ("3",)}, "expected LAYER"),
         ({"patch": "encoder.0.norm1"}, "is not NAME=FILE"),
         ({"pool": "pooler", "ids": np.array([30522])}, "token id 30522 at [0] outside 0..30521"),
@@ -253,7 +253,7 @@ def test_more_tokens_than_positions_is_said_with_both_numbers():
 def test_a_trace_of_a_stream_is_refused(tmp_path):
     path = tmp_path / "run.npz"
     _, error = run("encode", "--model", MINILM, "--lines", "a", "b", "--trace", str(path), "-f", "json", status=3)
-    assert error.strip() == f"attnkit encode: {path}: it holds one record, and the stream has more"
+    assert error.strip() == f"attnkit encode: {path}: it holds one record, but the stream has more"
 
 
 @pytest.mark.parametrize("tool", ["encode", "decode", "embed"])
@@ -398,7 +398,7 @@ def test_a_replay_leaves_the_trace_alone(tmp_path):
 def test_a_trace_and_the_result_are_two_files(tmp_path):
     path = str(tmp_path / "run.npz")
     _, error = run("encode", "--model", MINILM, "a", "--trace", path, "-o", path, status=2)
-    assert error == f"attnkit encode: --trace: {path} is the file of --output too\n"
+    assert error == f"attnkit encode: --trace: {path}: --output writes the same file\n"
 
 
 def test_a_trace_of_an_unknown_suffix_is_refused_before_the_model_runs(tmp_path):

@@ -171,7 +171,7 @@ def test_a_past_without_an_axis_of_tokens_is_refused(past):
 
 
 UNUSED = {
-    "the square mask of a memory": ({"x": X}, {"memory": CAUSAL}, r"the mask of what is attended to has a row"),
+    "the square mask of a memory": ({"x": X}, {"memory": CAUSAL}, r"the mask of the keys is not used"),
     "the mask of the record, over as many keys": (CAUSAL.tensors, {"memory": X}, r"record's mask .*--mask :mask"),
     "its square mask, for other queries": (CAUSAL.tensors, {"query": X}, r"the record's mask .*--mask :mask"),
     "its bias, for other queries": ({"x": X, "bias": np.zeros((1, 3, 3))}, {"query": X}, r"bias .*--bias :bias"),
@@ -312,7 +312,7 @@ def test_merge_hands_on_what_all_parts_share():
     assert "weights.max" in attnkit.merge(parts[:1])  # one part is the whole
     other = [one.with_tensors({"ids": np.full((2, 3), n)}) for n, one in enumerate(parts)]
     assert "ids" not in attnkit.merge(other)
-    with pytest.raises(DataError, match="another wo than in part 1"):
+    with pytest.raises(DataError, match="wo differs from part 1"):
         attnkit.merge([parts[0], parts[1].with_tensors({"wo": 2 * np.eye(4)})], join=True)
 
 

@@ -207,11 +207,11 @@ def test_a_decoder_without_words_runs_from_files(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        (f"--model {STORY} Once --stop ''", "--stop: an empty text"),
+        (f"--model {STORY} Once --stop ''", "--stop: empty text"),
         (f"--model {FRENCH} le --ids empty.json --max-tokens 0", "nothing to score; --score TEXT"),
         (f"--model {FRENCH} le --max-tokens 0", "nothing to score; --score TEXT"),
-        (f"--model {STORY} Once --max-tokens 0 --patch a=empty.json --patch a=empty.json", "--patch: a comes twice"),
-        (f"--model {STORY} Once --max-tokens 0 --patch a=empty.json,a=empty.json", "--patch: a comes twice"),
+        (f"--model {STORY} Once --max-tokens 0 --patch a=empty.json --patch a=empty.json", "--patch: a occurs twice"),
+        (f"--model {STORY} Once --max-tokens 0 --patch a=empty.json,a=empty.json", "--patch: a occurs twice"),
         (f"--model {STORY} Once --score ' upon' --trace a.npz --cache-out ./a.npz", "two results for one file"),
     ],
 )

@@ -98,7 +98,7 @@ def query_indices(numbers: tuple[int, ...], count: int) -> list[int]:
     """
     for number in numbers:
         if not -count <= number < count:
-            expected = f"expected {-count} to {count - 1}" if count else "there is none"
+            expected = f"expected {-count} to {count - 1}" if count else "it has none"
             raise UsageError(f"weights rows: query {number} of {count} ({expected})")
     return [number % count for number in numbers]
 
