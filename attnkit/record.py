@@ -386,7 +386,7 @@ def missing_tensor(name: str, names: Collection[str]) -> DataError:
     near = suggest(name, names, least=0.9 if "." in name else 0.6)  # names of a trace resemble each other
     is_made = bool(flag) and (name in MADE_BY or not near)
     hint = f"; {flag.format(shlex.quote(name[:100]))}" if is_made else near
-    problem = f"no tensor fits {name[:100]!r}" if is_pattern(name) else f"no tensor {name[:100]!r}"
+    problem = f"no tensor matches {name[:100]!r}" if is_pattern(name) else f"no tensor {name[:100]!r}"
     return DataError(f"{problem} (it has {join_names([*names])}){hint}")
 
 

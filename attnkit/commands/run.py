@@ -174,9 +174,10 @@ def present_last(result: Result, call: Stage) -> Any:
 def run(result: Any) -> Any:
     """Run a whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.
 
-    Stages are separated by |; quotes and # comments work as in a shell. Tensors stay in memory between the
-    stages. The result is byte for byte the same as that of a shell pipe. The pipeline may also be in a FILE: an operand that names a file, without | and blanks, or that is a path (./my layer). A file that begins with
-    #!/usr/bin/env -S attnkit run is a command of its own. INPUT is the input of the first stage.
+    Stages are separated by |; quotes and # comments work as in a shell. Tensors stay in memory between the stages. The
+    result is byte for byte the same as that of a shell pipe. The pipeline may also be in a FILE: an operand that
+    names a file, without | and blanks, or that is a path (./my layer). A file that begins with #!/usr/bin/env -S
+    attnkit run is a command of its own. INPUT is the input of the first stage.
 
     \b
     Example:

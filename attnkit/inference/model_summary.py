@@ -65,7 +65,7 @@ def expand_pattern(checkpoint: "Checkpoint", name: str) -> list[str]:
     names = fnmatch.filter(checkpoint.tensors(), name) or fnmatch.filter(parameters, name)
     if not names:
         raise DataError(
-            f"no tensor fits {name!r}{suggest(name, [*parameters, *checkpoint.tensors()])}", checkpoint.folder
+            f"no tensor matches {name!r}{suggest(name, [*parameters, *checkpoint.tensors()])}", checkpoint.folder
         )
     return names
 

@@ -126,7 +126,7 @@ def test_what_a_stage_was_asked_for_is_not_lost(stage, asked, capfdbinary):
     names = WIDE[stage].split(", ")
     assert (code, out) == (3, b"") and Path("x.npy").read_bytes() == b"old"
     assert err.startswith(f"attnkit {stage.split()[0]}: npy holds only x and would lose {names[0]}"), err
-    assert err.endswith("; -f npz\n") and err.count("\n") == 1
+    assert err.endswith("; use -f npz\n") and err.count("\n") == 1
     line = f"run '{stage} a.npy -f npy | layernorm'"
     assert here(capfdbinary, line) == (3, b"", err)  # the stage that writes is blamed
     code, out, err = here(capfdbinary, f"{stage} a.npy {asked} --only x")

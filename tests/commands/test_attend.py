@@ -154,10 +154,10 @@ class TestAttend:
 
     def test_a_query_without_keys(self):
         nothing = np.array([[True, True, True], [False, False, False], [True, True, True]])
-        with pytest.warns(AttnkitWarning, match=r"1 row of weights is zeros.*first \[0\]\[1\]"):
+        with pytest.warns(AttnkitWarning, match=r"1 row of the weights is all zeros.*first \[0\]\[1\]"):
             record = attnkit.attend(of(CAT), mask=nothing)
         assert not record["x"][1].any()
-        with pytest.raises(DataError, match="may attend to nothing"):
+        with pytest.raises(DataError, match="may not attend to any key"):
             attnkit.attend(of(CAT), mask=nothing, strict=True)
 
     def test_masks_of_a_batch_align_by_the_names_of_their_axes(self):

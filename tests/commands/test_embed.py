@@ -32,7 +32,7 @@ class TestEmbed:
         record = attnkit.embed("c a c", table=table)
         assert np.array_equal(record["x"], [[0, 0, 3], [1, 0, 0], [0, 0, 3]])
         Path("plain.json").write_text("[[1,2],[3,4]]")
-        with pytest.raises(UsageError, match="carry no words"):
+        with pytest.raises(UsageError, match="have no words"):
             attnkit.embed("a", table="plain.json")
         Path("words").write_text("a\nb\n")
         assert attnkit.embed("b", table="plain.json", vocab="words")["x"].tolist() == [[3, 4]]

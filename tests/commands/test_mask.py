@@ -106,7 +106,7 @@ class TestMask:
             assert verdicts == singly
 
     def test_a_prefix_beside_causal_is_closed_and_told(self):
-        with pytest.warns(AttnkitWarning, match="--causal closes the keys that --prefix 2 opens"):
+        with pytest.warns(AttnkitWarning, match="--causal blocks the keys that --prefix 2 allows"):
             both = attnkit.mask(size="3", causal=True, prefix=2)["x"]
         assert np.array_equal(both, np.tri(3, dtype=bool))
 

@@ -182,7 +182,10 @@ def test_a_label_that_is_missing_or_twice_is_named_with_its_numbers(here):
         ("show twice.npz --slice c", "--slice: axis token of x has no label 'c' (it has a, b, a)"),
         ("show twice.npz --slice 0,c", "--slice: axis model of x has no label 'c' (it has no labels)"),
         ("mask twice.npz --causal --explain a,b", "--explain: axis query has the label 'a' at 0, 2"),
-        ("mask twice.npz --causal --explain b,-1", "--explain: expected whole numbers of at least 0 or words"),
+        (
+            "mask twice.npz --causal --explain b,-1",
+            "--explain: expected comma-separated whole numbers of at least 0, or words",
+        ),
     ]:
         done = process(line, here)
         assert (done.code, done.out) == (2, b"") and problem in done.err

@@ -83,7 +83,7 @@ BAD = {
     "mask good.json --with m.npy": (3, "mask", {"m.npy": np.array([[0, -1], [1, 1]])}),
     "mask good.json --causal --with m.npy": (3, "with (3, 3)", {"m.npy": np.ones((3, 3), bool)}),
     # M6, M7
-    "attend good.json --strict --mask m.npy": (3, "may attend to nothing", "first [0][1]", {"m.npy": np.array([[1, 1], [0, 0]])}),
+    "attend good.json --strict --mask m.npy": (3, "may not attend to any key", "first [0][1]", {"m.npy": np.array([[1, 1], [0, 0]])}),
     "layernorm x.json --check-finite": (3, "x.json: x is nan at [0][1]", {"x.json": [[1, "NaN"], [3, 4]]}),
     "attend x.json --check-finite": (3, "x.json: x is -inf at [1][0]", {"x.json": [[1, 2], ["-Infinity", 4]]}),
     # M11, M12
@@ -144,7 +144,7 @@ X = np.array([[1, 2], [3, 4], [5, 7]], np.float32)
 def test_a_query_that_may_attend_to_nothing_is_zero_with_a_warning(attnkit, files):
     files({"x.npy": X, "m.npy": np.array([[1, 1, 0], [0, 0, 0], [0, 0, 1]])})
     run = attnkit("attend", "x.npy", "--mask", "m.npy", "--keep", "weights", "-f", "npz")
-    assert re.fullmatch(r"attnkit attend: warning: 1 .*may attend to nothing.*\[0\]\[1\]\)?\n", run.err)
+    assert re.fullmatch(r"attnkit attend: warning: 1 .*may not attend to any key.*\[0\]\[1\]\)?\n", run.err)
     assert loaded(run)["x"][1].tolist() == [0, 0]
     assert loaded(run)["weights"][0, 1].tolist() == [0, 0, 0]
     assert attnkit("attend", "x.npy", "--mask", "m.npy", "--quiet").err == ""
@@ -189,7 +189,7 @@ def test_no_keys_give_zeros_with_a_warning(attnkit, files):
     files({"q.npy": X, "k.npy": zeros(0, 2)})
     run = attnkit("attend", "q.npy", "--memory", "k.npy", "-f", "npz")
     assert loaded(run)["x"].tolist() == [[0, 0]] * 3
-    assert re.fullmatch(r"attnkit attend: warning: 3 .*may attend to nothing.*\[0\]\[0\]\)?\n", run.err)
+    assert re.fullmatch(r"attnkit attend: warning: 3 .*may not attend to any key.*\[0\]\[0\]\)?\n", run.err)
 
 
 SHAPES = [(), (0,), (4,), (0, 5), (2, 0), (2, 0, 3), (1, 1), (1, 1, 1, 1), (1, 1, 1, 1, 1)]

@@ -204,7 +204,7 @@ USAGE = {
     "layernorm --precision -1": "--precision: expected a whole number of at least 0, got '-1'",
     "layernorm a b": "expected one INPUT, got 2: a b",
     "mask --causal --size 3,4,5": "--size: T or T,S",
-    "mask --window 1": "--window: expected 2 whole numbers, comma-separated, got '1'",
+    "mask --window 1": "--window: expected 2 comma-separated whole numbers, got '1'",
     "mask good.json": "which rule?",
     "ffn good.json": "needs --params FILE, --model DIR or --hidden F",
     "show good.json --slice 1:2:0": "--slice: expected a slice such as 0,:,2:5, got '1:2:0'",
@@ -215,7 +215,7 @@ USAGE = {
     "run layernorm|": "an empty stage: nothing on one side of a |",
     "run attend|layernorm>x": "'>' is the shell's",
     "run layernorm|run": "run cannot be a stage of a pipeline",
-    "run show|layernorm": "show prints for eyes: the next stage cannot read that",
+    "run show|layernorm": "show prints text for people, which the next stage cannot read",
     "run 'layernorm": "cannot read the pipeline: no closing quotation",
 }  # fmt: skip
 

@@ -194,7 +194,8 @@ def test_the_warning_names_the_file_and_the_flag_that_would_use_its_mask(tmp_pat
     path = str(tmp_path / "m.npz")
     formats.save(CAUSAL, path)
     with pytest.warns(
-        AttnkitWarning, match=re.escape(f"{path}: its mask has a row for each") + r".*\(--mask .*:mask uses"
+        AttnkitWarning,
+        match=re.escape(f"{path}: its mask is not used: its rows are its own tokens") + r".*\(--mask .*:mask uses",
     ):
         attnkit.attend(Record({"x": X}), memory=path)
     with warnings.catch_warnings():
@@ -328,7 +329,7 @@ WRONG = {
     "attend, general": ("attend", eye("wq"), {"score": "general"}, r"no w, which --score general needs \(it has wq\)"),
     "attend, nothing": ("attend", {}, {}, r"no wq, .*\(it has none\)"),
     "ffn, of another tool": ("ffn", eye("wq", "wk"), {}, r"no w1, w2 \(it has wq, wk\)"),
-    "ffn, unknown": ("ffn", eye("w1", "w2", "w4"), {}, "w4 is none of b1, b2"),
+    "ffn, unknown": ("ffn", eye("w1", "w2", "w4"), {}, "w4 is not one of: b1, b2"),
     "ffn, gated": ("ffn", eye("w1", "w2"), {"gated": True}, r"no w3 \(it has w1, w2\)"),
     "decode": ("decode", eye("wq"), {}, r"it has wq \(expected w"),
 }

@@ -106,7 +106,7 @@ def test_the_printed_line_runs_in_a_shell_and_gives_the_bytes_of_encode(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*rows of weights are zeros")  # those of the padding on the left
+@pytest.mark.filterwarnings("ignore:.*rows of the weights are all zeros")  # those of the padding on the left
 @pytest.mark.parametrize(
     ("name", "side"),
     [*itertools.product(["gpt2", "llama", "openai-gpt"], ["batch", "left"]), ("bert-mlm", "batch"), ("t5", "batch")],
@@ -171,7 +171,7 @@ def piped(text, path, memory_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*rows of weights are zeros")  # those of the padding on the left
+@pytest.mark.filterwarnings("ignore:.*rows of the weights are all zeros")  # those of the padding on the left
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "vit"])
 def test_the_printed_pipelines_of_a_padded_batch_are_the_model_run_whole(name, side, tmp_path):
@@ -211,7 +211,7 @@ def by_steps(name, stack, record, memory, offset, past):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*rows of weights are zeros")
+@pytest.mark.filterwarnings("ignore:.*rows of the weights are all zeros")
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", [name for name in NAMES if checkpoint(name).config.decoder])
 def test_a_padded_batch_goes_on_from_a_cache_by_pieces_as_it_does_whole(name, side):

@@ -76,7 +76,7 @@ def test_a_translation_goes_on_from_its_cache_as_in_one_run(tmp_path, first):
     assert [*begun["ids"], *rest["ids"]] == whole["ids"].tolist()
     assert rest.labels["text"] == whole.labels["text"] == [TARGET]
     assert attnkit.decode("", model=FRENCH, cache_in=file).labels["text"] == [TARGET]  # no TEXT is none
-    with pytest.raises(UsageError, match="the cache has its source"):
+    with pytest.raises(UsageError, match="the cache contains its source"):
         attnkit.decode("le chien", model=FRENCH, cache_in=file)
 
 
@@ -271,7 +271,7 @@ def test_a_stage_that_fails_later_leaves_the_file_of_a_trace(tmp_path, line):
 def test_a_call_from_python_that_fails_leaves_the_file_of_a_trace(tmp_path):
     file = tmp_path / "beside.npz"
     file.write_text("as it was")
-    with pytest.raises(UsageError, match="fits no intermediate"):
+    with pytest.raises(UsageError, match="matches no intermediate"):
         attnkit.decode("Once upon", model=STORY, max_tokens=0, trace=str(file), trace_only="nothing")
     assert file.read_text() == "as it was"
 
@@ -372,7 +372,7 @@ def test_a_mask_without_a_token_is_told():
     mask[1] = False
     empty = Record({"ids": batch.tensors["ids"], "mask": Tensor(mask, batch.axes_of("mask"))})
     for model in (FRENCH, STORY):
-        with pytest.warns(AttnkitWarning, match=r"1 row of the mask is empty: .* \(first \[1\]\[0\]\)"):
+        with pytest.warns(AttnkitWarning, match=r"1 row of the mask allows no key: .* \(first \[1\]\[0\]\)"):
             states = attnkit.encode(empty, model=model)
     for given in (empty, states if "memory" in states else empty):
         with pytest.raises(DataError, match="row 1 of the source has no token"):

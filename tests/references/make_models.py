@@ -421,7 +421,7 @@ def freeze_decoder(name: str, model: nn.Module, rows: list[list[int]], long: lis
 
 
 # Families whose padded rows are computed one by one: in float64 the llama family's softmax, float32 inside, makes a
-# padding query that may attend to nothing NaN, and NaN spreads; and openai-gpt's generate ignores the mask.
+# padding query that may not attend to any key NaN, and NaN spreads; and openai-gpt's generate ignores the mask.
 ALONE = ("llama", "mistral", "qwen2", "openai-gpt")
 
 

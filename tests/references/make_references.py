@@ -52,7 +52,7 @@ def sdpa(kind: str):
             options["enable_gqa"] = True
         if kind == "bool-mask":
             given["mask"] = randn(2, 1, 5, 7) > 0
-            given["mask"][0, 0, 1] = False  # a row that may attend to nothing
+            given["mask"][0, 0, 1] = False  # a row that may not attend to any key
             options["attn_mask"] = given["mask"]
         if kind == "float-mask":
             given["mask"] = options["attn_mask"] = randn(2, 2, 5, 7)
