@@ -83,7 +83,7 @@ class TestMask:
         {"with_": np.tri(5, 5, 2, dtype=bool)},
     )
 
-    @pytest.mark.filterwarnings("ignore:--causal closes")
+    @pytest.mark.filterwarnings("ignore:--causal blocks")
     @pytest.mark.parametrize("union", [False, True])
     @pytest.mark.parametrize("carried", [False, True])
     @pytest.mark.parametrize(("one", "other"), list(itertools.combinations(RULES, 2)))
