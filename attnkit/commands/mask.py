@@ -90,7 +90,7 @@ def mask(
         str, options.choice("corner where the causal diagonal starts if T ≠ S", ("top-left", "bottom-right"))
     ] = "top-left",
     offset: Annotated[int | None, options.integer("position of the first query among the keys")] = None,
-    padding: Annotated[bool, options.switch("keys that are no padding, by the record's lengths or ids")] = False,
+    padding: Annotated[bool, options.switch("keys that are not padding, from the record's lengths or ids")] = False,
     pad_id: Annotated[
         int | None, options.integer("id of the padding token [default: the id of [PAD] or <pad>]", 0)
     ] = None,

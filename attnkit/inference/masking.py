@@ -112,7 +112,7 @@ def find_mask(
         if keys is not None and keys.has_square_mask:
             warn_of_square(keys)
         elif is_by_hand and has_columns_for(record, "mask", keys):
-            warn_unused("the record's mask is of its own tokens and is not used", "--mask :mask")
+            warn_unused("the record's mask is not used: its keys are the tokens of the record", "--mask :mask")
         return keys.mask if keys is not None else None
     if "mask" not in record:
         return None
@@ -121,7 +121,7 @@ def find_mask(
         return prepend_past_columns(select_mask(record, "mask", x), past, x)
     row = reduce_to_one_row(record, x)
     if row is None:
-        problem = "the record's mask has a row for each of its own tokens, not for these queries, and is not used"
+        problem = "the record's mask is not used: its rows are the tokens of the record, not these queries"
         warn_unused(problem, "--mask :mask")
     return row if row is None else prepend_past_columns(row, past, x)
 
@@ -131,7 +131,7 @@ def warn_of_square(keys: AttendedTensor) -> None:
     is_file = not keys.is_given and keys.source not in ("", "<stdin>")
     which = f"{keys.source}: its mask" if is_file else "the mask of the keys"
     file = "" if keys.is_given else keys.source if is_file else "FILE"
-    warn_unused(f"{which} has a row for each of its own tokens and is not used", f"--mask {file}:mask")
+    warn_unused(f"{which} is not used: its rows are its own tokens, not these queries", f"--mask {file}:mask")
 
 
 def find_bias(
@@ -142,10 +142,10 @@ def find_bias(
         return None
     if not (is_own(queries, record) and is_own(keys, record)):
         if is_by_hand and has_columns_for(record, "bias", keys):
-            warn_unused("the record's bias is of its own tokens and is not added", "--bias :bias")
+            warn_unused("the record's bias is not added: its keys are the tokens of the record", "--bias :bias")
         return None
     if not is_by_hand:
-        warn_unused("the record's bias is not added: the positions are the model's", "--bias :bias")
+        warn_unused("the record's bias is not added: the model sets the positions", "--bias :bias")
         return None
     return Record({"x": record.tensors["bias"]})
 
