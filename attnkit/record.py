@@ -45,7 +45,7 @@ DEFAULT_AXES = {
 
 
 def default_axes(rank: int) -> tuple[str, ...]:
-    """Return the axis names of a tensor of this rank that carries none.
+    """Return the axis names of a tensor of this rank that has none.
 
     >>> default_axes(2), default_axes(5)
     (('token', 'model'), ('axis0', 'axis1', 'axis2', 'axis3', 'axis4'))
@@ -58,7 +58,7 @@ class Tensor:
     """An array, the names of its axes, labels along them, and the formula that made it.
 
     array    the numbers
-    axes     one name a dimension; None where it carries none
+    axes     one name per dimension; None where it has none
     labels   axis name -> one string an index, or one such list a batch row
     formula  how it was computed, for tables; never written to a file
 
@@ -81,7 +81,7 @@ class Tensor:
         return tuple(self.array.shape)
 
     def axis_names(self) -> tuple[str, ...]:
-        """Return the names of its axes; the default ones of its rank where it carries none."""
+        """Return the names of its axes; the default ones of its rank where it has none."""
         return self.axes or default_axes(self.array.ndim)
 
     def axes_like(self, shape: tuple[int, ...]) -> tuple[str, ...]:

@@ -31,6 +31,16 @@ PHRASES = {
     r"behind": "after, before",
     r"is of one": "needs a single, belongs to one",
     r"one vector a": "one vector for each",
+    r"(word|row|text|name|one) a line": "per line",
+    r"attends? to nothing": "may not attend to any key, a fully masked row",
+    r"to whom": "which keys a query may attend to",
+    r"for eyes": "for people",
+    r"x alone": "only x",
+    r"(there is|one of) x,": "it has x,",
+    r"exclude each other": "are mutually exclusive",
+    r"carr(y|ies) (no|none)": "has no",
+    r"goes on (from|at|with)": "continues",
+    r"in place of (x|the model's|text|the keys)": "instead of",
 }
 PROSE = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"\s+"), re.IGNORECASE)
 

@@ -260,7 +260,7 @@ def parse_vocabulary(text: str, name: str, load: Load) -> Any:
 
 
 def parse_words(text: str, name: str) -> list[str]:
-    """Parse a vocabulary: one word a line, or a JSON object of word: id.
+    """Parse a vocabulary: one word per line, or a JSON object of word: id.
 
     >>> parse_words("a\\nam\\n", "vocab.txt"), parse_words('{"am": 1, "a": 0}', "vocab.json")
     (['a', 'am'], ['a', 'am'])

@@ -297,7 +297,7 @@ class Stage:
         is_unchanged = result is item and not dtype
         recorded = result if is_unchanged else self._add_history(item, self._mark_own(item, result))
         if self.files.source is not None and not self.format.keeps_history:
-            self.files.source.stop_hash()  # npy carries no history
+            self.files.source.stop_hash()  # npy has no history
         return recorded
 
     def _mark_own(self, item: Item, result: Record) -> Record:

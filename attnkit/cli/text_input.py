@@ -22,7 +22,7 @@ TEXT_NEEDED = "give TEXT, or pipe it in"
 
 
 def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None) -> Records:
-    """Read the TEXT arguments, else standard input: one text, or one a line with --lines and --batch.
+    """Read the TEXT arguments, else standard input: one text, or one per line with --lines and --batch.
 
     alone  whether no text is read; None: as the parameters of the tool decide
     """

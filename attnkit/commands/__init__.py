@@ -38,7 +38,7 @@ INSTEAD = {
 def find_tool(name: str) -> "Tool":
     """Import the tool of that name and no other; UsageError for an unknown name, with a suggestion."""
     if name not in TOOLS:
-        kind = "flag" if name.startswith("-") else "tool"
+        kind = "option" if name.startswith("-") else "tool"
         suggestion = suggest(name, [*TOOLS, "help", "completion", "--help", "--version"])
         raise UsageError(f"no {kind} {name!r}{suggestion or '; attnkit --help lists the tools'}")
     tool: Tool = getattr(importlib.import_module(f"{__name__}.{name}"), name).tool

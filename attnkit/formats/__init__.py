@@ -112,7 +112,7 @@ def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True, maps: b
 def encode(record: Record, format: str, indent: bool = False) -> list[Buffer]:
     """Return a record as the bytes of a file; DataError where the format cannot hold it.
 
-    indent  write JSON on several lines, one matrix row a line
+    indent  write JSON on several lines, one matrix row per line
 
     >>> import numpy as np
     >>> encode(Record({"x": np.array([True])}), "json")

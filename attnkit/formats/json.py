@@ -55,7 +55,7 @@ def read(source: Source, maps: bool = False) -> Iterator[Record]:
 
 
 def encode(record: Record, indent: bool = False) -> list[Buffer]:
-    """Return a record as one line of JSON, or indented with one matrix row a line.
+    """Return a record as one line of JSON, or indented with one matrix row per line.
 
     >>> b"".join(encode(Record({"x": np.array([0.1, np.inf], np.float32)})))
     b'{"tensors":{"x":{"dtype":"float32","shape":[2],"data":[0.1,"Infinity"]}},"labels":{},"history":[]}\\n'

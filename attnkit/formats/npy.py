@@ -33,7 +33,7 @@ DESCR = re.compile(r"([<>=|]?)(f[248]|[iu][1248]|b1)")
 
 
 def read(source: Source, bfloat16: bool = False) -> Iterator[Record]:
-    """Yield the arrays of an NPY stream, each as a record of x alone.
+    """Yield the arrays of an NPY stream, each as a record with only x.
 
     bfloat16  read 2-byte void elements, as which NumPy saves bfloat16, as bfloat16
 

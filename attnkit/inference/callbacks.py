@@ -22,7 +22,7 @@ def refuse_side_output(path: str, record: Record) -> None:
 
 
 class Callbacks(NamedTuple):
-    """What a run calls as it goes on; by default nothing is shown and nothing is written.
+    """What a run calls while it computes; by default nothing is shown and nothing is written.
 
     on_progress        the layer or the token that is computed next
     on_table           a function of a style that makes a table: a step of generation

@@ -158,7 +158,7 @@ FULLY_MASKED = ("1 row of the weights is all zeros: its query", "{} rows of the 
 def warn_fully_masked_rows(
     is_fully_masked: Array, strict: bool = False, opening: tuple[str, str] = FULLY_MASKED
 ) -> None:
-    """Warn of queries that may attend to nothing: how many, and the first; with strict, raise DataError.
+    """Warn of queries that may not attend to any key: how many, and the first; with strict, raise DataError.
 
     is_fully_masked  True where a query is one of them
     opening   the start of the sentence for one of them, and for more

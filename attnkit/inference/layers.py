@@ -95,7 +95,7 @@ def context_from(record: Record, **fields: Any) -> "Context":
 
 
 def warn_empty_mask_rows(mask: Array | None) -> None:
-    """Warn of rows of a boolean mask that let a query attend to nothing: how many, and the first."""
+    """Warn of rows of a boolean mask that allow a query no key: how many, and the first."""
     if mask is not None and mask.dtype == bool and mask.ndim:
         opening = "1 row of the mask allows no key: its query", "{} rows of the mask allow no key: their queries"
         intermediates.warn_fully_masked_rows(np.asarray(~mask.any(axis=-1)), opening=opening)

@@ -149,7 +149,7 @@ def tensor_rows(checkpoint: "Checkpoint", look: Style, fold: bool) -> str:
         for name, (dtype, shape), count in rows
     ]
     idle = len(stored) - len(published_axes(checkpoint))
-    last = f"{len(stored)} tensors" + f", {idle} not used" * bool(idle) + "; --list: one a line" * fold
+    last = f"{len(stored)} tensors" + f", {idle} not used" * bool(idle) + "; --list: one per line" * fold
     return display.text_table(["tensor", "shape"], cells, look, footer=last)
 
 

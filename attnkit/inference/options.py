@@ -100,7 +100,7 @@ def is_set(value: Any) -> bool:
 
 
 def check_options(options: GenerationOptions) -> None:
-    """Raise UsageError for options that exclude each other, and for one without the option it needs."""
+    """Raise UsageError for options that are mutually exclusive, and for one without the option it needs."""
     for name in ("trace", "patch"):
         if options.is_set(name) and not options.is_scoring:
             raise UsageError("needs a single forward pass: --max-tokens 0, or --score TEXT", flag_name(name))

@@ -136,7 +136,7 @@ def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokeni
     try:
         tokenizer = detokenizer.tokenizer or text_inputs.tokenizer_of(options.model_)
     except AttnkitError as error:
-        raise type(error)(f"{error.problem}; --ids FILE takes ids in place of text", error.name) from None
+        raise type(error)(f"{error.problem}; --ids FILE takes ids instead of text", error.name) from None
     source = text_inputs.ModelInput(text, tokenizer=tokenizer)
     ids: list[int] = text_inputs.tokenize_for_model(options.model_, "decoder", source).ids.tolist()
     first = options.model_.config.special.bos

@@ -26,7 +26,7 @@ class ModelInput(NamedTuple):
     pair       a second text after the one of `texts`
     ids        token ids (T) or (B, T) as x, with their mask, in place of texts
     image      (C, height, width), in place of texts and ids
-    tokenizer  in place of the model's own
+    tokenizer  instead of the model's own
     batch      whether a single text is a batch too
     """
 

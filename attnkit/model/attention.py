@@ -100,12 +100,12 @@ def attention(
     keep      the intermediates to return beside the heads [all]; others are not held in memory
     hook      may read and replace any of them but lse and present_*
 
-    A query that may attend to nothing has weights and heads of zero, and a key of weight zero adds nothing,
+    A query that may not attend to any key has weights and heads of zero, and a key of weight zero adds nothing,
     NaN and infinity included. Where there are many scores and neither `keep` nor `hook` needs them, they are
     computed in tiles (kernels/tiled_attention.py) or, if they are rounded or no dot products, for some queries at a
     time (kernels/row_attention.py), with the same result but for the last bits. Source: Attention Is All You Need,
-    section 3.2.1; ONNX Attention-25. DataError where shapes do not match, UsageError for options that exclude each
-    other.
+    section 3.2.1; ONNX Attention-25. DataError where shapes do not match, UsageError for options that are mutually
+    exclusive.
 
     >>> x = np.array([[[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]]])
     >>> attention(x, x, x)["heads"].round(4)
@@ -219,7 +219,7 @@ def prepend_past(
 
     q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> (..., G, P + S, K), (..., G, P + S, V), options
 
-    DataError where the shapes or lengths do not match, UsageError for options that exclude each other.
+    DataError where the shapes or lengths do not match, UsageError for options that are mutually exclusive.
 
     >>> x, past = np.ones((1, 1, 2)), np.zeros((1, 3, 2))
     >>> keys, values, options = prepend_past(x, x, x, AttentionOptions(past_key=past, past_value=past), {})

@@ -71,11 +71,11 @@ class AttentionOptions:
         return causal_offset(queries, keys, align=self.align, past=self.past, lengths=self.lengths)
 
     def check_ranges(self) -> None:
-        """Raise UsageError for options that exclude each other, or a value outside its range."""
+        """Raise UsageError for options that are mutually exclusive, or a value outside its range."""
         if (self.past_key is None) != (self.past_value is None):
             raise UsageError("past key and past value must be given together: only one was")
         if self.past_key is not None and self.lengths is not None:
-            raise UsageError("lengths and past keys exclude each other")
+            raise UsageError("lengths and past keys are mutually exclusive")
         if not 0 <= self.softcap < math.inf:
             raise UsageError(f"softcap {self.softcap} (expected a positive number, or 0 for none)")
         if self.softmax_dtype not in (None, *ROUNDINGS):

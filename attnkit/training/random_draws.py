@@ -1,4 +1,4 @@
-"""Random numbers that depend on seed, purpose and step only, so that a run goes on at any step without a state."""
+"""Random numbers that depend on seed, purpose and step only, so that a run continues at any step without a state."""
 
 from typing import NamedTuple
 

@@ -166,8 +166,8 @@ NO_TOOL = {
     "atend": "no tool 'atend'; did you mean attend?",
     "Attend": "no tool 'Attend'; did you mean attend?",
     "xyzzy": "no tool 'xyzzy'; attnkit --help lists the tools",
-    "--vresion": "no flag '--vresion'; did you mean --version?",
-    "-x": "no flag '-x'; attnkit --help lists the tools",
+    "--vresion": "no option '--vresion'; did you mean --version?",
+    "-x": "no option '-x'; attnkit --help lists the tools",
 }
 USAGE = {
     "attend --causl": "no such option: --causl",

@@ -386,7 +386,7 @@ def test_parameters_that_do_not_fit(params, message):
         (
             {"past_key": Z((2, 2, 1, 4)), "past_value": Z((2, 2, 1, 3)), "lengths": [1, 2]},
             UsageError,
-            "exclude each other",
+            "mutually exclusive",
         ),
         ({"align": "left"}, UsageError, "align 'left'"),
         ({"window": (-2, 0)}, UsageError, "window -2,0"),

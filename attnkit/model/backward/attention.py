@@ -62,7 +62,7 @@ def attention_backward(
     or, if they are no dot products, for some queries at a time (kernels/row_attention_backward.py): the result is the
     same within rounding, and memory grows with T + S.
     Source: Attention Is All You Need, section 3.2.1; Dao et al. 2022, appendix B. DataError where shapes do not
-    match, UsageError for options that exclude each other.
+    match, UsageError for options that are mutually exclusive.
 
     >>> x = np.array([[[1.0], [0.0]]])  # one query that scores both keys 0: its weights are 1/2
     >>> grads = attention_backward(np.array([[[4.0]]]), np.array([[[0.0]]]), x, x)
