@@ -172,10 +172,7 @@ def decode(
     record: Sequence[str] | Record | None,
     *,
     model_: Annotated[Any, options.MODEL] = None,
-    layer: Annotated[
-        str | None,
-        options.text("head: apply only the LM head to hidden states", "NAME"),
-    ] = None,
+    layer: Annotated[str | None, options.text("head: apply only the LM head to hidden states", "NAME")] = None,
     ids: Annotated[
         Record | None,
         options.ids(

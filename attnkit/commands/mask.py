@@ -98,9 +98,7 @@ def mask(
     window: Annotated[tuple[int, int] | None, options.WINDOW] = None,
     prefix: Annotated[
         int | None,
-        options.integer(
-            "prefix-LM mask: causal, but every query may attend to the first N keys (not together with --causal)", 0
-        ),
+        options.integer("prefix-LM mask: causal, but all queries attend to the first N keys (not with --causal)", 0),
     ] = None,
     chunk: Annotated[int | None, options.integer("keys in the same chunk of N tokens as the query", 1)] = None,
     segments: Annotated[
