@@ -11,7 +11,7 @@ from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inference import attention_inputs, intermediates
-from attnkit.inference.attention_inputs import AttentionInputs, AttentionOperands, array_of
+from attnkit.inference.attention_inputs import AttentionInputs
 from attnkit.inference.masking import AttendedTensor
 from attnkit.record import Array, Labels, Record, Tensor
 
@@ -145,28 +145,14 @@ def attend(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2 --steps
     """
+    parameters = dict(locals())  # before any other name is bound
     names = expand_groups(keep)
     check_outputs(record, residual, weights, steps, (*names, emit))
-    past = attention_inputs.count_positions(past_key)
-    operands = AttentionOperands(query, key, value, memory, mask, bias)
-    inputs = attention_inputs.collect_inputs(record or Record({}), operands, past, model_, layer)
-    align, offset_of_queries = place_queries(align, offset)
-    options = nn.MultiHeadOptions(
-        heads=heads, kv_heads=kv_heads, causal=causal, align=align, past=offset_of_queries, window=window,
-        mask=attention_inputs.broadcast_over_heads(inputs.mask),
-        bias=attention_inputs.broadcast_over_heads(inputs.bias),
-        lengths=array_of(lengths), past_key=array_of(past_key), past_value=array_of(past_value),
-        scale=scale, softcap=softcap, score=score, softmax_dtype=softmax_dtype,
-    )  # fmt: skip
-    if model_ is not None:
-        layer_values = attention_inputs.layer_options(model_, inputs, past)
-        options = attention_inputs.merge_layer_options(options, inputs, layer_values, offset)
+    inputs, options, projections = attention_inputs.prepare_attention(record or Record({}), parameters)
     q, k, v = inputs.arrays()
-    attention_inputs.check_split_heads(q, k, options.heads, options.kv_heads)
-    score_params, projections = attention_inputs.select_weights(inputs, options, params, model_, seed)
     requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))
     result = nn.multi_head_attention(
-        q, k, v, projections, options.replace(score_params=score_params),
+        q, k, v, projections, options,
         summary="full" if weights is None else weights,
         keep=(*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,))),
     )  # fmt: skip
@@ -194,11 +180,6 @@ def expand_groups(keep: tuple[str, ...]) -> tuple[str, ...]:
     ('weights', 'present_key', 'present_value')
     """
     return tuple(one for name in keep for one in GROUPS.get(name, (name,)))
-
-
-def place_queries(align: str | None, offset: int | None) -> tuple[str | None, int]:
-    """Return the alignment of the causal mask and the offset of the queries; an offset counts from the top left."""
-    return (align, 0) if offset is None else ("top-left", offset)
 
 
 def check_outputs(

@@ -10,15 +10,13 @@ from attnkit import model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.formats.dtypes import check_empty
-from attnkit.formats.streams import name_errors
 from attnkit.inference import layers
+from attnkit.inference.position_inputs import BIASES, check_table, empty_record, number_tokens, token_angles
 from attnkit.record import Array, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
-BIASES = ("alibi", "t5")
 KINDS = ("sinusoidal", "learned", "rotary", *BIASES)
 SINUSOIDS = {
     "paper": "PE, PE(pos, 2i) = sin(pos / {base}^(2i/D)), PE(pos, 2i+1) = cos(same)",
@@ -205,41 +203,6 @@ def add_model_positions(
     return record.with_tensors(before | {"x": Tensor(added, axes, formula=formula)})
 
 
-def empty_record(kind: str, size: tuple[int, ...], dim: int | None, table: Record | None) -> Record:
-    """Return the record of --size T[,S]: its x has the rows and the width of the encoding."""
-    if len(size) > 2 or (len(size) == 2 and kind not in BIASES):
-        raise UsageError("T, or T,S with alibi and t5", "--size")
-    if dim is None and kind in ("sinusoidal", "rotary"):
-        raise UsageError("needs --dim D, the width of the encoding", "--size")
-    if dim is None and kind == "learned":
-        dim = check_table(table).shape[1]
-    with name_errors("--size"):
-        check_empty((size[0], dim or 1))
-    return Record({"x": np.zeros((size[0], dim or 0))})
-
-
-def number_tokens(x: Array, offset: int, positions: Record | None) -> Array:
-    """Return the positions of the tokens of x, (T) or (B, T): those of --positions, else counted from the offset."""
-    if x.ndim < 2:
-        raise DataError(f"x of shape {x.shape} has no token axis (expected (T, D), (B, T, D) or (B, H, T, D))")
-    if positions is None:
-        return offset + np.arange(x.shape[-2])
-    numbers = model.check_ids(positions["x"], 2**53, "position")
-    if numbers.ndim == 0 or numbers.shape[-1] != x.shape[-2]:
-        count = numbers.shape[-1] if numbers.ndim else "one"
-        raise DataError(f"{count} of them for {x.shape[-2]} tokens", "--positions")
-    return numbers
-
-
-def check_table(table: Record | None) -> Array:
-    """Return the table of learned positions or of T5 biases; DataError if it is not a matrix."""
-    if table is None:
-        raise UsageError("needs --table FILE", "--kind")
-    if table["x"].ndim != 2:
-        raise DataError(f"shape {table['x'].shape} (expected rank 2)", "--table")
-    return table["x"]
-
-
 def make_alibi_bias(queries: Array, keys: Array, heads: int) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the ALiBi bias of queries at positions (T) and keys at positions (S), (H, T, S), and its steps."""
     distance = np.abs(queries[:, None] - keys)
@@ -291,25 +254,6 @@ def add_sinusoid_steps(record: Record, positions: Array, dim: int, base: float) 
     steps = {name: Tensor(array, axes, formula=formula) for (name, formula), array in arrays}
     encoding = record.tensors.get("encoding")
     return record.without(["encoding"]).with_tensors(steps | ({"encoding": encoding} if encoding else {}))
-
-
-def token_angles(
-    x: Array, positions: Array, heads: int, rotary_dim: int | None, base: float, cos: Record | None, sin: Record | None
-) -> tuple[Array, Array]:
-    """Return the cosines and sines of the tokens of x: those of files, else of the width of a head."""
-    width = x.shape[-1] if x.ndim == 4 else model.split_heads(x, heads).shape[-1]
-    if cos is None or sin is None:
-        return model.rotary_angles(positions, rotary_dim or width, base)
-    return select_angles(cos["x"], sin["x"], positions)
-
-
-def select_angles(cos: Array, sin: Array, positions: Array) -> tuple[Array, Array]:
-    """Return the cosines and sines of the tokens: rows of (P, R/2) by position, or (B, T, R/2) as they are."""
-    if cos.shape != sin.shape:
-        raise DataError(f"cos {cos.shape} and sin {sin.shape} differ in shape")
-    if cos.ndim == 2:
-        return model.learned_positions(positions, cos), model.learned_positions(positions, sin)
-    return cos, sin
 
 
 def describe_angles(cos: Array, sin: Array, formulas: tuple[str, str]) -> dict[str, Tensor]:

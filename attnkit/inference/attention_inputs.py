@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 PROJECTIONS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
+PLAIN_OPTIONS = ("heads", "kv_heads", "causal", "window", "scale", "softcap", "score", "softmax_dtype")
 OTHERS = {"w1", "b1", "w2", "b2", "w3", "b3"}  # of ffn: one file may hold the weights of a whole layer
 OTHERS |= {name for score in model.SCORES.values() for name in score.parameters}
 
@@ -58,6 +59,40 @@ class AttentionInputs(NamedTuple):
     def arrays(self) -> tuple[Array, Array, Array]:
         """Return queries, keys and values."""
         return self.query["x"], self.key["x"], self.value["x"]
+
+
+class PreparedAttention(NamedTuple):
+    """What a call of attention computes with: operands, options with the parameters of the score, projections."""
+
+    inputs: AttentionInputs
+    options: model.MultiHeadOptions
+    projections: dict[str, Array]
+
+
+def prepare_attention(record: Record, flags: Mapping[str, Any]) -> PreparedAttention:
+    """Return the operands, options and projections of attention, from a record and the values of attend's flags.
+
+    Errors are those of attend: DataError where shapes do not match, UsageError for flags that contradict the model.
+    """
+    operands = AttentionOperands(*(flags[name] for name in AttentionOperands._fields))
+    past, checkpoint = count_positions(flags["past_key"]), flags["model_"]
+    inputs = collect_inputs(record, operands, past, checkpoint, flags["layer"])
+    align, offset = place_queries(flags["align"], flags["offset"])
+    values: dict[str, Any] = {name: flags[name] for name in PLAIN_OPTIONS} | {"align": align, "past": offset}
+    values |= {name: array_of(flags[name]) for name in ("lengths", "past_key", "past_value")}
+    values |= {"mask": broadcast_over_heads(inputs.mask), "bias": broadcast_over_heads(inputs.bias)}
+    options = model.MultiHeadOptions(**values)
+    if checkpoint is not None:
+        options = merge_layer_options(options, inputs, layer_options(checkpoint, inputs, past), flags["offset"])
+    q, k, _ = inputs.arrays()
+    check_split_heads(q, k, options.heads, options.kv_heads)
+    score_params, projections = select_weights(inputs, options, flags["params"], checkpoint, flags["seed"])
+    return PreparedAttention(inputs, options.replace(score_params=score_params), projections)
+
+
+def place_queries(align: str | None, offset: int | None) -> tuple[str | None, int]:
+    """Return the alignment of the causal mask and the offset of the queries; an offset counts from the top left."""
+    return (align, 0) if offset is None else ("top-left", offset)
 
 
 def collect_inputs(

@@ -1,0 +1,65 @@
+"""The inputs of positional encodings: the positions of tokens, tables, and the angles of rotary ones."""
+
+import numpy as np
+
+from attnkit import model
+from attnkit.errors import DataError, UsageError
+from attnkit.formats.dtypes import check_empty
+from attnkit.formats.streams import name_errors
+from attnkit.record import Array, Record
+
+BIASES = ("alibi", "t5")  # the kinds of positions that are a bias on the scores
+
+
+def empty_record(kind: str, size: tuple[int, ...], dim: int | None, table: Record | None) -> Record:
+    """Return the record of --size T[,S]: its x has the rows and the width of the encoding."""
+    if len(size) > 2 or (len(size) == 2 and kind not in BIASES):
+        raise UsageError("T, or T,S with alibi and t5", "--size")
+    if dim is None and kind in ("sinusoidal", "rotary"):
+        raise UsageError("needs --dim D, the width of the encoding", "--size")
+    if dim is None and kind == "learned":
+        dim = check_table(table).shape[1]
+    with name_errors("--size"):
+        check_empty((size[0], dim or 1))
+    return Record({"x": np.zeros((size[0], dim or 0))})
+
+
+def number_tokens(x: Array, offset: int, positions: Record | None) -> Array:
+    """Return the positions of the tokens of x, (T) or (B, T): those of --positions, else counted from the offset."""
+    if x.ndim < 2:
+        raise DataError(f"x of shape {x.shape} has no token axis (expected (T, D), (B, T, D) or (B, H, T, D))")
+    if positions is None:
+        return offset + np.arange(x.shape[-2])
+    numbers = model.check_ids(positions["x"], 2**53, "position")
+    if numbers.ndim == 0 or numbers.shape[-1] != x.shape[-2]:
+        count = numbers.shape[-1] if numbers.ndim else "one"
+        raise DataError(f"{count} of them for {x.shape[-2]} tokens", "--positions")
+    return numbers
+
+
+def check_table(table: Record | None) -> Array:
+    """Return the table of learned positions or of T5 biases; DataError if it is not a matrix."""
+    if table is None:
+        raise UsageError("needs --table FILE", "--kind")
+    if table["x"].ndim != 2:
+        raise DataError(f"shape {table['x'].shape} (expected rank 2)", "--table")
+    return table["x"]
+
+
+def token_angles(
+    x: Array, positions: Array, heads: int, rotary_dim: int | None, base: float, cos: Record | None, sin: Record | None
+) -> tuple[Array, Array]:
+    """Return the cosines and sines of the tokens of x: those of files, else of the width of a head."""
+    width = x.shape[-1] if x.ndim == 4 else model.split_heads(x, heads).shape[-1]
+    if cos is None or sin is None:
+        return model.rotary_angles(positions, rotary_dim or width, base)
+    return select_angles(cos["x"], sin["x"], positions)
+
+
+def select_angles(cos: Array, sin: Array, positions: Array) -> tuple[Array, Array]:
+    """Return the cosines and sines of the tokens: rows of (P, R/2) by position, or (B, T, R/2) as they are."""
+    if cos.shape != sin.shape:
+        raise DataError(f"cos {cos.shape} and sin {sin.shape} differ in shape")
+    if cos.ndim == 2:
+        return model.learned_positions(positions, cos), model.learned_positions(positions, sin)
+    return cos, sin
