@@ -23,6 +23,7 @@ TOOLS = {
     "peek": "show the records in the middle of a pipe",
     "diff": "compare two tensors or records",
     "run": "a whole pipeline in one process",
+    "grad": "the gradients of a pipeline",
     "history": "print the commands that made a record; run them again",
 }
 

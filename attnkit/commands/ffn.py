@@ -3,18 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import numpy as np
-
 from attnkit import model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
-from attnkit.errors import DataError, UsageError
-from attnkit.inference import layers
-from attnkit.record import Array, Record, Tensor, join_names
+from attnkit.inference.ffn_weights import find_ffn_weights
+from attnkit.record import Array, Record, Tensor
 
 INTERMEDIATES = ("hidden", "activated", "linear", "gated")
-WEIGHTS = {"w1", "b1", "w2", "b2", "w3", "b3"}
-ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hold the weights of a whole layer
 
 
 @tool(
@@ -58,15 +53,9 @@ def ffn(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit layernorm | attnkit ffn --hidden 32 --residual
     """
+    parameters = dict(locals())  # before any other name is bound
     x = record["x"]
-    weights: Mapping[str, Any]
-    if model_ is not None:
-        weights = model_.params[layers.find_layer(model_, layer, "ffn")]
-        activation = model_.config.activation
-    elif hidden is not None:
-        weights = random_ffn_weights(x, hidden, gated, seed)
-    else:
-        weights = select_ffn_weights(params or {}, gated)
+    weights, activation = find_ffn_weights(x, parameters)
     if missing := sorted({"linear", "gated"} & {*keep}) if "w3" not in weights else ():
         raise UsageError(f"a network without a gate has no {' and no '.join(missing)}", "--keep")
     names = None if steps or "all" in keep else keep
@@ -98,23 +87,3 @@ def ffn_formulas(weights: Mapping[str, Array], activation: str) -> dict[str, str
         "gated": "activated · linear",
         "output": ("gated" if "w3" in weights else "activated") + " W₂" + second,
     }
-
-
-def random_ffn_weights(x: Array, hidden: int, gated: bool, seed: int) -> dict[str, Array]:
-    """Draw weights from N(0, 1/rows), in the dtype of x."""
-    rng, width = np.random.default_rng(seed), x.shape[-1] if x.ndim else 0
-    shapes = {"w1": (width, hidden), "w2": (hidden, width)} | ({"w3": (width, hidden)} if gated else {})
-    return {name: model.random_weight(rng, *shape).astype(model.output_dtype(x)) for name, shape in shapes.items()}
-
-
-def select_ffn_weights(params: Mapping[str, Array], gated: bool) -> Mapping[str, Array]:
-    """Return the weights of this network in a file; DataError names the missing and the unknown ones."""
-    required = {"w1", "w2"} | ({"w3"} if gated else set())
-    if missing := sorted(required - set(params)):
-        raise DataError(f"no {', '.join(missing)} (it has {join_names([*params])})", "--params")
-    if unknown := sorted(set(params) - WEIGHTS - ATTENTION):
-        raise DataError(f"{', '.join(unknown)} is not one of: {', '.join(sorted(WEIGHTS))}", "--params")
-    params = {name: array for name, array in params.items() if name in WEIGHTS}
-    if "w3" in params and not gated:
-        raise UsageError("it has a w3, which only --gated uses", "--params")
-    return params

@@ -11,6 +11,7 @@ from attnkit.display.summaries import (
     candidates_table,
     compute_statistics,
     human_size,
+    norms_table,
     statistics_table,
     tensor_list,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "heatmap_grid",
     "human_size",
     "losses_table",
+    "norms_table",
     "plain_labels",
     "property_list",
     "scores_table",

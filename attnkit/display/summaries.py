@@ -1,5 +1,6 @@
 """Summaries: lists of tensors with shapes and dtypes, their statistics, and the most probable tokens."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from attnkit.display.text import (
 )
 
 MAX_NAME_WIDTH = 48
+BAR = 20  # columns of the longest bar
 
 
 class Candidates(NamedTuple):
@@ -133,6 +135,27 @@ def tensor_list(
     ]
     below = [totals, *wrap(escape(footer, style), style)] if footer else [totals]
     return join_lines([*above, *_fold_columns(heads, rows, style, left=3), *(ansi(line, "2", style) for line in below)])
+
+
+def norms_table(named: Mapping[str, Array], style: Style) -> str:
+    """Draw a table of the Euclidean norm of each tensor, with a bar as long as it is, relative to the largest.
+
+    >>> print(norms_table({"1.embed.x": np.array([3.0, 4.0]), "2.attend.x": np.array([2.5])}, Style()))
+    name        shape    norm
+    ──────────────────────────────────────────────
+    1.embed.x   (2)    5.0000  ████████████████████
+    2.attend.x  (1)    2.5000  ██████████
+    """
+    norms = [float(np.linalg.norm(array.astype(np.float64).ravel())) for array in named.values()]
+    finite = [norm for norm in norms if math.isfinite(norm)]
+    largest, full = max(finite, default=0.0) or 1.0, glyphs(style).shades[-1]
+    bars = [full * round(BAR * norm / largest) if math.isfinite(norm) else "" for norm in norms]
+    rows = [
+        [_clip_name(name, style), f"({', '.join(map(str, array.shape))})", format_number(norm, style.precision), bar]
+        for (name, array), norm, bar in zip(named.items(), norms, bars, strict=True)
+    ]
+    table = [["name", "shape", "norm", ""], *rows]
+    return join_lines(grid(table, column_widths(table), style, left=[0, 1, 3]).lines)
 
 
 def human_size(count: int) -> str:

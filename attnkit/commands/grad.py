@@ -1,0 +1,147 @@
+"""attnkit grad: the gradients of a pipeline."""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from attnkit import display
+from attnkit.cli import operands, options, output, pipeline, views
+from attnkit.cli.output_format import Result
+from attnkit.cli.stage import Records, Stage
+from attnkit.cli.tool import tool
+from attnkit.errors import AttnkitWarning, UsageError
+from attnkit.inference.gradients.check import CheckResult, check_gradients
+from attnkit.inference.gradients.pipeline import PipelineGradients, pipeline_backward, select_names
+from attnkit.inference.gradients.stages import StageCall
+from attnkit.record import Record
+
+CHECKED = "check"  # the tensor of the result that --check adds
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """A pipeline that ran: its stages as they were called, and the record at its end."""
+
+    calls: list[StageCall]
+    result: Record
+
+
+def run_recorded_pipeline(call: Stage, upstream: Records | None) -> Records:
+    """Run the pipeline for each record of its input, and keep what each stage read and returned."""
+    if len(call.operands) != 1:
+        raise UsageError("one pipeline in quotes: attnkit grad 'embed \"The cat\" --dim 4 | attend'")
+    stages = pipeline.parse_stages(call.operands[0])
+    calls: list[StageCall] = []
+    for number, stage in enumerate(stages, start=1):
+        stage.tool = replace(stage.tool, function=keep_calls(stage, number, calls))
+        if stage.common.pop("output", None):
+            raise UsageError(f"stage {number}, {stage.tool.name}: --output is of grad: attnkit grad '…' -o FILE")
+    flow = pipeline.chain_stages(stages)
+    return Records(flow.format, run_items(call, stages, calls, flow.items))
+
+
+def run_items(
+    call: Stage, stages: list[Stage], calls: list[StageCall], results: Iterator[Result]
+) -> Iterator[PipelineRun]:
+    """Yield the run of each record; UsageError where a stage reads several records at once."""
+    for result in results:
+        numbers = [one.number for one in calls]
+        if numbers != list(range(1, len(stages) + 1)):
+            raise UsageError("the pipeline reads several records for one result, which has no gradients")
+        if not isinstance(result, Record):
+            raise calls[-1].error("text has no gradient")
+        for stage in stages:
+            call.files.digests |= stage.files.compute_digests(True)
+        yield PipelineRun(list(calls), result)
+        calls.clear()
+
+
+def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> Callable[..., Result]:
+    """Return the function of a stage's tool, which adds each of its calls to a list."""
+    function = stage.tool.function
+    texts = {name: value for name, value in stage.parameters.items() if isinstance(value, str)}
+    loaded = {name: value for name, value in texts.items() if stage.tool.flags[name].load}
+    own = {name: value[1:] for name, value in loaded.items() if value.startswith(":")}
+    piped = tuple(name for name, value in loaded.items() if operands.is_stdin(value) and number > 1)
+
+    @functools.wraps(function)
+    def keep(item: Any, **values: Any) -> Result:
+        result = function(item, **values)
+        calls.append(StageCall(number, stage.tool.name, function, item, values, own, piped, result))
+        return result
+
+    return keep
+
+
+def render_gradients(record: Record, call: Stage, look: display.Style) -> str:
+    """Render a table of the gradients: their shapes and norms."""
+    names = [name for name in record if name not in ("x", CHECKED)]
+    table = display.norms_table({name: record[name] for name in names}, look)
+    return table if "x" not in record else f"{views.render_tensor(record, 'x', look)}\n\n{table}"
+
+
+def has_failed(record: Record, call: Stage) -> int:
+    """Return 1 where --check finds a larger error than --tolerance, else 0."""
+    return int(CHECKED in record and not float(record[CHECKED][2]) <= call.parameters["tolerance"])
+
+
+@tool(
+    operand="PIPELINE",
+    reader=run_recorded_pipeline,
+    view=render_gradients,
+    status=has_failed,
+    requires=[("tolerance", "check"), ("seed", "check")],
+    check_finite=lambda parameters: False,
+)
+def grad(
+    ran: PipelineRun,
+    *,
+    grad_only: Annotated[
+        tuple[str, ...], options.names("keep these gradients alone; shell patterns", metavar="PATTERNS")
+    ] = (),
+    check: Annotated[
+        bool, options.switch("compare with a finite difference in float64, along a random direction over all of them")
+    ] = False,
+    tolerance: Annotated[
+        float, options.number("the relative error from which --check fails, with exit code 1", above=0)
+    ] = 1e-6,
+    seed: Annotated[int, options.integer("seed of the direction of --check", 0)] = 0,
+) -> Record:
+    """Compute the gradient of a pipeline's last x with respect to each of its tensors and parameters.
+
+    The stages run as `run` does; then their adjoints, from the last to the first. An x that is not one number counts
+    as the sum of its elements. A gradient has the shape, the axes and the labels of its tensor, and the name
+    STAGE.TOOL.NAME: 2.attend.x is the x that the second stage returns, 2.attend.wq a weight of it, 2.attend.weights
+    an intermediate, 2.attend.memory the file of its --memory; 0.input.x is what the first stage read. The parameters
+    of a --model have its own names, as decoder.0.self.wq. What is used more than once, as a table that embeds and
+    decodes, has one gradient, the sum. `x` is that of the pipeline. `attnkit help gradients` says more.
+
+    \b
+    Example:
+      attnkit grad 'embed "The cat" --dim 8 | attend --seed 1 | decode | loss --target "sat"' -o g.npz
+    """
+    gradients = pipeline_backward(ran.calls)
+    shape = ran.calls[-1].result["x"].shape
+    if shape:
+        warnings.warn(f"x {shape} is not one number: these are gradients of the sum of its elements", AttnkitWarning, 2)
+    record = gradients.record(ran.result)
+    if grad_only:
+        record = select_names(record, grad_only)
+    return record.with_tensors(check_tensor(ran, gradients, seed)) if check else record
+
+
+def check_tensor(ran: PipelineRun, gradients: PipelineGradients, seed: int) -> dict[str, Any]:
+    """Return the result of --check as a tensor, and write it to standard error."""
+    from attnkit.record import Tensor
+
+    result: CheckResult = check_gradients(ran.calls, gradients, seed)
+    output.write_stderr(
+        f"check: derivative {result.slope:.9g} by the gradients, {result.difference:.9g} by a finite difference: "
+        f"relative error {result.error:.2g}\n"
+    )
+    labels = {"derivative": ["gradients", "finite difference", "relative error"]}
+    return {CHECKED: Tensor(np.array([result.slope, result.difference, result.error]), ("derivative",), labels)}

@@ -1,0 +1,166 @@
+"""The adjoint of attend."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from attnkit import model
+from attnkit.inference import intermediates
+from attnkit.inference.attention_inputs import AttentionInputs, PreparedAttention, prepare_attention
+from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients
+from attnkit.inference.masking import AttendedTensor
+from attnkit.model import Array
+from attnkit.model.attention import SQUARE
+from attnkit.model.backward import (
+    multi_head_attention_backward,
+    multi_head_attention_forward,
+    t5_bias_backward,
+)
+from attnkit.model.backward.linear import sum_to_shape
+from attnkit.model.hooks import Hook
+from attnkit.model.transformer import position_buckets
+from attnkit.record import Record, Tensor
+
+MANY = 1 << 22  # scores from which on the gradients of scores and weights are not kept
+NAMES = ("q", "k", "v", *SQUARE, "heads")  # the intermediates that have gradients
+FLAGS = ("past_key", "past_value")
+
+
+def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
+    """Add the gradients of queries, keys, values, weights, bias, a float mask, and of every intermediate."""
+    prepared = prepare_attention(call.item or Record({}), call.values)
+    x, y, z = prepared.inputs.arrays()
+    options, emit = prepared.options, "heads" if call.values["partial"] else call.values["emit"]
+    output, saved = multi_head_attention_forward(x, y, z, prepared.projections, options)
+    dx = outer.pop("x", np.zeros(call.result["x"].shape, output.dtype))
+    if emit is None:
+        undo_addends(call, dx, into)
+    else:
+        outer[emit] = outer[emit] + dx if emit in outer else dx
+    add_present(call, outer, into)
+    grad_output = sum_to_shape(dx, output.shape) if emit is None else np.zeros_like(output)
+    collected: dict[str, Array] = {}
+    has_many = math.prod(saved["q"].shape[:-1]) * saved["k"].shape[-2] > MANY
+    hook = collect_gradients(collected, outer, () if has_many else SQUARE)
+    inputs, weights = multi_head_attention_backward(grad_output, saved, prepared.projections, options, hook=hook)
+    for name in collected:
+        outer.pop(name, None)
+    add_inputs(call, prepared, inputs, into)
+    if call.values["model_"] is not None:
+        into.layers.add(prepared.inputs.layer, weights)
+    else:
+        for name, gradient in weights.items():
+            into.add_parameter(name, gradient)
+    into.tensors |= describe_gradients(collected, prepared.inputs)
+
+
+def undo_addends(call: StageCall, dx: Array, into: StageGradients) -> None:
+    """Add the gradients of what --residual and --add add to the output."""
+    if call.values["residual"]:
+        into.add_input("x", sum_to_shape(dx, call.before["x"].shape))
+    if call.values["add"] is not None:
+        into.add_operand("add", sum_to_shape(dx, call.values["add"]["x"].shape))
+
+
+def add_present(call: StageCall, outer: Outer, into: StageGradients) -> None:
+    """Turn the gradients of all keys and values of a cache into those of past ones and of this call's."""
+    for name, present, flag in (("k", "present_key", "past_key"), ("v", "present_value", "past_value")):
+        if present not in outer:
+            continue
+        gradient, operand = outer.pop(present), call.values[flag]
+        past = 0 if operand is None else operand["x"].shape[-2]
+        if past:
+            into.add_operand(flag, gradient[..., :past, :])
+        outer[name] = outer[name] + gradient[..., past:, :] if name in outer else gradient[..., past:, :]
+
+
+def collect_gradients(collected: dict[str, Array], outer: Outer, square: tuple[str, ...]) -> Hook:
+    """Return a hook that keeps the gradient of every intermediate, and adds what comes from later stages to it.
+
+    square  which of those of every query with every key are kept, besides what later stages use
+    """
+
+    def hook(name: str) -> Callable[[Array], Array] | None:
+        if name not in NAMES or (name in SQUARE and name not in (*square, *outer)):
+            return None
+
+        def visit(gradient: Array) -> Array:
+            collected[name] = gradient + outer[name].astype(gradient.dtype) if name in outer else gradient
+            return collected[name]
+
+        return visit
+
+    return hook
+
+
+def add_inputs(call: StageCall, prepared: PreparedAttention, gradients: dict[str, Array], into: StageGradients) -> None:
+    """Add the gradients of the operands, each to the tensor or the file that it comes from."""
+    inputs, options = prepared.inputs, prepared.options
+    key_flag = "key" if call.values["key"] is not None else "memory"
+    value_flag = "value" if call.values["value"] is not None else key_flag
+    for name, operand, flag in (
+        ("query", inputs.query, "query"),
+        ("key", inputs.key, key_flag),
+        ("value", inputs.value, value_flag),
+    ):
+        add_attended(operand, flag, gradients[name], into)
+    if options.mask is not None and "mask" in gradients:
+        add_to_scores(call, "mask", inputs.mask, gradients["mask"], into)
+    if "bias" in gradients:
+        undo_bias(call, prepared, gradients["bias"], into)
+    for flag in FLAGS:
+        if flag in gradients:
+            into.add_operand(flag, gradients[flag])
+    for name in options.score_params or {}:
+        into.add_parameter(name, gradients[name])
+
+
+def add_attended(operand: Record, flag: str, gradient: Array, into: StageGradients) -> None:
+    """Add the gradient of queries, keys or values: of a tensor of the record, or of the file of a flag."""
+    if not isinstance(operand, AttendedTensor):
+        into.add_input("x" if "x" in into.call.before else next(iter(into.call.before)), gradient)
+    elif operand.is_given:
+        into.add_input(operand.name, gradient)
+    else:
+        into.add_operand(flag, gradient)
+
+
+def add_to_scores(call: StageCall, name: str, operand: Record | None, gradient: Array, into: StageGradients) -> None:
+    """Add the gradient of a float mask or a bias, of a flag or of the record, in the operand's own shape."""
+    if operand is None:
+        return
+    gradient = gradient.reshape(operand["x"].shape)
+    if call.values[name] is not None:
+        into.add_operand(name, gradient)
+    elif name in call.before and call.before[name].shape == gradient.shape:
+        into.add_input(name, gradient)
+
+
+def undo_bias(call: StageCall, prepared: PreparedAttention, gradient: Array, into: StageGradients) -> None:
+    """Add the gradients of a bias on the scores: that of the record or a flag, and that of a model's positions."""
+    inputs, checkpoint = prepared.inputs, call.values["model_"]
+    own = None if inputs.bias is None else inputs.bias["x"]
+    if own is not None:
+        lead = own[:, None] if own.ndim == 3 and inputs.bias and inputs.bias.axes_of("x")[:1] == ("batch",) else own
+        add_to_scores(call, "bias", inputs.bias, sum_to_shape(gradient, lead.shape), into)
+    if checkpoint is not None and checkpoint.config.positions.kind == "t5":
+        stack = model.parse_layer_name(inputs.layer)[0]
+        tokens, past = inputs.query["x"].shape[-2], prepared.options.past
+        buckets = position_buckets(checkpoint.config, stack, past, tokens)
+        bias = sum_to_shape(gradient, (prepared.options.heads, *buckets.shape))
+        table = t5_bias_backward(bias, buckets, checkpoint.config.positions.buckets)
+        into.layers.add(f"{stack}.bias", {"table": table})
+
+
+def describe_gradients(collected: dict[str, Array], inputs: AttentionInputs) -> dict[str, Tensor]:
+    """Return the gradients of intermediates in the order of attention, with the axes and labels of these."""
+    tokens = collected["q"].shape[-2]
+    labels = intermediates.attention_labels(inputs.query, inputs.key, inputs.key_axis, "full", tokens)
+    lead = ("batch",)[: collected["q"].ndim - 3]
+    tensors = {}
+    for name in [name for name in NAMES if name in collected]:
+        axes = (*lead, *intermediates.attention_axes(name, inputs.key_axis))
+        fitting = {axis: names for axis, names in labels.items() if axis in axes}
+        tensors[name] = Tensor(collected[name], axes, fitting)
+    return tensors

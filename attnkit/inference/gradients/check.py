@@ -1,0 +1,210 @@
+"""Check gradients: the derivative of a pipeline along one direction, by its adjoints and by a finite difference."""
+
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit import model
+from attnkit.inference.gradients.pipeline import INPUT, PipelineGradients, pipeline_backward
+from attnkit.inference.gradients.stages import StageCall
+from attnkit.inference.masking import AttendedTensor
+from attnkit.inference.operands import load_attended, select_tensor
+from attnkit.model import Array
+from attnkit.model.backward.tied import cast_parameters, tied_parameters
+from attnkit.model.dtypes import is_float
+from attnkit.record import Record, Tensor
+
+STEP = 3e-6  # of the finite difference, relative to the size of each tensor
+RANDOM = {"attend": "seed", "ffn": "hidden"}  # the flag that chooses random weights, in place of --params
+
+Arrays = dict[str, Array]
+Models = dict[str, dict[str, dict[str, Array]]]  # folder -> layer -> {parameter: array}
+
+
+class CheckResult(NamedTuple):
+    """The derivative along a random direction by the adjoints, and by a finite difference, and how they differ."""
+
+    slope: float
+    difference: float
+
+    @property
+    def error(self) -> float:
+        """The difference relative to the larger of the two; 0 where both are zero.
+
+        >>> CheckResult(2.0, 1.0).error, CheckResult(0.0, 0.0).error
+        (0.5, 0.0)
+        """
+        largest = max(abs(self.slope), abs(self.difference))
+        return abs(self.slope - self.difference) / largest if largest else 0.0
+
+
+class Point(NamedTuple):
+    """The values of everything that a pipeline depends on, in float64: inputs and parameters, and those of models."""
+
+    arrays: Arrays
+    models: Models
+
+
+def check_gradients(calls: Sequence[StageCall], gradients: PipelineGradients, seed: int) -> CheckResult:
+    """Compare gradients with a central difference in float64, along a random direction over all parameters and inputs.
+
+    The stages run again in float64, so that the error is that of the adjoints and not of rounding. Each tensor changes
+    by about 3e-6 of its size. Errors are those of the stages.
+    """
+    point = find_point(calls, gradients)
+    start = pipeline_backward(run_again(calls, point))
+    direction = draw_direction(point, seed)
+    slope = dot_gradients(start, direction)
+    values = [float(run_again(calls, move(point, direction, sign * STEP))[-1].result["x"].sum()) for sign in (1, -1)]
+    return CheckResult(slope, (values[0] - values[1]) / (2 * STEP))
+
+
+def find_point(calls: Sequence[StageCall], gradients: PipelineGradients) -> Point:
+    """Return the values that the gradients are of, in float64."""
+    arrays = {name: find_value(calls, name).astype(np.float64) for name in gradients.parameters}
+    models: Models = {}
+    for folder, (checkpoint, layers) in gradients.models.items():
+        named = {layer: {name: checkpoint.params[layer][name] for name in parts} for layer, parts in layers.items()}
+        models[folder] = cast_parameters(named, np.float64)
+    return Point(arrays, models)
+
+
+def find_value(calls: Sequence[StageCall], name: str) -> Array:
+    """Return the value of an input or a parameter by the name of its gradient."""
+    if name.startswith(INPUT):
+        return calls[0].before[name.removeprefix(INPUT)]
+    number, _, parameter = name.split(".", 2)
+    call = calls[int(number) - 1]
+    operand = call.values.get(parameter)
+    if isinstance(operand, Record):
+        return operand["x"]
+    if call.tool == "embed":
+        array: Array = call.result["table"]
+    else:
+        array = weights_of(call)[parameter]
+    return array
+
+
+def weights_of(call: StageCall) -> Mapping[str, Array]:
+    """Return the weights that a stage used: those of --params, or random ones."""
+    from attnkit.inference.attention_inputs import prepare_attention
+    from attnkit.inference.ffn_weights import find_ffn_weights
+
+    if call.tool == "attend":
+        prepared = prepare_attention(call.item or Record({}), call.values)
+        return {**prepared.projections, **(prepared.options.score_params or {})}
+    if call.tool == "ffn":
+        return find_ffn_weights(call.before["x"], call.values)[0]
+    return dict(call.values["params"])
+
+
+def draw_direction(point: Point, seed: int) -> Point:
+    """Draw a direction from normal distributions, each as wide as the root mean square of its tensor, or 1."""
+    rng = np.random.default_rng(seed)
+
+    def draw(array: Array) -> Array:
+        width = float(np.sqrt(np.square(array).mean())) if array.size else 1.0
+        return np.asarray(rng.standard_normal(array.shape) * (width or 1.0))
+
+    arrays = {name: draw(array) for name, array in point.arrays.items()}
+    models: Models = {}
+    for folder, layers in point.models.items():
+        drawn = {layer: {name: draw(array) for name, array in parts.items()} for layer, parts in layers.items()}
+        for (first, name), *others in tied_parameters(layers):
+            for layer, other in others:
+                same = layers[layer][other].shape == layers[first][name].shape
+                drawn[layer][other] = drawn[first][name] if same else drawn[first][name].T
+        models[folder] = drawn
+    return Point(arrays, models)
+
+
+def dot_gradients(gradients: PipelineGradients, direction: Point) -> float:
+    """Return the sum of gradient times direction over all tensors; tied parameters count once."""
+    total = sum(float((gradients.tensors[name].array * change).sum()) for name, change in direction.arrays.items())
+    for folder, layers in direction.models.items():
+        checkpoint, parts = gradients.models[folder]
+        chosen = {layer: {name: checkpoint.params[layer][name] for name in names} for layer, names in parts.items()}
+        repeated = {name for group in tied_parameters(chosen) for name in group[1:]}
+        for layer, changes in layers.items():
+            for name, change in changes.items():
+                if (layer, name) not in repeated:
+                    total += float((parts[layer][name] * change).sum())
+    return total
+
+
+def move(point: Point, direction: Point, step: float) -> Point:
+    """Return the point a step further in a direction."""
+    arrays = {name: array + step * direction.arrays[name] for name, array in point.arrays.items()}
+    models = {
+        folder: {
+            layer: {name: array + step * direction.models[folder][layer][name] for name, array in parts.items()}
+            for layer, parts in layers.items()
+        }
+        for folder, layers in point.models.items()
+    }
+    return Point(arrays, models)
+
+
+def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
+    """Run the stages of a pipeline again with other inputs and parameters; return them with their new results."""
+    again: list[StageCall] = []
+    inputs = {name.removeprefix(INPUT): array for name, array in point.arrays.items() if name.startswith(INPUT)}
+    for call in calls:
+        item = call.item
+        if isinstance(item, Record):
+            item = replace_arrays(item, again[-1].result.arrays() if again else inputs)
+        own = {n.removeprefix(call.prefix): array for n, array in point.arrays.items() if n.startswith(call.prefix)}
+        values = replace_values(call, item, own, point.models)
+        if call.tool == "embed" and "table" in own:
+            result = embed_again(call, own["table"])
+        else:
+            result = call.function(item, **values)
+        again.append(replace(call, item=item, values=values, result=result))
+    return again
+
+
+def replace_arrays(record: Record, arrays: Mapping[str, Array]) -> Record:
+    """Return a record with other arrays in its tensors of floats, where there are any of their names."""
+    changed = {
+        name: replace(one, array=arrays[name])
+        for name, one in record.tensors.items()
+        if name in arrays and is_float(one.array.dtype)
+    }
+    return replace(record, tensors={**record.tensors, **changed})
+
+
+def replace_values(call: StageCall, item: Any, own: Arrays, models: Models) -> dict[str, Any]:
+    """Return the values of a stage with other operands, parameters and models in their place."""
+    values = dict(call.values)
+    for flag, value in call.values.items():
+        if flag in call.own and isinstance(value, AttendedTensor):
+            values[flag] = load_attended(item, call.own[flag], own=True)
+        elif flag in call.own:
+            values[flag] = select_tensor(item, call.own[flag])
+        elif flag in own and isinstance(value, Record):
+            values[flag] = replace(value, tensors={"x": replace(value.tensors["x"], array=own[flag])})
+    weights = {name: array for name, array in own.items() if name not in call.values}
+    if weights and call.tool != "embed":
+        values["params"] = {**(values["params"] or {}), **weights}
+        if call.tool in RANDOM:
+            values[RANDOM[call.tool]] = None
+    checkpoint = values.get("model_")
+    if checkpoint is not None and checkpoint.folder in models:
+        changed = models[checkpoint.folder]
+        values["model_"] = copy(checkpoint)
+        layers = {layer: {**checkpoint.params[layer], **parts} for layer, parts in changed.items()}
+        values["model_"].params = ChainMap(layers, checkpoint.params)
+    return values
+
+
+def embed_again(call: StageCall, table: Array) -> Record:
+    """Return the result of embed with another table."""
+    x = model.embed(call.result["ids"], table)
+    tensors = {"x": model.scale_embedding(x) if call.values["scale"] else x, "table": table}
+    described = {name: Tensor(array, call.result.tensors[name].axes) for name, array in tensors.items()}
+    result: Record = call.result.with_tensors(described)
+    return result

@@ -1,0 +1,181 @@
+"""The gradients of a pipeline: the chain rule over its stages, from the last to the first, and their names."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attnkit.errors import UsageError, suggest
+from attnkit.inference.gradients.attention import undo_attend
+from attnkit.inference.gradients.embedding import undo_embed, undo_posenc
+from attnkit.inference.gradients.layers import undo_ffn, undo_layernorm
+from attnkit.inference.gradients.output import undo_decode, undo_loss
+from attnkit.inference.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients
+from attnkit.model import Array
+from attnkit.model.backward.tied import sum_tied
+from attnkit.model.backward.transformer import Reverse
+from attnkit.model.dtypes import is_float
+from attnkit.record import Labels, Record, Tensor
+
+INPUT = "0.input."  # the start of the names of what the first stage read
+Nested = Mapping[str, Mapping[str, Array]]
+
+ADJOINTS_OF_TOOLS: dict[str, Adjoint] = {
+    "embed": undo_embed,
+    "posenc": undo_posenc,
+    "attend": undo_attend,
+    "layernorm": undo_layernorm,
+    "ffn": undo_ffn,
+    "decode": undo_decode,
+    "loss": undo_loss,
+}
+
+
+@dataclass
+class PipelineGradients:
+    """The gradients of a pipeline.
+
+    tensors     name -> gradient, in the order of the pipeline: 0.input.x, 1.embed.table, 2.attend.x …
+    parameters  the names among `tensors` of what the pipeline depends on; the others are intermediates
+    models      folder -> (checkpoint, gradients of its layers)
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    parameters: list[str] = field(default_factory=list)
+    models: dict[str, tuple[Any, Nested]] = field(default_factory=dict)
+
+    def record(self, result: Record) -> Record:
+        """Return x of the result, and all gradients; those of a model under its own names, as decoder.0.self.wq."""
+        named = ({"x": result.tensor("x")} if "x" in result else {}) | self.tensors
+        for folder, (_, parameters) in self.models.items():
+            prefix = f"{folder}:" if len(self.models) > 1 else ""
+            for layer, arrays in parameters.items():
+                for name, array in arrays.items():
+                    named[f"{prefix}{layer}.{name}"] = Tensor(array, parameter_axes(name, array.ndim))
+        return gather_tensors(named)
+
+
+def parameter_axes(name: str, rank: int) -> tuple[str, ...] | None:
+    """Return the axes of a parameter by its name, None where it has others.
+
+    >>> parameter_axes("wq", 2), parameter_axes("wq", 3)
+    (('model', 'heads'), None)
+    """
+    axes = PARAMETER_AXES.get(name)
+    return axes if axes is not None and len(axes) == rank else None
+
+
+def gather_tensors(named: Mapping[str, Tensor]) -> Record:
+    """Return tensors as one record; an axis that has other labels or another size in a second one stays unlabelled.
+
+    >>> token = Tensor(np.zeros(2), ("token",), {"token": ["a", "b"]})
+    >>> gather_tensors({"x": token, "y": token}).labels, gather_tensors({"x": token, "y": np.zeros((1, 2))}).labels
+    ({'token': ['a', 'b']}, {})
+    """
+    labels: dict[str, Labels] = {}
+    unclear = set()
+    for one in (one for one in named.values() if isinstance(one, Tensor)):
+        for axis, names in one.labels.items():
+            if axis in one.axis_names() and labels.setdefault(axis, names) != names:
+                unclear.add(axis)
+    for one in named.values():
+        tensor = one if isinstance(one, Tensor) else Tensor(one)
+        for axis, size in zip(tensor.axis_names(), tensor.shape, strict=True):
+            names = labels.get(axis, [])
+            row = names[0] if names and isinstance(names[0], list) else names
+            if names and len(row) != size:
+                unclear.add(axis)
+    bare = {name: Tensor(one.array, one.axes) if isinstance(one, Tensor) else one for name, one in named.items()}
+    return Record(bare, {axis: names for axis, names in labels.items() if axis not in unclear})
+
+
+def pipeline_backward(calls: Sequence[StageCall]) -> PipelineGradients:
+    """Return the gradients of the sum of the last x with respect to every tensor and parameter of a pipeline.
+
+    calls  its stages as they ran, first to last
+
+    UsageError names the first stage, from the end, that has no gradient.
+    """
+    check_last(calls[-1])
+    x = calls[-1].result["x"]
+    outer: Outer = {"x": np.ones(x.shape, x.dtype if x.dtype.itemsize > 2 else np.float32)}
+    stages: list[dict[str, Tensor]] = []
+    total = PipelineGradients()
+    reverses: dict[str, tuple[Any, Reverse]] = {}
+    for call in reversed(calls):
+        made_here = {name: gradient for name, gradient in outer.items() if name not in call.passed()}
+        own = {name: describe(call.result, name, gradient) for name, gradient in made_here.items()}
+        into = StageGradients(call)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the pipeline itself has warned
+            undo_stage(call, made_here, into)
+        for name, gradient in outer.items():
+            if name in call.passed():
+                into.add_input(name, gradient)
+        ordered = {name: own.get(name) or into.tensors[name] for name in [*into.tensors, *own]} | into.tensors
+        stages.append({call.prefix + name: one for name, one in ordered.items()})
+        total.parameters[:0] = [call.prefix + name for name in into.parameters]
+        add_layers(reverses, call, into.layers)
+        outer = into.inputs
+    before = {INPUT + name: describe(calls[0].before, name, gradient) for name, gradient in outer.items()}
+    total.parameters[:0] = list(before)
+    for named in (before, *reversed(stages)):
+        total.tensors |= named
+    for folder, (checkpoint, reverse) in reverses.items():
+        total.models[folder] = checkpoint, sum_tied(reverse.gradients, checkpoint.params)
+    return total
+
+
+def check_last(call: StageCall) -> None:
+    """Raise UsageError unless the last stage computes an x of floats."""
+    if not isinstance(call.result, Record):
+        raise call.error("text has no gradient")
+    if "x" not in call.result or not is_float(call.result["x"].dtype):
+        kind = call.result["x"].dtype if "x" in call.result else "no x"
+        raise call.error(f"its x is {kind}: only floats have a gradient")
+
+
+def undo_stage(call: StageCall, outer: Outer, into: StageGradients) -> None:
+    """Call the adjoint of one stage; UsageError where its tool has none, or none of a tensor that is needed."""
+    if not outer:
+        return
+    if call.tool == "mask":
+        return  # masks are constants
+    if call.tool not in ADJOINTS_OF_TOOLS:
+        raise call.error(f"no gradient of this tool (there is one of {', '.join(ADJOINTS_OF_TOOLS)})")
+    ADJOINTS_OF_TOOLS[call.tool](call, outer, into)
+    if outer:
+        raise call.error(f"no gradient through its {', '.join(outer)}")
+
+
+def describe(record: Record, name: str, gradient: Array) -> Tensor:
+    """Return a gradient with the axes and labels of its tensor."""
+    tensor = record.tensor(name)
+    fits = tensor.axes is not None and len(tensor.axes) == gradient.ndim
+    return Tensor(gradient, tensor.axes if fits else None, tensor.labels if fits or name == "x" else {})
+
+
+def add_layers(reverses: dict[str, tuple[Any, Reverse]], call: StageCall, layers: Reverse) -> None:
+    """Add the gradients of a model's layers to those of other stages with the same model."""
+    if layers.gradients:
+        checkpoint = call.values["model_"]
+        _, reverse = reverses.setdefault(checkpoint.folder, (checkpoint, Reverse()))
+        for layer, parts in layers.gradients.items():
+            reverse.add(layer, parts)
+
+
+def select_names(record: Record, patterns: Sequence[str]) -> Record:
+    """Return the gradients whose names match one of shell patterns; UsageError for a pattern that matches none.
+
+    >>> list(select_names(Record({"1.embed.x": np.zeros(1), "x": np.zeros(1)}), ["*.x"]))
+    ['1.embed.x']
+    """
+    import fnmatch
+
+    for pattern in patterns:
+        if not fnmatch.filter([*record], pattern):
+            raise UsageError(f"{pattern!r} fits no gradient{suggest(pattern, [*record])}", "--grad-only")
+    names = [name for name in record if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    return record.select(names)

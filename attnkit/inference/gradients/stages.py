@@ -1,0 +1,124 @@
+"""A stage of a pipeline that ran, and the gradients that its adjoint returns."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from attnkit import model
+from attnkit.errors import UsageError
+from attnkit.inference.intermediates import OUTPUT_PARAMETERS
+from attnkit.inference.masking import AttendedTensor
+from attnkit.model import Array
+from attnkit.model.backward.transformer import Reverse
+from attnkit.record import Labels, Record, Tensor
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+Axes = tuple[str, ...]
+PARAMETER_AXES: dict[str, Axes] = {
+    **dict.fromkeys(("wq", "wk", "wv"), ("model", "heads")),
+    **dict.fromkeys(("bq", "bk", "bv"), ("heads",)),
+    **dict.fromkeys(("w1", "w3"), ("model", "hidden")),
+    **dict.fromkeys(("b1", "b3"), ("hidden",)),
+    **dict.fromkeys(("gamma", "beta", "b2"), ("model",)),
+    **OUTPUT_PARAMETERS,
+    "w2": ("hidden", "model"),
+    "table": ("vocab", "model"),
+}
+
+
+@dataclass(frozen=True)
+class StageCall:
+    """A stage that ran: what its tool was called with, and its result.
+
+    number    of the stage, from 1
+    function  of the tool, from an item and values to a record
+    item      the record that it read, texts, or None
+    values    its parameters by name, with the contents of files
+    own       parameter -> the tensor of the record that it named as :NAME
+    piped     the parameters that named the results of the stage before as `-`
+    """
+
+    number: int
+    tool: str
+    function: Callable[..., Any]
+    item: Any
+    values: Mapping[str, Any]
+    own: Mapping[str, str]
+    piped: tuple[str, ...]
+    result: Any
+
+    @property
+    def before(self) -> Record:
+        """The record that the stage read; an empty one where it read none."""
+        return self.item if isinstance(self.item, Record) else Record({})
+
+    @property
+    def prefix(self) -> str:
+        """The start of the names of its tensors: 2.attend. for the second stage."""
+        return f"{self.number}.{self.tool}."
+
+    def error(self, problem: str) -> UsageError:
+        """Return the error that this stage has no gradient, and why."""
+        return UsageError(f"stage {self.number}, {self.tool}: {problem}")
+
+    def passed(self) -> set[str]:
+        """Return the names of the tensors that the tool passed on unchanged."""
+        return {name for name in self.result if self.before.get(name) is self.result[name]}
+
+
+@dataclass
+class StageGradients:
+    """What the adjoint of one stage adds up.
+
+    inputs      gradients of the tensors of the record that it read, by their names
+    tensors     gradients of its parameters, of the files of its flags, and of intermediates
+    parameters  the names among `tensors` of what the result depends on: all but intermediates
+    layers      gradients of the parameters of a model's layers
+    """
+
+    call: StageCall
+    inputs: dict[str, Array] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    parameters: list[str] = field(default_factory=list)
+    layers: Reverse = field(default_factory=Reverse)
+
+    def add_input(self, name: str, gradient: Array) -> None:
+        """Add the gradient of a tensor of the record that the stage read."""
+        self.inputs[name] = self.inputs[name] + gradient if name in self.inputs else gradient
+
+    def add_operand(self, flag: str, gradient: Array) -> None:
+        """Add the gradient of the operand of a flag: of its file, or of the tensor of the record that it names."""
+        if flag in self.call.piped:
+            raise self.call.error(f"its --{flag.replace('_', '-')} is the whole stage before; pass it on in the record")
+        operand = self.call.values[flag]
+        if isinstance(operand, AttendedTensor) and operand.is_given:
+            self.add_input(operand.name, gradient)
+        elif flag in self.call.own:
+            self.add_input(self.call.own[flag], gradient)
+        else:
+            labels = {} if operand.tensors["x"].axes is None else operand.labels
+            self.add_parameter(flag, gradient, operand.axes_of("x"), labels)
+
+    def add_parameter(
+        self, name: str, gradient: Array | None, axes: Axes | None = None, labels: Mapping[str, Labels] | None = None
+    ) -> None:
+        """Add the gradient of a parameter of the stage, if there is one."""
+        if gradient is None:
+            return
+        if name in self.tensors:
+            gradient = gradient + self.tensors[name].array
+        axes = axes or PARAMETER_AXES.get(name)
+        fits = axes is not None and len(axes) == gradient.ndim
+        self.tensors[name] = Tensor(gradient, axes if fits else None, labels or {})
+        self.parameters += [name] * (name not in self.parameters)
+
+
+Outer = dict[str, Array]  # gradients of the tensors that a stage computed; an adjoint removes those it has used
+Adjoint = Callable[[StageCall, Outer, StageGradients], None]
+
+
+def core_of(checkpoint: "Checkpoint") -> model.Model:
+    """Return the configuration and the parameters of a checkpoint as a model."""
+    return model.Model(checkpoint.config, checkpoint.params)
