@@ -7,7 +7,12 @@ import numpy as np
 
 from attnkit import model
 from attnkit.inference import intermediates
-from attnkit.inference.attention_inputs import AttentionInputs, PreparedAttention, prepare_attention
+from attnkit.inference.attention_inputs import (
+    AttentionInputs,
+    PreparedAttention,
+    broadcast_over_heads,
+    prepare_attention,
+)
 from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients
 from attnkit.inference.masking import AttendedTensor
 from attnkit.model import Array
@@ -140,10 +145,9 @@ def add_to_scores(call: StageCall, name: str, operand: Record | None, gradient: 
 def undo_bias(call: StageCall, prepared: PreparedAttention, gradient: Array, into: StageGradients) -> None:
     """Add the gradients of a bias on the scores: that of the record or a flag, and that of a model's positions."""
     inputs, checkpoint = prepared.inputs, call.values["model_"]
-    own = None if inputs.bias is None else inputs.bias["x"]
+    own = broadcast_over_heads(inputs.bias)
     if own is not None:
-        lead = own[:, None] if own.ndim == 3 and inputs.bias and inputs.bias.axes_of("x")[:1] == ("batch",) else own
-        add_to_scores(call, "bias", inputs.bias, sum_to_shape(gradient, lead.shape), into)
+        add_to_scores(call, "bias", inputs.bias, sum_to_shape(gradient, own.shape), into)
     if checkpoint is not None and checkpoint.config.positions.kind == "t5":
         stack = model.parse_layer_name(inputs.layer)[0]
         tokens, past = inputs.query["x"].shape[-2], prepared.options.past
