@@ -173,6 +173,12 @@ def tensors(help: str) -> Option:
 MODEL = Option("folder of a published model (config.json, weights, tokenizer)", "DIR", str, "model")
 TRACE = text("write all intermediates to FILE, each by its name", "FILE")
 TRACE_ONLY = names("write only intermediates whose names match a shell pattern: *.weights", metavar="PATTERNS")
+GRAD = text(
+    "write the gradients of the mean of −log p over the tokens of --score to FILE: those of every intermediate, "
+    "under the names of a trace, and of every parameter",
+    "FILE",
+)
+GRAD_ONLY = names("keep only the gradients whose names match a shell pattern: *.self.*", metavar="PATTERNS")
 PATCH = Option(
     "replace the intermediate NAME by the tensor of FILE; of several tensors, by the one called NAME",
     "NAME=FILE",

@@ -149,7 +149,7 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
         "Sampling": "temperature top_k top_p min_p seed repetition_penalty",
         "Search": "beam best length_penalty",
         "Length": "max_tokens stop cache_in cache_out",
-        "Inspection": "steps top score trace trace_only patch ablate",
+        "Inspection": "steps top score trace trace_only patch ablate grad grad_only",
         "Results": "emit dtype",
     },
     exclusive=EXCLUSIVE,
@@ -242,6 +242,8 @@ def decode(
     trace_only: Annotated[tuple[str, ...], options.TRACE_ONLY] = (),
     patch: Annotated[dict[str, Array] | None, options.PATCH] = None,
     ablate: Annotated[tuple[str, ...], options.ABLATE] = (),
+    grad: Annotated[str | None, options.GRAD] = None,
+    grad_only: Annotated[tuple[str, ...], options.GRAD_ONLY] = (),
     table: Annotated[
         Record | None,
         options.tensor("embedding table (vocab, model), used as output matrix [default: the record's table]"),

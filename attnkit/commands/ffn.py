@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from attnkit import model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
+from attnkit.errors import UsageError
 from attnkit.inference.ffn_weights import find_ffn_weights
 from attnkit.record import Array, Record, Tensor
 

@@ -100,9 +100,7 @@ def has_failed(record: Record, call: Stage) -> int:
 def grad(
     ran: PipelineRun,
     *,
-    grad_only: Annotated[
-        tuple[str, ...], options.names("keep these gradients alone; shell patterns", metavar="PATTERNS")
-    ] = (),
+    grad_only: Annotated[tuple[str, ...], options.GRAD_ONLY] = (),
     check: Annotated[
         bool, options.switch("compare with a finite difference in float64, along a random direction over all of them")
     ] = False,

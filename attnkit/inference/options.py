@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "min_p", "seed")
 SEARCH_FLAGS = ("beam", "best", "length_penalty")
-HOOK_FLAGS = ("trace", "trace_only", "patch", "ablate")
+HOOK_FLAGS = ("trace", "trace_only", "patch", "ablate", "grad", "grad_only")
 GENERATION_FLAGS = (
     "memory", "score", "max_tokens", "repetition_penalty", *SEARCH_FLAGS, "stop", "steps", "cache_in", "cache_out",
 )  # fmt: skip
@@ -27,8 +27,12 @@ EXCLUSIVE = (
         ("score", name)
         for name in ("max_tokens", "repetition_penalty", *SEARCH_FLAGS, *SAMPLING_FLAGS, "stop", "steps")
     ),
+    *(("grad", name) for name in ("patch", "ablate", "cache_in")),
 )
-REQUIRES = (("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace"))
+REQUIRES = (
+    *(("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace")),
+    *(("grad", "score"), ("grad_only", "grad")),
+)
 CANDIDATES = 5  # of a choice, unless --top sets another number
 DEFAULT_TOKENS, DEFAULT_TRANSLATION_TOKENS = 40, 256  # of a text without an end of its own, of a translation
 
@@ -63,6 +67,8 @@ class GenerationOptions(NamedTuple):
     trace_only: tuple[str, ...] = ()
     patch: dict[str, Array] | None = None
     ablate: tuple[str, ...] = ()
+    grad: str | None = None
+    grad_only: tuple[str, ...] = ()
     dtype: str | None = None
 
     def is_set(self, name: str) -> bool:
@@ -118,12 +124,15 @@ def check_options(options: GenerationOptions) -> None:
 
 def check_side_outputs(options: GenerationOptions) -> None:
     """Raise UsageError for a trace or a cache that cannot be written: unknown suffixes, one file for both."""
-    for file in filter(None, (options.trace, options.cache_out)):
+    for file in filter(None, (options.trace, options.cache_out, options.grad)):
         formats.file_format(file)
     if options.cache_out and not model.cacheable(options.model_.config):
         raise UsageError("its keys change with the length of the text, so no cache can be kept", "--cache-out")
     if options.trace and is_same_file(options.trace, options.cache_out):
         raise UsageError(f"{options.trace}: --cache-out writes the same file", "--trace")
+    for flag, other in (("--trace", options.trace), ("--cache-out", options.cache_out)):
+        if options.grad and is_same_file(options.grad, other):
+            raise UsageError(f"{options.grad}: {flag} writes the same file", "--grad")
 
 
 def is_same_file(path: str, other: str | None) -> bool:

@@ -17,7 +17,13 @@ from attnkit.record import Array, Labels, Record, row_labels, shared_labels
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
-Source = tuple[Array | None, list[str] | None]
+
+class Source(NamedTuple):
+    """The source of a translation: its memory (S, D), its tokens, and its ids where they were encoded here."""
+
+    memory: Array | None = None
+    tokens: list[str] | None = None
+    ids: list[int] | None = None
 
 
 class Prompt(NamedTuple):
@@ -30,6 +36,7 @@ class Prompt(NamedTuple):
     cache    keys and values of the first tokens
     text     the prompt as written
     columns  the columns of its tokens in the padded batch they came in, of `width` columns
+    source_ids  the ids of the source, where the encoder of this model computed the memory
     """
 
     ids: list[int]
@@ -40,6 +47,7 @@ class Prompt(NamedTuple):
     text: str | None = None
     columns: Array | None = None
     width: int = 0
+    source_ids: list[int] | None = None
 
 
 class TokenRows(NamedTuple):
@@ -111,10 +119,11 @@ def check_prompt_ids(ids: Sequence[int], size: int) -> list[int]:
 
 
 def make_prompt(
-    ids: list[int], options: GenerationOptions, source: Source = (None, None), text: str | None = None
+    ids: list[int], options: GenerationOptions, source: Source | None = None, text: str | None = None
 ) -> Prompt:
     """Return a prompt: ids after those of a KV cache, or after the token that every text starts with."""
-    config, (memory, names) = options.model_.config, source
+    config, source = options.model_.config, source or Source()
+    memory, names = source.memory, source.tokens
     ids = check_prompt_ids(ids, config.stack("decoder").vocab)
     if options.cache_in is not None:
         more = 0 if options.max_tokens == 0 else len(ids)
@@ -128,7 +137,7 @@ def make_prompt(
         raise DataError(f"the prompt is empty, and the model has no {name}", options.model_.folder)
     if first is not None and ids[:1] != [first] and (config.encoder or not ids):
         ids = [first, *ids]
-    return Prompt(ids, 1, memory, names, None, text)
+    return Prompt(ids, 1, memory, names, None, text, source_ids=source.ids)
 
 
 def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
@@ -167,7 +176,7 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
     if options.cache_in is not None:
         if options.memory is not None or (any(source) if isinstance(source, tuple) else source):
             raise UsageError("the cache contains its source text; no other source is allowed", "--cache-in")
-        return [(None, None)], False
+        return [Source()], False
     memory, mask, tokens = find_memory(source, options.memory)
     if memory is None:
         return encode_sources(source, options)
@@ -181,7 +190,7 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
     check_sources(real)
     dtype = compute_dtype(options)
     return [
-        (np.ascontiguousarray(states[is_real], dtype), token_names(row_labels(tokens, row), is_real))
+        Source(np.ascontiguousarray(states[is_real], dtype), token_names(row_labels(tokens, row), is_real))
         for row, (states, is_real) in enumerate(zip(batch, real, strict=True))
     ], memory.ndim == 3
 
@@ -206,7 +215,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
     if isinstance(source, Record):
         rows, names = source_rows(source, options)
         pairs = zip(rows, names, strict=True)
-        return [(encode_ids(checkpoint, row, dtype), name) for row, name in pairs], source["ids"].ndim == 2
+        return [Source(encode_ids(checkpoint, row, dtype), name, row) for row, name in pairs], source["ids"].ndim == 2
     if not source:
         family = checkpoint.config.family
         raise UsageError(f"no source: a {family} model needs TEXT, a record, or --memory FILE")
@@ -214,7 +223,8 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
     sources = [text_inputs.ModelInput(text, tokenizer=tokenizer) for text in source]
     inputs = [text_inputs.tokenize_for_model(checkpoint, "encoder", each) for each in sources]
     return [
-        (encode_ids(checkpoint, one.ids.tolist(), dtype), shared_labels(one.tokens)) for one in inputs
+        Source(encode_ids(checkpoint, ids, dtype), shared_labels(one.tokens), ids)
+        for one, ids in ((one, one.ids.tolist()) for one in inputs)
     ], options.batch or len(source) > 1
 
 

@@ -17,10 +17,11 @@ from attnkit.record import Labels, Record, Tensor
 
 
 class ScoredText(NamedTuple):
-    """The scores of the tokens of a text, and the intermediates of the run that the tracer kept."""
+    """The scores of the tokens of a text, the intermediates of the run that the tracer kept, and their gradients."""
 
     record: Record
     trace: Record
+    gradients: Record
 
 
 def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
@@ -40,7 +41,12 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
     if options.trace:
         strings = detokenizer.token_strings
         trace = tracer.record(strings(ids[past:]), prompt.source, strings(ids))
-    return ScoredText(score_record(logits, ids, first, options, detokenizer), trace)
+    gradients = Record({})
+    if options.grad:
+        from attnkit.inference.gradients.models import score_gradients
+
+        gradients = score_gradients(text_model, prompt, ids, first)
+    return ScoredText(score_record(logits, ids, first, options, detokenizer), trace, gradients)
 
 
 def hidden_states(text_model: TextModel, prompt: Prompt, cache: model.KVCache | None, ids: list[int]) -> Array:

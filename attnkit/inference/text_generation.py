@@ -28,8 +28,9 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
         raise UsageError(f"this {core.config.family} model has no head: it maps tokens to vectors", "--model")
     detokenizer = make_detokenizer(options)
     prompts, is_batch = make_prompts(source, options, detokenizer)
-    if is_batch and (options.best or options.cache_out):
-        raise UsageError("needs a single text, got a batch", "--best" if options.best else "--cache-out")
+    for flag, value in (("--best", options.best), ("--cache-out", options.cache_out), ("--grad", options.grad)):
+        if is_batch and value:
+            raise UsageError("needs a single text, got a batch", flag)
     if options.is_scoring:
         record = score_prompts(core, prompts, options, detokenizer, is_batch)
     else:
@@ -58,6 +59,8 @@ def score_prompts(
     if options.trace:
         traces = pad_records([text.trace for text in scored], detokenizer.padding, layout)
         callbacks.current().write_side_output(options.trace, traces)
+    if options.grad:
+        callbacks.current().write_side_output(options.grad, scored[0].gradients)
     return record
 
 

@@ -49,21 +49,30 @@ class PipelineGradients:
     def record(self, result: Record) -> Record:
         """Return x of the result, and all gradients; those of a model under its own names, as decoder.0.self.wq."""
         named = ({"x": result.tensor("x")} if "x" in result else {}) | self.tensors
-        for folder, (_, parameters) in self.models.items():
+        for folder, (checkpoint, parameters) in self.models.items():
             prefix = f"{folder}:" if len(self.models) > 1 else ""
-            for layer, arrays in parameters.items():
-                for name, array in arrays.items():
-                    named[f"{prefix}{layer}.{name}"] = Tensor(array, parameter_axes(name, array.ndim))
+            for layer in [layer for layer in checkpoint.params if layer in parameters]:
+                for name, array in parameters[layer].items():
+                    named[f"{prefix}{layer}.{name}"] = Tensor(array, layer_axes(layer, name, array.ndim))
         return gather_tensors(named)
 
 
-def parameter_axes(name: str, rank: int) -> tuple[str, ...] | None:
-    """Return the axes of a parameter by its name, None where it has others.
+LAYER_AXES: dict[str, tuple[str, ...]] = {
+    "head.w": ("model", "vocab"),
+    "head.b": ("vocab",),
+    "positions.table": ("position", "model"),
+    "bias.table": ("bucket", "head"),
+    "embed.types": ("type", "model"),
+}
 
-    >>> parameter_axes("wq", 2), parameter_axes("wq", 3)
-    (('model', 'heads'), None)
+
+def layer_axes(layer: str, name: str, rank: int) -> tuple[str, ...] | None:
+    """Return the axes of a parameter of a model's layer; None, the default ones, where it has others.
+
+    >>> layer_axes("decoder.0.self", "wq", 2), layer_axes("decoder.positions", "table", 2)
+    (('model', 'heads'), ('position', 'model'))
     """
-    axes = PARAMETER_AXES.get(name)
+    axes = LAYER_AXES.get(f"{layer.rpartition('.')[2]}.{name}") or PARAMETER_AXES.get(name)
     return axes if axes is not None and len(axes) == rank else None
 
 

@@ -1,0 +1,83 @@
+"""The gradients of a whole model that scores a text: of every intermediate of the run, and of every parameter."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from attnkit import model
+from attnkit.inference.generate import TextModel
+from attnkit.inference.gradients.pipeline import gather_tensors, layer_axes, select_names
+from attnkit.inference.options import compute_dtype
+from attnkit.inference.prompts import Prompt
+from attnkit.inference.tracer import Tracer
+from attnkit.model import Array
+from attnkit.model.backward.tied import sum_tied
+from attnkit.model.backward.transformer import Reverse, Tape, run_backward, run_recorded
+from attnkit.model.backward.whole_models import head_backward
+from attnkit.model.loss import loss_and_gradient
+from attnkit.record import Record, Tensor
+
+LOSS = "loss"  # the name of the mean negative log-likelihood in the record
+
+
+class ScoringPass(NamedTuple):
+    """A recorded forward pass: the hidden states (T, D), the tape of each stack, and the memory (S, D), if any."""
+
+    hidden: Array
+    decoder: Tape
+    encoder: Tape | None
+    memory: Array | None
+
+
+def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first: int) -> Record:
+    """Return the gradients of the mean of −log p over the tokens of a text from the index `first` on.
+
+    The record has `loss`, the mean itself, then the intermediates of the run in its order, under the names that a
+    trace gives them, then the parameters. A memory from elsewhere has the gradient `memory`. UsageError for a
+    pattern of --grad-only that fits no name.
+    """
+    core, options, detokenizer, _ = text_model
+    patterns = options.grad_only or ("*",)
+    passed = run_scoring(text_model, prompt, ids)
+    logits = model.head_logits(core, passed.hidden)
+    slope = np.zeros_like(logits)
+    loss, slope[first - 1 : len(ids) - 1] = loss_and_gradient(logits[first - 1 : len(ids) - 1], ids[first:])
+    tracer = Tracer(patterns)
+    reverse = Reverse(hook=tracer.visit)
+    run_backward(core, passed.decoder, head_backward(core, passed.hidden, slope, reverse), reverse)
+    memory = reverse.memory
+    if passed.encoder is not None and memory is not None:
+        run_backward(core, passed.encoder, memory, reverse)
+    names = detokenizer.token_strings(ids)
+    tracer.saved = dict(reversed(tracer.saved.items()))
+    traced = tracer.record(names, prompt.source)
+    tensors = {name: traced.tensor(name) for name in traced}
+    if passed.encoder is None and memory is not None:
+        labels = {"source": prompt.source} if prompt.source else {}
+        tensors["memory"] = Tensor(memory, ("source", "model"), labels)
+    tensors |= parameter_gradients(core, reverse)
+    return gather_tensors({LOSS: Tensor(loss, ())} | dict(select_names(gather_tensors(tensors), patterns).tensors))
+
+
+def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int]) -> ScoringPass:
+    """Run the model on the ids of a text, and its encoder on those of the source; record both."""
+    core, options = text_model.core, text_model.options
+    memory, encoder = prompt.memory, None
+    if prompt.source_ids is not None:
+        context = model.Context(dtype=compute_dtype(options))
+        memory, encoder = run_recorded(
+            core, model.layer_plan(core.config, "encoder"), np.array(prompt.source_ids), context
+        )
+    context = model.Context(memory=memory, dtype=options.dtype)
+    hidden, decoder = run_recorded(core, model.layer_plan(core.config, "decoder"), np.array(ids), context)
+    return ScoringPass(hidden, decoder, encoder, memory)
+
+
+def parameter_gradients(core: model.Model, reverse: Reverse) -> dict[str, Tensor]:
+    """Return the gradients of the parameters by their names, as decoder.0.self.wq, in the order of the model."""
+    sums = sum_tied(reverse.gradients, core.params)
+    return {
+        f"{layer}.{name}": Tensor(array, layer_axes(layer, name, array.ndim))
+        for layer in core.params
+        for name, array in sums.get(layer, {}).items()
+    }
