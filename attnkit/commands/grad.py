@@ -71,6 +71,7 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> Callable[..
     @functools.wraps(function)
     def keep(item: Any, **values: Any) -> Result:
         result = function(item, **values)
+        stage.format.keeps_history = True  # so that its files are hashed: the history of grad names them
         calls.append(StageCall(number, stage.tool.name, function, item, values, own, piped, result))
         return result
 
@@ -129,10 +130,10 @@ def grad(
     record = gradients.record(ran.result)
     if grad_only:
         record = select_names(record, grad_only)
-    return record.with_tensors(check_tensor(ran, gradients, seed)) if check else record
+    return record.with_tensors(compare_with_difference(ran, gradients, seed)) if check else record
 
 
-def check_tensor(ran: PipelineRun, gradients: PipelineGradients, seed: int) -> dict[str, Any]:
+def compare_with_difference(ran: PipelineRun, gradients: PipelineGradients, seed: int) -> dict[str, Any]:
     """Return the result of --check as a tensor, and write it to standard error."""
     from attnkit.record import Tensor
 

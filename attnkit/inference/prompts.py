@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 
-class Source(NamedTuple):
+class SourceText(NamedTuple):
     """The source of a translation: its memory (S, D), its tokens, and its ids where they were encoded here."""
 
     memory: Array | None = None
@@ -119,10 +119,10 @@ def check_prompt_ids(ids: Sequence[int], size: int) -> list[int]:
 
 
 def make_prompt(
-    ids: list[int], options: GenerationOptions, source: Source | None = None, text: str | None = None
+    ids: list[int], options: GenerationOptions, source: SourceText | None = None, text: str | None = None
 ) -> Prompt:
     """Return a prompt: ids after those of a KV cache, or after the token that every text starts with."""
-    config, source = options.model_.config, source or Source()
+    config, source = options.model_.config, source or SourceText()
     memory, names = source.memory, source.tokens
     ids = check_prompt_ids(ids, config.stack("decoder").vocab)
     if options.cache_in is not None:
@@ -171,12 +171,12 @@ def token_mask(mask: Array | None, shape: tuple[int, ...]) -> Array:
     return mask.reshape(shape)
 
 
-def read_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Source], bool]:
+def read_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
     """Return the memory (S, D) and the tokens of each source, as source or encoded from text; are they a batch."""
     if options.cache_in is not None:
         if options.memory is not None or (any(source) if isinstance(source, tuple) else source):
             raise UsageError("the cache contains its source text; no other source is allowed", "--cache-in")
-        return [Source()], False
+        return [SourceText()], False
     memory, mask, tokens = find_memory(source, options.memory)
     if memory is None:
         return encode_sources(source, options)
@@ -190,7 +190,7 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
     check_sources(real)
     dtype = compute_dtype(options)
     return [
-        Source(np.ascontiguousarray(states[is_real], dtype), token_names(row_labels(tokens, row), is_real))
+        SourceText(np.ascontiguousarray(states[is_real], dtype), token_names(row_labels(tokens, row), is_real))
         for row, (states, is_real) in enumerate(zip(batch, real, strict=True))
     ], memory.ndim == 3
 
@@ -209,13 +209,15 @@ def check_own_memory(record: Record, options: GenerationOptions) -> None:
         text_inputs.warn_ignored_input(record, options.model_, "the memory", "--memory :x attends to x")
 
 
-def encode_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Source], bool]:
+def encode_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
     """Return the encoder's output and the tokens of each text, or of each row of a record's ids; are they a batch."""
     checkpoint, dtype = options.model_, compute_dtype(options)
     if isinstance(source, Record):
         rows, names = source_rows(source, options)
         pairs = zip(rows, names, strict=True)
-        return [Source(encode_ids(checkpoint, row, dtype), name, row) for row, name in pairs], source["ids"].ndim == 2
+        return [SourceText(encode_ids(checkpoint, row, dtype), name, row) for row, name in pairs], source[
+            "ids"
+        ].ndim == 2
     if not source:
         family = checkpoint.config.family
         raise UsageError(f"no source: a {family} model needs TEXT, a record, or --memory FILE")
@@ -223,7 +225,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
     sources = [text_inputs.ModelInput(text, tokenizer=tokenizer) for text in source]
     inputs = [text_inputs.tokenize_for_model(checkpoint, "encoder", each) for each in sources]
     return [
-        Source(encode_ids(checkpoint, ids, dtype), shared_labels(one.tokens), ids)
+        SourceText(encode_ids(checkpoint, ids, dtype), shared_labels(one.tokens), ids)
         for one, ids in ((one, one.ids.tolist()) for one in inputs)
     ], options.batch or len(source) > 1
 

@@ -111,7 +111,7 @@ def add_inputs(call: StageCall, prepared: PreparedAttention, gradients: dict[str
     ):
         add_attended(operand, flag, gradients[name], into)
     if options.mask is not None and "mask" in gradients:
-        add_to_scores(call, "mask", inputs.mask, gradients["mask"], into)
+        add_score_operand(call, "mask", inputs.mask, gradients["mask"], into)
     if "bias" in gradients:
         undo_bias(call, prepared, gradients["bias"], into)
     for flag in FLAGS:
@@ -131,7 +131,9 @@ def add_attended(operand: Record, flag: str, gradient: Array, into: StageGradien
         into.add_operand(flag, gradient)
 
 
-def add_to_scores(call: StageCall, name: str, operand: Record | None, gradient: Array, into: StageGradients) -> None:
+def add_score_operand(
+    call: StageCall, name: str, operand: Record | None, gradient: Array, into: StageGradients
+) -> None:
     """Add the gradient of a float mask or a bias, of a flag or of the record, in the operand's own shape."""
     if operand is None:
         return
@@ -147,7 +149,7 @@ def undo_bias(call: StageCall, prepared: PreparedAttention, gradient: Array, int
     inputs, checkpoint = prepared.inputs, call.values["model_"]
     own = broadcast_over_heads(inputs.bias)
     if own is not None:
-        add_to_scores(call, "bias", inputs.bias, sum_to_shape(gradient, own.shape), into)
+        add_score_operand(call, "bias", inputs.bias, sum_to_shape(gradient, own.shape), into)
     if checkpoint is not None and checkpoint.config.positions.kind == "t5":
         stack = model.parse_layer_name(inputs.layer)[0]
         tokens, past = inputs.query["x"].shape[-2], prepared.options.past

@@ -190,14 +190,7 @@ def replace_arrays(record: Record, arrays: Mapping[str, Array]) -> Record:
 
 def replace_values(call: StageCall, item: Any, own: Arrays, models: Models) -> dict[str, Any]:
     """Return the values of a stage with other operands, parameters and models in their place."""
-    values = dict(call.values)
-    for flag, value in call.values.items():
-        if flag in call.own and isinstance(value, AttendedTensor):
-            values[flag] = load_attended(item, call.own[flag], own=True)
-        elif flag in call.own:
-            values[flag] = select_tensor(item, call.own[flag])
-        elif flag in own and isinstance(value, Record):
-            values[flag] = replace(value, tensors={"x": replace(value.tensors["x"], array=own[flag])})
+    values = dict(call.values) | {flag: replace_operand(call, flag, item, own) for flag in call.values}
     if values.get("softmax_dtype"):
         values["softmax_dtype"] = None  # rounding has no derivative, and gradients leave it out
     weights = {name: array for name, array in own.items() if name not in call.values}
@@ -207,11 +200,23 @@ def replace_values(call: StageCall, item: Any, own: Arrays, models: Models) -> d
             values[RANDOM[call.tool]] = None
     checkpoint = values.get("model_")
     if checkpoint is not None and checkpoint.folder in models:
-        changed = models[checkpoint.folder]
         values["model_"] = copy(checkpoint)
+        changed = models[checkpoint.folder]
         layers = {layer: {**checkpoint.params[layer], **parts} for layer, parts in changed.items()}
         values["model_"].params = ChainMap(layers, checkpoint.params)
     return values
+
+
+def replace_operand(call: StageCall, flag: str, item: Any, own: Arrays) -> Any:
+    """Return the operand of a flag: of the record at hand, or a file with another array; other values as they are."""
+    value = call.values[flag]
+    if flag in call.own and isinstance(value, AttendedTensor):
+        return load_attended(item, call.own[flag], own=True)
+    if flag in call.own:
+        return select_tensor(item, call.own[flag])
+    if flag in own and isinstance(value, Record):
+        return replace(value, tensors={"x": replace(value.tensors["x"], array=own[flag])})
+    return value
 
 
 def embed_again(call: StageCall, table: Array) -> Record:

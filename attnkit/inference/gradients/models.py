@@ -49,7 +49,7 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
     if passed.encoder is not None and memory is not None:
         run_backward(core, passed.encoder, memory, reverse)
     names = detokenizer.token_strings(ids)
-    tracer.saved = dict(reversed(tracer.saved.items()))
+    tracer.saved = {name: tracer.saved[name] for name in order_forward(list(tracer.saved))}
     traced = tracer.record(names, prompt.source)
     tensors = {name: traced.tensor(name) for name in traced}
     if passed.encoder is None and memory is not None:
@@ -57,6 +57,20 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
         tensors["memory"] = Tensor(memory, ("source", "model"), labels)
     tensors |= parameter_gradients(core, reverse)
     return gather_tensors({LOSS: Tensor(loss, ())} | dict(select_names(gather_tensors(tensors), patterns).tensors))
+
+
+def order_forward(names: list[str]) -> list[str]:
+    """Return the names of intermediates in the order of a forward pass, from that in which gradients are computed.
+
+    >>> order_forward(["decoder.0.self.heads", "decoder.0.self.q", "decoder.0.self.k", "decoder.0.self.v"])
+    ['decoder.0.self.q', 'decoder.0.self.k', 'decoder.0.self.v', 'decoder.0.self.heads']
+    """
+    ordered = names[::-1]
+    for at in range(len(ordered) - 2):
+        three = ordered[at : at + 3]
+        if [name.rpartition(".")[2] for name in three] == ["v", "k", "q"]:
+            ordered[at : at + 3] = three[::-1]
+    return ordered
 
 
 def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int]) -> ScoringPass:

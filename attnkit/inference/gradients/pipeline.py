@@ -83,21 +83,48 @@ def gather_tensors(named: Mapping[str, Tensor]) -> Record:
     >>> gather_tensors({"x": token, "y": token}).labels, gather_tensors({"x": token, "y": np.zeros((1, 2))}).labels
     ({'token': ['a', 'b']}, {})
     """
+    tensors = {name: one if isinstance(one, Tensor) else Tensor(one) for name, one in named.items()}
     labels: dict[str, Labels] = {}
     unclear = set()
-    for one in (one for one in named.values() if isinstance(one, Tensor)):
-        for axis, names in one.labels.items():
-            if axis in one.axis_names() and labels.setdefault(axis, names) != names:
+    for one in tensors.values():
+        for axis in set(one.labels) & set(one.axis_names()):
+            if labels.setdefault(axis, one.labels[axis]) != one.labels[axis]:
                 unclear.add(axis)
-    for one in named.values():
-        tensor = one if isinstance(one, Tensor) else Tensor(one)
-        for axis, size in zip(tensor.axis_names(), tensor.shape, strict=True):
-            names = labels.get(axis, [])
-            row = names[0] if names and isinstance(names[0], list) else names
-            if names and len(row) != size:
-                unclear.add(axis)
-    bare = {name: Tensor(one.array, one.axes) if isinstance(one, Tensor) else one for name, one in named.items()}
+    for one in tensors.values():
+        unclear |= {
+            axis for axis, size in zip(one.axis_names(), one.shape, strict=True) if not fits(labels, axis, size)
+        }
+    bare = {name: Tensor(one.array, one.axes) for name, one in tensors.items()}
     return Record(bare, {axis: names for axis, names in labels.items() if axis not in unclear})
+
+
+def fits(labels: Mapping[str, Labels], axis: str, size: int) -> bool:
+    """Return whether an axis of this size has as many labels, or none."""
+    names = labels.get(axis, [])
+    row = names[0] if names and isinstance(names[0], list) else names
+    return not names or len(row) == size
+
+
+@dataclass
+class ModelLayers:
+    """The gradients of the parameters of models, by their folders: checkpoint and sums over all stages."""
+
+    models: dict[str, tuple[Any, Reverse]] = field(default_factory=dict)
+
+    def add(self, call: StageCall, layers: Reverse) -> None:
+        """Add the gradients of a stage with a model to those of other stages with the same."""
+        if layers.gradients:
+            checkpoint = call.values["model_"]
+            _, reverse = self.models.setdefault(checkpoint.folder, (checkpoint, Reverse()))
+            for layer, parts in layers.gradients.items():
+                reverse.add(layer, parts)
+
+    def sum(self) -> dict[str, tuple[Any, Nested]]:
+        """Return the checkpoint and the gradients of each model, where those of tied parameters are their sum."""
+        return {
+            folder: (checkpoint, sum_tied(reverse.gradients, checkpoint.params))
+            for folder, (checkpoint, reverse) in self.models.items()
+        }
 
 
 def pipeline_backward(calls: Sequence[StageCall]) -> PipelineGradients:
@@ -111,29 +138,23 @@ def pipeline_backward(calls: Sequence[StageCall]) -> PipelineGradients:
     x = calls[-1].result["x"]
     outer: Outer = {"x": np.ones(x.shape, x.dtype if x.dtype.itemsize > 2 else np.float32)}
     stages: list[dict[str, Tensor]] = []
-    total = PipelineGradients()
-    reverses: dict[str, tuple[Any, Reverse]] = {}
+    total, models = PipelineGradients(), ModelLayers()
     for call in reversed(calls):
-        made_here = {name: gradient for name, gradient in outer.items() if name not in call.passed()}
-        own = {name: describe(call.result, name, gradient) for name, gradient in made_here.items()}
-        into = StageGradients(call)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the pipeline itself has warned
-            undo_stage(call, made_here, into)
-        for name, gradient in outer.items():
-            if name in call.passed():
-                into.add_input(name, gradient)
-        ordered = {name: own.get(name) or into.tensors[name] for name in [*into.tensors, *own]} | into.tensors
-        stages.append({call.prefix + name: one for name, one in ordered.items()})
+        own = {name: gradient for name, gradient in outer.items() if name not in call.passed()}
+        tensors = {name: describe_gradient(call.result, name, gradient) for name, gradient in own.items()}
+        into = undo_stage(call, own)
+        for name in outer.keys() & call.passed():
+            into.add_input(name, outer[name])
+        named = {**into.tensors, **{name: one for name, one in tensors.items() if name not in into.tensors}}
+        stages.append({call.prefix + name: one for name, one in named.items()})
         total.parameters[:0] = [call.prefix + name for name in into.parameters]
-        add_layers(reverses, call, into.layers)
+        models.add(call, into.layers)
         outer = into.inputs
-    before = {INPUT + name: describe(calls[0].before, name, gradient) for name, gradient in outer.items()}
+    before = {INPUT + name: describe_gradient(calls[0].before, name, gradient) for name, gradient in outer.items()}
     total.parameters[:0] = list(before)
-    for named in (before, *reversed(stages)):
-        total.tensors |= named
-    for folder, (checkpoint, reverse) in reverses.items():
-        total.models[folder] = checkpoint, sum_tied(reverse.gradients, checkpoint.params)
+    for tensors in (before, *reversed(stages)):
+        total.tensors |= tensors
+    total.models = models.sum()
     return total
 
 
@@ -146,33 +167,29 @@ def check_last(call: StageCall) -> None:
         raise call.error(f"its x is {kind}: only floats have a gradient")
 
 
-def undo_stage(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Call the adjoint of one stage; UsageError where its tool has none, or none of a tensor that is needed."""
-    if not outer:
-        return
-    if call.tool == "mask":
-        return  # masks are constants
+def undo_stage(call: StageCall, outer: Outer) -> StageGradients:
+    """Return what the adjoint of one stage gives; UsageError where its tool has none, or none of a tensor it needs.
+
+    outer  gradients of the tensors that the stage computed; those that are used are removed
+    """
+    into = StageGradients(call)
+    if not outer or call.tool == "mask":  # masks are constants
+        return into
     if call.tool not in ADJOINTS_OF_TOOLS:
         raise call.error(f"no gradient of this tool (there is one of {', '.join(ADJOINTS_OF_TOOLS)})")
-    ADJOINTS_OF_TOOLS[call.tool](call, outer, into)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the pipeline itself has warned
+        ADJOINTS_OF_TOOLS[call.tool](call, outer, into)
     if outer:
         raise call.error(f"no gradient through its {', '.join(outer)}")
+    return into
 
 
-def describe(record: Record, name: str, gradient: Array) -> Tensor:
+def describe_gradient(record: Record, name: str, gradient: Array) -> Tensor:
     """Return a gradient with the axes and labels of its tensor."""
     tensor = record.tensor(name)
-    fits = tensor.axes is not None and len(tensor.axes) == gradient.ndim
-    return Tensor(gradient, tensor.axes if fits else None, tensor.labels if fits or name == "x" else {})
-
-
-def add_layers(reverses: dict[str, tuple[Any, Reverse]], call: StageCall, layers: Reverse) -> None:
-    """Add the gradients of a model's layers to those of other stages with the same model."""
-    if layers.gradients:
-        checkpoint = call.values["model_"]
-        _, reverse = reverses.setdefault(checkpoint.folder, (checkpoint, Reverse()))
-        for layer, parts in layers.gradients.items():
-            reverse.add(layer, parts)
+    has_axes = tensor.axes is not None and len(tensor.axes) == gradient.ndim
+    return Tensor(gradient, tensor.axes if has_axes else None, tensor.labels if has_axes or name == "x" else {})
 
 
 def select_names(record: Record, patterns: Sequence[str]) -> Record:

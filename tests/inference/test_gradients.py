@@ -1,0 +1,329 @@
+"""Gradients of pipelines: by hand, as slopes over random options, and as torch.autograd computes them, frozen."""
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from attnkit import commands, formats
+from attnkit.cli import parser
+from attnkit.errors import UsageError
+from attnkit.record import Record
+
+REFERENCES = Path(__file__).parent.parent / "references"
+MODELS = REFERENCES / "models"
+TOLERANCE = 1e-6  # of a finite difference
+
+pytestmark = pytest.mark.filterwarnings("ignore::attnkit.errors.AttnkitWarning")  # of an x that is not one number
+
+
+def run_tool(tool, *arguments):
+    """The one result of a command line, as a record."""
+    (result,) = parser.parse(commands.find_tool(tool), list(arguments)).open_stream(None).items
+    return result
+
+
+def grad(*stages, check=False):
+    return run_tool("grad", " | ".join(stages), *["--check"] * check)
+
+
+def error_of(*stages):
+    """The relative error of the gradients of a pipeline, as --check finds it."""
+    return float(grad(*stages, check=True)["check"][2])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Operands of random numbers, and the folder that has them."""
+    folder, normal = tmp_path_factory.mktemp("operands"), np.random.default_rng(3).standard_normal
+    shapes = {"x": (4, 8), "bx": (2, 4, 8), "hx": (2, 2, 4, 4), "memory": (3, 8), "bmemory": (2, 3, 8)}
+    shapes |= {"bias": (2, 4, 4), "additive": (4, 4), "add": (4, 8), "gamma": (8,), "beta": (8,), "shift": (4, 8)}
+    shapes |= {"table": (10, 8), "buckets": (6, 2), "pk": (2, 2, 3, 4), "pv": (2, 2, 3, 4)}
+    for name, shape in shapes.items():
+        np.save(folder / f"{name}.npy", normal(shape))
+    attention = {name: normal((8, 8)) for name in ("wq", "wk", "wv", "wo")} | {name: normal(8) for name in ("bq", "bo")}
+    grouped = attention | {name: normal((8, 4)) for name in ("wk", "wv")}
+    scores = {"wa": normal((4, 5)), "ua": normal((4, 5)), "va": normal(5)}
+    np.savez(folder / "p.npz", **attention)
+    np.savez(folder / "grouped.npz", **grouped)
+    np.savez(folder / "additive.npz", **attention, **scores)
+    np.savez(folder / "general.npz", **attention, w=normal((4, 4)))
+    np.savez(folder / "f.npz", w1=normal((8, 12)), b1=normal(12), w2=normal((12, 8)), b2=normal(8))
+    np.savez(folder / "g.npz", w1=normal((8, 12)), w2=normal((12, 8)), w3=normal((8, 12)), b3=normal(12))
+    np.savez(folder / "head.npz", w=normal((8, 5)), b=normal(5))
+    np.save(folder / "weights.npy", np.abs(normal(8)))
+    np.save(folder / "ids.npy", np.array([3, 1, 4, 1]))
+    np.save(folder / "bids.npy", np.array([[1, 2, 3, 0], [0, 1, 2, 3]]))
+    np.save(folder / "counts.npy", np.array([3, 4]))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(files, monkeypatch):
+    monkeypatch.chdir(files)
+
+
+def test_a_pipeline_by_hand():
+    # logits = x [[1, 3], [2, 4]]ᵀ = 1 2 and 3 4 for the unit vectors; targets 0 and 1
+    np.save("unit.npy", np.eye(2))
+    np.save("rows.npy", np.array([[1.0, 3.0], [2.0, 4.0]]))
+    result = grad("decode unit.npy --table rows.npy", "loss --target '0 1' --reduction sum")
+    p = 1 / (1 + np.e)  # softmax of 1 2 and of 3 4: p, 1 − p
+    dlogits = np.array([[p - 1, 1 - p], [p, -p]])
+    np.testing.assert_allclose(result["1.decode.logits"], dlogits)
+    np.testing.assert_allclose(result["0.input.x"], dlogits @ np.array([[1.0, 3.0], [2.0, 4.0]]))
+    np.testing.assert_allclose(result["1.decode.table"], dlogits.T)
+    np.testing.assert_allclose(result["x"], np.log1p(np.e) + np.log1p(np.exp(-1)))
+    assert result["2.loss.x"] == 1
+    assert list(result) == ["x", "0.input.x", "1.decode.table", "1.decode.logits", "2.loss.x"]
+
+
+def test_weights_of_attention_by_hand():
+    # one query 0 sees keys 1 and 0 with weights 1/2; x = values' mean; the gradient of a weight is its value
+    for name, rows in (("q", [[0.0]]), ("k", [[1.0], [0.0]])):
+        np.save(f"{name}.npy", np.array(rows))
+    result = grad("attend --query q.npy --key k.npy --value k.npy --scale 1")
+    assert result["1.attend.weights"].tolist() == [[[1.0, 0.0]]]
+    assert result["1.attend.scores"].tolist() == [[[0.25, -0.25]]]
+    assert result["1.attend.query"].tolist() == [[0.25]]
+    assert result["1.attend.value"].tolist() == [[0.5], [0.5]]
+
+
+def test_a_tied_table_has_one_gradient_the_sum():
+    both = grad("embed 'a b' --dim 4", "decode", "loss --target 'b a'")
+    table = run_tool("embed", "a b", "--dim", "4")["table"]
+    np.save("own.npy", table)
+    np.save("ab.npy", np.arange(2))
+    parts = grad("embed --ids ab.npy --table own.npy", "decode --table own.npy", "loss --target '1 0'")
+    np.testing.assert_allclose(both["1.embed.table"], parts["1.embed.table"] + parts["2.decode.table"], atol=1e-7)
+    assert both.labels["vocab"] == ["a", "b"] and both.axes_of("1.embed.table") == ("vocab", "model")
+
+
+def test_x_is_that_of_run_and_labels_are_those_of_the_forward_pass():
+    stages = ["embed 'The cat sat' --dim 8", "posenc", "mask --causal", "attend --heads 2 --seed 1 --keep weights"]
+    result, ran = grad(*stages), run_tool("run", " | ".join(stages))
+    assert result["x"].tobytes() == ran["x"].tobytes() and result.axes_of("x") == ran.axes_of("x")
+    assert result.axes_of("4.attend.weights") == ran.axes_of("weights")
+    assert result["4.attend.weights"].shape == ran["weights"].shape
+    assert result.labels["query"] == ["The", "cat", "sat"] == result.labels["token"]
+    assert {one.dtype for one in result.arrays().values()} == {np.dtype(np.float32)}
+
+
+def test_what_passes_through_belongs_to_the_stage_that_made_it():
+    result = grad("layernorm x.npy --keep residual", "mask --causal", "attend --add :residual", "peek")
+    assert {"1.layernorm.residual", "1.layernorm.x", "3.attend.x"} <= {*result}
+    assert not [name for name in result if name.startswith(("2.", "4."))]
+    np.testing.assert_array_equal(result["1.layernorm.residual"], np.ones((4, 8)))
+
+
+ATTEND = {
+    "--heads": ["1", "2", "4"],
+    "--causal": [""],
+    "--window": ["1,1", "2,0", "-1,1"],
+    "--scale": ["0.5", "1"],
+    "--softcap": ["3"],
+    "--score": ["dot"],
+    "--seed": ["1", "7"],
+    "--residual": [""],
+    "--add": ["add.npy", ":x"],
+    "--mask": ["additive.npy"],
+}
+
+
+@st.composite
+def options(draw, table):
+    chosen = draw(st.lists(st.sampled_from(sorted(table)), unique=True))
+    return " ".join(f"{flag} {draw(st.sampled_from(table[flag]))}".strip() for flag in chosen)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["x", "bx"]), options(ATTEND), st.booleans())
+def test_slopes_of_attend(source, flags, is_cross):
+    memory = f"--memory {'memory' if source == 'x' else 'bmemory'}.npy" * is_cross
+    flags = flags.replace("--mask additive.npy", "") if is_cross else flags
+    target = "loss --target " + ("'1 2 3 0'" if source == "x" else "bids.npy")
+    assert error_of(f"attend {source}.npy {flags} {memory}", target) < TOLERANCE
+
+
+LAYERNORM = {"--gamma": ["gamma.npy"], "--eps": ["0.1"], "--keep": ["residual"]}
+FFN = {"--activation": ["gelu", "gelu-tanh", "silu", "relu"], "--residual": [""], "--add": ["add.npy"], "--steps": [""]}
+POSENC = {"--offset": ["3"], "--layout": ["halves"], "--base": ["100"]}
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["x", "bx"]),
+    options(POSENC),
+    st.sampled_from(["--kind layer --beta beta.npy", "--kind rms", "--kind batch"]),
+    options(LAYERNORM),
+    st.sampled_from(["--hidden 5 --seed 3", "--hidden 4 --gated", "--params f.npz", "--params g.npz --gated"]),
+    options(FFN),
+    st.sampled_from(["", "--smoothing 0.2", "--reduction sum --weights weights.npy", "--ignore 2"]),
+)
+def test_slopes_of_layers(source, positions, kind, norm, weights, flags, reduction):
+    target = "'1 2 3 0'" if source == "x" else "bids.npy"
+    stages = [f"posenc {source}.npy {positions}", f"layernorm {kind} {norm}", f"ffn {weights} {flags}"]
+    assert error_of(*stages, f"loss --target {target} {reduction}") < TOLERANCE
+
+
+TARGETS = "loss --target '1 2 3 0'"
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        ["attend x.npy --heads 2 --params p.npz --keep q,weights,scores --causal", TARGETS],
+        ["attend x.npy --heads 2 --kv-heads 1 --params grouped.npz --bias bias.npy", TARGETS],
+        ["attend x.npy --heads 2 --params additive.npz --score additive", TARGETS],
+        ["attend x.npy --heads 2 --params general.npz --score general --softcap 2", TARGETS],
+        ["attend x.npy --emit weights", TARGETS],
+        ["attend x.npy --emit heads", "layernorm --gamma gamma.npy"],
+        ["attend x.npy --query :x --key memory.npy --value memory.npy --seed 2", TARGETS],
+        ["attend --query memory.npy --key x.npy --value add.npy", "loss --target '1 2 3'"],
+        ["attend bx.npy --heads 2 --past-key pk.npy --past-value pv.npy --keep present", "loss --target bids.npy"],
+        ["attend bx.npy --heads 2 --past-key pk.npy --past-value pv.npy --emit present_key"],
+        ["attend bx.npy --lengths counts.npy --seed 2", "loss --target bids.npy"],
+        ["attend hx.npy --score dot"],
+        ["attend x.npy --softmax-dtype float16 --seed 1", TARGETS],
+        ["attend x.npy --partial"],
+        ["layernorm bx.npy --axis -2 --gamma shift.npy", "loss --target bids.npy"],
+        ["layernorm x.npy --keep mean,residual", "attend --add :residual --memory :x", TARGETS],
+        ["posenc x.npy --kind learned --table table.npy --offset 2", TARGETS],
+        ["posenc bx.npy --kind learned --table table.npy", "loss --target bids.npy"],
+        ["posenc x.npy --kind learned --table table.npy --alone", TARGETS],
+        ["posenc --size 4 --dim 8 --kind learned --table table.npy", TARGETS],
+        ["posenc x.npy --kind rotary --heads 2 --interleaved --rotary-dim 2", TARGETS],
+        ["posenc hx.npy --kind rotary", "attend --score dot --scale 0.3"],
+        ["posenc x.npy --kind alibi --heads 2", "attend --heads 2 --seed 1", TARGETS],
+        ["posenc x.npy --kind t5 --heads 2 --table buckets.npy", "attend --heads 2", TARGETS],
+        ["posenc x.npy --kind t5 --heads 2 --table buckets.npy --alone", "attend --seed 3"],
+        ["mask x.npy --causal --as additive", "attend --seed 1", TARGETS],
+        ["decode x.npy --params head.npz --temperature 0.5 --emit probs", TARGETS],
+        ["decode x.npy --table table.npy --top-k 4 --emit probs", "layernorm", TARGETS],
+        ["decode x.npy --table table.npy", "loss --target '1 2 3 0' --reduction none"],
+        ["embed 'a b a' --dim 8 --scale", "mask --causal", "attend --seed 2", "decode", "loss --target 'b a a'"],
+        ["embed 'a b' 'a' --dim 8 --batch", "attend --heads 2 --seed 2", "decode", "loss --target :ids"],
+        ["embed 'a b' --one-hot", "attend --seed 2", "loss --target 1"],
+        ["embed --ids ids.npy --table table.npy", "attend --seed 2", "decode", "loss --target '1 2 3 0'"],
+        ["layernorm x.npy --dtype float32", "attend --seed 3 --only x", TARGETS],
+    ],
+    ids=lambda stages: stages[0] if isinstance(stages, list) else "",
+)
+def test_slopes(stages):
+    assert error_of(*stages) < TOLERANCE
+
+
+MODEL_STAGES = {
+    "gpt2": [
+        "posenc",
+        "layernorm --layer decoder.0.norm1",
+        "attend --layer decoder.0.self",
+        "ffn --layer decoder.0.ffn",
+    ],
+    "llama": ["attend --layer decoder.0.self", "layernorm --layer decoder.0.norm2", "ffn --layer decoder.0.ffn"],
+    "t5": ["attend --layer encoder.0.self --residual", "layernorm --layer encoder.0.norm2"],
+    "bert-mlm": ["posenc", "attend --layer encoder.0.self"],
+}
+
+
+@pytest.mark.parametrize("family", MODEL_STAGES)
+def test_slopes_of_the_layers_of_models(family):
+    folder = MODELS / family
+    named = [f"{stage} --model {folder}" for stage in MODEL_STAGES[family]]
+    head = [] if family == "t5" else [f"decode --model {folder} --layer head"]
+    result = grad(f"embed --ids ids.npy --model {folder}", *named, *head, TARGETS, check=True)
+    assert result["check"][2] < TOLERANCE
+    layer = "encoder.0.self" if family in ("t5", "bert-mlm") else "decoder.0.self"
+    assert result.axes_of(f"{layer}.wq") == ("model", "heads")
+
+
+def test_tied_parameters_of_a_model_have_one_gradient():
+    folder = MODELS / "gpt2"
+    result = grad(f"embed --ids ids.npy --model {folder}", f"decode --layer head --model {folder}", TARGETS)
+    np.testing.assert_array_equal(result["decoder.embed.table"], result["head.w"].T)
+
+
+REFERENCE = [
+    "embed --ids tokens.npy --table ref.npz:table",
+    "posenc",
+    "layernorm --gamma ref.npz:gamma1 --beta ref.npz:beta1",
+    "attend --heads 2 --causal --params self.npz --bias ref.npz:bias --residual",
+    "layernorm --kind rms --gamma ref.npz:gamma2",
+    "ffn --params ffn.npz --activation gelu --residual",
+    "attend --heads 2 --kv-heads 1 --memory ref.npz:memory --params cross.npz",
+    "decode",
+    "loss --target expected.npy --smoothing 0.1",
+]
+NAMES_OF = {
+    "table": "1.embed.table", "gamma1": "3.layernorm.gamma", "beta1": "3.layernorm.beta", "bias": "4.attend.bias",
+    "gamma2": "5.layernorm.gamma", "memory": "7.attend.memory",
+    **{name: f"4.attend.{name}" for name in ("wq", "wk", "wv", "wo", "bq", "bv", "bo")},
+    **{name: f"6.ffn.{name}" for name in ("w1", "b1", "w2", "b2")},
+    **{f"c{letter}": f"7.attend.w{letter}" for letter in "qkvo"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-9), (np.float32, 1e-5)])
+def test_a_whole_pipeline_is_that_of_torch_autograd(dtype, tolerance):
+    with np.load(REFERENCES / "pipeline_gradients.npz") as members:
+        frozen = dict(members)
+    inputs = {
+        name: frozen[name].astype(dtype) for name in frozen if not name.startswith(("grad.", "loss", "ids", "targ"))
+    }
+    np.save("tokens.npy", frozen["ids"])
+    np.save("expected.npy", frozen["targets"])
+    np.savez("ref.npz", **inputs)
+    np.savez("self.npz", **{name: inputs[name] for name in ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")})
+    np.savez("ffn.npz", **{name: inputs[name] for name in ("w1", "b1", "w2", "b2")})
+    np.savez("cross.npz", **{f"w{letter}": inputs[f"c{letter}"] for letter in "qkvo"})
+    result = grad(*REFERENCE)
+    np.testing.assert_allclose(result["x"], frozen["loss"], rtol=tolerance)
+    for name, ours in NAMES_OF.items():
+        expected = frozen[f"grad.{name}"]
+        assert result[ours].dtype == dtype
+        np.testing.assert_allclose(
+            result[ours], expected, rtol=0, atol=tolerance * np.abs(expected).max(), err_msg=name
+        )
+    assert np.abs(result["4.attend.bk"]).max() < tolerance  # a bias of all keys changes no softmax
+
+
+@pytest.mark.parametrize(
+    ("stages", "problem"),
+    [
+        (["decode x.npy --table table.npy --emit ids"], "stage 1, decode: its x is int64: only floats have a gradient"),
+        (["embed 'a b' --dim 4", "decode --emit text"], "stage 2, decode: text has no gradient"),
+        (["mask --size 3 --causal"], "stage 1, mask: its x is bool: only floats have a gradient"),
+        (["layernorm x.npy --keep inverse_std", "attend --add :inverse_std"], "no gradient through its inverse_std"),
+        (["attend x.npy --partial", "merge"], "stage 2, merge: no gradient of this tool"),
+        ([f"encode --model {MODELS / 'bert'} --ids ids.npy"], "stage 1, encode: no gradient of this tool"),
+        (
+            ["layernorm x.npy", "attend --query add.npy --key - --value add.npy"],
+            "stage 2, attend: its --key is the whole stage before",
+        ),
+        (["posenc x.npy", "run 'attend'"], "run is no stage of a pipeline"),
+    ],
+)
+def test_what_has_no_gradient_is_one_line_with_its_stage(stages, problem):
+    with pytest.raises(UsageError, match=problem.replace("(", r"\(")):
+        grad(*stages)
+
+
+def test_a_stream_gives_a_record_of_gradients_for_each_record():
+    call = parser.parse(commands.find_tool("grad"), ["embed --lines 'a b' 'c' --dim 4 | attend | loss --target 0"])
+    lengths = [record["1.embed.x"].shape for record in call.open_stream(None).items]
+    assert lengths == [(2, 4), (1, 4)]
+
+
+def test_the_record_is_read_by_every_format_and_names_its_command(tmp_path):
+    pipeline = "attend x.npy --seed 1 | loss --target 1"
+    result = run_tool("grad", pipeline)
+    for format in ("npz", "safetensors", "json"):
+        data = b"".join(bytes(part) for part in formats.encode(result, format))
+        (tmp_path / f"g.{format}").write_bytes(data)
+        again = run_tool("show", str(tmp_path / f"g.{format}"))
+        assert isinstance(again, Record) and [*again] == [*result]
+    entry = result.history[-1]
+    assert shlex.split(entry["command"]) == ["attnkit", "grad", pipeline] and list(entry["files"]) == ["x.npy"]
