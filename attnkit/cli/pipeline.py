@@ -61,7 +61,7 @@ def parse_stage(arguments: list[str]) -> Stage:
     if not arguments:
         raise UsageError("an empty stage: nothing on one side of a |")
     chosen = commands.find_tool(arguments[0])
-    if chosen.name in ("run", "grad", "history"):
+    if chosen.name in ("run", "history"):
         raise UsageError(f"{chosen.name} cannot be a stage of a pipeline")
     with blame_stage(chosen.name):
         call = parser.parse(chosen, arguments[1:])

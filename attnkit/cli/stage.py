@@ -315,7 +315,7 @@ class Stage:
 
         beside  the file that the result is written to, where it is not the output of the stage
         """
-        before = item.history if isinstance(item, Record) else []
+        before = getattr(item, "history", [])
         files = self.files.compute_digests(not before) if self.format.keeps_history else self.files.digests
         entry = history.history_entry(self.command_line(item), files, beside)
         return replace(result, history=[*before, entry]).check()

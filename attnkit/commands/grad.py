@@ -24,10 +24,11 @@ CHECKED = "check"  # the tensor of the result that --check adds
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """A pipeline that ran: its stages as they were called, and the record at its end."""
+    """A pipeline that ran: its stages as they were called, the record at its end, and the history of what it read."""
 
     calls: list[StageCall]
     result: Record
+    history: list[dict[str, Any]]
 
 
 def run_recorded_pipeline(call: Stage, upstream: Records | None) -> Records:
@@ -40,7 +41,7 @@ def run_recorded_pipeline(call: Stage, upstream: Records | None) -> Records:
         stage.tool = replace(stage.tool, function=keep_calls(stage, number, calls))
         if stage.common.pop("output", None):
             raise UsageError(f"stage {number}, {stage.tool.name}: --output is of grad: attnkit grad '…' -o FILE")
-    flow = pipeline.chain_stages(stages)
+    flow = pipeline.chain_stages(stages, upstream=upstream)
     return Records(flow.format, run_items(call, stages, calls, flow.items))
 
 
@@ -56,7 +57,8 @@ def run_items(
             raise calls[-1].error("text has no gradient")
         for stage in stages:
             call.files.digests |= stage.files.compute_digests(True)
-        yield PipelineRun(list(calls), result)
+        is_piped = not set(stages[0].operands) - {"-"}  # of a file the digest suffices
+        yield PipelineRun(list(calls), result, calls[0].before.history if is_piped else [])
         calls.clear()
 
 
@@ -124,12 +126,12 @@ def grad(
       attnkit grad 'embed "The cat" --dim 8 | attend --seed 1 | decode | loss --target "sat"' -o g.npz
     """
     gradients = pipeline_backward(ran.calls)
-    shape = ran.calls[-1].result["x"].shape
-    if shape:
-        warnings.warn(f"x {shape} is not one number: these are gradients of the sum of its elements", AttnkitWarning, 2)
     record = gradients.record(ran.result)
     if grad_only:
         record = select_names(record, grad_only)
+    shape = ran.calls[-1].result["x"].shape
+    if shape:
+        warnings.warn(f"x {shape} is not one number: these are gradients of the sum of its elements", AttnkitWarning, 2)
     return record.with_tensors(compare_with_difference(ran, gradients, seed)) if check else record
 
 

@@ -48,15 +48,15 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
     memory = reverse.memory
     if passed.encoder is not None and memory is not None:
         run_backward(core, passed.encoder, memory, reverse)
-    names = detokenizer.token_strings(ids)
     tracer.saved = {name: tracer.saved[name] for name in order_forward(list(tracer.saved))}
-    traced = tracer.record(names, prompt.source)
+    traced = tracer.record(detokenizer.token_strings(ids), prompt.source)
     tensors = {name: traced.tensor(name) for name in traced}
     if passed.encoder is None and memory is not None:
         labels = {"source": prompt.source} if prompt.source else {}
         tensors["memory"] = Tensor(memory, ("source", "model"), labels)
     tensors |= parameter_gradients(core, reverse)
-    return gather_tensors({LOSS: Tensor(loss, ())} | dict(select_names(gather_tensors(tensors), patterns).tensors))
+    names = [*select_names(gather_tensors(tensors), patterns)]
+    return gather_tensors({LOSS: Tensor(loss, ())} | tensors).select([LOSS, *names])
 
 
 def order_forward(names: list[str]) -> list[str]:

@@ -1,0 +1,81 @@
+"""The tool grad as a process: formats, exit codes of --check, warnings, histories that can be run again."""
+
+import numpy as np
+import pytest
+
+from attnkit import formats
+from tests import process
+
+PIPELINE = 'embed "The cat" --dim 8 | posenc | attend --heads 2 --seed 1 | layernorm | decode | loss --target "cat"'
+
+
+def grad(tmp_path, *arguments, stdin=b""):
+    return process.run("grad", *arguments, stdin=stdin, cwd=tmp_path, env={"COLUMNS": "100"})
+
+
+def test_the_record_is_written_and_read_by_numpy(tmp_path):
+    done = grad(tmp_path, PIPELINE, "-o", "g.npz")
+    assert (done.code, done.out, done.err) == (0, b"", "")
+    with np.load(tmp_path / "g.npz") as members:
+        assert members["3.attend.wq"].shape == (8, 8) and members["1.embed.table"].shape == (2, 8)
+    shown = process.run("show", "g.npz", "--name", "3.attend.weights", "--heatmap", cwd=tmp_path)
+    assert shown.code == 0 and b"cat" in shown.out
+
+
+def test_the_check_passes_or_fails_by_its_tolerance(tmp_path):
+    passed = grad(tmp_path, PIPELINE, "--check", "-o", "g.npz")
+    assert passed.code == 0 and passed.err.startswith("check: derivative ")
+    failed = grad(tmp_path, PIPELINE, "--check", "--tolerance", "1e-30", "-o", "h.npz")
+    assert failed.code == 1 and (tmp_path / "h.npz").exists()
+    error = formats.load(str(tmp_path / "h.npz"))["check"]
+    assert error.shape == (3,) and 0 < error[2] < 1e-6
+    other = grad(tmp_path, PIPELINE, "--check", "--seed", "5", "-o", "i.npz")
+    assert other.code == 0 and other.err != passed.err
+
+
+def test_standard_input_is_read_by_the_first_stage(tmp_path):
+    done = grad(tmp_path, "layernorm | loss --target 1", "--grad-only", "0.input.x,x", stdin=b"[[1, 2, 4]]")
+    assert done.code == 0 and b'"0.input.x"' in done.out
+    again = grad(tmp_path, "layernorm - | loss --target 1", "--grad-only", "0.input.x,x", stdin=b"[[1, 2, 4]]")
+    assert again.out.replace(b"layernorm - |", b"layernorm |") == done.out
+
+
+def test_a_sum_is_named_in_a_warning(tmp_path):
+    done = grad(tmp_path, "layernorm", "-o", "g.npz", stdin=b"[[1, 2, 4]]")
+    assert done.err == (
+        "attnkit grad: warning: x (1, 3) is not one number: these are gradients of the sum of its elements\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "line", [f"attnkit grad '{PIPELINE}'", "attnkit embed a --dim 4 | attnkit grad 'attend --seed 1'"]
+)
+def test_the_history_runs_again(tmp_path, line):
+    done = process.bash(f"{line} -q -o g.npz && attnkit history g.npz --replay && attnkit history g.npz", cwd=tmp_path)
+    assert done.code == 0 and b"equal bit for bit" in done.out and b"attnkit grad" in done.out, done.err
+
+
+def test_it_is_a_stage_in_the_shell_and_in_run(tmp_path):
+    first, second = "embed 'a b' --dim 4 -f npz", "grad 'attend --seed 1 | layernorm --only x' --grad-only '*.wq'"
+    shell = process.bash(f"attnkit {first} | attnkit {second} -q", cwd=tmp_path)
+    ran = process.run("run", f"{first} | {second}", "-q", cwd=tmp_path)
+    assert shell.code == 0 and shell.out and shell.out == ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "problem"),
+    [
+        ([], 2, "attnkit grad: one pipeline in quotes"),
+        (["embed a --dim 2", "posenc"], 2, "attnkit grad: one pipeline in quotes"),
+        (["embed a --dim 2 | bogus"], 2, "no tool 'bogus'"),
+        (["embed a --dim 2 | decode --emit text"], 2, "attnkit grad: stage 2, decode: text has no gradient"),
+        (["embed a --dim 2 | decode -o x.npz"], 2, "stage 2, decode: --output is of grad"),
+        (["embed a --dim 2 | attend --heads 3"], 3, "attnkit attend: d_model 2 is not divisible by heads 3"),
+        (["embed a --dim 2", "--seed", "1"], 2, "--seed: needs --check"),
+        (["embed a --dim 2", "--grad-only", "z*"], 2, "'z*' fits no gradient"),
+        (["posenc x.npz"], 4, "x.npz: No such file"),
+    ],
+)
+def test_errors_are_one_line(tmp_path, arguments, code, problem):
+    done = grad(tmp_path, *arguments)
+    assert done.code == code and problem in done.err and done.err.count("\n") == 1 and not done.out
