@@ -11,13 +11,13 @@ import numpy as np
 from attnkit import display
 from attnkit.cli import operands, options, output, pipeline, views
 from attnkit.cli.output_format import Result
-from attnkit.cli.stage import Records, Stage
+from attnkit.cli.stage import Records, Stage, running_stage
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, UsageError
-from attnkit.inference.gradients.check import CheckResult, check_gradients
+from attnkit.inference.gradients.check import check_gradients
 from attnkit.inference.gradients.pipeline import PipelineGradients, pipeline_backward, select_names
 from attnkit.inference.gradients.stages import StageCall
-from attnkit.record import Record
+from attnkit.record import Labels, Record, Tensor
 
 CHECKED = "check"  # the tensor of the result that --check adds
 
@@ -89,7 +89,7 @@ def render_gradients(record: Record, call: Stage, look: display.Style) -> str:
 
 def has_failed(record: Record, call: Stage) -> int:
     """Return 1 where --check finds a larger error than --tolerance, else 0."""
-    return int(CHECKED in record and not float(record[CHECKED][2]) <= call.parameters["tolerance"])
+    return int(any(not error <= call.parameters["tolerance"] for error in call.extra.get("errors", [])))
 
 
 @tool(
@@ -135,14 +135,16 @@ def grad(
     return record.with_tensors(compare_with_difference(ran, gradients, seed)) if check else record
 
 
-def compare_with_difference(ran: PipelineRun, gradients: PipelineGradients, seed: int) -> dict[str, Any]:
-    """Return the result of --check as a tensor, and write it to standard error."""
-    from attnkit.record import Tensor
-
-    result: CheckResult = check_gradients(ran.calls, gradients, seed)
-    output.write_stderr(
-        f"check: derivative {result.slope:.9g} by the gradients, {result.difference:.9g} by a finite difference: "
-        f"relative error {result.error:.2g}\n"
-    )
-    labels = {"derivative": ["gradients", "finite difference", "relative error"]}
+def compare_with_difference(ran: PipelineRun, gradients: PipelineGradients, seed: int) -> dict[str, Tensor]:
+    """Return the result of --check as a tensor; write it to standard error, and keep its error for the exit code."""
+    result = check_gradients(ran.calls, gradients, seed)
+    stage = running_stage()
+    if stage is not None:
+        stage.extra["errors"] = [*stage.extra.get("errors", []), result.error]
+    if stage is None or not stage.common.get("quiet"):
+        output.write_stderr(
+            f"check: derivative {result.slope:.9g} by the gradients, {result.difference:.9g} by a finite difference: "
+            f"relative error {result.error:.2g}\n"
+        )
+    labels: dict[str, Labels] = {"derivative": ["gradients", "finite difference", "relative error"]}
     return {CHECKED: Tensor(np.array([result.slope, result.difference, result.error]), ("derivative",), labels)}

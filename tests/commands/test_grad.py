@@ -29,6 +29,8 @@ def test_the_check_passes_or_fails_by_its_tolerance(tmp_path):
     assert failed.code == 1 and (tmp_path / "h.npz").exists()
     error = formats.load(str(tmp_path / "h.npz"))["check"]
     assert error.shape == (3,) and 0 < error[2] < 1e-6
+    hidden = grad(tmp_path, PIPELINE, "--check", "--tolerance", "1e-30", "--only", "x", "-q", "-o", "j.npz")
+    assert (hidden.code, hidden.err) == (1, "")
     other = grad(tmp_path, PIPELINE, "--check", "--seed", "5", "-o", "i.npz")
     assert other.code == 0 and other.err != passed.err
 
