@@ -190,7 +190,7 @@ TARGETS = "loss --target '1 2 3 0'"
         ["attend x.npy --softmax-dtype float16 --seed 1", TARGETS],
         ["attend x.npy --partial"],
         ["layernorm bx.npy --axis -2 --gamma shift.npy", "loss --target bids.npy"],
-        ["layernorm x.npy --keep mean,residual", "attend --add :residual --memory :x", TARGETS],
+        ["layernorm x.npy --keep mean,residual --add add.npy", "attend --add :residual --memory :x", TARGETS],
         ["posenc x.npy --kind learned --table table.npy --offset 2", TARGETS],
         ["posenc bx.npy --kind learned --table table.npy", "loss --target bids.npy"],
         ["posenc x.npy --kind learned --table table.npy --alone", TARGETS],

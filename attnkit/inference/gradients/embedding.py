@@ -93,9 +93,9 @@ def undo_added_positions(call: StageCall, dx: Array, into: StageGradients) -> No
 def input_of(call: StageCall) -> Array:
     """Return the x that posenc read; with --size, that of the record it makes itself."""
     values = call.values
-    record = empty_record(values["kind"], values["size"] or (0,), values["dim"]) if call.item is None else call.item
-    x: Array = record["x"]
-    return x
+    if call.item is not None:
+        return call.before["x"]
+    return empty_record(values["kind"], values["size"] or (0,), values["dim"], values["table"])["x"]
 
 
 def undo_rotary(call: StageCall, outer: Outer, into: StageGradients) -> None:

@@ -27,7 +27,7 @@ FFN_INTERMEDIATES = ("hidden", "activated", "linear", "gated")
 def undo_layernorm(call: StageCall, outer: Outer, into: StageGradients) -> None:
     """Add the gradients of x, of what --add adds to it, and of gamma and beta; running statistics are constants."""
     values, x = call.values, call.before["x"]
-    addend = values["residual"]
+    addend = values["add"]
     total = x if addend is None else model.add(x, addend["x"])
     dx = np.zeros_like(total, model.working(total))
     if "x" in outer:
@@ -49,7 +49,7 @@ def undo_layernorm(call: StageCall, outer: Outer, into: StageGradients) -> None:
     else:
         first, second = add_backward(dx, x, addend["x"]) if dx.shape == x.shape else (sum_to_shape(dx, x.shape), dx)
         into.add_input("x", first)
-        into.add_operand("residual", second)
+        into.add_operand("add", second)
 
 
 def undo_norm(call: StageCall, dy: Array, x: Array) -> NormGradients:

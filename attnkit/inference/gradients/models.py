@@ -42,7 +42,7 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
     logits = model.head_logits(core, passed.hidden)
     slope = np.zeros_like(logits)
     loss, slope[first - 1 : len(ids) - 1] = loss_and_gradient(logits[first - 1 : len(ids) - 1], ids[first:])
-    tracer = Tracer(patterns)
+    tracer = Tracer({"--grad-only": patterns})
     reverse = Reverse(hook=tracer.visit)
     run_backward(core, passed.decoder, head_backward(core, passed.hidden, slope, reverse), reverse)
     memory = reverse.memory
