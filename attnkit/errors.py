@@ -48,6 +48,18 @@ class FileError(AttnkitError):
     exit_code = 4
 
 
+class InterruptedRunError(AttnkitError):
+    """SIGINT has stopped a run, which is saved."""
+
+    exit_code = 130
+
+
+class TerminatedRunError(AttnkitError):
+    """SIGTERM has stopped a run, which is saved."""
+
+    exit_code = 143
+
+
 class AttnkitNote(UserWarning):
     """Part of a result that the requested format cannot hold."""
 

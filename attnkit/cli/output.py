@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnkit import formats
@@ -196,6 +196,22 @@ class StreamedText:
         formats.write_all(STDOUT, [b"\n"], "<stdout>")
         self._is_open = False
         return True
+
+
+def show_report(values: Mapping[str, Any], line: "Callable[[Style], str]") -> None:
+    """Write a report of long work to standard output at once, as `report_text` has it."""
+    PROGRESS.clear()
+    formats.write_all(STDOUT, [(report_text(values, line) + "\n").encode(encoding(), "replace")], "<stdout>")
+
+
+def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> str:
+    """Return values as JSON, or as a line where standard output is a terminal."""
+    call = running_stage()
+    if call is not None and os.isatty(STDOUT):
+        return line(output_style(call, STDOUT))
+    import orjson
+
+    return orjson.dumps(values).decode()
 
 
 def show_remark(make_table: "Callable[[Style], TextTable]") -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.errors import UsageError
@@ -27,6 +27,7 @@ class Callbacks(NamedTuple):
     on_progress        the layer or the token that is computed next
     on_table           a function of a style that makes a table: a step of generation
     on_text            (text, is_prompt), each part of a text as it is generated; None: no text is streamed
+    on_report          (values, line), the numbers of a run in training, and a function of a style that draws them
     on_non_finite      the first layer whose result has NaN or infinity
     write_side_output  (path, record), a second result: a trace, a KV cache
     is_output_file     whether a path is the file of the result itself
@@ -35,6 +36,7 @@ class Callbacks(NamedTuple):
     on_progress: Callable[[str], None] = ignore
     on_table: "Callable[[Callable[[Style], TextTable]], None]" = ignore
     on_text: Callable[[str, bool], None] | None = None
+    on_report: "Callable[[Mapping[str, Any], Callable[[Style], str]], None]" = lambda values, line: None
     on_non_finite: Callable[[str], None] = ignore
     write_side_output: Callable[[str, Record], None] = refuse_side_output
     is_output_file: Callable[[str], bool] = lambda path: False

@@ -19,18 +19,19 @@ class SentencePair(NamedTuple):
     target: list[int]
 
 
-def encode_text(tokenizer: Tokenizer, text: str, name: str) -> Array:
+def encode_text(tokenizer: Tokenizer, text: str, name: str, first_line: int = 1) -> Array:
     """Return the ids of a text, without the special tokens that the tokenizer adds around each text.
 
     -> (T,) int64
 
-    DataError for an empty text, and for a character that the vocabulary lacks; `name` is the file.
+    DataError for an empty text, and for a character that the vocabulary lacks; `name` is the file, `first_line` the
+    number of the line in it that the text begins with.
     """
     if not text:
         raise DataError("empty text", name)
     ids = strip_special_tokens(tokenizer, _encode(tokenizer, text))
     if tokenizer.special.get("unk") in ids:
-        for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        for number, line in enumerate(text.splitlines(keepends=True), start=first_line):
             check_known_tokens(tokenizer, line, number, name)
     return np.array(ids, np.int64)
 

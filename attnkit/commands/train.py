@@ -1,0 +1,234 @@
+"""attnkit train: a model from a text file."""
+
+import contextlib
+import hashlib
+import os
+import shlex
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import FrameType
+from typing import Annotated, Any
+
+from attnkit.cli import history, options
+from attnkit.cli.operands import read_text, stdin_or_error
+from attnkit.cli.output import report_text
+from attnkit.cli.stage import Records, Stage
+from attnkit.cli.tool import tool
+from attnkit.errors import DataError, InterruptedRunError, TerminatedRunError, UsageError, flag_name
+from attnkit.formats import atomic, open_source
+from attnkit.inference import callbacks
+from attnkit.training.configs import CONFIGS
+from attnkit.training.optimizers import DEFAULTS
+from attnkit.training.recipe import Recipe, changed_values
+from attnkit.training.reports import Report, Speed, report_line, report_values, time_text
+from attnkit.training.run import Monitor, Origin, Run, read_origin
+from attnkit.training.schedules import SCHEDULES
+from attnkit.training.start import start_run
+
+ENDS = ("steps", "epochs", "minutes", "patience")
+STOPPED = {signal.SIGINT: InterruptedRunError, signal.SIGTERM: TerminatedRunError}
+CHANGED_BY_RESUME = (*ENDS, "record", "sample", "output")
+
+
+def read_operand(call: Stage, upstream: Records | None) -> Records:
+    """Read the name of the text: the operand, or `-` for standard input; UsageError for a stage before this one."""
+    if upstream is not None:
+        raise UsageError("train reads a text, not the result of a stage")
+    return Records(None, iter([call.operands[0] if call.operands else stdin_or_error("name a text file")]))
+
+
+@tool(
+    operand="[INPUT]",
+    reader=read_operand,
+    returns_text=lambda parameters: True,
+    check_finite=lambda parameters: False,
+    sections={
+        "Model": "family layers heads dim hidden config from_ tokens pairs",
+        "Learning": "batch block accumulate optimizer lr momentum weight_decay schedule warmup clip dropout smoothing "
+        "freeze unfreeze_every layer_decay seed",
+        "End": "steps epochs minutes patience valid resume",
+        "Results": "output every sample record",
+    },
+    exclusive=[("from_", "config", "family"), *(("resume", name) for name in ("from_", "config", "family"))],
+    one_of=[("output", "resume")],
+)
+def train(
+    text: str,
+    *,
+    output: Annotated[str | None, options.Option("the folder of the model", "DIR", str, short="-o")] = None,
+    family: Annotated[str | None, options.choice("a new model of this family [default: gpt2]", tuple(CONFIGS))] = None,
+    layers: Annotated[int | None, options.integer("its layers [default: 4]", least=1)] = None,
+    heads: Annotated[int | None, options.integer("its heads [default: 4]", least=1)] = None,
+    dim: Annotated[int | None, options.integer("its width [default: 128]", least=1)] = None,
+    hidden: Annotated[int | None, options.integer("the width of its feed-forward networks", least=1)] = None,
+    config: Annotated[str | None, options.text("a new model of this config.json", "FILE")] = None,
+    from_: Annotated[str | None, options.text("go on with this published model", "DIR")] = None,
+    tokens: Annotated[
+        str | None, options.text("train a tokenizer on the text, or use that of DIR", "chars|bpe:N|unigram:N|DIR")
+    ] = None,
+    pairs: Annotated[bool, options.switch("the text of a t5 is source, tab, target, line by line")] = False,
+    batch: Annotated[int | None, options.integer("texts in a batch [default: 12]", least=1)] = None,
+    block: Annotated[int | None, options.integer("tokens in a text [default: 64]", least=1)] = None,
+    accumulate: Annotated[
+        int | None, options.integer("add up the gradients of N batches in each step [default: 1]", least=1)
+    ] = None,
+    optimizer: Annotated[str | None, options.choice("[default: adamw]", tuple(DEFAULTS))] = None,
+    lr: Annotated[float | None, options.number("learning rate [default: 0.001]", above=0)] = None,
+    momentum: Annotated[float | None, options.number("of sgd [default: 0]", least=0)] = None,
+    weight_decay: Annotated[
+        float | None, options.number("not on norms and biases [default: 0.01 of adamw, else 0]", least=0)
+    ] = None,
+    schedule: Annotated[
+        str | None, options.choice("of the learning rate, after the warm-up [default: constant]", tuple(SCHEDULES))
+    ] = None,
+    warmup: Annotated[
+        int | None, options.integer("steps in which the learning rate grows [default: 100]", least=0)
+    ] = None,
+    clip: Annotated[
+        float | None, options.number("scale gradients to this norm at most; 0: never [default: 1]", least=0)
+    ] = None,
+    dropout: Annotated[float | None, options.number("rate of dropout [default: 0]", least=0)] = None,
+    smoothing: Annotated[float | None, options.number("label smoothing [default: 0]", least=0, metavar="E")] = None,
+    freeze: Annotated[
+        tuple[str, ...],
+        options.names("parameters that stay as they are: decoder.embed*", metavar="PATTERNS"),
+    ] = (),
+    unfreeze_every: Annotated[
+        int | None, options.integer("begin with the last layer, and train one more after every N steps", least=1)
+    ] = None,
+    layer_decay: Annotated[
+        float | None, options.number("factor on the learning rate from a layer to that below it", above=0, most=1)
+    ] = None,
+    seed: Annotated[int | None, options.integer("of all random numbers [default: 0]", least=0)] = None,
+    steps: Annotated[int | None, options.integer("end after N steps [default: 1000]", least=1)] = None,
+    epochs: Annotated[int | None, options.integer("end when the text was read N times", least=1)] = None,
+    minutes: Annotated[float | None, options.number("end after so many minutes", above=0)] = None,
+    patience: Annotated[
+        int | None, options.integer("end after N reports without a better held-out loss", least=1)
+    ] = None,
+    valid: Annotated[
+        str | None, options.text("hold out this part of the text; 0: nothing [default: 5%]", "PERCENT")
+    ] = None,
+    resume: Annotated[str | None, options.text("go on with the run of this folder", "DIR")] = None,
+    every: Annotated[int | None, options.integer("report and save after every N steps [default: 100]", least=1)] = None,
+    sample: Annotated[str | None, options.text("let the model continue TEXT at every report")] = None,
+    record: Annotated[
+        tuple[int, ...],
+        options.integers("write activations and gradients of these steps to step-N.npz", "STEPS", least=1),
+    ] = (),
+) -> str:
+    """Train a model on a text file, or on pairs of sentences, and write its folder.
+
+    The folder has config.json, model.safetensors (the best by the held-out loss, or the last without one), the
+    tokenizer, training.json (how it was made), training.jsonl (its reports) and state.safetensors, from which
+    --resume goes on with the same bits. The same command gives the same bytes. Ctrl-C saves and ends.
+
+    \b
+    Examples:
+      attnkit train tales.txt -o my-gpt --layers 4 --heads 4 --dim 128 --minutes 3
+      attnkit train tales.txt --resume my-gpt --steps 2000
+      attnkit decode --model my-gpt "Once upon"
+    """
+    values = dict(locals())
+    text = values.pop("text")
+    return train_text(text, {name: value for name, value in values.items() if value not in (None, False, ())})
+
+
+def train_text(path: str, values: Mapping[str, Any]) -> str:
+    """Train as these flags say, on the text of a file; return a line that describes the result."""
+    source = open_source(path, hash=True)
+    with source:
+        text = read_text(source)
+        digest = source.digest() or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    recipe = choose_recipe(values, source.name, digest)
+    folder = str(values.get("output") or values["resume"])
+    check_output(folder, recipe)
+    changed = changed_values(recipe)
+    command = history.command_line("train", [path] * (path != "-"), [("output", folder), *changed.items()])
+    origin = Origin(history.to_unicode(command), history.to_unicode(source.name), digest)
+    run = Run(recipe, start_run(recipe, text, source.name), origin, folder)
+    if "resume" in values:
+        run.resume(str(values["resume"]))
+    with stop_signals() as stop_signal:
+        stopped = run.train(Monitor(reporter(values.get("sample")), show_progress, stop_signal))
+    if stopped:
+        words = shlex.join(["attnkit", "train", path, "--resume", folder])
+        raise STOPPED[signal.Signals(stopped)](f"stopped after step {run.progress.step:,} and saved; {words} goes on")
+    return report_text(run.summary(), lambda style: closing_line(run))
+
+
+def closing_line(run: Run) -> str:
+    """Return what a run has made, and how to use it, as a line."""
+    summary = run.summary()
+    best = f", held out {summary['held_out_loss']:.4f}" if "held_out_loss" in summary else ""
+    made = f"{summary['folder']}: {summary['parameters']:,} parameters after {summary['steps']:,} steps{best}"
+    tool = "decode" if run.trainer.model.config.decoder else "encode"
+    return f"{made}; attnkit {tool} --model {shlex.quote(run.folder)} TEXT"
+
+
+def choose_recipe(values: Mapping[str, Any], name: str, digest: str) -> Recipe:
+    """Return the recipe of the flags, or that of the run to be resumed, with another end where flags name one.
+
+    UsageError for a flag that a resumed run cannot change, DataError where the text is another one.
+    """
+    chosen = {name: value for name, value in values.items() if name not in ("output", "resume", "sample")}
+    if "resume" not in values:
+        return Recipe(**chosen).check()
+    if others := [name for name in chosen if name not in CHANGED_BY_RESUME]:
+        raise UsageError("cannot change in a run that is resumed", flag_name(others[0]))
+    origin, recipe, _ = read_origin(str(values["resume"]))
+    if digest != origin.digest:
+        raise DataError(f"another text than that of {values['resume']} (SHA-256 {origin.digest[:12]}… then)", name)
+    ends: Any = dict.fromkeys(ENDS) if set(ENDS) & set(chosen) else {}
+    return replace(recipe, **(ends | chosen)).check()
+
+
+def check_output(folder: str, recipe: Recipe) -> None:
+    """Raise UsageError where the folder of the result is that of the model to begin with."""
+    if recipe.from_ is not None and os.path.realpath(recipe.from_) == os.path.realpath(folder):
+        raise UsageError(f"{folder} is the folder of --from too, and would be lost", "--output")
+
+
+def reporter(sample: str | None) -> Callable[[Run, Report, Speed], None]:
+    """Return a function that hands on each report of a run, with what the model makes of a text by then."""
+
+    def report(run: Run, one: Report, speed: Speed) -> None:
+        values = report_values(one, speed)
+        callbacks.current().on_report(values, lambda style: report_line(one, speed))
+
+    return report
+
+
+def show_progress(run: Run, speed: Speed) -> None:
+    """Hand on how far a run is."""
+    of = "" if run.trainer.total is None else f" of {run.trainer.total:,}"
+    left = "" if speed.left is None else f", {time_text(speed.left)} left"
+    callbacks.current().on_progress(f"step {run.progress.step:,}{of}{left}")
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Callable[[], int]]:
+    """Have SIGINT and SIGTERM be noted in a `with` block, and end the process only where one arrives again.
+
+    The value of the block is a function that returns the number of the signal that has arrived, 0 for none.
+    """
+    arrived: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if arrived:
+            atomic.remove_temporaries()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        arrived.append(number)
+
+    before = {}
+    with contextlib.suppress(ValueError):  # only the main thread may set handlers
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, note)
+    try:
+        yield lambda: arrived[0] if arrived else 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

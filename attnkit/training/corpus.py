@@ -1,0 +1,188 @@
+"""What a model learns from: the batch of each step, and the batches that are held out, for each kind of model.
+
+causal  blocks of a text, each token predicted from those before it
+masked  blocks of a text with words masked, as for BERT
+spans   blocks of a text with spans replaced, as for T5
+pairs   sentence pairs, the second predicted token by token from the first
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from attnkit.errors import DataError
+from attnkit.model import Array
+from attnkit.tokenizers import Tokenizer
+from attnkit.training import batches
+from attnkit.training.batches import Batch, PairSampler, SpecialIds
+from attnkit.training.data import (
+    SentencePair,
+    encode_pairs,
+    encode_text,
+    hold_out_every,
+    parse_pairs,
+    parse_share,
+)
+from attnkit.training.recipe import Recipe
+
+KINDS = {
+    "gpt2": "causal", "openai-gpt": "causal", "llama": "causal", "mistral": "causal", "qwen2": "causal",
+    "bert": "masked", "t5": "spans", "marian": "pairs", "transformer": "pairs",
+}  # fmt: skip
+
+
+class Vocabulary(NamedTuple):
+    """How texts become ids: the tokenizers of source and target, the special tokens, and the number of all tokens."""
+
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    special: SpecialIds
+    size: int
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The data of a run.
+
+    batch            step, from 1 -> the batch of that step
+    held_out         () -> the batches of the held-out part, the same each time; None where there is none
+    steps_per_epoch  steps that draw as many tokens as the text has
+    bytes_per_token  of the held-out part; None where a loss is not that of a whole text
+    longest          tokens of the longest text
+    """
+
+    batch: Callable[[int], Batch]
+    held_out: Callable[[], Iterator[Batch]] | None
+    steps_per_epoch: int
+    bytes_per_token: float | None = None
+    longest: int = 0
+
+
+def corpus_kind(family: str, pairs: bool) -> str:
+    """Return what a family learns from: causal, masked, spans or pairs; DataError for one that learns from no text.
+
+    >>> corpus_kind("t5", False), corpus_kind("t5", True), corpus_kind("gpt2", False)
+    ('spans', 'pairs', 'causal')
+    """
+    if family not in KINDS:
+        raise DataError(f"a {family} model learns from no text")
+    return "pairs" if pairs and family == "t5" else KINDS[family]
+
+
+def read_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
+    """Return the batches of a text; DataError where it is empty, too short, or has a token that is unknown.
+
+    name  the file of the text
+    """
+    return (
+        pair_corpus(text, name, vocabulary, recipe) if kind == "pairs" else DRAW[kind](text, name, vocabulary, recipe)
+    )
+
+
+def split_text(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> tuple[Array, Array, float]:
+    """Return the ids of a text without its end, those of its end, which is held out, and the bytes of a token there."""
+    share, tokenizer = parse_share(recipe.valid), vocabulary.tokenizers[0]
+    if not text.strip():
+        raise DataError("empty text", name)
+    cut = len(text) - round(len(text) * share)
+    first, last = text[:cut], text[cut:]
+    ids = encode_text(tokenizer, first, name) if first else encode_text(tokenizer, text, name)[:0]
+    batches.check_length(ids, recipe.block, name)
+    if not share:
+        return ids, ids[:0], 0.0
+    if not last:
+        raise DataError(f"{len(text)} characters, of which {recipe.valid} are none to hold out; --valid 0", name)
+    held_out = encode_text(tokenizer, last, name, 1 + first.count("\n"))
+    if len(held_out) < 2:
+        raise DataError(f"{len(held_out)} token is held out (expected 2 or more); --valid 0 trains on all", name)
+    return ids, held_out, len(last.encode("utf-8", "surrogatepass")) / len(held_out)
+
+
+def causal_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
+    """Return blocks of a text whose targets are the next tokens, from random places."""
+    ids, last, size = split_text(text, name, vocabulary, recipe)
+    rows = recipe.batch * recipe.accumulate
+
+    def draw(step: int) -> Batch:
+        return batches.block_batch(ids, rows, recipe.block, recipe.seed, step)
+
+    def held_out() -> Iterator[Batch]:
+        return batches.consecutive_blocks(last, recipe.batch, recipe.block)
+
+    return Corpus(
+        draw, held_out if len(last) else None, steps_per_epoch(len(ids), rows, recipe), size or None, recipe.block
+    )
+
+
+def masked_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
+    """Return blocks of a text with 15 % of the words to be restored."""
+
+    def draw(ids: Array, rows: int, block: int, step: int) -> Batch:
+        special, size = vocabulary.special, vocabulary.size
+        return batches.masked_batch(ids, rows, block, special, recipe.seed, step, size=size)
+
+    return corrupted_corpus(draw, split_text(text, name, vocabulary, recipe), recipe, around=2)
+
+
+def span_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
+    """Return blocks of a text with spans to be restored."""
+
+    def draw(ids: Array, rows: int, block: int, step: int) -> Batch:
+        return batches.span_batch(ids, rows, block, vocabulary.special, recipe.seed, step)
+
+    return corrupted_corpus(draw, split_text(text, name, vocabulary, recipe), recipe)
+
+
+Draw = Callable[[Array, int, int, int], Batch]
+
+
+def corrupted_corpus(draw: Draw, parts: tuple[Array, Array, float], recipe: Recipe, around: int = 0) -> Corpus:
+    """Return a corpus of blocks that `draw` corrupts; those held out are corrupted the same way every time.
+
+    around  special tokens that a block has around the words of the text
+    """
+    ids, last, _ = parts
+    rows, block = recipe.batch * recipe.accumulate, min(recipe.block, len(last) + around)
+
+    def held_out() -> Iterator[Batch]:
+        for step in range(1, 1 + -(-len(last) // (recipe.batch * block))):
+            yield draw(last, recipe.batch, block, step)
+
+    def draw_step(step: int) -> Batch:
+        return draw(ids, rows, recipe.block, step)
+
+    epoch = steps_per_epoch(len(ids), rows, recipe)
+    return Corpus(draw_step, held_out if len(last) else None, epoch, longest=recipe.block)
+
+
+def pair_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
+    """Return batches of sentence pairs of similar lengths, every pair once an epoch."""
+    special, share = vocabulary.special, parse_share(recipe.valid)
+    pairs = encode_pairs(vocabulary.tokenizers, parse_pairs(text, name), special.eos, name)
+    train, last = hold_out_every(pairs, share)
+    if share and not (last and train):
+        part = "held out" if train else "left to train on"
+        raise DataError(f"no pair is {part}: {recipe.valid} of {len(pairs)}; --valid 0 trains on all", name)
+    sampler = PairSampler(train, recipe.batch * recipe.accumulate, special, recipe.seed)
+
+    def held_out() -> Iterator[Batch]:
+        for first in range(0, len(last), recipe.batch):
+            yield batches.pad_pairs(last[first : first + recipe.batch], special)
+
+    return Corpus(sampler.batch, held_out if last else None, sampler.steps_per_epoch, longest=longest_pair(pairs))
+
+
+def longest_pair(pairs: list[SentencePair]) -> int:
+    """Return the length of the longest source or target."""
+    return max(max(len(pair.source), len(pair.target)) for pair in pairs)
+
+
+def steps_per_epoch(tokens: int, rows: int, recipe: Recipe) -> int:
+    """Return in how many steps as many tokens are drawn as the text has.
+
+    >>> steps_per_epoch(1000, 12, Recipe(block=64))
+    2
+    """
+    return max(-(-tokens // (rows * recipe.block)), 1)
+
+
+DRAW = {"causal": causal_corpus, "masked": masked_corpus, "spans": span_corpus}

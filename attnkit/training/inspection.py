@@ -1,0 +1,65 @@
+"""The activations and gradients of a step as a record, and the first of them that is not finite."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from attnkit.errors import AttnkitError
+from attnkit.model import Array
+from attnkit.record import Record
+from attnkit.training.trainer import Hooks, Trainer
+
+GRADIENT = ".grad"  # after the name of what it is the gradient of, as in PyTorch
+
+
+def record_step(trainer: Trainer, number: int) -> Record:
+    """Return every intermediate of a step, and the gradients of intermediates and parameters as NAME.grad.
+
+    Of a batch in several parts they are those of the last; gradients of parameters are those of all.
+    """
+    activations: dict[str, Array] = {}
+    slopes: dict[str, Array] = {}
+    batch = trainer.corpus.batch(number)
+    tensors = {"ids": batch.ids, "target": batch.targets} | ({} if batch.source is None else {"source": batch.source})
+    hooks = Hooks(keeping(activations), keeping(slopes))
+    try:
+        trainer.collect_gradients(number, hooks)
+        slopes |= {name: trainer.gradient_of(name) for name in trainer.table.names}
+    except AttnkitError:  # an operator refuses what is not finite: what came before it is kept
+        pass
+    named = {name + GRADIENT: np.array(array) for name, array in slopes.items()}
+    return Record(tensors | activations | named)
+
+
+def keeping(arrays: dict[str, Array]) -> Callable[[str], Callable[[Array], Array]]:
+    """Return a hook that copies every intermediate to a dictionary, in their order."""
+
+    def visit(name: str) -> Callable[[Array], Array]:
+        def keep(array: Array) -> Array:
+            arrays[name] = np.array(array)
+            return array
+
+        return keep
+
+    return visit
+
+
+def first_non_finite(record: Record) -> str:
+    """Return the name and the value of the first tensor that is not finite, "" where all are.
+
+    >>> first_non_finite(Record({"a": np.ones(2), "b": np.array([1.0, np.inf]), "c": np.array([np.nan])}))
+    'b is inf'
+    """
+    for name, array in record.arrays().items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all() and not is_masked(name):
+            return f"{name} is {array[~np.isfinite(array)].flat[0]}"
+    return ""
+
+
+def is_masked(name: str) -> bool:
+    """Return whether an intermediate has -inf where a query may not attend.
+
+    >>> is_masked("decoder.0.self.masked"), is_masked("decoder.0.self.weights")
+    (True, False)
+    """
+    return name.endswith(".masked")

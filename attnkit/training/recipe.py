@@ -1,0 +1,133 @@
+"""The recipe of a training run: every option that decides its numbers, with its default, as JSON and back."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnkit.errors import DataError, UsageError
+from attnkit.training.configs import ModelSizes
+from attnkit.training.data import parse_share
+from attnkit.training.optimizers import OptimizerOptions, optimizer_options
+from attnkit.training.schedules import ScheduleOptions, check_schedule
+
+DEFAULT_STEPS = 1000  # of a run that names no end
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The options of a run, by the names of the flags of `attnkit train`; None where a default is derived.
+
+    family, layers, heads, dim, hidden   a new model; config: the path of its config.json; from_: the folder of a model
+    tokens       chars, bpe:N, unigram:N, or the folder of a tokenizer
+    pairs        whether the text of a T5 is sentence pairs
+    batch        texts of a step; accumulate: so many times as many, in as many passes
+    block        tokens of a text; for pairs the longest source or target
+    steps, epochs, minutes, patience   the end: the first of them that is reached
+    every        steps between two reports, each with an evaluation and a save
+    """
+
+    family: str = "gpt2"
+    layers: int = 4
+    heads: int = 4
+    dim: int = 128
+    hidden: int | None = None
+    config: str | None = None
+    from_: str | None = None
+    tokens: str | None = None
+    pairs: bool = False
+    batch: int = 12
+    block: int = 64
+    accumulate: int = 1
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    momentum: float = 0.0
+    weight_decay: float | None = None
+    schedule: str = "constant"
+    warmup: int = 100
+    clip: float = 1.0
+    dropout: float = 0.0
+    smoothing: float = 0.0
+    freeze: tuple[str, ...] = ()
+    unfreeze_every: int | None = None
+    layer_decay: float = 1.0
+    valid: str = "5%"
+    steps: int | None = None
+    epochs: int | None = None
+    minutes: float | None = None
+    patience: int | None = None
+    every: int = 100
+    seed: int = 0
+    record: tuple[int, ...] = ()
+
+    def sizes(self, positions: int) -> ModelSizes:
+        """Return the sizes of a new model of so many positions."""
+        return ModelSizes(self.layers, self.heads, self.dim, positions, self.hidden, self.dropout)
+
+    def optimizer_options(self) -> OptimizerOptions:
+        """Return the options of the optimizer; UsageError for those that it cannot have."""
+        if self.momentum and self.optimizer != "sgd":
+            raise UsageError(f"momentum {self.momentum:g} is of sgd, not of {self.optimizer}")
+        decay: dict[str, Any] = {} if self.weight_decay is None else {"weight_decay": self.weight_decay}
+        momentum = {"momentum": self.momentum} if self.momentum else {}
+        return optimizer_options(self.optimizer, lr=self.lr, **decay, **momentum)
+
+    def total_steps(self, steps_per_epoch: int) -> int | None:
+        """Return after how many steps the run ends at the latest; None where only time or patience ends it.
+
+        >>> Recipe(epochs=2).total_steps(50), Recipe().total_steps(50), Recipe(minutes=3).total_steps(50)
+        (100, 1000, None)
+        """
+        ends = [self.steps, None if self.epochs is None else self.epochs * steps_per_epoch]
+        limits = [end for end in ends if end is not None]
+        is_open = self.minutes is not None or self.patience is not None
+        return min(limits) if limits else None if is_open else DEFAULT_STEPS
+
+    def schedule_options(self, total: int | None) -> ScheduleOptions:
+        """Return the options of the schedule; UsageError for those that it cannot have."""
+        options = ScheduleOptions(total or 0, self.warmup)
+        check_schedule(self.schedule, options)
+        return options
+
+    def check(self) -> "Recipe":
+        """Return the recipe; UsageError for options that no run can have."""
+        self.optimizer_options()
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout {self.dropout:g} (expected 0 or more, below 1)")
+        if not 0 <= self.smoothing < 1:
+            raise UsageError(f"label smoothing {self.smoothing:g} (expected 0 or more, below 1)")
+        if self.patience is not None and not parse_share(self.valid):
+            raise UsageError("patience needs a held-out part (--valid 5%)")
+        return self
+
+
+def changed_values(recipe: Recipe) -> dict[str, Any]:
+    """Return the values of a recipe that differ from its defaults, by name.
+
+    >>> changed_values(Recipe(layers=2, freeze=("decoder.embed",)))
+    {'layers': 2, 'freeze': ('decoder.embed',)}
+    """
+    fields = dataclasses.fields(recipe)
+    return {field.name: value for field in fields if (value := getattr(recipe, field.name)) != field.default}
+
+
+def to_json(recipe: Recipe) -> dict[str, Any]:
+    """Return the changed values of a recipe for a JSON file.
+
+    >>> to_json(Recipe(layers=2, freeze=("decoder.embed",)))
+    {'layers': 2, 'freeze': ['decoder.embed']}
+    """
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in changed_values(recipe).items()}
+
+
+def from_json(values: Mapping[str, Any], name: str) -> Recipe:
+    """Return the recipe that `to_json` gave these values of; DataError for others, `name` being their file.
+
+    >>> from_json({"layers": 2, "record": [1]}, "training.json").record
+    (1,)
+    """
+    known = {field.name for field in dataclasses.fields(Recipe)}
+    if unknown := sorted(set(values) - known):
+        raise DataError(f"a recipe has no {unknown[0]!r}", name)
+    fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return Recipe(**fields)

@@ -1,0 +1,210 @@
+"""A run: steps, reports and saves until its end, from its first step or from the state of a folder."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import orjson
+
+from attnkit import __version__
+from attnkit.checkpoints import read_json_object
+from attnkit.errors import DataError, FileError, NotFiniteError
+from attnkit.formats import npz, safetensors
+from attnkit.formats.streams import exists, open_source
+from attnkit.record import Record
+from attnkit.training.folder import json_bytes, model_files, write_folder
+from attnkit.training.inspection import first_non_finite, record_step
+from attnkit.training.parameter_buffer import ParameterBuffer
+from attnkit.training.recipe import Recipe, from_json, to_json
+from attnkit.training.reports import Report, Speed, bits_per_byte, parse_report, report_values
+from attnkit.training.start import Start
+from attnkit.training.state import Progress, pack_state, unpack_state
+from attnkit.training.trainer import Trainer
+
+STATE, ORIGIN, CURVE = "state.safetensors", "training.json", "training.jsonl"
+MINUTE = 60.0
+
+
+class Origin(NamedTuple):
+    """How a model was made: the command, the name of the text and its SHA-256."""
+
+    command: str
+    text: str
+    digest: str
+
+
+class Monitor(NamedTuple):
+    """What a run calls: with each report, with its progress after each step, and to learn of a signal to stop."""
+
+    on_report: Callable[["Run", Report, Speed], None] = lambda run, report, speed: None
+    on_progress: Callable[["Run", Speed], None] = lambda run, speed: None
+    stop_signal: Callable[[], int] = lambda: 0
+
+
+class Run:
+    """A trainer, where it is, its curve, and the folder that it is saved to."""
+
+    def __init__(self, recipe: Recipe, start: Start, origin: Origin, folder: str) -> None:
+        self.recipe, self.origin, self.folder, self._files = recipe, origin, folder, start.files
+        self.trainer = Trainer(recipe, start)
+        self.progress = Progress()
+        self.curve: list[Report] = []
+        self._clock, self._first = time.monotonic(), (0, 0)  # of this process: its start, its first step and token
+
+    def resume(self, folder: str) -> None:
+        """Go on from the state and the curve of a folder; FileError or DataError where they cannot be read."""
+        path = os.path.join(folder, STATE)
+        with open_source(path) as source:
+            record = next(iter(safetensors.read(source)))
+        self.progress = unpack_state(self.trainer, record.arrays(), path)
+        known = read_curve(os.path.join(folder, CURVE))
+        self.curve = [one for one in known if one.step <= self.progress.step and self._is_regular(one.step)]
+        self._first = (self.progress.step, self.progress.tokens)
+
+    def train(self, monitor: Monitor) -> int:
+        """Train to the end of the run, with a report and a save after every so many steps, and at the end.
+
+        Return 0, or the number of the signal after which all was saved. DataError where a number is not finite; FileError where the
+        folder cannot be written, in which case it has the last save.
+        """
+        self._clock = time.monotonic()
+        for _ in self._steps():
+            monitor.on_progress(self, self.speed())
+            if self._is_regular(self.progress.step):
+                self._report(monitor)
+            if number := monitor.stop_signal():
+                self.save()
+                return number
+        if not self.curve or self.curve[-1].step != self.progress.step:
+            self._report(monitor)
+        elif self.progress.step == self._first[0]:  # the end was reached before
+            self.save()
+        return 0
+
+    def speed(self) -> Speed:
+        """Return how fast this process trains, and the time that it needs yet where its end is known."""
+        seconds = time.monotonic() - self._clock
+        steps, tokens = self.progress.step - self._first[0], self.progress.tokens - self._first[1]
+        total = self.trainer.total
+        left = None if total is None or not steps else (total - self.progress.step) * seconds / steps
+        if self.recipe.minutes is not None:
+            rest = max(self.recipe.minutes * MINUTE - seconds, 0)
+            left = rest if left is None else min(left, rest)
+        return Speed(tokens / seconds if seconds else 0.0, seconds, left)
+
+    def save(self, best: ParameterBuffer | None = None) -> None:
+        """Write the folder: a model, by default the best so far, and what is needed to go on from the last step."""
+        tensors = best or self.progress.best or self.trainer.parameters
+        origin = {
+            "command": self.origin.command,
+            "version": __version__,
+            "seed": self.recipe.seed,
+            "files": {self.origin.text: self.origin.digest},
+            "recipe": to_json(self.recipe),
+        }
+        curve = b"".join(orjson.dumps(report_values(report)) + b"\n" for report in self.curve)
+        state = safetensors.encode(Record(pack_state(self.trainer, self.progress)))
+        files = {**model_files(self.trainer.raw, tensors), **self._files}
+        files |= {ORIGIN: [json_bytes(origin)], CURVE: [curve], STATE: state}
+        write_folder(self.folder, files)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the run has made: its folder, its steps, its parameters, and the best held-out loss."""
+        losses = [report.held_out_loss for report in self.curve if report.held_out_loss is not None]
+        sizes = (array.size for array in self.trainer.parameters.values())
+        best = {"held_out_loss": min(losses)} if losses else {}
+        return {"folder": self.folder, "steps": self.progress.step, "parameters": sum(sizes), **best}
+
+    def _steps(self) -> Iterator[int]:
+        """Do steps to the end of the run, and yield the number of each once it is done."""
+        trainer = self.trainer
+        while not self._is_done():
+            progress = self.progress
+            number = progress.step + 1
+            if number in self.recipe.record:
+                self._write_record(record_step(trainer, number), number)
+            try:
+                result = trainer.step(number)
+            except NotFiniteError as error:
+                raise self._explain(error, number) from None
+            progress.step = number
+            progress.tokens += result.tokens
+            progress.loss_sum += result.loss
+            progress.loss_count += 1
+            progress.gradient_norm, progress.learning_rate = result.gradient_norm, result.learning_rate
+            yield number
+
+    def _is_done(self) -> bool:
+        total, patience, minutes = self.trainer.total, self.recipe.patience, self.recipe.minutes
+        is_late = minutes is not None and time.monotonic() - self._clock >= minutes * MINUTE
+        is_stale = patience is not None and self.progress.stale >= patience
+        return is_late or is_stale or (total is not None and self.progress.step >= total)
+
+    def _report(self, monitor: Monitor) -> None:
+        """Evaluate, save and report the numbers since the last report.
+
+        At the end of a run between two regular reports the model is the better one of the last and of the best before,
+        but the state is that of a run that goes on as if it had not ended: without this evaluation.
+        """
+        progress, corpus = self.progress, self.trainer.corpus
+        held_out = self.trainer.evaluate()
+        bits = None if held_out is None else bits_per_byte(held_out, corpus.bytes_per_token)
+        mean = progress.loss_sum / max(progress.loss_count, 1)
+        report = Report(
+            progress.step, mean, held_out, bits, progress.gradient_norm, progress.learning_rate, progress.tokens
+        )
+        self.curve.append(report)
+        after = progress.evaluated(held_out, self.trainer.parameters)
+        if self._is_regular(progress.step):
+            self.progress = after
+        self.save(after.best)
+        monitor.on_report(self, report, self.speed())
+
+    def _is_regular(self, step: int) -> bool:
+        return step % self.recipe.every == 0
+
+    def _write_record(self, record: Record, number: int) -> str:
+        """Write the record of a step to the folder; return its path."""
+        name = f"step-{number}.npz"
+        write_folder(self.folder, {name: npz.encode(record)})
+        return os.path.join(self.folder, name)
+
+    def _explain(self, error: NotFiniteError, number: int) -> DataError:
+        """Return an error that names the first stage of a step that is not finite, whose record is written."""
+        record = record_step(self.trainer, number)
+        path = self._write_record(record, number)
+        stage = first_non_finite(record)
+        return DataError(f"{error.problem}: {stage}; attnkit show {path}" if stage else f"{error.problem} ({path})")
+
+
+def read_curve(path: str) -> list[Report]:
+    """Return the reports of a file of JSON lines; DataError names the line that is none."""
+    reports = []
+    with open_source(path) as source:
+        lines = bytes(source.read_all()).splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            reports.append(parse_report(orjson.loads(line)))
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise DataError(f"line {number} is not a report", path) from None
+    return reports
+
+
+def read_origin(folder: str) -> tuple[Origin, Recipe, str]:
+    """Return how the model of a folder was made, by which recipe, and by which version of attnkit.
+
+    FileError where the folder has no such file, DataError where it is malformed.
+    """
+    path = os.path.join(folder, ORIGIN)
+    if not os.path.isdir(folder):
+        raise FileError("no such folder", folder)
+    if not exists(path):
+        raise FileError(f"no {ORIGIN} in this folder: it was not made by attnkit train", folder)
+    values = read_json_object(path)
+    try:
+        ((text, digest),) = values["files"].items()
+        origin = Origin(str(values["command"]), text, str(digest))
+        return origin, from_json(values["recipe"], path), str(values["version"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DataError("not the origin of a trained model", path) from None

@@ -1,0 +1,182 @@
+"""One model in training: its parameters and gradients in two buffers, and the steps that change them."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
+from attnkit.errors import NotFiniteError
+from attnkit.model import Array
+from attnkit.model.backward.transformer import Dropout, ModelGradients
+from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.loss import IGNORE_INDEX, LossOptions, cross_entropy, loss_and_gradient
+from attnkit.model.transformer import Model
+from attnkit.training.batches import Batch
+from attnkit.training.gradients import clip_gradients, gradient_norm
+from attnkit.training.optimizers import Optimizer
+from attnkit.training.parameter_buffer import ParameterBuffer
+from attnkit.training.parameter_groups import (
+    match_parameters,
+    tensor_groups,
+    tensors_of,
+    unfrozen_parameters,
+)
+from attnkit.training.recipe import Recipe
+from attnkit.training.schedules import SCHEDULES
+from attnkit.training.start import Start
+
+
+class StepResult(NamedTuple):
+    """The numbers of a step: the mean loss of its tokens, the norm of the gradients before clipping, and the rate."""
+
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    tokens: int
+
+
+class Hooks(NamedTuple):
+    """Hooks of the forward and of the backward pass of one step."""
+
+    forward: Hook = no_hook
+    backward: Hook = no_hook
+
+
+NO_HOOKS = Hooks()
+
+
+class Trainer:
+    """A model, its optimizer and its data.
+
+    parameters  the tensors by their published names, in one buffer, which the optimizer changes in place
+    gradients   theirs, in a buffer of the same layout
+    model       its parameters are views of the first buffer
+    total       steps of the whole run, None where only time or patience ends it
+    """
+
+    def __init__(self, recipe: Recipe, start: Start) -> None:
+        self.recipe, self.raw, self.corpus = recipe, start.raw, start.corpus
+        self.total = recipe.total_steps(self.corpus.steps_per_epoch)
+        self.table = published_tensors(start.raw)
+        self.parameters = ParameterBuffer.of({name: start.tensors[name] for name in self.table.shapes})
+        self.gradients = self.parameters.zeros()
+        self.model = views_as_model(start.raw, self.parameters)
+        self._gradient_views = views_as_model(start.raw, self.gradients).params
+        self._schedule = recipe.schedule_options(self.total)
+        self.optimizer = Optimizer(
+            self.parameters, recipe.optimizer_options(), tensor_groups(self.table, recipe.layer_decay)
+        )
+        frozen = match_parameters(self.table.names, recipe.freeze)
+        self._free = set(self.parameters) - tensors_of(self.table, frozen)
+
+    def trainable(self, step: int) -> set[str]:
+        """Return the tensors that are changed in a step, by their published names."""
+        if self.recipe.unfreeze_every is None:
+            return self._free
+        names = unfrozen_parameters(self.table.names, self.model.config, step, self.recipe.unfreeze_every)
+        return self._free & tensors_of(self.table, names)
+
+    def step(self, number: int, hooks: Hooks = NO_HOOKS) -> StepResult:
+        """Change the parameters by the gradients of the batch of a step, from 1.
+
+        NotFiniteError, before they are changed, where the loss or the gradient is not finite.
+        """
+        loss, tokens = self.collect_gradients(number, hooks)
+        trainable = self.trainable(number)
+        for name in set(self.parameters) - trainable:
+            self.gradients[name][...] = 0
+        norm = self._clip()
+        if not (np.isfinite(loss) and np.isfinite(norm)):
+            raise NotFiniteError(f"step {number}: the {'gradient' if np.isfinite(loss) else 'loss'} is not finite")
+        factor = SCHEDULES[self.recipe.schedule](number, self._schedule)
+        self.optimizer.step(self.gradients, factor, trainable)
+        return StepResult(loss, norm, self.optimizer.options.lr * factor, tokens)
+
+    def collect_gradients(self, number: int, hooks: Hooks = NO_HOOKS) -> tuple[float, int]:
+        """Put the gradients of the mean loss of a step in their buffer; return that loss, and its number of tokens.
+
+        The rows of the batch are worked on in `accumulate` parts, whose gradients are added up.
+        """
+        batch, parts = self.corpus.batch(number), self.recipe.accumulate
+        count = int((batch.targets != IGNORE_INDEX).sum())
+        self.gradients.flat[...] = 0
+        total = 0.0
+        for part in range(parts):
+            rows = slice(part * len(batch.ids) // parts, (part + 1) * len(batch.ids) // parts)
+            if rows.start < rows.stop:
+                dropping = self._dropout((number - 1) * parts + part + 1)
+                total += self._add_gradients(take_rows(batch, rows), count, dropping, hooks)
+        return total / count, count
+
+    def gradient_of(self, parameter: str) -> Array:
+        """Return the gradient of a parameter, as decoder.0.self.wq, of the last batch."""
+        layer, _, name = parameter.rpartition(".")
+        return self._gradient_views[layer][name]
+
+    def evaluate(self) -> float | None:
+        """Return the mean loss of the held-out part, None where there is none."""
+        if self.corpus.held_out is None:
+            return None
+        total, count = 0.0, 0
+        for batch in self.corpus.held_out():
+            logits, _ = run_model(self.model, model_inputs(self.model, batch))
+            total += float(cross_entropy(logits, batch.targets, LossOptions(reduction="sum")))
+            count += int((batch.targets != IGNORE_INDEX).sum())
+        return total / count
+
+    def _add_gradients(self, batch: Batch, count: int, dropping: Dropout | None, hooks: Hooks) -> float:
+        """Add the gradients of part of a batch to the buffer; return the sum of its losses."""
+        inputs = model_inputs(self.model, batch)
+        logits, recorded = run_model(self.model, inputs, dropout=dropping, hook=hooks.forward)
+        options = LossOptions(label_smoothing=self.recipe.smoothing, reduction="sum")
+        loss, slope = loss_and_gradient(logits, batch.targets, options, np.float32(1 / count), in_place=True)
+        self._add(model_backward(self.model, recorded, slope, hook=hooks.backward).params)
+        return float(loss)
+
+    def _add(self, gradients: ModelGradients) -> None:
+        """Add gradients of parameters to their tensors; of tied parameters, which share one gradient, the first."""
+        done = set()
+        for layer, parts in gradients.items():
+            for name, gradient in parts.items():
+                view = self._gradient_views[layer][name]
+                place = (view.__array_interface__["data"][0], view.size)
+                if place not in done:
+                    done.add(place)
+                    view += gradient
+
+    def _clip(self) -> float:
+        if self.recipe.clip:
+            return clip_gradients(self.gradients.flat, self.recipe.clip)
+        return gradient_norm(self.gradients.flat)
+
+    def _dropout(self, number: int) -> Dropout | None:
+        rate = self.recipe.dropout
+        return Dropout(rate, self.recipe.seed, number) if rate else None
+
+
+def views_as_model(raw: Mapping[str, object], buffer: ParameterBuffer) -> Model:
+    """Return the model of a configuration whose parameters are views of a buffer of published tensors."""
+    checkpoint = assemble_checkpoint(raw, buffer)
+    return Model(checkpoint.config, {layer: dict(checkpoint.params[layer]) for layer in checkpoint.params})
+
+
+def take_rows(batch: Batch, rows: slice) -> Batch:
+    """Return some rows of a batch.
+
+    >>> take_rows(Batch(np.eye(2), np.ones((2, 2))), slice(1, 2)).ids.tolist()
+    [[0.0, 1.0]]
+    """
+    source, mask = (None if part is None else part[rows] for part in (batch.source, batch.source_mask))
+    return Batch(batch.ids[rows], batch.targets[rows], source, mask)
+
+
+def model_inputs(model: Model, batch: Batch) -> dict[str, StackInputs]:
+    """Return what each stack of a model computes from, of a batch."""
+    last = model.config.stacks[-1]
+    inputs = {last: StackInputs(batch.ids)}
+    if batch.source is not None:
+        mask: Array | None = None if batch.source_mask is None else batch.source_mask[:, None, :]
+        inputs["encoder"] = StackInputs(batch.source, None if mask is None or mask.all() else mask)
+    return inputs
