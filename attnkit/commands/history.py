@@ -18,6 +18,7 @@ from attnkit.cli.stage import Records, Stage, read_records
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, DifferentError, FileError, UsageError, escaped
 from attnkit.record import Array, Record
+from attnkit.training.folder import ORIGIN
 
 STREAMS = ("/dev/", "/proc/")  # folders of `<(…)` and of file descriptors
 SIDE_OUTPUTS = ("trace", "cache_out")  # flags that write a file beside the result
@@ -25,15 +26,22 @@ SIDE_PIPE = "/dev/fd/3"  # where a script writes a side output that the next com
 
 
 def read_recorded(call: Stage, upstream: Records | None) -> Records:
-    """Read the record of a file or of the stage before; FileError for a folder, which has no history."""
+    """Read the record of a file or of the stage before, or take the name of the folder of a trained model.
+
+    FileError for another folder, which has no history; UsageError for --replay of a folder.
+    """
     for name in filter(os.path.isdir, call.operands):
-        raise FileError("Is a directory; a history is that of a record: attnkit history FILE", name)
+        if not os.path.exists(os.path.join(name, ORIGIN)):
+            raise FileError("Is a directory; a history is that of a record: attnkit history FILE", name)
+        if call.parameters["replay"]:
+            raise UsageError("a model is not trained again: run its command, and compare the bytes", "--replay")
+        return Records(None, iter([name]))
     return read_records(call, upstream)
 
 
 @tool(reader=read_recorded, check_finite=lambda parameters: False, returns_text=lambda parameters: True)
 def history(
-    record: Record,
+    record: Record | str,
     *,
     replay: Annotated[
         bool, options.switch("run the commands again; exit code 0 if the result is equal bit for bit, 1 if not")
@@ -44,12 +52,17 @@ def history(
     The script and --replay write no files: the script writes the record to standard output, and the other outputs of
     its commands (--trace, --cache-out) to /dev/null. If the first command read standard input, the script and
     --replay read it too. For a file from --trace or --cache-out, --replay compares the file with its new content.
-    --replay reads only regular files.
+    --replay reads only regular files. For the folder of a trained model,
+    history prints the command that trained it, with the SHA-256 of its text.
 
     \b
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit posenc > out.json && attnkit history out.json --replay
     """
+    if isinstance(record, str):
+        from attnkit.training.run import training_script
+
+        return training_script(record)
     if not record.history:
         raise DataError("it has no history (npy and bare JSON lists have none)")
     parts = parse_history(record)

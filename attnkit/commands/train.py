@@ -10,11 +10,13 @@ from dataclasses import replace
 from types import FrameType
 from typing import Annotated, Any
 
+from attnkit import display
 from attnkit.cli import history, options
 from attnkit.cli.operands import read_text, stdin_or_error
 from attnkit.cli.output import report_text
 from attnkit.cli.stage import Records, Stage
 from attnkit.cli.tool import tool
+from attnkit.display import Style
 from attnkit.errors import DataError, InterruptedRunError, TerminatedRunError, UsageError, flag_name
 from attnkit.formats import atomic, open_source
 from attnkit.inference import callbacks
@@ -194,8 +196,15 @@ def reporter(sample: str | None) -> Callable[[Run, Report, Speed], None]:
     """Return a function that hands on each report of a run, with what the model makes of a text by then."""
 
     def report(run: Run, one: Report, speed: Speed) -> None:
-        values = report_values(one, speed)
-        callbacks.current().on_report(values, lambda style: report_line(one, speed))
+        says = {} if sample is None else {"sample": run.continue_text(sample)}
+        losses = [report.loss if report.held_out_loss is None else report.held_out_loss for report in run.curve]
+
+        def draw(style: Style) -> str:
+            line = report_line(one, speed)
+            curve = display.draw_curve(losses, min(max(style.width - len(line) - 2, 8), 24), style)
+            return "\n".join([f"{line}  {curve}", *says.values()])
+
+        callbacks.current().on_report(report_values(one, speed) | says, draw)
 
     return report
 

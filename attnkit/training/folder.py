@@ -14,6 +14,7 @@ from attnkit.model import Array
 from attnkit.record import Record
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+ORIGIN = "training.json"  # how a model was made
 FORMAT = {"format": "pt"}  # the layout of the tensors, which transformers requires
 
 

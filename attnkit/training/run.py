@@ -9,11 +9,15 @@ import orjson
 
 from attnkit import __version__
 from attnkit.checkpoints import read_json_object
-from attnkit.errors import DataError, FileError, NotFiniteError
+from attnkit.checkpoints.publishing import assemble_checkpoint
+from attnkit.errors import DataError, FileError, NotFiniteError, escaped
 from attnkit.formats import npz, safetensors
 from attnkit.formats.streams import exists, open_source
+from attnkit.inference.callbacks import SILENT, use_callbacks
+from attnkit.inference.options import GenerationOptions
+from attnkit.inference.text_generation import run_decode
 from attnkit.record import Record
-from attnkit.training.folder import json_bytes, model_files, write_folder
+from attnkit.training.folder import ORIGIN, json_bytes, model_files, write_folder
 from attnkit.training.inspection import first_non_finite, record_step
 from attnkit.training.parameter_buffer import ParameterBuffer
 from attnkit.training.recipe import Recipe, from_json, to_json
@@ -22,7 +26,7 @@ from attnkit.training.start import Start
 from attnkit.training.state import Progress, pack_state, unpack_state
 from attnkit.training.trainer import Trainer
 
-STATE, ORIGIN, CURVE = "state.safetensors", "training.json", "training.jsonl"
+STATE, CURVE = "state.safetensors", "training.jsonl"
 MINUTE = 60.0
 
 
@@ -65,8 +69,8 @@ class Run:
     def train(self, monitor: Monitor) -> int:
         """Train to the end of the run, with a report and a save after every so many steps, and at the end.
 
-        Return 0, or the number of the signal after which all was saved. DataError where a number is not finite; FileError where the
-        folder cannot be written, in which case it has the last save.
+        Return 0, or the number of the signal after which all was saved. DataError where a number is not finite;
+        FileError where the folder cannot be written, in which case it has the last save.
         """
         self._clock = time.monotonic()
         for _ in self._steps():
@@ -108,6 +112,14 @@ class Run:
         files = {**model_files(self.trainer.raw, tensors), **self._files}
         files |= {ORIGIN: [json_bytes(origin)], CURVE: [curve], STATE: state}
         write_folder(self.folder, files)
+
+    def continue_text(self, text: str) -> str:
+        """Return what the model of the last step makes of a text, as `attnkit decode --model` does."""
+        copy = self.trainer.parameters.zeros()
+        copy.flat[...] = self.trainer.parameters.flat
+        checkpoint = assemble_checkpoint(self.trainer.raw, copy, self.folder)
+        with use_callbacks(SILENT):
+            return str(run_decode([text], GenerationOptions(model_=checkpoint, emit="text")))
 
     def summary(self) -> dict[str, Any]:
         """Return what the run has made: its folder, its steps, its parameters, and the best held-out loss."""
@@ -208,3 +220,10 @@ def read_origin(folder: str) -> tuple[Origin, Recipe, str]:
         return origin, from_json(values["recipe"], path), str(values["version"])
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DataError("not the origin of a trained model", path) from None
+
+
+def training_script(folder: str) -> str:
+    """Return the command that made the model of a folder as a shell script, with the SHA-256 of its text."""
+    origin, _, version = read_origin(folder)
+    comments = [f"# made by attnkit {escaped(version)}", f"# {escaped(f'{origin.digest}  {origin.text}')}"]
+    return "\n".join(["#!/bin/sh", *comments, escaped(origin.command)])
