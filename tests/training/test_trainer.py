@@ -1,0 +1,243 @@
+"""A model in training: its loss falls, a stopped run goes on with the same bits, parts of a batch are the batch."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnkit.checkpoints import open_checkpoint
+from attnkit.errors import DataError, FileError, UsageError
+from attnkit.inference.options import GenerationOptions
+from attnkit.inference.text_generation import run_decode
+from attnkit.training.recipe import Recipe
+from attnkit.training.run import Monitor, Origin, Run, training_script
+from attnkit.training.start import start_run
+from attnkit.training.trainer import Trainer
+
+TEXT = "the cat sat on the mat and the dog sat on the log; a cat and a dog sat.\n" * 12
+PAIRS = "".join(f"{a} {b}\t{b} {a}\n" for a in ("un", "le", "la") for b in ("chat", "chien", "oiseau", "livre"))
+TINY = Recipe(layers=1, heads=2, dim=16, batch=4, block=16, warmup=0, lr=3e-3, every=4, steps=8, valid="10%")
+FAMILIES = ("gpt2", "llama", "bert", "t5", "marian", "transformer")
+PAIR_FAMILIES = ("marian", "transformer")
+
+
+def text_of(family):
+    return PAIRS if family in PAIR_FAMILIES else TEXT
+
+
+def trainer_of(recipe):
+    return Trainer(recipe, start_run(recipe, text_of(recipe.family), "text"))
+
+
+def run_of(recipe, folder, **monitor):
+    run = Run(recipe, start_run(recipe, text_of(recipe.family), "text"), Origin("attnkit train", "text", "0"), folder)
+    return run, Monitor(**monitor)
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_loss_of_every_family_falls(family):
+    trainer = trainer_of(replace(TINY, family=family, steps=30))
+    before = trainer.evaluate()
+    losses = [trainer.step(number).loss for number in range(1, 31)]
+    assert np.isfinite(losses).all()
+    assert trainer.evaluate() < before
+
+
+def test_parameters_and_gradients_are_views_of_their_buffers():
+    trainer = trainer_of(TINY)
+    for layer, parameters in trainer.model.params.items():
+        for name, array in parameters.items():
+            assert np.shares_memory(array, trainer.parameters.flat)
+            assert np.shares_memory(trainer.gradient_of(f"{layer}.{name}"), trainer.gradients.flat)
+    trainer.step(1)
+    table = trainer.gradients["transformer.wte.weight"]
+    np.testing.assert_array_equal(trainer.gradient_of("head.w"), table.T)  # tied: one gradient
+    assert table.any()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "marian"])
+def test_gradients_of_parts_of_a_batch_add_up_to_those_of_the_batch(family):
+    whole = trainer_of(replace(TINY, family=family, batch=6))
+    parts = trainer_of(replace(TINY, family=family, batch=2, accumulate=3))
+    (loss, count), (other, other_count) = whole.collect_gradients(1), parts.collect_gradients(1)
+    assert count == other_count
+    assert loss == pytest.approx(other, rel=1e-6)
+    np.testing.assert_allclose(whole.gradients.flat, parts.gradients.flat, atol=2e-7)
+
+
+def test_dropout_is_drawn_from_seed_and_step():
+    losses = {rate: [trainer_of(replace(TINY, dropout=rate)).step(1).loss for _ in range(2)] for rate in (0.0, 0.3)}
+    assert losses[0.3][0] == losses[0.3][1] != losses[0.0][0] == losses[0.0][1]
+    assert trainer_of(replace(TINY, dropout=0.3, seed=1)).step(1).loss != losses[0.3][0]
+
+
+def test_frozen_parameters_stay_and_count_in_no_norm():
+    trainer = trainer_of(replace(TINY, freeze=("decoder.0.ffn", "decoder.positions")))
+    before = {name: array.copy() for name, array in trainer.parameters.items()}
+    trainer.step(1)
+    frozen = {name for name in before if np.array_equal(before[name], trainer.parameters[name])}
+    assert frozen == {name for name in before if ".mlp." in name or ".wpe." in name}
+    assert not any(trainer.gradients[name].any() for name in frozen)
+
+
+def test_lower_layers_join_later():
+    trainer = trainer_of(replace(TINY, layers=2, unfreeze_every=3))
+    sizes = [len(trainer.trainable(number)) for number in (1, 3, 4, 7)]
+    assert sizes[0] == sizes[1] < sizes[2] < sizes[3] == len(trainer.parameters)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_trained_folder_opens_and_speaks(family, tmp_path):
+    run, monitor = run_of(replace(TINY, family=family, steps=3), str(tmp_path))
+    assert run.train(monitor) == 0
+    checkpoint = open_checkpoint(str(tmp_path))
+    assert checkpoint.config.family == family
+    assert checkpoint.params.unused() == []
+    if family != "bert":
+        text = "le chat" if family in PAIR_FAMILIES else "the"
+        assert isinstance(run_decode([text], GenerationOptions(model_=checkpoint, max_tokens=4, emit="text")), str)
+
+
+@pytest.mark.parametrize("changes", [{}, {"dropout": 0.2, "optimizer": "sgd", "momentum": 0.9}, {"family": "marian"}])
+def test_a_run_that_was_stopped_goes_on_with_the_same_bits(changes, tmp_path):
+    recipe = replace(TINY, schedule="cosine", steps=11, **changes)
+    whole, monitor = run_of(recipe, str(tmp_path / "whole"))
+    whole.train(monitor)
+    for stop in (1, 4, 6):
+        folder = str(tmp_path / f"stopped-{stop}")
+        run, monitor = run_of(recipe, folder)
+        assert run.train(Monitor(stop_signal=lambda run=run, stop=stop: 2 * (run.progress.step == stop))) == 2
+        assert run.progress.step == stop
+        run, monitor = run_of(recipe, folder)
+        run.resume(folder)
+        assert run.train(monitor) == 0
+        assert files_of(folder) == files_of(str(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("steps", [5, 8, 10])
+def test_a_run_that_ended_goes_on_as_if_it_had_not(steps, tmp_path):
+    whole, monitor = run_of(replace(TINY, steps=12), str(tmp_path / "whole"))
+    whole.train(monitor)
+    run, monitor = run_of(replace(TINY, steps=steps), str(tmp_path / "parts"))
+    run.train(monitor)
+    run, monitor = run_of(replace(TINY, steps=12), str(tmp_path / "parts"))
+    run.resume(str(tmp_path / "parts"))
+    run.train(monitor)
+    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
+
+
+def test_the_same_recipe_gives_the_same_bytes_and_another_seed_others(tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run, monitor = run_of(replace(TINY, steps=3, seed=seed), str(tmp_path / name))
+        run.train(monitor)
+    a, b, c = (files_of(tmp_path / name) for name in "abc")
+    assert a == b
+    assert a["model.safetensors"] != c["model.safetensors"]
+
+
+def test_the_best_model_is_kept_and_patience_ends_the_run(tmp_path):
+    recipe = replace(TINY, steps=None, patience=2, every=1, lr=0.3, valid="20%")
+    run, monitor = run_of(recipe, str(tmp_path))
+    run.train(monitor)
+    losses = [report.held_out_loss for report in run.curve]
+    assert len(losses) - 1 - int(np.argmin(losses)) == 2
+    trainer = trainer_of(recipe)
+    stored = open_checkpoint(str(tmp_path))
+    for name in trainer.parameters:
+        trainer.parameters[name][...] = stored.tensor(name)
+    assert trainer.evaluate() == min(losses)
+    lines = (tmp_path / "training.jsonl").read_text().splitlines()
+    assert [json.loads(line)["held_out_loss"] for line in lines] == losses
+
+
+def test_the_end_of_a_run():
+    assert trainer_of(replace(TINY, steps=None, epochs=2)).total == 2 * 13
+    assert trainer_of(replace(TINY, steps=7, epochs=2)).total == 7
+    assert trainer_of(replace(TINY, steps=None, minutes=1.0)).total is None
+
+
+def test_a_run_of_no_time_is_saved(tmp_path):
+    run, monitor = run_of(replace(TINY, steps=None, minutes=1e-9), str(tmp_path))
+    run.train(monitor)
+    assert open_checkpoint(str(tmp_path)).config.family == "gpt2"
+
+
+def test_a_number_that_is_not_finite_names_the_first_stage_and_keeps_the_parameters(tmp_path):
+    run, monitor = run_of(TINY, str(tmp_path))
+    run.trainer.model.params["decoder.0.ffn"]["b1"][3] = np.inf
+    before = run.trainer.parameters.flat.copy()
+    with pytest.raises(
+        DataError, match=r"step 1: the loss is not finite: decoder\.0\.ffn\.hidden is inf; attnkit show"
+    ):
+        run.train(monitor)
+    np.testing.assert_array_equal(run.trainer.parameters.flat, before)
+    with np.load(tmp_path / "step-1.npz") as record:
+        assert np.isfinite(record["decoder.0.norm2"]).all()
+        assert not np.isfinite(record["decoder.0.ffn.hidden"]).all()
+
+
+def test_records_of_steps_have_activations_and_gradients_and_change_nothing(tmp_path):
+    plain, monitor = run_of(replace(TINY, steps=3), str(tmp_path / "plain"))
+    plain.train(monitor)
+    run, monitor = run_of(replace(TINY, steps=3, record=(2,)), str(tmp_path / "recorded"))
+    run.train(monitor)
+    np.testing.assert_array_equal(run.trainer.parameters.flat, plain.trainer.parameters.flat)
+    with np.load(tmp_path / "recorded" / "step-2.npz") as record:
+        for name in ("decoder.0.self.weights", "decoder.0.ffn.hidden", "logits", "decoder.0.self.wq"):
+            assert f"{name}.grad" in record.files
+        assert record["decoder.0.ffn.hidden"].shape == record["decoder.0.ffn.hidden.grad"].shape
+
+
+def test_fine_tuning_begins_with_a_published_model(tmp_path):
+    run, monitor = run_of(replace(TINY, steps=3), str(tmp_path / "first"))
+    run.train(monitor)
+    recipe = Recipe(from_=str(tmp_path / "first"), batch=2, block=16, steps=1, lr=1e-9, weight_decay=0.0)
+    tuned = Trainer(recipe, start_run(recipe, TEXT, "text"))
+    stored = open_checkpoint(str(tmp_path / "first"))
+    for name, array in tuned.parameters.items():
+        np.testing.assert_array_equal(array, stored.tensor(name))
+    with pytest.raises(DataError, match="n_positions 16, fewer than the 32 tokens"):
+        start_run(replace(recipe, block=32), TEXT, "text")
+    with pytest.raises(DataError, match=r"text: line 1: 'X' is not in the vocabulary"):
+        start_run(recipe, "X" + TEXT, "text")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "error", "problem"),
+    [
+        ({}, "", DataError, "text: empty text"),
+        ({}, "abc", DataError, r"text: \d tokens, fewer than a block of 16 and the token after it"),
+        ({"family": "marian"}, "a\tb\nc\n", DataError, "text: line 2: 1 columns"),
+        ({"family": "marian"}, "a\tb\nc\t\n", DataError, "text: line 2: no target after the tab"),
+        ({"family": "marian"}, "a\tb\n", DataError, "no pair is held out: 10% of 1; --valid 0 trains on all"),
+        ({"dim": 15}, TEXT, UsageError, "dim 15 is not divisible by heads 2"),
+        ({"tokens": "words"}, TEXT, UsageError, "tokens 'words'"),
+        ({"tokens": "no/such"}, TEXT, FileError, "no/such: no such folder"),
+        ({"from_": "no/such"}, TEXT, FileError, "no/such: no such folder"),
+    ],
+)
+def test_what_no_run_can_begin_with(changes, text, error, problem):
+    with pytest.raises(error, match=problem):
+        start_run(replace(TINY, **changes), text, "text")
+
+
+def test_the_state_of_another_model(tmp_path):
+    run, monitor = run_of(replace(TINY, steps=1), str(tmp_path))
+    run.train(monitor)
+    other, _ = run_of(replace(TINY, dim=32), str(tmp_path))
+    with pytest.raises(DataError, match=r"state\.safetensors: tensor .*expected"):
+        other.resume(str(tmp_path))
+
+
+def test_the_command_that_made_a_model(tmp_path):
+    run, monitor = run_of(replace(TINY, steps=1), str(tmp_path))
+    run.train(monitor)
+    assert training_script(str(tmp_path)).splitlines()[-1] == "attnkit train"
+    with pytest.raises(FileError, match=r"no training\.json in this folder"):
+        training_script(str(tmp_path.parent))
