@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -118,7 +119,8 @@ class Run:
         copy = self.trainer.parameters.zeros()
         copy.flat[...] = self.trainer.parameters.flat
         checkpoint = assemble_checkpoint(self.trainer.raw, copy, self.folder)
-        with use_callbacks(SILENT):
+        with use_callbacks(SILENT), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a text that ends with the positions is a sample too
             return str(run_decode([text], GenerationOptions(model_=checkpoint, emit="text")))
 
     def summary(self) -> dict[str, Any]:

@@ -241,3 +241,16 @@ def test_the_command_that_made_a_model(tmp_path):
     assert training_script(str(tmp_path)).splitlines()[-1] == "attnkit train"
     with pytest.raises(FileError, match=r"no training\.json in this folder"):
         training_script(str(tmp_path.parent))
+
+
+REFERENCES = Path(__file__).parent.parent / "references"
+FROZEN = json.loads((REFERENCES / "training.json").read_text())
+LIGHTHOUSE = REFERENCES.parent.parent / "samples" / "data" / "lighthouse.txt"
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_the_losses_are_those_of_pytorch(name):
+    recipe = Recipe(**FROZEN[name]["recipe"])
+    trainer = Trainer(recipe, start_run(recipe, LIGHTHOUSE.read_text(), LIGHTHOUSE.name))
+    losses = [trainer.step(number).loss for number in range(1, len(FROZEN[name]["losses"]) + 1)]
+    np.testing.assert_allclose(losses, FROZEN[name]["losses"], atol=1e-3)

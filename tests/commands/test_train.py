@@ -1,0 +1,193 @@
+"""The tool: reports on a pipe, signals, folders that always open, errors in one line."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from attnkit.checkpoints import open_checkpoint
+from tests import process
+from tests.process import run
+
+TEXT = "the cat sat on the mat and the dog sat on the log; a cat and a dog sat.\n" * 12
+SMALL = ("--layers", "1", "--heads", "2", "--dim", "16", "--batch", "4", "--block", "16")
+TINY = (*SMALL, "--every", "4")
+
+
+@pytest.fixture
+def tales(tmp_path):
+    (tmp_path / "tales.txt").write_text(TEXT)
+    return tmp_path
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+def lines_of(done):
+    assert (done.code, done.err) == (0, "")
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def test_a_pipe_gets_a_line_of_json_for_each_report(tales):
+    *reports, made = lines_of(run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", "10", cwd=tales))
+    assert [report["step"] for report in reports] == [4, 8, 10]
+    assert reports[-1]["loss"] < reports[0]["loss"]
+    assert {"held_out_loss", "bits_per_byte", "gradient_norm", "learning_rate", "tokens_per_second"} <= set(reports[0])
+    assert made == {
+        "folder": "gpt",
+        "steps": 10,
+        "parameters": sum(entry[1].size for entry in tensors(tales / "gpt")),
+        "held_out_loss": min(report["held_out_loss"] for report in reports),
+    }
+    kept = [json.loads(line) for line in (tales / "gpt" / "training.jsonl").read_text().splitlines()]
+    speeds = ("tokens_per_second", "seconds")
+    assert kept == [{key: value for key, value in one.items() if key not in speeds} for one in reports]
+
+
+def tensors(folder):
+    checkpoint = open_checkpoint(str(folder))
+    return [(name, checkpoint.tensor(name)) for name in checkpoint.tensors()]
+
+
+def test_history_prints_a_command_that_gives_the_same_bytes(tales):
+    assert run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", "3", "--dropout", "0.1", cwd=tales).code == 0
+    before = files_of(tales / "gpt")
+    script = run("history", "gpt", cwd=tales)
+    assert script.code == 0
+    assert script.out.decode().splitlines()[-1] == (
+        "attnkit train tales.txt --output gpt --layers 1 --heads 2 --dim 16 --batch 4 --block 16 --dropout 0.1 "
+        "--steps 3 --every 4"
+    )
+    (tales / "gpt" / "model.safetensors").unlink()
+    assert process.run_command(["bash", "-s"], script.out, cwd=tales).code == 0
+    assert files_of(tales / "gpt") == before
+    assert run("history", "gpt", "--replay", cwd=tales).code == 2
+
+
+def test_decode_continues_a_text_with_the_trained_model(tales):
+    assert run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", "150", "--lr", "0.01", cwd=tales).code == 0
+    done = run("decode", "--model", "gpt", "the c", "--max-tokens", "6", "--emit", "text", cwd=tales)
+    assert re.fullmatch(rb"the cat (sat|dog|and|on) ?\w*\n", done.out)
+
+
+def test_standard_input_is_a_text(tales):
+    assert run("train", "-", "-o", "gpt", *TINY, "--steps", "2", stdin=TEXT.encode(), cwd=tales).code == 0
+    assert '"command": "attnkit train --output gpt' in (tales / "gpt" / "training.json").read_text()
+
+
+def test_a_sample_shows_what_the_model_says_by_then(tales):
+    *reports, _ = lines_of(run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", "4", "--sample", "the", cwd=tales))
+    assert all(report["sample"].startswith("the") for report in reports)
+
+
+def start(folder, *flags):
+    """A process of its own that trains without end, and whose signals are those of a terminal."""
+    command = ["attnkit", "train", "tales.txt", *flags]
+    environment = os.environ | {"PATH": process.ALONE}
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_the_run_goes_on_with_the_same_bits(tales, number, code):
+    child = start(tales, "-o", "gpt", *TINY, "--steps", "1000000", "--dropout", "0.1")
+    child.stdout.readline()  # the first report
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=60)
+    done = json.loads((tales / "gpt" / "training.json").read_text())
+    assert (child.returncode, done["recipe"]["steps"]) == (code, 1000000)
+    assert errors.decode().startswith("attnkit train: stopped after step ")
+    assert errors.decode().endswith(" and saved; attnkit train tales.txt --resume gpt goes on\n")
+    steps = int(errors.split()[5].replace(b",", b"")) + 5
+    assert run("train", "tales.txt", "--resume", "gpt", "-o", "gpt", "--steps", str(steps), cwd=tales).code == 0
+    resumed = files_of(tales / "gpt")
+    (tales / "gpt").rename(tales / "other")
+    assert run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", str(steps), "--dropout", "0.1", cwd=tales).code == 0
+    assert files_of(tales / "gpt") == resumed
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_a_folder_that_opens_and_goes_on(tales):
+    draw = random.Random(1)
+    for flags in (("-o", "gpt", *SMALL, "--steps", "1000000", "--every", "1"), *[("--resume", "gpt")] * 4):
+        child = start(tales, *flags)
+        child.stdout.readline()
+        time.sleep(draw.random() / 2)
+        child.kill()
+        child.communicate()
+        assert open_checkpoint(str(tales / "gpt")).params.unused() == []
+    steps = len((tales / "gpt" / "training.jsonl").read_text().splitlines()) + 3
+    assert run("train", "tales.txt", "--resume", "gpt", "--steps", str(steps), cwd=tales).code == 0
+    assert run("train", "tales.txt", "-o", "whole", *SMALL, "--every", "1", "--steps", str(steps), cwd=tales).code == 0
+    parts, whole = files_of(tales / "gpt"), files_of(tales / "whole")
+    for name in set(whole) - {"training.json"}:  # it names the folder
+        assert parts[name] == whole[name], name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["tales.txt"], 2, "one of --output, --resume is required"),
+        (["no.txt", "-o", "gpt"], 4, "no.txt: No such file or directory"),
+        (["empty.txt", "-o", "gpt"], 3, "empty.txt: empty text"),
+        (["short.txt", "-o", "gpt"], 3, "short.txt: 10 tokens, fewer than a block of 64 and the token after it"),
+        (["pairs.tsv", "-o", "gpt", "--family", "marian"], 3, "pairs.tsv: line 2: no target after the tab"),
+        (["tales.txt", "-o", "gpt", "--heads", "3"], 2, "dim 128 is not divisible by heads 3"),
+        (["tales.txt", "-o", "gpt", "--from", "gpt"], 2, "--output: gpt is the folder of --from too"),
+        (["tales.txt", "-o", "gpt", "--schedule", "cosine", "--minutes", "1"], 2, "schedule cosine needs the number"),
+        (["tales.txt", "-o", "gpt", "--freeze", "decoder.x"], 2, "no parameter matches 'decoder.x'"),
+        (["tales.txt", "-o", "gpt", "--tokens", "words"], 2, "tokens 'words' (expected chars, bpe:N or unigram:N)"),
+        (["tales.txt", "-o", "gpt", "--patience", "2", "--valid", "0"], 2, "patience needs a held-out part"),
+        (["tales.txt", "--resume", "gpt"], 4, "gpt: no such folder"),
+        (["tales.txt", "-o", "tales.txt", "--steps", "1"], 4, "tales.txt: cannot make this folder"),
+    ],
+)
+def test_an_error_is_one_line_and_writes_nothing(tales, arguments, code, error):
+    (tales / "empty.txt").write_text("")
+    (tales / "short.txt").write_text("one tale\n\n")
+    (tales / "pairs.tsv").write_text("a\tb\nc\t\n")
+    done = run("train", *arguments, cwd=tales)
+    assert (done.code, done.out) == (code, b"")
+    assert done.err.startswith(f"attnkit train: {error}")
+    assert done.err.count("\n") == 1
+    assert not (tales / "gpt").exists()
+
+
+def test_a_resumed_run_has_its_own_text_and_options(tales):
+    assert run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", "1", cwd=tales).code == 0
+    before = files_of(tales / "gpt")
+    (tales / "tales.txt").write_text(TEXT + "more\n")
+    done = run("train", "tales.txt", "--resume", "gpt", "--steps", "3", cwd=tales)
+    assert (done.code, done.out) == (3, b"")
+    assert done.err.startswith("attnkit train: tales.txt: another text than that of gpt (SHA-256 ")
+    done = run("train", "tales.txt", "--resume", "gpt", "--lr", "1", cwd=tales)
+    assert (done.code, done.err) == (2, "attnkit train: --lr: cannot change in a run that is resumed\n")
+    assert files_of(tales / "gpt") == before
+
+
+def test_a_number_that_is_not_finite_ends_the_run(tales):
+    flags = (*SMALL, "--lr", "1e30", "--warmup", "0", "--steps", "9", "--every", "1")
+    done = run("train", "tales.txt", "-o", "gpt", *flags, cwd=tales)
+    assert done.code == 3
+    assert done.err.startswith("attnkit train: step 2: the loss is not finite: decoder.")
+    path = done.err.split("attnkit show ")[1].strip()
+    assert run("show", path, "--list", cwd=tales).code == 0
+    assert open_checkpoint(str(tales / "gpt")).config.family == "gpt2"
+
+
+@pytest.mark.linux
+def test_a_full_disk_leaves_the_last_save(tales):
+    assert run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", "2", cwd=tales).code == 0
+    before = files_of(tales / "gpt")
+    line = "ulimit -f 20; trap '' XFSZ; attnkit train tales.txt --resume gpt --steps 6"
+    done = process.run_command(["bash", "-c", line], env={"PATH": process.ALONE}, cwd=tales)
+    assert done.code == 4
+    assert "write error: File too large" in done.err
+    assert files_of(tales / "gpt") == before
