@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Annotated, Any
 
-from attnkit import display
+from attnkit import __version__, display
 from attnkit.cli import history, options
 from attnkit.cli.operands import read_text, stdin_or_error
 from attnkit.cli.output import report_text
@@ -21,6 +21,7 @@ from attnkit.errors import DataError, InterruptedRunError, TerminatedRunError, U
 from attnkit.formats import atomic, open_source
 from attnkit.inference import callbacks
 from attnkit.training.configs import CONFIGS
+from attnkit.training.folder import check_folder
 from attnkit.training.optimizers import DEFAULTS
 from attnkit.training.recipe import Recipe, changed_values
 from attnkit.training.reports import Report, Speed, report_line, report_values, time_text
@@ -29,6 +30,7 @@ from attnkit.training.schedules import SCHEDULES
 from attnkit.training.start import start_run
 
 ENDS = ("steps", "epochs", "minutes", "patience")
+SIZES = ("layers", "heads", "dim", "hidden")
 STOPPED = {signal.SIGINT: InterruptedRunError, signal.SIGTERM: TerminatedRunError}
 CHANGED_BY_RESUME = (*ENDS, "record", "sample", "output")
 
@@ -148,7 +150,7 @@ def train_text(path: str, values: Mapping[str, Any]) -> str:
     check_output(folder, recipe)
     changed = changed_values(recipe)
     command = history.command_line("train", [path] * (path != "-"), [("output", folder), *changed.items()])
-    origin = Origin(history.to_unicode(command), history.to_unicode(source.name), digest)
+    origin = Origin(history.to_unicode(command), history.to_unicode(source.name), digest, __version__)
     run = Run(recipe, start_run(recipe, text, source.name), origin, folder)
     if "resume" in values:
         run.resume(str(values["resume"]))
@@ -164,9 +166,9 @@ def closing_line(run: Run) -> str:
     """Return what a run has made, and how to use it, as a line."""
     summary = run.summary()
     best = f", held out {summary['held_out_loss']:.4f}" if "held_out_loss" in summary else ""
-    made = f"{summary['folder']}: {summary['parameters']:,} parameters after {summary['steps']:,} steps{best}"
+    result = f"{summary['folder']}: {summary['parameters']:,} parameters after {summary['steps']:,} steps{best}"
     tool = "decode" if run.trainer.model.config.decoder else "encode"
-    return f"{made}; attnkit {tool} --model {shlex.quote(run.folder)} TEXT"
+    return f"{result}; attnkit {tool} --model {shlex.quote(run.folder)} TEXT"
 
 
 def choose_recipe(values: Mapping[str, Any], name: str, digest: str) -> Recipe:
@@ -176,18 +178,30 @@ def choose_recipe(values: Mapping[str, Any], name: str, digest: str) -> Recipe:
     """
     chosen = {name: value for name, value in values.items() if name not in ("output", "resume", "sample")}
     if "resume" not in values:
+        check_sizes(chosen)
         return Recipe(**chosen).check()
     if others := [name for name in chosen if name not in CHANGED_BY_RESUME]:
         raise UsageError("cannot change in a run that is resumed", flag_name(others[0]))
-    origin, recipe, _ = read_origin(str(values["resume"]))
+    origin, recipe = read_origin(str(values["resume"]))
     if digest != origin.digest:
         raise DataError(f"another text than that of {values['resume']} (SHA-256 {origin.digest[:12]}… then)", name)
     ends: Any = dict.fromkeys(ENDS) if set(ENDS) & set(chosen) else {}
     return replace(recipe, **(ends | chosen)).check()
 
 
+def check_sizes(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for the sizes of a new model beside those of another, and for pairs of a family without them."""
+    for other in ("from_", "config"):
+        if other in values and (sizes := [name for name in SIZES if name in values]):
+            raise UsageError(f"the sizes are those of {flag_name(other)}", flag_name(sizes[0]))
+    family = values.get("family", Recipe.family)
+    if "pairs" in values and family != "t5" and not {"from_", "config"} & set(values):
+        raise UsageError(f"a {family} model always learns the same way; --family t5 can choose", "--pairs")
+
+
 def check_output(folder: str, recipe: Recipe) -> None:
-    """Raise UsageError where the folder of the result is that of the model to begin with."""
+    """Raise UsageError where the folder of the result is that of --from, FileError where it cannot be written."""
+    check_folder(folder)
     if recipe.from_ is not None and os.path.realpath(recipe.from_) == os.path.realpath(folder):
         raise UsageError(f"{folder} is the folder of --from too, and would be lost", "--output")
 

@@ -13,4 +13,12 @@ configs.py            config.json of a new model
 initialization.py     its initial parameters
 folder.py             its folder, each file whole or not at all
 parameter_groups.py   weight decay, learning rates by layer, frozen parameters, gradual unfreezing
+recipe.py             the options of a run, as JSON and back
+corpus.py             what a kind of model learns from: the batch of each step, the held-out batches
+start.py              what a run starts with: configuration, tensors, tokenizer
+trainer.py            one model in training: its buffers, and a step
+state.py              what a run needs to go on with the same bits
+reports.py            the numbers of some steps
+inspection.py         activations and gradients of a step as a record; the first that is not finite
+run.py                a run to its end: steps, reports, saves
 """

@@ -41,6 +41,17 @@ def model_files(raw: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[st
     return {CONFIG: [config], WEIGHTS: safetensors.encode(Record(arrays), FORMAT)}
 
 
+def check_folder(folder: str) -> None:
+    """Raise FileError for a folder that cannot be written or made, before a long run; none is made."""
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise FileError("not a folder", folder)
+    existing = os.path.abspath(folder)
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not (os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)):
+        raise FileError("cannot write to this folder", existing)
+
+
 def write_folder(folder: str, files: Mapping[str, list[Buffer]]) -> None:
     """Write files to a folder, which is created where there is none: all of them, or none where one fails.
 

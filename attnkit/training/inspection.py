@@ -44,10 +44,10 @@ def keeping(arrays: dict[str, Array]) -> Callable[[str], Callable[[Array], Array
     return visit
 
 
-def first_non_finite(record: Record) -> str:
+def first_non_finite_stage(record: Record) -> str:
     """Return the name and the value of the first tensor that is not finite, "" where all are.
 
-    >>> first_non_finite(Record({"a": np.ones(2), "b": np.array([1.0, np.inf]), "c": np.array([np.nan])}))
+    >>> first_non_finite_stage(Record({"a": np.ones(2), "b": np.array([1.0, np.inf]), "c": np.array([np.nan])}))
     'b is inf'
     """
     for name, array in record.arrays().items():

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from attnkit import __version__
 from attnkit.checkpoints import read_json_object
 from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.errors import DataError, FileError, NotFiniteError, escaped
@@ -19,12 +18,12 @@ from attnkit.inference.options import GenerationOptions
 from attnkit.inference.text_generation import run_decode
 from attnkit.record import Record
 from attnkit.training.folder import ORIGIN, json_bytes, model_files, write_folder
-from attnkit.training.inspection import first_non_finite, record_step
+from attnkit.training.inspection import first_non_finite_stage, record_step
 from attnkit.training.parameter_buffer import ParameterBuffer
 from attnkit.training.recipe import Recipe, from_json, to_json
 from attnkit.training.reports import Report, Speed, bits_per_byte, parse_report, report_values
 from attnkit.training.start import Start
-from attnkit.training.state import Progress, pack_state, unpack_state
+from attnkit.training.state import RunProgress, pack_state, unpack_state
 from attnkit.training.trainer import Trainer
 
 STATE, CURVE = "state.safetensors", "training.jsonl"
@@ -32,11 +31,12 @@ MINUTE = 60.0
 
 
 class Origin(NamedTuple):
-    """How a model was made: the command, the name of the text and its SHA-256."""
+    """How a model is made: the command, the name of the text and its SHA-256, and the version of attnkit."""
 
     command: str
     text: str
     digest: str
+    version: str
 
 
 class Monitor(NamedTuple):
@@ -53,7 +53,7 @@ class Run:
     def __init__(self, recipe: Recipe, start: Start, origin: Origin, folder: str) -> None:
         self.recipe, self.origin, self.folder, self._files = recipe, origin, folder, start.files
         self.trainer = Trainer(recipe, start)
-        self.progress = Progress()
+        self.progress = RunProgress()
         self.curve: list[Report] = []
         self._clock, self._first = time.monotonic(), (0, 0)  # of this process: its start, its first step and token
 
@@ -103,7 +103,7 @@ class Run:
         tensors = best or self.progress.best or self.trainer.parameters
         origin = {
             "command": self.origin.command,
-            "version": __version__,
+            "version": self.origin.version,
             "seed": self.recipe.seed,
             "files": {self.origin.text: self.origin.digest},
             "recipe": to_json(self.recipe),
@@ -188,7 +188,7 @@ class Run:
         """Return an error that names the first stage of a step that is not finite, whose record is written."""
         record = record_step(self.trainer, number)
         path = self._write_record(record, number)
-        stage = first_non_finite(record)
+        stage = first_non_finite_stage(record)
         return DataError(f"{error.problem}: {stage}; attnkit show {path}" if stage else f"{error.problem} ({path})")
 
 
@@ -205,8 +205,8 @@ def read_curve(path: str) -> list[Report]:
     return reports
 
 
-def read_origin(folder: str) -> tuple[Origin, Recipe, str]:
-    """Return how the model of a folder was made, by which recipe, and by which version of attnkit.
+def read_origin(folder: str) -> tuple[Origin, Recipe]:
+    """Return how the model of a folder was made, and by which recipe.
 
     FileError where the folder has no such file, DataError where it is malformed.
     """
@@ -218,14 +218,14 @@ def read_origin(folder: str) -> tuple[Origin, Recipe, str]:
     values = read_json_object(path)
     try:
         ((text, digest),) = values["files"].items()
-        origin = Origin(str(values["command"]), text, str(digest))
-        return origin, from_json(values["recipe"], path), str(values["version"])
+        origin = Origin(str(values["command"]), text, str(digest), str(values["version"]))
+        return origin, from_json(values["recipe"], path)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DataError("not the origin of a trained model", path) from None
 
 
 def training_script(folder: str) -> str:
     """Return the command that made the model of a folder as a shell script, with the SHA-256 of its text."""
-    origin, _, version = read_origin(folder)
-    comments = [f"# made by attnkit {escaped(version)}", f"# {escaped(f'{origin.digest}  {origin.text}')}"]
+    origin, _ = read_origin(folder)
+    comments = [f"# made by attnkit {escaped(origin.version)}", f"# {escaped(f'{origin.digest}  {origin.text}')}"]
     return "\n".join(["#!/bin/sh", *comments, escaped(origin.command)])

@@ -15,7 +15,7 @@ PARAMETERS, BEST, OPTIMIZER, PROGRESS = "parameters.", "best.", "optimizer.", "p
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """Where a run is.
 
     step       steps that are done; tokens: those predicted so far
@@ -35,7 +35,7 @@ class Progress:
     learning_rate: float = 0.0
     best: ParameterBuffer | None = field(default=None, repr=False)
 
-    def evaluated(self, held_out: float | None, parameters: ParameterBuffer) -> "Progress":
+    def evaluated(self, held_out: float | None, parameters: ParameterBuffer) -> "RunProgress":
         """Return the progress after a report with a held-out loss, if there is one, of some parameters."""
         after = replace(self, loss_sum=0.0, loss_count=0)
         if held_out is None:
@@ -50,7 +50,7 @@ class Progress:
 NUMBERS = ("step", "tokens", "loss_sum", "loss_count", "best_loss", "stale", "gradient_norm", "learning_rate")
 
 
-def pack_state(trainer: Trainer, progress: Progress) -> dict[str, Array]:
+def pack_state(trainer: Trainer, progress: RunProgress) -> dict[str, Array]:
     """Return the state of a run as named tensors."""
     tensors = {PARAMETERS + name: array for name, array in trainer.parameters.items()}
     tensors |= {OPTIMIZER + name: array for name, array in trainer.optimizer.state().items()}
@@ -59,7 +59,7 @@ def pack_state(trainer: Trainer, progress: Progress) -> dict[str, Array]:
     return tensors | {PROGRESS + name: np.array(getattr(progress, name)) for name in NUMBERS}
 
 
-def unpack_state(trainer: Trainer, tensors: Mapping[str, Array], name: str) -> Progress:
+def unpack_state(trainer: Trainer, tensors: Mapping[str, Array], name: str) -> RunProgress:
     """Set the parameters and the optimizer of a trainer to a state, and return where that run was.
 
     DataError where it is the state of another model, `name` being its file.
@@ -72,7 +72,7 @@ def unpack_state(trainer: Trainer, tensors: Mapping[str, Array], name: str) -> P
     numbers = _without_prefix(tensors, PROGRESS)
     if set(numbers) != set(NUMBERS):
         raise DataError("not the state of a run", name)
-    progress = Progress(**{key: array.item() for key, array in numbers.items()})
+    progress = RunProgress(**{key: array.item() for key, array in numbers.items()})
     if best := _without_prefix(tensors, BEST):
         progress.best = trainer.parameters.zeros()
         _fill(progress.best, best, name)

@@ -121,14 +121,14 @@ class Trainer:
             return None
         total, count = 0.0, 0
         for batch in self.corpus.held_out():
-            logits, _ = run_model(self.model, model_inputs(self.model, batch))
+            logits, _ = run_model(self.model, stack_inputs(self.model, batch))
             total += float(cross_entropy(logits, batch.targets, LossOptions(reduction="sum")))
             count += int((batch.targets != IGNORE_INDEX).sum())
         return total / count
 
     def _add_gradients(self, batch: Batch, count: int, dropping: Dropout | None, hooks: Hooks) -> float:
         """Add the gradients of part of a batch to the buffer; return the sum of its losses."""
-        inputs = model_inputs(self.model, batch)
+        inputs = stack_inputs(self.model, batch)
         logits, recorded = run_model(self.model, inputs, dropout=dropping, hook=hooks.forward)
         options = LossOptions(label_smoothing=self.recipe.smoothing, reduction="sum")
         loss, slope = loss_and_gradient(logits, batch.targets, options, np.float32(1 / count), in_place=True)
@@ -172,7 +172,7 @@ def take_rows(batch: Batch, rows: slice) -> Batch:
     return Batch(batch.ids[rows], batch.targets[rows], source, mask)
 
 
-def model_inputs(model: Model, batch: Batch) -> dict[str, StackInputs]:
+def stack_inputs(model: Model, batch: Batch) -> dict[str, StackInputs]:
     """Return what each stack of a model computes from, of a batch."""
     last = model.config.stacks[-1]
     inputs = {last: StackInputs(batch.ids)}

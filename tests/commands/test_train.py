@@ -134,7 +134,7 @@ def test_a_killed_run_leaves_a_folder_that_opens_and_goes_on(tales):
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        (["tales.txt"], 2, "one of --output, --resume is required"),
+        (["tales.txt"], 2, "needs --output DIR or --resume DIR"),
         (["no.txt", "-o", "gpt"], 4, "no.txt: No such file or directory"),
         (["empty.txt", "-o", "gpt"], 3, "empty.txt: empty text"),
         (["short.txt", "-o", "gpt"], 3, "short.txt: 10 tokens, fewer than a block of 64 and the token after it"),
@@ -145,8 +145,10 @@ def test_a_killed_run_leaves_a_folder_that_opens_and_goes_on(tales):
         (["tales.txt", "-o", "gpt", "--freeze", "decoder.x"], 2, "no parameter matches 'decoder.x'"),
         (["tales.txt", "-o", "gpt", "--tokens", "words"], 2, "tokens 'words' (expected chars, bpe:N or unigram:N)"),
         (["tales.txt", "-o", "gpt", "--patience", "2", "--valid", "0"], 2, "patience needs a held-out part"),
+        (["tales.txt", "-o", "gpt", "--from", "m", "--dim", "8"], 2, "--dim: the sizes are those of --from"),
+        (["tales.txt", "-o", "gpt", "--pairs"], 2, "--pairs: a gpt2 model always learns the same way"),
         (["tales.txt", "--resume", "gpt"], 4, "gpt: no such folder"),
-        (["tales.txt", "-o", "tales.txt", "--steps", "1"], 4, "tales.txt: cannot make this folder"),
+        (["tales.txt", "-o", "tales.txt", "--steps", "1"], 4, "tales.txt: not a folder"),
     ],
 )
 def test_an_error_is_one_line_and_writes_nothing(tales, arguments, code, error):
@@ -191,3 +193,27 @@ def test_a_full_disk_leaves_the_last_save(tales):
     assert done.code == 4
     assert "write error: File too large" in done.err
     assert files_of(tales / "gpt") == before
+
+
+def test_a_published_model_is_tuned_with_frozen_layers(tales):
+    story = Path(__file__).parent.parent.parent / "samples" / "data" / "story"
+    (tales / "more.txt").write_text("Once upon a time there was a little fox. The fox looked at the stars. " * 20)
+    flags = ("--from", story, "--freeze", "decoder.embed*", "--unfreeze-every", "2", "--layer-decay", "0.5")
+    *reports, _ = lines_of(run("train", "more.txt", "-o", "tuned", *flags, "--steps", "6", "--every", "2", cwd=tales))
+    assert reports[-1]["held_out_loss"] < reports[0]["held_out_loss"]
+    done = run("decode", "--model", "tuned", "Once upon a", "--max-tokens", "1", "--emit", "text", cwd=tales)
+    assert done.out == b"Once upon a time\n"
+
+
+def test_a_model_of_a_configuration(tales):
+    sizes = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"num_hidden_layers": 1, "intermediate_size": 24, "max_position_embeddings": 16, "rms_norm_eps": 1e-6}
+    (tales / "config.json").write_text(json.dumps(sizes))
+    flags = ("--config", "config.json", "--block", "16", "--steps", "2", "--tokens", "bpe:300")
+    assert run("train", "tales.txt", "-o", "llama", *flags, cwd=tales).code == 0
+    config = json.loads((tales / "llama" / "config.json").read_text())
+    assert config["num_key_value_heads"] == 2 and 256 < config["vocab_size"] <= 300
+    done = run("train", "tales.txt", "-o", "llama", "--config", "config.json", "--steps", "2", cwd=tales)
+    assert done.err == (
+        "attnkit train: config.json: max_position_embeddings 16, fewer than the 64 tokens of a text (--block)\n"
+    )

@@ -32,7 +32,9 @@ def trainer_of(recipe):
 
 
 def run_of(recipe, folder, **monitor):
-    run = Run(recipe, start_run(recipe, text_of(recipe.family), "text"), Origin("attnkit train", "text", "0"), folder)
+    run = Run(
+        recipe, start_run(recipe, text_of(recipe.family), "text"), Origin("attnkit train", "text", "0", "1.0"), folder
+    )
     return run, Monitor(**monitor)
 
 
