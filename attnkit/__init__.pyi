@@ -237,6 +237,8 @@ def decode(
     trace_only: Sequence[str] | str = (),
     patch: Mapping[str, Tensor | Array] | str | None = None,
     ablate: Sequence[str] | str = (),
+    grad: str | None = None,
+    grad_only: Sequence[str] | str = (),
     table: TensorLike | None = None,
     params: Mapping[str, Tensor | Array] | Record | Path | None = None,
     vocab: Sequence[str] | Path | None = None,

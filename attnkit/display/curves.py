@@ -13,7 +13,7 @@ def draw_curve(values: Sequence[float], width: int, style: Style = DEFAULT_STYLE
     """Draw numbers as blocks, the least one lowest; of more numbers than columns each column shows a mean.
 
     >>> draw_curve([4.0, 2.0, 1.0], 10), draw_curve([4.0, 4.0, 2.0, 1.0, 1.0, 0.5], 3)
-    ('█▃▁', '█▂▁')
+    ('█▃▁', '█▃▁')
     """
     if not len(values):
         return ""

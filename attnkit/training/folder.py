@@ -1,6 +1,8 @@
 """Write the folder of a model as such models are published, each file whole or not at all."""
 
+import contextlib
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +17,7 @@ from attnkit.record import Record
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ORIGIN = "training.json"  # how a model was made
+LEFTOVER = re.compile(r"\..+\.attnkit-[0-9a-f]{8}")  # temporary names of attnkit.formats.atomic
 FORMAT = {"format": "pt"}  # the layout of the tensors, which transformers requires
 
 
@@ -50,6 +53,14 @@ def check_folder(folder: str) -> None:
         existing = os.path.dirname(existing)
     if not (os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)):
         raise FileError("cannot write to this folder", existing)
+
+
+def remove_leftovers(folder: str) -> None:
+    """Remove the unfinished files of a run that was killed while it wrote this folder."""
+    for name in os.listdir(folder):
+        if LEFTOVER.fullmatch(name):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
 
 
 def write_folder(folder: str, files: Mapping[str, list[Buffer]]) -> None:

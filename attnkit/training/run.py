@@ -17,7 +17,7 @@ from attnkit.inference.callbacks import SILENT, use_callbacks
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.text_generation import run_decode
 from attnkit.record import Record
-from attnkit.training.folder import ORIGIN, json_bytes, model_files, write_folder
+from attnkit.training.folder import ORIGIN, json_bytes, model_files, remove_leftovers, write_folder
 from attnkit.training.inspection import first_non_finite_stage, record_step
 from attnkit.training.parameter_buffer import ParameterBuffer
 from attnkit.training.recipe import Recipe, from_json, to_json
@@ -60,6 +60,7 @@ class Run:
     def resume(self, folder: str) -> None:
         """Go on from the state and the curve of a folder; FileError or DataError where they cannot be read."""
         path = os.path.join(folder, STATE)
+        remove_leftovers(folder)
         with open_source(path) as source:
             record = next(iter(safetensors.read(source)))
         self.progress = unpack_state(self.trainer, record.arrays(), path)

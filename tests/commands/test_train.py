@@ -127,6 +127,7 @@ def test_a_killed_run_leaves_a_folder_that_opens_and_goes_on(tales):
     assert run("train", "tales.txt", "--resume", "gpt", "--steps", str(steps), cwd=tales).code == 0
     assert run("train", "tales.txt", "-o", "whole", *SMALL, "--every", "1", "--steps", str(steps), cwd=tales).code == 0
     parts, whole = files_of(tales / "gpt"), files_of(tales / "whole")
+    assert set(parts) == set(whole), "unfinished files of the killed runs"
     for name in set(whole) - {"training.json"}:  # it names the folder
         assert parts[name] == whole[name], name
 
