@@ -13,7 +13,8 @@ from attnkit.errors import DataError, FileError, UsageError
 from attnkit.formats.streams import Buffer
 from attnkit.model import Array
 from attnkit.model.config import Config
-from attnkit.tokenizers.auto import Tokenizer, load_tokenizer
+from attnkit.tokenizers import Tokenizer
+from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.batches import SpecialIds
 from attnkit.training.configs import CONFIGS, new_config
 from attnkit.training.corpus import Corpus, Vocabulary, corpus_kind, read_corpus
