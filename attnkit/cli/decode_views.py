@@ -1,0 +1,100 @@
+"""The views of decode: generated texts, scores and candidates as text, figures and tables of cells."""
+
+from typing import TYPE_CHECKING
+
+from attnkit.cli.stage import Stage
+from attnkit.inference.options import CANDIDATES, generates_text
+from attnkit.record import Record, shared_labels
+
+if TYPE_CHECKING:
+    from attnkit import display
+    from attnkit.display.cells import Cells
+    from attnkit.display.figures import FigureOptions, Section
+
+
+def render_decoded(record: Record, call: Stage, look: "display.Style") -> str:
+    """Render generated text as text, and probabilities as a table of the most probable words at every position."""
+    from attnkit.cli import views
+
+    checkpoint = call.files.loaded.get("model_")
+    if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
+        return render_generation(record, call, look)
+    if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
+        return views.render_tensor(record, "x", look)
+    return render_candidates(record, call, look)
+
+
+def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Draw generated text as text, scores and the most probable words as tables."""
+    from attnkit.cli import figures, views
+    from attnkit.display.figures import candidates_section, tensor_section
+    from attnkit.inference.decoded_tables import list_scores
+
+    checkpoint = call.files.loaded.get("model_")
+    style = figures.text_style(call)
+    if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
+        if "rank" in record:
+            return [figures.table_section(table) for table in list_scores(record, style)]
+        if call.parameters["emit"] not in (None, "text") or not record.labels.get("text"):
+            return figures.tensor_sections(record, call, looks)
+        return [figures.text_section(render_generation(record, call, style))]
+    if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
+        return [tensor_section(views.tensor_view(record, "x"), looks)]
+    return [candidates_section(one, style.precision) for one in find_candidates(record, call)]
+
+
+def list_decoded(record: Record, call: Stage) -> "Cells":
+    """Return scores, the candidates of each step and the most probable words as a table, else the one tensor."""
+    from attnkit.cli.cells import computed_cells
+    from attnkit.inference.decoded_tables import generation_cells, word_cells
+
+    config = (checkpoint := call.files.loaded.get("model_")) and checkpoint.config
+    if config is not None and generates_text(config, call.parameters["layer"]):
+        return generation_cells(record) or computed_cells(record, call)
+    if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
+        return computed_cells(record, call)
+    return word_cells(record, config, call.parameters["top"] or CANDIDATES)
+
+
+def render_candidates(record: Record, call: Stage, look: "display.Style") -> str:
+    """Render x (..., T, V) as one table a batch row: the most probable words at each position but padding."""
+    from attnkit import display
+
+    return "\n\n".join(display.candidates_table(one, look) for one in find_candidates(record, call))
+
+
+def find_candidates(record: Record, call: Stage) -> "list[display.Candidates]":
+    """Return the most probable words of x at each position, as many as --top requests."""
+    from attnkit.inference.decoded_tables import list_candidates
+
+    checkpoint = call.files.loaded.get("model_")
+    return list_candidates(record, checkpoint and checkpoint.config, call.parameters["top"] or CANDIDATES)
+
+
+def render_generation(record: Record, call: Stage, look: "display.Style") -> str:
+    """Render generated texts, a line each with its prompt dim; of scores a table and their sum."""
+    from attnkit import display
+    from attnkit.cli import views
+    from attnkit.inference.decoded_tables import list_scores
+
+    texts = shared_labels(record.labels.get("text"))
+    if call.parameters["emit"] not in (None, "text") or not (texts or "rank" in record):
+        return views.render_tables(record, call, look)
+    if "rank" in record:
+        return "\n\n".join(display.format_table(table, look) for table in list_scores(record, look))
+    lines = []
+    scores = record["scores"].tolist() if "scores" in record and len(texts) > 1 else []
+    prompts = shared_labels(record.labels.get("prompt")) or [""] * len(texts)
+    for at, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
+        rest = text[len(prompt) :] if text.startswith(prompt) else text
+        line = display.dim_then_bold(prompt if text.startswith(prompt) else "", rest, look)
+        lines.append(f"{scores[at]:.{look.precision}f}  {line}" if scores else line)
+    return "\n".join(lines)
+
+
+def is_single_text(record: Record, call: Stage) -> bool:
+    """Return whether the view of a result is one text without a table."""
+    checkpoint = call.files.loaded.get("model_")
+    is_generation = checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"])
+    is_text = call.parameters["emit"] in (None, "text") and "rank" not in record
+    return is_generation and is_text and len(shared_labels(record.labels.get("text"))) == 1
