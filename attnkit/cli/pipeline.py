@@ -1,6 +1,7 @@
 """Pipelines in one process: parse a line of text into stages, and chain them to one stream."""
 
 import contextlib
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,14 +13,31 @@ from attnkit.cli.stage import Records, Stage, running
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.record import Record
 
+# a backslash and line end, among the quotes, comments and other backslashes that may hold one
+CONTINUATION = re.compile(r"""('[^']*'|#[^\n]*|\\[^\n])|\\\n|("(?:[^"\\]|\\.)*")""", re.DOTALL)
+
+
+def join_continued_lines(text: str) -> str:
+    r"""Join lines that end in a backslash with the next one, as a shell does: not in single quotes, not in comments.
+
+    >>> join_continued_lines("attend \\\n  | ffn 'a\\\nb'  # c \\\n")
+    "attend   | ffn 'a\\\nb'  # c \\\n"
+    """
+
+    def join(match: re.Match[str]) -> str:
+        return match[1] or re.sub(r"(\\[^\n])|\\\n", r"\1", match[2] or "")
+
+    return CONTINUATION.sub(join, text)
+
 
 def parse_stages(text: str) -> list[Stage]:
-    """Parse the stages of a pipeline: quoted as in a shell, separated by |, with # comments; line ends are spaces.
+    """Parse the stages of a pipeline: quoted as in a shell, separated by |, with # comments; line ends are spaces,
+    and a backslash before one is left out.
 
     >>> [call.tool.name for call in parse_stages("embed 'a b' --dim 2 | attnkit layernorm  # normalize")]
     ['embed', 'layernorm']
     """
-    lexer = shlex.shlex(text, posix=True, punctuation_chars="|<>&;")
+    lexer = shlex.shlex(join_continued_lines(text), posix=True, punctuation_chars="|<>&;")
     lexer.whitespace_split, lexer.commenters = True, "#"
     try:
         words = list(lexer)

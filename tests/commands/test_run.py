@@ -85,3 +85,21 @@ def test_text_is_no_tensor_for_the_next_stage(tmp_path, monkeypatch, second):
 def test_a_bad_pipeline_is_a_usage_error(pipeline):
     done = process.run("run", pipeline, env=ENV)
     assert (done.code, done.out, done.err.count("\n")) == (2, b"", 1), done.err
+
+
+@pytest.mark.parametrize(
+    "text", ["attnkit posenc \\\n  | attnkit layernorm \\\n --eps 0.1", "posenc | layernorm --eps \\\n0.1"]
+)
+def test_a_backslash_continues_a_line(tmp_path, text):
+    (tmp_path / "x.json").write_text("[[1, 2], [3, 5]]")
+    (tmp_path / "pipeline").write_text(f"#!/bin/sh\n# comment \\\n{text}\n")
+    done = process.run("run", "./pipeline", "x.json", cwd=tmp_path, env=ENV)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == process.run("run", "posenc | layernorm --eps 0.1", "x.json", cwd=tmp_path, env=ENV).out
+
+
+def test_a_script_of_history_is_a_pipeline(tmp_path):
+    process.run("run", "embed 'a b' --dim 4 | posenc", "-o", "x.npz", cwd=tmp_path, env=ENV)
+    process.run("history", "x.npz", "-o", "again", cwd=tmp_path, env=ENV)
+    process.run("run", "./again", "-o", "y.npz", cwd=tmp_path, env=ENV)
+    assert (tmp_path / "x.npz").read_bytes() == (tmp_path / "y.npz").read_bytes()
