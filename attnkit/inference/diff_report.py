@@ -211,13 +211,17 @@ def describe_first(report: DiffReport) -> list[str]:
 
 def describe_dtypes(report: DiffReport) -> list[str]:
     """Return the line on tensors of two dtypes, which are not compared; none where there are none."""
-    pairs = [(one.name, report.pair.a.get(one.name), report.pair.b.get(one.name)) for one in report.comparisons]
+    a, b = report.pair.a, report.pair.b
+    shared = [one.name for one in report.comparisons if one.name in a and one.name in b]
+    names_of: dict[str, list[str]] = {}
+    for name in shared:
+        if a[name].dtype != b[name].dtype:
+            names_of.setdefault(f"{a[name].dtype} and {b[name].dtype}", []).append(name)
     texts = [
-        f"{name} {x.dtype} and {y.dtype}"
-        for name, x, y in pairs
-        if x is not None and y is not None and x.dtype != y.dtype
+        f"all {dtypes}" if len(names) == len(shared) > 1 else f"{join_names(names)} {dtypes}"
+        for dtypes, names in names_of.items()
     ]
-    return [f"dtypes of A and B: {join_names(texts)}"] if texts else []
+    return [f"dtypes of A and B: {'; '.join(texts)}"] if texts else []
 
 
 def describe_rest(report: DiffReport) -> list[str]:
