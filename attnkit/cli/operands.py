@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,6 +97,9 @@ def open_operand(path: str, hash: bool = False) -> tuple[Source, str]:
         file, colon, name = path.rpartition(":")
         if not (colon and file and name and is_missing(error)):
             raise
+        if os.path.isdir(file):
+            hint = f"attnkit show {shlex.quote(path)} -o FILE.npy writes a tensor of a model"
+            raise FileError(f"Is a directory; {hint}", file) from None
         try:
             return open_source(file, hash), name
         except FileError as other:

@@ -262,6 +262,23 @@ def test_one_stage_is_compared_with_that_of_a_trace(folder):
     assert code == 1 and lines[2].split()[:4] == ["x", "4", "of", "4"]
 
 
+def test_dtypes_that_all_tensors_share_are_named_once(folder):
+    half = {name.replace(".", "_"): np.full((2, 2), at, np.float16) for at, name in enumerate(NAMES)}
+    trace(folder / "half.npz", **half)
+    assert diff(folder, "a.npz", "half.npz")[1][-1] == "dtypes of A and B: all float64 and float16"
+    trace(folder / "part.npz", encoder_embed=half["encoder_embed"], logits=half["logits"])
+    assert diff(folder, "a.npz", "part.npz")[1][-1] == "dtypes of A and B: encoder.embed, logits float64 and float16"
+
+
+def test_a_tensor_of_a_folder_is_a_file_first(folder):
+    code, out, err = process.run("diff", "a.npz", f"{MODELS / 'gpt2'}:decoder.norm.gamma", cwd=folder)
+    assert (code, out) == (4, b"")
+    assert err == (
+        f"attnkit diff: {MODELS / 'gpt2'}: Is a directory; "
+        f"attnkit show {MODELS / 'gpt2'}:decoder.norm.gamma -o FILE.npy writes a tensor of a model\n"
+    )
+
+
 def test_places_have_the_labels_of_the_operand_that_has_them():
     plain, labelled = Record({"x": np.zeros((2, 1))}), Record({"x": np.eye(2)[:, 1:]}, {"token": ["The", "cat"]})
     for pair in (Pair(plain, labelled), Pair(labelled, plain)):
