@@ -69,7 +69,7 @@ class Sink:
                 self._open(self.name)
             except (OSError, ValueError) as error:
                 self._remove_temporaries()
-                raise FileError(f"cannot write {self.name}: {system_reason(error)}") from error
+                raise FileError(f"cannot write {self.name or repr('')}: {system_reason(error)}") from error
         return self
 
     def write(self, buffers: Sequence[Buffer]) -> None:

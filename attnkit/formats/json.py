@@ -138,7 +138,7 @@ class _Reader(JSONParser):
             if named or (self.takes_maps and not parts and key not in RECORD_KEYS):
                 named[key] = self._tensor(key)
                 continue
-            check_keys([key], RECORD_KEYS)
+            self._check_record_key(key)
             parts[key] = self._tensors() if key == "tensors" else self.value()
         if named:
             return Record(named).check()
@@ -146,6 +146,12 @@ class _Reader(JSONParser):
             raise DataError(f'key "tensors" is {"empty" if "tensors" in parts else "missing"}')
         labels, history = check_labels(parts.get("labels", {})), check_history(parts.get("history", []))
         return Record(parts["tensors"], labels, history).check()
+
+    def _check_record_key(self, key: str) -> None:
+        if key not in RECORD_KEYS and key.isidentifier() and len(key) < 20 and self.next() == "[":
+            known = ", ".join(RECORD_KEYS)
+            raise DataError(f'unknown key "{key}" (expected {known}); as a tensor: {{"tensors": {{"{key}": …}}}}')
+        check_keys([key], RECORD_KEYS)
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: self._tensor(name) for name in self.members()}

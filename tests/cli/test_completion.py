@@ -74,6 +74,12 @@ def test_a_file_that_cannot_be_read_offers_nothing(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
+def test_completion_says_how_to_install_it(arguments, capfd):
+    assert main.main(["completion", *arguments]) == 0
+    assert 'add to ~/.bashrc       eval "$(attnkit completion bash)"' in capfd.readouterr().out
+
+
 def test_an_unknown_shell_is_a_usage_error(capfd):
     assert main.main(["completion", "zhs"]) == 2
     assert (
