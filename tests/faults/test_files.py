@@ -209,7 +209,7 @@ OUTPUTS = {
 def test_output_that_cannot_be_written(attnkit, refused, folder, name, reason):
     before = sorted(folder.rglob("*"))
     run = attnkit("layernorm", "good.json", "-f", "npy", "-o", name, preexec_fn=unprivileged)
-    refused(run, 4, f"layernorm: cannot write {name}: {reason}")
+    refused(run, 4, f"layernorm: cannot write {name or repr(name)}: {reason}")
     assert sorted(folder.rglob("*")) == before
     assert (folder / "readonly.json").read_bytes() == b"old"
 

@@ -285,7 +285,7 @@ def test_files_that_cannot_be_written(name, reason, small, tmp_path, monkeypatch
     before = left(tmp_path)
     with pytest.raises(FileError) as caught:
         write(name)
-    assert str(caught.value) == f"cannot write {name}: {reason}" and left(tmp_path) == before
+    assert str(caught.value) == f"cannot write {name or repr(name)}: {reason}" and left(tmp_path) == before
 
 
 def test_no_permission_to_write(small, tmp_path):
