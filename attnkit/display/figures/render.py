@@ -8,7 +8,7 @@ from attnkit.display.figures.html import html_page
 from attnkit.display.figures.options import FigureOptions
 from attnkit.display.figures.shapes import Section
 from attnkit.display.figures.stack import stack_sections
-from attnkit.display.figures.svg import svg_document
+from attnkit.display.figures.svg import set_scripts, svg_document
 from attnkit.libraries import call_library, import_library
 
 Kind = Literal["svg", "html", "png", "pdf"]
@@ -33,7 +33,7 @@ def render_figure(sections: Sequence[Section], options: FigureOptions, kind: Kin
         return html_page(sections, options, name).encode()
     title = options.title or name
     svg = svg_document(stack_sections(sections, options), PALETTES[options.theme or "light"], title)
-    return svg.encode() if kind == "svg" else _typeset(svg, title, kind)
+    return svg.encode() if kind == "svg" else _typeset(set_scripts(svg), title, kind)
 
 
 def _typeset(svg: str, title: str, kind: Kind) -> bytes:

@@ -1,5 +1,6 @@
 """Write a drawing as SVG: rectangles, paths and escaped texts; nothing is loaded from elsewhere."""
 
+import re
 from xml.sax.saxutils import escape as escape_xml
 
 import numpy as np
@@ -15,6 +16,9 @@ HATCH = (  # the fill of masked cells
     '<path d="M0 0h6v6h-6z" fill="{background}"/>'
     '<path d="M-1 1l2-2M0 6L6 0M5 7l2-2" stroke="{masked}" stroke-width="1.5"/></pattern>'
 )
+
+SCRIPTS = {"ᵀ": "T"} | dict(zip("₀₁₂₃₄₅₆₇₈₉ₐₖ", "0123456789ak", strict=True))
+SCRIPT = re.compile(f"([{''.join(SCRIPTS)}]+)(&[^;]*;|[^<])?")  # with the character after it
 
 
 def svg_document(drawing: Drawing, palette: Palette, title: str) -> str:
@@ -52,6 +56,27 @@ def svg_shapes(drawing: Drawing, palette: Palette) -> str:
 def escape_text(text: str) -> str:
     """Return a text for the content of an element: control characters spelled out, markup escaped."""
     return escape_xml(escaped(text))
+
+
+def set_scripts(svg: str) -> str:
+    """Set superscripts and subscripts in the texts of a document as small letters, raised or lowered.
+
+    Few fonts have them, and a renderer that replaces the font for one character replaces that of the whole text.
+
+    >>> set_scripts("<text>Kᵀ / 2</text>")
+    '<text>K<tspan font-size=".7em" dy="-.4em">T</tspan><tspan dy=".28em"> </tspan>/ 2</text>'
+    """
+    return re.sub(r"<text\b.*?</text>", lambda match: SCRIPT.sub(_set_script, match[0]), svg)
+
+
+def _set_script(match: re.Match[str]) -> str:
+    """Return superscripts and subscripts, and the character after them on the line of the others."""
+    texts, height = [], 0.0  # above that line
+    for one in match[1]:
+        raised = 0.28 if one == "ᵀ" else -0.14
+        texts.append(f'<tspan font-size=".7em" dy="{short((height - raised) / 0.7)}em">{SCRIPTS[one]}</tspan>')
+        height = raised
+    return "".join(texts) + (f'<tspan dy="{short(height)}em">{match[2]}</tspan>' if match[2] else "")
 
 
 def _svg_shape(shape: Shape, palette: Palette) -> str:

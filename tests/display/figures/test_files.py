@@ -117,6 +117,17 @@ def test_the_pixels_of_a_png(read_picture, theme):
     assert len(np.unique(array[:60].reshape(-1, 4), axis=0)) > 4  # the title
 
 
+def test_a_superscript_in_a_formula_does_not_change_the_font_of_the_title():
+    pytest.importorskip("typst")
+    ends = []  # of the title, in pixels
+    for formula in ("Q K", "Q Kᵀ", "x W₁ᵀ & b₁"):
+        section = Section("scores", [], formula)
+        _, array = pixels(render_figure([section], FigureOptions(), "png", "t"))
+        ends.append(np.flatnonzero((array[:70, :140, 0] < 128).any(axis=0)).max())
+    assert ends[0] > 100 and max(ends) - min(ends) <= 1
+
+
+
 def test_a_pdf_has_its_size_and_its_title():
     pytest.importorskip("typst")
     data = render_figure([heatmap_section(CAT, FigureOptions())], FigureOptions(title="Cat"), "pdf", "t")
