@@ -319,6 +319,7 @@ def diff(
     rtol: float = 0.0,
     atol: float = 0.0,
     all: bool = False,
+    heatmap: bool = False,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
     check_finite: bool = False,

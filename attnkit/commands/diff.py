@@ -1,6 +1,7 @@
 """attnkit diff: compare two tensors, records or traces."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -11,7 +12,18 @@ from attnkit.cli.tool import make_item, named_files, tool
 from attnkit.display.cells import Cells
 from attnkit.errors import UsageError
 from attnkit.formats import Source
-from attnkit.inference.diff_report import DiffReport, Pair, are_traces, compare_records, difference_views, render_report
+from attnkit.inference.diff_report import (
+    LEFT,
+    DiffReport,
+    Pair,
+    are_traces,
+    compare_records,
+    difference_views,
+    relabel,
+    render_report,
+    report_lines,
+    report_rows,
+)
 from attnkit.inference.operands import select_tensor
 from attnkit.record import Array, Record
 
@@ -89,23 +101,33 @@ def make_pair(a: Record, b: Record, only: tuple[str, ...] | None, dtype: str | N
 
 def render_differences(report: Record, call: Stage, style: "Style") -> str:
     """Write the report as a table, with heat maps of the differences where --heatmap requests them."""
-    if not isinstance(report, DiffReport):
-        raise UsageError(f"takes a report, not {type(report).__name__}")
-    return render_report(report, style, heatmap=bool(call.extra.get("heatmap")))
+    shown = spell_tokens(report, call.common.get("tokens") or "raw")
+    return render_report(shown, style, heatmap=bool(call.extra.get("heatmap")))
 
 
 def draw_differences(report: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
-    """Draw the report as a figure: its text, and heat maps of the differences where --heatmap requests them."""
-    from attnkit.display.figures import heatmap_section
+    """Draw the report as a figure: a table, and heat maps of the differences where --heatmap requests them."""
+    from attnkit.display.figures import Section, Table, heatmap_section
 
+    shown, style = spell_tokens(report, call.common.get("tokens") or "plain"), figures.text_style(call)
+    rows, lines = report_rows(shown, style.precision), report_lines(shown)
+    sections = [Section("differences", [Table(rows, LEFT)] if rows else [], notes=lines or ["no tensors"] * (not rows))]
+    if call.extra.get("heatmap"):
+        maps = difference_views(shown, style)
+        sections += [heatmap_section(view, even_colors(view.array, looks)) for view in maps]
+    return sections
+
+
+def spell_tokens(report: Record, spelling: str) -> DiffReport:
+    """Return the report with the tokens of its places and heat maps spelled raw or plain."""
     if not isinstance(report, DiffReport):
         raise UsageError(f"takes a report, not {type(report).__name__}")
-    style = figures.text_style(call)
-    sections = [figures.text_section(render_report(report, style))]
-    if call.extra.get("heatmap"):
-        differences = difference_views(report, style)
-        sections += [heatmap_section(view, even_colors(view.array, looks)) for view in differences]
-    return sections
+    return report if spelling == "raw" else relabel(report, lambda record: views.name_tokens(record, spelling))
+
+
+def present(report: DiffReport, call: Stage) -> DiffReport:
+    """Return the report as a caller in Python sees it: with heat maps where these are requested."""
+    return replace(report, heatmap=bool(call.extra.get("heatmap")))
 
 
 def list_differences(report: Record, call: Stage) -> Cells:
@@ -143,7 +165,13 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
     check_finite=lambda parameters: False,
     shows_table=lambda parameters: True,
     status_is_result=True,
-    python=PythonForm(inputs={"a": "TensorLike", "b": "TensorLike"}, reader=read_values, result="DiffReport"),
+    python=PythonForm(
+        inputs={"a": "TensorLike", "b": "TensorLike"},
+        reader=read_values,
+        options=("heatmap",),
+        result="DiffReport",
+        present=present,
+    ),
 )
 def diff(
     pair: Pair,

@@ -165,10 +165,31 @@ def legend_html(colors: Sequence[str]) -> str:
 
 def list_html(record: Record) -> str:
     """Return the names, shapes and dtypes of all tensors as a table."""
-    head = "".join(f'<th style="{HEAD}">{name}</th>' for name in ("name", "shape", "dtype"))
     rows = [(name, *view_tensor(record, name).description().rsplit(" ", 1)) for name in record]
-    lines = ("".join(f'<td style="{HEAD};font-weight:400">{escape_html(cell)}</td>' for cell in row) for row in rows)
-    return f"{TABLE}<tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    return rows_html([("name", "shape", "dtype"), *rows], left=(0, 1, 2))
+
+
+def rows_html(rows: Sequence[Sequence[str]], left: Sequence[int], lines: Sequence[str] = ()) -> str:
+    """Return rows of texts as a table, its headings first, with lines of text below it.
+
+    left  the columns that are left-aligned
+
+    >>> rows_html([], (), ["a < b"])
+    '<div><small>a &lt; b</small></div>'
+    """
+    tags = ["th", *["td"] * (len(rows) - 1)]
+    styles = {"th": HEAD, "td": f"{HEAD};font-weight:400"}
+    body = "".join(
+        f"<tr>{''.join(_cell(tag, styles[tag], text, at in left) for at, text in enumerate(row))}</tr>"
+        for tag, row in zip(tags, rows, strict=False)
+    )
+    table = f"{TABLE}{body}</table>" if rows else ""
+    return table + "".join(f"<div><small>{escape_html(line)}</small></div>" for line in lines)
+
+
+def _cell(tag: str, style: str, text: str, is_left: bool) -> str:
+    align = "" if is_left else ";text-align:right"
+    return f'<{tag} style="{style}{align}">{escape_html(text)}</{tag}>'
 
 
 def text_html(lines: str) -> str:

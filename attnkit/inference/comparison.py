@@ -116,11 +116,19 @@ def find_elements(a: Record, b: Record, name: str, absolute: Array, differing: A
 
     def element(rank: Array) -> Element:
         index = tuple(int(i) for i in np.unravel_index(int(np.argmax(rank)), x.shape))
-        parts = label_index(labelled, name, index)
-        place, short = ", ".join(" ".join(part) for part in parts), ", ".join(part for _, part in parts)
-        return Element(index, place, short, x[index], y[index])
+        return Element(index, *name_place(labelled, name, index), x[index], y[index])
 
     return element(differing), element(rank_differences(absolute, differing))
+
+
+def name_place(labelled: Record, name: str, index: tuple[int, ...]) -> tuple[str, str]:
+    """Return the place of an element in words: by axes and labels, and by labels alone.
+
+    >>> name_place(Record({"x": np.zeros((2, 2))}, {"token": ["The", "cat"]}), "x", (1, 0))
+    ("token 1 'cat', model 0", "1 'cat', 0")
+    """
+    parts = label_index(labelled, name, index)
+    return ", ".join(" ".join(part) for part in parts), ", ".join(part for _, part in parts)
 
 
 def has_labels(record: Record, name: str) -> bool:

@@ -2,17 +2,17 @@
 
 import itertools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from attnkit import display
-from attnkit.display.notebook import text_html
+from attnkit.display.notebook import rows_html, tensor_html
 from attnkit.display.tables import COLUMN_GAP, column_widths
 from attnkit.errors import escaped
-from attnkit.inference.comparison import Comparison, Element, compare_tensors, has_labels, subtract
+from attnkit.inference.comparison import Comparison, Element, compare_tensors, has_labels, name_place, subtract
 from attnkit.record import Array, Record, Tensor, join_names
 
 FIGURES = ("differing", "size", "max_abs", "max_rel", "cosine")
@@ -21,6 +21,7 @@ STAGE = re.compile(
     r"|head\.(dense|norm)|pooler|logits"
 )
 HEADS = ("tensor", "differing", "max |a−b|", "max rel", "cosine", "where")
+LEFT = (0, 5)  # the columns of words
 UNDEFINED = "–"
 
 
@@ -48,11 +49,13 @@ class DiffReport(Record):
     tensors cannot be compared.
 
     all_stages  whether of traces the stages after the first that differs are compared too
+    heatmap     whether a caller in Python sees heat maps of A − B below the table
     """
 
     pair: Pair = field(kw_only=True, compare=False)
     comparisons: tuple[Comparison, ...] = field(kw_only=True, compare=False)
     all_stages: bool = field(default=False, kw_only=True, compare=False)
+    heatmap: bool = field(default=False, kw_only=True, compare=False)
 
     @property
     def same(self) -> bool:
@@ -60,10 +63,12 @@ class DiffReport(Record):
         return not any(one.differing for one in self.comparisons)
 
     def __repr__(self) -> str:
-        return render_report(self)
+        return render_report(self, heatmap=self.heatmap)
 
     def _repr_html_(self) -> str:
-        return text_html(render_report(self, display.DEFAULT_STYLE._replace(width=120)))
+        rows, lines = report_rows(self, display.DEFAULT_STYLE.precision), report_lines(self)
+        views = difference_views(self, display.DEFAULT_STYLE) if self.heatmap else []
+        return rows_html(rows, LEFT, lines) + "".join(tensor_html(view, is_map=True) for view in views)
 
 
 def are_traces(a: Record, b: Record) -> bool:
@@ -124,14 +129,52 @@ def render_report(report: DiffReport, style: display.Style = display.DEFAULT_STY
 
     heatmap  whether a heat map of A − B follows for every tensor that differs
     """
-    rows, lines = list(report.comparisons), []
-    if report.pair.traces and not report.all_stages:
-        rows = [one for one in rows if one.differing]
-        lines += summarize_equal(report)
+    rows = listed_comparisons(report)
+    lines = summarize_equal(report)
     lines += [draw_comparisons(rows, style)] if rows else []
-    lines += [escaped(line) for line in (*describe_first(report), *describe_dtypes(report), *describe_rest(report))]
+    lines += [escaped(line) for line in describe(report)]
     maps = [display.heatmap(view) for view in difference_views(report, style)] if heatmap else []
     return "\n\n".join(["\n".join(lines) or "no tensors", *maps])
+
+
+def listed_comparisons(report: DiffReport) -> list[Comparison]:
+    """Return the comparisons that have a line in the table: of traces without --all those that differ."""
+    is_short = report.pair.traces and not report.all_stages
+    return [one for one in report.comparisons if one.differing or not is_short]
+
+
+def report_rows(report: DiffReport, precision: int) -> list[list[str]]:
+    """Return the table of a report, its headings first; [] where no tensor has a line."""
+    rows = [row_cells(one, precision) for one in listed_comparisons(report)]
+    return [list(HEADS), *rows] if rows else []
+
+
+def report_lines(report: DiffReport) -> list[str]:
+    """Return the lines of a report beside its table."""
+    return [*summarize_equal(report), *describe(report)]
+
+
+def describe(report: DiffReport) -> list[str]:
+    """Return the lines below the table: the first difference, dtypes that differ, and what is not compared."""
+    return [*describe_first(report), *describe_dtypes(report), *describe_rest(report)]
+
+
+def relabel(report: DiffReport, change: Callable[[Record], Record]) -> DiffReport:
+    """Return a report with the labels of both records changed, in its places too."""
+    a, b = change(report.pair.a), change(report.pair.b)
+    comparisons = [
+        relabel_places(one, a if one.name in a and has_labels(a, one.name) else b) for one in report.comparisons
+    ]
+    return replace(report, pair=replace(report.pair, a=a, b=b), comparisons=tuple(comparisons))
+
+
+def relabel_places(one: Comparison, labelled: Record) -> Comparison:
+    """Return a comparison with its places named by the labels of a record."""
+    first, largest = (
+        element and Element(element.index, *name_place(labelled, one.name, element.index), element.a, element.b)
+        for element in (one.first, one.largest)
+    )
+    return replace(one, first=first, largest=largest)
 
 
 def draw_comparisons(rows: Sequence[Comparison], style: display.Style) -> str:
@@ -189,7 +232,9 @@ def row_cells(one: Comparison, precision: int, is_short: bool = False) -> list[s
 
 
 def summarize_equal(report: DiffReport) -> list[str]:
-    """Return the line on the stages that are the same in both traces; none where there are none."""
+    """Return the line on the stages that are the same in both traces; none where each has a line, or none is."""
+    if not report.pair.traces or report.all_stages:
+        return []
     same = [one for one in report.comparisons if not one.differing]
     if not same:
         return []

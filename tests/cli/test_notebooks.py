@@ -155,7 +155,16 @@ def test_diff_of_python_is_that_of_the_shell(tmp_path):
     assert sorted(reports[0].history[-1]["files"]) == sorted(map(os.fspath, files))
     assert attnkit.diff(RECORD, RECORD).same and attnkit.diff(RECORD, other, only=["ids", "weights"]).same
     page = Page(reports[0]._repr_html_())
-    assert page.count("pre") == 1 and "max |a−b|" in "".join(page.texts)
+    assert page.count("table") == 1 and page.count("tr") == 1 + len(RECORD) and "max |a−b|" in page.texts
+
+
+def test_heat_maps_of_a_difference_are_below_its_table():
+    report = attnkit.diff([[1.0, 2.0]], [[1.0, 2.5]], heatmap=True)
+    assert "\nx: A − B (token 1, model 2) float64\n" in str(report)
+    page = Page(report._repr_html_())
+    assert page.count("table") == 2 and "-0.50" in page.texts and "-0.5" in "".join(page.texts)
+    assert Page(attnkit.diff([[1.0, 2.0]], [[1.0, 2.5]])._repr_html_()).count("table") == 1
+    assert Page(attnkit.diff([1.0], [1.0], heatmap=True)._repr_html_()).count("table") == 1
 
 
 def test_diff_of_an_array_is_of_x_alone():

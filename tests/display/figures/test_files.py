@@ -127,7 +127,6 @@ def test_a_superscript_in_a_formula_does_not_change_the_font_of_the_title():
     assert ends[0] > 100 and max(ends) - min(ends) <= 1
 
 
-
 def test_a_pdf_has_its_size_and_its_title():
     pytest.importorskip("typst")
     data = render_figure([heatmap_section(CAT, FigureOptions())], FigureOptions(title="Cat"), "pdf", "t")
