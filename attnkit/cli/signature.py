@@ -7,6 +7,7 @@ import inspect
 import json
 import keyword
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -15,6 +16,8 @@ from attnkit.cli import options
 from attnkit.cli.options import Option
 from attnkit.cli.stage import Tool
 from attnkit.cli.tool import PYTHON_FLAGS
+
+DOC_WIDTH = 110  # of the lines of a docstring
 
 OPERAND_TYPES: Mapping[str | None, str] = {
     "tensor": "TensorLike",
@@ -70,10 +73,30 @@ class TypeName(str):
 
 
 def describe_tool(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the function of a tool its signature for Python, and return it."""
+    """Give the function of a tool its signature for Python, and its parameters in its docstring, and return it."""
     if "__signature__" not in function.__dict__:
-        function.__dict__["__signature__"] = make_signature(function.__dict__["tool"])
+        tool = function.__dict__["tool"]
+        signature = function.__dict__["__signature__"] = make_signature(tool)
+        text, example, last = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:")
+        function.__doc__ = f"{text}\n\n{parameter_list(tool, signature)}{example}{last}"
     return function
+
+
+def parameter_list(tool: Tool, signature: inspect.Signature) -> str:
+    """Return the keywords of a tool, each with the help of its flag."""
+    known = tool.flags | tool.extra | options.COMMON
+    names = [name for name, one in signature.parameters.items() if one.kind == one.KEYWORD_ONLY]
+    width = max(map(len, names))
+    lines = [
+        textwrap.fill(
+            f"  {name:<{width}}  {known[name if name in known else f'{name}_'].help}",
+            DOC_WIDTH,
+            subsequent_indent=" " * (width + 4),
+            break_on_hyphens=False,
+        )
+        for name in names
+    ]
+    return "\n".join(["Parameters:", *lines])
 
 
 def make_signature(tool: Tool) -> inspect.Signature:

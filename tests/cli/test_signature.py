@@ -46,6 +46,23 @@ def test_help_shows_types_defaults_and_choices():
     assert "Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V" in page and "\b" not in page
 
 
+@pytest.mark.parametrize("name", attnkit.TOOLS)
+def test_the_docstring_describes_every_parameter(name):
+    function = getattr(attnkit, name)
+    _, _, text = inspect.getdoc(function).partition("\n\nParameters:\n")
+    listed = [line.split()[0] for line in text.partition("\n\n")[0].split("\n") if line[2] != " "]
+    parameters = inspect.signature(function).parameters.values()
+    assert listed == [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    assert inspect.getdoc(getattr(attnkit, name)).count("\nParameters:\n") == 1  # asked for a second time
+    assert "Parameters:" not in commands.find_tool(name).function.__doc__  # which the command line shows
+
+
+def test_the_docstring_has_the_text_of_the_flag_and_ends_with_the_example():
+    text = inspect.getdoc(attnkit.attend)
+    assert "\n  heads          number of heads\n" in text and "\n  kv_heads       heads of keys and values, " in text
+    assert text.rstrip().split("\n")[-2] == "Example:"
+
+
 def test_calls_that_a_type_checker_accepts_run(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(6.0).reshape(2, 3))
     assert list(CALLS["attend_in_a_pipeline"]()) == ["x", "weights"]
