@@ -38,7 +38,7 @@ INSTALL = """# bash: add to ~/.bashrc       eval "$(attnkit completion bash)"
 
 
 def run_completion(arguments: Sequence[str]) -> str:
-    """Return the script for SHELL, or the words that complete LINE there; else, or with --help, how to install it."""
+    """Return the script for SHELL, or the words that complete LINE there; without SHELL how to install it."""
     if not arguments or arguments[0] in ("-h", "--help"):
         return INSTALL
     shell, *line = arguments

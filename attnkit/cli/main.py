@@ -97,7 +97,7 @@ def show_help(names: list[str]) -> int:
         raise UsageError(f"expected one TOOL or TOPIC, got {len(names)}: {' '.join(names)}")
     if not names or names[0] in ("-h", "--help", "help"):
         return main(["--help"])
-    if names[0] in commands.TOOLS:
+    if names[0] in (*commands.TOOLS, "completion"):
         return main([names[0], "--help"])
     if names[0] not in topics:
         meant = suggest(names[0], [*commands.TOOLS, *topics])

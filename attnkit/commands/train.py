@@ -125,8 +125,8 @@ def train(
     """Train a model on a text file, or on pairs of sentences, and write its folder.
 
     The folder has config.json, model.safetensors (the best by the held-out loss, or the last without one), the
-    tokenizer, training.json (how it was made), training.jsonl (its reports) and state.safetensors, from which
-    --resume goes on with the same bits. The same command gives the same bytes. Ctrl-C saves and ends.
+    tokenizer, training.json (how it was made), training.jsonl (its reports) and state.safetensors. --resume reads
+    the state and gives the bits of an uninterrupted run. The same command gives the same bytes. Ctrl-C saves and ends.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Reports of a run: the numbers of some steps, as a JSON line and as a line for eyes."""
+"""Reports of a run: the numbers of some steps, as a JSON line and as a line of text."""
 
 import math
 from collections.abc import Mapping

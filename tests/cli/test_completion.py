@@ -87,6 +87,12 @@ def test_an_unknown_shell_is_a_usage_error(capfd):
     )
 
 
+@pytest.mark.parametrize("arguments", [["completion"], ["completion", "--help"], ["help", "completion"]])
+def test_help_on_completion_says_how_to_install_it(arguments, capfd):
+    assert main.main(arguments) == 0
+    assert capfd.readouterr().out.startswith('# bash: add to ~/.bashrc       eval "$(attnkit completion bash)"\n')
+
+
 @pytest.mark.parametrize("name", commands.TOOLS)
 def test_the_sections_of_a_help_hold_each_option_once(name):
     tool = commands.find_tool(name)
