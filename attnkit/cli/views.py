@@ -54,7 +54,7 @@ VIEW_FLAGS = {
         "minimum, maximum, mean, standard deviation, and counts of zeros, NaN and infinity, of every tensor"
     ),
     "list": options.switch("list the names, shapes and dtypes of all tensors"),
-    "curves": options.switch("figure of curves: one for each column, over the rows (such as positions)"),
+    "curves": options.switch("figure of curves: one per column, over the rows (such as positions), or one per head"),
 }
 VIEWS = tuple(VIEW_FLAGS)  # they are mutually exclusive
 LOOK_FLAGS = {

@@ -1,4 +1,4 @@
-"""Curves: the numbers of each column of a matrix over its rows, as encodings over their positions."""
+"""Curves: the numbers of each column of a matrix over its rows, as encodings over their positions; or of each head."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -34,6 +34,7 @@ from attnkit.display.numbers import format_number
 from attnkit.display.slicing import Matrix, TensorView, to_matrices
 
 MAX_PLOTS = 64
+ROWS_WITHOUT_ORDER = ("batch", "head")
 WIDTH, HEIGHT = 640, 300  # pixels: of the plot
 MAX_LABEL = 120
 LINE_LENGTH = 16  # of a line in the legend
@@ -52,6 +53,7 @@ class Plot(NamedTuple):
 def curves_section(view: TensorView, options: FigureOptions) -> Section:
     """Return a tensor as curves, a plot for each of its matrices: a curve for each column, over the rows.
 
+    Of heads and of a single row (a sum of weights by head and key) it is a curve for each row, over the columns.
     Of more than eight columns eight are drawn, evenly chosen, and a note says so. NaN, infinity and masked cells
     interrupt a curve. Raises DataError where the mask does not broadcast.
 
@@ -65,6 +67,9 @@ def curves_section(view: TensorView, options: FigureOptions) -> Section:
         return Section(view.title, [], view.formula, f"{view.description()}, {reason}")
     if view.array.ndim == 1:
         view = _as_column(view)
+    description = view.description()
+    if _has_curves_in_rows(view):
+        view = _transpose(view)
     parts = to_matrices(view, MAX_PLOTS)
     count = parts.matrices[0].values.shape[1]
     columns = [at * count // len(SERIES) for at in range(len(SERIES))] if count > len(SERIES) else list(range(count))
@@ -77,7 +82,7 @@ def curves_section(view: TensorView, options: FigureOptions) -> Section:
         f"curves of {len(columns)} of the {count} indices of {visible(view.axes[-1])}" if len(columns) < count else ""
     )
     notes = [note for note in (parts.hidden, drawn, outside_note(parts.matrices, options)) if note]
-    return Section(view.title, plots, view.formula, view.description(), notes)
+    return Section(view.title, plots, view.formula, description, notes)
 
 
 def _as_column(view: TensorView) -> TensorView:
@@ -85,6 +90,18 @@ def _as_column(view: TensorView) -> TensorView:
     mask = None if view.mask is None else view.mask[:, None]
     labels = [view.labels[0], [view.title]]
     return TensorView(view.title, view.array[:, None], (*view.axes, ""), labels, view.style, view.formula, mask)
+
+
+def _has_curves_in_rows(view: TensorView) -> bool:
+    """Return whether the rows are the curves: where they have no order, or there is but one."""
+    rows, columns = view.array.shape[-2:]
+    return view.mask is None and columns > 1 and (rows == 1 or view.axes[-2] in ROWS_WITHOUT_ORDER)
+
+
+def _transpose(view: TensorView) -> TensorView:
+    """Return the view with its last two axes exchanged."""
+    axes, labels = (*view.axes[:-2], view.axes[-1], view.axes[-2]), [*view.labels[:-2], *view.labels[:-3:-1]]
+    return TensorView(view.title, view.array.swapaxes(-1, -2), axes, labels, view.style, view.formula)
 
 
 def _draw_plot(plot: Plot, name: str) -> Drawing:
@@ -106,8 +123,9 @@ def _draw_plot(plot: Plot, name: str) -> Drawing:
     for color, column in zip(SERIES, plot.columns, strict=False):
         values = np.where(plot.part.masked[:, column], np.nan, plot.part.values[:, column].astype(np.float64))
         values = np.where(np.isfinite(values), np.clip(values, low, high), np.nan)
-        heights = [top + (1 - place(value, low, high)) * HEIGHT for value in values.tolist()]
-        shapes.append(Path(_curve(np.array(heights), left + step / 2, step), stroke=color, width=1.75))
+        points = [top + (1 - place(value, low, high)) * HEIGHT for value in values.tolist()]
+        heights = np.where(np.isfinite(values), points, np.nan)
+        shapes.append(Path(_curve(heights, left + step / 2, step), stroke=color, width=1.75))
     bottom = top + HEIGHT
     shapes += draw_column_labels(labels, left, bottom, step)
     base = bottom + labels.extent + TEXT_SIZE + 2

@@ -113,7 +113,8 @@ def _svg_text(shape: Text, palette: Palette) -> str:
 def _svg_path(shape: Path, palette: Palette) -> str:
     fill = f'fill="{_paint(shape.fill, palette)}"' if shape.fill else 'fill="none"'
     stroke = f' stroke="{_paint(shape.stroke, palette)}" stroke-width="{short(shape.width)}"' if shape.stroke else ""
-    return f'<path d="{shape.data}" {fill}{stroke}/>'
+    cap = ' stroke-linecap="round"' if "h0" in shape.data and stroke else ""  # a point has no other extent
+    return f'<path d="{shape.data}" {fill}{stroke}{cap}/>'
 
 
 def _svg_cells(cells: Cells) -> str:

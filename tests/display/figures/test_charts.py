@@ -51,6 +51,23 @@ def test_of_many_columns_eight_are_drawn_and_the_note_says_so():
     assert all(f">{column}</text>" in svg for column in range(0, 64, 8))
 
 
+@pytest.mark.parametrize(("shape", "axes", "curves"), [((2, 5), ("head", "query"), 2), ((1, 5), ("row", "key"), 1)])
+def test_a_head_or_a_single_row_is_a_curve_over_its_columns(shape, axes, curves):
+    words = ["The", "cat", "sat", "on", "it"]
+    view = TensorView("x", np.arange(float(np.prod(shape))).reshape(shape), axes, [None, words])
+    section = curves_section(view, FigureOptions())
+    found = [data for data in strokes(section).values() if data.count("L") == 4]
+    assert len(found) == curves and section.notes == [] and section.description == view.description()
+    svg = render_figure([section], FigureOptions(), "svg", "t").decode()
+    assert all(f">{word}</text>" in svg for word in words) and f">{axes[0]}</text>" in svg
+
+
+def test_a_single_point_is_visible():
+    view = TensorView("x", np.array([[0.0], [np.nan]]), ("token", "model"), [None, None])
+    svg = render_figure([curves_section(view, FigureOptions())], FigureOptions(), "svg", "t").decode()
+    assert re.search(r'<path d="M[\d. ]+h0" [^>]*stroke-linecap="round"', svg)
+
+
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4), (0, 3)])
 def test_curves_of_every_rank(shape):
     view = TensorView("x", np.ones(shape), ("head", "token", "model")[3 - len(shape) :], [None] * len(shape))
