@@ -101,19 +101,19 @@ def make_pair(a: Record, b: Record, only: tuple[str, ...] | None, dtype: str | N
 
 def render_differences(report: Record, call: Stage, style: "Style") -> str:
     """Write the report as a table, with heat maps of the differences where --heatmap requests them."""
-    shown = spell_tokens(report, call.common.get("tokens") or "raw")
-    return render_report(shown, style, heatmap=bool(call.extra.get("heatmap")))
+    relabelled = spell_tokens(report, call.common.get("tokens") or "raw")
+    return render_report(relabelled, style, heatmap=bool(call.extra.get("heatmap")))
 
 
 def draw_differences(report: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
     """Draw the report as a figure: a table, and heat maps of the differences where --heatmap requests them."""
     from attnkit.display.figures import Section, Table, heatmap_section
 
-    shown, style = spell_tokens(report, call.common.get("tokens") or "plain"), figures.text_style(call)
-    rows, lines = report_rows(shown, style.precision), report_lines(shown)
+    relabelled, style = spell_tokens(report, call.common.get("tokens") or "plain"), figures.text_style(call)
+    rows, lines = report_rows(relabelled, style.precision), report_lines(relabelled)
     sections = [Section("differences", [Table(rows, LEFT)] if rows else [], notes=lines or ["no tensors"] * (not rows))]
     if call.extra.get("heatmap"):
-        maps = difference_views(shown, style)
+        maps = difference_views(relabelled, style)
         sections += [heatmap_section(view, even_colors(view.array, looks)) for view in maps]
     return sections
 
@@ -125,7 +125,7 @@ def spell_tokens(report: Record, spelling: str) -> DiffReport:
     return report if spelling == "raw" else relabel(report, lambda record: views.name_tokens(record, spelling))
 
 
-def present(report: DiffReport, call: Stage) -> DiffReport:
+def with_heatmap(report: DiffReport, call: Stage) -> DiffReport:
     """Return the report as a caller in Python sees it: with heat maps where these are requested."""
     return replace(report, heatmap=bool(call.extra.get("heatmap")))
 
@@ -170,7 +170,7 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
         reader=read_values,
         options=("heatmap",),
         result="DiffReport",
-        present=present,
+        present=with_heatmap,
     ),
 )
 def diff(

@@ -132,7 +132,7 @@ def render_report(report: DiffReport, style: display.Style = display.DEFAULT_STY
     rows = listed_comparisons(report)
     lines = summarize_equal(report)
     lines += [draw_comparisons(rows, style)] if rows else []
-    lines += [escaped(line) for line in describe(report)]
+    lines += [escaped(line) for line in closing_lines(report)]
     maps = [display.heatmap(view) for view in difference_views(report, style)] if heatmap else []
     return "\n\n".join(["\n".join(lines) or "no tensors", *maps])
 
@@ -151,10 +151,10 @@ def report_rows(report: DiffReport, precision: int) -> list[list[str]]:
 
 def report_lines(report: DiffReport) -> list[str]:
     """Return the lines of a report beside its table."""
-    return [*summarize_equal(report), *describe(report)]
+    return [*summarize_equal(report), *closing_lines(report)]
 
 
-def describe(report: DiffReport) -> list[str]:
+def closing_lines(report: DiffReport) -> list[str]:
     """Return the lines below the table: the first difference, dtypes that differ, and what is not compared."""
     return [*describe_first(report), *describe_dtypes(report), *describe_rest(report)]
 

@@ -53,7 +53,7 @@ class Layout(NamedTuple):
 def choose_factors(parts: Sequence[Matrix]) -> tuple[int, int]:
     """Return how many rows and columns make one cell: 1 and 1 unless there are too many cells for a figure.
 
-    >>> choose_factors([Matrix("", np.zeros((600, 64)), np.zeros((600, 64)), [], [])])
+    >>> choose_factors([Matrix("", np.zeros((600, 64)), np.zeros((600, 64)), [], [], [])])
     (2, 1)
     """
     rows, columns = parts[0].values.shape

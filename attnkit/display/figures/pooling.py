@@ -63,7 +63,7 @@ def make_cells(part: Matrix, factors: tuple[int, int], ends: tuple[float, float]
     masked where all are masked (or -inf, as in scores).
 
     >>> x, none = np.array([[1.0, -3.0], [2.0, 0.0]]), np.zeros((2, 2), bool)
-    >>> make_cells(Matrix("", x, none, [], []), (2, 2), (-3.0, 3.0))[1:3]
+    >>> make_cells(Matrix("", x, none, [], [], []), (2, 2), (-3.0, 3.0))[1:3]
     (array([[-3.]]), array([[0]]))
     """
     values = part.values.astype(np.float64)
