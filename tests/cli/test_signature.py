@@ -59,7 +59,9 @@ def test_the_docstring_describes_every_parameter(name):
 
 def test_the_docstring_has_the_text_of_the_flag_and_ends_with_the_example():
     text = inspect.getdoc(attnkit.attend)
-    assert "\n  heads          number of heads\n" in text and "\n  kv_heads       heads of keys and values, " in text
+    flags = commands.find_tool("attend").flags
+    for name in ("heads", "kv_heads"):
+        assert f"\n  {name:<13}  {flags[name].help}"[:60] in text
     assert text.rstrip().split("\n")[-2] == "Example:"
 
 
