@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from attnkit.display.style import DEFAULT_STYLE, Style
-from attnkit.display.text import escape, glyphs, heading
+from attnkit.display.text import escape, glyphs, heading, label_text
 from attnkit.errors import DataError
 from attnkit.record import Labels, row_labels
 
@@ -59,7 +59,7 @@ class Matrix(NamedTuple):
     columns: list[str]
     words: list[str]  # the labels that the values are indices of, [] where they are numbers
 
-    def format_value(self, value: Any, numbers: str) -> str:
+    def format_value(self, value: Any, numbers: str, style: Style = DEFAULT_STYLE) -> str:
         """Format a value: the word that it is the index of, with the index where the word is not unique.
 
         >>> matrix = Matrix("", np.zeros((1, 1)), np.zeros((1, 1)), [], [], ["a", "b", "a"])
@@ -69,7 +69,7 @@ class Matrix(NamedTuple):
         if not 0 <= value < len(self.words):
             return format(value, numbers)
         word = self.words[value]
-        return f"{word} {value}" if self.words.count(word) > 1 else word
+        return label_text(f"{word} {value}" if self.words.count(word) > 1 else word, style)
 
 
 class Matrices(NamedTuple):

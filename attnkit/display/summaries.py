@@ -141,10 +141,10 @@ def norms_table(named: Mapping[str, Array], style: Style) -> str:
     """Draw a table of the Euclidean norm of each tensor, with a bar as long as it is, relative to the largest.
 
     >>> print(norms_table({"1.embed.x": np.array([3.0, 4.0]), "2.attend.x": np.array([2.5])}, Style()))
-    name        shape    norm
-    ──────────────────────────────────────────────
-    1.embed.x   (2)    5.0000  ████████████████████
-    2.attend.x  (1)    2.5000  ██████████
+    name        shape  norm
+    ─────────────────────────────────────────────
+    1.embed.x   (2)       5  ████████████████████
+    2.attend.x  (1)     2.5  ██████████
     """
     norms = [float(np.linalg.norm(array.astype(np.float64).ravel())) for array in named.values()]
     finite = [norm for norm in norms if math.isfinite(norm)]

@@ -81,7 +81,7 @@ def _to_texts(
     at = np.ix_(rows.indices(), columns.indices())
     cells = [
         [
-            marks.masked_mark if is_masked else label_text(part.format_value(value, numbers), style)
+            marks.masked_mark if is_masked else part.format_value(value, numbers, style)
             for value, is_masked in zip(*pair, strict=True)
         ]
         for pair in zip(to_python(part.values[at]), part.masked[at].tolist(), strict=True)

@@ -54,8 +54,8 @@ def test_statistics_lists_and_differences_are_rows(here):
         (["show", "w.npz", "--heatmap", "-f", "tsv"], "--heatmap: tsv does not hold what it shows"),
         (["show", "w.npz", "--heads", "-o", "a.md"], "--heads: markdown does not hold what it shows"),
         (["diff", "w.npz", "w.npz", "--heatmap", "-f", "csv"], "--heatmap: csv does not hold what it shows"),
-        (["history", "w.npz", "-o", "a.csv"], "the result is text, which csv does not hold"),
-        (["run", "embed 'a b' --dim 2 -f csv | attend"], "the next stage cannot read that"),
+        (["history", "w.npz", "-o", "a.csv"], "the result is text, which csv cannot hold"),
+        (["run", "embed 'a b' --dim 2 -f csv | attend"], "which the next stage cannot read"),
     ],
 )
 def test_what_is_no_table_is_an_error(here, arguments, problem):
@@ -66,7 +66,7 @@ def test_what_is_no_table_is_an_error(here, arguments, problem):
 
 def test_a_stream_is_an_error_and_csv_is_never_read_back(here):
     code, _, err = run("embed", "--lines", "--dim", "2", "-f", "csv", stdin=b"a b\nc d\n")
-    assert code == 3 and "csv holds one record and the stream has more" in err
+    assert code == 3 and "csv holds one record, but the stream has more" in err
     code, _, err = run("attend", stdin=run("embed", "a b", "--dim", "2", "-f", "csv")[1].encode())
     assert code == 3 and "not a tensor file" in err
 

@@ -69,9 +69,9 @@ def test_rows_and_the_largest_weights_have_their_labels():
     [
         ("--weights most", "weights 'most' (expected full, stats, topk:K or rows:I,J,…)"),
         ("--weights rows:60", "query 60 of 60 (expected -60 to 59)"),
-        ("--weights stats --steps", "--weights stats replaces all the weights"),
-        ("--weights topk:2 --keep weights", "--weights topk:2 replaces all the weights"),
-        ("--weights topk:2 --emit weights", "--weights topk:2 replaces all the weights"),
+        ("--weights stats --steps", "--weights stats gives a part of the weights"),
+        ("--weights topk:2 --keep weights", "--weights topk:2 gives a part of the weights"),
+        ("--weights topk:2 --emit weights", "--weights topk:2 gives a part of the weights"),
         ("--partial --residual", "--partial: cannot be combined with --residual"),
         ("--partial --emit q", "--partial: cannot be combined with --emit"),
         ("--partial --strict", "--partial: cannot be combined with --strict"),

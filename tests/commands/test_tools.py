@@ -84,8 +84,8 @@ class TestCommon:
         assert one.history == listed.history and np.array_equal(one["x"], part["x"])
 
     def test_a_flag_of_the_command_line_is_named(self):
-        with pytest.raises(UsageError, match="decode takes no 'top' from Python: it is for the command line"):
-            attnkit.decode(of(CAT), top=2)
+        with pytest.raises(UsageError, match="decode takes no 'lines' from Python: it is for the command line"):
+            attnkit.decode(of(CAT), lines=True)
 
     def test_names_of_whole_models_are_names_of_the_package(self):
         assert model.CachedDecoder is model.whole_models.CachedDecoder

@@ -125,7 +125,7 @@ def test_operands(attnkit, main, refused, tool):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "run", "train", "history", "diff"}))
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "train", "history", "diff"}))
 def test_stages_of_a_pipeline(attnkit, main, refused, tool):
     flags = " ".join(READING.get(tool, []))
     for content, problem in TENSORS.values():

@@ -273,4 +273,4 @@ def test_a_batch_without_rows_and_one_file_for_two_results(attnkit, refused):
     refused(run, 3, "decode: ", "a batch without rows")
     attnkit.file("one.json", b"[1, 2]")
     run = attnkit("decode", "--model", model, "--ids", "one.json", "--cache-out", "c.npz", "-o", "c.npz")
-    refused(run, 2, "decode: c.npz: two results for one file")
+    refused(run, 2, "decode: c.npz: --output writes the same file")

@@ -68,7 +68,7 @@ def test_which_tensor(attnkit, refused):
     listed = "t0, t1, t2, t3, t4, t5, t6, t7, t8, t9 and 2 more"
     refused(attnkit("layernorm", several), 3, "layernorm: several.npz: ", "'x'", listed)
     refused(attnkit("layernorm", several + ":t99"), 3, "layernorm: several.npz:t99: ", "no tensor 't99'", listed)
-    refused(attnkit("attend", "good.json", "--mask", several), 3, "attend: several.npz: which tensor?", listed)
+    refused(attnkit("attend", "good.json", "--mask", several), 3, "attend: several.npz: no x; it has", listed)
     refused(attnkit("attend", "good.json", "--mask", several + ":no"), 3, "attend: several.npz: no tensor 'no'", listed)
     assert attnkit("layernorm", several + ":t11").code == 0
 

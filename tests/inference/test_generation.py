@@ -344,7 +344,7 @@ WRONG = {
     "--model {gpt2} --top 3 a": (2, "--top: needs --steps"),
     "--model {bert-mlm} --max-tokens 3": (2, "--max-tokens: needs a model that generates text"),
     "--model {bert} a": (2, "has no head"),
-    "--model {qwen2} a": (3, "--ids FILE takes ids in place of text"),
+    "--model {qwen2} a": (3, "--ids FILE takes ids instead of text"),
     "--model {qwen2} --ids one.json --stop a": (3, "--ids FILE and --emit ids do without"),
 }
 

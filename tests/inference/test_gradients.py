@@ -303,7 +303,7 @@ def test_a_whole_pipeline_is_that_of_torch_autograd(dtype, tolerance):
             ["layernorm x.npy", "attend --query add.npy --key - --value add.npy"],
             "stage 2, attend: its --key is the whole stage before",
         ),
-        (["posenc x.npy", "run 'attend'"], "run is no stage of a pipeline"),
+        (["posenc x.npy", "run 'attend'"], "run cannot be a stage of a pipeline"),
     ],
 )
 def test_what_has_no_gradient_is_one_line_with_its_stage(stages, problem):

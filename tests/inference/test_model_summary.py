@@ -81,7 +81,8 @@ def test_a_folder_on_the_command_line():
     every = show(MODELS / "bert", "--list")
     assert all(name in every for name in open_weights(str(MODELS / "bert")).entries)
     assert "--stats" not in every and len(every.splitlines()) == len(open_weights(str(MODELS / "bert")).entries) + 3
-    assert "nan" in show(MODELS / "bert", "--stats")
+    figures = show(MODELS / "bert", "--stats")
+    assert "mean" in figures and "nan" not in figures  # a column of zeros alone is left out
 
 
 @pytest.mark.slow

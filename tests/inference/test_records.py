@@ -116,7 +116,7 @@ LOST = {
     f"attnkit encode --model {STORY} 'Once upon' --layers 0:1 | attnkit decode --model {STORY}": "--layer head decodes",
     f"attnkit encode --model {STORY} Once --ablate decoder.0.self:1 | attnkit decode --model {STORY}": "is ignored",
     f"attnkit embed --model {FRENCH} 'le chat' | attnkit layernorm | attnkit encode --model {FRENCH}": (
-        "x (3, 64) is ignored: the run restarts from ids; --layers A:B goes on from x"
+        "x (3, 64) is ignored: the run restarts from ids; --layers A:B continues from x"
     ),
     f"attnkit embed --model {FRENCH} 'le chat' | attnkit layernorm | attnkit decode --model {FRENCH}": (
         "the run restarts from ids; encode --model makes a memory"
@@ -212,7 +212,7 @@ def test_a_decoder_without_words_runs_from_files(tmp_path):
         (f"--model {FRENCH} le --max-tokens 0", "nothing to score; --score TEXT"),
         (f"--model {STORY} Once --max-tokens 0 --patch a=empty.json --patch a=empty.json", "--patch: a occurs twice"),
         (f"--model {STORY} Once --max-tokens 0 --patch a=empty.json,a=empty.json", "--patch: a occurs twice"),
-        (f"--model {STORY} Once --score ' upon' --trace a.npz --cache-out ./a.npz", "two results for one file"),
+        (f"--model {STORY} Once --score ' upon' --trace a.npz --cache-out ./a.npz", "--cache-out writes the same file"),
     ],
 )
 def test_what_asks_for_nothing_is_a_usage_error(tmp_path, asked, problem):

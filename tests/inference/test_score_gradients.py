@@ -125,7 +125,7 @@ def test_a_memory_from_a_file_ends_the_gradients(tmp_path):
         ("--score x --grad g.foo", "no format has the suffix '.foo'"),
         ("--score x --grad g.npz --ablate decoder.0.self", "cannot be combined"),
         ("--score x --grad g.npz --grad-only nothing.*", "fits no gradient"),
-        ("--score x --grad g.npz --trace g.npz", "two results for one file"),
+        ("--score x --grad g.npz --trace g.npz", "--trace writes the same file"),
         ("--score x --grad g.npz --batch b", "--grad: needs a single text, got a batch"),
         ("--score x --grad-only x", "needs --grad FILE"),
     ],
