@@ -32,6 +32,8 @@ import pytest
 import attnkit
 from tests import process
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
 LINKS = {

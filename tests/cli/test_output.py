@@ -12,6 +12,8 @@ from attnkit import formats
 from attnkit.cli import main
 from tests import process
 
+pytestmark = pytest.mark.slow
+
 TABLE = np.arange(20.0, dtype=np.float32).reshape(5, 4) / 7
 SIX = ["posenc", "mask --causal", "attend --heads 2 --seed 1", "layernorm", "decode --table T.npy"]
 

@@ -25,6 +25,8 @@ from attnkit.errors import FileError
 from attnkit.formats import atomic, mapped
 from tests.process import ALONE
 
+pytestmark = pytest.mark.slow
+
 STORY = pathlib.Path(__file__).parents[2] / "samples" / "data" / "story"
 DOCUMENT = b"[[1,2],[3,4]]"
 

@@ -16,6 +16,8 @@ import pytest
 
 from attnkit import commands
 
+pytestmark = pytest.mark.slow
+
 ESCAPE = b"\x1b"
 
 

