@@ -7,31 +7,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit.record import Record, Tensor
-from tests import process
-
-RNG = np.random.default_rng(5)
-HEADS, TOKENS, WIDTH = 4, 60, 32
-X = RNG.standard_normal((TOKENS, WIDTH))
-WORDS = [f"w{i}" for i in range(TOKENS)]
-PARAMS = {f"w{letter}": RNG.standard_normal((WIDTH, WIDTH)) / 6 for letter in "qkvo"} | {"bo": RNG.random(WIDTH)}
-
-
-def text() -> Record:
-    return Record({"x": Tensor(X, ("token", "model"))}, {"token": WORDS})
-
-
-def bash(line: str, cwd) -> process.Run:
-    return process.bash(line, cwd=cwd)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    np.savez(tmp_path / "params.npz", **PARAMS)
-    for name in "qkv":
-        np.save(tmp_path / f"{name}.npy", RNG.standard_normal((2, HEADS, TOKENS, 8)))
-    (tmp_path / "text").write_text(" ".join(WORDS))
-    return tmp_path
+from tests.commands.long_text import HEADS, WORDS, X, bash, text
 
 
 def test_stats_of_the_weights_beside_the_output(folder):

@@ -14,12 +14,6 @@ from attnkit.formats import Record
 from attnkit.record import Tensor
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 class TestEmbed:
     def test_one_hot_is_the_identity_of_its_words(self):
         record = attnkit.embed("The cat sat", one_hot=True)

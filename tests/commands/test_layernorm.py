@@ -6,15 +6,10 @@ import pytest
 import attnkit
 from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.formats import Record
+from tests.commands.records import CAT, of
 
 RNG = np.random.default_rng(2017)
 X = RNG.standard_normal((2, 5, 8))
-CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
-
-
-def of(x, **more):
-    return Record({"x": np.asarray(x)} | {name: np.asarray(value) for name, value in more.items()})
 
 
 class TestLayernorm:

@@ -8,15 +8,11 @@ import pytest
 import attnkit
 from attnkit import model
 from attnkit.errors import DataError, UsageError
-from attnkit.formats import Record
+from tests.commands.records import of
 
 RNG = np.random.default_rng(2017)
 X = RNG.standard_normal((2, 5, 8))
 STORY = str(Path(__file__).parents[2] / "samples" / "data" / "story")
-
-
-def of(x, **more):
-    return Record({"x": np.asarray(x)} | {name: np.asarray(value) for name, value in more.items()})
 
 
 class TestPosenc:

@@ -9,27 +9,10 @@ import attnkit
 from attnkit import formats, model
 from attnkit.cli import pipeline
 from attnkit.errors import DataError, FileError, UsageError
-from attnkit.formats import Record
+from tests.commands.records import CAT, of, read_back
 
 RNG = np.random.default_rng(2017)
 X = RNG.standard_normal((2, 5, 8))
-CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
-
-
-def of(x, **more):
-    return Record({"x": np.asarray(x)} | {name: np.asarray(value) for name, value in more.items()})
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def read_back(record):
-    """The record after a trip through JSON, where axes and labels are checked."""
-    data = b"".join(bytes(part) for part in formats.encode(record, "json"))
-    return next(iter(formats.read(formats.Source.of(data))))
 
 
 class TestCommon:
