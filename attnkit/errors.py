@@ -113,3 +113,20 @@ def suggest(word: str, words: Iterable[str], least: float = 0.6) -> str:
 
     close = difflib.get_close_matches(word, list(words), n=1, cutoff=least)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def system_reason(error: OSError | ValueError) -> str:
+    """Return the message of the system, or of Python for a name that no system call can take.
+
+    >>> system_reason(ValueError("open: embedded null character in path"))  # as some versions of Python word it
+    'embedded null byte'
+    """
+    if isinstance(error, ValueError) and "embedded null" in str(error):
+        return "embedded null byte"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def refuse_lfs_pointer(start: bytes, path: str) -> None:
+    """Raise DataError where a file begins as the text that Git LFS leaves in its place."""
+    if start.startswith(b"version https://git-lfs"):
+        raise DataError("a Git LFS pointer, not the file itself; git lfs pull", path)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, refuse_lfs_pointer
 from attnkit.formats.json_parser import JSONParser
-from attnkit.formats.streams import name_errors, open_source, refuse_lfs_pointer
+from attnkit.formats.streams import name_errors, open_source
 from attnkit.model.config import SpecialTokens, StackConfig
 
 Value = TypeVar("Value")

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Self
 
-from attnkit.errors import FileError
+from attnkit.errors import FileError, system_reason
 from attnkit.formats.mapped import truncated_file
-from attnkit.formats.streams import Buffer, system_reason, widen_pipe
+from attnkit.formats.streams import Buffer, widen_pipe
 
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems without fsync
 SMALL = 1 << 16  # buffers up to this size in all are joined before they are written

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.errors import DataError, FileError
-from attnkit.formats.streams import refuse_lfs_pointer, system_reason
+from attnkit.errors import DataError, FileError, refuse_lfs_pointer, system_reason
 from attnkit.record import Array
 
 _sizes: dict[str, int] = {}  # the size of each file when it was mapped

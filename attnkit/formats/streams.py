@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from attnkit.errors import AttnkitError, DataError, FileError
+from attnkit.errors import AttnkitError, DataError, FileError, system_reason
 from attnkit.formats.dtypes import format_bytes, physical_memory
 from attnkit.record import Array
 
@@ -275,12 +275,6 @@ def open_source(path: str, hash: bool = False) -> Source:
     return Source(descriptor, path, hash)
 
 
-def refuse_lfs_pointer(start: bytes, path: str) -> None:
-    """Raise DataError where a file begins as the text that Git LFS leaves in its place."""
-    if start.startswith(b"version https://git-lfs"):
-        raise DataError("a Git LFS pointer, not the file itself; git lfs pull", path)
-
-
 def widen_pipe(descriptor: int) -> None:
     """Let a pipe hold a mebibyte, so that two stages take turns less often; on Linux alone, and only pipes."""
     import fcntl
@@ -289,14 +283,3 @@ def widen_pipe(descriptor: int) -> None:
     if command is not None:
         with contextlib.suppress(OSError):
             fcntl.fcntl(descriptor, command, CHUNK)
-
-
-def system_reason(error: OSError | ValueError) -> str:
-    """Return the message of the system, or of Python for a name that no system call can take.
-
-    >>> system_reason(ValueError("open: embedded null character in path"))  # as some versions of Python word it
-    'embedded null byte'
-    """
-    if isinstance(error, ValueError) and "embedded null" in str(error):
-        return "embedded null byte"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from attnkit.errors import DataError, FileError
+from attnkit.errors import DataError, FileError, refuse_lfs_pointer, system_reason
 from attnkit.tokenizers.tokens import MASK
 from attnkit.tokenizers.yaml_vocabulary import parse_yaml_vocabulary
 
-LFS_POINTER = b"version https://git-lfs"
 LARGEST_ID = (1 << 22) - 1  # bounds the memory and time that a vocabulary takes
 
 # the usual names of each special token, for files that name none
@@ -70,7 +69,7 @@ class TokenizerFolder:
         try:
             self.names = frozenset(os.listdir(path))
         except (OSError, ValueError) as error:
-            raise FileError(error_reason(error), path) from None
+            raise FileError(system_reason(error), path) from None
 
     def file_path(self, name: str) -> str:
         """Return the path of a file of the folder."""
@@ -82,7 +81,7 @@ class TokenizerFolder:
             with open(self.file_path(name), "rb") as file:
                 content = file.read()
         except OSError as error:
-            raise FileError(error_reason(error), self.file_path(name)) from None
+            raise FileError(system_reason(error), self.file_path(name)) from None
         self.files += [] if self.file_path(name) in self.files else [self.file_path(name)]
         return check_content(content, self.file_path(name))
 
@@ -147,15 +146,9 @@ class TokenizerFolder:
         return [added[id] for id in sorted(added)]
 
 
-def error_reason(error: OSError | ValueError) -> str:
-    """Return the system's message, or Python's for a name that no system call accepts."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
 def check_content(content: bytes, name: str) -> bytes:
     """Return the content of a file; DataError where it is empty or a Git LFS pointer."""
-    if content.startswith(LFS_POINTER):
-        raise DataError("a Git LFS pointer, not the file itself; git lfs pull", name)
+    refuse_lfs_pointer(content, name)
     if not content:
         raise DataError("empty file", name)
     return content

@@ -19,6 +19,7 @@ from attnkit.training.data import (
     SentencePair,
     encode_pairs,
     encode_text,
+    hold_out_end,
     hold_out_every,
     parse_pairs,
     parse_share,
@@ -83,8 +84,7 @@ def split_text(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> 
     share, tokenizer = parse_share(recipe.valid), vocabulary.tokenizers[0]
     if not text.strip():
         raise DataError("empty text", name)
-    cut = len(text) - round(len(text) * share)
-    first, last = text[:cut], text[cut:]
+    first, last = hold_out_end(text, share)
     ids = encode_text(tokenizer, first, name) if first else encode_text(tokenizer, text, name)[:0]
     batches.check_length(ids, recipe.block, name)
     if not share:

@@ -10,6 +10,7 @@ from attnkit.model import Array
 from attnkit.tokenizers import Tokenizer
 
 Item = TypeVar("Item")
+Piece = TypeVar("Piece", str, Array)
 
 
 class SentencePair(NamedTuple):
@@ -117,15 +118,15 @@ def parse_share(text: str) -> float:
     return share
 
 
-def hold_out_end(ids: Array, share: float) -> tuple[Array, Array]:
-    """Return a text and its last part, which is held out.
+def hold_out_end(text: Piece, share: float) -> tuple[Piece, Piece]:
+    """Return a text, as characters or ids, without its last part, and that part, which is held out.
 
     >>> train, held_out = hold_out_end(np.arange(10), 0.2)
     >>> train.tolist(), held_out.tolist()
     ([0, 1, 2, 3, 4, 5, 6, 7], [8, 9])
     """
-    size = round(len(ids) * share)
-    return ids[: len(ids) - size], ids[len(ids) - size :]
+    cut = len(text) - round(len(text) * share)
+    return text[:cut], text[cut:]
 
 
 def hold_out_every(items: Sequence[Item], share: float) -> tuple[list[Item], list[Item]]:

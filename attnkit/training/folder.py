@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.errors import FileError
+from attnkit.errors import FileError, system_reason
 from attnkit.formats import safetensors
 from attnkit.formats.atomic import write_together
-from attnkit.formats.streams import Buffer, system_reason
+from attnkit.formats.streams import Buffer
 from attnkit.model import Array
 from attnkit.record import Record
 

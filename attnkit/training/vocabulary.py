@@ -99,11 +99,6 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
     return {"tokenizer.json": [content.encode() + b"\n"], "tokenizer_config.json": [json_bytes(settings)]}
 
 
-def special_ids(family: str, find: Any) -> dict[str, int]:
-    """Return the ids of the special tokens of a family by name, `find` being a function from token to id."""
-    return {name: find(token) for name, token in FAMILY_TOKENS[family].names.items()}
-
-
 def _sentinels(family: str) -> tuple[str, ...]:
     return SENTINELS if family == "t5" else ()
 

@@ -10,7 +10,7 @@ import pytest
 from attnkit.errors import DataError, UsageError
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.folder import write_folder
-from attnkit.training.vocabulary import FAMILY_TOKENS, SENTINELS, parse_kind, special_ids, train_tokenizer
+from attnkit.training.vocabulary import FAMILY_TOKENS, SENTINELS, parse_kind, train_tokenizer
 
 TEXT = (
     "The cat sat on the mat.\nIl est à la gare, n'est-ce pas ?\n\tTwo  spaces,   three;\n"
@@ -33,7 +33,7 @@ def test_a_text_comes_back_from_its_ids(family, kind, tmp_path):
     ids = tokenizer.encode(TEXT, tokenizer.vocabulary).ids
     assert tokenizer.decode(ids) == TEXT
     assert tokenizer.special["unk"] not in ids
-    special = special_ids(family, tokenizer.vocabulary.index)
+    special = {name: tokenizer.vocabulary.index(token) for name, token in FAMILY_TOKENS[family].names.items()}
     assert special.items() <= dict(tokenizer.special).items()
     first = [tokenizer.vocabulary.index(token) for token in FAMILY_TOKENS[family].before]
     last = [tokenizer.vocabulary.index(token) for token in FAMILY_TOKENS[family].after]

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attnkit import model
 from attnkit.errors import UsageError
 from attnkit.inference.intermediates import OUTPUT_PARAMETERS
 from attnkit.inference.masking import AttendedTensor
@@ -13,7 +12,7 @@ from attnkit.model.backward.transformer import Reverse
 from attnkit.record import Labels, Record, Tensor
 
 if TYPE_CHECKING:
-    from attnkit.checkpoints import Checkpoint
+    pass
 
 Axes = tuple[str, ...]
 PARAMETER_AXES: dict[str, Axes] = {
@@ -117,8 +116,3 @@ class StageGradients:
 
 Outer = dict[str, Array]  # gradients of the tensors that a stage computed; an adjoint removes those it has used
 Adjoint = Callable[[StageCall, Outer, StageGradients], None]
-
-
-def core_of(checkpoint: "Checkpoint") -> model.Model:
-    """Return the configuration and the parameters of a checkpoint as a model."""
-    return model.Model(checkpoint.config, checkpoint.params)
