@@ -1,12 +1,14 @@
 """Dropout, with masks that depend on nothing but a seed, the step of training and the place in the model."""
 
+import math
+
 import numpy as np
 
 from attnkit.errors import UsageError
 from attnkit.model.dtypes import Array, cast, quiet, working
 
 
-def dropout_mask(shape: tuple[int, ...], rate: float, *, seed: int, step: int, place: str) -> Array:
+def dropout_mask(shape: tuple[int, ...], rate: float, *, seed: int, step: int, place: str, row: int = 0) -> Array:
     """Return which elements of an array dropout keeps, each with probability 1 - rate.
 
     shape (...) -> (...) bool
@@ -14,24 +16,27 @@ def dropout_mask(shape: tuple[int, ...], rate: float, *, seed: int, step: int, p
     The random numbers are those of np.random.Philox, a counter-based generator, with the key [seed, the first 64 bits
     of the SHA-256 of the place] and the counter [0, 0, 0, step]. Element i is kept if the i-th half of its 64-bit
     numbers, the lower half first, is at least rate · 2^32. So equal arguments give equal masks, in any order, without
-    a state.
+    a state. An array that is part of a larger one, from index `row` of its first axis, has that part of its mask.
     UsageError for a rate outside 0 <= rate < 1, or a seed or step outside 0..2^64-1.
 
     >>> mask = dropout_mask((4, 100), 0.25, seed=1, step=7, place="decoder.0.ffn")
     >>> float(mask.mean()), bool((mask == dropout_mask((4, 100), 0.25, seed=1, step=7, place="decoder.0.ffn")).all())
     (0.74, True)
+    >>> bool((mask[1:] == dropout_mask((3, 100), 0.25, seed=1, step=7, place="decoder.0.ffn", row=1)).all())
+    True
     """
     if not 0 <= rate < 1:
         raise UsageError(f"dropout rate {rate} (expected 0 or more, and less than 1)")
     for name, number in (("seed", seed), ("step", step)):
         if not 0 <= number < 2**64:
             raise UsageError(f"{name} {number} outside 0..2^64-1")
+    size = math.prod(shape)
+    count, skipped = divmod(row * math.prod(shape[1:]), 8)  # a count of the generator gives four numbers, eight halves
     generator = np.random.Philox(
-        key=np.array([seed, _number(place)], np.uint64), counter=np.array([0, 0, 0, step], np.uint64)
+        key=np.array([seed, _number(place)], np.uint64), counter=np.array([count, 0, 0, step], np.uint64)
     )
-    size = int(np.prod(shape, dtype=np.int64))
-    halves = generator.random_raw(-(-size // 2)).astype("<u8", copy=False).view("<u4")
-    mask: Array = halves[:size] >= np.uint32(rate * 2**32)
+    halves = generator.random_raw(-(-(skipped + size) // 2)).astype("<u8", copy=False).view("<u4")
+    mask: Array = halves[skipped : skipped + size] >= np.uint32(rate * 2**32)
     return mask.reshape(shape)
 
 
@@ -43,7 +48,7 @@ def _number(place: str) -> int:
 
 
 @quiet
-def dropout(x: Array, rate: float, *, seed: int, step: int, place: str) -> Array:
+def dropout(x: Array, rate: float, *, seed: int, step: int, place: str, row: int = 0) -> Array:
     """Set elements of x to zero with probability `rate`, and divide the others by 1 - rate, which keeps the mean.
 
     x (...) -> (...)
@@ -57,6 +62,6 @@ def dropout(x: Array, rate: float, *, seed: int, step: int, place: str) -> Array
     dtype = working(x)
     if rate == 0:
         return cast(x, dtype)
-    y: Array = cast(x, dtype) * dropout_mask(x.shape, rate, seed=seed, step=step, place=place)
+    y: Array = cast(x, dtype) * dropout_mask(x.shape, rate, seed=seed, step=step, place=place, row=row)
     y *= np.asarray(1 / (1 - rate), dtype)
     return y

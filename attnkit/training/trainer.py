@@ -1,6 +1,7 @@
 """One model in training: its parameters and gradients in two buffers, and the steps that change them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from attnkit.model import Array
 from attnkit.model.backward.transformer import Dropout, ModelGradients
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.kernels.threads import run_parallel
 from attnkit.model.loss import IGNORE_INDEX, LossOptions, cross_entropy, loss_and_gradient
 from attnkit.model.transformer import Model
 from attnkit.training.batches import Batch
@@ -26,6 +28,10 @@ from attnkit.training.parameter_groups import (
 from attnkit.training.recipe import Recipe
 from attnkit.training.schedules import SCHEDULES
 from attnkit.training.start import Start
+
+MANY = 512  # tokens, and LARGE: tokens times parameters, from which a pass is computed in parts at once
+LARGE = 1 << 28
+PARTS = 2  # of such a pass, as each costs the time of its calls
 
 
 class StepResult(NamedTuple):
@@ -99,15 +105,13 @@ class Trainer:
 
         The rows of the batch are worked on in `accumulate` parts, whose gradients are added up.
         """
-        batch, parts = self.corpus.batch(number), self.recipe.accumulate
+        batch, passes = self.corpus.batch(number), self.recipe.accumulate
         count = int((batch.targets != IGNORE_INDEX).sum())
         self.gradients.flat[...] = 0
         total = 0.0
-        for part in range(parts):
-            rows = slice(part * len(batch.ids) // parts, (part + 1) * len(batch.ids) // parts)
-            if rows.start < rows.stop:
-                dropping = self._dropout((number - 1) * parts + part + 1)
-                total += self._add_gradients(take_rows(batch, rows), count, dropping, hooks)
+        for index, rows in enumerate(split_rows(len(batch.ids), passes)):
+            dropping = self._dropout((number - 1) * passes + index + 1)
+            total += self._add_gradients(take_rows(batch, rows), count, dropping, hooks)
         return total / count, count
 
     def gradient_of(self, parameter: str) -> Array:
@@ -127,13 +131,35 @@ class Trainer:
         return total / count
 
     def _add_gradients(self, batch: Batch, count: int, dropping: Dropout | None, hooks: Hooks) -> float:
-        """Add the gradients of part of a batch to the buffer; return the sum of its losses."""
+        """Add the gradients of the rows of a pass to the buffer; return the sum of their losses.
+
+        A large pass is PARTS smaller ones at once, on any number of cores, as each of its operations is too small to
+        be shared by them; not where hooks are to see its whole intermediates.
+        """
+        is_large = batch.targets.size >= MANY and batch.targets.size * self.parameters.flat.size >= LARGE
+        parts = split_rows(len(batch.ids), PARTS if is_large and hooks is NO_HOOKS else 1)
+        results: list[tuple[float, ModelGradients]] = [(0.0, {})] * len(parts)
+
+        def work(indices: Iterator[int]) -> None:
+            for index in indices:
+                rows = parts[index]
+                own = dropping and dropping._replace(row=rows.start)
+                results[index] = self._differentiate(take_rows(batch, rows), count, own, hooks)
+
+        run_parallel(work, range(len(parts)))
+        for _, gradients in results:
+            self._add(gradients)
+        return sum(loss for loss, _ in results)
+
+    def _differentiate(
+        self, batch: Batch, count: int, dropping: Dropout | None, hooks: Hooks
+    ) -> tuple[float, ModelGradients]:
+        """Return the sum of the losses of some rows, and the gradients of that sum divided by `count`."""
         inputs = stack_inputs(self.model, batch)
         logits, recorded = run_model(self.model, inputs, dropout=dropping, hook=hooks.forward)
         options = LossOptions(label_smoothing=self.recipe.smoothing, reduction="sum")
         loss, slope = loss_and_gradient(logits, batch.targets, options, np.float32(1 / count), in_place=True)
-        self._add(model_backward(self.model, recorded, slope, hook=hooks.backward).params)
-        return float(loss)
+        return float(loss), model_backward(self.model, recorded, slope, hook=hooks.backward).params
 
     def _add(self, gradients: ModelGradients) -> None:
         """Add gradients of parameters to their tensors; of tied parameters, which share one gradient, the first."""
@@ -160,6 +186,16 @@ def views_as_model(raw: Mapping[str, object], buffer: ParameterBuffer) -> Model:
     """Return the model of a configuration whose parameters are views of a buffer of published tensors."""
     checkpoint = assemble_checkpoint(raw, buffer)
     return Model(checkpoint.config, {layer: dict(checkpoint.params[layer]) for layer in checkpoint.params})
+
+
+def split_rows(count: int, parts: int) -> list[slice]:
+    """Return the rows of each part of a batch; there are fewer parts where there are fewer rows.
+
+    >>> split_rows(5, 2)
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
+    ends = [part * count // parts for part in range(parts + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends) if start < stop]
 
 
 def take_rows(batch: Batch, rows: slice) -> Batch:

@@ -4,7 +4,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from itertools import product
+from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
@@ -331,6 +333,30 @@ def test_threads_are_used_again_by_calls_within_calls_and_at_once():
     for _ in range(50):
         threads.run_parallel(lambda tasks: [np.ones(10) for _ in tasks], range(8), threads=3)
     assert threading.active_count() <= max(count, 4)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(2, 2), (4, 1)])
+def test_calls_within_parallel_work_share_the_threads_that_it_leaves(outer, inner):
+    def count_threads(seconds):
+        together, found = threading.Barrier(2), set()
+
+        def wait(tasks):
+            for _ in tasks:
+                found.add(threading.get_ident())
+                with suppress(threading.BrokenBarrierError):
+                    together.wait(seconds)
+
+        threads.run_parallel(wait, range(2))
+        return len(found)
+
+    def work(tasks):
+        counts.extend(count_threads(10 if inner == 2 else 0.1) for _ in tasks)
+
+    counts = []
+    with threads.single_blas(), patch.object(threads, "_saved", [4]):
+        threads.run_parallel(work, range(outer), outer)
+        assert count_threads(10) == 2  # not within it
+    assert counts == [inner] * outer
 
 
 def test_an_exception_in_a_thread_is_raised_and_stops_the_others():

@@ -11,6 +11,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, FileError, UsageError
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.text_generation import run_decode
+from attnkit.model.kernels import threads
 from attnkit.training.recipe import Recipe
 from attnkit.training.run import Monitor, Origin, Run, training_script
 from attnkit.training.start import start_run
@@ -70,6 +71,23 @@ def test_gradients_of_parts_of_a_batch_add_up_to_those_of_the_batch(family):
     (loss, count), (other, other_count) = whole.collect_gradients(1), parts.collect_gradients(1)
     assert count == other_count
     assert loss == pytest.approx(other, rel=1e-6)
+    np.testing.assert_allclose(whole.gradients.flat, parts.gradients.flat, atol=2e-7)
+
+
+@pytest.mark.parametrize("changes", [{}, {"family": "marian"}, {"dropout": 0.3}, {"accumulate": 2, "dropout": 0.3}])
+def test_large_passes_in_parts_at_once_have_the_same_gradients_on_any_number_of_threads(changes, monkeypatch):
+    whole, parts, alone = (trainer_of(replace(TINY, batch=5, **changes)) for _ in range(3))
+    loss, count = whole.collect_gradients(2)
+    monkeypatch.setattr("attnkit.training.trainer.MANY", 0)
+    monkeypatch.setattr("attnkit.training.trainer.LARGE", 0)
+    with threads.single_blas():
+        monkeypatch.setattr(threads, "_saved", [3])  # as if the user had set three threads
+        other, other_count = parts.collect_gradients(2)
+        monkeypatch.setattr(threads, "_saved", [1])
+        assert alone.collect_gradients(2) == (other, other_count)
+        monkeypatch.undo()
+    np.testing.assert_array_equal(alone.gradients.flat, parts.gradients.flat)
+    assert (loss, count) == (pytest.approx(other, rel=1e-6), other_count)
     np.testing.assert_allclose(whole.gradients.flat, parts.gradients.flat, atol=2e-7)
 
 

@@ -52,7 +52,7 @@ KEPT = ("q", "k", "v", "heads", "lse")  # what the adjoint of attention takes of
 
 
 class Dropout(NamedTuple):
-    """Dropout of a training step: its rate, the seed of the run, and the number of the step.
+    """Dropout of a training step: its rate, the seed of the run, the number of the step, and the first of its rows.
 
     It applies to the result of every sub-layer before it is added to the residual, and to the embeddings once
     positions are added (Attention Is All You Need, section 5.4). The place of a mask is the name of the layer.
@@ -61,6 +61,7 @@ class Dropout(NamedTuple):
     rate: float
     seed: int
     step: int
+    row: int = 0
 
 
 class RecordedStep(NamedTuple):

@@ -16,6 +16,7 @@ Task = TypeVar("Task")
 _lock = threading.Lock()
 _saved: list[int] = []  # thread counts at the start of each running call; the first is the user's setting
 _idle: "deque[Worker]" = deque()  # threads that wait for work
+_local = threading.local()  # share: how many threads a call within parallel work may use
 
 
 @cache
@@ -38,14 +39,17 @@ def single_blas() -> Iterator[int]:
         return
     threads, set_threads = blas
     with _lock:
-        _saved.append(_saved[0] if _saved else threads())
-        set_threads(1)
+        if not _saved:
+            count = threads()
+            set_threads(1)
+        _saved.append(_saved[0] if _saved else count)
     try:
         yield _saved[0]
     finally:
         with _lock:
             count = _saved.pop()
-            set_threads(1 if _saved else count)
+            if not _saved:
+                set_threads(count)
 
 
 def split_range(start: int, stop: int, size: int) -> Iterator[slice]:
@@ -120,8 +124,8 @@ def _submit(work: Callable[[], None]) -> Callable[[], None]:
 def run_parallel(work: Callable[[Iterator[Task]], None], tasks: Iterable[Task], threads: int | None = None) -> None:
     """Call `work` in several threads, each with an iterator over tasks of its own.
 
-    There are as many threads as NumPy's BLAS may use [or `threads`], never more than tasks. An exception of the work
-    is raised here, after every thread has ended.
+    There are as many threads as NumPy's BLAS may use [or `threads`], never more than tasks; calls within the work share
+    those that it leaves. An exception of the work is raised here, after every thread has ended.
 
     >>> done = []
     >>> run_parallel(lambda tasks: done.extend(tasks), range(4), threads=2)
@@ -139,16 +143,22 @@ def run_parallel(work: Callable[[Iterator[Task]], None], tasks: Iterable[Task], 
             yield task
 
     def run() -> None:
+        outer = getattr(_local, "share", None)
+        _local.share = max(1, cores // count)
         try:
             work(take_tasks())
         except BaseException as error:
             waiting.clear()
             failures.append(error)
+        finally:
+            _local.share = outer
 
     with single_blas() as cores:
+        cores = getattr(_local, "share", None) or cores
+        count = max(1, min(threads or cores, len(waiting)))
         waits = []
         with suppress(RuntimeError):  # no more threads available: those at work do all of it
-            for _ in range(min(threads or cores, len(waiting)) - 1):
+            for _ in range(count - 1):
                 waits.append(_submit(run))
         run()
         for wait in waits:

@@ -482,6 +482,10 @@ def test_dropout_masks_depend_on_seed_step_and_place_alone():
     kept = dropout_mask((50, 40), 0.3, **known)
     np.testing.assert_array_equal(kept, dropout_mask((50, 40), 0.3, **known))
     np.testing.assert_array_equal(kept[:10], dropout_mask((10, 40), 0.3, **known))
+    for shape in ((50, 40), (50, 3, 7), (50,)):
+        np.testing.assert_array_equal(
+            dropout_mask(shape, 0.3, **known)[13:], dropout_mask((37, *shape[1:]), 0.3, **known, row=13)
+        )
     for changed in ({"seed": 4}, {"step": 10}, {"place": "encoder.1.ffn"}):
         other = dropout_mask((50, 40), 0.3, **{**known, **changed})
         assert 0.3 < (other != kept).mean() < 0.55  # independent masks differ at 2 * 0.3 * 0.7 = 0.42 of the places
