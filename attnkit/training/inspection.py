@@ -15,7 +15,8 @@ GRADIENT = ".grad"  # after the name of what it is the gradient of, as in PyTorc
 def record_step(trainer: Trainer, number: int) -> Record:
     """Return every intermediate of a step, and the gradients of intermediates and parameters as NAME.grad.
 
-    Of a batch in several parts they are those of the last; gradients of parameters are those of all.
+    Of a batch in several passes they are those of the last; gradients of parameters are those of all. The step itself
+    computes large passes in parts at once, which rounds the last bits in another way.
     """
     activations: dict[str, Array] = {}
     slopes: dict[str, Array] = {}

@@ -66,14 +66,14 @@ class Trainer:
         self.recipe, self.raw, self.corpus = recipe, start.raw, start.corpus
         self.total = recipe.total_steps(self.corpus.steps_per_epoch)
         self.table = published_tensors(start.raw)
-        self.parameters = ParameterBuffer.of({name: start.tensors[name] for name in self.table.shapes})
+        groups = tensor_groups(self.table, recipe.layer_decay)
+        order = sorted(self.table.shapes, key=groups.__getitem__)  # those of a group are one range for the optimizer
+        self.parameters = ParameterBuffer.of({name: start.tensors[name] for name in order})
         self.gradients = self.parameters.zeros()
         self.model = views_as_model(start.raw, self.parameters)
         self._gradient_views = views_as_model(start.raw, self.gradients).params
         self._schedule = recipe.schedule_options(self.total)
-        self.optimizer = Optimizer(
-            self.parameters, recipe.optimizer_options(), tensor_groups(self.table, recipe.layer_decay)
-        )
+        self.optimizer = Optimizer(self.parameters, recipe.optimizer_options(), groups)
         frozen = match_parameters(self.table.names, recipe.freeze)
         self._free = set(self.parameters) - tensors_of(self.table, frozen)
 
@@ -103,7 +103,7 @@ class Trainer:
     def collect_gradients(self, number: int, hooks: Hooks = NO_HOOKS) -> tuple[float, int]:
         """Put the gradients of the mean loss of a step in their buffer; return that loss, and its number of tokens.
 
-        The rows of the batch are worked on in `accumulate` parts, whose gradients are added up.
+        The rows of the batch are worked on in `accumulate` passes, whose gradients are added up.
         """
         batch, passes = self.corpus.batch(number), self.recipe.accumulate
         count = int((batch.targets != IGNORE_INDEX).sum())

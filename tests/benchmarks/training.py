@@ -4,9 +4,10 @@ small   a GPT of 4 layers, 4 heads and width 128, blocks of 64, batches of 12, c
 large   a GPT of 6 layers, 6 heads and width 384 (10.8 million parameters), blocks of 256, batches of 8
 
 Both train the same initial weights on the same batches with the same options of AdamW, clipping included, and their
-losses are compared. Each figure is the median of steps taken in turn, milliseconds of wall-clock time; `cpu` is the
-least processor time of a step with one thread each, which a busy machine changes less. PyTorch runs eagerly, with its
-fused attention; it is that of this Python, or the one in the environment that TORCH_ENVIRONMENT names.
+losses are compared. Each figure is the median of steps, milliseconds of wall-clock time; they take turns of TURN steps,
+of which the first does not count, as threads of the other may still wait actively. `cpu` is the least processor time of
+a step with one thread each, which a busy machine changes less. PyTorch runs eagerly, with its fused attention; it is
+that of this Python, or the one in the environment that TORCH_ENVIRONMENT names.
 """
 
 import ctypes
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 from unittest.mock import patch
 
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # before NumPy is imported, as attnkit does
@@ -33,6 +35,7 @@ from attnkit.training.recipe import Recipe
 from attnkit.training.start import start_run
 from attnkit.training.trainer import Trainer
 
+TURN = 3  # steps
 TEXT = Path(__file__).parent.parent.parent / "samples" / "data" / "lighthouse.txt"
 RECIPES = {
     "small": Recipe(layers=4, heads=4, dim=128, block=64, batch=12, steps=2000),
@@ -49,9 +52,9 @@ class TorchGPT:
             name.removeprefix("transformer."): torch.from_numpy(array.copy()).requires_grad_()
             for name, array in trainer.parameters.items()
         }
-        groups = tensor_groups(trainer.table)
-        decays = [t for n, t in zip(groups, self.tensors.values(), strict=True) if groups[n].has_weight_decay]
-        others = [t for n, t in zip(groups, self.tensors.values(), strict=True) if not groups[n].has_weight_decay]
+        groups, pairs = tensor_groups(trainer.table), list(zip(trainer.parameters, self.tensors.values(), strict=True))
+        decays = [tensor for name, tensor in pairs if groups[name].has_weight_decay]
+        others = [tensor for name, tensor in pairs if not groups[name].has_weight_decay]
         options = trainer.optimizer.options
         rows = [{"params": decays, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(rows, lr=options.lr, fused=False)
@@ -95,13 +98,33 @@ class TorchGPT:
         return float(loss.detach())
 
 
-def both(trainer: Trainer, other: TorchGPT, number: int, clock: Callable[[], float]) -> tuple[float, float, float]:
-    """Do a step with each; return the seconds of each, and the difference of their losses."""
-    start = clock()
-    ours = trainer.step(number).loss
-    middle = clock()
-    theirs = other.step(trainer, number)
-    return middle - start, clock() - middle, abs(ours - theirs)
+class Turn(NamedTuple):
+    """The seconds of each step of a turn but the first, and the losses of all."""
+
+    seconds: list[float]
+    losses: list[float]
+
+
+def take_turn(step: Callable[[int], float], numbers: range, clock: Callable[[], float]) -> Turn:
+    """Do the steps of these numbers."""
+    seconds, losses = [], []
+    for number in numbers:
+        start = clock()
+        losses.append(step(number))
+        seconds.append(clock() - start)
+    return Turn(seconds[1:], losses)
+
+
+def take_turns(trainer: Trainer, other: TorchGPT, first: int, steps: int, clock: Callable[[], float]) -> list[Turn]:
+    """Do the steps from the first with both, in turns; return all of each as one turn."""
+    works = (lambda number: trainer.step(number).loss, lambda number: other.step(trainer, number))
+    totals = [Turn([], []), Turn([], [])]
+    for start in range(first, first + steps, TURN):
+        for work, total in zip(works, totals, strict=True):
+            turn = take_turn(work, range(start, start + TURN), clock)
+            total.seconds.extend(turn.seconds)
+            total.losses.extend(turn.losses)
+    return totals
 
 
 def measure(name: str, steps: int) -> str:
@@ -110,16 +133,15 @@ def measure(name: str, steps: int) -> str:
     text = TEXT.read_text() * (1 if name == "small" else 2)
     trainer = Trainer(recipe, start_run(recipe, text, TEXT.name))
     other = TorchGPT(trainer)
-    rows = [both(trainer, other, number, time.perf_counter) for number in range(1, steps + 1)]
-    ours, theirs, _ = (1000 * statistics.median(column) for column in zip(*rows[2:], strict=True))
+    take_turns(trainer, other, 1, TURN, time.perf_counter)
+    both = take_turns(trainer, other, 1 + TURN, steps, time.perf_counter)
     torch.set_num_threads(1)
     with single_blas(), patch.object(threads, "_saved", [1]):  # as if the user had set one thread
-        alone = [
-            both(trainer, other, number, time.process_time) for number in range(steps + 1, steps + max(4, steps // 4))
-        ]
+        alone = take_turns(trainer, other, 1 + 2 * TURN + steps, max(TURN, steps // 4), time.process_time)
     torch.set_num_threads(os.cpu_count() or 1)
-    mine, its, _ = (1000 * min(column) for column in zip(*alone, strict=True))
-    worst = max(row[2] for row in rows + alone)
+    ours, theirs = (1000 * statistics.median(turn.seconds) for turn in both)
+    mine, its = (1000 * min(turn.seconds) for turn in alone)
+    worst = max(abs(x - y) for pair in (both, alone) for x, y in zip(*(turn.losses for turn in pair), strict=True))
     times = f"{ours:9.1f}{theirs:9.1f}{ours / theirs:7.2f}{mine:9.1f}{its:9.1f}{mine / its:7.2f}"
     return f"{name:8}{trainer.parameters.flat.size / 1e6:6.2f} M{times}{worst:12.1e}"
 
@@ -130,7 +152,7 @@ def main(words: list[str]) -> None:
     steps = int(words[words.index("--steps") + 1]) if "--steps" in words else 0
     print(f"{'':16}{'attnkit':>9}{'torch':>9}{'ratio':>7}{'cpu':>9}{'torch':>9}{'ratio':>7}{'difference':>12}")
     for name in chosen:
-        print(measure(name, steps or (60 if name == "small" else 10)), flush=True)
+        print(measure(name, steps or (90 if name == "small" else 12)), flush=True)
 
 
 if __name__ == "__main__":
