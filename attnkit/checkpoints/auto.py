@@ -16,7 +16,9 @@ from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config
 from attnkit.model.rotary import rope_frequencies
 
-FAMILIES = ("bert", "gpt2", "llama", "marian", "mistral", "openai-gpt", "qwen2", "t5", "transformer", "vit")
+FAMILIES = ("bert", "camembert", "gpt2", "llama", "marian", "mistral", "openai-gpt", "qwen2", "roberta", "t5",
+            "transformer", "vit", "xlm-roberta")  # fmt: skip
+SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 LAYER_COUNTS = ("n_layer", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
                 "encoder_layers", "decoder_layers", "enc-depth", "dec-depth")  # fmt: skip
@@ -61,7 +63,7 @@ def import_family(reader: ConfigReader) -> Family:
     name = reader.get_str("model_type")
     if name not in FAMILIES:
         raise reader.error(f"model_type {name[:40]!r} is not known (expected {', '.join(FAMILIES)})")
-    return _import_module(name.replace("-", "_"))
+    return _import_module(SAME_AS.get(name, name).replace("-", "_"))
 
 
 def _import_module(name: str) -> Family:

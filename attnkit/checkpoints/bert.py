@@ -1,5 +1,8 @@
 """BERT: a post-norm encoder with token types, and the pooler and masked-LM head where the checkpoint has them."""
 
+from dataclasses import replace
+from typing import Any
+
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
@@ -25,13 +28,22 @@ LAYERS: Layers = {
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
+    return read_encoder(raw, stored, head=f"{PREDICTIONS}.transform.dense.weight")
+
+
+def read_encoder(raw: ConfigReader, stored: Weights, head: str, **choices: Any) -> Config:
+    """Return the configuration of a model with the keys of BERT.
+
+    head     the tensor that a model with a head for masked words stores
+    choices  fields of Config that differ from BERT's
+    """
     if raw.get_str("position_embedding_type", "absolute") != "absolute":
         raise raw.error(f"position_embedding_type {raw.get_str('position_embedding_type')[:40]!r} is not supported")
     if raw.get_bool("is_decoder", False):
         raise raw.error("is_decoder is not supported")
-    has_head = stored.has(f"{PREDICTIONS}.transform.dense.weight")
-    return Config(
-        "bert",
+    has_head = stored.has(head)
+    config = Config(
+        raw.get_str("model_type"),
         raw.get_int("hidden_size"),
         encoder=raw.get_stack(StackKeys()),
         eps=raw.get_float("layer_norm_eps", 1e-12),
@@ -44,6 +56,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         transform=has_head,
         special=raw.get_special_tokens(),
     )
+    return replace(config, **choices)
 
 
 def map_layers(raw: ConfigReader) -> Layers:

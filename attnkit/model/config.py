@@ -29,6 +29,7 @@ class PositionConfig:
 
     kind     none, learned, sinusoidal, rotary or t5
     size     number of positions; 0: no limit
+    first    of learned ones: the row of the table for the first token
     base     of the wavelengths of sinusoidal ones; layout: paper or halves
     rope     of rotary ones: rope_type, rope_theta and the fields that the type needs, as published
     buckets, max_distance, of t5
@@ -36,6 +37,7 @@ class PositionConfig:
 
     kind: str = "none"
     size: int = 0
+    first: int = 0
     base: float = 10000.0
     layout: str = "paper"
     rope: Mapping[str, Any] = field(default_factory=dict)
@@ -97,6 +99,7 @@ class Config:
 
     norm          layer or rms, with eps; before each sub-layer (norm_first) or after its residual
     scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
+    head_activation  after head.dense; "": as activation
     embed_scale   factor on embeddings; logit_scale: factor on hidden states before the head
     types         number of segment embeddings
     pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
@@ -122,6 +125,7 @@ class Config:
     pooler: bool = False
     head: bool = True
     transform: bool = False
+    head_activation: str = ""
     classes: tuple[str, ...] = ()
     special: SpecialTokens = field(default_factory=SpecialTokens)
 

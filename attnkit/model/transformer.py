@@ -186,7 +186,7 @@ def position_encoding(
         table = interpolate_positions(table.astype(x.dtype, copy=False), *grids)
     else:
         _check_size(model.config, where)
-    return lambda part: learned_positions(part, table)
+    return lambda part: learned_positions(part + positions.first, table)
 
 
 def changed_grid(config: Config, grid: tuple[int, int] | None) -> tuple[int, int, int, int] | None:
@@ -199,8 +199,8 @@ def changed_grid(config: Config, grid: tuple[int, int] | None) -> tuple[int, int
 
 
 def _check_size(config: Config, where: Array) -> None:
-    size, most = config.positions.size, int(where.max(initial=-1)) + 1
-    if size and most > size:
+    size, most = config.positions.size - config.positions.first, int(where.max(initial=-1)) + 1
+    if config.positions.size and most > size:
         raise DataError(f"{most} tokens, and this {config.family} model has {size} positions")
 
 
@@ -323,7 +323,8 @@ def head_logits(model: Model, x: Array, hook: Hook = no_hook) -> Array:
     config, params = model.config, model.params
     x = cast(first_token(x) if config.classes else x, working(x))
     if config.transform:
-        dense = ACTIVATIONS[config.activation](linear(x, params["head.dense"]["w"], params["head.dense"]["b"]))
+        activation = ACTIVATIONS[config.head_activation or config.activation]
+        dense = activation(linear(x, params["head.dense"]["w"], params["head.dense"].get("b")))
         x = apply_hook(hook, "head.norm", normalize(model, "head.norm", apply_hook(hook, "head.dense", dense)).y)
     if config.logit_scale != 1:
         x = x * np.asarray(config.logit_scale, x.dtype)

@@ -95,7 +95,7 @@ def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:
 
 
 def load_bpe(folder: TokenizerFolder) -> Tokenizer:
-    """Load vocab.json and merges.txt: byte-level BPE of GPT-2, or that of openai-gpt or qwen2 by config.json."""
+    """Load vocab.json and merges.txt: byte-level BPE of GPT-2, or that of another family by config.json."""
     name = folder.file_path("vocab.json")
     library = import_library("tokenizers", "text", name)
     vocabulary, merges = folder.read_vocabulary("vocab.json"), read_merges(folder)
@@ -109,7 +109,10 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
         tokenizer.decoder = library.decoders.BPEDecoder(suffix="</w>")
     else:
         set_byte_level(tokenizer, library, bool(folder.get_bool("add_prefix_space", False)), family == "qwen2")
-    return complete_tokenizer(tokenizer, folder, name, find_special_tokens(folder.settings, vocabulary.get))
+    special = find_special_tokens(folder.settings, vocabulary.get)
+    if family == "roberta":
+        set_roberta_template(tokenizer, library, name, vocabulary)
+    return complete_tokenizer(tokenizer, folder, name, special)
 
 
 def read_merges(folder: TokenizerFolder) -> list[tuple[str, ...]]:
@@ -134,6 +137,17 @@ def set_byte_level(tokenizer: Any, library: Any, has_prefix_space: bool, is_qwen
     tokenizer.decoder = library.decoders.ByteLevel()
 
 
+def set_roberta_template(tokenizer: Any, library: Any, name: str, vocabulary: Mapping[str, int]) -> None:
+    """Set the tokens around a text and between two: <s> a </s>, and <s> a </s></s> b </s>; <mask> takes its space."""
+    for token in ("<s>", "</s>", "<mask>"):
+        if token not in vocabulary:
+            raise DataError(f"the vocabulary has no {token} ({len(vocabulary)} words)", name)
+    tokenizer.add_special_tokens([library.AddedToken("<mask>", lstrip=True, normalized=False)])
+    tokenizer.post_processor = library.processors.RobertaProcessing(
+        ("</s>", vocabulary["</s>"]), ("<s>", vocabulary["<s>"]), add_prefix_space=False
+    )
+
+
 def complete_tokenizer(tokenizer: Any, folder: TokenizerFolder, name: str, special: Mapping[str, int]) -> Tokenizer:
     """Add the special and the added tokens of a folder to a tokenizer of the library, and wrap it."""
     new_token = import_library("tokenizers", "text", name).AddedToken
@@ -156,7 +170,8 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
     tokenizer.no_padding()
     tokenizer.no_truncation()
     special = register_special_tokens(tokenizer, settings)
-    is_bpe = type(tokenizer.model).__name__ == "BPE"
+    kind = type(tokenizer.model).__name__
+    is_bpe = kind == "BPE"
     if is_bpe and ("add_bos_token" in settings or "add_eos_token" in settings):
         set_bos_eos_template(tokenizer, settings, special)
     cleans_up = settings.get("clean_up_tokenization_spaces") is True and not is_bpe
@@ -164,7 +179,9 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
     def encode(text: str, vocabulary: Sequence[str] = (), pair: str | None = None) -> Tokens:
         with call_library("cannot tokenize the text", name):
             encoding = tokenizer.encode(text, pair)
-            return Tokens(encoding.tokens, encoding.ids, encoding.type_ids)
+            # of an unknown character Unigram returns the character itself, not the token of its id
+            tokens = map(tokenizer.id_to_token, encoding.ids) if kind == "Unigram" else encoding.tokens
+            return Tokens([*tokens], encoding.ids, encoding.type_ids)
 
     def decode(ids: Sequence[int]) -> str:
         with call_library("cannot decode the ids", name):

@@ -27,8 +27,9 @@ from attnkit.training.data import (
 from attnkit.training.recipe import Recipe
 
 KINDS = {
+    **dict.fromkeys(("bert", "camembert", "roberta", "xlm-roberta"), "masked"),
     "gpt2": "causal", "openai-gpt": "causal", "llama": "causal", "mistral": "causal", "qwen2": "causal",
-    "bert": "masked", "t5": "spans", "marian": "pairs", "transformer": "pairs",
+    "t5": "spans", "marian": "pairs", "transformer": "pairs",
 }  # fmt: skip
 
 

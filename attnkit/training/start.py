@@ -124,7 +124,8 @@ def describe_vocabulary(
     """
     special, words = tokenizers[0].special, tokenizers[0].vocabulary
     ids = {word: id for id, word in enumerate(words)}
-    known = dict(special)
+    around = {"cls": "bos", "sep": "eos"}  # of RoBERTa, whose folders may name neither
+    known = {name: special[other] for name, other in around.items() if other in special} | dict(special)
     start = special.get("pad", -1)
     size = len(words)
     if config is not None:

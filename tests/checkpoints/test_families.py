@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+import attnkit
 from attnkit.checkpoints import FAMILIES, open_checkpoint
+from attnkit.errors import DataError
 from attnkit.help import read_page
 from attnkit.model.config import PatchConfig, SpecialTokens, parameter_shape
 
@@ -160,6 +162,30 @@ def test_bert_under_its_older_names():
     for layer in new.layers():
         for parameter, array in new.params[layer].items():
             same(old, layer, parameter, array)
+
+
+@pytest.mark.parametrize("name", ["roberta", "xlm-roberta", "camembert"])
+def test_roberta(name):
+    model = opened(name)
+    same(model, "encoder.1.self", "wk", model.tensor("encoder.layer.1.attention.self.key.weight").T)
+    same(model, "encoder.positions", "table", model.tensor("embeddings.position_embeddings.weight"))
+    config = model.config
+    assert (config.positions.first, config.positions.size, config.eps) == (2, 66, 1e-5)
+    assert (config.pooler, config.head) == (name == "camembert", name != "camembert")
+    if config.head:
+        same(model, "head.dense", "w", model.tensor("lm_head.dense.weight").T)
+        same(model, "head", "b", model.tensor("lm_head.bias"))
+        assert np.shares_memory(model.params["head"]["w"], model.params["encoder.embed"]["table"])
+        assert config.head_activation == "gelu"
+
+
+def test_roberta_has_positions_after_that_of_the_padding(tmp_path):
+    with pytest.raises(DataError, match="max_position_embeddings 66: no positions are left after that of pad_token"):
+        copied("roberta", tmp_path, pad_token_id=65)
+    ids = np.full(65, 7)
+    with pytest.raises(DataError, match="65 tokens, and this roberta model has 64 positions"):
+        attnkit.encode(model=str(MODELS / "roberta"), ids=ids)
+    assert attnkit.encode(model=str(MODELS / "roberta"), ids=ids[:64])["x"].shape == (64, 24)
 
 
 def test_vit(tmp_path):
@@ -353,6 +379,10 @@ def test_shards_are_one_model(tmp_path):
     assert len(model.digests()) == 5
 
 
+# families whose tensors mostly have the names of another
+NAMED_AS = {"openai-gpt": "gpt2", "roberta": "bert", "xlm-roberta": "bert", "camembert": "bert"}
+
+
 def is_named(published, section):
     """Tell whether a section has a published name: with its layer's number or N, whole or as an ending in a list."""
     stem = published.removesuffix(".weight").removesuffix(".bias")
@@ -368,8 +398,8 @@ def test_the_page_of_checkpoints_has_every_published_name(name):
     sections = re.split(r"^## ", read_page("checkpoints"), flags=re.MULTILINE)
     family = json.loads((MODELS / name / "config.json").read_text())["model_type"]
     [section] = [part for part in sections if family in re.split(r"[:,\n] ?", part.partition("\n")[0])]
-    if family == "openai-gpt":  # which has the names of GPT-2
-        section += next(part for part in sections if part.startswith("gpt2"))
+    if family in NAMED_AS:
+        section += next(part for part in sections if part.startswith(NAMED_AS[family]))
     for layer, parameters in opened(name).params.specs.items():
         for parameter, entry in parameters.items():
             assert any(is_named(stored, section) for stored in entry.names), f"{layer}.{parameter}: {entry.names}"

@@ -31,7 +31,7 @@ def minilm():
 
 
 class TestFrozen:
-    @pytest.mark.parametrize("name", ["gpt2", "bert-mlm", "t5", "marian", "llama"])
+    @pytest.mark.parametrize("name", ["gpt2", "bert-mlm", "t5", "marian", "llama", "roberta", "xlm-roberta"])
     def test_ids_spellings_and_text(self, name):
         tokenizer = load_tokenizer(str(MODELS / name))
         for row in frozen(name)["texts"]:
@@ -40,13 +40,16 @@ class TestFrozen:
             assert tokenizer.decode(row["ids"]) == row["words"]
             assert [tokenizer.vocabulary[id] for id in encoding.ids] == encoding.spellings
 
-    def test_pairs_have_types(self):
-        tokenizer = load_tokenizer(str(MODELS / "bert-mlm"))
-        for row in frozen("bert-mlm")["pairs"]:
+    @pytest.mark.parametrize("name", ["bert-mlm", "roberta", "xlm-roberta"])
+    def test_pairs_have_types(self, name):
+        tokenizer = load_tokenizer(str(MODELS / name))
+        for row in frozen(name)["pairs"]:
             encoding = tokenizer.encode(row["text"], pair=row["second"])
             assert (encoding.ids, encoding.types) == (row["ids"], row["types"])
 
-    @pytest.mark.parametrize(("name", "without"), [("gpt2", "tokenizer.json"), ("bert-mlm", "tokenizer.json")])
+    @pytest.mark.parametrize(
+        ("name", "without"), [("gpt2", "tokenizer.json"), ("bert-mlm", "tokenizer.json"), ("roberta", "tokenizer.json")]
+    )
     def test_the_files_without_tokenizer_json_say_the_same(self, name, without, tmp_path):
         for file in (MODELS / name).iterdir():
             if file.name not in (without, "model.safetensors"):

@@ -252,7 +252,7 @@ def _positions_backward(model: Model, recorded: RecordedStep, dy: Array, context
         return dy
     dy = apply_hook(reverse.hook, layer, dy)
     if config.positions.kind == "learned":
-        where, table = absolute_positions(recorded.x, context), model.params[layer]["table"]
+        where, table = absolute_positions(recorded.x, context) + config.positions.first, model.params[layer]["table"]
         grids = changed_grid(config, context.grid)
         size = 1 + grids[2] * grids[3] if grids else len(table)
         _, encoding = add_positions_backward(dy, (*where.shape, dy.shape[-1]))

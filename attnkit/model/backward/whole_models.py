@@ -148,11 +148,12 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) 
     grad_output (..., T, N), or (..., C) for classes, x (..., T, D) -> (..., T, D)
     """
     config, params, hook = model.config, model.params, reverse.hook
+    activation = config.head_activation or config.activation
     states = first_token(x) if config.classes else x
     states = last = cast(states, working(states))
     if config.transform:
-        hidden = linear(states, params["head.dense"]["w"], params["head.dense"]["b"])
-        dense = apply_activation(config.activation, hidden)
+        hidden = linear(states, params["head.dense"]["w"], params["head.dense"].get("b"))
+        dense = apply_activation(activation, hidden)
         last = normalize(model, "head.norm", dense).y
     head, scale = params["head"], np.asarray(config.logit_scale, last.dtype)
     outer = linear_backward(apply_hook(hook, "logits", grad_output), last * scale, head["w"], head.get("b"))
@@ -161,8 +162,8 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) 
     if config.transform:
         dx, gradients = normalize_backward(model, "head.norm", dense, apply_hook(hook, "head.norm", dx))
         reverse.add("head.norm", gradients)
-        dx = activation_backward(config.activation, apply_hook(hook, "head.dense", dx), hidden)
-        inner = linear_backward(dx, states, params["head.dense"]["w"], params["head.dense"]["b"])
+        dx = activation_backward(activation, apply_hook(hook, "head.dense", dx), hidden)
+        inner = linear_backward(dx, states, params["head.dense"]["w"], params["head.dense"].get("b"))
         reverse.add("head.dense", {"w": inner.weight, "b": inner.bias})
         dx = inner.x
     return first_token_backward(dx, x.shape) if config.classes else dx

@@ -1,0 +1,45 @@
+"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT with positions that begin after that of the padding, and another head."""
+
+from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import Weights
+from attnkit.model.config import Config, PositionConfig
+
+PREFIXES = ("roberta.",)
+HEAD = "lm_head"
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
+    return read_encoder(
+        raw,
+        stored,
+        head=f"{HEAD}.dense.weight",
+        head_activation="gelu",
+        positions=read_positions(raw),
+    )
+
+
+def read_positions(raw: ConfigReader) -> PositionConfig:
+    """Return learned positions whose first row that is used follows that of the padding token."""
+    size, first = raw.get_int("max_position_embeddings"), 1 + raw.get_int("pad_token_id", 1, least=0)
+    if first >= size:
+        raise raw.error(f"max_position_embeddings {size}: no positions are left after that of pad_token_id {first - 1}")
+    return PositionConfig("learned", size=size, first=first)
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    return {**LAYERS, **map_head(raw)}
+
+
+def map_head(raw: ConfigReader) -> Layers:
+    """Return where the layers of the head that predicts masked words are stored."""
+    is_tied = raw.get_bool("tie_word_embeddings", True)
+    head = tied_head(WORDS) if is_tied else map_linear(w=f"{HEAD}.decoder", biased=False)
+    return {
+        "head.dense": map_linear(w=f"{HEAD}.dense"),
+        "head.norm": norm(f"{HEAD}.layer_norm"),
+        "head": head | {"b": TensorSpec((f"{HEAD}.bias", f"{HEAD}.decoder.bias"))},
+    }

@@ -1,0 +1,120 @@
+"""Text encoders give what transformers gives, frozen by tests/references/make_text_encoders.py, whole and in pieces."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import commands, model
+from attnkit.checkpoints import open_checkpoint
+from attnkit.cli import parser
+from attnkit.inference.model_pipeline import shell_pipeline
+from attnkit.record import Record
+from tests import process
+from tests.inference.test_models import DTYPES, MODELS, close, core, frozen, padding, ran, states
+
+NAMES = ("roberta", "xlm-roberta", "camembert")
+WITH_WORDS = ("roberta", "xlm-roberta")  # with a head for masked words and a tokenizer
+TEXT = "the cat sat on the mat and looked at the rain. " * 40
+
+
+def folder(name):
+    return str(MODELS / name)
+
+
+def tokens(name):
+    return json.loads((MODELS / f"{name}.tokens.json").read_text())
+
+
+def check_outputs(name, x, given, place, dtype, real=...):
+    """Compare what the heads make of the last hidden states x, and x itself, with the reference."""
+    close(x, given, f"{place}hidden", name, dtype, real)
+    if f"{place}logits.f64" in given:
+        close(model.head_logits(core(name), x), given, f"{place}logits", name, dtype, real)
+    if f"{place}pooled.f64" in given:
+        close(model.pool_first(core(name), x), given, f"{place}pooled", name, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_states_weights_and_heads(name, dtype):
+    given = frozen(name)
+    x, kept = ran(name, "encoder", given["ids"], dtype, segment_ids=given.get("types"))
+    found = states(name, "encoder", kept, x)
+    assert f"hidden.{len(found)}.f64" not in given
+    for number, state in enumerate(found):
+        close(state, given, f"hidden.{number}", name, dtype)
+    close(kept["encoder.0.self.weights"], given, "attentions.0", name, dtype)
+    check_outputs(name, x, given, "", dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_padded_batches(name, dtype):
+    given = frozen(name)
+    mask, positions = padding(given["batch_mask"])
+    x, _ = ran(name, "encoder", given["batch_ids"], dtype, mask=mask, positions=positions)
+    check_outputs(name, x, given, "batch.", dtype, mask[:, 0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_padded_batch_is_its_texts_one_by_one(name):
+    given = frozen(name)
+    mask = given["batch_mask"].astype(bool)
+    whole = attnkit.encode(
+        Record({"x": given["batch_ids"], "ids": given["batch_ids"], "mask": mask}), model=folder(name)
+    )
+    for row, real in enumerate(mask):
+        alone = attnkit.encode(model=folder(name), ids=given["batch_ids"][row, real])
+        np.testing.assert_allclose(whole["x"][row, real], alone["x"], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", WITH_WORDS)
+def test_masked_words(name):
+    given, prompt = frozen(name), tokens(name)["prompts"][0]
+    record = attnkit.decode(prompt, model=folder(name), emit="logits")
+    assert record["ids"].tolist() == given["ids"][0].tolist()
+    np.testing.assert_allclose(record["x"], given["logits.f64"][0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_intermediates_are_traced_and_patched(name, tmp_path):
+    ids, path = frozen(name)["ids"][0], str(tmp_path / "run.npz")
+    whole = attnkit.encode(model=folder(name), ids=ids, trace=path)
+    with np.load(path) as run:
+        kept = {key: run[key] for key in run.files}
+    assert {"encoder.embed", "encoder.0.self.weights", "encoder.1.ffn.hidden"} <= {*kept}
+    patch = {"encoder.1.self.weights": kept["encoder.1.self.weights"]}
+    np.testing.assert_array_equal(attnkit.encode(model=folder(name), ids=ids, patch=patch)["x"], whole["x"])
+    patch["encoder.1.self.weights"] = patch["encoder.1.self.weights"][..., ::-1]
+    assert (attnkit.encode(model=folder(name), ids=ids, patch=patch)["x"] != whole["x"]).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_of_the_printed_pipeline(name, tmp_path):
+    np.save(tmp_path / "ids.npy", frozen(name)["ids"][0][:5])
+    config = core(name).config
+    text = (
+        shell_pipeline(config, folder(name), "all").replace("\\\n", "").replace('"TEXT"', f"--ids {tmp_path}/ids.npy")
+    )
+    target = " | loss --target '1 2 3 4 5'" if config.head else ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", attnkit.errors.AttnkitWarning)  # of an x that is not one number
+        (result,) = parser.parse(commands.find_tool("grad"), [text + target, "--check"]).open_stream(None).items
+    assert result["check"][2] < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_WORDS)
+def test_training_goes_on_from_the_folder(name, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    out = str(tmp_path / "out")
+    flags = ["--steps", "20", "--block", "16", "--batch", "4", "-o", out, "-q"]
+    done = process.run("train", str(tmp_path / "text.txt"), "--from", folder(name), *flags)
+    assert done.code == 0, done.err
+    before, after = core(name), open_checkpoint(out)
+    assert after.config == before.config
+    assert (after.params["encoder.0.self"]["wq"] != before.params["encoder.0.self"]["wq"]).any()

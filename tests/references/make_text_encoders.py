@@ -1,0 +1,165 @@
+"""Tiny text encoders beyond BERT and what transformers makes of them, frozen as make_models.py does.
+
+    python tests/references/make_text_encoders.py [NAME...]
+
+in the environment of make_models.py. Members of an .npz, each in float64 (.f64) and float32 (.f32):
+
+    ids, types                  (1, T) token ids, and token types where the model has them
+    batch_ids, batch_mask       (3, T) padded on the right, and 1 where a token is; outputs batch.*, zero at padding
+    long_ids                    (1, T) past windows and exact buckets; outputs long.*
+    hidden.N                    (B, T, D) states: 0 = embeddings, N = after layer N
+    attentions.0                (1, H, T, T) weights of the first layer
+    logits, pooled              (B, T, V), (B, D), where the model has the head and the pooler
+"""
+
+import json
+import sys
+
+import make_models as base
+import sentencepiece
+import tokenizers
+import torch
+import transformers
+
+TRICKY = [
+    *base.TEXTS,
+    "e\u0301 a\u0300 \u2167 \u00bd \u2460 \u1e9e \u0130stanbul \u01c5",
+    "zero\u200bwidth\u200djoined\ufeff and\u00a0hard\u3000wide",
+    "\u0645\u0631\u062d\u0628\u0627 \u05e2\u05d1\u05e8\u05d9\u05ea",
+    "\u0939\u093f\u0928\u094d\u0926\u0940 \ud55c\uad6d\uc5b4",
+    "\U0001f44d\U0001f3fd \U0001f1eb\U0001f1f7 \U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "the <mask> and [MASK], <s> </s> [SEP] <pad>",
+]
+PAIRS = [("The cat sat.", "It was reading!"), ("once", "upon a time")]
+
+
+def config(kind: str, model_type: str, **changes) -> dict:
+    """The configuration of a model with the keys of BERT."""
+    return dict(sorted((base.bert_config(60, kind) | {"model_type": model_type} | changes).items()))
+
+
+def freeze(name: str, model, rows: list[list[int]], pad: int, types=None, long: list[int] | None = None) -> None:
+    """rows: the text, then two shorter ones."""
+    ids, (batch_ids, batch_mask) = torch.tensor(rows[:1]), base.padded(rows, pad)
+    extra = {} if types is None else {"token_type_ids": torch.tensor([types])}
+    long_ids = None if long is None else torch.tensor([long])
+
+    def parts(output) -> dict:
+        last = {"hidden": output.hidden_states[-1] if "logits" in output else output.last_hidden_state}
+        heads = {"logits": output.get("logits"), "pooled": output.get("pooler_output")}
+        return last | {key: value for key, value in heads.items() if value is not None}
+
+    def outputs(of):
+        output = of(
+            ids, attention_mask=torch.ones_like(ids), **extra, output_hidden_states=True, output_attentions=True
+        )
+        named = parts(output) | base.states("", output.hidden_states) | {"attentions.0": output.attentions[0]}
+        batch = parts(of(batch_ids, attention_mask=batch_mask, output_hidden_states=True))
+        named |= {f"batch.{key}": value for key, value in base.masked(batch, batch_mask).items()}
+        if long_ids is not None:
+            longer = parts(of(long_ids, attention_mask=torch.ones_like(long_ids), output_hidden_states=True))
+            named |= {f"long.{key}": value for key, value in longer.items()}
+        return named
+
+    members = {"ids": ids, "batch_ids": batch_ids, "batch_mask": batch_mask} | base.both(model, outputs)
+    members |= {"types": extra["token_type_ids"]} if extra else {}
+    members |= {} if long_ids is None else {"long_ids": long_ids}
+    base.save(name, members)
+
+
+def freeze_tokens(name: str, tokenizer, prompts: list[str]) -> None:
+    """Tokens of tricky texts, and ids and types of pairs."""
+    pairs = []
+    for text, second in PAIRS:
+        both = tokenizer(text, second, return_token_type_ids=True)
+        pairs.append({"text": text, "second": second, "ids": both["input_ids"], "types": both["token_type_ids"]})
+    base.tokens(name, tokenizer, [*TRICKY, *prompts], more={"pairs": pairs, "prompts": prompts})
+
+
+def prompt_rows(name: str, tokenizer, mask: str) -> list[list[int]]:
+    prompts = [f"The cat {mask} on the mat.", f"Once upon a {mask}", "reading"]
+    freeze_tokens(name, tokenizer, prompts)
+    return [tokenizer(text)["input_ids"] for text in prompts]
+
+
+# RoBERTa, XLM-RoBERTa, CamemBERT ------------------------------------------------------------------------------------
+
+
+def byte_pairs(folder, size: int) -> dict[str, int]:
+    """vocab.json and merges.txt as RoBERTa's, <mask> last, and the tokenizer.json of the same."""
+    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
+    trained.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=size - 5, initial_alphabet=alphabet, show_progress=False)
+    trained.train_from_iterator(base.LINES, trainer)
+    parts = json.loads(trained.to_str())["model"]
+    words = ["<s>", "<pad>", "</s>", "<unk>", *sorted(parts["vocab"], key=parts["vocab"].get), "<mask>"]
+    vocab = {word: index for index, word in enumerate(words)}
+    (folder / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
+    lines = ["#version: 0.2", *(" ".join(merge) for merge in parts["merges"])]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    merges = [tuple(merge) for merge in parts["merges"]]
+    fast = transformers.RobertaTokenizer(vocab=vocab, merges=merges)
+    fast.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    base.write_json(folder / "tokenizer_config.json", {"model_max_length": 62, "tokenizer_class": "RobertaTokenizer"})
+    return vocab
+
+
+def unigrams(size: int) -> list[tuple[str, float]]:
+    """Pieces of a sentencepiece model with their scores, without its special ones."""
+    path = base.MODELS / "pieces.model"
+    base.sentence_pieces(path, base.LINES, size, "unigram", hard_vocab_limit=False)
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    path.unlink()
+    pieces = range(model.get_piece_size())
+    return [(model.id_to_piece(index), model.get_score(index)) for index in pieces if not model.is_control(index)]
+
+
+def roberta(name: str, seed: int) -> None:
+    folder = base.folder_of(name)
+    size = len(byte_pairs(folder, 330))
+    about = {"vocab_size": size, "type_vocab_size": 1, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+    about |= {"layer_norm_eps": 1e-05, "max_position_embeddings": 66}
+    settings = config("RobertaForMaskedLM", "roberta", **about)
+    model = base.publish(folder, transformers.RobertaForMaskedLM, settings, seed, std=0.2)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    freeze(name, model, prompt_rows(name, tokenizer, "<mask>"), pad=1)
+
+
+def xlm_roberta(name: str, seed: int) -> None:
+    folder = base.folder_of(name)
+    pieces = [piece for piece in unigrams(120) if piece[0] != "<unk>"]
+    vocab = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *pieces, ("<mask>", 0.0)]
+    fast = transformers.XLMRobertaTokenizer(vocab=vocab)
+    fast.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    special = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>"}
+    names = {f"{key}_token": token for key, token in special.items()} | {"mask_token": "<mask>"}
+    base.write_json(folder / "tokenizer_config.json", names | {"tokenizer_class": "XLMRobertaTokenizer"})
+    about = {"vocab_size": len(vocab), "type_vocab_size": 1, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+    about |= {"layer_norm_eps": 1e-05, "max_position_embeddings": 66, "hidden_act": "relu", "output_past": True}
+    settings = config("XLMRobertaForMaskedLM", "xlm-roberta", **about)
+    model = base.publish(folder, transformers.XLMRobertaForMaskedLM, settings, seed, std=0.2)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    freeze(name, model, prompt_rows(name, tokenizer, "<mask>"), pad=1)
+
+
+def camembert(name: str, seed: int) -> None:
+    about = {"type_vocab_size": 2, "bos_token_id": 5, "eos_token_id": 6, "pad_token_id": 1}
+    settings = config("CamembertModel", "camembert", **about, layer_norm_eps=1e-05, max_position_embeddings=66)
+    model = base.publish(base.folder_of(name), transformers.CamembertModel, settings, seed, std=0.2)
+    freeze(name, model, base.draw(seed, 7, 60, 10, 6, 3), pad=1, types=[0] * 6 + [1] * 4)
+
+
+MAKERS = {  # each with its seed
+    "roberta": (roberta, 31),
+    "xlm-roberta": (xlm_roberta, 32),
+    "camembert": (camembert, 33),
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for name in sys.argv[1:] or MAKERS:
+        make, seed = MAKERS[name]
+        make(name, seed)
