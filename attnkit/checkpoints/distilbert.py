@@ -1,0 +1,45 @@
+"""DistilBERT: BERT without segments and pooler, under names of its own."""
+
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import Weights
+from attnkit.model.config import Config, PositionConfig
+
+PREFIXES = ("distilbert.",)
+KEYS = StackKeys("n_layers", "n_heads", "hidden_dim", "dim")
+WORDS, LAYER = "embeddings.word_embeddings.weight", "transformer.layer.{n}"
+LAYERS: Layers = {
+    "encoder.embed": embedding_table(WORDS),
+    "encoder.positions": embedding_table("embeddings.position_embeddings.weight"),
+    "encoder.embed_norm": norm("embeddings.LayerNorm"),
+    "encoder.{n}.self": map_linear(f"{LAYER}.attention", wq="q_lin", wk="k_lin", wv="v_lin", wo="out_lin"),
+    "encoder.{n}.norm1": norm(f"{LAYER}.sa_layer_norm"),
+    "encoder.{n}.ffn": map_linear(f"{LAYER}.ffn", w1="lin1", w2="lin2"),
+    "encoder.{n}.norm2": norm(f"{LAYER}.output_layer_norm"),
+    "head.dense": map_linear(w="vocab_transform"),
+    "head.norm": norm("vocab_layer_norm"),
+}
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model; the stored names tell whether it has a head."""
+    has_head = stored.has("vocab_transform.weight")
+    return Config(
+        "distilbert",
+        raw.get_int("dim"),
+        encoder=raw.get_stack(KEYS),
+        eps=1e-12,
+        activation=raw.get_choice("activation", ACTIVATIONS, "gelu"),
+        positions=PositionConfig("learned", size=raw.get_int("max_position_embeddings")),
+        embed_norm=True,
+        head=has_head,
+        transform=has_head,
+        special=raw.get_special_tokens(),
+    )
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    is_tied = raw.get_bool("tie_word_embeddings", True)
+    head = tied_head(WORDS) if is_tied else map_linear(w="vocab_projector", biased=False)
+    return {**LAYERS, "head": head | {"b": TensorSpec(("vocab_projector.bias",))}}
