@@ -31,6 +31,7 @@ TOOLS = (
     "merge",
     "layernorm",
     "ffn",
+    "linear",
     "encode",
     "decode",
     "loss",

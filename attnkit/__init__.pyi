@@ -188,6 +188,17 @@ def ffn(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def linear(
+    record: TensorLike,
+    /,
+    *,
+    params: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    model: Checkpoint | Path | None = None,
+    layer: str | None = None,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...
 def encode(
     source: str | Sequence[str] | Record | None = None,
     /,

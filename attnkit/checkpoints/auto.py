@@ -16,12 +16,13 @@ from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config
 from attnkit.model.rotary import rope_frequencies
 
-FAMILIES = ("bert", "camembert", "distilbert", "gpt2", "llama", "marian", "mistral", "openai-gpt", "qwen2",
+FAMILIES = ("albert", "bert", "camembert", "distilbert", "gpt2", "llama", "marian", "mistral", "openai-gpt", "qwen2",
             "roberta", "t5", "transformer", "vit", "xlm-roberta")  # fmt: skip
 SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 LAYER_COUNTS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
                 "encoder_layers", "decoder_layers", "enc-depth", "dec-depth")  # fmt: skip
+FEW = 64  # layers, whose tensors are looked up in any case; some may share one
 TOKEN_KEY = re.compile(r"_token_id$|^bad_words_ids$")  # keys that generation_config.json may override
 
 
@@ -105,7 +106,7 @@ def _check_layer_counts(reader: ConfigReader, stored: int) -> None:
     """DataError where there are more layers than tensors, before the tensors of each layer are looked up."""
     for key in LAYER_COUNTS:
         count = reader.values.get(key)
-        if isinstance(count, int) and count > stored:
+        if isinstance(count, int) and count > max(stored, FEW):
             raise reader.error(f"{key} {count}, and only {stored} tensors are stored")
 
 

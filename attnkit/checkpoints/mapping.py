@@ -142,10 +142,12 @@ def layer_names(config: Config) -> list[str]:
 
 
 def expand_layers(config: Config, layers: Layers) -> dict[str, dict[str, TensorSpec]]:
-    """Return the specs of every layer of a model, from those of a family with `{n}` in their names."""
+    """Return the specs of every layer of a model, from those of a family: of its name, or with `{n}` for its number."""
     specs = {}
     for name in layer_names(config):
         stack, number, part = parse_layer_name(name)
         pattern = name if number is None else f"{stack}.{{n}}.{part}"
-        specs[name] = {key: spec.with_layer_number(number) for key, spec in layers.get(pattern, {}).items()}
+        specs[name] = {
+            key: spec.with_layer_number(number) for key, spec in layers.get(name, layers.get(pattern, {})).items()
+        }
     return specs

@@ -1,6 +1,7 @@
 """Read one layer of a checkpoint as the parameters of a tool; the masks and positions that a run needs."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ PARTS = {
     "posenc": ("positions",),
     "attend": ("self", "cross"),
     "ffn": ("ffn",),
+    "linear": ("projection",),
     "layernorm": ("norm", "embed_norm", "norm1", "norm2", "norm3"),
     "decode": ("head",),
 }
@@ -42,6 +44,21 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
             raise UsageError(f"{layer} is not a layer for {tool}{suggest(layer, mine)}", "--layer")
         raise UsageError(f"the model has no layer {layer!r}{suggest(layer, mine)}", "--layer")
     return layer
+
+
+def linear_weights(
+    params: Mapping[str, Array] | None, checkpoint: "Checkpoint | None", layer: str | None
+) -> Mapping[str, Array]:
+    """Return w (in, out) and, if there is one, b (out) of a file or of a layer of a model; DataError for others."""
+    if checkpoint is not None:
+        weights: Mapping[str, Array] = checkpoint.params[find_layer(checkpoint, layer, "linear")]
+        return weights
+    tensors = params or {}
+    if "w" not in tensors:
+        raise DataError(f"no w (it has {join_names([*tensors])})", "--params")
+    if unknown := sorted({*tensors} - {"w", "b"}):
+        raise DataError(f"{', '.join(unknown)} is not one of: b, w", "--params")
+    return tensors
 
 
 def position_layers(checkpoint: "Checkpoint") -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
     place = model.parse_layer_name(layer)[2]
     if name == "table":
         return TABLES[place]
-    into, out = ("pixel", "model") if place == "embed" else ("model", "out")
+    into, out = {"embed": ("pixel", "model"), "projection": ("embedding", "model")}.get(place, ("model", "out"))
     if place == "head":
         out = "class" if config.classes else "vocab"
     return {"w": (into, out), "b": (out,)}.get(name) or PARAMETER_AXES[name]
@@ -243,6 +243,7 @@ def stack_text(config: Config, name: str) -> str:
         f"{stack.heads} heads of {stack.head_dim}{shared}",
         f"hidden width {stack.hidden:,}",
         f"vocabulary {stack.vocab:,}" if stack.vocab else "",
+        f"embeddings of width {config.embed_width:,}, projected" if config.embed_width else "",
         "causal" if stack.causal else "",
         "attends to the memory" if stack.cross else "",
         windows_text(stack.windows),

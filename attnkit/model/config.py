@@ -5,6 +5,7 @@ A model is a configuration, and parameters by layer name. Layer names, with STAC
 STACK.embed        table (N, D), types (M, D); of images w (C*P*P, D), b (D,), cls (D,)
 STACK.positions    table (P, D), learned positions
 STACK.embed_norm   gamma, beta (D,): a norm of the embeddings
+STACK.projection   w (E, D), b (D,): embeddings of another width to that of the layers; E is then that of all above
 STACK.bias         table (buckets, H), relative positions as a bias on the scores, shared by the layers
 STACK.N.self       wq (D, H*K), wk, wv (D, G*K), wo (H*K, D), bq, bk, bv, bo
 STACK.N.cross      the same, over the memory
@@ -12,7 +13,7 @@ STACK.N.ffn        w1 (D, F), b1, w2 (F, D), b2, w3 (D, F), b3
 STACK.N.norm1 …    gamma, beta (D,), in the order of the sub-layers they belong to
 STACK.norm         gamma, beta (D,): a norm after the last layer
 pooler             w (D, D), b: tanh(x w + b) of the first token
-head.dense, head.norm, head   w (D, D), b; gamma, beta; w (D, N), b: hidden states to logits
+head.dense, head.norm, head   w (D, H), b; gamma, beta (H,); w (H, N), b: hidden states to logits; H is D unless given
 """
 
 import re
@@ -100,6 +101,8 @@ class Config:
     norm          layer or rms, with eps; before each sub-layer (norm_first) or after its residual
     scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
     head_activation  after head.dense; "": as activation
+    embed_width   of embeddings that a projection maps to width; 0: there is none
+    head_width    of head.dense and head.norm; 0: as width
     embed_scale   factor on embeddings; logit_scale: factor on hidden states before the head
     types         number of segment embeddings
     pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
@@ -117,6 +120,8 @@ class Config:
     positions: PositionConfig = field(default_factory=PositionConfig)
     scale: float | None = None
     scale_by_layer: bool = False
+    embed_width: int = 0
+    head_width: int = 0
     embed_scale: float = 1.0
     embed_norm: bool = False
     logit_scale: float = 1.0
@@ -145,7 +150,7 @@ class Config:
 class Step(NamedTuple):
     """One operation of a forward pass, with the parameters of one layer.
 
-    op              the tool: embed, posenc, layernorm, attend or ffn
+    op              the tool: embed, posenc, layernorm, linear, attend or ffn
     adds_residual   "input": its input is added to its result; "saved": the input that the norm before it saved; "": no
     saves_residual  whether its input is saved for the residual after the next step
     """
@@ -189,6 +194,8 @@ def layer_plan(config: Config, stack: str) -> list[Step]:
         steps.append(Step("posenc", f"{stack}.positions"))
     if config.embed_norm:
         steps.append(Step("layernorm", f"{stack}.embed_norm"))
+    if config.embed_width:
+        steps.append(Step("linear", f"{stack}.projection"))
     for number in range(chosen.layers):
         steps += layer_steps(config, stack, number)
     return [*steps, Step("layernorm", f"{stack}.norm")] if chosen.final_norm else steps
@@ -206,6 +213,9 @@ def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
     return match[1], None if match[2] is None else int(match[2]), match[3]
 
 
+EMBEDDING = ("embed", "positions", "embed_norm")  # layers before a projection
+
+
 def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
     """Return the shape of a parameter of a layer.
 
@@ -214,12 +224,11 @@ def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
     (4, 3)
     """
     stack_name, _, part = parse_layer_name(layer)
-    width, patches, positions = config.width, config.patches, config.positions
+    patches, positions = config.patches, config.positions
     if not stack_name:
-        last = config.stack(config.stacks[-1])
-        out = len(config.classes) or last.vocab if part == "head" else width
-        return {"w": (width, out), "b": (out,), "gamma": (width,), "beta": (width,)}[name]
+        return _head_shape(config, part, name)
     stack = config.stack(stack_name)
+    width = config.embed_width if config.embed_width and part in EMBEDDING else config.width
     queries, keys = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
     pixels = patches.channels * patches.patch_height * patches.patch_width if patches else 0
     shapes: dict[str, tuple[int, ...]] = {
@@ -227,7 +236,7 @@ def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
         "bq": (queries,), "bk": (keys,), "bv": (keys,), "bo": (width,),
         "w1": (width, stack.hidden), "w2": (stack.hidden, width), "w3": (width, stack.hidden),
         "b1": (stack.hidden,), "b3": (stack.hidden,), "b2": (width,), "gamma": (width,), "beta": (width,),
-        "types": (config.types, width), "w": (pixels, width), "b": (width,), "cls": (width,),
+        "types": (config.types, width), "w": (pixels or config.embed_width, width), "b": (width,), "cls": (width,),
     }  # fmt: skip
     tables = {
         "embed": (stack.vocab, width),
@@ -235,3 +244,12 @@ def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
         "bias": (positions.buckets, stack.heads),
     }
     return tables[part] if name == "table" else shapes[name]
+
+
+def _head_shape(config: Config, part: str, name: str) -> tuple[int, ...]:
+    """Return the shape of a parameter of the pooler or of a layer of the head."""
+    width = config.width
+    inner = (config.head_width or width) if config.transform else width
+    words = len(config.classes) or config.stack(config.stacks[-1]).vocab
+    rows, out = {"pooler": (width, width), "head": (inner, words)}.get(part, (width, inner))
+    return {"w": (rows, out), "b": (out,), "gamma": (out,), "beta": (out,)}[name]

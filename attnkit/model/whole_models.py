@@ -21,9 +21,7 @@ from attnkit.model.transformer import (
     Context,
     Model,
     attention_options,
-    decoder_layer,
     embed_tokens,
-    encoder_layer,
     head_logits,
     normalize,
     pool_first,
@@ -31,6 +29,7 @@ from attnkit.model.transformer import (
     run,
     token_positions,
 )
+from attnkit.model.layers import decoder_layer, encoder_layer
 from attnkit.model.loss import (
     LossOptions,
     cross_entropy,

@@ -197,6 +197,32 @@ def test_distilbert():
     assert (model.config.types, model.config.pooler, model.config.eps) == (0, False, 1e-12)
 
 
+def test_albert_stores_the_weights_that_its_layers_share_once():
+    model, stored = opened("albert"), raw_tensors("albert")
+    shared = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+    for number in range(3):
+        same(model, f"encoder.{number}.self", "wo", stored[f"{shared}.attention.dense.weight"].T)
+        same(model, f"encoder.{number}.norm2", "beta", stored[f"{shared}.full_layer_layer_norm.bias"])
+    assert np.shares_memory(model.params["encoder.0.ffn"]["w1"], model.params["encoder.2.ffn"]["w1"])
+    assert model.parameter_count == sum(array.size for array in stored.values())
+    same(model, "encoder.projection", "w", stored["albert.encoder.embedding_hidden_mapping_in.weight"].T)
+    assert model.params["head.dense"]["w"].shape == (24, 12) and model.params["head"]["w"].shape[0] == 12
+    assert model.layers()[:4] == ["encoder.embed", "encoder.positions", "encoder.embed_norm", "encoder.projection"]
+
+
+def test_albert_with_groups_of_layers(tmp_path):
+    model, stored = opened("albert-groups"), raw_tensors("albert-groups")
+    assert model.config.encoder.layers == 6 and model.config.pooler
+    for number, place in enumerate(["0.0", "0.1", "0.0", "0.1", "1.0", "1.1"]):
+        group, inner = place.split(".")
+        expected = stored[f"encoder.albert_layer_groups.{group}.albert_layers.{inner}.ffn.weight"].T
+        same(model, f"encoder.{number}.ffn", "w1", expected)
+    deep = copied("albert", tmp_path, num_hidden_layers=40)
+    assert deep.config.encoder.layers == 40
+    with pytest.raises(DataError, match="more than 4096 layers"):
+        copied("albert", tmp_path, inner_group_num=10**6)
+
+
 def test_vit(tmp_path):
     model, stored = opened("vit"), raw_tensors("vit")
     kernel = stored["vit.embeddings.patch_embeddings.projection.weight"]
@@ -389,13 +415,14 @@ def test_shards_are_one_model(tmp_path):
 
 
 # families whose tensors mostly have the names of another
-NAMED_AS = {"openai-gpt": "gpt2", "roberta": "bert", "xlm-roberta": "bert", "camembert": "bert"}
+NAMED_AS = {"openai-gpt": "gpt2", "roberta": "bert", "xlm-roberta": "bert", "camembert": "bert", "albert": "bert"}
 
 
 def is_named(published, section):
     """Tell whether a section has a published name: with its layer's number or N, whole or as an ending in a list."""
     stem = published.removesuffix(".weight").removesuffix(".bias")
-    for name in (stem, re.sub(r"[0-9]+", "N", stem, count=1)):
+    inner = re.sub("0", "N", re.sub(r"[0-9]+", "0", stem), count=1)  # the first layer of a group
+    for name in (stem, re.sub(r"[0-9]+", "N", stem, count=1), inner):
         parent, _, end = name.rpartition(".")
         if name in section or (f"{parent}." in section and f", .{end}" in section):
             return True

@@ -129,7 +129,7 @@ def test_no_folder(tmp_path, tensors):
         ("[1]", "not a JSON object"),
         (POINTER, "a Git LFS pointer, not the file itself"),
         ({}, "model_type is missing (expected a string)"),
-        ({"model_type": "clip"}, "model_type 'clip' is not known (expected bert, camembert, "),
+        ({"model_type": "clip"}, "model_type 'clip' is not known (expected albert, bert, "),
         ({"model_type": "../gpt2"}, "model_type '../gpt2' is not known"),
         (GPT2 | {"n_embd": None}, "n_embd is missing (expected a whole number)"),
         (GPT2 | {"n_embd": "4"}, "n_embd is '4' (expected a whole number from 1 on)"),

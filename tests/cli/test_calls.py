@@ -30,6 +30,7 @@ CALLS = [
     ("layernorm", X, {}),
     ("layernorm", X, {"kind": "batch"}),
     ("ffn", X, {"hidden": 8}),
+    ("linear", X, {"params": {"w": np.eye(4)}}),
     ("merge", None, {}),
     ("diff", X, {}),
     ("show", X, {}),

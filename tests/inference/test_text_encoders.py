@@ -15,8 +15,8 @@ from attnkit.record import Record
 from tests import process
 from tests.inference.test_models import DTYPES, MODELS, close, core, frozen, padding, ran, states
 
-NAMES = ("roberta", "xlm-roberta", "camembert", "distilbert")
-WITH_WORDS = ("roberta", "xlm-roberta", "distilbert")  # with a head for masked words and a tokenizer
+NAMES = ("roberta", "xlm-roberta", "camembert", "distilbert", "albert", "albert-groups")
+WITH_WORDS = ("roberta", "xlm-roberta", "distilbert", "albert")  # with a head for masked words and a tokenizer
 TEXT = "the cat sat on the mat and looked at the rain. " * 40
 
 

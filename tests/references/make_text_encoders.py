@@ -164,11 +164,41 @@ def distilbert(name: str, seed: int) -> None:
     freeze(name, model, prompt_rows(name, tokenizer, "[MASK]"), pad=0)
 
 
+# ALBERT -------------------------------------------------------------------------------------------------------------
+
+
+def albert(name: str, seed: int) -> None:
+    """albert: one layer three times; albert-groups: two groups of two layers for four layers, and a pooler."""
+    folder = base.folder_of(name)
+    about = {"embedding_size": 12, "hidden_act": "gelu_new", "num_hidden_groups": 1, "inner_group_num": 1}
+    about |= {"num_hidden_layers": 3, "bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    if name == "albert-groups":
+        about |= {"num_hidden_groups": 2, "inner_group_num": 2, "num_hidden_layers": 3, "embedding_size": 24}
+        model = base.publish(folder, transformers.AlbertModel, config("AlbertModel", "albert", **about), seed, std=0.2)
+        freeze(name, model, base.draw(seed, 5, 60, 10, 6, 3), pad=0, types=[0] * 6 + [1] * 4)
+        return
+    pieces = [piece for piece in unigrams(120) if piece[0] != "<unk>"]
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    vocab = [*((token, 0.0) for token in special), *pieces]
+    fast = transformers.AlbertTokenizer(vocab=vocab)
+    fast.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "sep": "[SEP]", "pad": "<pad>", "cls": "[CLS]"}
+    settings = {f"{key}_token": token for key, token in names.items()} | {"mask_token": "[MASK]"}
+    base.write_json(folder / "tokenizer_config.json", settings | {"tokenizer_class": "AlbertTokenizer"})
+    about |= {"vocab_size": len(vocab)}
+    model = base.publish(
+        folder, transformers.AlbertForMaskedLM, config("AlbertForMaskedLM", "albert", **about), seed, std=0.2
+    )
+    freeze(name, model, prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "[MASK]"), pad=0)
+
+
 MAKERS = {  # each with its seed
     "roberta": (roberta, 31),
     "xlm-roberta": (xlm_roberta, 32),
     "camembert": (camembert, 33),
     "distilbert": (distilbert, 34),
+    "albert": (albert, 35),
+    "albert-groups": (albert, 36),
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The adjoints of layernorm and ffn."""
+"""The adjoints of layernorm, ffn and linear."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +16,7 @@ from attnkit.model.backward import (
     batch_norm_backward,
     feed_forward_backward,
     layer_norm_backward,
+    linear_backward,
     rms_norm_backward,
 )
 from attnkit.model.backward.linear import sum_to_shape
@@ -107,3 +108,17 @@ def collect_hidden(collected: dict[str, Array], outer: Outer) -> Callable[[str],
         return visit
 
     return hook
+
+
+def undo_linear(call: StageCall, outer: Outer, into: StageGradients) -> None:
+    """Add the gradients of x, w and b."""
+    values, x, checkpoint = call.values, call.before["x"], call.values["model_"]
+    weights = layers.linear_weights(values["params"], checkpoint, values["layer"])
+    gradients = linear_backward(outer.pop("x"), x, weights["w"], weights.get("b"))
+    into.add_input("x", gradients.x)
+    if checkpoint is not None:
+        layer = layers.find_layer(checkpoint, values["layer"], "linear")
+        into.layers.add(layer, {"w": gradients.weight, "b": gradients.bias})
+    else:
+        into.add_parameter("w", gradients.weight, ("model", "out"))
+        into.add_parameter("b", gradients.bias, ("out",))

@@ -10,7 +10,7 @@ import numpy as np
 from attnkit.errors import UsageError, suggest
 from attnkit.inference.gradients.attention import undo_attend
 from attnkit.inference.gradients.embedding import undo_embed, undo_posenc
-from attnkit.inference.gradients.layers import undo_ffn, undo_layernorm
+from attnkit.inference.gradients.layers import undo_ffn, undo_layernorm, undo_linear
 from attnkit.inference.gradients.output import undo_decode, undo_loss
 from attnkit.inference.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients
 from attnkit.model import Array
@@ -28,6 +28,7 @@ ADJOINTS_OF_TOOLS: dict[str, Adjoint] = {
     "attend": undo_attend,
     "layernorm": undo_layernorm,
     "ffn": undo_ffn,
+    "linear": undo_linear,
     "decode": undo_decode,
     "loss": undo_loss,
 }
@@ -60,6 +61,8 @@ class PipelineGradients:
 LAYER_AXES: dict[str, tuple[str, ...]] = {
     "head.w": ("model", "vocab"),
     "head.b": ("vocab",),
+    "projection.w": ("embedding", "model"),
+    "projection.b": ("model",),
     "positions.table": ("position", "model"),
     "bias.table": ("bucket", "head"),
     "embed.types": ("type", "model"),

@@ -307,6 +307,14 @@ def _ffn_backward(model: Model, recorded: RecordedStep, dy: Array, context: Cont
     return dx.reshape(x.shape)
 
 
+def _linear_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:
+    layer = recorded.step.layer
+    params, dy = model.params[layer], apply_hook(reverse.hook, layer, dy)
+    gradients = linear_backward(dy, recorded.x, params["w"], params.get("b"))
+    reverse.add(layer, {"w": gradients.weight, "b": gradients.bias})
+    return gradients.x
+
+
 Adjoint = Callable[[Model, RecordedStep, Array, Context, Reverse], Array]
 
 ADJOINTS: dict[str, Adjoint] = {
@@ -315,4 +323,5 @@ ADJOINTS: dict[str, Adjoint] = {
     "layernorm": _norm_backward,
     "attend": _attention_backward,
     "ffn": _ffn_backward,
+    "linear": _linear_backward,
 }

@@ -1,0 +1,59 @@
+"""ALBERT: BERT whose layers share their weights in groups, with embeddings narrower than the layers."""
+
+from dataclasses import replace
+
+from attnkit.checkpoints.bert import LAYERS as BERT
+from attnkit.checkpoints.bert import WORDS, read_encoder
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import Weights
+from attnkit.model.config import Config
+
+PREFIXES = ("albert.",)
+HEAD = "predictions"
+LARGEST_DEPTH = 1 << 12  # layers in all
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
+    width = raw.get_int("embedding_size", 128)
+    config = read_encoder(
+        raw,
+        stored,
+        head=f"{HEAD}.dense.weight",
+        activation=raw.get_choice("hidden_act", ACTIVATIONS, "gelu_new"),
+        pooler=stored.has("pooler.weight"),
+        embed_width=width,
+        head_width=width,
+    )
+    return replace(config, encoder=replace(config.stack("encoder"), layers=len(_groups(raw))))
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored: those of a group for all of its layers."""
+    layers = {**BERT, "encoder.projection": map_linear(w="encoder.embedding_hidden_mapping_in")}
+    for number, (group, inner) in enumerate(_groups(raw)):
+        layer = f"encoder.albert_layer_groups.{group}.albert_layers.{inner}"
+        layers |= {
+            f"encoder.{number}.self": map_linear(f"{layer}.attention", wq="query", wk="key", wv="value", wo="dense"),
+            f"encoder.{number}.norm1": norm(f"{layer}.attention.LayerNorm"),
+            f"encoder.{number}.ffn": map_linear(layer, w1="ffn", w2="ffn_output"),
+            f"encoder.{number}.norm2": norm(f"{layer}.full_layer_layer_norm"),
+        }
+    is_tied = raw.get_bool("tie_word_embeddings", True)
+    head = tied_head(WORDS) if is_tied else map_linear(w=f"{HEAD}.decoder", biased=False)
+    return layers | {
+        "pooler": map_linear(w="pooler"),
+        "head.dense": map_linear(w=f"{HEAD}.dense"),
+        "head.norm": norm(f"{HEAD}.LayerNorm"),
+        "head": head | {"b": TensorSpec((f"{HEAD}.bias", f"{HEAD}.decoder.bias"))},
+    }
+
+
+def _groups(raw: ConfigReader) -> list[tuple[int, int]]:
+    """Return for every layer its group, and its number within the group."""
+    depth, groups = raw.get_int("num_hidden_layers"), raw.get_int("num_hidden_groups", 1)
+    inner = raw.get_int("inner_group_num", 1)
+    if depth * inner > LARGEST_DEPTH:
+        raise raw.error(f"num_hidden_layers {depth} of inner_group_num {inner}: more than {LARGEST_DEPTH} layers")
+    return [(int(number / (depth / groups)), part) for number in range(depth) for part in range(inner)]

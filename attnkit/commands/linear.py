@@ -1,0 +1,38 @@
+"""attnkit linear: a linear layer, x W + b."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from attnkit import model
+from attnkit.cli import options
+from attnkit.cli.tool import tool
+from attnkit.inference.layers import linear_weights
+from attnkit.record import Array, Record, Tensor
+
+
+@tool(
+    one_of=[("params", "model")],
+    exclusive=[("params", "model")],
+    requires=[("layer", "model")],
+    computes_x_last=True,
+)
+def linear(
+    record: Record,
+    *,
+    params: Annotated[Mapping[str, Array] | None, options.tensors("weights: w (in, out), and b (out)")] = None,
+    model_: Annotated[Any, options.MODEL] = None,
+    layer: Annotated[str | None, options.LAYER] = None,
+) -> Record:
+    """Apply a linear layer to the vector of each token: x W + b, which may change its width.
+
+    The weights w (in, out) and b (out) come from a file (--params) or from a model (--model and --layer), such as the
+    projection of ALBERT's and ELECTRA's narrow embeddings to the width of the layers.
+
+    \b
+    Example:
+      attnkit embed "The cat sat" --dim 4 | attnkit linear --params projection.npz
+    """
+    weights = linear_weights(params, model_, layer)
+    y = model.linear(record["x"], weights["w"], weights.get("b"))
+    formula = "x W" + " + b" * ("b" in weights)
+    return record.with_tensors({"x": Tensor(y, record.tensor("x").axes_like(y.shape), formula=formula)})

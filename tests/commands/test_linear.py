@@ -1,0 +1,58 @@
+"""The tool linear: x W + b, and its gradients."""
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import commands
+from attnkit.cli import parser
+from attnkit.errors import DataError, UsageError
+from tests.commands.records import of
+
+X = np.array([[1.0, 2.0], [3.0, 4.0]])
+W, B = np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), np.array([10.0, 20.0, 30.0])
+
+
+def test_numbers_by_hand():
+    record = attnkit.linear(of(X), params={"w": W, "b": B})
+    assert record["x"].tolist() == [[11, 22, 33], [13, 24, 37]]
+    assert record.axes_of("x") == ("token", "model") and record.tensors["x"].formula == "x W + b"
+    without = attnkit.linear(of(X), params={"w": W})
+    assert without["x"].tolist() == [[1, 2, 3], [3, 4, 7]] and without.tensors["x"].formula == "x W"
+
+
+def test_what_else_the_record_holds_stays():
+    record = attnkit.embed(["The cat", "A"], dim=2)
+    result = attnkit.linear(record, params={"w": W})
+    assert result.labels["token"] == record.labels["token"] and (result["mask"] == record["mask"]).all()
+    assert result["x"].shape == (2, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("params", "problem"),
+    [
+        ({"b": B}, r"no w \(it has b\)"),
+        ({"w": W, "w2": W}, "w2 is not one of: b, w"),
+        ({"w": W.T}, "first dimension 3 != 2"),
+        ({"w": W, "b": B[:2]}, r"b \(2,\): expected \(3,\)"),
+    ],
+)
+def test_bad_weights(params, problem):
+    with pytest.raises(DataError, match=problem):
+        attnkit.linear(of(X), params=params)
+
+
+def test_weights_come_from_one_place():
+    with pytest.raises(UsageError, match="needs --params FILE or --model DIR"):
+        attnkit.linear(of(X))
+
+
+def test_gradients(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", X)
+    np.savez("p.npz", w=W, b=B)
+    pipeline = "linear x.npy --params p.npz | loss --target '0 2' --reduction sum"
+    (result,) = parser.parse(commands.find_tool("grad"), [pipeline, "--check"]).open_stream(None).items
+    assert result["check"][2] < 1e-6
+    np.testing.assert_allclose(result["1.linear.w"], X.T @ result["1.linear.x"])
+    assert result.axes_of("1.linear.w") == ("model", "out")
