@@ -137,7 +137,7 @@ def layer_names(config: Config) -> list[str]:
         if config.positions.kind == "t5":
             layers.insert(1, f"{stack}.bias")
         names += layers
-    transform = ["head.dense", "head.norm"] if config.transform else []
+    transform = ["head.dense", *["head.norm"] * config.head_norm] if config.transform else []
     return names + ["pooler"] * config.pooler + transform + ["head"] * config.head
 
 

@@ -16,13 +16,8 @@ from attnkit.model.config import Config, parameter_shape
 from attnkit.model.dtypes import Array
 from attnkit.model.transformer import Params
 
-WITHOUT_PREFIX = (
-    "cls.",
-    "lm_head.",
-    "final_logits_bias",
-    "vocab_",
-    "predictions.",
-)  # tensors outside the part that a prefix names
+# tensors outside the part that a prefix names
+WITHOUT_PREFIX = ("cls.", "lm_head.", "final_logits_bias", "vocab_", "predictions.", "generator_", "discriminator_")
 FAMILIES_WITHOUT_PREFIX = ("t5", "transformer", "openai-gpt", "vit")  # whose files are published without it today
 OPTIONAL = ("pooler.dense.weight", "pooler.weight")  # tensors that a model has only if they are stored
 

@@ -28,8 +28,8 @@ def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions
     tracer.check()
     if options.trace:
         callbacks.current().write_side_output(options.trace, tracer.record(record.labels.get("token")))
-    if config.classes:
-        return HeadOutput(record, logits, list(config.classes), None)
+    if config.classes or config.token_classes:
+        return HeadOutput(record, logits, list(config.classes or config.token_classes), None)
     side = "target" if config.encoder and config.decoder else "source"
     try:
         tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_, side)

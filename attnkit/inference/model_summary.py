@@ -114,7 +114,7 @@ def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
         return TABLES[place]
     into, out = {"embed": ("pixel", "model"), "projection": ("embedding", "model")}.get(place, ("model", "out"))
     if place == "head":
-        out = "class" if config.classes else "vocab"
+        out = "class" if config.classes or config.token_classes else "vocab"
     return {"w": (into, out), "b": (out,)}.get(name) or PARAMETER_AXES[name]
 
 
@@ -228,6 +228,7 @@ def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
         "segments": f"{config.types} kinds" if config.types else "",
         "image": image_text(config),
         "classes": named(config.classes),
+        "token classes": named(config.token_classes),
         "tokens": tokens_text(config.special),
         "scale": scale_text(config),
     }

@@ -106,7 +106,9 @@ class Config:
     embed_scale   factor on embeddings; logit_scale: factor on hidden states before the head
     types         number of segment embeddings
     pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
-    classes       names of the logits of a classifier
+    head_norm     whether head.dense is followed by head.norm
+    classes       names of the logits of a classifier, which reads the first token
+    token_classes names of the logits of each token, where these are not words
     """
 
     family: str
@@ -130,8 +132,10 @@ class Config:
     pooler: bool = False
     head: bool = True
     transform: bool = False
+    head_norm: bool = True
     head_activation: str = ""
     classes: tuple[str, ...] = ()
+    token_classes: tuple[str, ...] = ()
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
     def stack(self, name: str) -> StackConfig:
@@ -250,6 +254,6 @@ def _head_shape(config: Config, part: str, name: str) -> tuple[int, ...]:
     """Return the shape of a parameter of the pooler or of a layer of the head."""
     width = config.width
     inner = (config.head_width or width) if config.transform else width
-    words = len(config.classes) or config.stack(config.stacks[-1]).vocab
+    words = len(config.classes or config.token_classes) or config.stack(config.stacks[-1]).vocab
     rows, out = {"pooler": (width, width), "head": (inner, words)}.get(part, (width, inner))
     return {"w": (rows, out), "b": (out,), "gamma": (out,), "beta": (out,)}[name]

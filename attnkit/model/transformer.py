@@ -331,7 +331,9 @@ def head_logits(model: Model, x: Array, hook: Hook = no_hook) -> Array:
     if config.transform:
         activation = ACTIVATIONS[config.head_activation or config.activation]
         dense = activation(linear(x, params["head.dense"]["w"], params["head.dense"].get("b")))
-        x = apply_hook(hook, "head.norm", normalize(model, "head.norm", apply_hook(hook, "head.dense", dense)).y)
+        x = apply_hook(hook, "head.dense", dense)
+    if config.transform and config.head_norm:
+        x = apply_hook(hook, "head.norm", normalize(model, "head.norm", x).y)
     if config.logit_scale != 1:
         x = x * np.asarray(config.logit_scale, x.dtype)
     head = params["head"]

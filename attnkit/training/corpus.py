@@ -27,7 +27,7 @@ from attnkit.training.data import (
 from attnkit.training.recipe import Recipe
 
 KINDS = {
-    **dict.fromkeys(("albert", "bert", "camembert", "distilbert", "roberta", "xlm-roberta"), "masked"),
+    **dict.fromkeys(("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"), "masked"),
     "gpt2": "causal", "openai-gpt": "causal", "llama": "causal", "mistral": "causal", "qwen2": "causal",
     "t5": "spans", "marian": "pairs", "transformer": "pairs",
 }  # fmt: skip

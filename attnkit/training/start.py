@@ -149,7 +149,7 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
     folder = recipe.from_ or ""
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
-    if not config.head or config.classes:
+    if not config.head or config.classes or config.token_classes:
         raise DataError(f"this {config.family} model has no head that predicts tokens", folder)
     kind = corpus_kind(config.family, recipe.pairs)
     tokenizers, files = folder_tokenizers(recipe.tokens or folder)

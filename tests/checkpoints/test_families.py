@@ -223,6 +223,24 @@ def test_albert_with_groups_of_layers(tmp_path):
         copied("albert", tmp_path, inner_group_num=10**6)
 
 
+def test_electra():
+    model, stored = opened("electra"), raw_tensors("electra")
+    same(model, "encoder.projection", "w", stored["electra.embeddings_project.weight"].T)
+    same(model, "head.dense", "w", stored["generator_predictions.dense.weight"].T)
+    same(model, "head.norm", "gamma", stored["generator_predictions.LayerNorm.weight"])
+    same(model, "head", "b", stored["generator_lm_head.bias"])
+    assert model.params["head"]["w"].shape[0] == 16 and model.config.head_activation == "gelu"
+
+
+def test_an_electra_discriminator():
+    model, stored = opened("electra-discriminator"), raw_tensors("electra-discriminator")
+    assert "encoder.projection" not in model.layers() and model.layers()[-2:] == ["head.dense", "head"]
+    same(model, "head.dense", "b", stored["discriminator_predictions.dense.bias"])
+    weight = stored["discriminator_predictions.dense_prediction.weight"]
+    same(model, "head", "w", np.concatenate([weight, np.zeros_like(weight)]).T)
+    assert model.config.token_classes == ("replaced", "original")
+
+
 def test_vit(tmp_path):
     model, stored = opened("vit"), raw_tensors("vit")
     kernel = stored["vit.embeddings.patch_embeddings.projection.weight"]
@@ -415,7 +433,14 @@ def test_shards_are_one_model(tmp_path):
 
 
 # families whose tensors mostly have the names of another
-NAMED_AS = {"openai-gpt": "gpt2", "roberta": "bert", "xlm-roberta": "bert", "camembert": "bert", "albert": "bert"}
+NAMED_AS = {
+    "openai-gpt": "gpt2",
+    "roberta": "bert",
+    "xlm-roberta": "bert",
+    "camembert": "bert",
+    "albert": "bert",
+    "electra": "bert",
+}
 
 
 def is_named(published, section):

@@ -15,8 +15,15 @@ from attnkit.record import Record
 from tests import process
 from tests.inference.test_models import DTYPES, MODELS, close, core, frozen, padding, ran, states
 
-NAMES = ("roberta", "xlm-roberta", "camembert", "distilbert", "albert", "albert-groups")
-WITH_WORDS = ("roberta", "xlm-roberta", "distilbert", "albert")  # with a head for masked words and a tokenizer
+NAMES = ("roberta", "xlm-roberta", "camembert", "distilbert", "albert", "albert-groups", "electra",
+         "electra-discriminator")  # fmt: skip
+WITH_WORDS = (
+    "roberta",
+    "xlm-roberta",
+    "distilbert",
+    "albert",
+    "electra",
+)  # with a head for masked words and a tokenizer
 TEXT = "the cat sat on the mat and looked at the rain. " * 40
 
 
@@ -32,7 +39,9 @@ def check_outputs(name, x, given, place, dtype, real=...):
     """Compare what the heads make of the last hidden states x, and x itself, with the reference."""
     close(x, given, f"{place}hidden", name, dtype, real)
     if f"{place}logits.f64" in given:
-        close(model.head_logits(core(name), x), given, f"{place}logits", name, dtype, real)
+        logits = model.head_logits(core(name), x)
+        logits = logits[..., :1] if core(name).config.token_classes else logits  # the other class has the logit 0
+        close(logits, given, f"{place}logits", name, dtype, real)
     if f"{place}pooled.f64" in given:
         close(model.pool_first(core(name), x), given, f"{place}pooled", name, dtype)
 
@@ -79,6 +88,15 @@ def test_masked_words(name):
     np.testing.assert_allclose(record["x"], given["logits.f64"][0], rtol=0, atol=1e-4)
 
 
+def test_a_discriminator_says_which_tokens_were_replaced():
+    name = "electra-discriminator"
+    record = attnkit.decode(tokens(name)["prompts"][1], model=folder(name))
+    assert record.labels["vocab"] == ["replaced", "original"]
+    batch = frozen(name)
+    expected = 1 / (1 + np.exp(-batch["batch.logits.f64"][1, batch["batch_mask"][1] == 1, 0]))
+    np.testing.assert_allclose(record["x"][:, 0], expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_intermediates_are_traced_and_patched(name, tmp_path):
     ids, path = frozen(name)["ids"][0], str(tmp_path / "run.npz")
@@ -100,7 +118,7 @@ def test_gradients_of_the_printed_pipeline(name, tmp_path):
     text = (
         shell_pipeline(config, folder(name), "all").replace("\\\n", "").replace('"TEXT"', f"--ids {tmp_path}/ids.npy")
     )
-    target = " | loss --target '1 2 3 4 5'" if config.head else ""
+    target = " | loss --target '1 2 3 4 5'" if config.head and not config.token_classes else ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", attnkit.errors.AttnkitWarning)  # of an x that is not one number
         (result,) = parser.parse(commands.find_tool("grad"), [text + target, "--check"]).open_stream(None).items

@@ -9,7 +9,8 @@ in the environment of make_models.py. Members of an .npz, each in float64 (.f64)
     long_ids                    (1, T) past windows and exact buckets; outputs long.*
     hidden.N                    (B, T, D) states: 0 = embeddings, N = after layer N
     attentions.0                (1, H, T, T) weights of the first layer
-    logits, pooled              (B, T, V), (B, D), where the model has the head and the pooler
+    logits, pooled              (B, T, V), (B, D), where the model has the head and the pooler; (B, T, 1) of a
+                                discriminator
 """
 
 import json
@@ -47,7 +48,9 @@ def freeze(name: str, model, rows: list[list[int]], pad: int, types=None, long: 
     def parts(output) -> dict:
         last = {"hidden": output.hidden_states[-1] if "logits" in output else output.last_hidden_state}
         heads = {"logits": output.get("logits"), "pooled": output.get("pooler_output")}
-        return last | {key: value for key, value in heads.items() if value is not None}
+        for key, value in heads.items():
+            last |= {} if value is None else {key: value[..., None] if (key, value.dim()) == ("logits", 2) else value}
+        return last
 
     def outputs(of):
         output = of(
@@ -192,6 +195,23 @@ def albert(name: str, seed: int) -> None:
     freeze(name, model, prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "[MASK]"), pad=0)
 
 
+# ELECTRA ------------------------------------------------------------------------------------------------------------
+
+
+def electra(name: str, seed: int) -> None:
+    """electra: a generator, whose embeddings are projected; electra-discriminator: no projection."""
+    folder = base.folder_of(name)
+    about = {"embedding_size": 16, "hidden_act": "gelu", "vocab_size": base.word_pieces(folder)}
+    kind = transformers.ElectraForMaskedLM
+    if name == "electra-discriminator":
+        about |= {"embedding_size": 24, "hidden_act": "gelu_new"}
+        kind = transformers.ElectraForPreTraining
+    about |= {"summary_activation": "gelu", "summary_last_dropout": 0.1, "summary_type": "first"}
+    settings = config(kind.__name__, "electra", **about, summary_use_proj=True)
+    model = base.publish(folder, kind, settings, seed, std=0.2)
+    freeze(name, model, prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "[MASK]"), pad=0)
+
+
 MAKERS = {  # each with its seed
     "roberta": (roberta, 31),
     "xlm-roberta": (xlm_roberta, 32),
@@ -199,6 +219,8 @@ MAKERS = {  # each with its seed
     "distilbert": (distilbert, 34),
     "albert": (albert, 35),
     "albert-groups": (albert, 36),
+    "electra": (electra, 37),
+    "electra-discriminator": (electra, 38),
 }
 
 if __name__ == "__main__":

@@ -154,14 +154,15 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) 
     if config.transform:
         hidden = linear(states, params["head.dense"]["w"], params["head.dense"].get("b"))
         dense = apply_activation(activation, hidden)
-        last = normalize(model, "head.norm", dense).y
+        last = normalize(model, "head.norm", dense).y if config.head_norm else dense
     head, scale = params["head"], np.asarray(config.logit_scale, last.dtype)
     outer = linear_backward(apply_hook(hook, "logits", grad_output), last * scale, head["w"], head.get("b"))
     reverse.add("head", {"w": outer.weight, "b": outer.bias})
     dx = outer.x * scale
     if config.transform:
-        dx, gradients = normalize_backward(model, "head.norm", dense, apply_hook(hook, "head.norm", dx))
-        reverse.add("head.norm", gradients)
+        if config.head_norm:
+            dx, gradients = normalize_backward(model, "head.norm", dense, apply_hook(hook, "head.norm", dx))
+            reverse.add("head.norm", gradients)
         dx = activation_backward(activation, apply_hook(hook, "head.dense", dx), hidden)
         inner = linear_backward(dx, states, params["head.dense"]["w"], params["head.dense"].get("b"))
         reverse.add("head.dense", {"w": inner.weight, "b": inner.bias})

@@ -1,0 +1,53 @@
+"""ELECTRA: BERT with embeddings that may be narrower than the layers; a generator, or a discriminator of tokens."""
+
+from dataclasses import replace
+from typing import Any
+
+from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import Weights
+from attnkit.model.config import Config
+
+PREFIXES = ("electra.",)
+GENERATOR, DISCRIMINATOR = "generator_predictions", "discriminator_predictions"
+CLASSES = ("replaced", "original")  # of a token; the logit of the second is 0
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model; the stored names tell which head it has, if any."""
+    width, embed_width = raw.get_int("hidden_size"), raw.get_int("embedding_size", 128)
+    embed = 0 if embed_width == width else embed_width
+    if _is_discriminator(raw):
+        config = read_encoder(raw, stored, head=f"{DISCRIMINATOR}.dense.weight", embed_width=embed)
+        return replace(config, head_norm=False, token_classes=CLASSES)
+    head: dict[str, Any] = {"head_width": embed_width, "head_activation": "gelu"}
+    return read_encoder(raw, stored, head=f"{GENERATOR}.dense.weight", embed_width=embed, **head)
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    is_tied = raw.get_bool("tie_word_embeddings", True)
+    words = tied_head(WORDS) if is_tied else map_linear(w="generator_lm_head", biased=False)
+    generator: Layers = {
+        "head.dense": map_linear(w=f"{GENERATOR}.dense"),
+        "head.norm": norm(f"{GENERATOR}.LayerNorm"),
+        "head": words | {"b": TensorSpec(("generator_lm_head.bias",))},
+    }
+    discriminator: Layers = {
+        "head.dense": map_linear(w=f"{DISCRIMINATOR}.dense"),
+        "head": {
+            key: replace(spec, padding_row=0.0)
+            for key, spec in map_linear(w=f"{DISCRIMINATOR}.dense_prediction").items()
+        },
+    }
+    return {
+        **LAYERS,
+        "encoder.projection": map_linear(w="embeddings_project"),
+        **(discriminator if _is_discriminator(raw) else generator),
+    }
+
+
+def _is_discriminator(raw: ConfigReader) -> bool:
+    """Tell whether the model is one that finds replaced tokens."""
+    return raw.has_architecture("ForPreTraining")
