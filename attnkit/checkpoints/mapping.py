@@ -134,8 +134,10 @@ def layer_names(config: Config) -> list[str]:
     names = []
     for stack in config.stacks:
         layers = [step.layer for step in layer_plan(config, stack)]
-        if config.positions.kind == "t5":
-            layers.insert(1, f"{stack}.bias")
+        if config.positions.relative:
+            layers.insert(
+                next(at for at, layer in enumerate(layers) if parse_layer_name(layer)[1] == 0), f"{stack}.bias"
+            )
         names += layers
     transform = ["head.dense", *["head.norm"] * config.head_norm] if config.transform else []
     return names + ["pooler"] * config.pooler + transform + ["head"] * config.head

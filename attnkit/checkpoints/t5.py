@@ -27,7 +27,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         norm_first=True,
         activation=_read_activation(raw)[0],
         positions=PositionConfig(
-            "t5",
+            relative="t5",
             buckets=raw.get_int("relative_attention_num_buckets", 32),
             max_distance=raw.get_int("relative_attention_max_distance", 128),
         ),

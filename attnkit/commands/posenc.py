@@ -193,7 +193,8 @@ def add_model_positions(
     elif offset:
         usual = np.arange(x.shape[-2]) if context.positions is None else context.positions
         context.positions = layers.positions_after(usual, context.mask, offset, x.shape[-2])
-    is_inside = checkpoint.config.positions.kind in ("rotary", "t5")
+    kind, relative = checkpoint.config.positions.kind, checkpoint.config.positions.relative
+    is_inside = kind == "rotary" or (kind == "none" and relative != "")
     formula = "x: these positions act inside attention" if is_inside else "x + positions of the model"
     core, axes, before = layers.core_model(checkpoint), record.axes_of("x"), dict[str, Tensor]()
     added = model.apply_positions(core, layer, x, context)

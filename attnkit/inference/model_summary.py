@@ -295,9 +295,11 @@ def positions_text(positions: PositionConfig) -> str:
     kinds = {
         "sinusoidal": f"sinusoidal, {order}, base {positions.base:g}",
         "rotary": ", ".join(["rotary", *rope]),
-        "t5": f"a bias on the scores: {positions.buckets} buckets up to distance {positions.max_distance}",
     }
-    return kinds.get(positions.kind, positions.kind) + (f", at most {positions.size:,}" if positions.size else "")
+    relative = {"t5": f"a bias on the scores: {positions.buckets} buckets up to distance {positions.max_distance}"}
+    added = kinds.get(positions.kind, positions.kind) + (f", at most {positions.size:,}" if positions.size else "")
+    parts = [added] if positions.kind != "none" or not positions.relative else []
+    return "; ".join([*parts, *filter(None, [relative.get(positions.relative)])])
 
 
 def number_text(value: object) -> str:

@@ -28,7 +28,8 @@ from attnkit.errors import UsageError
 class PositionConfig:
     """How a model encodes positions.
 
-    kind     none, learned, sinusoidal, rotary or t5
+    kind     none, learned, sinusoidal or rotary
+    relative what distances add to the scores besides: "" for nothing, or t5, a bias
     size     number of positions; 0: no limit
     first    of learned ones: the row of the table for the first token
     base     of the wavelengths of sinusoidal ones; layout: paper or halves
@@ -42,6 +43,7 @@ class PositionConfig:
     base: float = 10000.0
     layout: str = "paper"
     rope: Mapping[str, Any] = field(default_factory=dict)
+    relative: str = ""
     buckets: int = 32
     max_distance: int = 128
 

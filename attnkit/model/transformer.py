@@ -281,7 +281,7 @@ def relative_positions(model: Model, name: str, queries: int, context: Context) 
         if where.ndim == 2:
             cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
         return {"rotary": (cos * factor, sin * factor)}
-    if positions.kind == "t5":
+    if positions.relative == "t5":
         buckets = position_buckets(model.config, name, past, queries)
         return {"bias": t5_bias(buckets, model.params[f"{name}.bias"]["table"])}
     return {}

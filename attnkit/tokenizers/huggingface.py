@@ -91,6 +91,8 @@ def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:
             pair=[f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"],
             special_tokens=[(cls, special["cls"]), (sep, special["sep"])],
         )
+    if folder.read_json("config.json").get("model_type") == "mpnet":
+        set_roberta_template(tokenizer, library, name, vocabulary)
     return complete_tokenizer(tokenizer, folder, name, special)
 
 
@@ -170,8 +172,7 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
     tokenizer.no_padding()
     tokenizer.no_truncation()
     special = register_special_tokens(tokenizer, settings)
-    kind = type(tokenizer.model).__name__
-    is_bpe = kind == "BPE"
+    is_bpe = type(tokenizer.model).__name__ == "BPE"
     if is_bpe and ("add_bos_token" in settings or "add_eos_token" in settings):
         set_bos_eos_template(tokenizer, settings, special)
     cleans_up = settings.get("clean_up_tokenization_spaces") is True and not is_bpe
@@ -179,9 +180,8 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
     def encode(text: str, vocabulary: Sequence[str] = (), pair: str | None = None) -> Tokens:
         with call_library("cannot tokenize the text", name):
             encoding = tokenizer.encode(text, pair)
-            # of an unknown character Unigram returns the character itself, not the token of its id
-            tokens = map(tokenizer.id_to_token, encoding.ids) if kind == "Unigram" else encoding.tokens
-            return Tokens([*tokens], encoding.ids, encoding.type_ids)
+            # not encoding.tokens, which for some ids has the text: an unknown character, a space before <mask>
+            return Tokens([tokenizer.id_to_token(id) for id in encoding.ids], encoding.ids, encoding.type_ids)
 
     def decode(ids: Sequence[int]) -> str:
         with call_library("cannot decode the ids", name):

@@ -26,8 +26,9 @@ from attnkit.training.data import (
 )
 from attnkit.training.recipe import Recipe
 
+MASKED = ("albert", "bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
 KINDS = {
-    **dict.fromkeys(("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"), "masked"),
+    **dict.fromkeys(MASKED, "masked"),
     "gpt2": "causal", "openai-gpt": "causal", "llama": "causal", "mistral": "causal", "qwen2": "causal",
     "t5": "spans", "marian": "pairs", "transformer": "pairs",
 }  # fmt: skip

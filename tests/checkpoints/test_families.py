@@ -435,11 +435,7 @@ def test_shards_are_one_model(tmp_path):
 # families whose tensors mostly have the names of another
 NAMED_AS = {
     "openai-gpt": "gpt2",
-    "roberta": "bert",
-    "xlm-roberta": "bert",
-    "camembert": "bert",
-    "albert": "bert",
-    "electra": "bert",
+    **dict.fromkeys(("albert", "camembert", "electra", "mpnet", "roberta", "xlm-roberta"), "bert"),
 }
 
 

@@ -16,14 +16,9 @@ from tests import process
 from tests.inference.test_models import DTYPES, MODELS, close, core, frozen, padding, ran, states
 
 NAMES = ("roberta", "xlm-roberta", "camembert", "distilbert", "albert", "albert-groups", "electra",
-         "electra-discriminator")  # fmt: skip
-WITH_WORDS = (
-    "roberta",
-    "xlm-roberta",
-    "distilbert",
-    "albert",
-    "electra",
-)  # with a head for masked words and a tokenizer
+         "electra-discriminator", "mpnet")  # fmt: skip
+WITH_WORDS = ("roberta", "xlm-roberta", "distilbert", "albert", "electra", "mpnet")  # a tokenizer, masked words
+LONG = ("mpnet",)
 TEXT = "the cat sat on the mat and looked at the rain. " * 40
 
 
@@ -66,6 +61,14 @@ def test_padded_batches(name, dtype):
     mask, positions = padding(given["batch_mask"])
     x, _ = ran(name, "encoder", given["batch_ids"], dtype, mask=mask, positions=positions)
     check_outputs(name, x, given, "batch.", dtype, mask[:, 0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", LONG)
+def test_texts_past_windows_and_exact_buckets(name, dtype):
+    given = frozen(name)
+    x, _ = ran(name, "encoder", given["long_ids"], dtype)
+    check_outputs(name, x, given, "long.", dtype)
 
 
 @pytest.mark.parametrize("name", NAMES)

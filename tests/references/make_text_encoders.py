@@ -212,6 +212,34 @@ def electra(name: str, seed: int) -> None:
     freeze(name, model, prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "[MASK]"), pad=0)
 
 
+# MPNet --------------------------------------------------------------------------------------------------------------
+
+
+def mpnet(name: str, seed: int) -> None:
+    folder = base.folder_of(name)
+    base.word_pieces(folder)
+    words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()[5:]
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *words, "[UNK]", "<mask>"]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    fast = transformers.MPNetTokenizer(vocab={piece: index for index, piece in enumerate(pieces)}, do_lower_case=True)
+    fast.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"bos": "<s>", "eos": "</s>", "unk": "[UNK]", "sep": "</s>", "pad": "<pad>", "cls": "<s>"}
+    settings = {f"{key}_token": token for key, token in names.items()} | {"mask_token": "<mask>"}
+    base.write_json(folder / "tokenizer_config.json", settings | {"tokenizer_class": "MPNetTokenizer"})
+    about = {"vocab_size": len(pieces), "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+    about |= {"layer_norm_eps": 1e-05, "max_position_embeddings": 74, "relative_attention_num_buckets": 32}
+    settings = config("MPNetForMaskedLM", "mpnet", **about)
+    del settings["type_vocab_size"]
+
+    def adjust(model, generator):
+        bias = model.mpnet.encoder.relative_attention_bias.weight
+        bias.data = torch.randn(bias.shape, generator=generator)
+
+    model = base.publish(folder, transformers.MPNetForMaskedLM, settings, seed, std=0.2, adjust=adjust)
+    rows = prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "<mask>")
+    freeze(name, model, rows, pad=1, long=base.draw(seed, 4, 60, 70)[0])
+
+
 MAKERS = {  # each with its seed
     "roberta": (roberta, 31),
     "xlm-roberta": (xlm_roberta, 32),
@@ -221,6 +249,7 @@ MAKERS = {  # each with its seed
     "albert-groups": (albert, 36),
     "electra": (electra, 37),
     "electra-discriminator": (electra, 38),
+    "mpnet": (mpnet, 39),
 }
 
 if __name__ == "__main__":

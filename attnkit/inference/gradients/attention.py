@@ -150,7 +150,7 @@ def undo_bias(call: StageCall, prepared: PreparedAttention, gradient: Array, int
     own = broadcast_over_heads(inputs.bias)
     if own is not None:
         add_score_operand(call, "bias", inputs.bias, sum_to_shape(gradient, own.shape), into)
-    if checkpoint is not None and checkpoint.config.positions.kind == "t5":
+    if checkpoint is not None and checkpoint.config.positions.relative == "t5":
         stack = model.parse_layer_name(inputs.layer)[0]
         tokens, past = inputs.query["x"].shape[-2], prepared.options.past
         buckets = position_buckets(checkpoint.config, stack, past, tokens)

@@ -38,7 +38,8 @@ def draw_config(draw):
     stacks = {name: draw_stack(draw, width, name == "decoder" and kind == "both") for name in ("encoder", "decoder")}
     if kind != "both":
         stacks = {kind: stacks[kind]}
-    positions = draw(st.sampled_from(["none", "learned", "sinusoidal", "rotary", "t5"]))
+    positions = draw(st.sampled_from(["none", "learned", "sinusoidal", "rotary"]))
+    relative = draw(st.sampled_from(["", "t5"]))
     return Config(
         "random",
         width,
@@ -47,7 +48,9 @@ def draw_config(draw):
         eps=0.1,  # norms of nearly equal numbers would have derivatives beyond any finite difference
         norm_first=draw(st.booleans()),
         activation=draw(st.sampled_from(["gelu", "gelu-tanh", "silu"])),
-        positions=PositionConfig(positions, size=6, buckets=8, max_distance=5),
+        positions=PositionConfig(
+            positions, size=8, first=draw(st.sampled_from([0, 2])), relative=relative, buckets=8, max_distance=5
+        ),
         scale=draw(st.sampled_from([None, 1.0])),
         scale_by_layer=draw(st.booleans()),
         embed_scale=draw(st.sampled_from([1.0, 2.0])),
@@ -74,7 +77,7 @@ def layer_parameters(config, draw):
                 params[step.layer] = ATTENTION[: draw(st.sampled_from([4, 8]))]
             else:
                 params[step.layer] = ["w1", "w2", *draw(st.sampled_from([[], ["b1", "b2"], ["w3", "b3"]]))]
-        if config.positions.kind == "t5":
+        if config.positions.relative:
             params[f"{stack}.bias"] = ["table"]
     norm = ["gamma"] + ["beta"] * (config.norm == "layer")
     return params | {"pooler": ["w", "b"], "head.dense": ["w", "b"], "head.norm": norm, "head": ["w", "b"]}
@@ -103,7 +106,7 @@ def draw_inputs(draw, config, rng):
         if batch and masked:
             mask = np.arange(length) < rng.integers(1, length + 1, 2)[:, None, None]
         kinds = rng.integers(0, 2, (*batch, length)) if config.types and draw(st.booleans()) else None
-        positions = rng.integers(0, 6, length) if config.positions.kind != "t5" and draw(st.booleans()) else None
+        positions = rng.integers(0, 6, length) if not config.positions.relative and draw(st.booleans()) else None
         inputs[stack] = StackInputs(ids, mask, positions=positions, segment_ids=kinds)
     return inputs
 

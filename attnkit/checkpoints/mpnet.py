@@ -1,0 +1,42 @@
+"""MPNet: a BERT without segments, with positions of RoBERTa and a relative position bias of T5, and RoBERTa's head."""
+
+from attnkit.checkpoints.bert import LAYERS as BERT
+from attnkit.checkpoints.bert import read_encoder
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mapping import Layers, embedding_table, map_linear, norm
+from attnkit.checkpoints.roberta import HEAD, map_head
+from attnkit.checkpoints.weights import Weights
+from attnkit.model.config import Config, PositionConfig
+
+PREFIXES = ("mpnet.",)
+LAYER = "encoder.layer.{n}"
+FIRST, BUCKETS = 2, 32  # which the reference does not read from the configuration
+LAYERS: Layers = {
+    **BERT,
+    "encoder.embed": embedding_table("embeddings.word_embeddings.weight"),
+    "encoder.bias": embedding_table("encoder.relative_attention_bias.weight"),
+    "encoder.{n}.self": map_linear(f"{LAYER}.attention.attn", wq="q", wk="k", wv="v", wo="o"),
+    "encoder.{n}.norm1": norm(f"{LAYER}.attention.LayerNorm"),
+}
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
+    size, buckets = raw.get_int("max_position_embeddings"), raw.get_int("relative_attention_num_buckets", BUCKETS)
+    if size <= FIRST:
+        raise raw.error(f"max_position_embeddings {size}: no positions are left after those of special tokens")
+    if buckets != BUCKETS:
+        raise raw.error(f"relative_attention_num_buckets {buckets} is not supported (use {BUCKETS})")
+    return read_encoder(
+        raw,
+        stored,
+        head=f"{HEAD}.dense.weight",
+        head_activation="gelu",
+        positions=PositionConfig("learned", size=size, first=FIRST, relative="t5", buckets=buckets),
+        types=0,
+    )
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    return {**LAYERS, **map_head(raw)}
