@@ -16,8 +16,9 @@ from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config
 from attnkit.model.rotary import rope_frequencies
 
-FAMILIES = ("albert", "bert", "camembert", "distilbert", "electra", "gpt2", "llama", "marian", "mistral", "mpnet",
-            "openai-gpt",             "qwen2", "roberta", "t5", "transformer", "vit", "xlm-roberta")  # fmt: skip
+FAMILIES = ("albert", "bert", "camembert", "distilbert", "electra", "gpt2", "llama", "marian", "mistral",
+            "modernbert", "mpnet", "openai-gpt", "qwen2", "roberta", "t5", "transformer", "vit",
+            "xlm-roberta")  # fmt: skip
 SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 LAYER_COUNTS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
@@ -115,7 +116,8 @@ def _check_positions(reader: ConfigReader, config: Config) -> None:
     positions = config.positions
     if positions.kind == "rotary":
         with name_errors(reader.name):
-            rope_frequencies(config.stack(config.stacks[-1]).head_dim, positions.rope, 1)
+            for rope in (positions.rope, *filter(None, [positions.local_rope])):
+                rope_frequencies(config.stack(config.stacks[-1]).head_dim, rope, 1)
     if positions.relative == "t5":
         for name in config.stacks:
             exact = positions.buckets // (2 if config.stack(name).causal else 4)

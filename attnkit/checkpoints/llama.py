@@ -1,6 +1,6 @@
 """Llama: a pre-norm decoder with RMS norm, RoPE, grouped-query attention and a gated feed-forward network."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,11 +63,16 @@ def limit_window(config: Config, sizes: Sequence[int]) -> Config:
 def _read_rope(raw: ConfigReader, size: int) -> dict[str, Any]:
     """Return the rotation, which is one object since version 5 of the format and was two keys before."""
     older = {**raw.get_dict("rope_scaling"), "rope_theta": raw.values.get("rope_theta")}
-    rope = raw.get_dict("rope_parameters") or older
+    theta = raw.get_float("rope_theta", 10000.0)
+    return read_rope(raw, raw.get_dict("rope_parameters") or older, size, theta)
+
+
+def read_rope(raw: ConfigReader, rope: Mapping[str, Any], size: int, theta: float) -> dict[str, Any]:
+    """Return a rotation as `rope_frequencies` takes it, `theta` where it has no rope_theta; DataError for its type."""
     inner = ConfigReader(rope, raw.name)
     kind = inner.get_str("rope_type", inner.get_str("type", "default"))
     if kind not in ROPE_TYPES:
         raise raw.error(f"rope_type {kind[:40]!r} is not supported (use {', '.join(ROPE_TYPES)})")
-    theta = inner.get_float("rope_theta", raw.get_float("rope_theta", 10000.0))
+    theta = inner.get_float("rope_theta", theta)
     others = {key: value for key, value in rope.items() if value is not None and key != "type"}
     return {"max_position_embeddings": size, **others, "rope_type": kind, "rope_theta": theta}

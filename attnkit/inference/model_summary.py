@@ -247,21 +247,22 @@ def stack_text(config: Config, name: str) -> str:
         f"embeddings of width {config.embed_width:,}, projected" if config.embed_width else "",
         "causal" if stack.causal else "",
         "attends to the memory" if stack.cross else "",
-        windows_text(stack.windows),
+        windows_text(stack.windows, stack.causal),
     ]
     return ", ".join(filter(None, parts))
 
 
-def windows_text(windows: tuple[int, ...]) -> str:
-    """Return how many keys before a query the layers attend to.
+def windows_text(windows: tuple[int, ...], is_causal: bool = True) -> str:
+    """Return how many keys before a query, and after it unless they are causal, the layers attend to.
 
     >>> windows_text((5, 5)), windows_text((-1, 5)), windows_text(())
     ('a window of 5 keys before the query', 'a window of 5 keys before the query in layer 1', '')
     """
+    sides = "before the query" if is_causal else "before the query and after it"
     by_size = {size: [at for at, one in enumerate(windows) if one == size] for size in windows if size >= 0}
     places = {size: ", ".join(f"{a}…{b}" if b > a else f"{a}" for a, b in runs(at)) for size, at in by_size.items()}
     return ", ".join(
-        f"a window of {size:,} keys before the query"
+        f"a window of {size:,} keys {sides}"
         + (f" in layer{'s' * (len(by_size[size]) > 1)} {places[size]}" if len(by_size[size]) < len(windows) else "")
         for size in by_size
     )
@@ -292,12 +293,16 @@ def positions_text(positions: PositionConfig) -> str:
     """
     order = "sines before cosines" if positions.layout == "halves" else "sine and cosine in turn"
     rope = [f"{key} {number_text(value)}" for key, value in positions.rope.items() if key != "max_position_embeddings"]
+    local = positions.local_rope.get("rope_theta")
+    rope += [f"with a window rope_theta {number_text(local)}"] if local else []
     kinds = {
         "sinusoidal": f"sinusoidal, {order}, base {positions.base:g}",
         "rotary": ", ".join(["rotary", *rope]),
     }
     relative = {"t5": f"a bias on the scores: {positions.buckets} buckets up to distance {positions.max_distance}"}
-    added = kinds.get(positions.kind, positions.kind) + (f", at most {positions.size:,}" if positions.size else "")
+    added = kinds.get(positions.kind, positions.kind) + (
+        f", at most {positions.size - positions.first:,}" if positions.size else ""
+    )
     parts = [added] if positions.kind != "none" or not positions.relative else []
     return "; ".join([*parts, *filter(None, [relative.get(positions.relative)])])
 

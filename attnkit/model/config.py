@@ -33,7 +33,8 @@ class PositionConfig:
     size     number of positions; 0: no limit
     first    of learned ones: the row of the table for the first token
     base     of the wavelengths of sinusoidal ones; layout: paper or halves
-    rope     of rotary ones: rope_type, rope_theta and the fields that the type needs, as published
+    rope     of rotary ones: rope_type, rope_theta and the fields that the type needs, as published; local_rope of
+             layers with a window, {} where theirs is the same
     buckets, max_distance, of t5
     """
 
@@ -43,6 +44,7 @@ class PositionConfig:
     base: float = 10000.0
     layout: str = "paper"
     rope: Mapping[str, Any] = field(default_factory=dict)
+    local_rope: Mapping[str, Any] = field(default_factory=dict)
     relative: str = ""
     buckets: int = 32
     max_distance: int = 128
@@ -63,7 +65,9 @@ class PatchConfig:
 class StackConfig:
     """One stack of layers.
 
-    windows   for each layer the number of keys before a query that it may attend to, -1 for all; () for no limits
+    windows     for each layer the number of keys before a query that it may attend to, and after it unless causal;
+                -1 for all; () for no limits
+    first_norm  whether there is a norm before the first sub-layer of all, with norm_first
     """
 
     layers: int
@@ -76,6 +80,7 @@ class StackConfig:
     cross: bool = False
     final_norm: bool = False
     windows: tuple[int, ...] = ()
+    first_norm: bool = True
 
 
 @dataclass(frozen=True)
@@ -182,7 +187,10 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
     for order, (name, op) in enumerate(parts, start=1):
         norm = Step("layernorm", f"{stack}.{number}.norm{order}", saves_residual=config.norm_first)
         work = Step(op, f"{stack}.{number}.{name}", "saved" if config.norm_first else "input")
-        steps += [norm, work] if config.norm_first else [work, norm]
+        if config.norm_first and order == 1 and number == 0 and not config.stack(stack).first_norm:
+            steps.append(work._replace(adds_residual="input"))
+        else:
+            steps += [norm, work] if config.norm_first else [work, norm]
     return steps
 
 

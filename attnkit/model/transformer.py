@@ -264,27 +264,36 @@ def attention_options(model: Model, layer: str, queries: int, context: Context) 
     if part == "cross":
         return options | {"mask": _over_heads(context.memory_mask)}
     options |= {"causal": stack.causal, "mask": _over_heads(context.mask)}
-    if stack.windows and stack.windows[number or 0] >= 0:
-        options["window"] = (stack.windows[number or 0], -1)
-    if name not in context.shared:
-        context.shared[name] = relative_positions(model, name, queries, context)
-    return options | context.shared[name]
+    window = stack.windows[number or 0] if stack.windows else -1
+    if window >= 0:
+        options["window"] = (window, -1 if stack.causal else window)
+    key = f"{name}.local" if window >= 0 and config.positions.local_rope else name
+    if key not in context.shared:
+        context.shared[key] = relative_positions(model, name, queries, context, is_local=key != name)
+    return options | context.shared[key]
 
 
-def relative_positions(model: Model, name: str, queries: int, context: Context) -> dict[str, Any]:
-    """Return the rotary angles or the bias on the scores that positions give every layer of a stack."""
+def relative_positions(
+    model: Model, name: str, queries: int, context: Context, *, is_local: bool = False
+) -> dict[str, Any]:
+    """Return the rotary angles and the bias on the scores that positions give every layer of a stack.
+
+    is_local  whether the layers are those with a window, which may have a rotation of their own
+    """
     positions, past, stack = model.config.positions, context.past, model.config.stack(name)
+    options: dict[str, Any] = {}
     if positions.kind == "rotary":
+        rope = positions.local_rope if is_local else positions.rope
         where = context.positions if context.positions is not None else past + np.arange(queries)
-        frequencies, factor = rope_frequencies(stack.head_dim, positions.rope, int(where.max(initial=0)) + 1)
+        frequencies, factor = rope_frequencies(stack.head_dim, rope, int(where.max(initial=0)) + 1)
         cos, sin = rotary_angles(where, stack.head_dim, frequencies=frequencies)
         if where.ndim == 2:
             cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
-        return {"rotary": (cos * factor, sin * factor)}
+        options["rotary"] = cos * factor, sin * factor
     if positions.relative == "t5":
         buckets = position_buckets(model.config, name, past, queries)
-        return {"bias": t5_bias(buckets, model.params[f"{name}.bias"]["table"])}
-    return {}
+        options["bias"] = t5_bias(buckets, model.params[f"{name}.bias"]["table"])
+    return options
 
 
 def position_buckets(config: Config, name: str, past: int, queries: int) -> Array:

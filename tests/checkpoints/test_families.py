@@ -241,6 +241,40 @@ def test_an_electra_discriminator():
     assert model.config.token_classes == ("replaced", "original")
 
 
+def test_modernbert():
+    model, stored = opened("modernbert"), raw_tensors("modernbert")
+    fused, gates = stored["model.layers.1.attn.Wqkv.weight"], stored["model.layers.1.mlp.Wi.weight"]
+    same(model, "encoder.1.self", "wk", fused[24:48].T)
+    same(model, "encoder.1.ffn", "w1", gates[:40].T)
+    same(model, "encoder.1.ffn", "w3", gates[40:].T)
+    same(model, "encoder.norm", "gamma", stored["model.final_norm.weight"])
+    same(model, "head.dense", "w", stored["head.dense.weight"].T)
+    same(model, "head", "b", stored["decoder.bias"])
+    config = model.config
+    assert config.encoder.windows == (-1, 4, 4, -1) and "encoder.0.norm1" not in model.layers()
+    assert (config.positions.rope["rope_theta"], config.positions.local_rope["rope_theta"]) == (160000.0, 10000.0)
+    assert set(model.params["encoder.1.norm1"]) == {"gamma"} and set(model.params["encoder.1.ffn"]) == {
+        "w1",
+        "w2",
+        "w3",
+    }
+
+
+def test_modernbert_with_newer_keys_and_biases(tmp_path):
+    model, stored = opened("modernbert-biased"), raw_tensors("modernbert-biased")
+    same(model, "encoder.1.self", "bv", stored["model.layers.1.attn.Wqkv.bias"][48:])
+    same(model, "encoder.0.ffn", "b3", stored["model.layers.0.mlp.Wi.bias"][40:])
+    same(model, "head", "w", stored["decoder.weight"].T)
+    config = model.config
+    assert config.encoder.windows == (4, -1) and (config.activation, config.head_activation) == ("silu", "relu")
+    assert (config.positions.rope["rope_theta"], config.positions.local_rope["rope_theta"]) == (50.0, 900.0)
+    with pytest.raises(DataError, match="layer_types is not a list of 2 times full_attention or sliding_attention"):
+        copied("modernbert-biased", tmp_path, layer_types=["full_attention"])
+    with pytest.raises(DataError, match="rope_type 'spiral' is not supported"):
+        rope = {"full_attention": {"rope_type": "spiral"}, "sliding_attention": {}}
+        copied("modernbert-biased", tmp_path, rope_parameters=rope)
+
+
 def test_vit(tmp_path):
     model, stored = opened("vit"), raw_tensors("vit")
     kernel = stored["vit.embeddings.patch_embeddings.projection.weight"]

@@ -58,7 +58,10 @@ def test_the_overview(name):
         assert said in " ".join(seen.split()) or said in seen
     for layer in checkpoint.layers():
         _, number, part = model.parse_layer_name(layer)
-        assert part in seen and (number is None or f".0…{last_layer(checkpoint, layer)}.{part}" in seen)
+        first = 1 if part == "norm1" and not checkpoint.config.stack(checkpoint.config.stacks[0]).first_norm else 0
+        last = last_layer(checkpoint, layer)
+        numbers = f"{first}…{last}" if first < last else str(last)
+        assert part in seen and (number is None or f".{numbers}.{part}" in seen)
 
 
 def last_layer(checkpoint, layer):
@@ -267,7 +270,10 @@ def test_alike_names_need_numbers_that_follow_each_other():
 
 def test_windows_of_some_layers():
     config = Config(
-        "qwen2", 4, decoder=StackConfig(4, 1, 4, 1, 2, windows=(-1, 5, 5, -1)), special=SpecialTokens(banned=(1, 2))
+        "qwen2",
+        4,
+        decoder=StackConfig(4, 1, 4, 1, 2, causal=True, windows=(-1, 5, 5, -1)),
+        special=SpecialTokens(banned=(1, 2)),
     )
     assert "a window of 5 keys before the query in layers 1…2" in model_summary.stack_text(config, "decoder")
     assert model_summary.tokens_text(config.special) == "never 1 2"

@@ -16,9 +16,17 @@ from tests import process
 from tests.inference.test_models import DTYPES, MODELS, close, core, frozen, padding, ran, states
 
 NAMES = ("roberta", "xlm-roberta", "camembert", "distilbert", "albert", "albert-groups", "electra",
-         "electra-discriminator", "mpnet")  # fmt: skip
-WITH_WORDS = ("roberta", "xlm-roberta", "distilbert", "albert", "electra", "mpnet")  # a tokenizer, masked words
-LONG = ("mpnet",)
+         "electra-discriminator", "mpnet", "modernbert", "modernbert-biased")  # fmt: skip
+WITH_WORDS = (
+    "roberta",
+    "xlm-roberta",
+    "distilbert",
+    "albert",
+    "electra",
+    "mpnet",
+    "modernbert",
+)  # a tokenizer, masked words
+LONG = ("mpnet", "modernbert", "modernbert-biased")
 TEXT = "the cat sat on the mat and looked at the rain. " * 40
 
 

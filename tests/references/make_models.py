@@ -248,7 +248,7 @@ def randomize(model: nn.Module, seed: int, std: float, embedding: float) -> None
         parameter.data = 1 + 0.3 * noise if scale else spread * noise
 
 
-EMBEDDINGS = ("wte", "tokens_embed", "word_embeddings", "shared", "embed_tokens")
+EMBEDDINGS = ("wte", "tokens_embed", "word_embeddings", "shared", "embed_tokens", "tok_embeddings")
 
 
 def publish(folder: pathlib.Path, kind, config: dict, seed: int, std=0.3, embedding=0.5, adjust=None, **saving):

@@ -11,6 +11,9 @@ in the environment of make_models.py. Members of an .npz, each in float64 (.f64)
     attentions.0                (1, H, T, T) weights of the first layer
     logits, pooled              (B, T, V), (B, D), where the model has the head and the pooler; (B, T, 1) of a
                                 discriminator
+
+ModernBERT's rows of a batch are computed one by one: in the reference a padding query that may not attend to any key of
+its window is NaN, and NaN spreads. Its softmax and rotations are float32 inside even when the model is float64.
 """
 
 import json
@@ -57,7 +60,11 @@ def freeze(name: str, model, rows: list[list[int]], pad: int, types=None, long: 
             ids, attention_mask=torch.ones_like(ids), **extra, output_hidden_states=True, output_attentions=True
         )
         named = parts(output) | base.states("", output.hidden_states) | {"attentions.0": output.attentions[0]}
-        batch = parts(of(batch_ids, attention_mask=batch_mask, output_hidden_states=True))
+        if of.config.model_type == "modernbert":
+            each = [of(torch.tensor([row]), output_hidden_states=True) for row in rows]
+            batch = {key: base.side_by_side([parts(one)[key] for one in each]) for key in parts(each[0])}
+        else:
+            batch = parts(of(batch_ids, attention_mask=batch_mask, output_hidden_states=True))
         named |= {f"batch.{key}": value for key, value in base.masked(batch, batch_mask).items()}
         if long_ids is not None:
             longer = parts(of(long_ids, attention_mask=torch.ones_like(long_ids), output_hidden_states=True))
@@ -240,6 +247,55 @@ def mpnet(name: str, seed: int) -> None:
     freeze(name, model, rows, pad=1, long=base.draw(seed, 4, 60, 70)[0])
 
 
+# ModernBERT ---------------------------------------------------------------------------------------------------------
+
+
+def modernbert(name: str, seed: int) -> None:
+    """modernbert: keys as published, layers 0 and 3 global; modernbert-biased: newer keys, all biases."""
+    folder = base.folder_of(name)
+    about = {"attention_bias": False, "attention_dropout": 0.0, "classifier_activation": "gelu", "mlp_bias": False}
+    about |= {"classifier_bias": False, "decoder_bias": True, "hidden_activation": "gelu", "hidden_size": 24}
+    about |= {"intermediate_size": 40, "local_attention": 8, "max_position_embeddings": 128, "norm_bias": False}
+    about |= {"model_type": "modernbert", "norm_eps": 1e-05, "num_attention_heads": 4, "num_hidden_layers": 4}
+    about |= {"architectures": ["ModernBertForMaskedLM"], "layer_norm_eps": 1e-05, "pad_token_id": 3}
+    about |= {"bos_token_id": 1, "cls_token_id": 1, "eos_token_id": 2, "sep_token_id": 2, "vocab_size": 60}
+    kind, rows = transformers.ModernBertForMaskedLM, base.draw(seed, 5, 60, 14, 11, 3)
+    if name == "modernbert-biased":
+        about |= {"attention_bias": True, "classifier_bias": True, "mlp_bias": True, "norm_bias": True}
+        about |= {"classifier_activation": "relu", "hidden_activation": "silu", "num_hidden_layers": 2}
+        full, local = {"rope_theta": 50.0, "rope_type": "default"}, {"rope_theta": 900.0, "rope_type": "default"}
+        about |= {"layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": False}
+        about |= {"rope_parameters": {"full_attention": full, "sliding_attention": local}}
+    else:
+        about |= {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+        about |= {"vocab_size": modernbert_tokenizer(folder)}
+        rows = prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "[MASK]")
+    model = base.publish(folder, kind, dict(sorted(about.items())), seed, std=0.2)
+    freeze(name, model, rows, pad=3, long=base.draw(seed, 5, 60, 70)[0])
+
+
+def modernbert_tokenizer(folder) -> int:
+    """Byte-level BPE with BERT's special tokens; the number of ids."""
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.normalizer, model.decoder = tokenizers.normalizers.NFC(), tokenizers.decoders.ByteLevel()
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    options = {"vocab_size": 320, "initial_alphabet": alphabet, "special_tokens": special, "show_progress": False}
+    model.train_from_iterator(base.LINES, tokenizers.trainers.BpeTrainer(**options))
+    model.add_special_tokens([tokenizers.AddedToken("[MASK]", lstrip=True, normalized=False)])
+    model.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    model.save(str(folder / "tokenizer.json"))
+    names = {f"{key}_token": f"[{key.upper()}]" for key in ("unk", "cls", "sep", "pad", "mask")}
+    settings = {"clean_up_tokenization_spaces": True, "tokenizer_class": "PreTrainedTokenizerFast"}
+    base.write_json(folder / "tokenizer_config.json", names | settings)
+    return model.get_vocab_size()
+
+
 MAKERS = {  # each with its seed
     "roberta": (roberta, 31),
     "xlm-roberta": (xlm_roberta, 32),
@@ -250,6 +306,8 @@ MAKERS = {  # each with its seed
     "electra": (electra, 37),
     "electra-discriminator": (electra, 38),
     "mpnet": (mpnet, 39),
+    "modernbert": (modernbert, 40),
+    "modernbert-biased": (modernbert, 41),
 }
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ ATTENTION = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 
 def draw_stack(draw, width, cross):
     heads, causal = draw(st.sampled_from([1, 2])), draw(st.booleans())
-    layers, windows = draw(st.integers(1, 2)), draw(st.sampled_from([(), (-1, 1)]))
+    layers, windows = draw(st.integers(1, 2)), draw(st.sampled_from([(), (-1, 1), (1, -1)]))
     return StackConfig(
         layers=layers,
         heads=heads,
@@ -30,6 +30,7 @@ def draw_stack(draw, width, cross):
         cross=cross,
         final_norm=draw(st.booleans()),
         windows=windows[:layers],
+        first_norm=draw(st.booleans()),
     )
 
 
@@ -59,6 +60,10 @@ def draw_config(draw):
         types=draw(st.sampled_from([0, 2])),
         pooler=True,
         transform=draw(st.booleans()),
+        head_norm=draw(st.booleans()),
+        head_activation=draw(st.sampled_from(["", "silu"])),
+        embed_width=draw(st.sampled_from([0, 6])),
+        head_width=draw(st.sampled_from([0, 6])),
     )
 
 
@@ -75,6 +80,8 @@ def layer_parameters(config, draw):
                 params[step.layer] = ["gamma"] + ["beta"] * (config.norm == "layer")
             elif step.op == "attend":
                 params[step.layer] = ATTENTION[: draw(st.sampled_from([4, 8]))]
+            elif step.op == "linear":
+                params[step.layer] = ["w", "b"]
             else:
                 params[step.layer] = ["w1", "w2", *draw(st.sampled_from([[], ["b1", "b2"], ["w3", "b3"]]))]
         if config.positions.relative:
@@ -89,9 +96,9 @@ def draw_model(draw, rng):
         layer: {name: 0.7 * rng.standard_normal(parameter_shape(config, layer, name)) for name in names}
         for layer, names in layer_parameters(config, draw).items()
     }
-    if draw(st.booleans()):
+    if draw(st.booleans()) and params["head"]["w"].T.shape == params[f"{config.stacks[-1]}.embed"]["table"].shape:
         params["head"]["w"] = params[f"{config.stacks[-1]}.embed"]["table"].T
-    if len(config.stacks) == 2 and draw(st.booleans()):
+    if len(config.stacks) == 2 and draw(st.booleans()) and not (config.embed_width or config.head_width):
         params["encoder.embed"]["table"] = params["decoder.embed"]["table"]
         params["head"]["w"] = params["decoder.embed"]["table"].T
     return Model(config, params)

@@ -1,0 +1,84 @@
+"""ModernBERT: a pre-norm encoder with rotary positions, windows in most layers, and a gated feed-forward network."""
+
+from dataclasses import replace
+from typing import Any
+
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.llama import read_rope
+from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, fused_qkv, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import Weights
+from attnkit.model.config import Config, PositionConfig
+
+PREFIXES = ("model.",)
+WORDS, LAYER = "embeddings.tok_embeddings.weight", "layers.{n}"
+FULL, LOCAL = "full_attention", "sliding_attention"
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model; the stored names tell whether it has a head."""
+    size, has_head = raw.get_int("max_position_embeddings", 8192), stored.has("head.dense.weight")
+    stack = raw.get_stack(StackKeys(), final_norm=True)
+    return Config(
+        "modernbert",
+        raw.get_int("hidden_size"),
+        encoder=replace(stack, windows=_read_windows(raw, stack.layers), first_norm=False),
+        eps=raw.get_float("norm_eps", 1e-5),
+        norm_first=True,
+        activation=raw.get_choice("hidden_activation", ACTIVATIONS, "gelu"),
+        positions=PositionConfig(
+            "rotary",
+            size=size,
+            rope=_read_rope(raw, size, FULL, raw.get_float("global_rope_theta", 160000.0)),
+            local_rope=_read_rope(raw, size, LOCAL, raw.get_float("local_rope_theta", 10000.0)),
+        ),
+        embed_norm=True,
+        head=has_head,
+        transform=has_head,
+        head_activation=raw.get_choice("classifier_activation", ACTIVATIONS, "gelu"),
+        special=raw.get_special_tokens(),
+    )
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    attention, ffn = raw.get_bool("attention_bias", False), raw.get_bool("mlp_bias", False)
+    has_beta, is_tied = raw.get_bool("norm_bias", False), raw.get_bool("tie_word_embeddings", True)
+    qkv, gates = f"{LAYER}.attn.Wqkv", f"{LAYER}.mlp.Wi"
+    words = tied_head(WORDS) if is_tied else tied_head("decoder.weight")
+    bias = {"b": TensorSpec(("decoder.bias",))} if raw.get_bool("decoder_bias", True) else {}
+    return {
+        "encoder.embed": embedding_table(WORDS),
+        "encoder.embed_norm": norm("embeddings.norm", has_beta),
+        "encoder.{n}.norm1": norm(f"{LAYER}.attn_norm", has_beta),
+        "encoder.{n}.self": fused_qkv(f"{qkv}.weight", f"{qkv}.bias" * attention)
+        | map_linear(f"{LAYER}.attn", wo="Wo", biased=attention),
+        "encoder.{n}.norm2": norm(f"{LAYER}.mlp_norm", has_beta),
+        "encoder.{n}.ffn": _map_gates(gates, ffn) | map_linear(f"{LAYER}.mlp", w2="Wo", biased=ffn),
+        "encoder.norm": norm("final_norm", has_beta),
+        "head.dense": map_linear(w="head.dense", biased=raw.get_bool("classifier_bias", False)),
+        "head.norm": norm("head.norm", has_beta),
+        "head": words | bias,
+    }
+
+
+def _map_gates(name: str, is_biased: bool) -> dict[str, TensorSpec]:
+    """Map w1 and w3 (and their biases) to the two halves of one published tensor."""
+    halves = {"1": (0, 2), "3": (1, 2)}
+    specs = {f"w{digit}": TensorSpec((f"{name}.weight",), True, half) for digit, half in halves.items()}
+    biases = {f"b{digit}": TensorSpec((f"{name}.bias",), split=half) for digit, half in halves.items()}
+    return specs | (biases if is_biased else {})
+
+
+def _read_windows(raw: ConfigReader, layers: int) -> tuple[int, ...]:
+    """Return for each layer how many keys before a query, and after it, it may attend to; -1 for all."""
+    every, half = raw.get_int("global_attn_every_n_layers", 3), raw.get_int("local_attention", 128) // 2
+    kinds = raw.values.get("layer_types") or [LOCAL if number % every else FULL for number in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (FULL, LOCAL) for kind in kinds):
+        raise raw.error(f"layer_types is not a list of {layers} times {FULL} or {LOCAL}")
+    return tuple(half if kind == LOCAL else -1 for kind in kinds)
+
+
+def _read_rope(raw: ConfigReader, size: int, kind: str, theta: float) -> dict[str, Any]:
+    """Return the rotation of the layers of a kind."""
+    rope = ConfigReader(raw.get_dict("rope_parameters"), raw.name).get_dict(kind) or raw.get_dict("rope_scaling")
+    return read_rope(raw, rope, size, theta)
