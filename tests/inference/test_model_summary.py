@@ -59,7 +59,7 @@ def test_the_overview(name):
     for layer in checkpoint.layers():
         _, number, part = model.parse_layer_name(layer)
         first = 1 if part == "norm1" and not checkpoint.config.stack(checkpoint.config.stacks[0]).first_norm else 0
-        last = last_layer(checkpoint, layer)
+        last = first if number is None else last_layer(checkpoint, layer)
         numbers = f"{first}…{last}" if first < last else str(last)
         assert part in seen and (number is None or f".{numbers}.{part}" in seen)
 
