@@ -50,7 +50,7 @@ def read_encoder(raw: ConfigReader, stored: Weights, head: str, **choices: Any) 
         activation=raw.get_choice("hidden_act", ACTIVATIONS, "gelu"),
         positions=PositionConfig("learned", size=raw.get_int("max_position_embeddings")),
         embed_norm=True,
-        types=raw.get_int("type_vocab_size", 2),
+        types=raw.get_int("type_vocab_size", 2, least=0),
         pooler=stored.has("pooler.dense.weight"),
         head=has_head,
         transform=has_head,

@@ -134,13 +134,24 @@ def layer_names(config: Config) -> list[str]:
     names = []
     for stack in config.stacks:
         layers = [step.layer for step in layer_plan(config, stack)]
-        if config.positions.relative:
-            layers.insert(
-                next(at for at, layer in enumerate(layers) if parse_layer_name(layer)[1] == 0), f"{stack}.bias"
-            )
-        names += layers
+        names += _with_relative_positions(config, stack, layers)
     transform = ["head.dense", *["head.norm"] * config.head_norm] if config.transform else []
     return names + ["pooler"] * config.pooler + transform + ["head"] * config.head
+
+
+def _with_relative_positions(config: Config, stack: str, layers: list[str]) -> list[str]:
+    """Return the layers of a stack with those that hold its relative positions."""
+    if not config.positions.relative:
+        return layers
+    first = next((at for at, layer in enumerate(layers) if parse_layer_name(layer)[1] == 0), len(layers))
+    if config.positions.relative == "t5":
+        return [*layers[:first], f"{stack}.bias", *layers[first:]]
+    names = [*layers[:first], f"{stack}.relative"]
+    for layer in layers[first:]:
+        _, number, part = parse_layer_name(layer)
+        names += [f"{stack}.{number}.relative"] * (part == "self" and not config.positions.shares_projections)
+        names.append(layer)
+    return names
 
 
 def expand_layers(config: Config, layers: Layers) -> dict[str, dict[str, TensorSpec]]:

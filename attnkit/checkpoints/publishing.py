@@ -18,7 +18,7 @@ from attnkit.model.transformer import Params
 
 # tensors outside the part that a prefix names
 WITHOUT_PREFIX = ("cls.", "lm_head.", "final_logits_bias", "vocab_", "predictions.", "generator_", "discriminator_",
-                  "head.", "decoder.weight", "decoder.bias")  # fmt: skip
+                  "head.", "lm_predictions.", "decoder.weight", "decoder.bias")  # fmt: skip
 FAMILIES_WITHOUT_PREFIX = ("t5", "transformer", "openai-gpt", "vit")  # whose files are published without it today
 OPTIONAL = ("pooler.dense.weight", "pooler.weight")  # tensors that a model has only if they are stored
 

@@ -139,7 +139,7 @@ def merge_layer_options(
     UsageError where a flag has another number of heads than the model, or moves queries that the model places.
     """
     relative = layer.get("bias")
-    if offset is not None and (layer.get("rotary") or relative is not None):
+    if offset is not None and (layer.get("rotary") or layer.get("relative") or relative is not None):
         raise UsageError("the model has positions of its own", "--offset")
     heads = options.heads if options.heads > 1 else None
     for flag, number, own in (("--heads", heads, "heads"), ("--kv-heads", options.kv_heads, "kv_heads")):
@@ -154,6 +154,7 @@ def merge_layer_options(
         causal=options.causal or layer.get("causal", False),
         window=layer.get("window", options.window) if options.window == (-1, -1) else options.window,
         rotary=layer.get("rotary"),
+        relative=layer.get("relative"),
     )
 
 

@@ -14,7 +14,7 @@ KEY_AXES = ("key", "source", "present")  # names of the key axis: of x, of a mem
 QUERIES, KEYS = ("head", "query"), ("head", "key")
 ATTENTION_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(("q", "heads"), (*QUERIES, "head_dim"))
 ATTENTION_AXES |= dict.fromkeys(("k", "v", "present_key", "present_value"), (*KEYS, "head_dim"))
-ATTENTION_AXES |= dict.fromkeys(("scores", "scaled", "capped", "masked", "weights"), (*QUERIES, "key"))
+ATTENTION_AXES |= dict.fromkeys(("relative", "scores", "scaled", "capped", "masked", "weights"), (*QUERIES, "key"))
 ATTENTION_AXES |= dict.fromkeys(
     ("lse", *(f"weights.{name}" for name in ("lse", "entropy", "max", "argmax", "span"))), QUERIES
 )

@@ -34,9 +34,14 @@ PARAMETER_AXES = {
     "w2": ("hidden", "model"),
     "types": ("segment", "model"),
 }
-TABLES = {"embed": ("vocab", "model"), "positions": ("position", "model"), "bias": ("bucket", "head")}
+TABLES = {
+    "embed": ("vocab", "model"),
+    "positions": ("position", "model"),
+    "bias": ("bucket", "head"),
+    "relative": ("distance", "model"),
+}
 UNFOLDED = ("channel", "patch row", "patch column")  # as published weights of patches are
-PART_OF = {"bias": "attend", "pooler": "encode", "head.dense": "decode", "head.norm": "decode"}
+PART_OF = {"bias": "attend", "relative": "attend", "pooler": "encode", "head.dense": "decode", "head.norm": "decode"}
 TAKEN_BY = PART_OF | {part: tool for tool, parts in layers.PARTS.items() for part in parts}
 
 
@@ -299,7 +304,10 @@ def positions_text(positions: PositionConfig) -> str:
         "sinusoidal": f"sinusoidal, {order}, base {positions.base:g}",
         "rotary": ", ".join(["rotary", *rope]),
     }
-    relative = {"t5": f"a bias on the scores: {positions.buckets} buckets up to distance {positions.max_distance}"}
+    relative = {
+        "t5": f"a bias on the scores: {positions.buckets} buckets up to distance {positions.max_distance}",
+        "disentangled": f"disentangled ({', '.join(positions.terms)}), {2 * positions.buckets} distances",
+    }
     added = kinds.get(positions.kind, positions.kind) + (
         f", at most {positions.size - positions.first:,}" if positions.size else ""
     )

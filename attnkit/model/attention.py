@@ -23,6 +23,7 @@ from attnkit.model.embedding import check_ids
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook, request_intermediates
 from attnkit.model.linear import linear
 from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
+from attnkit.model.relative import add_relative_scores
 from attnkit.model.rotary import rotate
 from attnkit.model.scores import SCORES, Score, dot, identity
 
@@ -330,10 +331,19 @@ def multi_head_attention(
         return steps | {"output": steps["heads"]}
     result, dtype = output_dtype(query), working(query, key, value, *params.values())
     q, k, v, past = project_heads(query, key, value, params, options, dtype)
+    options = with_relative_scores(options, q, k, hook)
     steps = attention(q, k, v, options, past=past, **request)
     output = linear(merge_heads(steps["heads"]), params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
     steps["output"] = apply_hook(hook, "output", output)
     return cast_intermediates(result, steps)
+
+
+def with_relative_scores(options: MultiHeadOptions, q: Array, k: Array, hook: Hook = no_hook) -> MultiHeadOptions:
+    """Return the options with the scores of relative positions, if there are any, in the bias."""
+    if options.relative is None:
+        return options
+    scale = options.scale_for(q.shape[-1])
+    return options.replace(bias=add_relative_scores(options.bias, q, k, options.relative, scale, hook))
 
 
 def check_parameters(query: Array, params: Mapping[str, Array]) -> None:

@@ -7,6 +7,8 @@ STACK.positions    table (P, D), learned positions
 STACK.embed_norm   gamma, beta (D,): a norm of the embeddings
 STACK.projection   w (E, D), b (D,): embeddings of another width to that of the layers; E is then that of all above
 STACK.bias         table (buckets, H), relative positions as a bias on the scores, shared by the layers
+STACK.relative     table (2*buckets, D), gamma, beta (D,): disentangled positions, shared by the layers
+STACK.N.relative   wq, wk (D, H*K), bq, bk: their projections, unless these are those of self
 STACK.N.self       wq (D, H*K), wk, wv (D, G*K), wo (H*K, D), bq, bk, bv, bo
 STACK.N.cross      the same, over the memory
 STACK.N.ffn        w1 (D, F), b1, w2 (F, D), b2, w3 (D, F), b3
@@ -29,13 +31,16 @@ class PositionConfig:
     """How a model encodes positions.
 
     kind     none, learned, sinusoidal or rotary
-    relative what distances add to the scores besides: "" for nothing, or t5, a bias
+    relative what distances add to the scores besides: "" for nothing; t5, a bias; disentangled (see relative.py)
     size     number of positions; 0: no limit
     first    of learned ones: the row of the table for the first token
     base     of the wavelengths of sinusoidal ones; layout: paper or halves
     rope     of rotary ones: rope_type, rope_theta and the fields that the type needs, as published; local_rope of
              layers with a window, {} where theirs is the same
-    buckets, max_distance, of t5
+    buckets, max_distance, of t5; of disentangled ones half the rows of the table, and the first distance without a row
+             of its own, 0 for no shared rows
+    terms    of disentangled ones: c2p, scores of queries with distances; p2c, of keys
+    shares_projections  whether distances are projected as contents are
     """
 
     kind: str = "none"
@@ -48,6 +53,8 @@ class PositionConfig:
     relative: str = ""
     buckets: int = 32
     max_distance: int = 128
+    terms: tuple[str, ...] = ()
+    shares_projections: bool = False
 
 
 @dataclass(frozen=True)
@@ -256,6 +263,7 @@ def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
         "embed": (stack.vocab, width),
         "positions": (positions.size, width),
         "bias": (positions.buckets, stack.heads),
+        "relative": (2 * positions.buckets, width),
     }
     return tables[part] if name == "table" else shapes[name]
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from attnkit.errors import UsageError
 from attnkit.model.dtypes import ROUNDINGS, Array
 from attnkit.model.masks import causal_offset
+from attnkit.model.relative import RelativePositions
 
 # computes the keys and values of this call -> all keys, all values, and how many of them came before
 KVStore = Callable[[Callable[[], tuple[Array, Array]]], tuple[Array, Array, int]]
@@ -88,6 +89,7 @@ class MultiHeadOptions(AttentionOptions):
 
     heads     number of query heads
     kv_heads  number of key and value heads; None: as many as query heads
+    relative  distances between tokens, whose scores are added (see relative.py)
     rotary    the cosines and sines (..., T, R/2) that queries and keys are rotated by
     kv_store  called with the function that computes keys and values of this call; returns those of all tokens so
               far and the number of earlier ones, as KVCache.append does
@@ -96,6 +98,7 @@ class MultiHeadOptions(AttentionOptions):
     heads: int = 1
     kv_heads: int | None = None
     rotary: tuple[Array, Array] | None = None
+    relative: RelativePositions | None = None
     kv_store: KVStore | None = None
 
 

@@ -20,6 +20,7 @@ from attnkit.model.norms import Normalized, layer_norm, rms_norm
 from attnkit.model.patch_embedding import extract_patches, interpolate_positions
 from attnkit.model.pooling import first_token
 from attnkit.model.positions import add_positions, learned_positions, sinusoidal_positions, t5_bias, t5_buckets
+from attnkit.model.relative import RelativePositions, distance_rows
 from attnkit.model.rotary import rope_frequencies, rotary_angles
 from attnkit.model.sampling import logits
 
@@ -270,7 +271,10 @@ def attention_options(model: Model, layer: str, queries: int, context: Context) 
     key = f"{name}.local" if window >= 0 and config.positions.local_rope else name
     if key not in context.shared:
         context.shared[key] = relative_positions(model, name, queries, context, is_local=key != name)
-    return options | context.shared[key]
+    options |= context.shared[key]
+    if config.positions.relative == "disentangled":
+        options["relative"] = disentangled_positions(model, layer, queries, context)
+    return options
 
 
 def relative_positions(
@@ -294,6 +298,18 @@ def relative_positions(
         buckets = position_buckets(model.config, name, past, queries)
         options["bias"] = t5_bias(buckets, model.params[f"{name}.bias"]["table"])
     return options
+
+
+def disentangled_positions(model: Model, layer: str, queries: int, context: Context) -> RelativePositions:
+    """Return the distances between the tokens of a stack, with the projections of one layer."""
+    name, number, _ = parse_layer_name(layer)
+    positions, params = model.config.positions, model.params
+    keys = np.arange(context.past + queries)
+    index = distance_rows(keys[context.past :], keys, positions.buckets, positions.max_distance)
+    own = params[layer if positions.shares_projections else f"{name}.{number}.relative"]
+    used = [f"{kind}{'k' if term == 'c2p' else 'q'}" for term in positions.terms for kind in "wb"]
+    projections = {key: own[key] for key in used if key in own}
+    return RelativePositions(index, **params[f"{name}.relative"], eps=model.config.eps, **projections)
 
 
 def position_buckets(config: Config, name: str, past: int, queries: int) -> Array:

@@ -26,7 +26,18 @@ from attnkit.training.data import (
 )
 from attnkit.training.recipe import Recipe
 
-MASKED = ("albert", "bert", "camembert", "distilbert", "electra", "modernbert", "mpnet", "roberta", "xlm-roberta")
+MASKED = (
+    "albert",
+    "bert",
+    "camembert",
+    "deberta-v2",
+    "distilbert",
+    "electra",
+    "modernbert",
+    "mpnet",
+    "roberta",
+    "xlm-roberta",
+)
 KINDS = {
     **dict.fromkeys(MASKED, "masked"),
     "gpt2": "causal", "openai-gpt": "causal", "llama": "causal", "mistral": "causal", "qwen2": "causal",

@@ -275,6 +275,36 @@ def test_modernbert_with_newer_keys_and_biases(tmp_path):
         copied("modernbert-biased", tmp_path, rope_parameters=rope)
 
 
+def test_deberta_with_shared_projections(tmp_path):
+    model, stored = opened("deberta-v3"), raw_tensors("deberta-v3")
+    same(model, "encoder.relative", "table", stored["deberta.encoder.rel_embeddings.weight"])
+    same(model, "encoder.relative", "gamma", stored["deberta.encoder.LayerNorm.weight"])
+    same(model, "encoder.1.self", "wq", stored["deberta.encoder.layer.1.attention.self.query_proj.weight"].T)
+    same(model, "head.dense", "w", stored["cls.predictions.transform.dense.weight"].T)
+    assert model.layers()[:4] == ["encoder.embed", "encoder.embed_norm", "encoder.relative", "encoder.0.self"]
+    positions = model.config.positions
+    assert (positions.kind, positions.buckets, positions.max_distance) == ("none", 8, 48)
+    assert model.config.scale == (6 * 3) ** -0.5 and model.config.types == 0 and model.config.eps == 1e-7
+    for settings, problem in [
+        ({"conv_kernel_size": 3}, "conv_kernel_size 3 is not supported"),
+        ({"embedding_size": 12}, "embedding_size 12 other than hidden_size is not supported"),
+        ({"pos_att_type": "c2c"}, r"pos_att_type is 'c2c' \(expected c2p, p2c or both\)"),
+        ({"position_buckets": 400}, "position_buckets 400 for 48 max_relative_positions"),
+    ]:
+        with pytest.raises(DataError, match=problem):
+            copied("deberta-v3", tmp_path, **settings)
+
+
+def test_deberta_with_projections_of_its_own():
+    model, stored = opened("deberta-v2"), raw_tensors("deberta-v2")
+    prefix = "deberta.encoder.layer.1.attention.self"
+    same(model, "encoder.1.relative", "wk", stored[f"{prefix}.pos_key_proj.weight"].T)
+    same(model, "encoder.1.relative", "bq", stored[f"{prefix}.pos_query_proj.bias"])
+    same(model, "head.norm", "beta", stored["lm_predictions.lm_head.LayerNorm.bias"])
+    assert set(model.params["encoder.relative"]) == {"table"} and "encoder.positions" in model.layers()
+    assert model.config.positions.buckets == 6 and model.config.positions.max_distance == 0 and model.config.types == 2
+
+
 def test_vit(tmp_path):
     model, stored = opened("vit"), raw_tensors("vit")
     kernel = stored["vit.embeddings.patch_embeddings.projection.weight"]
@@ -469,7 +499,7 @@ def test_shards_are_one_model(tmp_path):
 # families whose tensors mostly have the names of another
 NAMED_AS = {
     "openai-gpt": "gpt2",
-    **dict.fromkeys(("albert", "camembert", "electra", "mpnet", "roberta", "xlm-roberta"), "bert"),
+    **dict.fromkeys(("albert", "camembert", "deberta-v2", "electra", "mpnet", "roberta", "xlm-roberta"), "bert"),
 }
 
 

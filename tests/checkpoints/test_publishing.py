@@ -14,7 +14,7 @@ from attnkit.errors import DataError
 MODELS = Path(__file__).parents[1] / "references" / "models"
 FOLDERS = ["gpt2", "gpt2-scaled", "llama", "llama3", "mistral", "qwen2", "marian", "bert-mlm", "t5", "t5-gated",
            "transformer", "transformer-prenorm", "roberta", "xlm-roberta", "distilbert", "albert",
-           "electra", "mpnet", "modernbert"]  # fmt: skip
+           "electra", "mpnet", "modernbert", "deberta-v3"]  # fmt: skip
 
 
 def stored(folder):

@@ -20,7 +20,8 @@ MODELS = Path(__file__).parent.parent / "references" / "models"
 NAMES = ("bert", "bert-mlm", "gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-dynamic", "mistral",
          "qwen2", "t5", "t5-gated", "marian", "marian-native", "vit", "transformer", "transformer-prenorm",
          "roberta", "camembert", "distilbert", "albert", "albert-groups", "electra",
-         "electra-discriminator", "mpnet", "modernbert", "modernbert-biased")  # fmt: skip
+         "electra-discriminator", "mpnet", "modernbert", "modernbert-biased",
+         "deberta-v3", "deberta-v2")  # fmt: skip
 
 
 @cache

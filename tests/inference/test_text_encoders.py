@@ -11,22 +11,17 @@ from attnkit import commands, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli import parser
 from attnkit.inference.model_pipeline import shell_pipeline
+from attnkit.model.relative import distance_rows
 from attnkit.record import Record
 from tests import process
 from tests.inference.test_models import DTYPES, MODELS, close, core, frozen, padding, ran, states
 
 NAMES = ("roberta", "xlm-roberta", "camembert", "distilbert", "albert", "albert-groups", "electra",
-         "electra-discriminator", "mpnet", "modernbert", "modernbert-biased")  # fmt: skip
-WITH_WORDS = (
-    "roberta",
-    "xlm-roberta",
-    "distilbert",
-    "albert",
-    "electra",
-    "mpnet",
-    "modernbert",
-)  # a tokenizer, masked words
-LONG = ("mpnet", "modernbert", "modernbert-biased")
+         "electra-discriminator", "mpnet", "modernbert", "modernbert-biased",
+         "deberta-v3", "deberta-v2")  # fmt: skip
+WITH_WORDS = ("roberta", "xlm-roberta", "distilbert", "albert", "electra", "mpnet", "modernbert",
+              "deberta-v3")  # fmt: skip  # a tokenizer and masked words
+LONG = ("mpnet", "modernbert", "modernbert-biased", "deberta-v3", "deberta-v2")
 TEXT = "the cat sat on the mat and looked at the rain. " * 40
 
 
@@ -77,6 +72,11 @@ def test_texts_past_windows_and_exact_buckets(name, dtype):
     given = frozen(name)
     x, _ = ran(name, "encoder", given["long_ids"], dtype)
     check_outputs(name, x, given, "long.", dtype)
+
+
+def test_the_rows_of_distances_of_published_sizes():
+    places = distance_rows(np.arange(-600, 601), np.array([0]), 256, 512)[:, 0]
+    np.testing.assert_array_equal(places, frozen("deberta-v3")["places"])
 
 
 @pytest.mark.parametrize("name", NAMES)

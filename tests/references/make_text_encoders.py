@@ -9,17 +9,20 @@ in the environment of make_models.py. Members of an .npz, each in float64 (.f64)
     long_ids                    (1, T) past windows and exact buckets; outputs long.*
     hidden.N                    (B, T, D) states: 0 = embeddings, N = after layer N
     attentions.0                (1, H, T, T) weights of the first layer
+    places                      (1201,) deberta-v3 only: the rows of the distances -600 to 600 in a published table
     logits, pooled              (B, T, V), (B, D), where the model has the head and the pooler; (B, T, 1) of a
                                 discriminator
 
 ModernBERT's rows of a batch are computed one by one: in the reference a padding query that may not attend to any key of
-its window is NaN, and NaN spreads. Its softmax and rotations are float32 inside even when the model is float64.
+its window is NaN, and NaN spreads. Its softmax and rotations are float32 inside even when the model is float64,
+and so is DeBERTa's scale of the scores.
 """
 
 import json
 import sys
 
 import make_models as base
+import numpy as np
 import sentencepiece
 import tokenizers
 import torch
@@ -296,6 +299,46 @@ def modernbert_tokenizer(folder) -> int:
     return model.get_vocab_size()
 
 
+# DeBERTa ------------------------------------------------------------------------------------------------------------
+
+
+def deberta(name: str, seed: int) -> None:
+    """deberta-v3: as version 3 is published; deberta-v2: positions of all kinds, projections and rows of their own."""
+    folder = base.folder_of(name)
+    about = {"layer_norm_eps": 1e-07, "max_relative_positions": -1, "norm_rel_ebd": "layer_norm", "pad_token_id": 0}
+    about |= {"pooler_dropout": 0, "pooler_hidden_act": "gelu", "pooler_hidden_size": 24, "pos_att_type": "p2c|c2p"}
+    about |= {"position_biased_input": False, "position_buckets": 8, "relative_attention": True, "type_vocab_size": 0}
+    about |= {"share_att_key": True, "max_position_embeddings": 48}
+    kind, rows, types = transformers.DebertaV2ForMaskedLM, base.draw(seed, 5, 60, 10, 6, 3), None
+    if name == "deberta-v2":
+        about |= {"share_att_key": False, "position_buckets": -1, "position_biased_input": True, "type_vocab_size": 2}
+        about |= {"max_relative_positions": 6, "norm_rel_ebd": "none", "pos_att_type": ["c2p", "p2c"], "legacy": False}
+        types = [0] * 6 + [1] * 4
+    else:
+        about |= {"vocab_size": deberta_tokenizer(folder)}
+        rows = prompt_rows(name, transformers.AutoTokenizer.from_pretrained(folder), "[MASK]")
+    model = base.publish(folder, kind, config(kind.__name__, "deberta-v2", **about), seed, std=0.2)
+    freeze(name, model, rows, pad=0, types=types, long=base.draw(seed, 5, 60, 45)[0])
+    if name == "deberta-v3":
+        from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+        places = make_log_bucket_position(torch.arange(-600, 601), 256, 512).long() + 256
+        with np.load(base.MODELS / f"{name}.npz") as members:
+            base.save(name, dict(members) | {"places": places.clamp(0, 511)})
+
+
+def deberta_tokenizer(folder) -> int:
+    pieces = [piece for piece in unigrams(120) if piece[0] != "<unk>"]
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
+    vocab = [*((token, 0.0) for token in special), *pieces]
+    fast = transformers.DebertaV2Tokenizer(vocab=vocab)
+    fast.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    names = {f"{key}_token": f"[{key.upper()}]" for key in ("unk", "cls", "sep", "pad", "mask")}
+    settings = {"do_lower_case": False, "split_by_punct": False, "tokenizer_class": "DebertaV2Tokenizer"}
+    base.write_json(folder / "tokenizer_config.json", names | settings)
+    return fast.backend_tokenizer.get_vocab_size()
+
+
 MAKERS = {  # each with its seed
     "roberta": (roberta, 31),
     "xlm-roberta": (xlm_roberta, 32),
@@ -308,6 +351,8 @@ MAKERS = {  # each with its seed
     "mpnet": (mpnet, 39),
     "modernbert": (modernbert, 40),
     "modernbert-biased": (modernbert, 41),
+    "deberta-v3": (deberta, 42),
+    "deberta-v2": (deberta, 43),
 }
 
 if __name__ == "__main__":

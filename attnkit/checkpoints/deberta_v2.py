@@ -1,0 +1,103 @@
+"""DeBERTa version 2 and 3: a post-norm encoder whose attention reads contents and distances apart."""
+
+from collections.abc import Sequence
+
+from attnkit.checkpoints.bert import LAYERS as BERT
+from attnkit.checkpoints.bert import PREDICTIONS, WORDS, read_encoder
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mapping import Layers, Specs, TensorSpec, embedding_table, map_linear, norm, tied_head
+from attnkit.checkpoints.weights import Weights
+from attnkit.model.config import Config, PositionConfig
+
+PREFIXES = ("deberta.",)
+LAYER, NEWER = "encoder.layer.{n}", "lm_predictions.lm_head"
+TERMS = {"c2p": ("k", "pos_key_proj"), "p2c": ("q", "pos_query_proj")}  # scores with distances, their projections
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> Config:
+    """Return the configuration of the model; the stored names tell whether it has a head."""
+    if raw.get_int("conv_kernel_size", 0, least=0):
+        raise raw.error(f"conv_kernel_size {raw.get_int('conv_kernel_size')} is not supported: no convolution")
+    if raw.get_int("embedding_size", raw.get_int("hidden_size")) != raw.get_int("hidden_size"):
+        raise raw.error(f"embedding_size {raw.get_int('embedding_size')} other than hidden_size is not supported")
+    newer = f"{NEWER}.dense.weight"
+    return read_encoder(
+        raw,
+        stored,
+        head=newer if stored.has(newer) else f"{PREDICTIONS}.transform.dense.weight",
+        eps=raw.get_float("layer_norm_eps", 1e-7),
+        positions=_read_positions(raw),
+        scale=(raw.get_head_dim("hidden_size", "num_attention_heads") * (1 + len(_read_terms(raw)))) ** -0.5,
+        types=raw.get_int("type_vocab_size", 0, least=0),
+        pooler=False,
+    )
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    attention = f"{LAYER}.attention.self"
+    terms = _read_terms(raw)
+    has_norm = "layer_norm" in raw.get_str("norm_rel_ebd", "none").lower()
+    types = {"types": TensorSpec(("embeddings.token_type_embeddings.weight",))}
+    return {
+        **BERT,
+        "encoder.embed": embedding_table(WORDS) | (types if raw.get_int("type_vocab_size", 0, least=0) else {}),
+        "encoder.relative": embedding_table("encoder.rel_embeddings.weight")
+        | (norm("encoder.LayerNorm") if has_norm else {}),
+        "encoder.{n}.relative": _map_distances(attention, terms),
+        "encoder.{n}.self": map_linear(attention, wq="query_proj", wk="key_proj", wv="value_proj")
+        | map_linear(f"{LAYER}.attention.output", wo="dense"),
+        "head.dense": _either("transform.dense", "dense"),
+        "head.norm": _either("transform.LayerNorm", "LayerNorm", gamma="weight", beta="bias"),
+        "head": tied_head(WORDS) | {"b": TensorSpec((f"{PREDICTIONS}.bias", f"{NEWER}.bias"))},
+    }
+
+
+def _map_distances(prefix: str, terms: Sequence[str]) -> Specs:
+    """Map the projections of the table of distances."""
+    specs: dict[str, TensorSpec] = {}
+    for letter, published in map(TERMS.__getitem__, terms):
+        specs[f"w{letter}"] = TensorSpec((f"{prefix}.{published}.weight",), transposed=True)
+        specs[f"b{letter}"] = TensorSpec((f"{prefix}.{published}.bias",))
+    return specs
+
+
+def _either(older: str, newer: str, **keys: str) -> Specs:
+    """Map the parameters of a layer of the head to its older published name, or to its newer one."""
+    is_norm = bool(keys)
+    return {
+        key: TensorSpec((f"{PREDICTIONS}.{older}.{name}", f"{NEWER}.{newer}.{name}"), not is_norm and key == "w")
+        for key, name in (keys or {"w": "weight", "b": "bias"}).items()
+    }
+
+
+def _read_positions(raw: ConfigReader) -> PositionConfig:
+    """Return the positions: absolute ones unless `position_biased_input` is false, and distances."""
+    size, buckets = raw.get_int("max_position_embeddings"), raw.get_int("position_buckets", -1, least=-1)
+    kind = "learned" if raw.get_bool("position_biased_input", True) else "none"
+    longest = raw.get_int("max_relative_positions", -1, least=-1)
+    longest = size if longest < 1 else longest
+    if not raw.get_bool("relative_attention", False):
+        return PositionConfig(kind, size=size if kind == "learned" else 0)
+    if buckets > 0 and not 2 <= buckets < 2 * (longest - 1):
+        raise raw.error(f"position_buckets {buckets} for {longest} max_relative_positions: too few, or too many")
+    return PositionConfig(
+        kind,
+        size=size if kind == "learned" else 0,
+        relative="disentangled",
+        buckets=buckets if buckets > 0 else longest,
+        max_distance=longest if buckets > 0 else 0,
+        terms=_read_terms(raw),
+        shares_projections=raw.get_bool("share_att_key", False),
+    )
+
+
+def _read_terms(raw: ConfigReader) -> tuple[str, ...]:
+    """Return which scores with distances there are: c2p, of queries, and p2c, of keys."""
+    if not raw.get_bool("relative_attention", False):
+        return ()
+    value = raw.values.get("pos_att_type") or []
+    terms = [term.strip() for term in value.lower().split("|")] if isinstance(value, str) else value
+    if not isinstance(terms, list) or not all(isinstance(term, str) and term in TERMS for term in terms):
+        raise raw.error(f"pos_att_type is {str(value)[:40]!r} (expected c2p, p2c or both)")
+    return tuple(term for term in TERMS if term in terms)

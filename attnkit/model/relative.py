@@ -1,0 +1,121 @@
+"""Disentangled attention (He et al. 2021, DeBERTa): scores of queries and of keys with the distance between them.
+
+score(query i, key j) = (q_i · k_j + q_i · K[d] + k_j · Q[d]) · scale, where d is the row of the distance i − j in a
+table of embeddings, K is the table projected to keys, and Q projected to queries.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.model.checks import as_text
+from attnkit.model.dtypes import Array, DType, cast
+from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.linear import linear
+from attnkit.model.norms import layer_norm
+
+
+class RelativePositions(NamedTuple):
+    """Embeddings of distances, and their projections to keys and queries.
+
+    places       (T, S) the row of the table for each query and key
+    table        (R, D), to which a norm with gamma and beta (D,) is applied if there is a gamma
+    wk, bk       (D, H*K), (H*K,) to keys, which queries are multiplied by; None: these scores are left out
+    wq, bq       the same to queries, which keys are multiplied by
+    """
+
+    places: Array
+    table: Array
+    gamma: Array | None = None
+    beta: Array | None = None
+    eps: float = 1e-7
+    wk: Array | None = None
+    bk: Array | None = None
+    wq: Array | None = None
+    bq: Array | None = None
+
+    def rows(self, dtype: DType) -> Array:
+        """Return the rows of the table after its norm: (R, D)."""
+        table = cast(self.table, dtype)
+        return table if self.gamma is None else layer_norm(table, self.gamma, self.beta, eps=self.eps).y
+
+
+def relative_scores(q: Array, k: Array, relative: RelativePositions) -> Array:
+    """Return the scores of queries and keys with the distances between them, before they are scaled.
+
+    q (..., H, T, K), k (..., H, S, K) -> (..., H, T, S)
+
+    DataError where the places are not those of so many queries and keys.
+
+    >>> one, table = np.array([[[1.0], [2.0]]]), np.array([[10.0], [20.0], [30.0]])
+    >>> index = np.array([[1, 0], [2, 1]])
+    >>> relative_scores(one, one, RelativePositions(index, table, wk=np.eye(1))).tolist()  # q_i · table[d]
+    [[[20.0, 10.0], [60.0, 40.0]]]
+    >>> relative_scores(one, one, RelativePositions(index, table, wq=np.eye(1))).tolist()  # k_j · table[d]
+    [[[20.0, 20.0], [30.0, 40.0]]]
+    """
+    shape, heads = (q.shape[-2], k.shape[-2]), q.shape[-3]
+    if relative.places.shape != shape:
+        raise DataError(
+            f"relative positions {as_text(relative.places.shape)} for {shape[0]} queries and {shape[1]} keys"
+        )
+    rows, scores = relative.rows(q.dtype), np.zeros((*q.shape[:-1], shape[1]), q.dtype)
+    if relative.wk is not None:
+        scores += _gather(q @ _split(linear(rows, relative.wk, relative.bk), heads), relative.places)
+    if relative.wq is not None:
+        scores += np.swapaxes(
+            _gather(k @ _split(linear(rows, relative.wq, relative.bq), heads), relative.places.T), -1, -2
+        )
+    return scores
+
+
+def add_relative_scores(
+    bias: Array | None, q: Array, k: Array, relative: RelativePositions | None, scale: float, hook: Hook = no_hook
+) -> Array | None:
+    """Return a bias on the scores with the scaled scores of relative positions added to it, if there are any.
+
+    q (..., H, T, K), k (..., H, S, K), as `project_heads` returns them -> (..., H, T, S)
+
+    >>> relative = RelativePositions(np.array([[1]]), np.array([[3.0], [5.0]]), wk=np.eye(1))
+    >>> one = np.array([[[2.0]]])
+    >>> add_relative_scores(None, one, one, relative, 0.5).tolist(), add_relative_scores(None, one, one, None, 0.5)
+    ([[[5.0]]], None)
+    """
+    if relative is None:
+        return bias
+    scores = apply_hook(hook, "relative", relative_scores(q, k, relative) * q.dtype.type(scale))
+    return scores if bias is None else scores + bias
+
+
+def _split(x: Array, heads: int) -> Array:
+    """Return the columns of each head: (R, H*K) -> (H, K, R)."""
+    return np.ascontiguousarray(x.reshape(len(x), heads, -1).transpose(1, 2, 0))
+
+
+def _gather(scores: Array, index: Array) -> Array:
+    """Return for each row the scores at the places of the index: (..., T, R), (T, S) -> (..., T, S)."""
+    return np.take_along_axis(scores, index.reshape(*(1,) * (scores.ndim - 2), *index.shape), axis=-1)
+
+
+def distance_rows(queries: Array, keys: Array, span: int, longest: int = 0) -> Array:
+    """Return the row of a table of 2·span distances for each query and key: near ones exact, far ones by logarithms.
+
+    queries (T,), keys (S,) -> (T, S)
+
+    The row is span + d for a distance d = query − key; those outside the table take its first or last row. With
+    `longest`, distances from span/2 on share rows, so that `longest` − 1 is the last that has one. Computed in float32,
+    as by the published code (He et al. 2021, DeBERTa).
+
+    >>> distance_rows(np.array([1]), np.arange(4), 2).tolist()
+    [[3, 2, 1, 0]]
+    """
+    distance = np.asarray(queries)[:, None] - np.asarray(keys)[None, :]
+    if longest:
+        middle = span // 2
+        far = np.maximum(np.abs(distance), middle).astype(np.float32) / np.float32(middle)
+        growth = np.log(far) / np.log(np.float32((longest - 1) / middle))
+        steps = np.ceil(growth * np.float32(middle - 1)).astype(np.int64) + middle
+        distance = np.where(np.abs(distance) <= middle, distance, steps * np.sign(distance))
+    rows: Array = np.clip(distance + span, 0, 2 * span - 1).astype(np.int64)
+    return rows
