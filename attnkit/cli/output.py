@@ -245,9 +245,11 @@ class Progress:
             self._reported, self._open = now, True
             stage = running_stage()
             place = f"attnkit {stage.tool.name}" if stage else "attnkit"
-            line = f"\r\x1b[K{place}: {escaped(task)} ({now - self._started:.0f} s)"
+            line = f"{place}: {escaped(task)} ({now - self._started:.0f} s)"
+            if stage:  # a line that wraps could not be removed
+                line = line[: output_style(stage, STDERR).width - 1]
             with contextlib.suppress(FileError):
-                formats.write_all(STDERR, [line.encode(encoding(), "backslashreplace")], "<stderr>")
+                formats.write_all(STDERR, [f"\r\x1b[K{line}".encode(encoding(), "backslashreplace")], "<stderr>")
 
     def clear(self) -> None:
         """Remove the line."""

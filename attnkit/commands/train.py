@@ -5,8 +5,9 @@ import hashlib
 import os
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Annotated, Any
 
@@ -17,21 +18,22 @@ from attnkit.cli.output import report_text
 from attnkit.cli.stage import Records, Stage
 from attnkit.cli.tool import tool
 from attnkit.display import Style
-from attnkit.errors import DataError, InterruptedRunError, TerminatedRunError, UsageError, flag_name
+from attnkit.errors import DataError, InterruptedRunError, TerminatedRunError, UsageError, escaped, flag_name
 from attnkit.formats import atomic, open_source
 from attnkit.inference import callbacks
 from attnkit.training.configs import CONFIGS
-from attnkit.training.folder import check_folder
+from attnkit.training.folder import check_folder, lock_folder
 from attnkit.training.optimizers import DEFAULTS
 from attnkit.training.recipe import Recipe, changed_values
-from attnkit.training.reports import Report, Speed, report_line, report_values, time_text
+from attnkit.training.reports import Report, Speed, report_lines, report_values, time_text
 from attnkit.training.run import Monitor, Origin, Run, read_origin
 from attnkit.training.schedules import SCHEDULES
-from attnkit.training.start import start_run
+from attnkit.training.start import check_sample, start_run
 
 ENDS = ("steps", "epochs", "minutes", "patience")
 SIZES = ("layers", "heads", "dim", "hidden")
 STOPPED = {signal.SIGINT: InterruptedRunError, signal.SIGTERM: TerminatedRunError}
+CURVE_WIDTH, MAX_CURVE_WIDTH = 10, 24  # columns of a terminal beside the numbers
 CHANGED_BY_RESUME = (*ENDS, "record", "sample", "output")
 
 
@@ -54,7 +56,7 @@ def read_operand(call: Stage, upstream: Records | None) -> Records:
         "End": "steps epochs minutes patience valid resume",
         "Results": "output every sample record",
     },
-    exclusive=[("from_", "config", "family"), *(("resume", name) for name in ("from_", "config", "family"))],
+    exclusive=[("from", "config", "family"), *(("resume", name) for name in ("from", "config", "family"))],
     one_of=[("output", "resume")],
 )
 def train(
@@ -146,16 +148,19 @@ def train_text(path: str, values: Mapping[str, Any]) -> str:
         text = read_text(source)
         digest = source.digest() or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     recipe = choose_recipe(values, source.name, digest)
-    folder = str(values.get("output") or values["resume"])
+    folder = str(values.get("output", values.get("resume")))
     check_output(folder, recipe)
     changed = changed_values(recipe)
     command = history.command_line("train", [path] * (path != "-"), [("output", folder), *changed.items()])
     origin = Origin(history.to_unicode(command), history.to_unicode(source.name), digest, __version__)
-    run = Run(recipe, start_run(recipe, text, source.name), origin, folder)
-    if "resume" in values:
-        run.resume(str(values["resume"]))
-    with stop_signals() as stop_signal:
-        stopped = run.train(Monitor(reporter(values.get("sample")), show_progress, stop_signal))
+    start = start_run(recipe, text, source.name)
+    if sample := values.get("sample"):
+        check_sample(start, sample, "--sample")
+    run = Run(recipe, start, origin, folder)
+    with lock_folder(folder), stop_signals() as stop_signal:
+        if "resume" in values:
+            run.resume(str(values["resume"]))
+        stopped = run.train(Monitor(reporter(sample), show_progress, stop_signal))
     if stopped:
         words = shlex.join(["attnkit", "train", path, "--resume", folder])
         raise STOPPED[signal.Signals(stopped)](f"stopped after step {run.progress.step:,} and saved; {words} goes on")
@@ -201,6 +206,8 @@ def check_sizes(values: Mapping[str, Any]) -> None:
 
 def check_output(folder: str, recipe: Recipe) -> None:
     """Raise UsageError where the folder of the result is that of --from, FileError where it cannot be written."""
+    if folder in ("", "-"):
+        raise UsageError(f"expected the name of a folder, got {folder!r}", "--output")
     check_folder(folder)
     if recipe.from_ is not None and os.path.realpath(recipe.from_) == os.path.realpath(folder):
         raise UsageError(f"{folder} is the folder of --from too, and would be lost", "--output")
@@ -208,19 +215,30 @@ def check_output(folder: str, recipe: Recipe) -> None:
 
 def reporter(sample: str | None) -> Callable[[Run, Report, Speed], None]:
     """Return a function that hands on each report of a run, with what the model makes of a text by then."""
+    is_first = True
 
     def report(run: Run, one: Report, speed: Speed) -> None:
+        nonlocal is_first
         says = {} if sample is None else {"sample": run.continue_text(sample)}
         losses = [report.loss if report.held_out_loss is None else report.held_out_loss for report in run.curve]
-
-        def draw(style: Style) -> str:
-            line = report_line(one, speed)
-            curve = display.draw_curve(losses, min(max(style.width - len(line) - 2, 8), 24), style)
-            return "\n".join([f"{line}  {curve}", *says.values()])
-
+        draw = partial(draw_report, one, speed, losses, says.get("sample"), has_headings=is_first)
         callbacks.current().on_report(report_values(one, speed) | says, draw)
+        is_first = False
 
     return report
+
+
+def draw_report(
+    report: Report, speed: Speed, losses: Sequence[float], sample: str | None, style: Style, *, has_headings: bool
+) -> str:
+    """Return a report as a row of a table with the curve of all losses, and below it a sample of the model's text."""
+    headings, numbers = report_lines(report, speed, style.width - CURVE_WIDTH)
+    curve = display.draw_curve(losses, min(style.width - len(numbers) - 2, MAX_CURVE_WIDTH), style)
+    lines = [display.dim_then_bold(headings, "", style)] * has_headings + [f"{numbers}  {curve}"]
+    if sample is not None:
+        bar = "│" if style.unicode else "|"
+        lines += [f"  {bar} {line}" for line in escaped(sample.expandtabs(), "\n").split("\n")]
+    return "\n".join(lines)
 
 
 def show_progress(run: Run, speed: Speed) -> None:

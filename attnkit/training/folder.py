@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,11 +48,47 @@ def check_folder(folder: str) -> None:
     """Raise FileError for a folder that cannot be written or made, before a long run; none is made."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise FileError("not a folder", folder)
+    if not os.path.exists(os.path.join(folder, ORIGIN)):
+        for name in (CONFIG, WEIGHTS, "tokenizer.json"):
+            if os.path.lexists(os.path.join(folder, name)):
+                raise FileError(f"it has a {name} that attnkit train did not write; name another folder", folder)
     existing = os.path.abspath(folder)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
-    if not (os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)):
+    if not (os.path.isdir(existing) and os.access(existing, os.R_OK | os.W_OK | os.X_OK)):
         raise FileError("cannot write to this folder", existing)
+
+
+@contextlib.contextmanager
+def lock_folder(folder: str) -> Iterator[None]:
+    """Keep other runs out of a folder in a `with` block; it is created, and removed at the end where it is empty.
+
+    The unfinished files of a run that was killed are removed. FileError where another run has the folder, and where
+    it cannot be created. A process that ends loses its lock.
+    """
+    is_new = not os.path.isdir(folder)
+    make_folder(folder)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _lock(descriptor, folder)
+        remove_leftovers(folder)
+        yield
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # it has files by now
+                os.rmdir(folder)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: str) -> None:
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FileError("another run of attnkit train writes this folder", folder) from None
+    except OSError:  # a file system without locks
+        pass
 
 
 def remove_leftovers(folder: str) -> None:
@@ -68,10 +104,22 @@ def write_folder(folder: str, files: Mapping[str, list[Buffer]]) -> None:
 
     Other files of the folder are untouched. FileError says which file cannot be written.
     """
+    make_folder(folder)
+    with write_together() as open_file:
+        for name, buffers in files.items():
+            open_file(os.path.join(folder, name)).write(buffers)
+
+
+def make_folder(folder: str) -> None:
+    """Create a folder where there is none; FileError where it cannot be created."""
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:
         raise FileError(f"cannot make this folder: {system_reason(error)}", folder) from error
-    with write_together() as open_file:
-        for name, buffers in files.items():
-            open_file(os.path.join(folder, name)).write(buffers)
+
+
+def remove_files(folder: str, names: Collection[str]) -> None:
+    """Remove files of a folder, where it has them."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))

@@ -17,12 +17,12 @@ from attnkit.inference.callbacks import SILENT, use_callbacks
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.text_generation import run_decode
 from attnkit.record import Record
-from attnkit.training.folder import ORIGIN, json_bytes, model_files, remove_leftovers, write_folder
+from attnkit.training.folder import ORIGIN, json_bytes, model_files, remove_files, write_folder
 from attnkit.training.inspection import first_non_finite_stage, record_step
 from attnkit.training.parameter_buffer import ParameterBuffer
 from attnkit.training.recipe import Recipe, from_json, to_json
 from attnkit.training.reports import Report, Speed, bits_per_byte, parse_report, report_values
-from attnkit.training.start import Start
+from attnkit.training.start import TOKENIZER_FILES, Files, Start
 from attnkit.training.state import RunProgress, pack_state, unpack_state
 from attnkit.training.trainer import Trainer
 
@@ -55,12 +55,13 @@ class Run:
         self.trainer = Trainer(recipe, start)
         self.progress = RunProgress()
         self.curve: list[Report] = []
+        self._is_new = True  # its first save replaces what an earlier run wrote
         self._clock, self._first = time.monotonic(), (0, 0)  # of this process: its start, its first step and token
 
     def resume(self, folder: str) -> None:
         """Go on from the state and the curve of a folder; FileError or DataError where they cannot be read."""
         path = os.path.join(folder, STATE)
-        remove_leftovers(folder)
+        self._is_new = False
         with open_source(path) as source:
             record = next(iter(safetensors.read(source)))
         self.progress = unpack_state(self.trainer, record.arrays(), path)
@@ -111,9 +112,12 @@ class Run:
         }
         curve = b"".join(orjson.dumps(report_values(report)) + b"\n" for report in self.curve)
         state = safetensors.encode(Record(pack_state(self.trainer, self.progress)))
-        files = {**model_files(self.trainer.raw, tensors), **self._files}
-        files |= {ORIGIN: [json_bytes(origin)], CURVE: [curve], STATE: state}
+        files: Files = {ORIGIN: [json_bytes(origin)], CURVE: [curve]}
+        files |= {**model_files(self.trainer.raw, tensors), **self._files, STATE: state}
         write_folder(self.folder, files)
+        if self._is_new:
+            remove_files(self.folder, TOKENIZER_FILES - set(files))
+            self._is_new = False
 
     def continue_text(self, text: str) -> str:
         """Return what the model of the last step makes of a text, as `attnkit decode --model` does."""

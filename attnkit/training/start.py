@@ -18,6 +18,7 @@ from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.batches import SpecialIds
 from attnkit.training.configs import CONFIGS, new_config
 from attnkit.training.corpus import Corpus, Vocabulary, corpus_kind, read_corpus
+from attnkit.training.data import check_known_tokens, encode_words
 from attnkit.training.folder import CONFIG, write_folder
 from attnkit.training.initialization import initial_tensors
 from attnkit.training.recipe import Recipe
@@ -25,6 +26,10 @@ from attnkit.training.vocabulary import SENTINELS, parse_kind, train_tokenizer
 
 Files = dict[str, list[Buffer]]
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json")
+TOKENIZER_FILES = {
+    *COMPANIONS, "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "vocab.yml", "target_vocab.json",
+    "source.spm", "target.spm", "spiece.model", "tokenizer.model",
+}  # fmt: skip
 POSITIONS = 256  # of a new model of sentence pairs, unless a pair is longer
 MAXIMUM_POSITIONS = ("n_positions", "max_position_embeddings")
 NEEDED = {"masked": ("mask", "cls", "sep"), "spans": ("eos",), "pairs": ("pad", "eos"), "causal": ()}
@@ -37,12 +42,14 @@ class Start(NamedTuple):
     tensors  by their published names
     corpus   what it learns from
     files    the files of the tokenizer by name
+    tokenizer  that of the texts, or of the sources of pairs
     """
 
     raw: dict[str, Any]
     tensors: dict[str, Array]
     corpus: Corpus
     files: Files
+    tokenizer: Tokenizer
 
 
 def start_run(recipe: Recipe, text: str, name: str) -> Start:
@@ -61,7 +68,7 @@ def start_run(recipe: Recipe, text: str, name: str) -> Start:
     vocabulary = describe_vocabulary(kind, tokenizers, None, recipe.tokens or "the tokenizer")
     corpus = read_corpus(kind, text, name, vocabulary, recipe)
     raw = configure(recipe, raw, vocabulary, tokenizers[0].special, corpus.longest)
-    return Start(raw, initial_tensors(raw, recipe.seed), corpus, files)
+    return Start(raw, initial_tensors(raw, recipe.seed), corpus, files, tokenizers[0])
 
 
 def configure(
@@ -77,6 +84,15 @@ def configure(
     start = {"decoder_start_token_id": tokens["pad"]} if raw.get("is_encoder_decoder") and "pad" in tokens else {}
     check_positions(raw, longest, recipe.config)
     return {**raw, "vocab_size": vocabulary.size, **ids, **start}
+
+
+def check_sample(start: Start, sample: str, name: str) -> None:
+    """Raise UsageError where a model continues no text, DataError for a text that is not of its tokens, or too long."""
+    config = published_tensors(start.raw).config
+    if config.decoder is None:
+        raise UsageError(f"a {config.family} model restores masked words, and continues no text", name)
+    check_known_tokens(start.tokenizer, sample, 1, name)
+    check_positions(start.raw, len(encode_words(start.tokenizer, sample)), name)
 
 
 def check_positions(raw: Mapping[str, Any], longest: int, name: str) -> None:
@@ -161,7 +177,7 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
     corpus = read_corpus(kind, text, name, vocabulary, recipe)
     check_positions(checkpoint.raw, corpus.longest, folder)
     raw = {key: value for key, value in checkpoint.raw.items() if key not in ("torch_dtype", "dtype")}
-    return Start(raw, published_floats(checkpoint), corpus, files)
+    return Start(raw, published_floats(checkpoint), corpus, files, tokenizers[0])
 
 
 def published_floats(checkpoint: Checkpoint) -> dict[str, Array]:

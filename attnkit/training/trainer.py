@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
-from attnkit.errors import NotFiniteError
+from attnkit.errors import NotFiniteError, UsageError
 from attnkit.model import Array
 from attnkit.model.backward.transformer import Dropout, ModelGradients
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
@@ -76,6 +76,8 @@ class Trainer:
         self.optimizer = Optimizer(self.parameters, recipe.optimizer_options(), groups)
         frozen = match_parameters(self.table.names, recipe.freeze)
         self._free = set(self.parameters) - tensors_of(self.table, frozen)
+        if not self._free:
+            raise UsageError("every parameter is frozen (--freeze)")
 
     def trainable(self, step: int) -> set[str]:
         """Return the tensors that are changed in a step, by their published names."""
