@@ -145,7 +145,7 @@ def train_text(path: str, values: Mapping[str, Any]) -> str:
     """Train as these flags say, on the text of a file; return a line that describes the result."""
     source = open_source(path, hash=True)
     with source:
-        text = read_text(source)
+        text = read_text(source).removeprefix("\ufeff")  # the mark of some editors
         digest = source.digest() or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     recipe = choose_recipe(values, source.name, digest)
     folder = str(values.get("output", values.get("resume")))

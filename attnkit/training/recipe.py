@@ -3,15 +3,16 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, shortened
 from attnkit.training.configs import ModelSizes
 from attnkit.training.data import parse_share
 from attnkit.training.optimizers import OptimizerOptions, optimizer_options
 from attnkit.training.schedules import ScheduleOptions, check_schedule
 
 DEFAULT_STEPS = 1000  # of a run that names no end
+MAY_BE_ZERO = ("momentum", "weight_decay", "warmup", "clip", "dropout", "smoothing", "seed")
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,21 @@ def from_json(values: Mapping[str, Any], name: str) -> Recipe:
     >>> from_json({"layers": 2, "record": [1]}, "training.json").record
     (1,)
     """
-    known = {field.name for field in dataclasses.fields(Recipe)}
-    if unknown := sorted(set(values) - known):
+    known = {field.name: field.type for field in dataclasses.fields(Recipe)}
+    if unknown := sorted(set(values) - set(known)):
         raise DataError(f"a recipe has no {unknown[0]!r}", name)
     fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    for key, value in fields.items():
+        if not _is_value(key, value, known[key]):
+            raise DataError(f"{key} of the recipe cannot be {shortened(repr(value))}", name)
     return Recipe(**fields)
+
+
+def _is_value(key: str, value: Any, kind: Any) -> bool:
+    """Return whether a field of a type can have a value: numbers are above 0, or at least 0."""
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is_value(key, one, get_args(kind)[0]) for one in value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and (value < 0 or (value == 0 and key not in MAY_BE_ZERO)):
+        return False
+    return isinstance(value, kind) or (is_number and isinstance(0.0, kind))
