@@ -25,7 +25,7 @@ from attnkit.training.configs import CONFIGS
 from attnkit.training.folder import check_folder, lock_folder
 from attnkit.training.optimizers import DEFAULTS
 from attnkit.training.recipe import Recipe, changed_values
-from attnkit.training.reports import Report, Speed, report_lines, report_values, time_text
+from attnkit.training.reports import Report, Speed, report_values, table_rows, time_text
 from attnkit.training.run import Monitor, Origin, Run, read_origin
 from attnkit.training.schedules import SCHEDULES
 from attnkit.training.start import check_sample, start_run
@@ -232,7 +232,7 @@ def draw_report(
     report: Report, speed: Speed, losses: Sequence[float], sample: str | None, style: Style, *, has_headings: bool
 ) -> str:
     """Return a report as a row of a table with the curve of all losses, and below it a sample of the model's text."""
-    headings, numbers = report_lines(report, speed, style.width - CURVE_WIDTH)
+    headings, numbers = table_rows(report, speed, style.width - CURVE_WIDTH)
     curve = display.draw_curve(losses, min(style.width - len(numbers) - 2, MAX_CURVE_WIDTH), style)
     lines = [display.dim_then_bold(headings, "", style)] * has_headings + [f"{numbers}  {curve}"]
     if sample is not None:

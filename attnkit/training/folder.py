@@ -67,7 +67,7 @@ def lock_folder(folder: str) -> Iterator[None]:
     it cannot be created. A process that ends loses its lock.
     """
     is_new = not os.path.isdir(folder)
-    make_folder(folder)
+    create_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _lock(descriptor, folder)
@@ -104,13 +104,13 @@ def write_folder(folder: str, files: Mapping[str, list[Buffer]]) -> None:
 
     Other files of the folder are untouched. FileError says which file cannot be written.
     """
-    make_folder(folder)
+    create_folder(folder)
     with write_together() as open_file:
         for name, buffers in files.items():
             open_file(os.path.join(folder, name)).write(buffers)
 
 
-def make_folder(folder: str) -> None:
+def create_folder(folder: str) -> None:
     """Create a folder where there is none; FileError where it cannot be created."""
     try:
         os.makedirs(folder, exist_ok=True)

@@ -52,10 +52,10 @@ def parse_report(values: Mapping[str, Any]) -> Report:
     return Report(**optional, **others)
 
 
-def report_lines(report: Report, speed: Speed, width: int) -> tuple[str, str]:
+def table_rows(report: Report, speed: Speed, width: int) -> tuple[str, str]:
     """Return a report as a row of a table, below the headings: without the last columns where the width is too small.
 
-    >>> for line in report_lines(Report(10, 2.5, 2.75, 3.968, 1.0, 0.001, 640), Speed(4321.0, 2.0), 70):
+    >>> for line in table_rows(Report(10, 2.5, 2.75, 3.968, 1.0, 0.001, 640), Speed(4321.0, 2.0), 70):
     ...     print(line)
         step     loss  held out  bits/byte  gradient      rate  tokens/s
           10   2.5000    2.7500      3.968         1     0.001     4,321

@@ -25,6 +25,7 @@ def test_every_term_of_a_table_names_flags_and_values_that_exist(name, term):
     tool = commands.find_tool(name)
     known = tool.flags | tool.extra
     flag, equals, values = term.partition("=")
+    assert not any(one.endswith("_") for one in flag.split("|")), "a term is written without it, and never met with it"
     names = [one if one in known else f"{one}_" for one in flag.split("|")]
     assert set(names) <= set(known)
     if equals:
