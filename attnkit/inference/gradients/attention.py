@@ -1,7 +1,7 @@
 """The adjoint of attend."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from attnkit.inference.attention_inputs import (
     broadcast_over_heads,
     prepare_attention,
 )
-from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients
+from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients, collect_gradients
 from attnkit.inference.masking import AttendedTensor
 from attnkit.model import Array
 from attnkit.model.attention import SQUARE
@@ -23,7 +23,6 @@ from attnkit.model.backward import (
     t5_bias_backward,
 )
 from attnkit.model.backward.linear import sum_to_shape
-from attnkit.model.hooks import Hook
 from attnkit.model.transformer import position_buckets
 from attnkit.record import Record, Tensor
 
@@ -46,8 +45,7 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
     add_present(call, outer, into)
     grad_output = sum_to_shape(dx, output.shape) if emit is None else np.zeros_like(output)
     collected: dict[str, Array] = {}
-    has_many = math.prod(saved["q"].shape[:-1]) * saved["k"].shape[-2] > MANY
-    hook = collect_gradients(collected, outer, () if has_many else SQUARE)
+    hook = collect_gradients(collected, outer, list_kept(saved, outer).__contains__)
     inputs, weights = multi_head_attention_backward(grad_output, saved, prepared.projections, options, hook=hook)
     for name in collected:
         outer.pop(name, None)
@@ -80,23 +78,11 @@ def add_present(call: StageCall, outer: Outer, into: StageGradients) -> None:
         outer[name] = outer[name] + gradient[..., past:, :] if name in outer else gradient[..., past:, :]
 
 
-def collect_gradients(collected: dict[str, Array], outer: Outer, square: tuple[str, ...]) -> Hook:
-    """Return a hook that keeps the gradient of every intermediate, and adds what comes from later stages to it.
-
-    square  which of those of every query with every key are kept, besides what later stages use
-    """
-
-    def hook(name: str) -> Callable[[Array], Array] | None:
-        if name not in NAMES or (name in SQUARE and name not in (*square, *outer)):
-            return None
-
-        def visit(gradient: Array) -> Array:
-            collected[name] = gradient + outer[name].astype(gradient.dtype) if name in outer else gradient
-            return collected[name]
-
-        return visit
-
-    return hook
+def list_kept(saved: Mapping[str, Array], outer: Outer) -> set[str]:
+    """Return the intermediates whose gradients are kept: of those of every query with every key, where these are many,
+    only what later stages use."""
+    has_many = math.prod(saved["q"].shape[:-1]) * saved["k"].shape[-2] > MANY
+    return {name for name in NAMES if name not in SQUARE or not has_many or name in outer}
 
 
 def add_inputs(call: StageCall, prepared: PreparedAttention, gradients: dict[str, Array], into: StageGradients) -> None:

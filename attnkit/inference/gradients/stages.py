@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnkit.errors import UsageError
 from attnkit.inference.intermediates import OUTPUT_PARAMETERS
 from attnkit.inference.masking import AttendedTensor
 from attnkit.model import Array
 from attnkit.model.backward.transformer import Reverse
+from attnkit.model.hooks import Hook
 from attnkit.record import Labels, Record, Tensor
-
-if TYPE_CHECKING:
-    pass
 
 Axes = tuple[str, ...]
 PARAMETER_AXES: dict[str, Axes] = {
@@ -116,3 +114,19 @@ class StageGradients:
 
 Outer = dict[str, Array]  # gradients of the tensors that a stage computed; an adjoint removes those it has used
 Adjoint = Callable[[StageCall, Outer, StageGradients], None]
+
+
+def collect_gradients(
+    collected: dict[str, Array], outer: Outer, is_wanted: Callable[[str], bool] = lambda name: True
+) -> Hook:
+    """Return a hook that keeps the gradient of every intermediate, and adds what comes from later stages to it."""
+
+    def hook(name: str) -> Callable[[Array], Array] | None:
+        def visit(gradient: Array) -> Array:
+            more = outer[name].reshape(gradient.shape).astype(gradient.dtype, copy=False) if name in outer else None
+            collected[name] = gradient if more is None else gradient + more
+            return collected[name]
+
+        return visit if is_wanted(name) else None
+
+    return hook

@@ -31,6 +31,7 @@ from attnkit.model.backward.norms import (
     batch_norm_backward,
     layer_norm_backward,
     norm_forward,
+    norm_steps_backward,
     rms_norm_backward,
 )
 from attnkit.model.backward.patch_embedding import extract_patches_backward, interpolate_positions_backward
@@ -60,6 +61,7 @@ __all__ = [
     "multi_head_attention_backward",
     "multi_head_attention_forward",
     "norm_forward",
+    "norm_steps_backward",
     "rms_norm_backward",
     "rotate_backward",
     "scale_embedding_backward",
