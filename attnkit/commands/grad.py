@@ -15,6 +15,7 @@ from attnkit.cli.stage import Records, Stage, running_stage
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, UsageError
 from attnkit.inference.gradients.check import check_gradients
+from attnkit.inference.gradients.merging import number_parts
 from attnkit.inference.gradients.pipeline import PipelineGradients, pipeline_backward, select_names
 from attnkit.inference.gradients.stages import StageCall
 from attnkit.record import Labels, Record, Tensor
@@ -50,15 +51,13 @@ def run_items(
 ) -> Iterator[PipelineRun]:
     """Yield the run of each record; UsageError where a stage reads several records at once."""
     for result in results:
-        numbers = [one.number for one in calls]
-        if numbers != list(range(1, len(stages) + 1)):
-            raise UsageError("the pipeline reads several records for one result, which has no gradients")
+        numbered = number_parts(calls, len(stages))
         if not isinstance(result, Record):
             raise calls[-1].error("text has no gradient")
         for stage in stages:
             call.files.digests |= stage.files.compute_digests(True)
         is_piped = not set(stages[0].operands) - {"-"}  # of a file the digest suffices
-        yield PipelineRun(list(calls), result, calls[0].before.history if is_piped else [])
+        yield PipelineRun(numbered, result, calls[0].before.history if is_piped else [])
         calls.clear()
 
 
@@ -74,7 +73,9 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> Callable[..
     def keep(item: Any, **values: Any) -> Result:
         result = function(item, **values)
         stage.format.keeps_history = True  # so that its files are hashed: the history of grad names them
-        calls.append(StageCall(number, stage.tool.name, function, item, values, own, piped, result))
+        calls.append(
+            StageCall(number, stage.tool.name, function, item, values, own, piped, result, tuple(stage.operands))
+        )
         return result
 
     return keep

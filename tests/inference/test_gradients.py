@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import attnkit
 from attnkit import commands, formats
 from attnkit.cli import parser
 from attnkit.errors import UsageError
@@ -15,6 +16,7 @@ from attnkit.record import Record
 
 REFERENCES = Path(__file__).parent.parent / "references"
 MODELS = REFERENCES / "models"
+DATA = Path(__file__).parent.parent.parent / "samples" / "data"
 TOLERANCE = 1e-6  # of a finite difference
 
 pytestmark = pytest.mark.filterwarnings("ignore::attnkit.errors.AttnkitWarning")  # of an x that is not one number
@@ -280,6 +282,81 @@ def test_slopes_of_the_layers_of_models(family):
     assert result.axes_of(f"{layer}.wq") == ("model", "heads")
 
 
+FAMILIES = sorted(folder.name for folder in MODELS.iterdir() if folder.is_dir())
+HIDDEN = ("transformer", "transformer-prenorm")  # models without embeddings
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_slopes_of_encode_for_every_family(family):
+    np.save("wide.npy", np.random.default_rng(5).standard_normal((2, 4, 16)))
+    source = f"--image {MODELS / 'vit.png'}" if family == "vit" else "" if family in HIDDEN else "--ids bids.npy"
+    before = ["peek wide.npy -q"] if family in HIDDEN else []
+    stages = [*before, f"encode --model {MODELS / family} {source}", "ffn --hidden 3 --activation gelu --seed 4"]
+    result = grad(*stages, check=True)
+    assert result["check"][2] < TOLERANCE
+    stack = "decoder" if "decoder.0.self.wq" in result else "encoder"
+    lead = () if family == "vit" else ("batch",)
+    assert result.axes_of(f"{stack}.0.self.weights") == (*lead, "head", "query", "key")
+    names = {f"{stack}.0.ffn.hidden", f"{stack}.0.ffn.w2", f"{stack}.0.self.residual", f"{len(before) + 1}.encode.x"}
+    assert names <= {*result}
+    assert ("0.input.x" in result) == (family in HIDDEN) and ("1.encode.image" in result) == (family == "vit")
+
+
+BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert-mlm"))
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [f"encode {BERT} --ids bids.npy --pool mean --normalize", "ffn --hidden 3"],
+        [f"encode {BERT} --ids bids.npy --pool cls", "ffn --hidden 3"],
+        [f"encode {BERT} --ids ids.npy --pool cls --normalize", "ffn --hidden 3"],
+        [f"encode {BERT} --ids bids.npy --pool pooler --normalize", "layernorm", "ffn --hidden 3"],
+        [f"encode {BERT} --ids padded.npz --pool mean", "ffn --hidden 3"],
+        [f"encode {BERT} --ids padded.npz --pool cls", "ffn --hidden 3"],
+        [f"encode {BERT} --ids padded.npz", "ffn --hidden 3"],
+        [f"encode {GPT2} --ids ids.npy --layers :1", f"encode {GPT2} --layers 1:", "ffn --hidden 9"],
+        [f"encode {GPT2} --ids ids.npy", f"decode {GPT2} --layer head", "loss --target :ids"],
+        [f"encode {MLM} --ids ids.npy --keep logits", "loss --target :ids"],
+        [f"encode {MLM} --ids ids.npy", f"decode {MLM}", "loss --target :ids"],
+        [f"encode --model {MODELS / 'marian'} --ids ids.npy", "attend --memory :memory", "ffn --hidden 3"],
+        [f"encode {BERT} --ids ids.npy --keep *.0.norm1", "attend --query :encoder.0.norm1", "ffn --hidden 5"],
+    ],
+    ids=lambda stages: " ".join(stages).replace(str(MODELS), ""),
+)
+def test_slopes_of_encode(stages):
+    mask = np.array([[False, True, True, True], [True, True, False, False]])
+    np.savez("padded.npz", ids=np.load("bids.npy"), mask=mask)
+    assert error_of(*stages) < TOLERANCE
+
+
+def test_gradients_of_a_scored_text_are_those_of_its_pipeline(tmp_path):
+    folder, text, next_word = str(DATA / "story"), "Every evening the fox", " looked"
+    path = str(tmp_path / "g.npz")
+    attnkit.decode(text, model=folder, score=next_word, grad=path, dtype="float64")
+    scored = formats.load(path)
+    np.save("next.npy", attnkit.decode(text, model=folder, score=next_word)["ids"])
+    result = grad(
+        f"encode --model {folder} '{text}' --dtype float64",
+        f"decode --model {folder} --layer head",
+        "loss --target next.npy",
+    )
+    np.testing.assert_allclose(result["x"], scored["loss"], rtol=1e-6)
+    for name in ("decoder.0.self.wq", "decoder.embed.table", "decoder.2.ffn.w2", "head.w"):
+        largest = np.abs(scored[name]).max()
+        np.testing.assert_allclose(result[name], scored[name], atol=1e-5 * largest, err_msg=name)
+    for name in ("decoder.0.self.weights", "decoder.1.ffn.hidden", "decoder.0.norm1"):
+        rows = scored[name][..., :-1, :-1] if name.endswith("weights") else scored[name][:-1]
+        np.testing.assert_allclose(result[name], rows, atol=1e-5 * np.abs(rows).max(), err_msg=name)
+
+
+def test_intermediates_of_the_same_name_have_their_stage_in_front():
+    model = f"encode --model {MODELS / 'gpt2'}"
+    result = grad(f"{model} --ids ids.npy", f"{model} --layers 1:", "ffn --hidden 9")
+    assert {"1.encode.decoder.1.self.q", "2.encode.decoder.1.self.q", "decoder.0.self.q"} <= {*result}
+    assert "decoder.1.self.q" not in result and "decoder.1.self.wq" in result
+
+
 def test_tied_parameters_of_a_model_have_one_gradient():
     folder = MODELS / "gpt2"
     result = grad(f"embed --ids ids.npy --model {folder}", f"decode --layer head --model {folder}", TARGETS)
@@ -336,8 +413,15 @@ def test_a_whole_pipeline_is_that_of_torch_autograd(dtype, tolerance):
         (["decode x.npy --table table.npy --emit ids"], "stage 1, decode: its x is int64: only floats have a gradient"),
         (["embed 'a b' --dim 4", "decode --emit text"], "stage 2, decode: text has no gradient"),
         (["mask --size 3 --causal"], "stage 1, mask: its x is bool: only floats have a gradient"),
-        (["attend x.npy --partial", "merge"], "stage 2, merge: no gradient of this tool"),
-        ([f"encode --model {MODELS / 'bert'} --ids ids.npy"], "stage 1, encode: no gradient of this tool"),
+        (["attend x.npy --partial", "merge part1.npz"], "stage 2, merge: it does not read the stage before"),
+        (
+            ["attend x.npy --params p.npz --heads 2 --partial", "merge two.npz -"],
+            "stage 2, merge: no gradient of files of several parts before",
+        ),
+        (
+            [f"encode --model {MODELS / 'bert'} --ids ids.npy --ablate encoder.0.self"],
+            "stage 1, encode: no gradient with --patch or --ablate",
+        ),
         (
             ["layernorm x.npy", "attend --query add.npy --key - --value add.npy"],
             "stage 2, attend: its --key is the whole stage before",
@@ -345,9 +429,79 @@ def test_a_whole_pipeline_is_that_of_torch_autograd(dtype, tolerance):
         (["posenc x.npy", "run 'attend'"], "run cannot be a stage of a pipeline"),
     ],
 )
-def test_what_has_no_gradient_is_one_line_with_its_stage(stages, problem):
+def test_what_has_no_gradient_is_one_line_with_its_stage(parts, stages, problem):
     with pytest.raises(UsageError, match=problem.replace("(", r"\(")):
         grad(*stages)
+
+
+PARTIAL = "attend x.npy --params p.npz --heads 2 --partial"
+
+
+@pytest.fixture(scope="module")
+def parts(files):
+    """Parts of attention of the queries x over three memories: part1.npz …, all in parts.npz, two in two.npz."""
+    x, records = np.load(files / "x.npy"), []
+    for number in range(3):
+        memory = np.random.default_rng(number).standard_normal((3 + number, 8))
+        part = attnkit.attend(x, memory=memory, params=str(files / "p.npz"), heads=2, partial=True)
+        formats.save(part, str(files / f"part{number + 1}.npz"))
+        records.append(part)
+    for name, some in (("parts", records), ("two", records[:2])):
+        (files / f"{name}.npz").write_bytes(
+            b"".join(bytes(one) for part in some for one in formats.encode(part, "npz"))
+        )
+    return records
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        ["merge part1.npz part2.npz part3.npz --join", TARGETS],
+        ["merge parts.npz --join", TARGETS],
+        ["merge part1.npz part2.npz", "ffn --hidden 3"],
+        [PARTIAL, "merge --join", TARGETS],
+        [f"{PARTIAL} --causal", "merge - part2.npz part3.npz --join", TARGETS],
+        [PARTIAL, "merge part1.npz - part3.npz --join", "ffn --hidden 3", TARGETS],
+        [PARTIAL, "merge - two.npz --join", TARGETS],
+        [PARTIAL, "merge", "merge - part3.npz --join", TARGETS],
+        ["attend x.npy --partial --softcap 2 --bias bias.npy --heads 2", "merge --join", TARGETS],
+        [
+            f"embed --ids ids.npy --model {MODELS / 'gpt2'}",
+            f"attend --partial --model {MODELS / 'gpt2'} --layer decoder.0.self",
+            "merge --join",
+        ],
+    ],
+    ids=str,
+)
+def test_slopes_of_merge(parts, stages):
+    assert error_of(*stages) < TOLERANCE
+
+
+def test_merged_parts_have_the_gradients_of_attention_to_all_keys(parts):
+    memories = [np.random.default_rng(number).standard_normal((3 + number, 8)) for number in range(3)]
+    np.save("memories.npy", np.concatenate(memories))
+    whole = grad("attend x.npy --memory memories.npy --params p.npz --heads 2", TARGETS)
+    records = [Record({"x": np.load("x.npy"), "memory": memory}) for memory in memories]
+    stream = b"".join(bytes(one) for record in records for one in formats.encode(record, "npz"))
+    Path("stream.npz").write_bytes(stream)
+    merged = grad("attend stream.npz --memory :memory --params p.npz --heads 2 --partial", "merge --join", TARGETS)
+    for name in ("wq", "wk", "wv", "wo", "bo", "bq"):
+        np.testing.assert_allclose(merged[f"1.attend.{name}"], whole[f"1.attend.{name}"], atol=1e-12, err_msg=name)
+    keys = [merged[f"0.input.part{number}.memory"] for number in (1, 2, 3)]
+    np.testing.assert_allclose(np.concatenate(keys), whole["1.attend.memory"], atol=1e-12)
+    np.testing.assert_allclose(sum(merged[f"0.input.part{n}.x"] for n in (1, 2, 3)), whole["0.input.x"], atol=1e-12)
+    assert "1.attend.part2.weights" in merged and merged.axes_of("1.attend.part2.lse") == ("head", "query")
+    checked = grad("attend stream.npz --memory :memory --params p.npz --partial", "merge --join", TARGETS, check=True)
+    assert checked["check"][2] < TOLERANCE
+
+
+def test_tables_of_several_texts_are_their_own_and_weights_are_shared():
+    result = grad(
+        "embed --lines 'a b' 'a b' --dim 4", "attend --seed 1 --partial", "merge --join", "layernorm", check=True
+    )
+    assert result["check"][2] < TOLERANCE
+    assert {"1.embed.part1.table", "1.embed.part2.table", "2.attend.wq"} <= {*result}
+    assert not {"1.embed.table", "2.attend.part1.wq"} & {*result}
 
 
 def test_a_stream_gives_a_record_of_gradients_for_each_record():

@@ -14,6 +14,7 @@ from attnkit.inference.attention_inputs import (
     prepare_attention,
 )
 from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients, collect_gradients
+from attnkit.inference.intermediates import OUTPUT_PARAMETERS
 from attnkit.inference.masking import AttendedTensor
 from attnkit.model import Array
 from attnkit.model.attention import SQUARE
@@ -43,6 +44,9 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
     else:
         outer[emit] = outer[emit] + dx if emit in outer else dx
     add_present(call, outer, into)
+    parts = {name: outer.pop(name) for name in OUTPUT_PARAMETERS if name in outer}  # of --partial, for merge
+    if "lse" in outer:
+        add_log_sum_exp(prepared, outer)
     grad_output = sum_to_shape(dx, output.shape) if emit is None else np.zeros_like(output)
     collected: dict[str, Array] = {}
     hook = collect_gradients(collected, outer, list_kept(saved, outer).__contains__)
@@ -50,11 +54,12 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
     for name in collected:
         outer.pop(name, None)
     add_inputs(call, prepared, inputs, into)
-    if call.values["model_"] is not None:
-        into.layers.add(prepared.inputs.layer, weights)
-    else:
-        for name, gradient in weights.items():
-            into.add_parameter(name, gradient)
+    for named in (weights, parts):
+        if call.values["model_"] is not None:
+            into.layers.add(prepared.inputs.layer, named)
+        else:
+            for name, gradient in named.items():
+                into.add_parameter(name, gradient)
     into.tensors |= describe_gradients(collected, prepared.inputs)
 
 
@@ -76,6 +81,14 @@ def add_present(call: StageCall, outer: Outer, into: StageGradients) -> None:
         if past:
             into.add_operand(flag, gradient[..., :past, :])
         outer[name] = outer[name] + gradient[..., past:, :] if name in outer else gradient[..., past:, :]
+
+
+def add_log_sum_exp(prepared: PreparedAttention, outer: Outer) -> None:
+    """Turn the gradient of the log-sum-exp of each query into one of its masked scores: the weights times it."""
+    arrays, options = prepared.inputs.arrays(), prepared.options
+    weights = model.multi_head_attention(*arrays, prepared.projections, options, keep=("weights",))["weights"]
+    gradient = np.where(weights == 0, 0, weights * outer.pop("lse")[..., None])
+    outer["masked"] = outer["masked"] + gradient if "masked" in outer else gradient
 
 
 def list_kept(saved: Mapping[str, Array], outer: Outer) -> set[str]:

@@ -7,6 +7,8 @@ import numpy as np
 from attnkit import model
 from attnkit.inference.generate import TextModel
 from attnkit.inference.gradients.pipeline import gather_tensors, layer_axes, select_names
+from attnkit.inference.gradients.stages import collect_gradients
+from attnkit.inference.gradients.traces import describe_trace
 from attnkit.inference.options import compute_dtype
 from attnkit.inference.prompts import Prompt
 from attnkit.inference.tracer import Tracer
@@ -42,35 +44,20 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
     logits = model.head_logits(core, passed.hidden)
     slope = np.zeros_like(logits)
     loss, slope[first - 1 : len(ids) - 1] = loss_and_gradient(logits[first - 1 : len(ids) - 1], ids[first:])
-    tracer = Tracer({"--grad-only": patterns})
-    reverse = Reverse(hook=tracer.visit)
+    collected: dict[str, Array] = {}
+    wanted = Tracer({"--grad-only": patterns}).wants
+    reverse = Reverse(hook=collect_gradients(collected, {}, wanted))
     run_backward(core, passed.decoder, head_backward(core, passed.hidden, slope, reverse), reverse)
     memory = reverse.memory
     if passed.encoder is not None and memory is not None:
         run_backward(core, passed.encoder, memory, reverse)
-    tracer.saved = {name: tracer.saved[name] for name in order_forward(list(tracer.saved))}
-    traced = tracer.record(detokenizer.token_strings(ids), prompt.source)
-    tensors = {name: traced.tensor(name) for name in traced}
+    tensors = describe_trace(collected, detokenizer.token_strings(ids), prompt.source)
     if passed.encoder is None and memory is not None:
         labels = {"source": prompt.source} if prompt.source else {}
         tensors["memory"] = Tensor(memory, ("source", "model"), labels)
     tensors |= parameter_gradients(core, reverse)
     names = [*select_names(gather_tensors(tensors), patterns)]
     return gather_tensors({LOSS: Tensor(loss, ())} | tensors).select([LOSS, *names])
-
-
-def order_forward(names: list[str]) -> list[str]:
-    """Return the names of intermediates in the order of a forward pass, from that in which gradients are computed.
-
-    >>> order_forward(["decoder.0.self.heads", "decoder.0.self.q", "decoder.0.self.k", "decoder.0.self.v"])
-    ['decoder.0.self.q', 'decoder.0.self.k', 'decoder.0.self.v', 'decoder.0.self.heads']
-    """
-    ordered = names[::-1]
-    for at in range(len(ordered) - 2):
-        three = ordered[at : at + 3]
-        if [name.rpartition(".")[2] for name in three] == ["v", "k", "q"]:
-            ordered[at : at + 3] = three[::-1]
-    return ordered
 
 
 def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int]) -> ScoringPass:

@@ -1,8 +1,9 @@
 """The gradients of a pipeline: the chain rule over its stages, from the last to the first, and their names."""
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import numpy as np
 from attnkit.errors import UsageError, suggest
 from attnkit.inference.gradients.attention import undo_attend
 from attnkit.inference.gradients.embedding import undo_embed, undo_posenc
+from attnkit.inference.gradients.encoding import undo_encode
 from attnkit.inference.gradients.layers import undo_ffn, undo_layernorm
+from attnkit.inference.gradients.merging import FILE, undo_merge
 from attnkit.inference.gradients.output import undo_decode, undo_loss
-from attnkit.inference.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients
+from attnkit.inference.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients, part_prefix
 from attnkit.model import Array
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.backward.transformer import Reverse
@@ -26,8 +29,10 @@ ADJOINTS_OF_TOOLS: dict[str, Adjoint] = {
     "embed": undo_embed,
     "posenc": undo_posenc,
     "attend": undo_attend,
+    "merge": undo_merge,
     "layernorm": undo_layernorm,
     "ffn": undo_ffn,
+    "encode": undo_encode,
     "decode": undo_decode,
     "loss": undo_loss,
 }
@@ -136,26 +141,65 @@ def pipeline_backward(calls: Sequence[StageCall]) -> PipelineGradients:
     """
     check_last(calls[-1])
     x = calls[-1].result["x"]
-    outer: Outer = {"x": np.ones(x.shape, x.dtype if x.dtype.itemsize > 2 else np.float32)}
-    stages: list[dict[str, Tensor]] = []
+    waiting = {calls[-1].part: {"x": np.ones(x.shape, x.dtype if x.dtype.itemsize > 2 else np.float32)}}
+    groups: list[dict[str, Tensor]] = []
+    traced: dict[str, str] = {}  # the names of intermediates of whole models in their stage -> in a trace
     total, models = PipelineGradients(), ModelLayers()
     for call in reversed(calls):
+        outer = waiting.pop(call.part, {})
         own = {name: gradient for name, gradient in outer.items() if name not in call.passed()}
         tensors = {name: describe_gradient(call.result, name, gradient) for name, gradient in own.items()}
         into = undo_stage(call, own)
         for name in outer.keys() & call.passed():
             into.add_input(name, outer[name])
-        named = {**into.tensors, **{name: one for name, one in tensors.items() if name not in into.tensors}}
-        stages.append({call.prefix + name: one for name, one in named.items()})
-        total.parameters[:0] = [call.prefix + name for name in into.parameters]
+        waiting |= hand_back(call, into)
+        named = {**into.traced, **into.tensors}
+        named |= {name: one for name, one in tensors.items() if name not in named}
+        traced |= {call.prefix + name: name for name in into.traced}
+        parameters = {name: call.parameter_name(name) for name in into.parameters}
+        add_group(groups, {parameters.get(name, call.prefix + name): one for name, one in named.items()})
+        total.parameters = list(dict.fromkeys([*parameters.values(), *total.parameters]))
         models.add(call, into.layers)
-        outer = into.inputs
-    before = {INPUT + name: describe_gradient(calls[0].before, name, gradient) for name, gradient in outer.items()}
+    before = {
+        f"{INPUT}{part_prefix(part)}{name}": describe_gradient(record, name, waiting[part][name])
+        for part, record in list_inputs(calls).items()
+        for name in waiting.get(part, {})
+    }
     total.parameters[:0] = list(before)
-    for tensors in (before, *reversed(stages)):
-        total.tensors |= tensors
+    repeated = {name for name, count in Counter(traced.values()).items() if count > 1}
+    short = {name: own for name, own in traced.items() if own not in repeated}
+    for tensors in (before, *reversed(groups)):
+        total.tensors |= {short.get(name, name): one for name, one in tensors.items()}
     total.models = models.sum()
     return total
+
+
+def add_group(groups: list[dict[str, Tensor]], named: dict[str, Tensor]) -> None:
+    """Add the gradients of a stage to those of later ones; what records share has the sum of their gradients."""
+    for tensors in groups:
+        for name in tensors.keys() & named.keys():
+            named[name] = replace(named[name], array=named[name].array + tensors.pop(name).array)
+    groups.append(named)
+
+
+def hand_back(call: StageCall, into: StageGradients) -> dict[int, Outer]:
+    """Return the gradients of the records that a stage read, by their parts; of its own files they are parameters."""
+    if not call.merges:
+        return {call.part: into.inputs}
+    gradients = dict(enumerate([into.inputs, *into.others], start=1))
+    for number, branch in enumerate(call.branches, start=1):
+        for name, gradient in gradients[number].items() if branch == FILE else ():
+            part = call.item[number - 1]
+            described = describe_gradient(part, name, gradient)
+            into.add_parameter(f"{part_prefix(number)}{name}", gradient, described.axes, described.labels)
+    return {branch: gradients[number] for number, branch in enumerate(call.branches, start=1) if branch != FILE}
+
+
+def list_inputs(calls: Sequence[StageCall]) -> dict[int, Record]:
+    """Return the records that the first stage read, by their parts."""
+    if calls[0].merges:
+        return dict(zip(calls[0].branches, calls[0].item, strict=True))
+    return {call.part: call.before for call in calls if call.number == 1}
 
 
 def check_last(call: StageCall) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from attnkit.errors import DataError, UsageError
 from attnkit.model.backward.feedforward import activation_backward
 from attnkit.model.backward.linear import linear_backward
+from attnkit.model.backward.pooling import first_token_backward
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.backward.transformer import (
     Dropout,
@@ -166,19 +167,6 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) 
         reverse.add("head.dense", {"w": inner.weight, "b": inner.bias})
         dx = inner.x
     return first_token_backward(dx, x.shape) if config.classes else dx
-
-
-def first_token_backward(grad_output: Array, shape: tuple[int, ...]) -> Array:
-    """Return the gradient of hidden states of a shape of which only the first token was used.
-
-    grad_output (..., D), shape (..., T, D) -> (..., T, D)
-
-    >>> first_token_backward(np.array([1.0, 2.0]), (2, 2)).tolist()
-    [[1.0, 2.0], [0.0, 0.0]]
-    """
-    gradient = np.zeros(shape, grad_output.dtype)
-    gradient[..., 0, :] = grad_output
-    return gradient
 
 
 def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
