@@ -34,6 +34,8 @@ TOOLS = (
     "encode",
     "decode",
     "loss",
+    "grad",
+    "train",
     "show",
     "peek",
     "diff",

@@ -214,6 +214,13 @@ def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> st
     return orjson.dumps(values).decode()
 
 
+def show_line(line: str) -> None:
+    """Write a line about the result of the running stage to standard error."""
+    call = running_stage()
+    if call is None or not call.common.get("quiet"):
+        write_stderr(f"{line}\n")
+
+
 def show_remark(make_table: "Callable[[Style], TextTable]") -> None:
     """Show a table that the running stage reports beside its result, in its figure or on standard error."""
     call = running_stage()

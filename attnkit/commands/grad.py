@@ -2,23 +2,22 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-import numpy as np
-
 from attnkit import display
-from attnkit.cli import operands, options, output, pipeline, views
+from attnkit.cli import operands, options, pipeline, views
 from attnkit.cli.output_format import Result
-from attnkit.cli.stage import Records, Stage, running_stage
+from attnkit.cli.stage import PythonForm, Records, Stage, running_stage
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, UsageError
+from attnkit.inference import callbacks
 from attnkit.inference.gradients.check import check_gradients
 from attnkit.inference.gradients.merging import number_parts
 from attnkit.inference.gradients.pipeline import PipelineGradients, pipeline_backward, select_names
 from attnkit.inference.gradients.stages import StageCall
-from attnkit.record import Labels, Record, Tensor
+from attnkit.record import Record, Tensor
 
 CHECKED = "check"  # the tensor of the result that --check adds
 
@@ -36,7 +35,21 @@ def run_recorded_pipeline(call: Stage, upstream: Records | None) -> Records:
     """Run the pipeline for each record of its input, and keep what each stage read and returned."""
     if len(call.operands) != 1:
         raise UsageError("one pipeline in quotes: attnkit grad 'embed \"The cat\" --dim 4 | attend'")
-    stages = pipeline.parse_stages(call.operands[0])
+    return record_stages(call, pipeline.parse_stages(call.operands[0]), upstream)
+
+
+def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
+    """Run the pipeline of a caller in Python, on a record where it is given one."""
+    if not inputs or not isinstance(inputs[0], str):
+        raise UsageError("one pipeline: attnkit.grad('attend | loss --target 1', record)")
+    call.operands = (inputs[0],)
+    stages = pipeline.parse_stages(inputs[0])
+    record = inputs[1] if len(inputs) > 1 else None
+    return record_stages(call, stages, pipeline.give_record(stages[0], record, "attnkit.grad(pipeline, record)"))
+
+
+def record_stages(call: Stage, stages: list[Stage], upstream: Records | None) -> Records:
+    """Return the stream of the runs of stages, with the calls of each that they are made of."""
     calls: list[StageCall] = []
     for number, stage in enumerate(stages, start=1):
         stage.tool = replace(stage.tool, function=keep_calls(stage, number, calls))
@@ -100,6 +113,7 @@ def has_failed(record: Record, call: Stage) -> int:
     status=has_failed,
     requires=[("tolerance", "check"), ("seed", "check")],
     check_finite=lambda parameters: False,
+    python=PythonForm(inputs={"pipeline": "str", "record": "TensorLike | None"}, reader=read_values),
 )
 def grad(
     ran: PipelineRun,
@@ -142,10 +156,5 @@ def compare_with_difference(ran: PipelineRun, gradients: PipelineGradients, seed
     stage = running_stage()
     if stage is not None:
         stage.extra["errors"] = [*stage.extra.get("errors", []), result.error]
-    if stage is None or not stage.common.get("quiet"):
-        output.write_stderr(
-            f"check: derivative {result.slope:.9g} by the gradients, {result.difference:.9g} by a finite difference: "
-            f"relative error {result.error:.2g}\n"
-        )
-    labels: dict[str, Labels] = {"derivative": ["gradients", "finite difference", "relative error"]}
-    return {CHECKED: Tensor(np.array([result.slope, result.difference, result.error]), ("derivative",), labels)}
+    callbacks.current().on_line(result.line())
+    return {CHECKED: result.tensor()}

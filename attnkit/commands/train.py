@@ -15,12 +15,13 @@ from attnkit import __version__, display
 from attnkit.cli import history, options
 from attnkit.cli.operands import read_text, stdin_or_error
 from attnkit.cli.output import report_text
-from attnkit.cli.stage import Records, Stage
+from attnkit.cli.stage import PythonForm, Records, Stage, running_stage
 from attnkit.cli.tool import tool
 from attnkit.display import Style
 from attnkit.errors import DataError, InterruptedRunError, TerminatedRunError, UsageError, escaped, flag_name
 from attnkit.formats import atomic, open_source
 from attnkit.inference import callbacks
+from attnkit.inference.options import is_set
 from attnkit.training.configs import CONFIGS
 from attnkit.training.folder import check_folder, lock_folder
 from attnkit.training.optimizers import DEFAULTS
@@ -44,6 +45,18 @@ def read_operand(call: Stage, upstream: Records | None) -> Records:
     return Records(None, iter([call.operands[0] if call.operands else stdin_or_error("name a text file")]))
 
 
+def read_name(call: Stage, inputs: Sequence[Any]) -> Records:
+    """Take the name of the text from a caller in Python."""
+    if not inputs or not isinstance(inputs[0], str | os.PathLike):
+        raise UsageError("the name of a text file: attnkit.train('tales.txt', output='my-gpt')")
+    return Records(None, iter([os.fspath(inputs[0])]))
+
+
+def present_run(line: str, call: Stage) -> dict[str, Any]:
+    """Return what a run has made, and its reports, as the command line writes them in JSON."""
+    return {**call.extra["summary"], "reports": call.extra.get("reports", [])}
+
+
 @tool(
     operand="[INPUT]",
     reader=read_operand,
@@ -58,6 +71,7 @@ def read_operand(call: Stage, upstream: Records | None) -> Records:
     },
     exclusive=[("from", "config", "family"), *(("resume", name) for name in ("from", "config", "family"))],
     one_of=[("output", "resume")],
+    python=PythonForm(inputs={"text": "Path"}, reader=read_name, result="dict[str, Any]", present=present_run),
 )
 def train(
     text: str,
@@ -138,7 +152,7 @@ def train(
     """
     values = dict(locals())
     text = values.pop("text")
-    return train_text(text, {name: value for name, value in values.items() if value not in (None, False, ())})
+    return train_text(text, {name: value for name, value in values.items() if is_set(value)})
 
 
 def train_text(path: str, values: Mapping[str, Any]) -> str:
@@ -164,6 +178,8 @@ def train_text(path: str, values: Mapping[str, Any]) -> str:
     if stopped:
         words = shlex.join(["attnkit", "train", path, "--resume", folder])
         raise STOPPED[signal.Signals(stopped)](f"stopped after step {run.progress.step:,} and saved; {words} goes on")
+    if stage := running_stage():
+        stage.extra["summary"] = run.summary()
     return report_text(run.summary(), lambda style: closing_line(run))
 
 
@@ -222,7 +238,10 @@ def reporter(sample: str | None) -> Callable[[Run, Report, Speed], None]:
         says = {} if sample is None else {"sample": run.continue_text(sample)}
         losses = [report.loss if report.held_out_loss is None else report.held_out_loss for report in run.curve]
         draw = partial(draw_report, one, speed, losses, says.get("sample"), has_headings=is_first)
-        callbacks.current().on_report(report_values(one, speed) | says, draw)
+        values = report_values(one, speed) | says
+        if stage := running_stage():
+            stage.extra.setdefault("reports", []).append(values)
+        callbacks.current().on_report(values, draw)
         is_first = False
 
     return report

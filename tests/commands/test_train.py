@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import attnkit
+from attnkit import errors as attnkit_errors
 from attnkit.checkpoints import open_checkpoint
 from tests import process
 from tests.process import run
@@ -218,3 +220,31 @@ def test_a_model_of_a_configuration(tales):
     assert done.err == (
         "attnkit train: config.json: max_position_embeddings 16, fewer than the 64 tokens of a text (--block)\n"
     )
+
+
+def test_a_flag_of_zero_is_one(tales):
+    flags = (*TINY, "--steps", "1", "--warmup", "0", "--clip", "0")
+    report, _ = lines_of(run("train", "tales.txt", "-o", "gpt", *flags, cwd=tales))
+    assert report["learning_rate"] == 0.001  # after no warm-up
+    assert "--warmup 0 --clip 0" in json.loads((tales / "gpt" / "training.json").read_text())["command"]
+
+
+def test_python_trains_as_the_command_line_does(tales, monkeypatch):
+    flags = {"layers": 1, "heads": 2, "dim": 16, "batch": 4, "block": 16, "steps": 4, "every": 2}
+    monkeypatch.chdir(tales)
+    made = attnkit.train("tales.txt", output="python", **flags)
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    *reports, last = lines_of(run("train", "tales.txt", "-o", "shell", *words, cwd=tales))
+    speed = ("tokens_per_second", "seconds")
+    assert [{name: one[name] for name in one if name not in speed} for one in made["reports"]] == [
+        {name: one[name] for name in one if name not in speed} for one in reports
+    ]
+    assert {**last, "folder": "python"} == {name: made[name] for name in made if name != "reports"}
+    for name in ("model.safetensors", "state.safetensors", "config.json", "training.jsonl"):
+        assert (tales / "python" / name).read_bytes() == (tales / "shell" / name).read_bytes(), name
+    with pytest.raises(attnkit_errors.UsageError, match="needs --output DIR or --resume DIR"):
+        attnkit.train("tales.txt")
+    with pytest.raises(attnkit_errors.UsageError, match="the name of a text file"):
+        attnkit.train(output="new")
+    with pytest.raises(attnkit_errors.FileError, match="No such file"):
+        attnkit.train("none.txt", output="new")

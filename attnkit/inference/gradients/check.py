@@ -19,7 +19,7 @@ from attnkit.inference.operands import load_attended, select_tensor
 from attnkit.model import Array
 from attnkit.model.backward.tied import cast_parameters, tied_parameters
 from attnkit.model.dtypes import is_float
-from attnkit.record import Record, Tensor
+from attnkit.record import Labels, Record, Tensor
 
 STEP = 3e-6  # of the finite difference, relative to the size of each tensor
 RANDOM = {"attend": "seed", "ffn": "hidden"}  # the flag that chooses random weights, in place of --params
@@ -44,6 +44,20 @@ class CheckResult(NamedTuple):
         """
         largest = max(abs(self.slope), abs(self.difference), self.size / 1000)
         return abs(self.slope - self.difference) / largest if largest else 0.0
+
+    def line(self) -> str:
+        """Return the result as a line.
+
+        >>> CheckResult(2.0, 1.0, 1.0).line()
+        'check: derivative 2 by the gradients, 1 by a finite difference: relative error 0.5'
+        """
+        both = f"{self.slope:.9g} by the gradients, {self.difference:.9g} by a finite difference"
+        return f"check: derivative {both}: relative error {self.error:.2g}"
+
+    def tensor(self) -> Tensor:
+        """Return both derivatives and the error as a tensor."""
+        labels: Labels = ["gradients", "finite difference", "relative error"]
+        return Tensor(np.array([self.slope, self.difference, self.error]), ("derivative",), {"derivative": labels})
 
 
 class MovedLayers(ChainMap[str, dict[str, Array]]):
