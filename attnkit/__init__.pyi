@@ -239,6 +239,7 @@ def decode(
     ablate: Sequence[str] | str = (),
     grad: str | None = None,
     grad_only: Sequence[str] | str = (),
+    check: bool = False,
     table: TensorLike | None = None,
     params: Mapping[str, Tensor | Array] | Record | Path | None = None,
     vocab: Sequence[str] | Path | None = None,

@@ -179,6 +179,10 @@ GRAD = text(
     "FILE",
 )
 GRAD_ONLY = names("keep only the gradients whose names match a shell pattern: *.self.*", metavar="PATTERNS")
+CHECK_GRAD = switch(
+    "compare --grad with a finite difference in float64, along a random direction over all parameters; the exit code "
+    "is 1 for a relative error above 1e-6"
+)
 PATCH = Option(
     "replace the intermediate NAME by the tensor of FILE; of several tensors, by the one called NAME",
     "NAME=FILE",

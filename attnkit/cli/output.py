@@ -214,10 +214,13 @@ def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> st
     return orjson.dumps(values).decode()
 
 
-def show_line(line: str) -> None:
-    """Write a line about the result of the running stage to standard error."""
+def show_check(line: str, error: float) -> None:
+    """Write what a check of gradients found to standard error, and keep its error for the exit code."""
     call = running_stage()
-    if call is None or not call.common.get("quiet"):
+    if call is None:
+        return
+    call.extra.setdefault("errors", []).append(error)
+    if not call.common.get("quiet"):
         write_stderr(f"{line}\n")
 
 

@@ -1,18 +1,19 @@
 """attnkit decode: hidden states to logits, probabilities and tokens; with a whole model, text generation."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from attnkit import model
 from attnkit.cli import options, text_input
 from attnkit.cli.decode_views import draw_decoded, is_single_text, list_decoded, render_decoded
-from attnkit.cli.stage import cast_x
+from attnkit.cli.stage import Stage, cast_x
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import layers
 from attnkit.inference import options as generation
 from attnkit.inference.next_word import HeadOutput, WordChoice, choose_words, find_output_matrix, round_to_dtype
 from attnkit.inference.options import (
+    CHECK_TOLERANCE,
     GENERATION_FLAGS,
     HOOK_FLAGS,
     INPUT_FLAGS,
@@ -23,9 +24,6 @@ from attnkit.inference.options import (
 )
 from attnkit.record import Array, Labels, Record, Tensor
 from attnkit.tokenizers import Tokenizer
-
-if TYPE_CHECKING:
-    pass
 
 
 def check_length_penalty(text: str) -> str:
@@ -47,6 +45,11 @@ def make_word_choice(parameters: Mapping[str, Any]) -> WordChoice:
     return WordChoice(**{name: parameters[name] for name in SAMPLING_FLAGS})
 
 
+def has_failed_check(record: Record, call: Stage) -> int:
+    """Return 1 where --check found a larger error than 1e-6, else 0."""
+    return int(any(not error <= CHECK_TOLERANCE for error in call.extra.get("errors", [])))
+
+
 NEEDS_MODEL = (*INPUT_FLAGS, *GENERATION_FLAGS, *HOOK_FLAGS, "tokenizer", "layer")
 EXCLUSIVE = [("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), *generation.EXCLUSIVE]
 REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
@@ -59,7 +62,7 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
         "Sampling": "temperature top_k top_p min_p seed repetition_penalty",
         "Search": "beam best length_penalty",
         "Length": "max_tokens stop cache_in cache_out",
-        "Inspection": "steps top score trace trace_only patch ablate grad grad_only",
+        "Inspection": "steps top score trace trace_only patch ablate grad grad_only check",
         "Results": "emit dtype",
     },
     exclusive=EXCLUSIVE,
@@ -70,6 +73,7 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
     figure=draw_decoded,
     cells=list_decoded,
     plain_text=is_single_text,
+    status=has_failed_check,
     needs_no_input=text_input.needs_no_input,
     extra={"lines": options.switch("write a stream: one record for each line of text")},
     record_defaults=lambda parameters: (
@@ -154,6 +158,7 @@ def decode(
     ablate: Annotated[tuple[str, ...], options.ABLATE] = (),
     grad: Annotated[str | None, options.GRAD] = None,
     grad_only: Annotated[tuple[str, ...], options.GRAD_ONLY] = (),
+    check: Annotated[bool, options.CHECK_GRAD] = False,
     table: Annotated[
         Record | None,
         options.tensor("embedding table (vocab, model), used as output matrix [default: the record's table]"),

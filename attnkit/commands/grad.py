@@ -9,17 +9,16 @@ from typing import Annotated, Any
 from attnkit import display
 from attnkit.cli import operands, options, pipeline, views
 from attnkit.cli.output_format import Result
-from attnkit.cli.stage import PythonForm, Records, Stage, running_stage
+from attnkit.cli.stage import PythonForm, Records, Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, UsageError
 from attnkit.inference import callbacks
-from attnkit.inference.gradients.check import check_gradients
+from attnkit.inference.gradients.check import CHECKED, check_gradients
 from attnkit.inference.gradients.merging import number_parts
-from attnkit.inference.gradients.pipeline import PipelineGradients, pipeline_backward, select_names
+from attnkit.inference.gradients.pipeline import pipeline_backward, select_names
 from attnkit.inference.gradients.stages import StageCall
-from attnkit.record import Record, Tensor
-
-CHECKED = "check"  # the tensor of the result that --check adds
+from attnkit.inference.options import CHECK_TOLERANCE
+from attnkit.record import Record
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def grad(
     ] = False,
     tolerance: Annotated[
         float, options.number("the relative error from which --check fails, with exit code 1", above=0)
-    ] = 1e-6,
+    ] = CHECK_TOLERANCE,
     seed: Annotated[int, options.integer("seed of the direction of --check", 0)] = 0,
 ) -> Record:
     """Compute the gradient of a pipeline's last x with respect to each of its tensors and parameters.
@@ -147,14 +146,8 @@ def grad(
     shape = ran.calls[-1].result["x"].shape
     if shape:
         warnings.warn(f"x {shape} is not one number: these are gradients of the sum of its elements", AttnkitWarning, 2)
-    return record.with_tensors(compare_with_difference(ran, gradients, seed)) if check else record
-
-
-def compare_with_difference(ran: PipelineRun, gradients: PipelineGradients, seed: int) -> dict[str, Tensor]:
-    """Return the result of --check as a tensor; write it to standard error, and keep its error for the exit code."""
+    if not check:
+        return record
     result = check_gradients(ran.calls, gradients, seed)
-    stage = running_stage()
-    if stage is not None:
-        stage.extra["errors"] = [*stage.extra.get("errors", []), result.error]
-    callbacks.current().on_line(result.line())
-    return {CHECKED: result.tensor()}
+    callbacks.current().on_check(result.line(), result.error)
+    return record.with_tensors({CHECKED: result.tensor()})

@@ -21,6 +21,7 @@ from attnkit.model.backward.tied import cast_parameters, tied_parameters
 from attnkit.model.dtypes import is_float
 from attnkit.record import Labels, Record, Tensor
 
+CHECKED = "check"  # the name of its result in a record
 STEP = 3e-6  # of the finite difference, relative to the size of each tensor
 RANDOM = {"attend": "seed", "ffn": "hidden"}  # the flag that chooses random weights, in place of --params
 

@@ -31,13 +31,12 @@ def undo_encode(call: StageCall, outer: Outer, into: StageGradients) -> None:
         raise call.error("no gradient of a mask of floats; one of booleans has none")
     x, tape = run_recorded(core, encoded.steps, inputs, layers.context_from(base, dtype=call.values["dtype"]))
     collected: dict[str, Array] = {}
-    kept = {name for name in outer if name not in ("x", "memory")}
-    many = count_scores(encoded) > MANY
+    used, has_many = set(outer), count_scores(encoded) > MANY
 
-    def is_wanted(name: str) -> bool:
-        return name in kept or not many or name.rpartition(".")[2] not in SQUARE
+    def is_kept(name: str) -> bool:
+        return name in used or not has_many or name.rpartition(".")[2] not in SQUARE
 
-    into.layers.hook = collect_gradients(collected, outer, is_wanted)
+    into.layers.hook = collect_gradients(collected, outer, is_kept)
     dx = undo_outputs(call, encoded, x, outer, into.layers)
     dx = run_backward(core, tape, dx, into.layers)
     for name in collected:

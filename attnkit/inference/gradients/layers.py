@@ -34,7 +34,7 @@ def undo_layernorm(call: StageCall, outer: Outer, into: StageGradients) -> None:
     values, x = call.values, call.before["x"]
     addend = values["add"]
     total = x if addend is None else model.add(x, addend["x"])
-    norm = choose_norm(call, total)
+    norm = find_norm(call, total)
     dx = np.zeros_like(total, model.working(total))
     if outer.keys() & {"x", *NORM_INTERMEDIATES}:
         dx = undo_norm(norm, total, outer, into)
@@ -71,11 +71,11 @@ class Norm(NamedTuple):
         over = range(x.ndim - 1) if self.kind == "batch" else range(self.axis % x.ndim, x.ndim)
         is_centred, parameters = self.kind != "rms", (self.gamma, self.beta)
         return norm_steps_backward(
-            dy, x, *parameters, eps=self.eps, over=over, centred=is_centred, statistics=self.statistics, hook=hook
+            dy, x, parameters, eps=self.eps, over=over, centred=is_centred, statistics=self.statistics, hook=hook
         )
 
 
-def choose_norm(call: StageCall, x: Array) -> Norm:
+def find_norm(call: StageCall, x: Array) -> Norm:
     """Return the norm of a stage."""
     values = call.values
     gamma, beta, mean, variance = (

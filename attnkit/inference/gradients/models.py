@@ -5,17 +5,28 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit import model
+from attnkit.inference import callbacks
 from attnkit.inference.generate import TextModel
-from attnkit.inference.gradients.pipeline import gather_tensors, layer_axes, select_names
+from attnkit.inference.gradients.check import (
+    CHECKED,
+    STEP,
+    CheckResult,
+    Point,
+    dot_gradients,
+    draw_direction,
+    move,
+)
+from attnkit.inference.gradients.pipeline import PipelineGradients, gather_tensors, layer_axes, select_names
 from attnkit.inference.gradients.stages import collect_gradients
 from attnkit.inference.gradients.traces import describe_trace
 from attnkit.inference.options import compute_dtype
 from attnkit.inference.prompts import Prompt
 from attnkit.inference.tracer import Tracer
 from attnkit.model import Array
-from attnkit.model.backward.tied import sum_tied
+from attnkit.model.backward.tied import cast_parameters, sum_tied
 from attnkit.model.backward.transformer import Reverse, Tape, run_backward, run_recorded
 from attnkit.model.backward.whole_models import head_backward
+from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.loss import loss_and_gradient
 from attnkit.record import Record, Tensor
 
@@ -35,29 +46,66 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
     """Return the gradients of the mean of −log p over the tokens of a text from the index `first` on.
 
     The record has `loss`, the mean itself, then the intermediates of the run in its order, under the names that a
-    trace gives them, then the parameters. A memory from elsewhere has the gradient `memory`. UsageError for a
-    pattern of --grad-only that fits no name.
+    trace gives them, then the parameters. A memory from elsewhere has the gradient `memory`. With --check it has
+    `check`. UsageError for a pattern of --grad-only that fits no name.
     """
-    core, options, detokenizer, _ = text_model
+    _, options, detokenizer, _ = text_model
     patterns = options.grad_only or ("*",)
+    collected: dict[str, Array] = {}
+    hook = collect_gradients(collected, {}, Tracer({"--grad-only": patterns}).wants)
+    loss, reverse = run_reverse(text_model, prompt, ids, first, hook)
+    tensors = describe_trace(collected, detokenizer.token_strings(ids), prompt.source)
+    if prompt.source_ids is None and reverse.memory is not None:
+        labels = {"source": prompt.source} if prompt.source else {}
+        tensors["memory"] = Tensor(reverse.memory, ("source", "model"), labels)
+    tensors |= parameter_gradients(text_model.core, reverse)
+    names = [*select_names(gather_tensors(tensors), patterns)]
+    checked = {}
+    if options.check:
+        result = check_scoring(text_model, prompt, ids, first)
+        callbacks.current().on_check(result.line(), result.error)
+        checked = {CHECKED: result.tensor()}
+    return gather_tensors({LOSS: Tensor(loss, ())} | tensors | checked).select([LOSS, *names, *checked])
+
+
+def run_reverse(
+    text_model: TextModel, prompt: Prompt, ids: list[int], first: int, hook: Hook = no_hook
+) -> tuple[Array, Reverse]:
+    """Return the mean of −log p over the tokens of a text from the index `first` on, and the gradients of its run."""
+    core, reverse = text_model.core, Reverse(hook=hook)
     passed = run_scoring(text_model, prompt, ids)
     logits = model.head_logits(core, passed.hidden)
     slope = np.zeros_like(logits)
     loss, slope[first - 1 : len(ids) - 1] = loss_and_gradient(logits[first - 1 : len(ids) - 1], ids[first:])
-    collected: dict[str, Array] = {}
-    wanted = Tracer({"--grad-only": patterns}).wants
-    reverse = Reverse(hook=collect_gradients(collected, {}, wanted))
     run_backward(core, passed.decoder, head_backward(core, passed.hidden, slope, reverse), reverse)
-    memory = reverse.memory
-    if passed.encoder is not None and memory is not None:
-        run_backward(core, passed.encoder, memory, reverse)
-    tensors = describe_trace(collected, detokenizer.token_strings(ids), prompt.source)
-    if passed.encoder is None and memory is not None:
-        labels = {"source": prompt.source} if prompt.source else {}
-        tensors["memory"] = Tensor(memory, ("source", "model"), labels)
-    tensors |= parameter_gradients(core, reverse)
-    names = [*select_names(gather_tensors(tensors), patterns)]
-    return gather_tensors({LOSS: Tensor(loss, ())} | tensors).select([LOSS, *names])
+    if passed.encoder is not None and reverse.memory is not None:
+        run_backward(core, passed.encoder, reverse.memory, reverse)
+    return loss, reverse
+
+
+def check_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], first: int) -> CheckResult:
+    """Compare the gradients of a scored text with a central difference in float64, along a random direction."""
+    config, params = text_model.core.config, text_model.core.params
+    core = model.Model(config, cast_parameters({layer: params[layer] for layer in params}, np.float64))
+    wide = text_model._replace(core=core, options=text_model.options._replace(dtype="float64"))
+    loss, reverse = run_reverse(wide, prompt, ids, first)
+    sums = sum_tied(reverse.gradients, core.params)
+    layers = {layer: {name: core.params[layer][name] for name in parts} for layer, parts in sums.items()}
+    gradients, arrays = PipelineGradients(models={"": (core, sums)}), {}
+    if prompt.source_ids is None and prompt.memory is not None and reverse.memory is not None:
+        gradients.tensors["memory"] = Tensor(reverse.memory)
+        arrays["memory"] = prompt.memory.astype(np.float64)
+    point = Point(arrays, {"": layers})
+    direction = draw_direction(point, 0)
+
+    def loss_at(step: float) -> float:
+        moved = move(point, direction, step)
+        new = {layer: {**core.params[layer], **moved.models[""].get(layer, {})} for layer in core.params}
+        there = prompt._replace(memory=moved.arrays.get("memory", prompt.memory))
+        return float(run_reverse(wide._replace(core=model.Model(config, new)), there, ids, first)[0])
+
+    difference = (loss_at(STEP) - loss_at(-STEP)) / (2 * STEP)
+    return CheckResult(dot_gradients(gradients, direction), difference, float(loss))
 
 
 def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int]) -> ScoringPass:

@@ -153,11 +153,11 @@ def pipeline_backward(calls: Sequence[StageCall]) -> PipelineGradients:
         for name in outer.keys() & call.passed():
             into.add_input(name, outer[name])
         waiting |= hand_back(call, into)
-        named = {**into.traced, **into.tensors}
-        named |= {name: one for name, one in tensors.items() if name not in named}
-        traced |= {call.prefix + name: name for name in into.traced}
         parameters = {name: call.parameter_name(name) for name in into.parameters}
-        add_group(groups, {parameters.get(name, call.prefix + name): one for name, one in named.items()})
+        named = {**tensors, **into.traced, **into.tensors}
+        order = [*into.traced, *into.tensors, *(name for name in tensors if name not in into.tensors)]
+        add_group(groups, {parameters.get(name, call.prefix + name): named[name] for name in dict.fromkeys(order)})
+        traced |= {call.prefix + name: name for name in into.traced}
         total.parameters = list(dict.fromkeys([*parameters.values(), *total.parameters]))
         models.add(call, into.layers)
     before = {
@@ -166,12 +166,24 @@ def pipeline_backward(calls: Sequence[StageCall]) -> PipelineGradients:
         for name in waiting.get(part, {})
     }
     total.parameters[:0] = list(before)
-    repeated = {name for name, count in Counter(traced.values()).items() if count > 1}
-    short = {name: own for name, own in traced.items() if own not in repeated}
-    for tensors in (before, *reversed(groups)):
-        total.tensors |= {short.get(name, name): one for name, one in tensors.items()}
+    total.tensors = shorten_names([before, *reversed(groups)], traced)
     total.models = models.sum()
     return total
+
+
+def shorten_names(groups: Sequence[Mapping[str, Tensor]], traced: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return all gradients, those of a whole model's intermediates by the names of a trace where one stage has them.
+
+    traced  name in its stage -> name in a trace
+
+    >>> [*shorten_names([{"1.encode.a": 0, "1.encode.b": 0, "2.encode.b": 0}], {"1.encode.a": "a", "1.encode.b": "b"})]
+    ['a', 'b', '2.encode.b']
+    >>> [*shorten_names([{"1.encode.b": 0, "2.encode.b": 0}], {"1.encode.b": "b", "2.encode.b": "b"})]
+    ['1.encode.b', '2.encode.b']
+    """
+    counts = Counter(traced.values())
+    short = {name: own for name, own in traced.items() if counts[own] == 1}
+    return {short.get(name, name): one for tensors in groups for name, one in tensors.items()}
 
 
 def add_group(groups: list[dict[str, Tensor]], named: dict[str, Tensor]) -> None:

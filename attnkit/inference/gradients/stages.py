@@ -152,7 +152,7 @@ Adjoint = Callable[[StageCall, Outer, StageGradients], None]
 
 
 def collect_gradients(
-    collected: dict[str, Array], outer: Outer, is_wanted: Callable[[str], bool] = lambda name: True
+    collected: dict[str, Array], outer: Outer, is_kept: Callable[[str], bool] = lambda name: True
 ) -> Hook:
     """Return a hook that keeps the gradient of every intermediate, and adds what comes from later stages to it."""
 
@@ -162,6 +162,6 @@ def collect_gradients(
             collected[name] = gradient if more is None else gradient + more
             return collected[name]
 
-        return visit if is_wanted(name) else None
+        return visit if is_kept(name) else None
 
     return hook
