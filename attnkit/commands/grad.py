@@ -54,6 +54,8 @@ def record_stages(call: Stage, stages: list[Stage], upstream: Records | None) ->
         stage.tool = replace(stage.tool, function=keep_calls(stage, number, calls))
         if stage.common.pop("output", None):
             raise UsageError(f"stage {number}, {stage.tool.name}: --output is of grad: attnkit grad '…' -o FILE")
+        if stage.tool.returns_text(stage.parameters):
+            raise UsageError(f"stage {number}, {stage.tool.name}: text has no gradient")
     flow = pipeline.chain_stages(stages, upstream=upstream)
     return Records(flow.format, run_items(call, stages, calls, flow.items))
 
@@ -132,8 +134,9 @@ def grad(
     as the sum of its elements. A gradient has the shape, the axes and the labels of its tensor, and the name
     STAGE.TOOL.NAME: 2.attend.x is the x that the second stage returns, 2.attend.wq a weight of it, 2.attend.weights
     an intermediate, 2.attend.memory the file of its --memory; 0.input.x is what the first stage read. The parameters
-    of a --model have its own names, as decoder.0.self.wq. What is used more than once, as a table that embeds and
-    decodes, has one gradient, the sum. `x` is that of the pipeline. `attnkit help gradients` says more.
+    of a --model, and the intermediates of encode, have its own names, as decoder.0.self.wq. What is used more than
+    once, as a table that embeds and decodes, has one gradient, the sum. `x` is that of the pipeline. `attnkit help
+    gradients` says more.
 
     \b
     Example:

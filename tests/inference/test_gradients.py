@@ -170,6 +170,59 @@ def test_slopes_of_attend(source, flags, is_cross):
     assert error_of(f"attend {source}.npy {flags} {memory}", target) < TOLERANCE
 
 
+POSITIONS = ["", "--kind rotary --heads 2", "--kind alibi --heads 2", "--kind t5 --heads 2 --table buckets.npy"]
+POSITIONS += ["--kind learned --table table.npy --offset 1", "--kind rotary --heads 2 --interleaved", "--layout halves"]
+WEIGHTS = ["--params p.npz", "--params grouped.npz --kv-heads 1", "--params additive.npz --score additive"]
+WEIGHTS += ["--params general.npz --score general", "--seed 2 --score dot"]
+HEADS = {
+    "--causal": [""],
+    "--window": ["1,1", "0,2"],
+    "--softcap": ["2", "20"],
+    "--scale": ["0.3"],
+    "--bias": ["bias.npy"],
+    "--mask": ["additive.npy"],
+    "--residual": [""],
+    "--keep": ["weights,present", "q,scores"],
+}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["x", "bx"]),
+    st.sampled_from(POSITIONS),
+    st.sampled_from(WEIGHTS),
+    options(HEADS),
+    st.sampled_from(["", " --partial", " --emit heads", " --lengths counts.npy"]),
+)
+def test_slopes_of_heads_with_positions_and_scores(source, positions, weights, flags, result):
+    if result == " --partial":
+        flags = " ".join(word for word in flags.split() if word != "--residual")
+    is_emitted = result == " --emit heads"
+    result = "" if result == " --lengths counts.npy" and source == "x" else result
+    flags = flags.replace("--residual", "") if is_emitted else flags
+    join = ["merge --join"] * (result == " --partial")
+    target = "loss --target " + ("'1 2 3 0'" if source == "x" else "bids.npy")
+    last = "ffn --hidden 3 --activation silu" if is_emitted else target
+    assert (
+        error_of(f"posenc {source}.npy {positions}", f"attend --heads 2 {weights} {flags}{result}", *join, last)
+        < TOLERANCE
+    )
+
+
+FAMILY_OF = {"bert": ["cls", "mean", "pooler", "none"], "llama": ["cls", "mean", "none"], "t5": ["mean", "none"]}
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data(), st.sampled_from(sorted(FAMILY_OF)), st.booleans(), st.booleans())
+def test_slopes_of_encode_with_random_options(data, family, is_batch, is_normalized):
+    pool = data.draw(st.sampled_from(FAMILY_OF[family]))
+    normalize = " --normalize" * (is_normalized and pool != "none")
+    layers = data.draw(st.sampled_from(["", " --layers :1", " --layers :0"]))
+    ids = "bids" if is_batch else "ids"
+    line = f"encode --model {MODELS / family} --ids {ids}.npy --pool {pool}{normalize}{layers}"
+    assert error_of(line, "ffn --hidden 4 --activation gelu") < TOLERANCE
+
+
 LAYERNORM = {
     "--gamma": ["gamma.npy"],
     "--eps": ["0.1"],

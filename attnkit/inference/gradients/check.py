@@ -223,17 +223,20 @@ def replace_item(record: Record, arrays: Arrays) -> Record:
 
 def widen(record: Record) -> Record:
     """Return a record with its floats in float64."""
-    return replace_arrays(
-        record, {name: array.astype(np.float64, copy=False) for name, array in record.arrays().items()}
-    )
+    floats = {name: array for name, array in record.arrays().items() if is_float(array.dtype)}
+    return replace_arrays(record, {name: array.astype(np.float64, copy=False) for name, array in floats.items()})
 
 
 def replace_arrays(record: Record, arrays: Mapping[str, Array]) -> Record:
-    """Return a record with other arrays in its tensors of floats, where there are any of their names."""
+    """Return a record with other arrays of floats in its tensors, where there are any of their names.
+
+    >>> replace_arrays(Record({"x": np.array([1, 2])}), {"x": np.array([1.5, 2.0])})["x"].tolist()
+    [1.5, 2.0]
+    """
     changed = {
         name: replace(one, array=arrays[name])
         for name, one in record.tensors.items()
-        if name in arrays and is_float(one.array.dtype)
+        if name in arrays and is_float(arrays[name].dtype)
     }
     return replace(record, tensors={**record.tensors, **changed})
 
@@ -249,7 +252,7 @@ def replace_values(call: StageCall, item: Any, own: Arrays, models: Models) -> d
         if call.tool in RANDOM:
             values[RANDOM[call.tool]] = None
     if call.tool == "encode":
-        values["dtype"] = "float64"
+        values |= {"dtype": "float64", "trace": None}  # which the first run has written
     checkpoint = values.get("model_")
     if checkpoint is not None and checkpoint.folder in models:
         values["model_"] = copy(checkpoint)

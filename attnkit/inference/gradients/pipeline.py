@@ -218,9 +218,10 @@ def check_last(call: StageCall) -> None:
     """Raise UsageError unless the last stage computes an x of floats."""
     if not isinstance(call.result, Record):
         raise call.error("text has no gradient")
-    if "x" not in call.result or not is_float(call.result["x"].dtype):
-        kind = call.result["x"].dtype if "x" in call.result else "no x"
-        raise call.error(f"its x is {kind}: only floats have a gradient")
+    if "x" not in call.result:
+        raise call.error("it returns no x, of which there would be gradients")
+    if not is_float(call.result["x"].dtype):
+        raise call.error(f"its x is {call.result['x'].dtype}: only floats have a gradient")
 
 
 def undo_stage(call: StageCall, outer: Outer) -> StageGradients:
