@@ -372,6 +372,7 @@ BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert
         [f"encode {GPT2} --ids ids.npy", f"decode {GPT2} --layer head", "loss --target :ids"],
         [f"encode {MLM} --ids ids.npy --keep logits", "loss --target :ids"],
         [f"encode {MLM} --ids ids.npy", f"decode {MLM}", "loss --target :ids"],
+        [f"embed --image {MODELS / 'vit.png'} --model {MODELS / 'vit'}", "ffn --hidden 3"],
         [f"encode --model {MODELS / 'marian'} --ids ids.npy", "attend --memory :memory", "ffn --hidden 3"],
         [f"encode {BERT} --ids ids.npy --keep *.0.norm1", "attend --query :encoder.0.norm1", "ffn --hidden 5"],
     ],

@@ -254,12 +254,22 @@ def replace_values(call: StageCall, item: Any, own: Arrays, models: Models) -> d
     if call.tool == "encode":
         values |= {"dtype": "float64", "trace": None}  # which the first run has written
     checkpoint = values.get("model_")
+    if checkpoint is not None and values.get("image") is not None:
+        values["image"] = prepare_pixels(values["image"], checkpoint)
     if checkpoint is not None and checkpoint.folder in models:
         values["model_"] = copy(checkpoint)
         changed = models[checkpoint.folder]
         layers = {layer: {**checkpoint.params[layer], **parts} for layer, parts in changed.items()}
         values["model_"].params = MovedLayers(layers, checkpoint.params)
     return values
+
+
+def prepare_pixels(image: Array, checkpoint: Any) -> Array:
+    """Return the pixels that a model computes from, in float64, (C, height, width)."""
+    from attnkit.inference.image_processor import prepare_image
+
+    cut = checkpoint.config.patches
+    return prepare_image(image, checkpoint.folder, (cut.height, cut.width)).astype(np.float64)
 
 
 def replace_operand(call: StageCall, flag: str, item: Any, own: Arrays) -> Any:

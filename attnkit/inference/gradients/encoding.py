@@ -7,7 +7,7 @@ import numpy as np
 from attnkit.inference import encoding, layers
 from attnkit.inference.encoding import Encoding
 from attnkit.inference.gradients.attention import MANY
-from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients, collect_gradients
+from attnkit.inference.gradients.stages import IMAGE_AXES, Outer, StageCall, StageGradients, collect_gradients
 from attnkit.inference.gradients.traces import describe_trace
 from attnkit.model import Array
 from attnkit.model.attention import SQUARE
@@ -18,7 +18,6 @@ from attnkit.model.dtypes import is_float
 from attnkit.record import Record, Tensor
 
 HEAD = ("head.dense", "head.norm", "logits")  # what --keep adds of the head of a model without a decoder
-IMAGE_AXES = ("channel", "row", "column")
 
 
 def undo_encode(call: StageCall, outer: Outer, into: StageGradients) -> None:

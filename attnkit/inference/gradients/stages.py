@@ -13,6 +13,7 @@ from attnkit.model.hooks import Hook
 from attnkit.record import Labels, Record, Tensor
 
 Axes = tuple[str, ...]
+IMAGE_AXES: Axes = ("channel", "row", "column")
 PARAMETER_AXES: dict[str, Axes] = {
     **dict.fromkeys(("wq", "wk", "wv"), ("model", "heads")),
     **dict.fromkeys(("bq", "bk", "bv"), ("heads",)),
