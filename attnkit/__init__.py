@@ -36,6 +36,7 @@ TOOLS = (
     "loss",
     "grad",
     "train",
+    "score",
     "show",
     "peek",
     "diff",

@@ -56,14 +56,14 @@ class OperandFiles:
                 return load_attended(item, value[1:], value, own=True)
             return select_tensor(item, value[1:], value)
         if name not in self.loaded:
-            piped = list(self.piped) if self.piped is not None and is_stdin(value) else None
+            piped = list(self.piped) if self.piped is not None and stdin_uses(value, load) else None
             self.loaded[name], digests = load_operand(value, load, piped, bfloat16)
             self.digests |= digests
         return self.loaded[name]
 
     def count_stdin(self) -> int:
         """Count the options whose file is standard input."""
-        return sum(is_stdin(value) for name, value in self.values.items() if self.options[name].load)
+        return sum(stdin_uses(value, load) for name, value in self.values.items() if (load := self.options[name].load))
 
     def add_digest(self, source: Source | None) -> None:
         """Add the SHA-256 of a file that has been hashed."""
@@ -84,6 +84,15 @@ class OperandFiles:
 def is_stdin(operand: Any) -> bool:
     """Decide whether an operand is standard input, or a tensor of the record there."""
     return isinstance(operand, str) and (operand == "-" or operand.startswith("-:"))
+
+
+def stdin_uses(value: Any, load: Load | None) -> int:
+    """Count how often the value of an option names standard input: `lines` are several files, comma-separated.
+
+    >>> stdin_uses("-", "tensor"), stdin_uses("a.txt,-,-", "lines"), stdin_uses(["a"], "lines")
+    (1, 2, 0)
+    """
+    return sum(map(is_stdin, value.split(","))) if load == "lines" and isinstance(value, str) else is_stdin(value)
 
 
 def open_operand(path: str, hash: bool = False) -> tuple[Source, str]:
@@ -129,10 +138,13 @@ def load_operand(
               words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name;
               image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
               targets -> words or ids as they are written, or a record with x the ids of a file
+              lines -> the lines of a text, or of several comma-separated ones, a list for each
               model -> a Checkpoint, whose files are hashed when their history is written
     """
     if load == "patches":
         return load_patches(path)
+    if load == "lines":
+        return load_lines(path, piped)
     if load == "model":
         from attnkit.checkpoints import open_checkpoint
 
@@ -192,6 +204,33 @@ def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
             arrays[name] = select_content(records, inner, source.name, "tensor")["x"]
             digests |= {source.name: source.digest()} if source.name != "<stdin>" else {}
     return arrays, digests
+
+
+def load_lines(paths: str, piped: list[Record | str] | None) -> tuple[list[list[str]], dict[str, str]]:
+    """Read the lines of comma-separated texts; return them, and the digests of the files."""
+    texts: list[list[str]] = []
+    digests: dict[str, str] = {}
+    for path in paths.split(","):
+        if piped is not None and is_stdin(path):
+            if not all(isinstance(item, str) for item in piped):
+                raise UsageError("expected text, but the previous stage writes tensors", path)
+            texts.append("\n".join(map(str, piped)).split("\n"))
+            continue
+        with open_source(path, hash=path != "-") as source:
+            texts.append(split_lines(read_text(source), source.name))
+            digests |= {source.name: source.digest()} if path != "-" else {}
+    return texts, digests
+
+
+def split_lines(text: str, name: str) -> list[str]:
+    r"""Split a text into lines, as a file of them is written; DataError where it is empty.
+
+    >>> split_lines("a\n\nb\r\n", "refs.txt"), split_lines("a", "refs.txt")
+    (['a', '', 'b'], ['a'])
+    """
+    if not text:
+        raise DataError("empty input (expected lines of text)", name)
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def find_patch(records: Sequence[Record], name: str, file: str) -> str:
@@ -324,7 +363,13 @@ CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tokenizer": (lambda value: hasattr(value, "encode"), "a tokenizer"),
     "model": (lambda value: hasattr(value, "params"), "a folder or a model"),
     "patches": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
+    "lines": (lambda value: bool(value) and all(map(is_text_list, value)), "a list of lines, or of lists of lines"),
 }
+
+
+def is_text_list(value: Any) -> bool:
+    """Decide whether a value is a list of texts."""
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 
 def check_operand(value: Any, load: str, flag: str) -> Any:
@@ -338,6 +383,8 @@ def check_operand(value: Any, load: str, flag: str) -> Any:
             raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
         return value["x"] if load == "image" else check_numbers(value, flag)
     fits, expected = CONTENTS[load]
+    if load == "lines" and is_text_list(value):
+        value = [value]
     if load == "tensors" and isinstance(value, Record):
         return value.arrays()
     if not fits(value):

@@ -15,7 +15,18 @@ from attnkit import formats
 from attnkit.errors import UsageError, suggest
 
 Load = Literal[
-    "tensor", "tensors", "attended", "memory", "words", "tokenizer", "model", "image", "patches", "ids", "targets"
+    "tensor",
+    "tensors",
+    "attended",
+    "memory",
+    "words",
+    "tokenizer",
+    "model",
+    "image",
+    "patches",
+    "ids",
+    "targets",
+    "lines",
 ]
 
 
@@ -168,6 +179,11 @@ def ids(help: str) -> Option:
 def tensors(help: str) -> Option:
     """Declare an option that names a file of several tensors: npz, safetensors, a JSON record or a plain map."""
     return Option(help, "FILE", str, "tensors")
+
+
+def lines(help: str, metavar: str = "FILE") -> Option:
+    """Declare an option that names a text, or several comma-separated ones, whose lines are read."""
+    return Option(help, metavar, str, "lines")
 
 
 MODEL = Option("folder of a published model (config.json, weights, tokenizer)", "DIR", str, "model")

@@ -29,6 +29,7 @@ OPERAND_TYPES: Mapping[str | None, str] = {
     "tensors": "Mapping[str, Tensor | Array] | Record | Path",
     "patches": "Mapping[str, Tensor | Array] | str",
     "words": "Sequence[str] | Path",
+    "lines": "Sequence[str] | Sequence[Sequence[str]] | Path",
     "tokenizer": "Tokenizer | Path",
     "model": "Checkpoint | Path",
 }

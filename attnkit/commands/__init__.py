@@ -19,6 +19,7 @@ TOOLS = {
     "encode": "text to the hidden states of a published model",
     "decode": "hidden states to logits, probabilities and words",
     "loss": "the cross-entropy of logits and targets",
+    "score": "perplexity of a text; BLEU and chrF of translations",
     "train": "train a model from a text file",
     "show": "a tensor, record or file as tables and heat maps",
     "peek": "show the records in the middle of a pipe",
