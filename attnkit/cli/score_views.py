@@ -8,15 +8,16 @@ from attnkit import display
 from attnkit.cli import figures
 from attnkit.cli.stage import Stage
 from attnkit.display.cells import Cells
+from attnkit.display.tables import COLUMN_GAP
 from attnkit.record import Record
 
 if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
 
-TITLES = {"bleu": "BLEU", "bits_per_byte": "bits per byte", "loss": "loss (nats per token)"}
+TITLES = {"bleu": "BLEU", "chrf": "chrF", "bits_per_byte": "bits per byte", "loss": "loss (nats per token)"}
 BY_LENGTH = "_by_length"  # ends the names of the scores of classes
 WITH_BARS = ("bleu", "chrf", "perplexity")
-BAR = 20  # columns of the longest bar
+LONGEST_BAR, SHORTEST_BAR = 20, 4  # columns of the bar of the best score
 FULL = 100.0  # BLEU and chrF of equal texts
 
 
@@ -28,9 +29,8 @@ def score_views(record: Record) -> tuple[list[tuple[str, float]], list[str]]:
 
 def title_of(name: str, record: Record) -> str:
     """Return the name of a score as tables show it: that of sacrebleu for chrF, whose orders are part of it."""
-    if name == "chrf":
-        return str(record.labels["metric"][1])
-    return TITLES.get(name, name)
+    metrics = record.labels.get("metric", [])
+    return str(metrics[1]) if name == "chrf" and metrics else TITLES.get(name, name)
 
 
 def render_scores(record: Record, call: Stage, style: display.Style) -> str:
@@ -46,17 +46,12 @@ def draw_scores(record: Record, call: Stage, looks: "FigureOptions") -> "list[Se
 
     sections = [figures.table_section(one) for one in score_tables(record, figures.text_style(call), bars=False)]
     _, classes = score_views(record)
-    names = main_scores(record)
+    names = [name for name in WITH_BARS if name + BY_LENGTH in record]
     if classes and names:
         axis = Axis("length in words", classes)
         charts = [draw_bars(title_of(name, record), axis, record[name + BY_LENGTH].tolist()) for name in names]
-        sections.insert(0, Section("score by sentence length", charts))
+        sections.insert(0, Section("scores by sentence length", charts))
     return sections
-
-
-def main_scores(record: Record) -> list[str]:
-    """Return the names of the scores that have bars, not those of counts."""
-    return [name for name in WITH_BARS if name + BY_LENGTH in record]
 
 
 def score_tables(record: Record, style: display.Style, bars: bool) -> list[display.TextTable]:
@@ -74,15 +69,24 @@ def score_tables(record: Record, style: display.Style, bars: bool) -> list[displ
 
 def length_table(record: Record, classes: Sequence[str], style: display.Style, bars: bool) -> display.TextTable:
     """Return the table of the sentences and scores of each class of lengths, with a bar after each score."""
-    columns: list[list[str]] = [["length", *classes]]
-    for name in ("sentences", *main_scores(record)):
-        values = record[name + BY_LENGTH].tolist()
-        texts = [format_score(record, name + BY_LENGTH, value, style) for value in values]
-        columns.append([title_of(name, record), *texts])
-        if bars and name in WITH_BARS:
-            most = max(filter(math.isfinite, values), default=0.0) if name == "perplexity" else FULL
-            columns.append(["", *(display.draw_bar(value, most, BAR, style) for value in values)])
-    heads, *rows = zip(*columns, strict=True)
+    names = [name for name in ("sentences", *WITH_BARS) if name + BY_LENGTH in record]
+    values = {name: record[name + BY_LENGTH].tolist() for name in names}
+    columns = {
+        name: [
+            title_of(name, record),
+            *(format_score(record, name + BY_LENGTH, value, style) for value in values[name]),
+        ]
+        for name in names
+    }
+    table = [["length", *classes], *columns.values()]
+    taken = sum(max(map(len, column)) + COLUMN_GAP for column in table)
+    with_bars = [name for name in names if name in WITH_BARS] if bars else []
+    room = min((style.width - taken) // max(len(with_bars), 1) - COLUMN_GAP, LONGEST_BAR)
+    for name in with_bars if room >= SHORTEST_BAR else []:
+        most = max(filter(math.isfinite, values[name]), default=0.0) if name == "perplexity" else FULL
+        column = ["", *(display.draw_bar(value, most, room, style) for value in values[name])]
+        table.insert(table.index(columns[name]) + 1, column)
+    heads, *rows = zip(*table, strict=True)
     return display.TextTable(heads, rows, [at for at, head in enumerate(heads) if head and at])
 
 

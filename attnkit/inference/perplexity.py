@@ -134,10 +134,15 @@ def encode_long_text(checkpoint: "Checkpoint", text: str, name: str) -> Array:
     ids = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(text, tokenizer=tokenizer)).ids
     if len(ids) < 2:
         raise DataError(f"{len(ids)} token{'s' * (len(ids) != 1)} (expected 2 or more): nothing is predicted", name)
-    if unknown := int((ids == tokenizer.special.get("unk")).sum()):
-        problem = f"{name}: {unknown:,} of {len(ids):,} tokens are not in the vocabulary, and are scored as unknown"
-        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+    warn_unknown(int((ids == tokenizer.special.get("unk")).sum()), len(ids), name)
     return ids
+
+
+def warn_unknown(unknown: int, tokens: int, name: str) -> None:
+    """Warn of tokens that the vocabulary lacks: all of them are one and the same token to the model."""
+    if unknown:
+        problem = f"{name}: {unknown:,} of {tokens:,} tokens are not in the vocabulary, and are scored as unknown"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
 
 
 def window_nll(core: model.Model, ids: Array, part: Window, dtype: str) -> float:
@@ -164,25 +169,29 @@ def score_pairs(
     pairs  line, source and target of each; name: their file, for errors
     """
     core = layers.complete_model(checkpoint)
+    unknown, id_of_unknown = 0, text_inputs.tokenizer_of(checkpoint, "target").special.get("unk")
     scores: list[TextScore] = []
     for number, source, target in pairs:
         callbacks.current().on_progress(f"pair {len(scores) + 1:,} of {len(pairs):,}")
         try:
-            scores.append(score_pair(core, checkpoint, source, target, dtype))
+            read = text_inputs.tokenize_for_model(checkpoint, "encoder", ModelInput(source)).ids
+            ids = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(target), target=True).ids
+            nll = score_pair(core, read, ids, dtype)
         except DataError as error:
             raise DataError(f"line {number}: {error.problem}", name) from None
+        scores.append(TextScore(nll, len(ids) - 1, len(target.encode())))
+        unknown += int((ids[1:] == id_of_unknown).sum())
+    warn_unknown(unknown, sum(score.tokens for score in scores), name)
     return scores
 
 
-def score_pair(core: model.Model, checkpoint: "Checkpoint", source: str, target: str, dtype: str) -> TextScore:
-    """Score a target after its source."""
-    read = text_inputs.tokenize_for_model(checkpoint, "encoder", ModelInput(source)).ids
-    ids = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(target), target=True).ids
+def score_pair(core: model.Model, read: Array, ids: Array, dtype: str) -> float:
+    """Return the sum of −log p of the ids of a target after its start token, (T + 1,), by those of a source (S,)."""
     positions_left(core.config, max(len(read), len(ids) - 1))
     memory = model.run(core, model.layer_plan(core.config, "encoder"), read, layers.new_context(dtype=dtype))
     context = layers.new_context(memory=memory, dtype=dtype)
     x = model.run(core, model.layer_plan(core.config, "decoder"), ids[:-1], context)
-    return TextScore(targets_nll(core, x, ids[1:]), len(ids) - 1, len(target.encode()))
+    return targets_nll(core, x, ids[1:])
 
 
 def check_scorable(checkpoint: "Checkpoint") -> None:
