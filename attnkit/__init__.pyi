@@ -323,6 +323,21 @@ def train(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> dict[str, Any]: ...
+def score(
+    text: Sequence[str] | Path,
+    /,
+    *,
+    model: Checkpoint | Path | None = None,
+    references: Sequence[str] | Sequence[Sequence[str]] | Path | None = None,
+    window: int | None = None,
+    stride: int | None = None,
+    dtype: Literal["float32", "float64"] | None = None,
+    chrf_word_order: int | None = None,
+    by: str | None = None,
+    source: Sequence[str] | Sequence[Sequence[str]] | Path | None = None,
+    only: Sequence[str] | str | None = None,
+    check_finite: bool = False,
+) -> Record: ...
 def show(
     record: TensorLike,
     /,

@@ -92,7 +92,8 @@ def stdin_uses(value: Any, load: Load | None) -> int:
     >>> stdin_uses("-", "tensor"), stdin_uses("a.txt,-,-", "lines"), stdin_uses(["a"], "lines")
     (1, 2, 0)
     """
-    return sum(map(is_stdin, value.split(","))) if load == "lines" and isinstance(value, str) else is_stdin(value)
+    values = value.split(",") if load == "lines" and isinstance(value, str) else [value]
+    return sum(map(is_stdin, values))
 
 
 def open_operand(path: str, hash: bool = False) -> tuple[Source, str]:

@@ -63,31 +63,36 @@ def score_tables(record: Record, style: display.Style, bars: bool) -> list[displ
         for name, value in scores
     ]
     columns = 3 if signatures else 2
-    tables = [display.TextTable(["score", "value", "signature"][:columns], [row[:columns] for row in rows], [1])]
+    whole = display.TextTable(["score", "value", "signature"][:columns], [row[:columns] for row in rows], [1])
+    tables = [whole] if rows else []
     return [*tables, length_table(record, classes, style, bars)] if classes else tables
 
 
 def length_table(record: Record, classes: Sequence[str], style: display.Style, bars: bool) -> display.TextTable:
     """Return the table of the sentences and scores of each class of lengths, with a bar after each score."""
     names = [name for name in ("sentences", *WITH_BARS) if name + BY_LENGTH in record]
-    values = {name: record[name + BY_LENGTH].tolist() for name in names}
-    columns = {
-        name: [
-            title_of(name, record),
-            *(format_score(record, name + BY_LENGTH, value, style) for value in values[name]),
-        ]
-        for name in names
-    }
-    table = [["length", *classes], *columns.values()]
-    taken = sum(max(map(len, column)) + COLUMN_GAP for column in table)
-    with_bars = [name for name in names if name in WITH_BARS] if bars else []
-    room = min((style.width - taken) // max(len(with_bars), 1) - COLUMN_GAP, LONGEST_BAR)
-    for name in with_bars if room >= SHORTEST_BAR else []:
-        most = max(filter(math.isfinite, values[name]), default=0.0) if name == "perplexity" else FULL
-        column = ["", *(display.draw_bar(value, most, room, style) for value in values[name])]
-        table.insert(table.index(columns[name]) + 1, column)
-    heads, *rows = zip(*table, strict=True)
+    columns = [["length", *classes], *(number_column(record, name, style) for name in names)]
+    taken = sum(max(map(len, column)) + COLUMN_GAP for column in columns)
+    room = (style.width - taken) // max(sum(name in WITH_BARS for name in names), 1) - COLUMN_GAP
+    if bars and room >= SHORTEST_BAR:
+        for at, name in reversed([*enumerate(names, start=2)]):
+            if name in WITH_BARS:
+                columns.insert(at, bar_column(record, name, min(room, LONGEST_BAR), style))
+    heads, *rows = zip(*columns, strict=True)
     return display.TextTable(heads, rows, [at for at, head in enumerate(heads) if head and at])
+
+
+def number_column(record: Record, name: str, style: display.Style) -> list[str]:
+    """Return a score of the classes of lengths as a column of numbers."""
+    values = record[name + BY_LENGTH].tolist()
+    return [title_of(name, record), *(format_score(record, name + BY_LENGTH, value, style) for value in values)]
+
+
+def bar_column(record: Record, name: str, width: int, style: display.Style) -> list[str]:
+    """Return a score of the classes of lengths as a column of bars; those of BLEU and chrF are of 100."""
+    values = record[name + BY_LENGTH].tolist()
+    most = max(filter(math.isfinite, values), default=0.0) if name == "perplexity" else FULL
+    return ["", *(display.draw_bar(value, most, width, style) for value in values)]
 
 
 def format_score(record: Record, name: str, value: float, style: display.Style) -> str:
@@ -97,7 +102,7 @@ def format_score(record: Record, name: str, value: float, style: display.Style) 
     return f"{value:.{style.precision}f}"
 
 
-def list_scores(record: Record, call: Stage) -> Cells:
+def tabulate_scores(record: Record, call: Stage) -> Cells:
     """Return the scores as a table for other programs: with --by a row for each class, else one row."""
     scores, classes = score_views(record)
     if not classes:

@@ -11,7 +11,7 @@ import numpy as np
 
 from attnkit.cli import options
 from attnkit.cli.operands import read_text, split_lines, stdin_or_error
-from attnkit.cli.score_views import BY_LENGTH, draw_scores, list_scores, render_scores
+from attnkit.cli.score_views import BY_LENGTH, draw_scores, render_scores, tabulate_scores
 from attnkit.cli.stage import PythonForm, Records, Stage
 from attnkit.cli.text_input import looks_like_tensors, upstream_lines
 from attnkit.cli.tool import named_files, tool
@@ -82,7 +82,7 @@ def read_value(call: Stage, inputs: Sequence[Any]) -> Records:
     reader=read_input,
     view=render_scores,
     figure=draw_scores,
-    cells=list_scores,
+    cells=tabulate_scores,
     sections={
         "Perplexity": "model_ window stride dtype",
         "Translations": "references chrf_word_order",
@@ -135,7 +135,7 @@ def score(
     weights. The first token is not predicted. For an encoder-decoder model, the input is lines of source, tab,
     target: the perplexity is that of the targets with their end tokens.
 
-    With --references, the input is translations, one a line: BLEU and chrF as sacrebleu computes and signs them.
+    With --references, the input is translations, a line each: BLEU and chrF as sacrebleu computes and signs them.
 
     \b
     Examples:
@@ -151,9 +151,9 @@ def score(
     dtype = dtype or str(model_.params["decoder.embed"]["table"].dtype.name)
     if model_.config.encoder is not None:
         refuse({"window": window, "stride": stride}, "a text, and this model takes pairs")
-        return score_targets(model_, text, by, dtype)
+        return measure_targets(model_, text, by, dtype)
     refuse({"by": by}, "--references, or a model that takes pairs")
-    return score_text(model_, text, window, stride, dtype)
+    return measure_text(model_, text, window, stride, dtype)
 
 
 def refuse(values: Mapping[str, Any], needs: str) -> None:
@@ -163,7 +163,9 @@ def refuse(values: Mapping[str, Any], needs: str) -> None:
             raise UsageError(f"needs {needs}", flag_name(name))
 
 
-def score_text(checkpoint: "Checkpoint", text: NamedText, window: int | None, stride: int | None, dtype: str) -> Record:
+def measure_text(
+    checkpoint: "Checkpoint", text: NamedText, window: int | None, stride: int | None, dtype: str
+) -> Record:
     """Return the perplexity of a text, with what it is made of; note where the weights of windows change it."""
     from attnkit.inference.perplexity import score_long_text
 
@@ -180,10 +182,10 @@ def text_tensors(result: "TextScore") -> dict[str, Tensor]:
     return {name: Tensor(np.array(getattr(result, name)), ()) for name in names}
 
 
-def score_targets(checkpoint: "Checkpoint", text: NamedText, by: str | None, dtype: str) -> Record:
+def measure_targets(checkpoint: "Checkpoint", text: NamedText, by: str | None, dtype: str) -> Record:
     """Return the perplexity of the targets of sentence pairs, and with `by` that of classes of source lengths."""
     from attnkit.inference.perplexity import score_pairs
-    from attnkit.inference.translation_scores import group_by_length
+    from attnkit.inference.translation_scores import classify_lengths
     from attnkit.training.data import parse_pairs
 
     pairs = parse_pairs(text.text, text.name)
@@ -191,7 +193,7 @@ def score_targets(checkpoint: "Checkpoint", text: NamedText, by: str | None, dty
     whole = text_tensors(add_scores(results)) | {"sentences": Tensor(np.array(len(pairs)), ())}
     if by is None:
         return Record({}).with_tensors(whole)
-    groups = group_by_length([source for _, source, _ in pairs], class_width(by))
+    groups = classify_lengths([source for _, source, _ in pairs], class_width(by))
     scores = [add_scores([results[at] for at in lines]) for lines in groups.values()]
     columns: dict[str, list[Any]] = {
         name: [getattr(one, name) for one in scores] for name in ("perplexity", "loss", "bits_per_byte", "tokens")
@@ -211,7 +213,7 @@ def score_by_references(
     text: NamedText, references: Sequence[Lines], word_order: int, by: str | None, source: Sequence[Lines] | None
 ) -> Record:
     """Return BLEU and chrF of translations, and with `by` those of classes of lengths."""
-    from attnkit.inference.translation_scores import check_lines, group_by_length, score_translations
+    from attnkit.inference.translation_scores import check_lines, classify_lengths, score_translations
 
     hypotheses = split_lines(text.text, text.name)
     names = ["--references" + f" {at + 1}" * (len(references) > 1) for at in range(len(references))]
@@ -219,7 +221,7 @@ def score_by_references(
     if source is not None and len(source) != 1:
         raise UsageError(f"expected one file, got {len(source)}", "--source")
     check_lines(hypotheses, source or [], [text.name, *["--source"] * bool(source)])
-    groups = group_by_length((source or references)[0], class_width(by)) if by else {}
+    groups = classify_lengths((source or references)[0], class_width(by)) if by else {}
     metrics = score_translations(hypotheses, references, word_order, list(groups.values()))
     labels: dict[str, Labels] = {
         "metric": [one.name for one in metrics],

@@ -86,10 +86,10 @@ def check_lines(hypotheses: Lines, others: Sequence[Lines], names: Sequence[str]
             raise DataError(f"{problem} of {names[0]}", name)
 
 
-def group_by_length(texts: Lines, width: int) -> dict[str, list[int]]:
+def classify_lengths(texts: Lines, width: int) -> dict[str, list[int]]:
     """Return the indices of texts by their length in words, in classes of so many lengths, the shortest first.
 
-    >>> group_by_length(["a", "a b c", "a b", ""], 2)
+    >>> classify_lengths(["a", "a b c", "a b", ""], 2)
     {'0': [3], '1-2': [0, 2], '3-4': [1]}
     """
     groups: dict[int, list[int]] = {}

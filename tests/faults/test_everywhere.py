@@ -43,6 +43,7 @@ BAD |= {
     "ids": TENSORS,
     "targets": TENSORS,
     "patches": TENSORS,
+    "lines": {"empty": (b"", "empty input"), "not UTF-8": (b"a\n\xff", "not UTF-8 text (byte 2)")},
     "model": {"a file": (b"", "not a folder")},
 }
 FLAGS = [
@@ -81,6 +82,7 @@ BESIDE = {
     "posenc --sin": ["good.json", "--kind", "rotary", "--cos", "good.json"],
     "posenc --table": ["good.json", "--kind", "learned"],
     "loss --weights": ["good.json", "--target", "0"],
+    "score --source": ["good.json", "--references", "good.json", "--by", "length:10"],
 }
 NAMED = {"patches": "encoder.0.norm1={}", "targets": "./{}"}  # where a bare name is not a file
 READING = {
@@ -113,7 +115,7 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "train"}))
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "score", "train"}))
 def test_operands(attnkit, main, refused, tool):
     for content, problem in TENSORS.values():
         name = attnkit.file("bad", content)
@@ -125,7 +127,9 @@ def test_operands(attnkit, main, refused, tool):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "train", "history", "diff"}))
+@pytest.mark.parametrize(
+    "tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "score", "train", "history", "diff"})
+)
 def test_stages_of_a_pipeline(attnkit, main, refused, tool):
     flags = " ".join(READING.get(tool, []))
     for content, problem in TENSORS.values():
