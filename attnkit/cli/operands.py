@@ -212,6 +212,8 @@ def load_lines(paths: str, piped: list[Record | str] | None) -> tuple[list[list[
     texts: list[list[str]] = []
     digests: dict[str, str] = {}
     for path in paths.split(","):
+        if not path:
+            raise UsageError(f"expected names of files, comma-separated, got {paths!r}")
         if piped is not None and is_stdin(path):
             if not all(isinstance(item, str) for item in piped):
                 raise UsageError("expected text, but the previous stage writes tensors", path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.errors import AttnkitWarning, DataError, NotFiniteError, UsageError
 from attnkit.inference import callbacks, layers, text_inputs
 from attnkit.inference.generate import positions_left
 from attnkit.inference.text_inputs import ModelInput
@@ -158,6 +158,8 @@ def targets_nll(core: model.Model, x: Array, targets: Array) -> float:
     for at in range(0, len(targets), ROWS):
         logits = model.head_logits(core, np.ascontiguousarray(x[at : at + ROWS]))
         total -= float(model.score_tokens(logits, targets[at : at + ROWS]).sum(dtype=np.float64))
+    if not math.isfinite(total):
+        raise NotFiniteError("the log-probabilities are not finite")
     return total
 
 
@@ -178,7 +180,7 @@ def score_pairs(
             ids = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(target), target=True).ids
             nll = score_pair(core, read, ids, dtype)
         except DataError as error:
-            raise DataError(f"line {number}: {error.problem}", name) from None
+            raise type(error)(f"line {number}: {error.problem}", name) from None
         scores.append(TextScore(nll, len(ids) - 1, len(target.encode())))
         unknown += int((ids[1:] == id_of_unknown).sum())
     warn_unknown(unknown, sum(score.tokens for score in scores), name)

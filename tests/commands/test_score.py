@@ -3,15 +3,17 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import attnkit
-from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, UsageError
+from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, FileError, UsageError
 from tests import process
 
 TESTS = Path(__file__).parent.parent
@@ -280,6 +282,7 @@ def test_parts_of_a_result_are_shown(kept):
         (["--references", "three,one"], b"a\nb\nc\n", 3, "--references 2: 1 line for the 3 lines of <stdin>"),
         (["--references", "three"], b"", 3, "<stdin>: empty input (expected text)"),
         (["--references", "empty"], b"a\n", 3, "empty: empty input (expected lines of text)"),
+        (["--references", "three,"], b"a\nb\nc\n", 2, "expected names of files, comma-separated, got 'three,'"),
         (["--references", "missing"], b"a\n", 4, "missing: No such file"),
         (["--references", "latin"], b"a\n", 3, "latin: not UTF-8 text (byte 1)"),
         (["--references", "three"], b"a\nb\nc\xe9\n", 3, "<stdin>: not UTF-8 text (byte 5)"),
@@ -335,12 +338,38 @@ def test_without_sacrebleu(monkeypatch):
         attnkit.score(["a"], references=["a"])
 
 
-def test_values_of_python():
-    for value in ("a\n", 3, None, [1, 2]):
-        with pytest.raises((UsageError, DataError, OSError, Exception)):
-            attnkit.score(value, references=["a"])
+@pytest.mark.parametrize(
+    "value, error, problem",
+    [
+        ("a\n", FileError, "No such file"),
+        (3, UsageError, "text: expected the name of a file or a list of lines, got int"),
+        (None, UsageError, "got NoneType"),
+        ([1, 2], UsageError, "got list"),
+        ([], DataError, "empty"),
+    ],
+)
+def test_inputs_of_python(value, error, problem):
+    with pytest.raises(error, match=problem):
+        attnkit.score(value, references=["a"])
+
+
+def test_references_of_python():
     with pytest.raises(UsageError, match="expected a list of lines, or of lists of lines, got list"):
         attnkit.score(["a"], references=[1])
+    with pytest.raises(UsageError, match="--source: expected one file, got 2"):
+        attnkit.score(["a"], references=["a"], by="length:1", source=[["a"], ["b"]])
+
+
+@pytest.mark.parametrize("family, text", [("gpt2", "the cat sat\n"), ("marian", "le chat\tthe cat\n")])
+def test_a_model_with_nan(tmp_path, family, text):
+    shutil.copytree(MODELS / family, tmp_path / "model")
+    tensors = safetensors.numpy.load_file(tmp_path / "model" / "model.safetensors")
+    name = next(name for name in tensors if ("layer" in name and name.endswith("weight")) or ".mlp." in name)
+    tensors[name][:] = np.nan
+    safetensors.numpy.save_file(tensors, tmp_path / "model" / "model.safetensors")
+    done = process.run("score", "--model", str(tmp_path / "model"), stdin=text.encode())
+    assert done.code == 3 and not done.out, done
+    assert "the log-probabilities are not finite, first in " in done.err and done.err.count("\n") == 1
 
 
 def test_a_perplexity_imports_no_sacrebleu():
