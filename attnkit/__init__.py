@@ -37,6 +37,7 @@ TOOLS = (
     "grad",
     "train",
     "score",
+    "near",
     "show",
     "peek",
     "diff",

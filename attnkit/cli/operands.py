@@ -140,6 +140,7 @@ def load_operand(
               image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
               targets -> words or ids as they are written, or a record with x the ids of a file
               lines -> the lines of a text, or of several comma-separated ones, a list for each
+              index -> a record with x (N, D), in a file that is mapped, and hashed when its history is written
               model -> a Checkpoint, whose files are hashed when their history is written
     """
     if load == "patches":
@@ -157,6 +158,11 @@ def load_operand(
             return BUILTIN_TOKENIZERS[path], {}
     if load == "targets" and not names_a_file(path):
         return path, {}
+    if load == "index":
+        from attnkit.cli.index_files import load_index
+
+        records = None if piped is None else [item for item in piped if isinstance(item, Record)]
+        return load_index(path, records, bfloat16)
     if piped is not None:
         return load_piped(piped, path, load), {}
     source, name = open_operand(path, hash=True)
@@ -379,9 +385,10 @@ def check_operand(value: Any, load: str, flag: str) -> Any:
     """Check a value passed from Python in place of a file, and return the content that the file would have."""
     if isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values()):
         value = Record(value).arrays()
-    if load in ("tensor", "ids", "targets", "image", "memory", "attended") and not isinstance(value, Mapping | Record):
+    is_one = load in ("tensor", "index", "ids", "targets", "image")
+    if (is_one or load in ("memory", "attended")) and not isinstance(value, Mapping | Record):
         value = array_to_record(value, flag)
-    if load in ("tensor", "ids", "targets", "image"):
+    if is_one:
         if not isinstance(value, Record) or "x" not in value:
             raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
         return value["x"] if load == "image" else check_numbers(value, flag)

@@ -19,6 +19,7 @@ Load = Literal[
     "tensors",
     "attended",
     "memory",
+    "index",
     "words",
     "tokenizer",
     "model",

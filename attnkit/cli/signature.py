@@ -21,6 +21,7 @@ DOC_WIDTH = 110  # of the lines of a docstring
 
 OPERAND_TYPES: Mapping[str | None, str] = {
     "tensor": "TensorLike",
+    "index": "TensorLike",
     "ids": "TensorLike",
     "targets": "TensorLike",
     "attended": "TensorLike",
