@@ -1,12 +1,11 @@
-"""The vectors that near searches: a file mapped into memory, or the records of a pipe, one vector a row."""
+"""The vectors that near searches: a file mapped into memory, or the records of a pipe, one vector in each row."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from attnkit.cli.operands import open_operand
 from attnkit.errors import DataError
 from attnkit.formats import Source, read
 from attnkit.formats.mapped import map_file
@@ -27,26 +26,26 @@ class IndexRecord(Record):
         return {self.file: file_digest(self.file, *file_stamp(self.file))}
 
 
-def load_index(path: str, piped: Sequence[Record] | None, bfloat16: bool) -> tuple[Record, dict[str, str]]:
-    """Read vectors, FILE or FILE:NAME; return them as x (N, D), and {file: SHA-256} where it cannot be read again.
+def load_index(source: Source, name: str, bfloat16: bool) -> tuple[Record, dict[str, str]]:
+    """Read the vectors of a source; return them as x (N, D), and {file: SHA-256} where it cannot be read again.
 
-    piped     the results of the stage before, where they are the operand
+    name      of the tensor; "": x, or the only one
     bfloat16  read 2-byte void elements of NPY as bfloat16
     """
-    if piped is not None:
-        return stack_vectors([select_tensor(one, path.partition(":")[2], "<stdin>") for one in piped], "<stdin>"), {}
-    source, name = open_operand(path, hash=True)
     file = source.name
     if os.path.isfile(file):
         source.close()
-        source = Source.of(memoryview(map_file(file)), file)
-    records = [select_tensor(record, name, file) for record in read(source, bfloat16, lone_is_x=False)]
-    digest = source.digest()
-    source.close()
-    index = stack_vectors(records, file)
-    if os.path.isfile(file):
+        mapped = Source.of(memoryview(map_file(file)), file)
+        index = stack_tensors(read(mapped, bfloat16, lone_is_x=False), name, file)
         return IndexRecord(index.tensors, index.labels, file=file), {}
-    return index, {file: digest} if file != "<stdin>" else {}
+    with source:
+        index = stack_tensors(read(source, bfloat16, lone_is_x=False), name, file)
+        return index, {file: source.digest()} if file != "<stdin>" else {}
+
+
+def stack_tensors(records: Iterable[Record], name: str, file: str) -> Record:
+    """Return the tensor of that name of each record as the rows of one x (N, D)."""
+    return stack_vectors([select_tensor(record, name, file) for record in records], file)
 
 
 def stack_vectors(records: Sequence[Record], file: str) -> Record:

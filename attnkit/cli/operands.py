@@ -151,6 +151,8 @@ def load_operand(
         from attnkit.checkpoints import open_checkpoint
 
         return open_checkpoint(path), {}
+    if load in ("model", "index"):
+        return load_large(path, load, piped, bfloat16)
     if load == "tokenizer":
         from attnkit.tokenizers import BUILTIN_TOKENIZERS
 
@@ -158,11 +160,6 @@ def load_operand(
             return BUILTIN_TOKENIZERS[path], {}
     if load == "targets" and not names_a_file(path):
         return path, {}
-    if load == "index":
-        from attnkit.cli.index_files import load_index
-
-        records = None if piped is None else [item for item in piped if isinstance(item, Record)]
-        return load_index(path, records, bfloat16)
     if piped is not None:
         return load_piped(piped, path, load), {}
     source, name = open_operand(path, hash=True)
@@ -180,6 +177,21 @@ def load_operand(
             )
         is_file = source.name != "<stdin>"  # a pipe cannot be read again
         return content, {source.name: source.digest()} if is_file else {}
+
+
+def load_large(path: str, load: Load, piped: list[Record | str] | None, bfloat16: bool) -> tuple[Any, dict[str, str]]:
+    """Open a model or an index, whose files are mapped into memory; the rest as in `load_operand`."""
+    if load == "model":
+        from attnkit.checkpoints import open_checkpoint
+
+        return open_checkpoint(path), {}
+    from attnkit.cli import index_files
+
+    if piped is not None:
+        records = [item for item in piped if isinstance(item, Record)]
+        return index_files.stack_tensors(records, path.partition(":")[2], "<stdin>"), {}
+    source, name = open_operand(path, hash=True)
+    return index_files.load_index(source, name, bfloat16)
 
 
 def names_a_file(text: str) -> bool:

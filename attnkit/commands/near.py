@@ -40,8 +40,8 @@ def list_tables(record: Record, call: Stage, look: display.Style) -> list[displa
     for title, rows in list_queries(record):
         cells = [[f"{score:.{look.precision}f}", str(index), label] for score, index, label in rows]
         is_labelled = any(label for *_, label in rows)
-        shown = [row[: 2 + is_labelled] for row in (heads, *cells)]
-        tables.append(display.TextTable(shown[0], shown[1:], (0, 1), title))
+        columns = [row[: 2 + is_labelled] for row in (heads, *cells)]
+        tables.append(display.TextTable(columns[0], columns[1:], (0, 1), title))
     return tables
 
 
@@ -68,7 +68,7 @@ def list_queries(record: Record) -> list[tuple[str, list[tuple[float, int, str]]
     for query, (near, rows) in enumerate(zip(scores.reshape(-1, top), indices.reshape(-1, top), strict=True)):
         words = row_labels(labels, query) or [""] * top
         title = (names[query] if names else f"query {query}") if scores.ndim > 1 else ""
-        queries.append((title, [*zip(map(float, near), map(int, rows), words, strict=True)]))
+        queries.append((title, [*zip(near, map(int, rows), words, strict=True)]))
     return queries
 
 
@@ -106,21 +106,21 @@ def near(
     queries = read_queries(record, rows["x"], top)
     check_queries(queries, metric)
     with name_errors(getattr(index, "file", "--index")):
-        found = find_nearest(rows["x"], queries, top, metric, formats.release_pages)
-    if metric == "cosine" and found.zeros:
-        subject = "1 row of the index is" if found.zeros == 1 else f"{found.zeros} rows of the index are"
+        nearest = find_nearest(rows["x"], queries, top, metric, formats.release_pages)
+    if metric == "cosine" and nearest.zeros:
+        subject = "1 row of the index is" if nearest.zeros == 1 else f"{nearest.zeros} rows of the index are"
         warnings.warn(f"{subject} all zeros, with a cosine of 0", AttnkitWarning, 2)
     lead, labels = query_axes(record)
     if words := rows.labels.get("row"):
-        names = [[str(words[at]) for at in row] for row in found.indices]
+        names = [[str(words[at]) for at in row] for row in nearest.indices]
         labels["neighbor"] = names if lead else names[0]
     shape = (*(len(queries) for _ in lead), top)
     tensors = {
-        "x": Tensor(found.scores.reshape(shape), (*lead, "neighbor"), formula=FORMULAS[metric]),
-        "indices": Tensor(found.indices.reshape(shape), (*lead, "neighbor")),
+        "x": Tensor(nearest.scores.reshape(shape), (*lead, "neighbor"), formula=FORMULAS[metric]),
+        "indices": Tensor(nearest.indices.reshape(shape), (*lead, "neighbor")),
     }
-    kept = {axis: names for axis, names in record.labels.items() if axis not in ("neighbor", "query")}
-    return replace(record, labels=kept).with_tensors(tensors, labels)
+    others = {axis: names for axis, names in record.labels.items() if axis not in ("neighbor", "query")}
+    return replace(record, labels=others).with_tensors(tensors, labels)
 
 
 def read_queries(record: Record, vectors: Array, top: int) -> Array:

@@ -28,7 +28,7 @@ class Nearest(NamedTuple):
     zeros: int = 0
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """Some rows (R, D) from row `start` on, in the dtype of their products, and their lengths."""
 
     start: int
@@ -90,7 +90,7 @@ def score_rows(rows: Array, query: Array, metric: str) -> Array:
     return np.asarray(np.divide(products, np.sqrt(squares), out=np.zeros_like(products), where=squares > 0))
 
 
-def read_block(vectors: Array, start: int, count: int) -> Block:
+def read_block(vectors: Array, start: int, count: int) -> RowBlock:
     """Return some rows of (N, D), in float64 where their products might leave the range of float32.
 
     DataError names a row that is not finite.
@@ -101,7 +101,7 @@ def read_block(vectors: Array, start: int, count: int) -> Block:
         squares = _square(rows)
     lengths = np.sqrt(squares)
     _check_finite(rows, lengths, start, "row")
-    return Block(start, rows, lengths)
+    return RowBlock(start, rows, lengths)
 
 
 def _search(vectors: Array, queries: Array, top: int, metric: str, release: Callable[[Array], None]) -> Nearest:
@@ -141,7 +141,7 @@ class _Search:
         self.best = [(np.empty(0, np.int64), np.empty(0, self.dtype)) for _ in queries]
         self.limits = np.full(len(queries), -np.inf)
 
-    def compare(self, block: Block) -> None:
+    def compare(self, block: RowBlock) -> None:
         """Compare the rows of a block with the queries, and keep the nearest."""
         self.zeros += len(block.lengths) - int(np.count_nonzero(block.lengths))
         keys, margin = self.approximate(block)
@@ -151,11 +151,11 @@ class _Search:
         queries, rows = np.nonzero(keys >= floor[:, None].astype(keys.dtype))
         bounds = np.searchsorted(queries, np.arange(len(self.best) + 1))
         for query in np.flatnonzero(np.diff(bounds)):
-            found = rows[bounds[query] : bounds[query + 1]]
-            scores = score_rows(block.rows[found], self.queries[query], self.metric)
-            self.add(int(query), block.start + found, scores.astype(self.dtype))
+            numbers = rows[bounds[query] : bounds[query + 1]]
+            scores = score_rows(block.rows[numbers], self.queries[query], self.metric)
+            self.add(int(query), block.start + numbers, scores.astype(self.dtype))
 
-    def approximate(self, block: Block) -> tuple[Array, Array]:
+    def approximate(self, block: RowBlock) -> tuple[Array, Array]:
         """Return keys (Q, R), the larger the nearer, and how far rounding can move one of each query (Q)."""
         rows, largest = block.rows, float(block.lengths.max())
         if rows.dtype != np.float64 and not _is_safe(np.square(self.lengths[self.lengths > 0])):

@@ -80,6 +80,9 @@ def process(folder: str) -> None:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["process"]:
+        process(sys.argv[2])
+        return
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     vectors = np.random.default_rng(0).standard_normal((rows, WIDTH), dtype=np.float32)
     for count in (1, 32):
@@ -87,8 +90,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         np.save(f"{folder}/vectors.npy", vectors)
         np.save(f"{folder}/query.npy", vectors[1] + vectors[2])
-        del vectors  # the peak of a process is at least that of the one that started it
-        process(folder)
+        # in a small process: the peak of one is at least that of the one that started it
+        subprocess.run([sys.executable, __file__, "process", folder], check=True)
 
 
 if __name__ == "__main__":
