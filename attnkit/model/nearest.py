@@ -10,7 +10,7 @@ from attnkit.model.dtypes import Array, quiet, working
 from attnkit.model.kernels.threads import run_parallel
 
 METRICS = ("cosine", "dot", "euclidean")
-BLOCK = 3 << 19  # elements of the rows that are compared at a time, which fit the cache of a processor
+BLOCK = 3 << 18  # elements of the rows that are compared at a time, which fit the cache of a processor
 QUERIES = 256  # queries that are compared at a time
 SAFE = (1e-25, 1e25)  # squared lengths whose products are far from the limits of float32
 
