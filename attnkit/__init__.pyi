@@ -338,6 +338,17 @@ def score(
     only: Sequence[str] | str | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def near(
+    record: TensorLike,
+    /,
+    *,
+    index: TensorLike | None = None,
+    top: int = 5,
+    metric: Literal["cosine", "dot", "euclidean"] = "cosine",
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...
 def show(
     record: TensorLike,
     /,
