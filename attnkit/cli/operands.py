@@ -3,13 +3,12 @@
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from attnkit.cli.options import Load, Option
+from attnkit.cli.python_values import check_operand
 from attnkit.errors import DataError, FileError, UsageError, flag_name, suggest
 from attnkit.formats import Source, open_source, read
 from attnkit.formats.streams import is_missing
@@ -147,10 +146,6 @@ def load_operand(
         return load_patches(path)
     if load == "lines":
         return load_lines(path, piped)
-    if load == "model":
-        from attnkit.checkpoints import open_checkpoint
-
-        return open_checkpoint(path), {}
     if load in ("model", "index"):
         return load_large(path, load, piped, bfloat16)
     if load == "tokenizer":
@@ -352,63 +347,3 @@ def parse_words(text: str, name: str) -> list[str]:
             raise DataError(f"word {word!r} occurs twice", name)
         before.add(word)
     return words
-
-
-def array_to_record(value: Any, name: str) -> Record:
-    """Convert a tensor, an array, a number or a list of numbers to a record with x; UsageError for anything else."""
-    if isinstance(value, Tensor):
-        return check_numbers(Record({"x": value}), name)
-    try:
-        array = np.asarray(value)
-    except ValueError:  # lists of unlike lengths
-        raise UsageError("expected an array of numbers, got lists of unequal lengths", name) from None
-    return check_numbers(Record({"x": array}), name)
-
-
-def check_numbers(record: Record, name: str = "") -> Record:
-    """Check that the tensors of a record are arrays of numbers; UsageError names the flag, else the tensor."""
-    for tensor, array in record.arrays().items():
-        if not isinstance(array, np.ndarray | np.generic):
-            raise UsageError(f"expected an array, got {type(array).__name__}", name or tensor)
-        if array.dtype.kind not in "fiubV":
-            raise UsageError(f"expected an array of numbers, got dtype {array.dtype}", name or tensor)
-    return record
-
-
-# kind of content -> whether a value of Python is of that kind, and the name of the kind
-CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "tensors": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
-    "memory": (lambda value: isinstance(value, Mapping | Record), "an array, a record or a dict of arrays"),
-    "attended": (lambda value: isinstance(value, Record), "an array or a record"),
-    "words": (lambda value: isinstance(value, list | tuple), "a list of words"),
-    "tokenizer": (lambda value: hasattr(value, "encode"), "a tokenizer"),
-    "model": (lambda value: hasattr(value, "params"), "a folder or a model"),
-    "patches": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
-    "lines": (lambda value: bool(value) and all(map(is_text_list, value)), "a list of lines, or of lists of lines"),
-}
-
-
-def is_text_list(value: Any) -> bool:
-    """Decide whether a value is a list of texts."""
-    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
-
-
-def check_operand(value: Any, load: str, flag: str) -> Any:
-    """Check a value passed from Python in place of a file, and return the content that the file would have."""
-    if isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values()):
-        value = Record(value).arrays()
-    is_one = load in ("tensor", "index", "ids", "targets", "image")
-    if (is_one or load in ("memory", "attended")) and not isinstance(value, Mapping | Record):
-        value = array_to_record(value, flag)
-    if is_one:
-        if not isinstance(value, Record) or "x" not in value:
-            raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
-        return value["x"] if load == "image" else check_numbers(value, flag)
-    fits, expected = CONTENTS[load]
-    if load == "lines" and is_text_list(value):
-        value = [value]
-    if load == "tensors" and isinstance(value, Record):
-        return value.arrays()
-    if not fits(value):
-        raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
-    return value
