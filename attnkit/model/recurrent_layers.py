@@ -7,7 +7,8 @@ import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.model.dtypes import Array
-from attnkit.model.recurrent import DirectionRun, run_direction
+from attnkit.model.kernels.recurrent import run_direction_in_blocks
+from attnkit.model.recurrent import DirectionRun
 from attnkit.model.recurrent_cells import Parameters, State
 
 States = tuple[State | None, State | None]  # of the forward and of the reverse direction
@@ -55,7 +56,8 @@ def run_layer(
 
     A reverse direction reads each text from its own last token. With `has_trace` the runs have what the adjoint needs.
     `offset` is the number of tokens before x: a text that is cut anywhere, whose parts begin with the states and the
-    number of tokens before them, gives the same bits as the whole. Errors are those of `run_direction`.
+    number of tokens before them, gives the same bits as the whole. Errors are those of
+    `run_direction`, which this equals up to rounding.
 
     >>> one = {"input": np.ones((1, 1)), "hidden": np.ones((1, 1))}
     >>> run_layer("relu", np.array([[[1.0], [2.0]]]), RecurrentLayer(one, one)).outputs.tolist()
@@ -65,7 +67,10 @@ def run_layer(
         raise DataError("a layer without parameters of any direction")
     runs: list[DirectionRun | None] = [None, None]
     for number, parameters in layer.directions():
-        runs[number] = run_direction(cell, x, parameters, states[number], lengths=lengths, reverse=number == 1)
+        runs[number] = run_direction_in_blocks(
+            cell, x, parameters, states[number],
+            lengths=lengths, reverse=number == 1, offset=offset, has_trace=has_trace,
+        )  # fmt: skip
     outputs = [run.outputs for run in runs if run is not None]
     return LayerRun(outputs[0] if len(outputs) == 1 else np.concatenate(outputs, -1), *runs)
 
