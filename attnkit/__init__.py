@@ -31,6 +31,7 @@ TOOLS = (
     "merge",
     "layernorm",
     "ffn",
+    "rnn",
     "encode",
     "decode",
     "loss",

@@ -188,6 +188,28 @@ def ffn(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def rnn(
+    record: TensorLike,
+    /,
+    *,
+    cell: Literal["tanh", "relu", "gru", "gru-reset-before", "lstm"] = "tanh",
+    hidden: int | None = None,
+    layers: int = 1,
+    bidirectional: bool = False,
+    reverse: bool = False,
+    projection: int | None = None,
+    peepholes: bool = False,
+    seed: int = 0,
+    params: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    lengths: TensorLike | None = None,
+    state_in: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    state_out: str | None = None,
+    keep: Sequence[str] | str = (),
+    steps: bool = False,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...
 def encode(
     source: str | Sequence[str] | Record | None = None,
     /,

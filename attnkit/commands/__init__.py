@@ -16,6 +16,7 @@ TOOLS = {
     "merge": "merge attention over parts of the keys",
     "layernorm": "layer, RMS and batch normalization",
     "ffn": "the position-wise feed-forward network",
+    "rnn": "recurrent layers: RNN, GRU, LSTM",
     "encode": "text to the hidden states of a published model",
     "decode": "hidden states to logits, probabilities and words",
     "loss": "the cross-entropy of logits and targets",

@@ -11,6 +11,7 @@ from attnkit.model.kernels.recurrent import run_direction_in_blocks
 from attnkit.model.recurrent import DirectionRun
 from attnkit.model.recurrent_cells import Parameters, State
 
+PART = 1 << 12  # tokens of a long text that run through all layers before the next
 States = tuple[State | None, State | None]  # of the forward and of the reverse direction
 
 
@@ -101,3 +102,32 @@ def run_stack(
         runs.append(run_layer(cell, x, layer, before, lengths=lengths, offset=offset, has_trace=has_trace))
         x = runs[-1].outputs
     return runs
+
+
+def run_long_text(
+    cell: str, x: Array, layers: Sequence[RecurrentLayer], states: Sequence[States] | None = None, *, offset: int = 0
+) -> tuple[Array, list[States]]:
+    """Return the outputs of forward layers and their final states: those of `run_stack`, to the bit, in less memory.
+
+    x (B, T, D), states (B, P) and (B, H) [zeros] -> outputs (B, T, P), states of each layer
+
+    A part of the tokens runs through all layers before the next, so that the outputs of inner layers are not held.
+    Errors are those of `run_layer`.
+
+    >>> layer = RecurrentLayer({"input": np.ones((1, 1)), "hidden": np.ones((1, 1))})
+    >>> outputs, states = run_long_text("relu", np.array([[[1.0], [2.0]]]), [layer, layer])
+    >>> outputs.ravel().tolist(), states[1][0].hidden.tolist()
+    ([1.0, 4.0], [[4.0]])
+    """
+    outputs: Array | None = None
+    for start in range(0, max(x.shape[1], 1), PART):
+        runs = run_stack(cell, x[:, start : start + PART], layers, states, offset=offset + start)
+        states, part = [run.states() for run in runs], runs[-1].outputs
+        if outputs is None:
+            if x.shape[1] <= PART:
+                return part, states
+            outputs = np.empty((*x.shape[:2], part.shape[-1]), part.dtype)
+        outputs[:, start : start + PART] = part
+    if outputs is None or states is None:
+        raise DataError("no layers")
+    return outputs, list(states)

@@ -1,7 +1,7 @@
 """What a recurrent layer costs beside PyTorch, in one run: python tests/benchmarks/recurrent.py [WIDTH…]
 
-The forward pass of an LSTM and of a GRU of each width [256 512] over 1000 tokens, for 1 text and for 16, in float32. Each
-figure is the least of several runs taken in turn, milliseconds of wall-clock time, and how many times as long as
+The forward pass of an LSTM and of a GRU of each width [256 512] over 1000 tokens, for 1 text and for 16, in float32.
+Each figure is the least of several runs taken in turn, milliseconds of wall-clock time, and how many times as long as
 PyTorch attnkit takes. The outputs are compared. PyTorch is that of this Python, or the one in the environment that
 TORCH_ENVIRONMENT names.
 """

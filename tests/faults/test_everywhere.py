@@ -75,6 +75,8 @@ BESIDE = {
     "decode --patch": ["a", "--model", GPT2, "--max-tokens", "0"],
     "attend --past-key": ["good.json", "--past-value", "good.json"],
     "attend --past-value": ["good.json", "--past-key", "good.json"],
+    "rnn --lengths": ["good.json", "--hidden", "2"],
+    "rnn --state-in": ["good.json", "--hidden", "2"],
     "ffn --add": ["good.json", "--hidden", "2"],
     "layernorm --mean": ["good.json", "--kind", "batch", "--variance", "good.json"],
     "layernorm --variance": ["good.json", "--kind", "batch", "--mean", "good.json"],
@@ -88,6 +90,7 @@ NAMED = {"patches": "encoder.0.norm1={}", "targets": "./{}"}  # where a bare nam
 READING = {
     "mask": ["--causal"],
     "ffn": ["--hidden", "2"],
+    "rnn": ["--hidden", "2"],
     "decode": ["--table", "good.json"],
     "loss": ["--target", "0"],
 }

@@ -23,7 +23,7 @@ from attnkit.record import Labels, Record, Tensor
 
 CHECKED = "check"  # the name of its result in a record
 STEP = 3e-6  # of the finite difference, relative to the size of each tensor
-RANDOM = {"attend": "seed", "ffn": "hidden"}  # the flag that chooses random weights, in place of --params
+RANDOM = {"attend": "seed", "ffn": "hidden", "rnn": "hidden"}  # the flag of random weights, in place of --params
 
 Arrays = dict[str, Array]
 Models = dict[str, dict[str, dict[str, Array]]]  # folder -> layer -> {parameter: array}
@@ -125,10 +125,14 @@ def weights_of(call: StageCall) -> Mapping[str, Array]:
     """Return the weights that a stage used: those of --params, or random ones."""
     from attnkit.inference.attention_inputs import prepare_attention
     from attnkit.inference.ffn_weights import find_ffn_weights
+    from attnkit.inference.recurrent_weights import find_recurrent_weights
 
     if call.tool == "attend":
         prepared = prepare_attention(call.item or Record({}), call.values)
         return {**prepared.projections, **(prepared.options.score_params or {})}
+    if call.tool == "rnn":
+        weights = find_recurrent_weights(call.before["x"], call.values)
+        return weights.by_name(weights.layers)
     if call.tool == "ffn":
         return find_ffn_weights(call.before["x"], call.values)[0]
     return dict(call.values["params"])

@@ -8,6 +8,7 @@ dtype that the forward function computes in, and are sums wherever an input was 
 linear.py embedding.py positions.py rotary.py norms.py feedforward.py   operators
 patch_embedding.py pooling.py dropout.py   operators
 scores.py dense_attention.py attention.py   attention, from its scores outwards
+recurrent.py   steps of recurrent cells, directions, layers and stacks
 transformer.py whole_models.py   the steps of a model, recorded forward and undone in reverse
 """
 

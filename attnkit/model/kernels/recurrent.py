@@ -83,7 +83,7 @@ def step_ungated(activation: Callable[[Array, Array], Array]) -> "Callable[[Para
 
 def rectify(x: Array, out: Array) -> Array:
     """Write the larger of x and 0 to `out`."""
-    y: Array = np.maximum(x, 0, out)
+    y: Array = np.maximum(x, 0, out=out)
     return y
 
 
