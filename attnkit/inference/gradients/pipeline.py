@@ -15,9 +15,8 @@ from attnkit.inference.gradients.encoding import undo_encode
 from attnkit.inference.gradients.layers import undo_ffn, undo_layernorm
 from attnkit.inference.gradients.merging import FILE, undo_merge
 from attnkit.inference.gradients.output import undo_decode, undo_loss
-from attnkit.inference.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients, part_prefix
 from attnkit.inference.gradients.recurrent import undo_rnn
-from attnkit.inference.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients
+from attnkit.inference.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients, part_prefix
 from attnkit.model import Array
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.backward.transformer import Reverse
