@@ -67,7 +67,7 @@ def present_run(line: str, call: Stage) -> dict[str, Any]:
         "Learning": "batch block accumulate optimizer lr momentum weight_decay schedule warmup clip dropout smoothing "
         "freeze unfreeze_every layer_decay seed",
         "End": "steps epochs minutes patience valid resume",
-        "Results": "output every sample record",
+        "Results": "output dtype every sample record",
     },
     exclusive=[("from", "config", "family"), *(("resume", name) for name in ("from", "config", "family"))],
     one_of=[("output", "resume")],
@@ -131,6 +131,10 @@ def train(
         str | None, options.text("hold out this part of the text; 0: nothing [default: 5%]", "PERCENT")
     ] = None,
     resume: Annotated[str | None, options.text("go on with the run of this folder", "DIR")] = None,
+    dtype: Annotated[
+        str | None,
+        options.choice("of the tensors in model.safetensors [default: float32]", ("float32", "float16", "bfloat16")),
+    ] = None,
     every: Annotated[int | None, options.integer("report and save after every N steps [default: 100]", least=1)] = None,
     sample: Annotated[str | None, options.text("let the model continue TEXT at every report")] = None,
     record: Annotated[

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.errors import FileError, system_reason
+from attnkit.errors import DataError, FileError, system_reason
 from attnkit.formats import safetensors
 from attnkit.formats.atomic import write_together
+from attnkit.formats.dtypes import dtype_of
 from attnkit.formats.streams import Buffer
 from attnkit.model import Array
 from attnkit.record import Record
@@ -32,16 +33,28 @@ def json_bytes(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def model_files(raw: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[str, list[Buffer]]:
+def model_files(
+    raw: Mapping[str, Any], tensors: Mapping[str, Array], dtype: str = "float32"
+) -> dict[str, list[Buffer]]:
     """Return the buffers of config.json and of model.safetensors.
 
     raw      the values of config.json
-    tensors  by their published names, all of one dtype
+    tensors  by their published names
+    dtype    to store them in
+
+    DataError where a number exceeds the range of this dtype.
     """
-    dtype = next((array.dtype.name for array in tensors.values()), "float32")
-    arrays = {name: np.ascontiguousarray(array) for name, array in sorted(tensors.items())}
+    arrays = {name: _convert(tensors[name], dtype, name) for name in sorted(tensors)}
     config = json_bytes({**raw, "torch_dtype": dtype})
     return {CONFIG: [config], WEIGHTS: safetensors.encode(Record(arrays), FORMAT)}
+
+
+def _convert(array: Array, dtype: str, name: str) -> Array:
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(array, dtype_of(dtype))
+    if np.isinf(converted).any():
+        raise DataError(f"tensor {name!r} exceeds the range of {dtype}; --dtype float32", WEIGHTS)
+    return converted
 
 
 def check_folder(folder: str) -> None:

@@ -26,6 +26,7 @@ class Recipe:
     block        tokens of a text; for pairs the longest source or target
     steps, epochs, minutes, patience   the end: the first of them that is reached
     every        steps between two reports, each with an evaluation and a save
+    dtype        of the tensors in model.safetensors; a run computes in float32
     """
 
     family: str = "gpt2"
@@ -58,6 +59,7 @@ class Recipe:
     minutes: float | None = None
     patience: int | None = None
     every: int = 100
+    dtype: str = "float32"
     seed: int = 0
     record: tuple[int, ...] = ()
 

@@ -113,7 +113,7 @@ class Run:
         curve = b"".join(orjson.dumps(report_values(report)) + b"\n" for report in self.curve)
         state = safetensors.encode(Record(pack_state(self.trainer, self.progress)))
         files: Files = {ORIGIN: [json_bytes(origin)], CURVE: [curve]}
-        files |= {**model_files(self.trainer.raw, tensors), **self._files, STATE: state}
+        files |= {**model_files(self.trainer.raw, tensors, self.recipe.dtype), **self._files, STATE: state}
         write_folder(self.folder, files)
         if self._is_new:
             remove_files(self.folder, TOKENIZER_FILES - set(files))

@@ -114,9 +114,9 @@ def new_tokenizers(recipe: Recipe, family: str, text: str, name: str) -> tuple[t
     files = train_tokenizer(parse_kind(recipe.tokens or "chars"), family, [text], name)
     with tempfile.TemporaryDirectory(prefix="attnkit-") as folder:
         write_folder(folder, files)
-        tokenizer = load_tokenizer(folder)
-        _ = tokenizer.vocabulary
-    return (tokenizer, tokenizer), files
+        tokenizers = load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
+        _ = tokenizers[0].vocabulary
+    return tokenizers, files
 
 
 def folder_tokenizers(folder: str) -> tuple[tuple[Tokenizer, Tokenizer], Files]:

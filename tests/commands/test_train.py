@@ -208,6 +208,31 @@ def test_a_published_model_is_tuned_with_frozen_layers(tales):
     assert done.out == b"Once upon a time\n"
 
 
+def test_a_translator_has_the_files_of_published_ones_and_can_be_tuned(tales):
+    (tales / "pairs.tsv").write_text("le chat dort\tthe cat sleeps\nla fille lit\tthe girl reads\n" * 20)
+    sizes = ("--layers", "1", "--heads", "2", "--dim", "16")
+    flags = ("--family", "marian", *sizes, "--tokens", "bpe:40", "--lr", "0.02", "--warmup", "5", "--steps", "60")
+    stored = ("--dtype", "float16")
+    assert run("train", "pairs.tsv", "-o", "made", *flags, *stored, cwd=tales).code == 0
+    assert {"source.spm", "target.spm", "vocab.json"} < set(files_of(tales / "made"))
+    assert {array.dtype.name for _, array in tensors(tales / "made")} == {"float16"}
+    assert run("train", "pairs.tsv", "--from", "made", "-o", "tuned", "--steps", "3", cwd=tales).code == 0
+    for name in ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json"):
+        assert files_of(tales / "tuned")[name] == files_of(tales / "made")[name]
+    for folder in ("made", "tuned"):
+        done = run("decode", "--model", folder, "le chat dort", "--emit", "text", cwd=tales)
+        assert (done.code, done.out) == (0, b"the cat sleeps\n")
+
+
+def test_a_model_stored_in_float16_goes_on_with_the_same_bits(tales):
+    flags = (*TINY, "--dtype", "float16", "--valid", "0")
+    assert run("train", "tales.txt", "-o", "whole", *flags, "--steps", "6", cwd=tales).code == 0
+    assert run("train", "tales.txt", "-o", "parts", *flags, "--steps", "3", cwd=tales).code == 0
+    assert run("train", "tales.txt", "--resume", "parts", "--steps", "6", cwd=tales).code == 0
+    for name in ("model.safetensors", "state.safetensors"):
+        assert files_of(tales / "parts")[name] == files_of(tales / "whole")[name]
+
+
 def test_a_model_of_a_configuration(tales):
     sizes = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
     sizes |= {"num_hidden_layers": 1, "intermediate_size": 24, "max_position_embeddings": 16, "rms_norm_eps": 1e-6}
