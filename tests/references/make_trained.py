@@ -43,7 +43,7 @@ RUNS = {
     "llama": (TALE * 8, ["--family", "llama", "--block", "16", "--tokens", "unigram:36"]),
     "bert": (TALE * 8, ["--family", "bert", "--block", "40", "--tokens", "chars"]),
     "t5": (TALE * 8, ["--family", "t5", "--block", "16", "--tokens", "unigram:36"]),
-    "marian": (PAIRS, ["--family", "marian", "--valid", "0", "--tokens", "bpe:270"]),
+    "marian": (PAIRS, ["--family", "marian", "--valid", "0", "--tokens", "chars"]),
     "transformer": (PAIRS, ["--family", "transformer", "--valid", "0", "--tokens", "chars"]),
 }
 TEXTS = {"marian": ("le chien dort", "the dog sleeps"), "transformer": ("un loup dort", "a wolf sleeps")}
