@@ -338,11 +338,11 @@ def train(
     patience: int | None = None,
     valid: str | None = None,
     resume: str | None = None,
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None,
     every: int | None = None,
     sample: str | None = None,
     record: Sequence[int] | int | str = (),
     only: Sequence[str] | str | None = None,
-    dtype: DType | None = None,
     check_finite: bool = False,
 ) -> dict[str, Any]: ...
 def score(
