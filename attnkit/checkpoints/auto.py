@@ -16,7 +16,8 @@ from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config
 from attnkit.model.rotary import rope_frequencies
 
-FAMILIES = ("bert", "gpt2", "llama", "marian", "mistral", "openai-gpt", "qwen2", "t5", "transformer", "vit")
+FAMILIES = ("bert", "gpt2", "llama", "lstm", "marian", "mistral", "openai-gpt", "qwen2", "seq2seq", "t5", "transformer",
+            "vit")  # fmt: skip
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
 LAYER_COUNTS = ("n_layer", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
                 "encoder_layers", "decoder_layers", "enc-depth", "dec-depth")  # fmt: skip

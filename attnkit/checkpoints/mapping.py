@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnkit.model.config import Config, layer_plan, parse_layer_name
+from attnkit.model.config import Config, parse_layer_name
 from attnkit.model.dtypes import Array
 
 
@@ -129,22 +129,10 @@ def tied_head(*names: str) -> dict[str, TensorSpec]:
     return {"w": TensorSpec(names, transposed=True)}
 
 
-def layer_names(config: Config) -> list[str]:
-    """Return the names of all layers of a model, in the order of a forward pass."""
-    names = []
-    for stack in config.stacks:
-        layers = [step.layer for step in layer_plan(config, stack)]
-        if config.positions.kind == "t5":
-            layers.insert(1, f"{stack}.bias")
-        names += layers
-    transform = ["head.dense", "head.norm"] if config.transform else []
-    return names + ["pooler"] * config.pooler + transform + ["head"] * config.head
-
-
 def expand_layers(config: Config, layers: Layers) -> dict[str, dict[str, TensorSpec]]:
     """Return the specs of every layer of a model, from those of a family with `{n}` in their names."""
     specs = {}
-    for name in layer_names(config):
+    for name in config.layer_names():
         stack, number, part = parse_layer_name(name)
         pattern = name if number is None else f"{stack}.{{n}}.{part}"
         specs[name] = {key: spec.with_layer_number(number) for key, spec in layers.get(pattern, {}).items()}

@@ -7,7 +7,7 @@ from attnkit import formats, model
 from attnkit.cli import options, text_input
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
-from attnkit.inference import callbacks, encoding, intermediates, layers, text_inputs
+from attnkit.inference import callbacks, encoding, intermediates, layers, source_states, text_inputs
 from attnkit.inference.tracer import Tracer, head_counts
 from attnkit.record import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
@@ -94,6 +94,7 @@ def encode(
     layers.warn_empty_mask_rows(base.get("mask"))
     context = layers.context_from(base, hook=tracer.visit, weights=detail, dtype=dtype)
     x = model.run(core, steps, inputs, context)
+    base = source_states.add_last_states(base, core.config, context, x.ndim == 3)
     if is_whole:
         trace_head(core, x, tracer)
     if pool == "none":

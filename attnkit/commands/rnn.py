@@ -1,11 +1,13 @@
 """attnkit rnn: recurrent layers."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from attnkit.cli import options
 from attnkit.cli.tool import tool
+from attnkit.errors import UsageError
 from attnkit.inference import callbacks
+from attnkit.inference.masking import AttendedTensor
 from attnkit.inference.recurrent import (
     GROUPS,
     INTERMEDIATES,
@@ -21,18 +23,20 @@ from attnkit.inference.recurrent_weights import find_recurrent_weights
 from attnkit.model.recurrent_cells import CELLS
 from attnkit.record import Array, Record, Tensor
 
+BY_HAND = ("reverse", "lengths", "state_in", "state_out")  # what a model sets, or its record has
 RANDOM = ("layers", "bidirectional", "projection", "peepholes", "seed")  # of random weights alone
 
 
 @tool(
     sections={
         "Layers": "cell hidden layers bidirectional reverse projection peepholes seed params",
+        "A layer of a model": "model_ layer memory",
         "Texts": "lengths state_in state_out",
         "Results": "keep steps",
     },
-    one_of=[("params", "hidden")],
-    exclusive=[("params", "hidden"), ("bidirectional", "reverse")],
-    requires=[(name, "hidden") for name in RANDOM],
+    one_of=[("params", "hidden", "model")],
+    exclusive=[("params", "hidden", "model"), ("bidirectional", "reverse"), *(("model", name) for name in BY_HAND)],
+    requires=[*((name, "hidden") for name in RANDOM), ("layer", "model"), ("memory", "model")],
     record_defaults=lambda flags: {"seed": flags["seed"]} if flags["hidden"] is not None else {},
     table_on_stderr=lambda flags: bool(flags["steps"]),
     computes_x_last=True,
@@ -63,6 +67,15 @@ def rnn(
         Mapping[str, Array] | None,
         options.tensors("weights as PyTorch names them (weight_ih_l0, weight_hh_l0_reverse, …) or ONNX (W, R, B, P)"),
     ] = None,
+    model_: Annotated[Any, options.MODEL] = None,
+    layer: Annotated[str | None, options.LAYER] = None,
+    memory: Annotated[
+        AttendedTensor | None,
+        options.attended(
+            "of a decoder: begin with the last states of the encoder in FILE, and attend to its x where attention is "
+            "inside the recurrence"
+        ),
+    ] = None,
     lengths: Annotated[
         Record | None, options.tensor("number of tokens of each text, (B) [default: from the record's mask]")
     ] = None,
@@ -77,8 +90,8 @@ def rnn(
         tuple[str, ...],
         options.names(
             "add these intermediates to the record; gates: all of the cell; of several layers or directions each, "
-            "called input_gate_l0, input_gate_l0_reverse, …",
-            (*INTERMEDIATES, *GROUPS),
+            "called input_gate_l0, input_gate_l0_reverse, …; weights: the alignments of a decoder that attends",
+            (*INTERMEDIATES, "weights", *GROUPS),
         ),
     ] = (),
     steps: Annotated[bool, options.STEPS] = False,
@@ -89,13 +102,21 @@ def rnn(
     of its texts in the mask; after the end of a text the result is 0. The weights come from a file (--params), or
     from a seed: then those of each layer, forward before reverse, are drawn from N(0, 1/columns) in the order input,
     hidden, peepholes, projection, without biases. A text that is cut anywhere, and continued with --state-in, gives
-    the same bits as the whole. Intermediates of an earlier rnn are removed from the record.
+    the same bits as the whole. With --model and --layer, the model sets the cell and the weights: a layer of an encoder
+    adds its last states to the record (memory_state, memory_cell), with which a decoder begins (--memory).
+    Intermediates of an earlier rnn are removed from the record.
 
     \b
     Example:
       attnkit embed "The quick brown fox" --dim 8 | attnkit rnn --cell lstm --hidden 8 --seed 1 --steps
     """
     flags = dict(locals())  # before any other name is bound
+    if model_ is not None:
+        from attnkit.inference.recurrent_stage import run_layer_of_model  # a layer by hand does not need it
+
+        return run_layer_of_model(record, flags)
+    if "weights" in keep:
+        raise UsageError("only a decoder of a model has weights", "--keep")
     texts = find_texts(record, lengths)
     weights = find_recurrent_weights(record["x"], flags)
     names = expand_names(keep, cell, steps, len(weights.layers) == len(weights.layers[0].directions()) == 1)

@@ -99,7 +99,7 @@ def read_inputs(
     config = checkpoint.config
     if first or config.patches or not has_embeddings(config, stack):
         record = layers.normalize_mask(record)
-        return read_states(config, first, record), record
+        return read_layer_input(config, stack, first, record), record
     record = layers.normalize_mask(layers.ids_from_x(record))
     if "ids" not in record:
         raise DataError("the record has no ids (--layers A:B with A > 0 takes its x)")
@@ -108,12 +108,12 @@ def read_inputs(
     return model.check_ids(record["ids"], config.stack(stack).vocab), record
 
 
-def read_states(config: model.Config, first: int, record: Record) -> Array:
+def read_layer_input(config: model.Config, stack: str, first: int, record: Record) -> Array:
     """Read x of a record: an image, or hidden states (T, D) or (B, T, D); DataError for other shapes."""
-    x = record["x"]
+    x, width = record["x"], config.input_width(stack, first)
     is_image = config.patches and not first
-    if x.ndim < 2 or not (is_image or (x.ndim < 4 and x.shape[-1] == config.width)):
-        raise DataError(f"x {x.shape}: expected (T, {config.width}) or (B, T, {config.width})")
+    if x.ndim < 2 or not (is_image or (x.ndim < 4 and x.shape[-1] == width)):
+        raise DataError(f"x {x.shape}: expected (T, {width}) or (B, T, {width})")
     return x.astype(model.output_dtype(x), copy=False)
 
 

@@ -96,6 +96,7 @@ class Config:
     """One Transformer.
 
     norm          layer or rms, with eps; before each sub-layer (norm_first) or after its residual
+    score         the score function of queries and keys
     scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
     embed_scale   factor on embeddings; logit_scale: factor on hidden states before the head
     types         number of segment embeddings
@@ -112,6 +113,7 @@ class Config:
     norm_first: bool = False
     activation: str = "relu"
     positions: PositionConfig = field(default_factory=PositionConfig)
+    score: str = "scaled-dot"
     scale: float | None = None
     scale_by_layer: bool = False
     embed_scale: float = 1.0
@@ -137,12 +139,41 @@ class Config:
         """The names of its stacks, in the order they run."""
         return tuple(name for name in ("encoder", "decoder") if getattr(self, name) is not None)
 
+    @property
+    def memory_width(self) -> int:
+        """The width of the encoder's hidden states, which the decoder attends to."""
+        return self.width
+
+    def input_width(self, stack: str, layer: int) -> int:
+        """Return the width of the input of a layer of a stack."""
+        return self.width
+
+    def plan(self, stack: str) -> "list[Step]":
+        """Return all steps of a stack: see `layer_plan`."""
+        return transformer_plan(self, stack)
+
+    def layer_names(self) -> list[str]:
+        """Return the names of all layers that may have parameters, in the order of a forward pass."""
+        names = []
+        for stack in self.stacks:
+            layers = [step.layer for step in self.plan(stack)]
+            if self.positions.kind == "t5":
+                layers.insert(1, f"{stack}.bias")
+            names += layers
+        transform = ["head.dense", "head.norm"] if self.transform else []
+        return names + ["pooler"] * self.pooler + transform + ["head"] * self.head
+
+    def parameter_shape(self, layer: str, name: str) -> tuple[int, ...]:
+        """Return the shape of a parameter of a layer: see `parameter_shape`."""
+        return transformer_parameter_shape(self, layer, name)
+
 
 class Step(NamedTuple):
     """One operation of a forward pass, with the parameters of one layer.
 
-    op              the tool: embed, posenc, layernorm, attend or ffn
-    adds_residual   "input": its input is added to its result; "saved": the input that the norm before it saved; "": no
+    op              the tool: embed, posenc, layernorm, attend, ffn or rnn
+    adds_residual   "input": its input is added to its result; "saved": the input that the norm before it saved; "": no;
+                    "concat": its input is put beside its result, along the last axis
     saves_residual  whether its input is saved for the residual after the next step
     """
 
@@ -179,6 +210,11 @@ def layer_plan(config: Config, stack: str) -> list[Step]:
     >>> [step.op for step in layer_plan(config, "decoder")]
     ['embed', 'posenc', 'layernorm']
     """
+    return config.plan(stack)
+
+
+def transformer_plan(config: Config, stack: str) -> list[Step]:
+    """Return all steps of a stack of a Transformer."""
     chosen = config.stack(stack)
     steps = [Step("embed", f"{stack}.embed")] if chosen.vocab or config.patches else []
     if config.positions.kind in ("learned", "sinusoidal"):
@@ -209,6 +245,11 @@ def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
     >>> parameter_shape(Config("llama", 4, decoder=small), "decoder.0.self", "wk")
     (4, 3)
     """
+    return config.parameter_shape(layer, name)
+
+
+def transformer_parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
+    """Return the shape of a parameter of a layer of a Transformer."""
     stack_name, _, part = parse_layer_name(layer)
     width, patches, positions = config.width, config.patches, config.positions
     if not stack_name:

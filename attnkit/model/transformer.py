@@ -2,19 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.model.attention import multi_head_attention
 from attnkit.model.config import Config, StackConfig, Step, layer_steps, parse_layer_name
+from attnkit.model.context import Context, Model, Params
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.embedding import embed
 from attnkit.model.feedforward import ACTIVATIONS, feed_forward
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
-from attnkit.model.kv_cache import KVCache
 from attnkit.model.linear import add, linear
 from attnkit.model.norms import Normalized, layer_norm, rms_norm
 from attnkit.model.patch_embedding import extract_patches, interpolate_positions
@@ -22,51 +21,6 @@ from attnkit.model.pooling import first_token
 from attnkit.model.positions import add_positions, learned_positions, sinusoidal_positions, t5_bias, t5_buckets
 from attnkit.model.rotary import rope_frequencies, rotary_angles
 from attnkit.model.sampling import logits
-
-Params = Mapping[str, Mapping[str, Array]]
-
-
-class Model(NamedTuple):
-    """A configuration and the parameters of its layers, by name (see config.py)."""
-
-    config: Config
-    params: Params
-
-
-@dataclass
-class Context:
-    """The inputs of a forward pass besides x, its hooks and its callbacks.
-
-    mask           (T, T), (B, 1, T) or (B, T, T), True = may attend; causality is the model's own
-    memory         (..., S, D) the encoder's hidden states, for cross-attention, and memory_mask, (B, 1, S)
-    positions      (T,) or (B, T) [those after the tokens of the cache]
-    segment_ids    (..., T) the segment of each token
-    grid           rows and columns of the patches of an image
-    cache          keys and values of earlier tokens
-    hook           may read and replace any intermediate
-    weights        summary of the attention weights for hooks of "weights.…": see `summary` of `attention`
-    on_step        called with each step before it runs
-    on_non_finite  called with the first layer whose result is not finite
-    dtype          the dtype that embeddings are cast to, and that later steps therefore compute in
-    """
-
-    mask: Array | None = None
-    memory: Array | None = None
-    memory_mask: Array | None = None
-    positions: Array | None = None
-    segment_ids: Array | None = None
-    grid: tuple[int, int] | None = None
-    cache: KVCache | None = None
-    hook: Hook = no_hook
-    weights: str = "full"
-    on_step: Callable[[Step], None] = lambda step: None
-    on_non_finite: Callable[[str], None] = lambda layer: None
-    dtype: str | None = None
-    past: int = field(init=False)  # tokens of the cache before this pass adds its own
-    shared: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)  # same in all layers of a stack
-
-    def __post_init__(self) -> None:
-        self.past = 0 if self.cache is None else self.cache.length
 
 
 def apply_step(model: Model, step: Step, x: Array, context: Context) -> Array:
@@ -93,7 +47,9 @@ def run(
         before = x
         saved = x if step.saves_residual else saved
         x = apply(model, step, x, context)
-        if step.adds_residual:
+        if step.adds_residual == "concat":
+            x = apply_hook(context.hook, f"{step.layer}.concat", np.concatenate([x, before], axis=-1))
+        elif step.adds_residual:
             x = add(x, saved if step.adds_residual == "saved" else before)
             x = apply_hook(context.hook, f"{step.layer}.residual", x)
         if finite and not np.isfinite(x).all():
@@ -239,6 +195,9 @@ def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
     elif cache is not None:
         options["kv_store"] = lambda make: cache.append(layer, *make())
     params, hook = model.params.get(layer, {}), scoped(context.hook, layer)
+    if model.config.score != "scaled-dot":
+        options |= {"score": model.config.score, "score_params": params}
+        params = {}
     options |= {"summary": context.weights, "keep": (), "hook": hook}
     return multi_head_attention(x, source, source, params, **options)["output"]
 
@@ -304,6 +263,13 @@ def _ffn(model: Model, layer: str, x: Array, context: Context) -> Array:
     return feed_forward(x, params, activation=model.config.activation, keep=(), hook=hook)["output"]
 
 
+def _rnn(model: Model, layer: str, x: Array, context: Context) -> Array:
+    from attnkit.model import recurrent_decoder, recurrent_model
+
+    is_attentive = parse_layer_name(layer)[1] is None
+    return (recurrent_decoder.attend_and_recur if is_attentive else recurrent_model.recur)(model, layer, x, context)
+
+
 Operator = Callable[[Model, str, Array, Context], Array]
 
 OPERATORS: dict[str, Operator] = {
@@ -312,6 +278,7 @@ OPERATORS: dict[str, Operator] = {
     "layernorm": _norm,
     "attend": _attend,
     "ffn": _ffn,
+    "rnn": _rnn,
 }
 
 

@@ -11,10 +11,10 @@ from attnkit.errors import NotFiniteError, UsageError
 from attnkit.model import Array
 from attnkit.model.backward.transformer import Dropout, ModelGradients
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+from attnkit.model.context import Model
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.kernels.threads import run_parallel
 from attnkit.model.loss import IGNORE_INDEX, LossOptions, cross_entropy, loss_and_gradient
-from attnkit.model.transformer import Model
 from attnkit.training.batches import Batch
 from attnkit.training.gradients import clip_gradients, gradient_norm
 from attnkit.training.optimizers import Optimizer

@@ -9,7 +9,7 @@ import pytest
 
 from attnkit.checkpoints import open_checkpoint
 from attnkit.model.backward.whole_models import StackInputs, run_model
-from attnkit.model.transformer import Model
+from attnkit.model.context import Model
 from attnkit.tokenizers.auto import load_tokenizer
 from tests.process import run
 from tests.references.make_trained import FILES, RUNS, SMALL

@@ -39,6 +39,9 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
     options, emit = prepared.options, "heads" if call.values["partial"] else call.values["emit"]
     output, saved = multi_head_attention_forward(x, y, z, prepared.projections, options)
     dx = outer.pop("x", np.zeros(call.result["x"].shape, output.dtype))
+    if call.values["concat"]:
+        dx, beside = np.split(dx, [output.shape[-1]], axis=-1)
+        into.add_input("x", beside)
     if emit is None:
         undo_addends(call, dx, into)
     else:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from attnkit.errors import UsageError
 from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients
 from attnkit.inference.recurrent import find_texts, read_state_file
 from attnkit.inference.recurrent_weights import find_recurrent_weights
@@ -14,6 +15,8 @@ def undo_rnn(call: StageCall, outer: Outer, into: StageGradients) -> None:
     if "x" not in outer:
         return
     values, x = call.values, call.before["x"]
+    if values["model_"] is not None:
+        raise UsageError("the gradients of a pipeline take rnn with --params or --hidden", "--model")
     cell, texts, weights = values["cell"], find_texts(call.before, values["lengths"]), find_recurrent_weights(x, values)
     states, offset = None, 0
     if values["state_in"] is not None:

@@ -28,13 +28,12 @@ from attnkit.model.backward.norms import layer_norm_backward, norm_forward, rms_
 from attnkit.model.backward.patch_embedding import extract_patches_backward, interpolate_positions_backward
 from attnkit.model.backward.positions import add_positions_backward, learned_positions_backward, t5_bias_backward
 from attnkit.model.config import Step, parse_layer_name
+from attnkit.model.context import Context, Model
 from attnkit.model.dropout import dropout
 from attnkit.model.dtypes import Array
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
 from attnkit.model.patch_embedding import extract_patches
 from attnkit.model.transformer import (
-    Context,
-    Model,
     absolute_positions,
     apply_step,
     attention_options,

@@ -21,13 +21,14 @@ from attnkit.model.backward.transformer import (
     run_recorded,
 )
 from attnkit.model.config import layer_plan
+from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.feedforward import apply_activation
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import parallel_products
 from attnkit.model.linear import linear
 from attnkit.model.pooling import first_token
-from attnkit.model.transformer import Context, Model, head_logits, normalize, pool_first
+from attnkit.model.transformer import head_logits, normalize, pool_first
 
 
 @dataclass(frozen=True, eq=False)
