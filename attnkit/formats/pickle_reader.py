@@ -56,7 +56,7 @@ def read_pickle(data: bytes, names: Names) -> tuple[Any, int]:
 
     >>> import pickle
     >>> read_pickle(pickle.dumps({"a": [1, True]}, 2), Names({}, lambda id: id))
-    (Dict(pairs=[('a', [1, True])]), 18)
+    (Dict(pairs=[('a', [1, True])]), 23)
     >>> read_pickle(pickle.dumps(print), Names({}, lambda id: id))
     Traceback (most recent call last):
     attnkit.errors.DataError: at byte 23: the name 'builtins.print' is refused: only tensors are read from a pickle

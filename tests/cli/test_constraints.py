@@ -144,5 +144,5 @@ def test_the_help_states_the_tables(capfd):
     assert main.main(["attend", "--help"]) == 0
     shown = " ".join(capfd.readouterr().out.split())
     assert "--params, --model and --seed are mutually exclusive" in shown
-    assert "--partial cannot be combined with --emit, --residual, --add or --strict" in shown
+    assert "--partial cannot be combined with --emit, --residual, --add, --concat or --strict" in shown
     assert "--layer needs --model" in shown
