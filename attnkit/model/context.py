@@ -57,3 +57,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.past = 0 if self.cache is None else self.cache.length
+
+    def last_states(self) -> tuple[State, ...] | None:
+        """Return the last state of each recurrent layer of a run, in their order; None where there are none."""
+        return tuple(self.final_states.values()) or None

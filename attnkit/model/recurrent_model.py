@@ -1,7 +1,7 @@
 """The recurrent layers of a model: one step of its plan each, from their first states to their last."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,25 +24,53 @@ def recur(model: Model, layer: str, x: Array, context: Context) -> Array:
     It begins with the states of the cache, those that the bridge makes of the encoder's, or zeros. Padding is skipped:
     its outputs are 0. DataError for a mask that is not that of a padded batch.
     """
+    return run_recurrent_layer(model, layer, x, context, has_trace=context.hook is not no_hook)[0]
+
+
+class OrderedTokens(NamedTuple):
+    """A batch of texts whose padding follows their tokens.
+
+    x        (B, T, D)
+    order    (B, T) the place of each token in the batch that it was made of; None: its own
+    lengths  (B,) tokens of each text; None: T
+    """
+
+    x: Array
+    order: Array | None
+    lengths: Array | None
+
+    def arrange(self, batch: Array) -> Array:
+        """Return other values of the tokens in this order: (B, T, W) -> (B, T, W)."""
+        return batch if self.order is None else np.take_along_axis(batch, self.order[..., None], axis=1)
+
+    def restore(self, values: Array) -> Array:
+        """Return values in this order in that of the batch; the inverse of `arrange`."""
+        if self.order is None:
+            return values
+        return np.take_along_axis(values, np.argsort(self.order, axis=1)[..., None], axis=1)
+
+
+def run_recurrent_layer(
+    model: Model, layer: str, x: Array, context: Context, *, has_trace: bool
+) -> tuple[Array, LayerRun, OrderedTokens]:
+    """Return what `recur` does, with the run and the tokens that it ran over; a hook needs the trace."""
     batch = x if x.ndim == 3 else x[None]
-    order, lengths = order_tokens(context.mask, batch.shape[:2])
-    tokens = batch if order is None else np.take_along_axis(batch, order[..., None], axis=1)
+    tokens = OrderedTokens(batch, *order_tokens(context.mask, batch.shape[:2]))
+    tokens = tokens._replace(x=tokens.arrange(batch))
     run = run_layer(
         stack_of(model, layer).cell,
-        tokens,
+        tokens.x,
         layer_parameters(model.params[layer]),
         (first_state(model, layer, len(batch), context), None),
-        lengths=lengths,
+        lengths=tokens.lengths,
         offset=context.past,
-        has_trace=context.hook is not no_hook,
+        has_trace=has_trace,
     )
     keep_state(context, layer, last_state(run), context.past + batch.shape[1])
-    outputs = run.outputs
-    if order is not None:
-        outputs = np.take_along_axis(outputs, np.argsort(order, axis=1)[..., None], axis=1)
     if context.hook is not no_hook:
-        show_gates(context.hook, layer, run, order, x.ndim)
-    return apply_hook(context.hook, f"{layer}.state", outputs.reshape(*x.shape[:-1], outputs.shape[-1]))
+        show_gates(context.hook, layer, run, tokens.order, x.ndim)
+    outputs = tokens.restore(run.outputs).reshape(*x.shape[:-1], run.outputs.shape[-1])
+    return apply_hook(context.hook, f"{layer}.state", outputs), run, tokens
 
 
 def config_of(model: Model) -> RecurrentConfig:

@@ -189,17 +189,24 @@ def _norm(model: Model, layer: str, x: Array, context: Context) -> Array:
 
 def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
     cache, source = context.cache, attention_source(layer, x, context)
-    options = attention_options(model, layer, x.shape[-2], context)
+    params, options = attention_arguments(model, layer, x.shape[-2], context)
     if cache is not None and parse_layer_name(layer)[2] == "cross":
         options["kv_store"] = lambda make: cache.get_or_compute(layer, make)
     elif cache is not None:
         options["kv_store"] = lambda make: cache.append(layer, *make())
-    params, hook = model.params.get(layer, {}), scoped(context.hook, layer)
-    if model.config.score != "scaled-dot":
-        options |= {"score": model.config.score, "score_params": params}
-        params = {}
+    hook = scoped(context.hook, layer)
     options |= {"summary": context.weights, "keep": (), "hook": hook}
     return multi_head_attention(x, source, source, params, **options)["output"]
+
+
+def attention_arguments(
+    model: Model, layer: str, queries: int, context: Context
+) -> tuple[Mapping[str, Array], dict[str, Any]]:
+    """Return the parameters and the options of `multi_head_attention` for one layer of a model."""
+    params, options = model.params.get(layer, {}), attention_options(model, layer, queries, context)
+    if model.config.score == "scaled-dot":
+        return params, options
+    return {}, options | {"score": model.config.score, "score_params": params}
 
 
 def attention_source(layer: str, x: Array, context: Context) -> Array:

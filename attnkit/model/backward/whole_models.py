@@ -99,14 +99,16 @@ def run_model(
     """
     tapes: dict[str, Tape] = {}
     memory: Any = None
-    memory_mask = None
+    memory_mask = states = None
     for stack in model.config.stacks:
         if stack not in inputs:
             raise DataError(f"inputs of {', '.join(inputs)}: a {model.config.family} model needs those of its {stack}")
         one = inputs[stack]
         memory_mask = memory_mask if one.memory_mask is None else one.memory_mask
         context = Context(one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook, dtype=dtype)
+        context.source_states = states
         memory, tapes[stack] = run_recorded(model, layer_plan(model.config, stack), one.x, context, dropout)
+        states = context.last_states()
         memory_mask = one.mask if one.mask is not None and one.mask.ndim == 3 and one.mask.shape[1] == 1 else None
     output = output or ("logits" if model.config.head else "hidden")
     if output not in OUTPUTS:
@@ -138,10 +140,17 @@ def model_backward(
         if dx is not None:
             own.memory = None
             inputs[stack] = run_backward(model, recorded.tapes[stack], dx, own)
-            dx = own.memory
+            dx = memory_gradient(recorded.tapes[stack].context, own)
     for layer, parts in sum_tied(own.gradients, model.params).items():
         reverse.add(layer, parts)
     return PassGradients(reverse.gradients, inputs)
+
+
+def memory_gradient(context: Context, reverse: Reverse) -> Array | None:
+    """Return the gradient of the memory of a stack after its backward pass: zeros where it read the states alone."""
+    if reverse.memory is None and reverse.states and context.memory is not None:
+        return np.zeros_like(context.memory)
+    return reverse.memory
 
 
 def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
