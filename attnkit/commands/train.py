@@ -12,6 +12,8 @@ from types import FrameType
 from typing import Annotated, Any
 
 from attnkit import __version__, display
+from attnkit.checkpoints.recurrent_keys import CELLS
+from attnkit.checkpoints.seq2seq import ATTENTIONS
 from attnkit.cli import history, options
 from attnkit.cli.operands import read_text, stdin_or_error
 from attnkit.cli.output import report_text
@@ -22,7 +24,7 @@ from attnkit.errors import DataError, InterruptedRunError, TerminatedRunError, U
 from attnkit.formats import atomic, open_source
 from attnkit.inference import callbacks
 from attnkit.inference.options import is_set
-from attnkit.training.configs import CONFIGS
+from attnkit.training.configs import CONFIGS, RecurrentChoices, check_family_options
 from attnkit.training.folder import check_folder, lock_folder
 from attnkit.training.optimizers import DEFAULTS
 from attnkit.training.recipe import Recipe, changed_values
@@ -32,7 +34,7 @@ from attnkit.training.schedules import SCHEDULES
 from attnkit.training.start import check_sample, start_run
 
 ENDS = ("steps", "epochs", "minutes", "patience")
-SIZES = ("layers", "heads", "dim", "hidden")
+SIZES = ("layers", "heads", "dim", "hidden", *RecurrentChoices._fields)
 STOPPED = {signal.SIGINT: InterruptedRunError, signal.SIGTERM: TerminatedRunError}
 CURVE_WIDTH, MAX_CURVE_WIDTH = 10, 24  # columns of a terminal beside the numbers
 CHANGED_BY_RESUME = (*ENDS, "record", "sample", "output")
@@ -63,9 +65,9 @@ def present_run(line: str, call: Stage) -> dict[str, Any]:
     returns_text=lambda parameters: True,
     check_finite=lambda parameters: False,
     sections={
-        "Model": "family layers heads dim hidden config from_ tokens pairs",
-        "Learning": "batch block accumulate optimizer lr momentum weight_decay schedule warmup clip dropout smoothing "
-        "freeze unfreeze_every layer_decay seed",
+        "Model": "family layers heads dim hidden cell attention input_feeding bidirectional config from_ tokens pairs",
+        "Learning": "batch block accumulate optimizer lr momentum weight_decay schedule warmup clip dropout "
+        "weight_drop smoothing freeze unfreeze_every layer_decay seed",
         "End": "steps epochs minutes patience valid resume",
         "Results": "output dtype every sample record",
     },
@@ -78,10 +80,18 @@ def train(
     *,
     output: Annotated[str | None, options.Option("the folder of the model", "DIR", str, short="-o")] = None,
     family: Annotated[str | None, options.choice("a new model of this family [default: gpt2]", tuple(CONFIGS))] = None,
-    layers: Annotated[int | None, options.integer("its layers [default: 4]", least=1)] = None,
+    layers: Annotated[int | None, options.integer("its layers [default: 4; seq2seq: 1, lstm: 3]", least=1)] = None,
     heads: Annotated[int | None, options.integer("its heads [default: 4]", least=1)] = None,
     dim: Annotated[int | None, options.integer("its width [default: 128]", least=1)] = None,
-    hidden: Annotated[int | None, options.integer("the width of its feed-forward networks", least=1)] = None,
+    hidden: Annotated[
+        int | None, options.integer("the width of its feed-forward networks, or of its recurrent states", least=1)
+    ] = None,
+    cell: Annotated[str | None, options.choice("of a seq2seq [default: gru]", tuple(CELLS))] = None,
+    attention: Annotated[
+        str | None, options.choice("of the decoder of a seq2seq [default: additive]", tuple(ATTENTIONS))
+    ] = None,
+    input_feeding: Annotated[bool, options.switch("give the decoder of a seq2seq what it last attended to")] = False,
+    bidirectional: Annotated[bool, options.switch("let the encoder of a seq2seq read both ways")] = False,
     config: Annotated[str | None, options.text("a new model of this config.json", "FILE")] = None,
     from_: Annotated[str | None, options.text("go on with this published model", "DIR")] = None,
     tokens: Annotated[
@@ -109,6 +119,9 @@ def train(
         float | None, options.number("scale gradients to this norm at most; 0: never [default: 1]", least=0)
     ] = None,
     dropout: Annotated[float | None, options.number("rate of dropout [default: 0]", least=0)] = None,
+    weight_drop: Annotated[
+        float | None, options.number("rate of dropout on the weights between recurrent states [default: 0]", least=0)
+    ] = None,
     smoothing: Annotated[float | None, options.number("label smoothing [default: 0]", least=0, metavar="E")] = None,
     freeze: Annotated[
         tuple[str, ...],
@@ -220,6 +233,8 @@ def check_sizes(values: Mapping[str, Any]) -> None:
         if other in values and (sizes := [name for name in SIZES if name in values]):
             raise UsageError(f"the sizes are those of {flag_name(other)}", flag_name(sizes[0]))
     family = values.get("family", Recipe.family)
+    if not {"from_", "config"} & set(values):
+        check_family_options(family, values)
     if "pairs" in values and family != "t5" and not {"from_", "config"} & set(values):
         raise UsageError(f"a {family} model always learns the same way; --family t5 can choose", "--pairs")
 

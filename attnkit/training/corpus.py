@@ -28,7 +28,7 @@ from attnkit.training.recipe import Recipe
 
 KINDS = {
     "gpt2": "causal", "openai-gpt": "causal", "llama": "causal", "mistral": "causal", "qwen2": "causal",
-    "bert": "masked", "t5": "spans", "marian": "pairs", "transformer": "pairs",
+    "bert": "masked", "t5": "spans", "marian": "pairs", "transformer": "pairs", "seq2seq": "pairs", "lstm": "causal",
 }  # fmt: skip
 
 

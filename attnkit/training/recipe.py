@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 from attnkit.errors import DataError, UsageError, shortened
-from attnkit.training.configs import ModelSizes
+from attnkit.training.configs import LAYERS, ModelSizes, RecurrentChoices
 from attnkit.training.data import parse_share
 from attnkit.training.optimizers import OptimizerOptions, optimizer_options
 from attnkit.training.schedules import ScheduleOptions, check_schedule
@@ -20,20 +20,26 @@ class Recipe:
     """The options of a run, by the names of the flags of `attnkit train`; None where a default is derived.
 
     family, layers, heads, dim, hidden   a new model; config: the path of its config.json; from_: the folder of a model
+    cell, attention, input_feeding, bidirectional   of a new seq2seq
     tokens       chars, bpe:N, unigram:N, or the folder of a tokenizer
     pairs        whether the text of a T5 is sentence pairs
     batch        texts of a step; accumulate: so many times as many, in as many passes
     block        tokens of a text; for pairs the longest source or target
     steps, epochs, minutes, patience   the end: the first of them that is reached
+    weight_drop  rate of dropout on the weights between the states of recurrent layers
     every        steps between two reports, each with an evaluation and a save
     dtype        of the tensors in model.safetensors; a run computes in float32
     """
 
     family: str = "gpt2"
-    layers: int = 4
+    layers: int | None = None
     heads: int = 4
     dim: int = 128
     hidden: int | None = None
+    cell: str = "gru"
+    attention: str = "additive"
+    input_feeding: bool = False
+    bidirectional: bool = False
     config: str | None = None
     from_: str | None = None
     tokens: str | None = None
@@ -49,6 +55,7 @@ class Recipe:
     warmup: int = 100
     clip: float = 1.0
     dropout: float = 0.0
+    weight_drop: float = 0.0
     smoothing: float = 0.0
     freeze: tuple[str, ...] = ()
     unfreeze_every: int | None = None
@@ -65,7 +72,9 @@ class Recipe:
 
     def sizes(self, positions: int) -> ModelSizes:
         """Return the sizes of a new model of so many positions."""
-        return ModelSizes(self.layers, self.heads, self.dim, positions, self.hidden, self.dropout)
+        layers = self.layers or LAYERS.get(self.family, ModelSizes().layers)
+        decoding = RecurrentChoices(self.cell, self.attention, self.input_feeding, self.bidirectional)
+        return ModelSizes(layers, self.heads, self.dim, positions, self.hidden, self.dropout, decoding)
 
     def optimizer_options(self) -> OptimizerOptions:
         """Return the options of the optimizer; UsageError for those that it cannot have."""
@@ -95,10 +104,10 @@ class Recipe:
     def check(self) -> "Recipe":
         """Return the recipe; UsageError for options that no run can have."""
         self.optimizer_options()
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout {self.dropout:g} (expected 0 or more, below 1)")
-        if not 0 <= self.smoothing < 1:
-            raise UsageError(f"label smoothing {self.smoothing:g} (expected 0 or more, below 1)")
+        rates = {"dropout": self.dropout, "weight drop": self.weight_drop, "label smoothing": self.smoothing}
+        for name, rate in rates.items():
+            if not 0 <= rate < 1:
+                raise UsageError(f"{name} {rate:g} (expected 0 or more, below 1)")
         if self.patience is not None and not parse_share(self.valid):
             raise UsageError("patience needs a held-out part (--valid 5%)")
         return self

@@ -16,7 +16,7 @@ from attnkit.model.config import Config
 from attnkit.tokenizers import Tokenizer
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.batches import SpecialIds
-from attnkit.training.configs import CONFIGS, new_config
+from attnkit.training.configs import CONFIGS, check_family_options, new_config
 from attnkit.training.corpus import Corpus, Vocabulary, corpus_kind, read_corpus
 from attnkit.training.data import check_known_tokens, encode_words
 from attnkit.training.folder import CONFIG, write_folder
@@ -164,6 +164,7 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
     folder = recipe.from_ or ""
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
+    check_family_options(config.family, ["weight_drop"] if recipe.weight_drop else [])
     if not config.head or config.classes:
         raise DataError(f"this {config.family} model has no head that predicts tokens", folder)
     kind = corpus_kind(config.family, recipe.pairs)

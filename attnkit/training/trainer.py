@@ -9,9 +9,11 @@ import numpy as np
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
 from attnkit.errors import NotFiniteError, UsageError
 from attnkit.model import Array
+from attnkit.model.backward.dropout import dropout_backward
 from attnkit.model.backward.transformer import Dropout, ModelGradients
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.context import Model
+from attnkit.model.dropout import dropout
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.kernels.threads import run_parallel
 from attnkit.model.loss import IGNORE_INDEX, LossOptions, cross_entropy, loss_and_gradient
@@ -112,8 +114,7 @@ class Trainer:
         self.gradients.flat[...] = 0
         total = 0.0
         for index, rows in enumerate(split_rows(len(batch.ids), passes)):
-            dropping = self._dropout((number - 1) * passes + index + 1)
-            total += self._add_gradients(take_rows(batch, rows), count, dropping, hooks)
+            total += self._add_gradients(take_rows(batch, rows), count, (number - 1) * passes + index + 1, hooks)
         return total / count, count
 
     def gradient_of(self, parameter: str) -> Array:
@@ -132,21 +133,22 @@ class Trainer:
             count += int((batch.targets != IGNORE_INDEX).sum())
         return total / count
 
-    def _add_gradients(self, batch: Batch, count: int, dropping: Dropout | None, hooks: Hooks) -> float:
-        """Add the gradients of the rows of a pass to the buffer; return the sum of their losses.
+    def _add_gradients(self, batch: Batch, count: int, number: int, hooks: Hooks) -> float:
+        """Add the gradients of the rows of a pass, which has a number, to the buffer; return the sum of their losses.
 
         A large pass is PARTS smaller ones at once, on any number of cores, as each of its operations is too small to
         be shared by them; not where hooks are to see its whole intermediates.
         """
         is_large = batch.targets.size >= MANY and batch.targets.size * self.parameters.flat.size >= LARGE
         parts = split_rows(len(batch.ids), PARTS if is_large and hooks is NO_HOOKS else 1)
+        dropping = [self._dropout(rate, number) for rate in (self.recipe.dropout, self.recipe.weight_drop)]
         results: list[tuple[float, ModelGradients]] = [(0.0, {})] * len(parts)
 
         def work(indices: Iterator[int]) -> None:
             for index in indices:
                 rows = parts[index]
-                own = dropping and dropping._replace(row=rows.start)
-                results[index] = self._differentiate(take_rows(batch, rows), count, own, hooks)
+                own = dropping[0] and dropping[0]._replace(row=rows.start)
+                results[index] = self._differentiate(take_rows(batch, rows), count, (own, dropping[1]), hooks)
 
         run_parallel(work, range(len(parts)))
         for _, gradients in results:
@@ -154,14 +156,20 @@ class Trainer:
         return sum(loss for loss, _ in results)
 
     def _differentiate(
-        self, batch: Batch, count: int, dropping: Dropout | None, hooks: Hooks
+        self, batch: Batch, count: int, dropouts: tuple[Dropout | None, Dropout | None], hooks: Hooks
     ) -> tuple[float, ModelGradients]:
-        """Return the sum of the losses of some rows, and the gradients of that sum divided by `count`."""
-        inputs = stack_inputs(self.model, batch)
-        logits, recorded = run_model(self.model, inputs, dropout=dropping, hook=hooks.forward)
+        """Return the sum of the losses of some rows, and the gradients of that sum divided by `count`.
+
+        The first dropout is that of intermediates, the second that of weights.
+        """
+        dropping, weights = dropouts
+        model = drop_weights(self.model, weights)
+        inputs = stack_inputs(model, batch)
+        logits, recorded = run_model(model, inputs, dropout=dropping, hook=hooks.forward)
         options = LossOptions(label_smoothing=self.recipe.smoothing, reduction="sum")
         loss, slope = loss_and_gradient(logits, batch.targets, options, np.float32(1 / count), in_place=True)
-        return float(loss), model_backward(self.model, recorded, slope, hook=hooks.backward).params
+        gradients = model_backward(model, recorded, slope, hook=hooks.backward).params
+        return float(loss), drop_weight_gradients(gradients, weights)
 
     def _add(self, gradients: ModelGradients) -> None:
         """Add gradients of parameters to their tensors; of tied parameters, which share one gradient, the first."""
@@ -179,9 +187,40 @@ class Trainer:
             return clip_gradients(self.gradients.flat, self.recipe.clip)
         return gradient_norm(self.gradients.flat)
 
-    def _dropout(self, number: int) -> Dropout | None:
-        rate = self.recipe.dropout
+    def _dropout(self, rate: float, number: int) -> Dropout | None:
         return Dropout(rate, self.recipe.seed, number) if rate else None
+
+
+def drop_weights(model: Model, dropping: Dropout | None) -> Model:
+    """Return a model with dropout on the weights between the states of its recurrent layers (Merity et al. 2018)."""
+    if dropping is None:
+        return model
+    params = {
+        layer: {
+            name: dropout(array, **dropping._asdict(), place=f"{layer}.{name}") if is_dropped(layer, name) else array
+            for name, array in parts.items()
+        }
+        for layer, parts in model.params.items()
+    }
+    return Model(model.config, params)
+
+
+def drop_weight_gradients(gradients: ModelGradients, dropping: Dropout | None) -> ModelGradients:
+    """Return gradients of the weights of `drop_weights` as those of the weights that it took: its adjoint."""
+    if dropping is not None:
+        for layer, parts in gradients.items():
+            for name in (name for name in parts if is_dropped(layer, name)):
+                parts[name] = dropout_backward(parts[name], **dropping._asdict(), place=f"{layer}.{name}")
+    return gradients
+
+
+def is_dropped(layer: str, name: str) -> bool:
+    """Return whether a parameter is a weight between the states of a recurrent layer.
+
+    >>> is_dropped("decoder.0.rnn", "hidden_reverse"), is_dropped("decoder.0.rnn", "hidden_bias")
+    (True, False)
+    """
+    return layer.endswith(".rnn") and name in ("hidden", "hidden_reverse")
 
 
 def views_as_model(raw: Mapping[str, object], buffer: ParameterBuffer) -> Model:

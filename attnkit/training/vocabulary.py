@@ -33,8 +33,11 @@ END = "<|endoftext|>"
 _TRANSLATION = FamilyTokens(
     ("</s>", "<unk>", "<pad>"), {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, after=("</s>",)
 )
+_TEXT = FamilyTokens((END, "<unk>"), {"bos": END, "eos": END, "unk": "<unk>"})
 FAMILY_TOKENS = {
-    "gpt2": FamilyTokens((END, "<unk>"), {"bos": END, "eos": END, "unk": "<unk>"}),
+    "gpt2": _TEXT,
+    "lstm": _TEXT,
+    "seq2seq": _TRANSLATION,
     "llama": FamilyTokens(("<unk>", "<s>", "</s>"), {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}, before=("<s>",)),
     "marian": _TRANSLATION,
     "transformer": _TRANSLATION,

@@ -348,7 +348,7 @@ def undo_token(record: DecoderRecord, gradients: DecoderGradients, t: int, dy: A
 
 
 def undo_layers(record: DecoderRecord, gradients: DecoderGradients, t: int) -> None:
-    """Undo the layers of one token, from the last to the first, and add the gradient of what the embedding had beside."""
+    """Undo the layers of one token, the last first, and add the gradient of what the embedding had beside it."""
     decoder, below = record.decoder, None
     for number in reversed(range(len(record.layers))):
         layer, params, after = record.layers[number], decoder.layers[number], gradients.carry[number]
@@ -382,9 +382,11 @@ def undo_attention(record: DecoderRecord, gradients: DecoderGradients, t: int) -
         query *= decoder.cross["va"].reshape(-1)
         slope *= scores[..., None]
         gradients.keys += slope
-        return query @ decoder.cross["wa"].T
+        asked: Array = query @ decoder.cross["wa"].T
+        return asked
     np.matmul(scores[:, None], keys, out=query[:, None])
-    return query @ decoder.cross["w"].T if "w" in decoder.cross else query.copy()
+    asked = query @ decoder.cross["w"].T if "w" in decoder.cross else query.copy()
+    return asked
 
 
 def add_layer_gradients(record: DecoderRecord, gradients: DecoderGradients, reverse: Reverse) -> None:
@@ -407,7 +409,7 @@ def add_attention_gradients(
     record: DecoderRecord, gradients: DecoderGradients, reverse: Reverse, is_batch: bool
 ) -> None:
     """Add the gradients of the parameters of the score, and of the memory, by products over all tokens."""
-    cross, (keys, memory, _) = record.decoder.cross, record.attended
+    cross, memory = record.decoder.cross, record.attended.memory
     queries, asked = as_rows(gradients.queries), as_rows(record.queries())
     scores = gradients.scores.transpose(1, 2, 0)  # (B, S, T)
     total: Array = record.weights.transpose(1, 2, 0) @ gradients.contexts.swapaxes(0, 1)

@@ -42,7 +42,8 @@ def recurrence_backward(model: Model, recorded: RecordedStep, dy: Array, context
     first = back.states[0]
     if first is not None and parse_layer_name(layer)[0] == "decoder":
         first_state_backward(model, layer, first, context, reverse)
-    return tokens.restore(back.x).reshape(recorded.x.shape)
+    dx: Array = tokens.restore(back.x).reshape(recorded.x.shape)
+    return dx
 
 
 def split_directions(state: State | None, directions: int) -> States:
