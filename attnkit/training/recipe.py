@@ -12,7 +12,7 @@ from attnkit.training.optimizers import OptimizerOptions, optimizer_options
 from attnkit.training.schedules import ScheduleOptions, check_schedule
 
 DEFAULT_STEPS = 1000  # of a run that names no end
-MAY_BE_ZERO = ("momentum", "weight_decay", "warmup", "clip", "dropout", "smoothing", "seed")
+MAY_BE_ZERO = ("momentum", "weight_decay", "warmup", "clip", "dropout", "weight_drop", "smoothing", "seed")
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
     pip install torch==2.13.0 numpy==2.4.6 safetensors==0.8.0
     python tests/references/make_recurrent_gradients.py
 
-For each case of recurrent_models.npz, after its name and a slash: `slope`, random, of the shape of its logits, and under
-the name of every stored tensor the gradient of the sum of slope · logits over the padded batch. Encoders are run row by
-row and token by token with the cells of make_recurrent_models.py, so that each text ends where it does; the language
-model is torch.nn.LSTM. The same bytes come out of every run.
+For each case of recurrent_models.npz, after its name and a slash: `slope`, random, of the shape of its logits, and
+under the name of every stored tensor the gradient of the sum of slope · logits over the padded batch. Encoders are run
+row by row and token by token with the cells of make_recurrent_models.py, so that each text ends where it does; the
+language model is torch.nn.LSTM. The same bytes come out of every run.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Gradients of whole recurrent models against torch.autograd, frozen by tests/references/make_recurrent_gradients.py."""
+"""Gradients of whole recurrent models against torch.autograd, frozen by make_recurrent_gradients.py."""
 
 import json
 from pathlib import Path
