@@ -21,11 +21,12 @@ from attnkit.inference.gradients.stages import collect_gradients
 from attnkit.inference.gradients.traces import describe_trace
 from attnkit.inference.options import compute_dtype
 from attnkit.inference.prompts import Prompt
+from attnkit.inference.source_states import source_states_record
 from attnkit.inference.tracer import Tracer
 from attnkit.model import Array
 from attnkit.model.backward.tied import cast_parameters, sum_tied
 from attnkit.model.backward.transformer import Reverse, Tape, run_backward, run_recorded
-from attnkit.model.backward.whole_models import head_backward
+from attnkit.model.backward.whole_models import head_backward, memory_gradient
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.loss import loss_and_gradient
 from attnkit.record import Record, Tensor
@@ -58,6 +59,7 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
     if prompt.source_ids is None and reverse.memory is not None:
         labels = {"source": prompt.source} if prompt.source else {}
         tensors["memory"] = Tensor(reverse.memory, ("source", "model"), labels)
+    tensors |= source_state_gradients(reverse)
     tensors |= parameter_gradients(text_model.core, reverse)
     names = [*select_names(gather_tensors(tensors), patterns)]
     checked = {}
@@ -78,8 +80,9 @@ def run_reverse(
     slope = np.zeros_like(logits)
     loss, slope[first - 1 : len(ids) - 1] = loss_and_gradient(logits[first - 1 : len(ids) - 1], ids[first:])
     run_backward(core, passed.decoder, head_backward(core, passed.hidden, slope, reverse), reverse)
-    if passed.encoder is not None and reverse.memory is not None:
-        run_backward(core, passed.encoder, reverse.memory, reverse)
+    memory = memory_gradient(passed.decoder.context, reverse)
+    if passed.encoder is not None and memory is not None:
+        run_backward(core, passed.encoder, memory, reverse)
     return loss, reverse
 
 
@@ -111,15 +114,24 @@ def check_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], first: 
 def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int]) -> ScoringPass:
     """Run the model on the ids of a text, and its encoder on those of the source; record both."""
     core, options = text_model.core, text_model.options
-    memory, encoder = prompt.memory, None
+    memory, encoder, states = prompt.memory, None, prompt.source_states
     if prompt.source_ids is not None:
         context = model.Context(dtype=compute_dtype(options))
         memory, encoder = run_recorded(
             core, model.layer_plan(core.config, "encoder"), np.array(prompt.source_ids), context
         )
-    context = model.Context(memory=memory, dtype=options.dtype)
+        states = context.last_states()
+    context = model.Context(memory=memory, source_states=states, dtype=options.dtype)
     hidden, decoder = run_recorded(core, model.layer_plan(core.config, "decoder"), np.array(ids), context)
     return ScoringPass(hidden, decoder, encoder, memory)
+
+
+def source_state_gradients(reverse: Reverse) -> dict[str, Tensor]:
+    """Return the gradients of the encoder's last states that came with a memory, under the names of these."""
+    if not reverse.states:
+        return {}
+    record = source_states_record(tuple(reverse.states[layer] for layer in sorted(reverse.states)), is_batch=False)
+    return {name: record.tensor(name) for name in record}
 
 
 def parameter_gradients(core: model.Model, reverse: Reverse) -> dict[str, Tensor]:

@@ -23,6 +23,9 @@ PARAMETER_AXES: dict[str, Axes] = {
     **OUTPUT_PARAMETERS,
     "w2": ("hidden", "model"),
     "table": ("vocab", "model"),
+    **dict.fromkeys(("input", "hidden", "input_reverse", "hidden_reverse"), ("gates", "model")),
+    **dict.fromkeys(("input_bias", "hidden_bias", "input_bias_reverse", "hidden_bias_reverse"), ("gates",)),
+    **{"wa": ("model", "score"), "ua": ("source model", "score"), "va": ("score",)},
 }
 
 

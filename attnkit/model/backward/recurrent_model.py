@@ -15,7 +15,6 @@ from attnkit.model.recurrent_cells import State
 from attnkit.model.recurrent_config import DIRECTIONS
 from attnkit.model.recurrent_layers import States
 from attnkit.model.recurrent_model import bridge, config_of, layer_parameters, run_recurrent_layer, stack_of
-from attnkit.model.state_cache import map_state
 
 
 def record_recurrence(model: Model, layer: str, x: Array, context: Context) -> tuple[Array, dict[str, Any]]:
@@ -98,8 +97,3 @@ def add_states(one: State, other: State) -> State:
     """
     cell = None if one.cell is None or other.cell is None else one.cell + other.cell
     return State(one.hidden + other.hidden, cell)
-
-
-def last_state_gradients(reverse: Reverse) -> dict[str, State]:
-    """Return the gradients of the last states of the encoder's layers, by layer, of a run without that encoder."""
-    return {layer: map_state(np.asarray, state) for layer, state in sorted(reverse.states.items())}
