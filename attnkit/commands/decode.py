@@ -234,7 +234,7 @@ def decode(
             from attnkit.inference.text_generation import run_decode  # a head alone does not need it
 
             return run_decode(record, generation_options)
-        if layer is None and model_.config.decoder is not None:
+        if layer is None and model_.config.decoder is not None and not model_.config.classes:
             from attnkit.inference.head import run_decoder_stack
 
             return run_decoder_stack(require_hidden_states(record), generation_options)
@@ -331,6 +331,6 @@ def make_decoded_record(output: HeadOutput, arrays: Mapping[str, Array], emit: s
     for name, kind in kinds.items():
         is_ids = kind == "ids"
         array = arrays[kind] if is_ids else round_to_dtype(arrays[kind], dtype, "" if kind == main else kind)
-        tensors[name] = Tensor(array, axes if is_ids else (*axes, "vocab"), formula=formula if name == "x" else "")
-    labels: dict[str, Labels] = {"vocab": output.words} if output.words else {}
+        tensors[name] = Tensor(array, axes if is_ids else (*axes, output.axis), formula=formula if name == "x" else "")
+    labels: dict[str, Labels] = {output.axis: output.words} if output.words else {}
     return output.record.with_tensors(tensors, labels)

@@ -65,7 +65,8 @@ def present_run(line: str, call: Stage) -> dict[str, Any]:
     returns_text=lambda parameters: True,
     check_finite=lambda parameters: False,
     sections={
-        "Model": "family layers heads dim hidden cell attention input_feeding bidirectional config from_ tokens pairs",
+        "Model": "family layers heads dim hidden cell attention input_feeding bidirectional config from_ tokens pairs "
+        "classify",
         "Learning": "batch block accumulate optimizer lr momentum weight_decay schedule warmup clip dropout "
         "weight_drop smoothing freeze unfreeze_every layer_decay seed",
         "End": "steps epochs minutes patience valid resume",
@@ -98,6 +99,9 @@ def train(
         str | None, options.text("train a tokenizer on the text, or use that of DIR", "chars|bpe:N|unigram:N|DIR")
     ] = None,
     pairs: Annotated[bool, options.switch("the text of a t5 is source, tab, target, line by line")] = False,
+    classify: Annotated[
+        bool, options.switch("learn to tell the labels of texts, from lines of label, tab, text (lstm)")
+    ] = False,
     batch: Annotated[int | None, options.integer("texts in a batch [default: 12]", least=1)] = None,
     block: Annotated[int | None, options.integer("tokens in a text [default: 64]", least=1)] = None,
     accumulate: Annotated[

@@ -167,9 +167,10 @@ def compute_dtype(options: GenerationOptions) -> str:
 
 def generates_text(config: "model.Config", layer: str | None) -> bool:
     """Return whether decode generates text with this model: its decoder has a vocabulary, and no layer is chosen."""
-    return layer is None and config.decoder is not None and config.decoder.vocab > 0
+    return layer is None and config.decoder is not None and config.decoder.vocab > 0 and not config.classes
 
 
 def encodes_text(config: "model.Config", layer: str | None) -> bool:
-    """Return whether decode takes text for a model that generates none: it has an encoder with a vocabulary alone."""
-    return layer is None and config.decoder is None and config.encoder is not None and config.encoder.vocab > 0
+    """Return whether decode takes text for a model that generates none: its only stack has a vocabulary."""
+    is_alone = len(config.stacks) == 1 and not generates_text(config, layer)
+    return layer is None and is_alone and config.stack(config.stacks[0]).vocab > 0

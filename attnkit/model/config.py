@@ -101,7 +101,8 @@ class Config:
     embed_scale   factor on embeddings; logit_scale: factor on hidden states before the head
     types         number of segment embeddings
     pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
-    classes       names of the logits of a classifier
+    classes       names of the logits of a classifier, which reads one vector of a text
+    pooling       that vector: first (the first token's) or concat (of the last token, the maximum and the mean)
     """
 
     family: str
@@ -125,6 +126,7 @@ class Config:
     head: bool = True
     transform: bool = False
     classes: tuple[str, ...] = ()
+    pooling: str = "first"
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
     def stack(self, name: str) -> StackConfig:
@@ -138,6 +140,11 @@ class Config:
     def stacks(self) -> tuple[str, ...]:
         """The names of its stacks, in the order they run."""
         return tuple(name for name in ("encoder", "decoder") if getattr(self, name) is not None)
+
+    @property
+    def pooled_width(self) -> int:
+        """The width of what the head reads."""
+        return self.width * (3 if self.classes and self.pooling == "concat" else 1)
 
     @property
     def memory_width(self) -> int:

@@ -157,9 +157,10 @@ class RecurrentConfig(Config):
         if part == "embed":
             stack = self.recurrent_stack(stack_name)
             return stack.vocab, stack.embedding
+        outputs = len(self.classes) or decoder.vocab
         state, memory, scored = decoder.output_width(-1), self.memory_width, self.decoding.score_width
         shapes: dict[str, dict[str, tuple[int, ...]]] = {
-            "head": {"w": (self.width, decoder.vocab), "b": (decoder.vocab,)},
+            "head": {"w": (self.pooled_width, outputs), "b": (outputs,)},
             "cross": {"wa": (state, scored), "ua": (memory, scored), "va": (scored,), "w": (state, memory)},
             "readout": {"w1": (self.readout_input_width, self.width), "b1": (self.width,)},
         }

@@ -4,6 +4,7 @@ causal  blocks of a text, each token predicted from those before it
 masked  blocks of a text with words masked, as for BERT
 spans   blocks of a text with spans replaced, as for T5
 pairs   sentence pairs, the second predicted token by token from the first
+labels  texts with labels, predicted from the whole text (labelled.py)
 """
 
 from collections.abc import Callable, Iterator
@@ -33,11 +34,15 @@ KINDS = {
 
 
 class Vocabulary(NamedTuple):
-    """How texts become ids: the tokenizers of source and target, the special tokens, and the number of all tokens."""
+    """How texts become ids: the tokenizers of source and target, the special tokens, and the number of all tokens.
+
+    labels  of a classifier, in the order of their numbers
+    """
 
     tokenizers: tuple[Tokenizer, Tokenizer]
     special: SpecialIds
     size: int
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,10 @@ def read_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe:
 
     name  the file of the text
     """
+    if kind == "labels":
+        from attnkit.training.labelled import labelled_corpus
+
+        return labelled_corpus(text, name, vocabulary, recipe)
     return (
         pair_corpus(text, name, vocabulary, recipe) if kind == "pairs" else DRAW[kind](text, name, vocabulary, recipe)
     )

@@ -109,7 +109,7 @@ def _recurrent(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> 
 
 def _lstm(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
     """Draw embeddings uniformly within 0.1 (AWD-LSTM, section 5)."""
-    is_table = parameter.name in ("table", "w")
+    is_table = parameter.name in ("table", "w") and not (parameter.part == "head" and config.classes)
     return Distribution("uniform", 0.1) if is_table else _recurrent(config, raw, parameter)
 
 

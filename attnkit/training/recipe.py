@@ -23,6 +23,7 @@ class Recipe:
     cell, attention, input_feeding, bidirectional   of a new seq2seq
     tokens       chars, bpe:N, unigram:N, or the folder of a tokenizer
     pairs        whether the text of a T5 is sentence pairs
+    classify     whether the text is labelled texts, and the model a classifier of them
     batch        texts of a step; accumulate: so many times as many, in as many passes
     block        tokens of a text; for pairs the longest source or target
     steps, epochs, minutes, patience   the end: the first of them that is reached
@@ -44,6 +45,7 @@ class Recipe:
     from_: str | None = None
     tokens: str | None = None
     pairs: bool = False
+    classify: bool = False
     batch: int = 12
     block: int = 64
     accumulate: int = 1

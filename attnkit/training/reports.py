@@ -13,7 +13,8 @@ class Report(NamedTuple):
     bits_per_byte  the same loss in bits, for each byte of the text
     gradient_norm  of the last step, before clipping
     learning_rate  of the last step
-    tokens         predicted so far
+    tokens         predicted so far; of labelled texts those read
+    accuracy       of the labels of the held-out part
     """
 
     step: int
@@ -23,6 +24,10 @@ class Report(NamedTuple):
     gradient_norm: float
     learning_rate: float
     tokens: int
+    accuracy: float | None = None
+
+
+OPTIONAL = ("held_out_loss", "bits_per_byte", "accuracy")
 
 
 class Speed(NamedTuple):
@@ -47,7 +52,7 @@ def report_values(report: Report, speed: Speed | None = None) -> dict[str, Any]:
 
 def parse_report(values: Mapping[str, Any]) -> Report:
     """Return the report that `report_values` gave these values of; KeyError or TypeError for others."""
-    optional: Any = {name: values.get(name) for name in ("held_out_loss", "bits_per_byte")}
+    optional: Any = {name: values.get(name) for name in OPTIONAL}
     others: Any = {name: values[name] for name in Report._fields if name not in optional}
     return Report(**optional, **others)
 
@@ -63,6 +68,8 @@ def table_rows(report: Report, speed: Speed, width: int) -> tuple[str, str]:
     cells = {"step": f"{report.step:8,}", "loss": f"{report.loss:7.4f}"}
     if report.held_out_loss is not None:
         cells["held out"] = f"{report.held_out_loss:8.4f}"
+    if report.accuracy is not None:
+        cells["accuracy"] = f"{report.accuracy:8.1%}"
     if report.bits_per_byte is not None:
         cells["bits/byte"] = f"{report.bits_per_byte:9.3f}"
     cells |= {"gradient": f"{report.gradient_norm:8.3g}", "rate": f"{report.learning_rate:8.3g}"}

@@ -167,12 +167,14 @@ class Run:
         but the state is that of a run that goes on as if it had not ended: without this evaluation.
         """
         progress, corpus = self.progress, self.trainer.corpus
-        held_out = self.trainer.evaluate()
+        evaluation = self.trainer.evaluate()
+        held_out = None if evaluation is None else evaluation.loss
         bits = None if held_out is None else bits_per_byte(held_out, corpus.bytes_per_token)
         mean = progress.loss_sum / max(progress.loss_count, 1)
         report = Report(
-            progress.step, mean, held_out, bits, progress.gradient_norm, progress.learning_rate, progress.tokens
-        )
+            progress.step, mean, held_out, bits, progress.gradient_norm, progress.learning_rate, progress.tokens,
+            None if evaluation is None else evaluation.accuracy,
+        )  # fmt: skip
         self.curve.append(report)
         after = progress.evaluated(held_out, self.trainer.parameters)
         if self._is_regular(progress.step):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.checkpoints import Checkpoint, open_checkpoint, read_json_object
+from attnkit.checkpoints.labels import label_values
 from attnkit.checkpoints.publishing import publish_parameters, published_tensors
 from attnkit.errors import DataError, FileError, UsageError
 from attnkit.formats.streams import Buffer
@@ -21,6 +22,7 @@ from attnkit.training.corpus import Corpus, Vocabulary, corpus_kind, read_corpus
 from attnkit.training.data import check_known_tokens, encode_words
 from attnkit.training.folder import CONFIG, write_folder
 from attnkit.training.initialization import initial_tensors
+from attnkit.training.labelled import check_classifier, find_labels, parse_labelled
 from attnkit.training.recipe import Recipe
 from attnkit.training.vocabulary import SENTINELS, parse_kind, train_tokenizer
 
@@ -32,7 +34,7 @@ TOKENIZER_FILES = {
 }  # fmt: skip
 POSITIONS = 256  # of a new model of sentence pairs, unless a pair is longer
 MAXIMUM_POSITIONS = ("n_positions", "max_position_embeddings")
-NEEDED = {"masked": ("mask", "cls", "sep"), "spans": ("eos",), "pairs": ("pad", "eos"), "causal": ()}
+NEEDED = {"masked": ("mask", "cls", "sep"), "spans": ("eos",), "pairs": ("pad", "eos"), "causal": (), "labels": ()}
 
 
 class Start(NamedTuple):
@@ -63,12 +65,28 @@ def start_run(recipe: Recipe, text: str, name: str) -> Start:
     family = raw.get("model_type")
     if family not in CONFIGS:
         raise UsageError(f"no new model of family {str(family)[:40]!r} (expected {', '.join(CONFIGS)})")
-    tokenizers, files = new_tokenizers(recipe, family, text, name)
-    kind = corpus_kind(family, recipe.pairs)
-    vocabulary = describe_vocabulary(kind, tokenizers, None, recipe.tokens or "the tokenizer")
+    labels, words = read_labels(recipe, family, (), text, name)
+    tokenizers, files = new_tokenizers(recipe, family, words, name)
+    kind = "labels" if labels else corpus_kind(family, recipe.pairs)
+    vocabulary = describe_vocabulary(kind, tokenizers, None, recipe.tokens or "the tokenizer")._replace(labels=labels)
     corpus = read_corpus(kind, text, name, vocabulary, recipe)
     raw = configure(recipe, raw, vocabulary, tokenizers[0].special, corpus.longest)
+    raw |= label_values(labels) if labels else {}
     return Start(raw, initial_tensors(raw, recipe.seed), corpus, files, tokenizers[0])
+
+
+def read_labels(
+    recipe: Recipe, family: str, known: tuple[str, ...], text: str, name: str
+) -> tuple[tuple[str, ...], str]:
+    """Return the labels of a classifier and the texts that have them, line by line; no labels and the text otherwise.
+
+    DataError for a family that is not trained as a classifier; errors of the file are those of labelled.py.
+    """
+    if not recipe.classify:
+        return (), text
+    check_classifier(family)
+    lines = parse_labelled(text, name)
+    return find_labels(lines, known, name), "\n".join(line.text for line in lines)
 
 
 def configure(
@@ -165,11 +183,13 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
     check_family_options(config.family, ["weight_drop"] if recipe.weight_drop else [])
-    if not config.head or config.classes:
-        raise DataError(f"this {config.family} model has no head that predicts tokens", folder)
-    kind = corpus_kind(config.family, recipe.pairs)
+    labels, _ = read_labels(recipe, config.family, config.classes, text, name)
+    if not labels and (not config.head or config.classes):
+        hint = "; --classify trains on labelled texts" if config.classes and config.family == "lstm" else ""
+        raise DataError(f"this {config.family} model has no head that predicts tokens{hint}", folder)
+    kind = "labels" if labels else corpus_kind(config.family, recipe.pairs)
     tokenizers, files = folder_tokenizers(recipe.tokens or folder)
-    vocabulary = describe_vocabulary(kind, tokenizers, config, folder)
+    vocabulary = describe_vocabulary(kind, tokenizers, config, folder)._replace(labels=labels)
     if len(tokenizers[0].vocabulary) > vocabulary.size:
         raise DataError(
             f"{len(tokenizers[0].vocabulary)} tokens, and the model of {folder} has {vocabulary.size}",
@@ -178,7 +198,11 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
     corpus = read_corpus(kind, text, name, vocabulary, recipe)
     check_positions(checkpoint.raw, corpus.longest, folder)
     raw = {key: value for key, value in checkpoint.raw.items() if key not in ("torch_dtype", "dtype")}
-    return Start(raw, published_floats(checkpoint), corpus, files, tokenizers[0])
+    tensors = published_floats(checkpoint)
+    if labels:
+        raw |= label_values(labels)
+        tensors = {name: tensors.get(name, new) for name, new in initial_tensors(raw, recipe.seed).items()}
+    return Start(raw, tensors, corpus, files, tokenizers[0])
 
 
 def published_floats(checkpoint: Checkpoint) -> dict[str, Array]:

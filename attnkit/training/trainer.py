@@ -45,6 +45,13 @@ class StepResult(NamedTuple):
     tokens: int
 
 
+class Evaluation(NamedTuple):
+    """The numbers of the held-out part: the mean loss, and of labelled texts the part whose label is most probable."""
+
+    loss: float
+    accuracy: float | None = None
+
+
 class Hooks(NamedTuple):
     """Hooks of the forward and of the backward pass of one step."""
 
@@ -115,23 +122,24 @@ class Trainer:
         total = 0.0
         for index, rows in enumerate(split_rows(len(batch.ids), passes)):
             total += self._add_gradients(take_rows(batch, rows), count, (number - 1) * passes + index + 1, hooks)
-        return total / count, count
+        return total / count, count if batch.mask is None else int(batch.mask.sum())
 
     def gradient_of(self, parameter: str) -> Array:
         """Return the gradient of a parameter, as decoder.0.self.wq, of the last batch."""
         layer, _, name = parameter.rpartition(".")
         return self._gradient_views[layer][name]
 
-    def evaluate(self) -> float | None:
-        """Return the mean loss of the held-out part, None where there is none."""
+    def evaluate(self) -> Evaluation | None:
+        """Return the numbers of the held-out part, None where there is none."""
         if self.corpus.held_out is None:
             return None
-        total, count = 0.0, 0
+        total, count, correct = 0.0, 0, 0
         for batch in self.corpus.held_out():
             logits, _ = run_model(self.model, stack_inputs(self.model, batch))
             total += float(cross_entropy(logits, batch.targets, LossOptions(reduction="sum")))
             count += int((batch.targets != IGNORE_INDEX).sum())
-        return total / count
+            correct += int((logits.argmax(axis=-1) == batch.targets).sum())
+        return Evaluation(total / count, correct / count if self.model.config.classes else None)
 
     def _add_gradients(self, batch: Batch, count: int, number: int, hooks: Hooks) -> float:
         """Add the gradients of the rows of a pass, which has a number, to the buffer; return the sum of their losses.
@@ -139,7 +147,7 @@ class Trainer:
         A large pass is PARTS smaller ones at once, on any number of cores, as each of its operations is too small to
         be shared by them; not where hooks are to see its whole intermediates.
         """
-        is_large = batch.targets.size >= MANY and batch.targets.size * self.parameters.flat.size >= LARGE
+        is_large = batch.ids.size >= MANY and batch.ids.size * self.parameters.flat.size >= LARGE
         parts = split_rows(len(batch.ids), PARTS if is_large and hooks is NO_HOOKS else 1)
         dropping = [self._dropout(rate, number) for rate in (self.recipe.dropout, self.recipe.weight_drop)]
         results: list[tuple[float, ModelGradients]] = [(0.0, {})] * len(parts)
@@ -245,15 +253,18 @@ def take_rows(batch: Batch, rows: slice) -> Batch:
     >>> take_rows(Batch(np.eye(2), np.ones((2, 2))), slice(1, 2)).ids.tolist()
     [[0.0, 1.0]]
     """
-    source, mask = (None if part is None else part[rows] for part in (batch.source, batch.source_mask))
-    return Batch(batch.ids[rows], batch.targets[rows], source, mask)
+    return Batch(*(None if part is None else part[rows] for part in batch))  # type: ignore[arg-type]
 
 
 def stack_inputs(model: Model, batch: Batch) -> dict[str, StackInputs]:
     """Return what each stack of a model computes from, of a batch."""
     last = model.config.stacks[-1]
-    inputs = {last: StackInputs(batch.ids)}
+    inputs = {last: StackInputs(batch.ids, token_mask(batch.mask))}
     if batch.source is not None:
-        mask: Array | None = None if batch.source_mask is None else batch.source_mask[:, None, :]
-        inputs["encoder"] = StackInputs(batch.source, None if mask is None or mask.all() else mask)
+        inputs["encoder"] = StackInputs(batch.source, token_mask(batch.source_mask))
     return inputs
+
+
+def token_mask(real: Array | None) -> Array | None:
+    """Return which tokens of a batch are no padding as a mask (B, 1, T), None where all are: real (B, T)."""
+    return None if real is None or real.all() else real[:, None, :]

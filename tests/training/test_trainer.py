@@ -46,10 +46,10 @@ def files_of(folder):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_loss_of_every_family_falls(family):
     trainer = trainer_of(replace(TINY, family=family, steps=30))
-    before = trainer.evaluate()
+    before = trainer.evaluate().loss
     losses = [trainer.step(number).loss for number in range(1, 31)]
     assert np.isfinite(losses).all()
-    assert trainer.evaluate() < before
+    assert trainer.evaluate().loss < before
 
 
 def test_parameters_and_gradients_are_views_of_their_buffers():
@@ -171,7 +171,7 @@ def test_the_best_model_is_kept_and_patience_ends_the_run(tmp_path):
     stored = open_checkpoint(str(tmp_path))
     for name in trainer.parameters:
         trainer.parameters[name][...] = stored.tensor(name)
-    assert trainer.evaluate() == min(losses)
+    assert trainer.evaluate().loss == min(losses)
     lines = (tmp_path / "training.jsonl").read_text().splitlines()
     assert [json.loads(line)["held_out_loss"] for line in lines] == losses
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
+from attnkit.model.backward.concat_pooling import concat_pool_backward
 from attnkit.model.backward.feedforward import activation_backward
 from attnkit.model.backward.linear import linear_backward
 from attnkit.model.backward.pooling import first_token_backward
@@ -20,7 +21,7 @@ from attnkit.model.backward.transformer import (
     run_backward,
     run_recorded,
 )
-from attnkit.model.config import layer_plan
+from attnkit.model.config import Config, layer_plan
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.feedforward import apply_activation
@@ -28,7 +29,7 @@ from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import parallel_products
 from attnkit.model.linear import linear
 from attnkit.model.pooling import first_token
-from attnkit.model.transformer import head_logits, normalize, pool_first
+from attnkit.model.transformer import head_logits, normalize, pool_first, pool_text, real_places
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ def run_model(
     output = output or ("logits" if model.config.head else "hidden")
     if output not in OUTPUTS:
         raise UsageError(f"output {output!r} (expected one of {', '.join(OUTPUTS)})")
-    return OUTPUTS[output].compute(model, memory, hook), RecordedPass(tapes, memory, output)
+    return OUTPUTS[output].compute(model, memory, hook, context.mask), RecordedPass(tapes, memory, output)
 
 
 @parallel_products()
@@ -135,7 +136,8 @@ def model_backward(
     """
     own, reverse = Reverse(hook=hook), Reverse({} if gradients is None else gradients)
     inputs: dict[str, Array] = {}
-    dx: Array | None = OUTPUTS[recorded.output].undo(model, recorded.hidden, grad_output, own)
+    mask = list(recorded.tapes.values())[-1].context.mask
+    dx: Array | None = OUTPUTS[recorded.output].undo(model, recorded.hidden, grad_output, own, mask)
     for stack in reversed(list(recorded.tapes)):
         if dx is not None:
             own.memory = None
@@ -153,13 +155,13 @@ def memory_gradient(context: Context, reverse: Reverse) -> Array | None:
     return reverse.memory
 
 
-def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
+def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None = None) -> Array:
     """Return the gradient of the hidden states that `head_logits` maps to logits, and add those of its parameters.
 
-    grad_output (..., T, N), or (..., C) for classes, x (..., T, D) -> (..., T, D)
+    grad_output (..., T, N), or (..., C) for classes, x (..., T, D), mask (..., 1, T) -> (..., T, D)
     """
     config, params, hook = model.config, model.params, reverse.hook
-    states = first_token(x) if config.classes else x
+    states = pool_text(config, x, mask) if config.classes else x
     states = last = cast(states, working(states))
     if config.transform:
         hidden = linear(states, params["head.dense"]["w"], params["head.dense"]["b"])
@@ -176,7 +178,17 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) 
         inner = linear_backward(dx, states, params["head.dense"]["w"], params["head.dense"]["b"])
         reverse.add("head.dense", {"w": inner.weight, "b": inner.bias})
         dx = inner.x
-    return first_token_backward(dx, x.shape) if config.classes else dx
+    return pool_text_backward(config, dx, x, mask) if config.classes else dx
+
+
+def pool_text_backward(config: Config, grad_output: Array, x: Array, mask: Array | None) -> Array:
+    """Return the gradient of the hidden states of which `pool_text` made one vector.
+
+    grad_output (..., P), x (..., T, D), mask (..., 1, T) -> (..., T, D)
+    """
+    if config.pooling == "first":
+        return first_token_backward(grad_output, x.shape)
+    return concat_pool_backward(grad_output, x, real_places(x, mask))
 
 
 def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
@@ -193,14 +205,17 @@ def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Rev
 
 
 class Output(NamedTuple):
-    """An output of a model: how it is computed from the last hidden states, and its adjoint."""
+    """An output of a model: how it is computed from the last hidden states and their mask, and its adjoint."""
 
-    compute: Callable[[Model, Array, Hook], Array]
-    undo: Callable[[Model, Array, Array, Reverse], Array]
+    compute: Callable[[Model, Array, Hook, Array | None], Array]
+    undo: Callable[[Model, Array, Array, Reverse, Array | None], Array]
 
 
 OUTPUTS = {
     "logits": Output(head_logits, head_backward),
-    "pooled": Output(pool_first, pool_first_backward),
-    "hidden": Output(lambda model, x, hook: x, lambda model, x, grad_output, reverse: grad_output),
+    "pooled": Output(
+        lambda model, x, hook, mask: pool_first(model, x, hook),
+        lambda model, x, grad_output, reverse, mask: pool_first_backward(model, x, grad_output, reverse),
+    ),
+    "hidden": Output(lambda model, x, hook, mask: x, lambda model, x, grad_output, reverse, mask: grad_output),
 }
