@@ -164,8 +164,8 @@ def pad_pairs(pairs: Sequence[SentencePair], special: SpecialIds) -> Batch:
     >>> one.source.tolist(), one.source_mask.tolist()
     ([[5, 2, 0], [5, 5, 2]], [[True, True, False], [True, True, True]])
     """
-    source = pad_rows([pair.source for pair in pairs], special.pad)
-    targets = pad_rows([pair.target for pair in pairs], IGNORE_INDEX)
+    source = pad_ids([pair.source for pair in pairs], special.pad)
+    targets = pad_ids([pair.target for pair in pairs], IGNORE_INDEX)
     lengths = np.array([len(pair.source) for pair in pairs])
     return Batch(shift_right(targets, special), targets, source, np.arange(source.shape[1]) < lengths[:, None])
 
@@ -181,10 +181,10 @@ def shift_right(targets: Array, special: SpecialIds) -> Array:
     return np.where(ids == IGNORE_INDEX, special.pad, ids)
 
 
-def pad_rows(rows: Sequence[Sequence[int]], value: int) -> Array:
+def pad_ids(rows: Sequence[Sequence[int]], value: int) -> Array:
     """Return rows as one array, shorter ones ended by a value.
 
-    >>> pad_rows([[5, 6], [7]], 0).tolist()
+    >>> pad_ids([[5, 6], [7]], 0).tolist()
     [[5, 6], [7, 0]]
     """
     width = max(map(len, rows))

@@ -79,10 +79,6 @@ def read_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe:
 
     name  the file of the text
     """
-    if kind == "labels":
-        from attnkit.training.labelled import labelled_corpus
-
-        return labelled_corpus(text, name, vocabulary, recipe)
     return (
         pair_corpus(text, name, vocabulary, recipe) if kind == "pairs" else DRAW[kind](text, name, vocabulary, recipe)
     )

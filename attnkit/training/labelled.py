@@ -1,16 +1,18 @@
 """Labelled texts: lines of label, tab, text, as batches of ids with the number of each label as target."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from attnkit.errors import DataError, shortened
 from attnkit.tokenizers import Tokenizer
-from attnkit.training.batches import Batch, LengthSampler, pad_rows
+from attnkit.training.batches import Batch, LengthSampler, pad_ids
 from attnkit.training.corpus import Corpus, Vocabulary
 from attnkit.training.data import check_known_tokens, hold_out_every, parse_share
 from attnkit.training.recipe import Recipe
+
+CLASSIFIERS = ("lstm",)  # families that are trained as classifiers
 
 
 class LabelledText(NamedTuple):
@@ -50,6 +52,20 @@ def parse_labelled(text: str, name: str) -> list[LabelledLine]:
     if not lines:
         raise DataError("no labelled texts (expected lines of label, tab, text)", name)
     return lines
+
+
+def read_labels(
+    recipe: Recipe, family: str, known: tuple[str, ...], text: str, name: str
+) -> tuple[tuple[str, ...], str]:
+    """Return the labels of a classifier and the texts that have them, line by line; no labels and the text otherwise.
+
+    DataError for a family that is not trained as a classifier; errors of the file are those of labelled.py.
+    """
+    if not recipe.classify:
+        return (), text
+    check_classifier(family)
+    lines = parse_labelled(text, name)
+    return find_labels(lines, known, name), "\n".join(line.text for line in lines)
 
 
 def find_labels(lines: Sequence[LabelledLine], known: Sequence[str], name: str) -> tuple[str, ...]:
@@ -93,7 +109,7 @@ def pad_labelled(texts: Sequence[LabelledText], pad: int) -> Batch:
     >>> one.ids.tolist(), one.targets.tolist(), one.mask.tolist()
     ([[5, 6], [7, 0]], [1, 0], [[True, True], [True, False]])
     """
-    ids = pad_rows([text.ids for text in texts], max(pad, 0))
+    ids = pad_ids([text.ids for text in texts], max(pad, 0))
     lengths = np.array([len(text.ids) for text in texts])
     targets = np.array([text.label for text in texts])
     return Batch(ids, targets, mask=np.arange(ids.shape[1]) < lengths[:, None])
@@ -121,7 +137,7 @@ def labelled_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe
     return Corpus(sampler.batch, held_out if last else None, sampler.steps_per_epoch, longest=longest)
 
 
-def check_classifier(family: str, families: Collection[str] = ("lstm",)) -> None:
+def check_classifier(family: str) -> None:
     """Raise DataError for a family whose models are not trained as classifiers."""
-    if family not in families:
-        raise DataError(f"a {family} model is not trained as a classifier (--classify takes {', '.join(families)})")
+    if family not in CLASSIFIERS:
+        raise DataError(f"a {family} model is not trained as a classifier (--classify takes {', '.join(CLASSIFIERS)})")

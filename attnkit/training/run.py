@@ -14,8 +14,11 @@ from attnkit.errors import DataError, FileError, NotFiniteError, escaped
 from attnkit.formats import npz, safetensors
 from attnkit.formats.streams import exists, open_source
 from attnkit.inference.callbacks import SILENT, use_callbacks
+from attnkit.inference.head import apply_head
+from attnkit.inference.next_word import HeadOutput
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.text_generation import run_decode
+from attnkit.model import softmax
 from attnkit.record import Record
 from attnkit.training.folder import ORIGIN, json_bytes, model_files, remove_files, write_folder
 from attnkit.training.inspection import first_non_finite_stage, record_step
@@ -120,12 +123,17 @@ class Run:
             self._is_new = False
 
     def continue_text(self, text: str) -> str:
-        """Return what the model of the last step makes of a text, as `attnkit decode --model` does."""
+        """Return what the model of the last step makes of a text, as `attnkit decode --model` does.
+
+        A classifier gives its most probable label, and the probability.
+        """
         copy = self.trainer.parameters.zeros()
         copy.flat[...] = self.trainer.parameters.flat
         checkpoint = assemble_checkpoint(self.trainer.raw, copy, self.folder)
         with use_callbacks(SILENT), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a text that ends with the positions is a sample too
+            if checkpoint.config.classes:
+                return best_label(apply_head([text], GenerationOptions(model_=checkpoint)))
             return str(run_decode([text], GenerationOptions(model_=checkpoint, emit="text")))
 
     def summary(self) -> dict[str, Any]:
@@ -197,6 +205,17 @@ class Run:
         path = self._write_record(record, number)
         stage = first_non_finite_stage(record)
         return DataError(f"{error.problem}: {stage}; attnkit show {path}" if stage else f"{error.problem} ({path})")
+
+
+def best_label(output: HeadOutput) -> str:
+    """Return the most probable label of one text, and its probability.
+
+    >>> best_label(HeadOutput(Record({}), np.array([0.0, np.log(3)]), ["bad", "good"], None))
+    'good 75.0%'
+    """
+    probabilities = softmax(output.logits)
+    best = int(probabilities.argmax())
+    return f"{output.words[best]} {probabilities[best]:.1%}"
 
 
 def read_curve(path: str) -> list[Report]:

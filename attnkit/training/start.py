@@ -22,7 +22,7 @@ from attnkit.training.corpus import Corpus, Vocabulary, corpus_kind, read_corpus
 from attnkit.training.data import check_known_tokens, encode_words
 from attnkit.training.folder import CONFIG, write_folder
 from attnkit.training.initialization import initial_tensors
-from attnkit.training.labelled import check_classifier, find_labels, parse_labelled
+from attnkit.training.labelled import CLASSIFIERS, labelled_corpus, read_labels
 from attnkit.training.recipe import Recipe
 from attnkit.training.vocabulary import SENTINELS, parse_kind, train_tokenizer
 
@@ -69,24 +69,17 @@ def start_run(recipe: Recipe, text: str, name: str) -> Start:
     tokenizers, files = new_tokenizers(recipe, family, words, name)
     kind = "labels" if labels else corpus_kind(family, recipe.pairs)
     vocabulary = describe_vocabulary(kind, tokenizers, None, recipe.tokens or "the tokenizer")._replace(labels=labels)
-    corpus = read_corpus(kind, text, name, vocabulary, recipe)
+    corpus = make_corpus(kind, text, name, vocabulary, recipe)
     raw = configure(recipe, raw, vocabulary, tokenizers[0].special, corpus.longest)
     raw |= label_values(labels) if labels else {}
     return Start(raw, initial_tensors(raw, recipe.seed), corpus, files, tokenizers[0])
 
 
-def read_labels(
-    recipe: Recipe, family: str, known: tuple[str, ...], text: str, name: str
-) -> tuple[tuple[str, ...], str]:
-    """Return the labels of a classifier and the texts that have them, line by line; no labels and the text otherwise.
-
-    DataError for a family that is not trained as a classifier; errors of the file are those of labelled.py.
-    """
-    if not recipe.classify:
-        return (), text
-    check_classifier(family)
-    lines = parse_labelled(text, name)
-    return find_labels(lines, known, name), "\n".join(line.text for line in lines)
+def make_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
+    """Return what a model learns from a text in one of the ways of corpus.py, or from labelled texts."""
+    if kind == "labels":
+        return labelled_corpus(text, name, vocabulary, recipe)
+    return read_corpus(kind, text, name, vocabulary, recipe)
 
 
 def configure(
@@ -184,9 +177,8 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
     config = checkpoint.config
     check_family_options(config.family, ["weight_drop"] if recipe.weight_drop else [])
     labels, _ = read_labels(recipe, config.family, config.classes, text, name)
-    if not labels and (not config.head or config.classes):
-        hint = "; --classify trains on labelled texts" if config.classes and config.family == "lstm" else ""
-        raise DataError(f"this {config.family} model has no head that predicts tokens{hint}", folder)
+    if not labels:
+        check_head(config, folder)
     kind = "labels" if labels else corpus_kind(config.family, recipe.pairs)
     tokenizers, files = folder_tokenizers(recipe.tokens or folder)
     vocabulary = describe_vocabulary(kind, tokenizers, config, folder)._replace(labels=labels)
@@ -195,7 +187,7 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
             f"{len(tokenizers[0].vocabulary)} tokens, and the model of {folder} has {vocabulary.size}",
             recipe.tokens or folder,
         )
-    corpus = read_corpus(kind, text, name, vocabulary, recipe)
+    corpus = make_corpus(kind, text, name, vocabulary, recipe)
     check_positions(checkpoint.raw, corpus.longest, folder)
     raw = {key: value for key, value in checkpoint.raw.items() if key not in ("torch_dtype", "dtype")}
     tensors = published_floats(checkpoint)
@@ -203,6 +195,13 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
         raw |= label_values(labels)
         tensors = {name: tensors.get(name, new) for name, new in initial_tensors(raw, recipe.seed).items()}
     return Start(raw, tensors, corpus, files, tokenizers[0])
+
+
+def check_head(config: Config, folder: str) -> None:
+    """Raise DataError for a model that predicts no tokens."""
+    if not config.head or config.classes:
+        hint = "; --classify trains on labelled texts" if config.classes and config.family in CLASSIFIERS else ""
+        raise DataError(f"this {config.family} model has no head that predicts tokens{hint}", folder)
 
 
 def published_floats(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -10,7 +10,7 @@ from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensor
 from attnkit.errors import NotFiniteError, UsageError
 from attnkit.model import Array
 from attnkit.model.backward.dropout import dropout_backward
-from attnkit.model.backward.transformer import Dropout, ModelGradients
+from attnkit.model.backward.tape import Dropout, ModelGradients
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.context import Model
 from attnkit.model.dropout import dropout
@@ -259,12 +259,12 @@ def take_rows(batch: Batch, rows: slice) -> Batch:
 def stack_inputs(model: Model, batch: Batch) -> dict[str, StackInputs]:
     """Return what each stack of a model computes from, of a batch."""
     last = model.config.stacks[-1]
-    inputs = {last: StackInputs(batch.ids, token_mask(batch.mask))}
+    inputs = {last: StackInputs(batch.ids, batch_mask(batch.mask))}
     if batch.source is not None:
-        inputs["encoder"] = StackInputs(batch.source, token_mask(batch.source_mask))
+        inputs["encoder"] = StackInputs(batch.source, batch_mask(batch.source_mask))
     return inputs
 
 
-def token_mask(real: Array | None) -> Array | None:
+def batch_mask(real: Array | None) -> Array | None:
     """Return which tokens of a batch are no padding as a mask (B, 1, T), None where all are: real (B, T)."""
     return None if real is None or real.all() else real[:, None, :]

@@ -1,4 +1,4 @@
-"""What a training step of a recurrent model costs, beside PyTorch: python tests/benchmarks/training_recurrent.py [CASE…]
+"""What a training step of a recurrent model costs, beside PyTorch: tests/benchmarks/training_recurrent.py [CASE…]
 
 gru          encoder-decoder of one GRU each, without attention, width 128; batches of 12 pairs of 20 tokens
 additive     the same with additive attention, as Bahdanau et al. 2015; additive-32: 32 pairs of 40 tokens
@@ -7,8 +7,8 @@ lm           language model of three LSTMs, width 256; batches of 12 texts of 64
 
 Without case: all. Forward and backward pass; the loss is the mean cross-entropy of the next of 500 tokens, and weights,
 tokens and padding are the same. PyTorch runs its own modules where it has them (nn.GRU, nn.LSTM; a decoder with
-attention is a loop over their cells, as eager code is written), and the gradients of the table are compared. The columns
-are those of training_attention.py, which has the other switches.
+attention is a loop over their cells, as eager code is written), and the gradients of the table are compared. The
+columns are those of training_attention.py, which has the other switches.
 """
 
 import ctypes

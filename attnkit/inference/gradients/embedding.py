@@ -18,7 +18,8 @@ from attnkit.model.backward import (
     t5_bias_backward,
 )
 from attnkit.model.backward.linear import sum_to_shape
-from attnkit.model.backward.transformer import ADJOINTS, RecordedStep
+from attnkit.model.backward.tape import RecordedStep
+from attnkit.model.backward.transformer import ADJOINTS
 from attnkit.model.config import Step
 from attnkit.record import Labels, Tensor
 

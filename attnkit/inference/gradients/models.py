@@ -24,8 +24,9 @@ from attnkit.inference.prompts import Prompt
 from attnkit.inference.source_states import source_states_record
 from attnkit.inference.tracer import Tracer
 from attnkit.model import Array
+from attnkit.model.backward.tape import Reverse, Tape
 from attnkit.model.backward.tied import cast_parameters, sum_tied
-from attnkit.model.backward.transformer import Reverse, Tape, run_backward, run_recorded
+from attnkit.model.backward.transformer import run_backward, run_recorded
 from attnkit.model.backward.whole_models import head_backward, memory_gradient
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.loss import loss_and_gradient

@@ -18,8 +18,8 @@ from attnkit.inference.gradients.output import undo_decode, undo_loss
 from attnkit.inference.gradients.recurrent import undo_rnn
 from attnkit.inference.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients, part_prefix
 from attnkit.model import Array
+from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.tied import sum_tied
-from attnkit.model.backward.transformer import Reverse
 from attnkit.model.dtypes import is_float
 from attnkit.record import Labels, Record, Tensor
 

@@ -8,7 +8,7 @@ from attnkit.errors import UsageError
 from attnkit.inference.intermediates import OUTPUT_PARAMETERS
 from attnkit.inference.masking import AttendedTensor
 from attnkit.model import Array
-from attnkit.model.backward.transformer import Reverse
+from attnkit.model.backward.tape import Reverse
 from attnkit.model.hooks import Hook
 from attnkit.record import Labels, Record, Tensor
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnkit.model.backward.linear import linear_backward
 from attnkit.model.backward.recurrent import layer_backward
-from attnkit.model.backward.transformer import RecordedStep, Reverse
+from attnkit.model.backward.tape import RecordedStep, Reverse
 from attnkit.model.config import parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array

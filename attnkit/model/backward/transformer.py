@@ -12,8 +12,7 @@ intermediate under the name that the intermediate has in the forward pass, as de
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,13 +26,13 @@ from attnkit.model.backward.linear import as_rows, linear_backward, sum_to_shape
 from attnkit.model.backward.norms import layer_norm_backward, norm_forward, rms_norm_backward
 from attnkit.model.backward.patch_embedding import extract_patches_backward, interpolate_positions_backward
 from attnkit.model.backward.positions import add_positions_backward, learned_positions_backward, t5_bias_backward
+from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape
 from attnkit.model.config import Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dropout import dropout
 from attnkit.model.dtypes import Array
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
 from attnkit.model.patch_embedding import extract_patches
-from attnkit.model.recurrent_cells import State
 from attnkit.model.transformer import (
     absolute_positions,
     apply_step,
@@ -45,67 +44,7 @@ from attnkit.model.transformer import (
     segments,
 )
 
-ModelGradients = dict[str, dict[str, Array]]
-
-
 KEPT = ("q", "k", "v", "heads", "lse")  # what the adjoint of attention takes of a forward pass
-
-
-class Dropout(NamedTuple):
-    """Dropout of a training step: its rate, the seed of the run, the number of the step, and the first of its rows.
-
-    It applies to the result of every sub-layer before it is added to the residual, and to the embeddings once
-    positions are added (Attention Is All You Need, section 5.4); so too to the outputs of recurrent layers, not to the
-    states that they hand on. The place of a mask is the name of the layer.
-    """
-
-    rate: float
-    seed: int
-    step: int
-    row: int = 0
-
-
-class RecordedStep(NamedTuple):
-    """A step, its input, and the intermediates that its adjoint needs."""
-
-    step: Step
-    x: Array
-    saved: Mapping[str, Any]
-
-
-@dataclass
-class Tape:
-    """The steps of one forward pass in their order, with the context that they ran in, and dropout if there is any."""
-
-    context: Context
-    dropout: Dropout | None = None
-    dropped: frozenset[str] = frozenset()  # the layers whose results dropout applies to
-    steps: list[RecordedStep] = field(default_factory=list)
-
-
-@dataclass
-class Reverse:
-    """What a backward pass accumulates.
-
-    gradients  layer -> {parameter: gradient}, added to
-    hook       receives the gradient of any intermediate; what it returns is used in its place
-    memory     (..., S, D) the gradient of what cross-attention attends to
-    biases     stack -> (H, T, S), the gradient of the bias on the scores that positions give all layers of a stack
-    states     recurrent layer of the encoder -> the gradient of its last state, which the decoder begins with
-    """
-
-    gradients: ModelGradients = field(default_factory=dict)
-    hook: Hook = no_hook
-    memory: Array | None = None
-    biases: dict[str, Array] = field(default_factory=dict)
-    states: dict[str, State] = field(default_factory=dict)
-
-    def add(self, layer: str, gradients: Mapping[str, Array | None]) -> None:
-        """Add the gradients of parameters of a layer to those it has."""
-        for name, gradient in gradients.items():
-            if gradient is not None:
-                known = self.gradients.setdefault(layer, {})
-                known[name] = gradient if name not in known else known[name] + gradient
 
 
 def dropout_layers(steps: Iterable[Step]) -> frozenset[str]:
@@ -177,10 +116,10 @@ def _record_ffn(model: Model, step: Step, x: Array, context: Context) -> tuple[A
 
 
 def _record_rnn(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, dict[str, Any]]:
-    from attnkit.model.backward import recurrent_decoder, recurrent_model
+    from attnkit.model.backward import recorded_decoder, recurrent_model
 
     is_attentive = parse_layer_name(step.layer)[1] is None
-    record = recurrent_decoder.record_decoder if is_attentive else recurrent_model.record_recurrence
+    record = recorded_decoder.record_decoder if is_attentive else recurrent_model.record_recurrence
     return record(model, step.layer, x, context)
 
 

@@ -11,16 +11,9 @@ from attnkit.model.backward.concat_pooling import concat_pool_backward
 from attnkit.model.backward.feedforward import activation_backward
 from attnkit.model.backward.linear import linear_backward
 from attnkit.model.backward.pooling import first_token_backward
+from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape
 from attnkit.model.backward.tied import sum_tied
-from attnkit.model.backward.transformer import (
-    Dropout,
-    ModelGradients,
-    Reverse,
-    Tape,
-    normalize_backward,
-    run_backward,
-    run_recorded,
-)
+from attnkit.model.backward.transformer import normalize_backward, run_backward, run_recorded
 from attnkit.model.config import Config, layer_plan
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
