@@ -12,7 +12,8 @@ from attnkit.inference.gradients.traces import describe_trace
 from attnkit.model import Array
 from attnkit.model.attention import SQUARE
 from attnkit.model.backward import first_token_backward, l2_normalize_backward, mean_pool_backward
-from attnkit.model.backward.transformer import Reverse, run_backward, run_recorded
+from attnkit.model.backward.tape import Reverse
+from attnkit.model.backward.transformer import run_backward, run_recorded
 from attnkit.model.backward.whole_models import head_backward, pool_first_backward
 from attnkit.model.dtypes import is_float
 from attnkit.record import Record, Tensor

@@ -9,7 +9,8 @@ linear.py embedding.py positions.py rotary.py norms.py feedforward.py   operator
 patch_embedding.py pooling.py dropout.py   operators
 scores.py dense_attention.py attention.py   attention, from its scores outwards
 recurrent.py   steps of recurrent cells, directions, layers and stacks
-transformer.py whole_models.py   the steps of a model, recorded forward and undone in reverse
+recurrent_model.py recorded_decoder.py recurrent_decoder.py   recurrent layers of a model; attention in a recurrence
+tape.py transformer.py whole_models.py   the steps of a model, recorded forward and undone in reverse
 """
 
 from attnkit.model.backward.attention import (

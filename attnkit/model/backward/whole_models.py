@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.backward.concat_pooling import concat_pool_backward
 from attnkit.model.backward.feedforward import activation_backward
 from attnkit.model.backward.linear import linear_backward
-from attnkit.model.backward.pooling import first_token_backward
+from attnkit.model.backward.pooling import concat_pool_backward, first_token_backward
 from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.backward.transformer import normalize_backward, run_backward, run_recorded
