@@ -216,8 +216,8 @@ def decode(
     whole text (of a translation, only the target). In an encoder-decoder model, --ids follow the start token of the
     target. --cache-in needs no TEXT; if there is TEXT, it follows the tokens of the cache.
 
-    If the model has no decoder, decode applies its head to TEXT, --ids, --image, or hidden states in a record;
-    --emit text then prints TEXT with a word for each [MASK], or the class of the image. If the model has a decoder
+    If the model has no decoder, or is a classifier, decode applies its head to TEXT, --ids, --image, or hidden states
+    in a record; --emit text then prints TEXT with a word for each [MASK], or the label of the text or image. If the model has a decoder
     but no vocabulary, the decoder's input is x, which attends to --memory FILE or to the record's memory.
 
     \b
@@ -313,6 +313,8 @@ def words_to_text(output: HeadOutput, ids: Array, fills_masks: bool) -> str:
     from attnkit.inference import detokenizer
 
     record, words = output.record, output.words
+    if output.axis == "label":
+        return "\n".join(words[id] for id in ids.reshape(-1).tolist())
     masked, is_guess = record.get("ids"), None
     if output.join and fills_masks and masked is not None and masked.shape == ids.shape:
         is_guess = detokenizer.is_mask_token(masked, words)

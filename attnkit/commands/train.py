@@ -159,7 +159,7 @@ def train(
         options.integers("write activations and gradients of these steps to step-N.npz", "STEPS", least=1),
     ] = (),
 ) -> str:
-    """Train a model on a text file, or on pairs of sentences, and write its folder.
+    """Train a model on a text file, on pairs of sentences or on labelled texts, and write its folder.
 
     The folder has config.json, model.safetensors (the best by the held-out loss, or the last without one), the
     tokenizer, training.json (how it was made), training.jsonl (its reports) and state.safetensors. --resume reads
@@ -169,6 +169,8 @@ def train(
     Examples:
       attnkit train tales.txt -o my-gpt --layers 4 --heads 4 --dim 128 --minutes 3
       attnkit train tales.txt --resume my-gpt --steps 2000
+      attnkit train pairs.tsv -o my-rnn --family seq2seq --cell gru --attention additive
+      attnkit train labels.tsv --from my-lstm --classify -o my-critic
       attnkit decode --model my-gpt "Once upon"
     """
     values = dict(locals())

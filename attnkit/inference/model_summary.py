@@ -226,6 +226,7 @@ def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
         "not read": f"{len(unread)} of {len(stored)} tensors: {join_names(unread, 3)}" if unread else "",
         "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
         **(recurrent_facts(config) if isinstance(config, RecurrentConfig) else transformer_facts(checkpoint)),
+        "classes": named(config.classes),
         "tokens": tokens_text(config.special),
         "scale": scale_text(config),
     }
@@ -242,7 +243,6 @@ def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
         "positions": positions_text(config.positions),
         "segments": f"{config.types} kinds" if config.types else "",
         "image": image_text(config),
-        "classes": named(config.classes),
     }
 
 

@@ -6,7 +6,9 @@
 For each case of recurrent_models.npz, after its name and a slash: `slope`, random, of the shape of its logits, and
 under the name of every stored tensor the gradient of the sum of slope · logits over the padded batch. Encoders are run
 row by row and token by token with the cells of make_recurrent_models.py, so that each text ends where it does; the
-language model is torch.nn.LSTM. The same bytes come out of every run.
+language model is torch.nn.LSTM. The case `classifier` is that model with a head over the last hidden state, the maximum
+and the mean of each text (Howard and Ruder 2018), and has its config, weights/NAME, ids, lengths and logits here too;
+the folder models/lstm-classifier holds it with the words of models/lstm. The same bytes come out of every run.
 """
 
 import json
@@ -55,14 +57,45 @@ class Model(models.Model):
         return x, last
 
 
+def hidden_states(config: dict[str, Any], weights: dict[str, torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
+    """Return the last hidden states of the language model."""
+    x = weights["encoder.weight"][ids]
+    for number in range(config["num_layers"]):
+        own = {name.split(".")[2]: one for name, one in weights.items() if name.startswith(f"rnns.{number}.")}
+        layer = nn.LSTM(x.shape[-1], own["weight_hh_l0"].shape[1], batch_first=True, dtype=torch.float64)
+        x, _ = torch.func.functional_call(layer, own, (x,))
+    return x
+
+
+def classify(config: dict[str, Any], weights: dict[str, torch.Tensor], ids: torch.Tensor, lengths: Any) -> torch.Tensor:
+    """Return the logits of texts, row by row."""
+    rows = []
+    for row, length in zip(ids, lengths, strict=True):
+        x = hidden_states(config, weights, row[None, :length])[0]
+        pooled = torch.cat([x[-1], x.max(dim=0).values, x.mean(dim=0)])
+        rows.append(pooled @ weights["classifier.weight"].T + weights["classifier.bias"])
+    return torch.stack(rows)
+
+
+def make_classifier(arrays: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Return the members of the case `classifier`, and write its folder."""
+    labels = {"id2label": {"0": "bad", "1": "fair", "2": "good"}, "label2id": {"bad": 0, "fair": 1, "good": 2}}
+    config = json.loads(str(arrays["config"])) | labels
+    stored = {name: one for name, one in arrays.items() if name.startswith("weights/") and "decoder.bias" not in name}
+    stored |= {"weights/classifier.weight": rng.standard_normal((3, 12)), "weights/classifier.bias": rng.random(3)}
+    ids = rng.integers(3, 9, (3, 6))
+    found = {"config": np.array(json.dumps(config)), **stored, "ids": ids, "lengths": np.array([6, 2, 4])}
+    tokenizer = models.tokenizer(models.SOURCE, False)
+    models.write_folder("lstm-classifier", found, {"tokenizer.json": tokenizer})
+    return found
+
+
 def logits_of(config: dict[str, Any], weights: dict[str, torch.Tensor], arrays: dict[str, Any]) -> torch.Tensor:
     """Return the logits of the padded batch of a case."""
+    if "id2label" in config:
+        return classify(config, weights, torch.tensor(arrays["ids"]), arrays["lengths"])
     if config["model_type"] == "lstm":
-        x = weights["encoder.weight"][torch.tensor(arrays["ids"])]
-        for number in range(config["num_layers"]):
-            own = {name.split(".")[2]: one for name, one in weights.items() if name.startswith(f"rnns.{number}.")}
-            layer = nn.LSTM(x.shape[-1], own["weight_hh_l0"].shape[1], batch_first=True, dtype=torch.float64)
-            x, _ = torch.func.functional_call(layer, own, (x,))
+        x = hidden_states(config, weights, torch.tensor(arrays["ids"]))
         return x @ weights["encoder.weight"].T + weights["decoder.bias"]
     model, lengths = Model(models.fill(config), weights), torch.tensor(arrays["lengths"])
     ids, target = torch.tensor(arrays["ids"]), torch.tensor(arrays["target"])
@@ -81,18 +114,25 @@ def main() -> None:
     stored = np.load(HERE / "recurrent_models.npz")
     rng = np.random.default_rng(0)
     with zipfile.ZipFile(HERE / "recurrent_gradients.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        for case in dict.fromkeys(name.partition("/")[0] for name in stored):
-            arrays = {name.removeprefix(f"{case}/"): stored[name] for name in stored if name.startswith(f"{case}/")}
+        names = list(dict.fromkeys(name.partition("/")[0] for name in stored))
+        cases = {
+            case: {name.removeprefix(f"{case}/"): stored[name] for name in stored if name.startswith(f"{case}/")}
+            for case in names
+        }
+        cases["classifier"] = make_classifier(cases["lstm"], np.random.default_rng(1))
+        for case, arrays in cases.items():
             weights = {
                 name.removeprefix("weights/"): torch.tensor(array, requires_grad=True)
                 for name, array in arrays.items()
                 if name.startswith("weights/")
             }
             logits = logits_of(json.loads(str(arrays["config"])), weights, arrays)
-            np.testing.assert_allclose(logits.detach().numpy(), arrays["logits"], rtol=0, atol=1e-12)
+            if "logits" in arrays:
+                np.testing.assert_allclose(logits.detach().numpy(), arrays["logits"], rtol=0, atol=1e-12)
             slope = rng.standard_normal(logits.shape)
             (logits * torch.tensor(slope)).sum().backward()
             results = {"slope": slope} | {name: one.grad.numpy() for name, one in weights.items()}
+            results |= {} if case in names else arrays | {"logits": logits.detach().numpy()}
             for name, array in results.items():
                 with archive.open(zipfile.ZipInfo(f"{case}/{name}.npy", (1980, 1, 1, 0, 0, 0)), "w") as member:
                     np.lib.format.write_array(member, array)
