@@ -21,8 +21,7 @@ attnkit train -q reviews.txt -o reader "${size[@]}" --tokens bpe:420 --batch 16 
   --schedule cosine --warmup 50 --steps 1000 --every 500 |
   jq -r 'select(.loss) | "step \(.step)  held-out loss \(.held_out_loss * 10 | round / 10)"'
 
-# thirty lines are learned, thirty are held out; the mean accuracy of three seeds, to 5 %
-learn() {
+learn() { # thirty lines are learned, thirty are held out; the mean accuracy of three seeds, to 5 %
   for seed in 0 1 2; do
     rm -rf classifier
     attnkit train -q labels.tsv -o classifier --classify "$@" --batch 10 --valid 50% --lr 0.01 --steps 120 \

@@ -217,8 +217,9 @@ def decode(
     target. --cache-in needs no TEXT; if there is TEXT, it follows the tokens of the cache.
 
     If the model has no decoder, or is a classifier, decode applies its head to TEXT, --ids, --image, or hidden states
-    in a record; --emit text then prints TEXT with a word for each [MASK], or the label of the text or image. If the model has a decoder
-    but no vocabulary, the decoder's input is x, which attends to --memory FILE or to the record's memory.
+    in a record; --emit text then prints TEXT with a word for each [MASK], or the label of the text or image. If the
+    model has a decoder but no vocabulary, the decoder's input is x, which attends to --memory FILE or to the record's
+    memory.
 
     \b
     Examples:
