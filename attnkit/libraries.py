@@ -1,4 +1,4 @@
-"""Optional libraries (tokenizers, sentencepiece, pillow), imported on first use; their errors become one line."""
+"""Optional libraries (tokenizers, sentencepiece, pillow …), imported on first use; their errors become one line."""
 
 import contextlib
 import importlib

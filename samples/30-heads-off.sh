@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# How does a tale keep its hero? Three heads attend back to the small bear. Any one of them may be
-# switched off; without all three the bear is forgotten. And with what the heads of layer 1 found
-# in the tale of a cat, it is the cat that goes on.
+# How does a tale keep its hero? Two heads attend back to the small bear: head 3 of layer 1 to the bear, head 1 of
+# layer 2 to its adjective, which only bears have. Without the first the tale is less sure of the bear, without both
+# it has forgotten. With what layer 1 found in the tale of a cat, it is the cat that goes on.
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80
@@ -12,12 +12,12 @@ next() { attnkit decode --model data/story --layer head --top 3 -f table | tail 
 
 bear="small bear who lived by the sea. Every evening the" cat=${bear/small bear/grey cat}
 tale "$bear" --trace "$dir/bear.npz" | next
-for head in 0,3 1,1 1,3; do
+for head in 1,3 2,1; do
   echo && echo "layer ${head%,*}, head ${head#*,}, at the last token:"
   attnkit show "$dir/bear.npz:decoder.${head%,*}.self.weights" --slice "${head#*,},17,7:9" --precision 2 | tail -n +2
 done
 
-heads=decoder.0.self:3,decoder.1.self:1,decoder.1.self:3
+heads=decoder.1.self:3,decoder.2.self:1
 for off in ${heads//,/ } $heads; do
   echo
   echo "without $off"

@@ -16,8 +16,8 @@ from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config
 from attnkit.model.rotary import rope_frequencies
 
-FAMILIES = ("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "gpt2", "llama", "marian",
-            "mistral", "modernbert", "mpnet", "openai-gpt", "qwen2", "roberta", "t5", "transformer", "vit",
+FAMILIES = ("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "gpt2", "llama", "lstm", "marian",
+            "mistral", "modernbert", "mpnet", "openai-gpt", "qwen2", "roberta", "seq2seq", "t5", "transformer", "vit",
             "xlm-roberta")  # fmt: skip
 SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attnkit.model.config import Config, layer_plan, parse_layer_name
+from attnkit.model.config import Config, parse_layer_name
 from attnkit.model.dtypes import Array
 
 
@@ -129,35 +129,10 @@ def tied_head(*names: str) -> dict[str, TensorSpec]:
     return {"w": TensorSpec(names, transposed=True)}
 
 
-def layer_names(config: Config) -> list[str]:
-    """Return the names of all layers of a model, in the order of a forward pass."""
-    names = []
-    for stack in config.stacks:
-        layers = [step.layer for step in layer_plan(config, stack)]
-        names += _with_relative_positions(config, stack, layers)
-    transform = ["head.dense", *["head.norm"] * config.head_norm] if config.transform else []
-    return names + ["pooler"] * config.pooler + transform + ["head"] * config.head
-
-
-def _with_relative_positions(config: Config, stack: str, layers: list[str]) -> list[str]:
-    """Return the layers of a stack with those that hold its relative positions."""
-    if not config.positions.relative:
-        return layers
-    first = next((at for at, layer in enumerate(layers) if parse_layer_name(layer)[1] == 0), len(layers))
-    if config.positions.relative == "t5":
-        return [*layers[:first], f"{stack}.bias", *layers[first:]]
-    names = [*layers[:first], f"{stack}.relative"]
-    for layer in layers[first:]:
-        _, number, part = parse_layer_name(layer)
-        names += [f"{stack}.{number}.relative"] * (part == "self" and not config.positions.shares_projections)
-        names.append(layer)
-    return names
-
-
 def expand_layers(config: Config, layers: Layers) -> dict[str, dict[str, TensorSpec]]:
     """Return the specs of every layer of a model, from those of a family: of its name, or with `{n}` for its number."""
     specs = {}
-    for name in layer_names(config):
+    for name in config.layer_names():
         stack, number, part = parse_layer_name(name)
         pattern = name if number is None else f"{stack}.{{n}}.{part}"
         specs[name] = {

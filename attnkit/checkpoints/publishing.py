@@ -13,13 +13,14 @@ from attnkit.checkpoints.weights import Weights, single_file
 from attnkit.formats.dtypes import name_of
 from attnkit.formats.mapped import Mapped
 from attnkit.model.config import Config, parameter_shape
+from attnkit.model.context import Params
 from attnkit.model.dtypes import Array
-from attnkit.model.transformer import Params
 
 # tensors outside the part that a prefix names
 WITHOUT_PREFIX = ("cls.", "lm_head.", "final_logits_bias", "vocab_", "predictions.", "generator_", "discriminator_",
                   "head.", "lm_predictions.", "decoder.weight", "decoder.bias")  # fmt: skip
-FAMILIES_WITHOUT_PREFIX = ("t5", "transformer", "openai-gpt", "vit")  # whose files are published without it today
+# whose files are published without it today
+FAMILIES_WITHOUT_PREFIX = ("t5", "transformer", "openai-gpt", "vit", "seq2seq", "lstm")
 OPTIONAL = ("pooler.dense.weight", "pooler.weight")  # tensors that a model has only if they are stored
 
 

@@ -1,6 +1,7 @@
 """ViT: a pre-norm encoder of image patches, with a class token that the classifier reads."""
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.labels import DEFAULT_CLASSES, read_classes
 from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PatchConfig, PositionConfig
@@ -37,7 +38,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         patches=patches,
         pooler=has_pooler,
         head=stored.has("classifier.weight"),
-        classes=_read_classes(raw),
+        classes=read_classes(raw) or DEFAULT_CLASSES,
     )
 
 
@@ -65,11 +66,3 @@ def _read_patches(raw: ConfigReader) -> PatchConfig:
     if height < patch_height or width < patch_width:
         raise raw.error(f"image_size {height}x{width} is smaller than patch_size {patch_height}x{patch_width}")
     return PatchConfig(height, width, patch_height, patch_width, raw.get_int("num_channels", 3))
-
-
-def _read_classes(raw: ConfigReader) -> tuple[str, ...]:
-    """Return the names of the classes: LABEL_0 and LABEL_1 where the configuration has none."""
-    names = raw.get_dict("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    if sorted(names) != sorted(str(number) for number in range(len(names))):
-        raise raw.error(f"id2label does not name the classes 0 to {len(names) - 1}")
-    return tuple(str(names[str(number)]) for number in range(len(names)))

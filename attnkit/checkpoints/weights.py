@@ -1,19 +1,19 @@
 """The stored tensors of a folder, in one file or in shards, memory-mapped and read on first use."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
 from attnkit.errors import DataError, FileError
-from attnkit.formats import safetensors
+from attnkit.formats import pytorch, safetensors
 from attnkit.formats.mapped import Mapped
 from attnkit.formats.streams import exists
 from attnkit.record import Array
 
 SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+INDEX = ".index.json"  # after the name of the single file, where there are shards
+PYTORCH = "pytorch_model.bin"
 MAX_NAME_LENGTH = 255
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "model.pt")
 
 
 class Weights:
@@ -51,18 +51,17 @@ class Weights:
 
 
 def open_weights(folder: str) -> Weights:
-    """Open the tensors of a folder, in one safetensors file or in the shards of an index.
+    """Open the tensors of a folder, of safetensors before PyTorch files, in one file or in the shards of an index.
 
-    FileError names the missing file, and says so where there is a pickle in its place.
+    FileError where there is none.
     """
-    single, index = os.path.join(folder, SINGLE), os.path.join(folder, INDEX)
-    if exists(single):
-        return single_file(safetensors.map_tensors(single))
-    if exists(index):
-        return _open_shards(folder, index)
-    pickled = next((name for name in PICKLES if exists(os.path.join(folder, name))), None)
-    hint = f"; {pickled} is a pickle, which is never read: save it as safetensors" if pickled else ""
-    raise FileError(f"no weights (looked for {SINGLE} and {INDEX}){hint}", folder)
+    for name, map_tensors in ((SINGLE, safetensors.map_tensors), (PYTORCH, pytorch.map_tensors)):
+        single, index = os.path.join(folder, name), os.path.join(folder, name + INDEX)
+        if exists(single):
+            return single_file(map_tensors(single))
+        if exists(index):
+            return _open_shards(folder, index, map_tensors)
+    raise FileError(f"no weights (looked for {SINGLE}, {PYTORCH}, and their {INDEX})", folder)
 
 
 def single_file(mapped: Mapped) -> Weights:
@@ -85,7 +84,7 @@ def is_file_name(name: object) -> bool:
     )
 
 
-def _open_shards(folder: str, index: str) -> Weights:
+def _open_shards(folder: str, index: str, map_tensors: Callable[[str], Mapped]) -> Weights:
     """Open the tensors of the shards that an index names."""
     weight_map = ConfigReader(read_json_object(index), index).get_dict("weight_map")
     if not weight_map:
@@ -96,10 +95,10 @@ def _open_shards(folder: str, index: str) -> Weights:
             raise DataError(f"tensor {tensor!r}: {str(file)[:40]!r} is not the name of a file", index)
         path = os.path.join(folder, file)
         if file not in shards and not exists(path):
-            raise FileError(f"no such file, which {INDEX} names for tensor {tensor!r}", path)
+            raise FileError(f"no such file, which {os.path.basename(index)} names for tensor {tensor!r}", path)
         if file not in shards:
-            shards[file] = safetensors.map_tensors(path)
+            shards[file] = map_tensors(path)
         if tensor not in shards[file].entries:
-            raise DataError(f"no tensor {tensor!r}, which {INDEX} says is here", path)
+            raise DataError(f"no tensor {tensor!r}, which {os.path.basename(index)} says is here", path)
     files = [index, *(mapped.name for mapped in shards.values())]
     return Weights(index, files, {tensor: shards[file] for tensor, file in weight_map.items()})

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
 
 
+SHARES = (("vocab",), ("label",))  # last axes of x whose numbers are the shares of words or labels
+
+
 def render_decoded(record: Record, call: Stage, look: "display.Style") -> str:
     """Render generated text as text, and probabilities as a table of the most probable words at every position."""
     from attnkit.cli import views
@@ -19,7 +22,7 @@ def render_decoded(record: Record, call: Stage, look: "display.Style") -> str:
     checkpoint = call.files.loaded.get("model_")
     if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
         return render_generation(record, call, look)
-    if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
+    if call.parameters["emit"] or record.axes_of("x")[-1:] not in SHARES:
         return views.render_tensor(record, "x", look)
     return render_candidates(record, call, look)
 
@@ -38,7 +41,7 @@ def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[S
         if call.parameters["emit"] not in (None, "text") or not record.labels.get("text"):
             return figures.tensor_sections(record, call, looks)
         return [figures.text_section(render_generation(record, call, style))]
-    if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
+    if call.parameters["emit"] or record.axes_of("x")[-1:] not in SHARES:
         return [tensor_section(views.tensor_view(record, "x"), looks)]
     return [candidates_section(one, style.precision) for one in find_candidates(record, call)]
 
@@ -51,7 +54,7 @@ def list_decoded(record: Record, call: Stage) -> "Cells":
     config = (checkpoint := call.files.loaded.get("model_")) and checkpoint.config
     if config is not None and generates_text(config, call.parameters["layer"]):
         return generation_cells(record) or computed_cells(record, call)
-    if call.parameters["emit"] or record.axes_of("x")[-1:] != ("vocab",):
+    if call.parameters["emit"] or record.axes_of("x")[-1:] not in SHARES:
         return computed_cells(record, call)
     return word_cells(record, config, call.parameters["top"] or CANDIDATES)
 

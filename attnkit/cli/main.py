@@ -83,7 +83,7 @@ def execute(call: "Stage") -> int:
         warnings.showwarning = show
         has_progress = os.isatty(output.STDERR) and os.environ.get("TERM") != "dumb" and not call.common.get("quiet")
         report = output.PROGRESS.report if has_progress else ignore
-        callbacks = Callbacks(on_progress=report, on_table=output.show_remark, on_report=output.show_report)
+        callbacks = Callbacks(report, output.show_remark, output.show_check, on_report=output.show_report)
         with running(call), silence_libraries(), use_callbacks(callbacks):
             return output.write(call)
 

@@ -3,13 +3,12 @@
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from attnkit.cli.options import Load, Option
+from attnkit.cli.python_values import check_operand
 from attnkit.errors import DataError, FileError, UsageError, flag_name, suggest
 from attnkit.formats import Source, open_source, read
 from attnkit.formats.streams import is_missing
@@ -56,14 +55,14 @@ class OperandFiles:
                 return load_attended(item, value[1:], value, own=True)
             return select_tensor(item, value[1:], value)
         if name not in self.loaded:
-            piped = list(self.piped) if self.piped is not None and is_stdin(value) else None
+            piped = list(self.piped) if self.piped is not None and stdin_uses(value, load) else None
             self.loaded[name], digests = load_operand(value, load, piped, bfloat16)
             self.digests |= digests
         return self.loaded[name]
 
     def count_stdin(self) -> int:
         """Count the options whose file is standard input."""
-        return sum(is_stdin(value) for name, value in self.values.items() if self.options[name].load)
+        return sum(stdin_uses(value, load) for name, value in self.values.items() if (load := self.options[name].load))
 
     def add_digest(self, source: Source | None) -> None:
         """Add the SHA-256 of a file that has been hashed."""
@@ -84,6 +83,16 @@ class OperandFiles:
 def is_stdin(operand: Any) -> bool:
     """Decide whether an operand is standard input, or a tensor of the record there."""
     return isinstance(operand, str) and (operand == "-" or operand.startswith("-:"))
+
+
+def stdin_uses(value: Any, load: Load | None) -> int:
+    """Count how often the value of an option names standard input: `lines` are several files, comma-separated.
+
+    >>> stdin_uses("-", "tensor"), stdin_uses("a.txt,-,-", "lines"), stdin_uses(["a"], "lines")
+    (1, 2, 0)
+    """
+    values = value.split(",") if load == "lines" and isinstance(value, str) else [value]
+    return sum(map(is_stdin, values))
 
 
 def open_operand(path: str, hash: bool = False) -> tuple[Source, str]:
@@ -129,14 +138,16 @@ def load_operand(
               words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name;
               image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
               targets -> words or ids as they are written, or a record with x the ids of a file
+              lines -> the lines of a text, or of several comma-separated ones, a list for each
+              index -> a record with x (N, D), in a file that is mapped, and hashed when its history is written
               model -> a Checkpoint, whose files are hashed when their history is written
     """
     if load == "patches":
         return load_patches(path)
-    if load == "model":
-        from attnkit.checkpoints import open_checkpoint
-
-        return open_checkpoint(path), {}
+    if load == "lines":
+        return load_lines(path, piped)
+    if load in ("model", "index"):
+        return load_large(path, load, piped, bfloat16)
     if load == "tokenizer":
         from attnkit.tokenizers import BUILTIN_TOKENIZERS
 
@@ -161,6 +172,21 @@ def load_operand(
             )
         is_file = source.name != "<stdin>"  # a pipe cannot be read again
         return content, {source.name: source.digest()} if is_file else {}
+
+
+def load_large(path: str, load: Load, piped: list[Record | str] | None, bfloat16: bool) -> tuple[Any, dict[str, str]]:
+    """Open a model or an index, whose files are mapped into memory; the rest as in `load_operand`."""
+    if load == "model":
+        from attnkit.checkpoints import open_checkpoint
+
+        return open_checkpoint(path), {}
+    from attnkit.cli import index_files
+
+    if piped is not None:
+        records = [item for item in piped if isinstance(item, Record)]
+        return index_files.stack_tensors(records, path.partition(":")[2], "<stdin>"), {}
+    source, name = open_operand(path, hash=True)
+    return index_files.load_index(source, name, bfloat16)
 
 
 def names_a_file(text: str) -> bool:
@@ -192,6 +218,35 @@ def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
             arrays[name] = select_content(records, inner, source.name, "tensor")["x"]
             digests |= {source.name: source.digest()} if source.name != "<stdin>" else {}
     return arrays, digests
+
+
+def load_lines(paths: str, piped: list[Record | str] | None) -> tuple[list[list[str]], dict[str, str]]:
+    """Read the lines of comma-separated texts; return them, and the digests of the files."""
+    texts: list[list[str]] = []
+    digests: dict[str, str] = {}
+    for path in paths.split(","):
+        if not path:
+            raise UsageError(f"expected names of files, comma-separated, got {paths!r}")
+        if piped is not None and is_stdin(path):
+            if not all(isinstance(item, str) for item in piped):
+                raise UsageError("expected text, but the previous stage writes tensors", path)
+            texts.append("\n".join(map(str, piped)).split("\n"))
+            continue
+        with open_source(path, hash=path != "-") as source:
+            texts.append(split_lines(read_text(source), source.name))
+            digests |= {source.name: source.digest()} if path != "-" else {}
+    return texts, digests
+
+
+def split_lines(text: str, name: str) -> list[str]:
+    r"""Split a text into lines, as a file of them is written; DataError where it is empty.
+
+    >>> split_lines("a\n\nb\r\n", "refs.txt"), split_lines("a", "refs.txt")
+    (['a', '', 'b'], ['a'])
+    """
+    if not text:
+        raise DataError("empty input (expected lines of text)", name)
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
 def find_patch(records: Sequence[Record], name: str, file: str) -> str:
@@ -292,54 +347,3 @@ def parse_words(text: str, name: str) -> list[str]:
             raise DataError(f"word {word!r} occurs twice", name)
         before.add(word)
     return words
-
-
-def array_to_record(value: Any, name: str) -> Record:
-    """Convert a tensor, an array, a number or a list of numbers to a record with x; UsageError for anything else."""
-    if isinstance(value, Tensor):
-        return check_numbers(Record({"x": value}), name)
-    try:
-        array = np.asarray(value)
-    except ValueError:  # lists of unlike lengths
-        raise UsageError("expected an array of numbers, got lists of unequal lengths", name) from None
-    return check_numbers(Record({"x": array}), name)
-
-
-def check_numbers(record: Record, name: str = "") -> Record:
-    """Check that the tensors of a record are arrays of numbers; UsageError names the flag, else the tensor."""
-    for tensor, array in record.arrays().items():
-        if not isinstance(array, np.ndarray | np.generic):
-            raise UsageError(f"expected an array, got {type(array).__name__}", name or tensor)
-        if array.dtype.kind not in "fiubV":
-            raise UsageError(f"expected an array of numbers, got dtype {array.dtype}", name or tensor)
-    return record
-
-
-# kind of content -> whether a value of Python is of that kind, and the name of the kind
-CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "tensors": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
-    "memory": (lambda value: isinstance(value, Mapping | Record), "an array, a record or a dict of arrays"),
-    "attended": (lambda value: isinstance(value, Record), "an array or a record"),
-    "words": (lambda value: isinstance(value, list | tuple), "a list of words"),
-    "tokenizer": (lambda value: hasattr(value, "encode"), "a tokenizer"),
-    "model": (lambda value: hasattr(value, "params"), "a folder or a model"),
-    "patches": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
-}
-
-
-def check_operand(value: Any, load: str, flag: str) -> Any:
-    """Check a value passed from Python in place of a file, and return the content that the file would have."""
-    if isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values()):
-        value = Record(value).arrays()
-    if load in ("tensor", "ids", "targets", "image", "memory", "attended") and not isinstance(value, Mapping | Record):
-        value = array_to_record(value, flag)
-    if load in ("tensor", "ids", "targets", "image"):
-        if not isinstance(value, Record) or "x" not in value:
-            raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
-        return value["x"] if load == "image" else check_numbers(value, flag)
-    fits, expected = CONTENTS[load]
-    if load == "tensors" and isinstance(value, Record):
-        return value.arrays()
-    if not fits(value):
-        raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
-    return value

@@ -15,7 +15,19 @@ from attnkit import formats
 from attnkit.errors import UsageError, suggest
 
 Load = Literal[
-    "tensor", "tensors", "attended", "memory", "words", "tokenizer", "model", "image", "patches", "ids", "targets"
+    "tensor",
+    "tensors",
+    "attended",
+    "memory",
+    "index",
+    "words",
+    "tokenizer",
+    "model",
+    "image",
+    "patches",
+    "ids",
+    "targets",
+    "lines",
 ]
 
 
@@ -170,6 +182,11 @@ def tensors(help: str) -> Option:
     return Option(help, "FILE", str, "tensors")
 
 
+def lines(help: str, metavar: str = "FILE") -> Option:
+    """Declare an option that names a text, or several comma-separated ones, whose lines are read."""
+    return Option(help, metavar, str, "lines")
+
+
 MODEL = Option("folder of a published model (config.json, weights, tokenizer)", "DIR", str, "model")
 TRACE = text("write all intermediates to FILE, each by its name", "FILE")
 TRACE_ONLY = names("write only intermediates whose names match a shell pattern: *.weights", metavar="PATTERNS")
@@ -179,6 +196,10 @@ GRAD = text(
     "FILE",
 )
 GRAD_ONLY = names("keep only the gradients whose names match a shell pattern: *.self.*", metavar="PATTERNS")
+CHECK_GRAD = switch(
+    "compare --grad with a finite difference in float64, along a random direction over all parameters; the exit code "
+    "is 1 for a relative error above 1e-6"
+)
 PATCH = Option(
     "replace the intermediate NAME by the tensor of FILE; of several tensors, by the one called NAME",
     "NAME=FILE",

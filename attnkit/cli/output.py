@@ -214,6 +214,16 @@ def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> st
     return orjson.dumps(values).decode()
 
 
+def show_check(line: str, error: float) -> None:
+    """Write what a check of gradients found to standard error, and keep its error for the exit code."""
+    call = running_stage()
+    if call is None:
+        return
+    call.extra.setdefault("errors", []).append(error)
+    if not call.common.get("quiet"):
+        write_stderr(f"{line}\n")
+
+
 def show_remark(make_table: "Callable[[Style], TextTable]") -> None:
     """Show a table that the running stage reports beside its result, in its figure or on standard error."""
     call = running_stage()
@@ -245,9 +255,11 @@ class Progress:
             self._reported, self._open = now, True
             stage = running_stage()
             place = f"attnkit {stage.tool.name}" if stage else "attnkit"
-            line = f"\r\x1b[K{place}: {escaped(task)} ({now - self._started:.0f} s)"
+            line = f"{place}: {escaped(task)} ({now - self._started:.0f} s)"
+            if stage:  # a line that wraps could not be removed
+                line = line[: output_style(stage, STDERR).width - 1]
             with contextlib.suppress(FileError):
-                formats.write_all(STDERR, [line.encode(encoding(), "backslashreplace")], "<stderr>")
+                formats.write_all(STDERR, [f"\r\x1b[K{line}".encode(encoding(), "backslashreplace")], "<stderr>")
 
     def clear(self) -> None:
         """Remove the line."""

@@ -5,11 +5,13 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from attnkit import commands, formats
 from attnkit.cli import parser
 from attnkit.cli.output_format import DISPLAY_FORMATS, Result, check_figure_flags, text_format
 from attnkit.cli.stage import Records, Stage, running
+from attnkit.cli.tool import make_item, named_files
 from attnkit.errors import AttnkitError, UsageError
 from attnkit.record import Record
 
@@ -86,6 +88,21 @@ def parse_stage(arguments: list[str]) -> Stage:
     if call is None:
         raise UsageError("--help cannot be a stage of a pipeline")
     return call
+
+
+def give_record(first: Stage, record: Any, call: str) -> Records | None:
+    """Return the stream of a record that a caller in Python gives a pipeline; files become operands of its stage.
+
+    call  how the record is given, for the error where the first stage reads one and there is none
+    """
+    if record is None:
+        if first.count_stdin():
+            raise UsageError(f"{first.tool.name} needs a record or an array: {call}")
+        return None
+    if paths := named_files(first.tool, record):
+        first.operands = paths
+        return None
+    return Records("json", iter([make_item(first.tool, record)]))
 
 
 def chain_stages(

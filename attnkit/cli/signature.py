@@ -21,6 +21,7 @@ DOC_WIDTH = 110  # of the lines of a docstring
 
 OPERAND_TYPES: Mapping[str | None, str] = {
     "tensor": "TensorLike",
+    "index": "TensorLike",
     "ids": "TensorLike",
     "targets": "TensorLike",
     "attended": "TensorLike",
@@ -29,6 +30,7 @@ OPERAND_TYPES: Mapping[str | None, str] = {
     "tensors": "Mapping[str, Tensor | Array] | Record | Path",
     "patches": "Mapping[str, Tensor | Array] | str",
     "words": "Sequence[str] | Path",
+    "lines": "Sequence[str] | Sequence[Sequence[str]] | Path",
     "tokenizer": "Tokenizer | Path",
     "model": "Checkpoint | Path",
 }

@@ -332,7 +332,7 @@ class Stage:
     def _recorded_values(self) -> Iterator[tuple[str, Any]]:
         """Yield the values that differ from their default, or that the tool always records, by name."""
         always = self.tool.record_defaults(self.parameters)
-        common = {name: self.common.get(name) for name in ("only", "dtype")}
+        common = {name: self.common.get(name) for name in ("only", "dtype") if name not in self.tool.flags}
         extra = self.extra | {"format": "json"} if self.tool.derived(self) else {}
         for name, value in (self.parameters | always | common | extra).items():
             default = self.tool.defaults.get(name)

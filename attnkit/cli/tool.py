@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.cli import operands, options
+from attnkit.cli import options, python_values
 from attnkit.cli.output_format import Result
 from attnkit.cli.side_outputs import replace_together
 from attnkit.cli.stage import INPUT, PAIR, PARTS, Item, Stage, Tool
@@ -118,9 +118,9 @@ def make_item(tool: Tool, item: Item) -> Item:
     if isinstance(item, str | list) and tool.operand != INPUT and all(isinstance(text, str) for text in item):
         return (item,) if isinstance(item, str) else tuple(item)
     if isinstance(item, Record):
-        item = replace(operands.check_numbers(item).without_formulas(), required=())
+        item = replace(python_values.check_numbers(item).without_formulas(), required=())
     elif isinstance(item, Tensor | np.ndarray | np.generic | int | float) or is_list:
-        item = operands.array_to_record(item, "x")
+        item = python_values.array_to_record(item, "x")
     elif not isinstance(item, str | list | tuple | None):
         raise UsageError(f"expected a record, an array or text, got {type(item).__name__}", "x")
     return [item] if tool.operand == PARTS and isinstance(item, Record) else item

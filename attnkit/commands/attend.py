@@ -9,7 +9,7 @@ import numpy as np
 from attnkit import model as nn
 from attnkit.cli import options
 from attnkit.cli.tool import tool
-from attnkit.errors import UsageError
+from attnkit.errors import DataError, UsageError
 from attnkit.inference import attention_inputs, intermediates
 from attnkit.inference.attention_inputs import AttentionInputs
 from attnkit.inference.masking import AttendedTensor
@@ -23,7 +23,8 @@ EXCLUSIVE = [
     ("params", "model", "seed"),
     ("offset", "align"),
     ("offset", "past_key"),
-    *(("partial", flag) for flag in ("emit", "residual", "add", "strict")),
+    *(("partial", flag) for flag in ("emit", "residual", "add", "concat", "strict")),
+    *(("concat", flag) for flag in ("emit", "residual", "add")),
 ]
 REQUIRES = [
     ("layer", "model"),
@@ -52,7 +53,7 @@ def hint_at_group(flag: str, text: str) -> str:
         "Weights": "heads kv_heads params model_ layer seed",
         "Masks": "mask causal align window lengths offset strict",
         "Scores": "score scale softcap bias softmax_dtype",
-        "Results": "residual add emit keep weights partial steps",
+        "Results": "residual add concat emit keep weights partial steps",
     },
     exclusive=EXCLUSIVE,
     requires=REQUIRES,
@@ -123,6 +124,9 @@ def attend(
     ] = None,
     residual: Annotated[bool, options.RESIDUAL] = False,
     add: Annotated[Record | None, options.ADD] = None,
+    concat: Annotated[
+        bool, options.switch("put the input beside the result, [result; x] (Luong et al. 2015, equation 5)")
+    ] = False,
     emit: Annotated[str | None, options.choice("return this intermediate as x", NAMES)] = None,
     keep: Annotated[tuple[str, ...], options.names("add these intermediates to the record", (*NAMES, *GROUPS))] = (),
     weights: Annotated[str | None, options.WEIGHTS] = None,
@@ -147,7 +151,7 @@ def attend(
     """
     parameters = dict(locals())  # before any other name is bound
     names = expand_groups(keep)
-    check_outputs(record, residual, weights, steps, (*names, emit))
+    check_outputs(record, parameters, weights, steps, (*names, emit))
     inputs, options, projections = attention_inputs.prepare_attention(record or Record({}), parameters)
     q, k, v = inputs.arrays()
     requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))
@@ -161,7 +165,7 @@ def attend(
 
     formulas = name_formulas(result, projections, options)
     output = Tensor(result.pop("output"), formula=formulas["output" if steps or keep else "attention"])
-    output = add_residuals(output, inputs.record if residual else None, add)
+    output = join_input(output, inputs.record, parameters)
     tensors = describe(result, formulas, inputs.key_axis, past_key is not None)
     output = choose_output(output, tensors, inputs.query, "heads" if partial else emit, query is not None)
     additions = select_intermediates(tensors, requested, keep)
@@ -183,11 +187,16 @@ def expand_groups(keep: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_outputs(
-    record: Record | None, residual: bool, weights: str | None, steps: bool, intermediates: tuple[str | None, ...]
+    record: Record | None,
+    flags: Mapping[str, Any],
+    weights: str | None,
+    steps: bool,
+    intermediates: tuple[str | None, ...],
 ) -> None:
     """Raise UsageError where a result is requested that these inputs or this summary of the weights don't give."""
-    if record is None and residual:
-        raise UsageError("--residual adds the input, but with these options attend reads no input")
+    for name in ("residual", "concat"):
+        if record is None and flags[name]:
+            raise UsageError(f"--{name} adds the input, but with these options attend reads no input")
     if weights not in (None, "full") and (steps or "weights" in intermediates):
         raise UsageError(
             f"--weights {weights} gives a part of the weights, but --steps, --keep or --emit needs all of them"
@@ -224,12 +233,21 @@ def output_parameters(projections: Mapping[str, Array]) -> dict[str, Tensor]:
     return {name: Tensor(projections[name], axes[name]) for name in axes if name in projections}
 
 
-def add_residuals(output: Tensor, record: Record | None, residual: Record | None) -> Tensor:
-    """Return the output plus the input, plus another residual, as far as they are requested."""
-    for addend, name in ((record, "input"), (residual, "residual")):
+def join_input(output: Tensor, record: Record, flags: Mapping[str, Any]) -> Tensor:
+    """Return the output plus the input, plus another residual, or beside the input, as the flags request."""
+    for addend, name in ((record if flags["residual"] else None, "input"), (flags["add"], "residual")):
         if addend is not None:
             output = Tensor(nn.add(output.array, addend["x"]), formula=f"{output.formula} + {name}")
-    return output
+    return put_beside(output, record) if flags["concat"] else output
+
+
+def put_beside(output: Tensor, record: Record) -> Tensor:
+    """Return the output with the input after it, along the last axis; DataError where their other axes differ."""
+    x = record["x"]
+    if x.shape[:-1] != output.array.shape[:-1]:
+        raise DataError(f"x {x.shape} beside a result {output.array.shape}: they differ in more than width")
+    both = np.concatenate([output.array, x.astype(output.array.dtype, copy=False)], axis=-1)
+    return Tensor(both, formula=f"[{output.formula}; x]")
 
 
 def choose_output(

@@ -1,18 +1,19 @@
 """attnkit decode: hidden states to logits, probabilities and tokens; with a whole model, text generation."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from attnkit import model
 from attnkit.cli import options, text_input
 from attnkit.cli.decode_views import draw_decoded, is_single_text, list_decoded, render_decoded
-from attnkit.cli.stage import cast_x
+from attnkit.cli.stage import Stage, cast_x
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import layers
 from attnkit.inference import options as generation
 from attnkit.inference.next_word import HeadOutput, WordChoice, choose_words, find_output_matrix, round_to_dtype
 from attnkit.inference.options import (
+    CHECK_TOLERANCE,
     GENERATION_FLAGS,
     HOOK_FLAGS,
     INPUT_FLAGS,
@@ -23,9 +24,6 @@ from attnkit.inference.options import (
 )
 from attnkit.record import Array, Labels, Record, Tensor
 from attnkit.tokenizers import Tokenizer
-
-if TYPE_CHECKING:
-    pass
 
 
 def check_length_penalty(text: str) -> str:
@@ -47,6 +45,11 @@ def make_word_choice(parameters: Mapping[str, Any]) -> WordChoice:
     return WordChoice(**{name: parameters[name] for name in SAMPLING_FLAGS})
 
 
+def has_failed_check(record: Record, call: Stage) -> int:
+    """Return 1 where --check found a larger error than 1e-6, else 0."""
+    return int(any(not error <= CHECK_TOLERANCE for error in call.extra.get("errors", [])))
+
+
 NEEDS_MODEL = (*INPUT_FLAGS, *GENERATION_FLAGS, *HOOK_FLAGS, "tokenizer", "layer")
 EXCLUSIVE = [("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), *generation.EXCLUSIVE]
 REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
@@ -59,7 +62,7 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
         "Sampling": "temperature top_k top_p min_p seed repetition_penalty",
         "Search": "beam best length_penalty",
         "Length": "max_tokens stop cache_in cache_out",
-        "Inspection": "steps top score trace trace_only patch ablate grad grad_only",
+        "Inspection": "steps top score trace trace_only patch ablate grad grad_only check",
         "Results": "emit dtype",
     },
     exclusive=EXCLUSIVE,
@@ -70,6 +73,7 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
     figure=draw_decoded,
     cells=list_decoded,
     plain_text=is_single_text,
+    status=has_failed_check,
     needs_no_input=text_input.needs_no_input,
     extra={"lines": options.switch("write a stream: one record for each line of text")},
     record_defaults=lambda parameters: (
@@ -154,6 +158,7 @@ def decode(
     ablate: Annotated[tuple[str, ...], options.ABLATE] = (),
     grad: Annotated[str | None, options.GRAD] = None,
     grad_only: Annotated[tuple[str, ...], options.GRAD_ONLY] = (),
+    check: Annotated[bool, options.CHECK_GRAD] = False,
     table: Annotated[
         Record | None,
         options.tensor("embedding table (vocab, model), used as output matrix [default: the record's table]"),
@@ -211,9 +216,10 @@ def decode(
     whole text (of a translation, only the target). In an encoder-decoder model, --ids follow the start token of the
     target. --cache-in needs no TEXT; if there is TEXT, it follows the tokens of the cache.
 
-    If the model has no decoder, decode applies its head to TEXT, --ids, --image, or hidden states in a record;
-    --emit text then prints TEXT with a word for each [MASK], or the class of the image. If the model has a decoder
-    but no vocabulary, the decoder's input is x, which attends to --memory FILE or to the record's memory.
+    If the model has no decoder, or is a classifier, decode applies its head to TEXT, --ids, --image, or hidden states
+    in a record; --emit text then prints TEXT with a word for each [MASK], or the label of the text or image. If the
+    model has a decoder but no vocabulary, the decoder's input is x, which attends to --memory FILE or to the record's
+    memory.
 
     \b
     Examples:
@@ -229,7 +235,7 @@ def decode(
             from attnkit.inference.text_generation import run_decode  # a head alone does not need it
 
             return run_decode(record, generation_options)
-        if layer is None and model_.config.decoder is not None:
+        if layer is None and model_.config.decoder is not None and not model_.config.classes:
             from attnkit.inference.head import run_decoder_stack
 
             return run_decoder_stack(require_hidden_states(record), generation_options)
@@ -308,6 +314,8 @@ def words_to_text(output: HeadOutput, ids: Array, fills_masks: bool) -> str:
     from attnkit.inference import detokenizer
 
     record, words = output.record, output.words
+    if output.axis == "label":
+        return "\n".join(words[id] for id in ids.reshape(-1).tolist())
     masked, is_guess = record.get("ids"), None
     if output.join and fills_masks and masked is not None and masked.shape == ids.shape:
         is_guess = detokenizer.is_mask_token(masked, words)
@@ -326,6 +334,6 @@ def make_decoded_record(output: HeadOutput, arrays: Mapping[str, Array], emit: s
     for name, kind in kinds.items():
         is_ids = kind == "ids"
         array = arrays[kind] if is_ids else round_to_dtype(arrays[kind], dtype, "" if kind == main else kind)
-        tensors[name] = Tensor(array, axes if is_ids else (*axes, "vocab"), formula=formula if name == "x" else "")
-    labels: dict[str, Labels] = {"vocab": output.words} if output.words else {}
+        tensors[name] = Tensor(array, axes if is_ids else (*axes, output.axis), formula=formula if name == "x" else "")
+    labels: dict[str, Labels] = {output.axis: output.words} if output.words else {}
     return output.record.with_tensors(tensors, labels)

@@ -86,5 +86,5 @@ def ffn_formulas(weights: Mapping[str, Array], activation: str) -> dict[str, str
         "activated": f"{activation}(hidden)",
         "linear": "x W₃" + " + b₃" * ("b3" in weights),
         "gated": "activated · linear",
-        "output": ("gated" if "w3" in weights else "activated") + " W₂" + second,
+        "output": ("gated" if "w3" in weights else "activated") + " W₂" * ("w2" in weights) + second,
     }

@@ -2,24 +2,23 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-import numpy as np
-
 from attnkit import display
-from attnkit.cli import operands, options, output, pipeline, views
+from attnkit.cli import operands, options, pipeline, views
 from attnkit.cli.output_format import Result
-from attnkit.cli.stage import Records, Stage, running_stage
+from attnkit.cli.stage import PythonForm, Records, Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, UsageError
-from attnkit.inference.gradients.check import check_gradients
-from attnkit.inference.gradients.pipeline import PipelineGradients, pipeline_backward, select_names
+from attnkit.inference import callbacks
+from attnkit.inference.gradients.check import CHECKED, check_gradients
+from attnkit.inference.gradients.merging import number_parts
+from attnkit.inference.gradients.pipeline import pipeline_backward, select_names
 from attnkit.inference.gradients.stages import StageCall
-from attnkit.record import Labels, Record, Tensor
-
-CHECKED = "check"  # the tensor of the result that --check adds
+from attnkit.inference.options import CHECK_TOLERANCE
+from attnkit.record import Record
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,28 @@ def run_recorded_pipeline(call: Stage, upstream: Records | None) -> Records:
     """Run the pipeline for each record of its input, and keep what each stage read and returned."""
     if len(call.operands) != 1:
         raise UsageError("one pipeline in quotes: attnkit grad 'embed \"The cat\" --dim 4 | attend'")
-    stages = pipeline.parse_stages(call.operands[0])
+    return record_stages(call, pipeline.parse_stages(call.operands[0]), upstream)
+
+
+def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
+    """Run the pipeline of a caller in Python, on a record where it is given one."""
+    if not inputs or not isinstance(inputs[0], str):
+        raise UsageError("one pipeline: attnkit.grad('attend | loss --target 1', record)")
+    call.operands = (inputs[0],)
+    stages = pipeline.parse_stages(inputs[0])
+    record = inputs[1] if len(inputs) > 1 else None
+    return record_stages(call, stages, pipeline.give_record(stages[0], record, "attnkit.grad(pipeline, record)"))
+
+
+def record_stages(call: Stage, stages: list[Stage], upstream: Records | None) -> Records:
+    """Return the stream of the runs of stages, with the calls of each that they are made of."""
     calls: list[StageCall] = []
     for number, stage in enumerate(stages, start=1):
         stage.tool = replace(stage.tool, function=keep_calls(stage, number, calls))
         if stage.common.pop("output", None):
             raise UsageError(f"stage {number}, {stage.tool.name}: --output is of grad: attnkit grad '…' -o FILE")
+        if stage.tool.returns_text(stage.parameters):
+            raise UsageError(f"stage {number}, {stage.tool.name}: text has no gradient")
     flow = pipeline.chain_stages(stages, upstream=upstream)
     return Records(flow.format, run_items(call, stages, calls, flow.items))
 
@@ -50,15 +65,13 @@ def run_items(
 ) -> Iterator[PipelineRun]:
     """Yield the run of each record; UsageError where a stage reads several records at once."""
     for result in results:
-        numbers = [one.number for one in calls]
-        if numbers != list(range(1, len(stages) + 1)):
-            raise UsageError("the pipeline reads several records for one result, which has no gradients")
+        numbered = number_parts(calls, len(stages))
         if not isinstance(result, Record):
             raise calls[-1].error("text has no gradient")
         for stage in stages:
             call.files.digests |= stage.files.compute_digests(True)
         is_piped = not set(stages[0].operands) - {"-"}  # of a file the digest suffices
-        yield PipelineRun(list(calls), result, calls[0].before.history if is_piped else [])
+        yield PipelineRun(numbered, result, calls[0].before.history if is_piped else [])
         calls.clear()
 
 
@@ -74,7 +87,9 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> Callable[..
     def keep(item: Any, **values: Any) -> Result:
         result = function(item, **values)
         stage.format.keeps_history = True  # so that its files are hashed: the history of grad names them
-        calls.append(StageCall(number, stage.tool.name, function, item, values, own, piped, result))
+        calls.append(
+            StageCall(number, stage.tool.name, function, item, values, own, piped, result, tuple(stage.operands))
+        )
         return result
 
     return keep
@@ -99,6 +114,7 @@ def has_failed(record: Record, call: Stage) -> int:
     status=has_failed,
     requires=[("tolerance", "check"), ("seed", "check")],
     check_finite=lambda parameters: False,
+    python=PythonForm(inputs={"pipeline": "str", "record": "TensorLike | None"}, reader=read_values),
 )
 def grad(
     ran: PipelineRun,
@@ -109,7 +125,7 @@ def grad(
     ] = False,
     tolerance: Annotated[
         float, options.number("the relative error from which --check fails, with exit code 1", above=0)
-    ] = 1e-6,
+    ] = CHECK_TOLERANCE,
     seed: Annotated[int, options.integer("seed of the direction of --check", 0)] = 0,
 ) -> Record:
     """Compute the gradient of a pipeline's last x with respect to each of its tensors and parameters.
@@ -118,8 +134,9 @@ def grad(
     as the sum of its elements. A gradient has the shape, the axes and the labels of its tensor, and the name
     STAGE.TOOL.NAME: 2.attend.x is the x that the second stage returns, 2.attend.wq a weight of it, 2.attend.weights
     an intermediate, 2.attend.memory the file of its --memory; 0.input.x is what the first stage read. The parameters
-    of a --model have its own names, as decoder.0.self.wq. What is used more than once, as a table that embeds and
-    decodes, has one gradient, the sum. `x` is that of the pipeline. `attnkit help gradients` says more.
+    of a --model, and the intermediates of encode, have its own names, as decoder.0.self.wq. What is used more than
+    once, as a table that embeds and decodes, has one gradient, the sum. `x` is that of the pipeline. `attnkit help
+    gradients` says more.
 
     \b
     Example:
@@ -132,19 +149,8 @@ def grad(
     shape = ran.calls[-1].result["x"].shape
     if shape:
         warnings.warn(f"x {shape} is not one number: these are gradients of the sum of its elements", AttnkitWarning, 2)
-    return record.with_tensors(compare_with_difference(ran, gradients, seed)) if check else record
-
-
-def compare_with_difference(ran: PipelineRun, gradients: PipelineGradients, seed: int) -> dict[str, Tensor]:
-    """Return the result of --check as a tensor; write it to standard error, and keep its error for the exit code."""
+    if not check:
+        return record
     result = check_gradients(ran.calls, gradients, seed)
-    stage = running_stage()
-    if stage is not None:
-        stage.extra["errors"] = [*stage.extra.get("errors", []), result.error]
-    if stage is None or not stage.common.get("quiet"):
-        output.write_stderr(
-            f"check: derivative {result.slope:.9g} by the gradients, {result.difference:.9g} by a finite difference: "
-            f"relative error {result.error:.2g}\n"
-        )
-    labels: dict[str, Labels] = {"derivative": ["gradients", "finite difference", "relative error"]}
-    return {CHECKED: Tensor(np.array([result.slope, result.difference, result.error]), ("derivative",), labels)}
+    callbacks.current().on_check(result.line(), result.error)
+    return record.with_tensors({CHECKED: result.tensor()})

@@ -7,7 +7,7 @@ from attnkit import model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import layers
+from attnkit.inference import intermediates, layers
 from attnkit.record import Array, Record, Tensor
 
 FORMULAS = {
@@ -90,24 +90,24 @@ def layernorm(
     requested = (*keep, *STEPS * steps)
     has_variance = not {"variance", "mean_square", "all"}.isdisjoint(requested)
     spread = compute_variance(normalized, x, axis, kind, statistics.get("variance")) if has_variance else None
-    intermediates = describe_statistics(normalized, spread, x.shape, axes, source)
-    intermediates["residual"] = Tensor(x, axes, formula=source)
+    computed = describe_statistics(normalized, spread, x.shape, axes, source)
+    computed["residual"] = Tensor(x, axes, formula=source)
     if steps:
         scaling, formula = describe_scaling(x, axes, norm, scale, shift, centred(source, kind))
-        intermediates |= scaling
-    selection = select_intermediates(intermediates, requested, keep, kind)
+        computed |= scaling
+    selection = select_intermediates(computed, requested, keep, kind)
     return record.with_tensors({"x": Tensor(normalized.y, axes, formula=formula), **selection})
 
 
 def select_intermediates(
-    intermediates: dict[str, Tensor], requested: tuple[str, ...], keep: tuple[str, ...], kind: str
+    computed: dict[str, Tensor], requested: tuple[str, ...], keep: tuple[str, ...], kind: str
 ) -> dict[str, Tensor]:
     """Return the intermediates that are requested; UsageError for one of --keep that this kind does not compute."""
     if "all" in keep:
-        return intermediates
-    if missing := next((name for name in keep if name not in intermediates), None):
+        return computed
+    if missing := next((name for name in keep if name not in computed), None):
         raise UsageError(f"--kind {kind} computes no {missing}", "--keep")
-    return {name: one for name, one in intermediates.items() if name in requested}
+    return {name: one for name, one in computed.items() if name in requested}
 
 
 def choose_parameters(gamma: Record | None, beta: Record | None) -> tuple[Array | None, Array | None]:
@@ -157,7 +157,7 @@ def describe_statistics(
 
     shape, source  of what was normalized: its shape, and its name in formulas
     """
-    over = None if axes is None else statistic_axes(axes, normalized.inverse_std.shape, shape)
+    over = None if axes is None else intermediates.statistic_axes(axes, normalized.inverse_std.shape, shape)
     if normalized.mean is None:
         formulas = {"mean_square": f"mean({squared(source)})", "inverse_std": "1/√(mean_square + ε)"}
     else:
@@ -212,13 +212,3 @@ def describe_scaling(
         tensors[name] = Tensor(norm(x, scale, None).y, axes, formula=formula)
         formula = f"{name} + β"
     return tensors, formula
-
-
-def statistic_axes(axes: tuple[str, ...], shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[str, ...]:
-    """Return the axis names of a statistic: a normalized axis, now of size 1, is renamed and so has no labels.
-
-    >>> statistic_axes(("token", "model"), (3, 1), (3, 4))
-    ('token', 'over model')
-    """
-    sizes = zip(axes, shape, whole, strict=True)
-    return tuple(axis if size == before else f"over {axis}" for axis, size, before in sizes)

@@ -12,7 +12,7 @@ from attnkit.cli import operands, options, output, pipeline
 from attnkit.cli.output_format import DISPLAY_FORMATS, FIGURE_FORMATS, Result
 from attnkit.cli.stage import INPUT, PythonForm, Records, Stage
 from attnkit.cli.text_input import is_pipe
-from attnkit.cli.tool import make_item, named_files, tool
+from attnkit.cli.tool import tool
 from attnkit.errors import FileError, UsageError
 from attnkit.record import Record
 
@@ -135,14 +135,8 @@ def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
     if last.common.get("output"):
         raise UsageError("Python writes no result to a file: attnkit.formats.save(record, FILE)", "--output")
     record = inputs[1] if len(inputs) > 1 else None
-    if record is None:
-        if calls[0].count_stdin():
-            raise UsageError(f"{calls[0].tool.name} needs a record or an array: attnkit.run(pipeline, record)")
-        return pipeline.chain_stages(calls)
-    if paths := named_files(calls[0].tool, record):
-        calls[0].operands = paths
-        return pipeline.chain_stages(calls)
-    return pipeline.chain_stages(calls, upstream=Records("json", iter([make_item(calls[0].tool, record)])))
+    upstream = pipeline.give_record(calls[0], record, "attnkit.run(pipeline, record)")
+    return pipeline.chain_stages(calls, upstream=upstream)
 
 
 def present_last(result: Result, call: Stage) -> Any:

@@ -5,33 +5,38 @@ import hashlib
 import os
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Annotated, Any
 
 from attnkit import __version__, display
+from attnkit.checkpoints.recurrent_keys import CELLS
+from attnkit.checkpoints.seq2seq import ATTENTIONS
 from attnkit.cli import history, options
 from attnkit.cli.operands import read_text, stdin_or_error
 from attnkit.cli.output import report_text
-from attnkit.cli.stage import Records, Stage
+from attnkit.cli.stage import PythonForm, Records, Stage, running_stage
 from attnkit.cli.tool import tool
 from attnkit.display import Style
-from attnkit.errors import DataError, InterruptedRunError, TerminatedRunError, UsageError, flag_name
+from attnkit.errors import DataError, InterruptedRunError, TerminatedRunError, UsageError, escaped, flag_name
 from attnkit.formats import atomic, open_source
 from attnkit.inference import callbacks
-from attnkit.training.configs import CONFIGS
-from attnkit.training.folder import check_folder
+from attnkit.inference.options import is_set
+from attnkit.training.configs import CONFIGS, RecurrentChoices, check_family_options
+from attnkit.training.folder import check_folder, lock_folder
 from attnkit.training.optimizers import DEFAULTS
 from attnkit.training.recipe import Recipe, changed_values
-from attnkit.training.reports import Report, Speed, report_line, report_values, time_text
+from attnkit.training.reports import Report, Speed, report_values, table_rows, time_text
 from attnkit.training.run import Monitor, Origin, Run, read_origin
 from attnkit.training.schedules import SCHEDULES
-from attnkit.training.start import start_run
+from attnkit.training.start import check_sample, start_run
 
 ENDS = ("steps", "epochs", "minutes", "patience")
-SIZES = ("layers", "heads", "dim", "hidden")
+SIZES = ("layers", "heads", "dim", "hidden", *RecurrentChoices._fields)
 STOPPED = {signal.SIGINT: InterruptedRunError, signal.SIGTERM: TerminatedRunError}
+CURVE_WIDTH, MAX_CURVE_WIDTH = 10, 24  # columns of a terminal beside the numbers
 CHANGED_BY_RESUME = (*ENDS, "record", "sample", "output")
 
 
@@ -42,36 +47,61 @@ def read_operand(call: Stage, upstream: Records | None) -> Records:
     return Records(None, iter([call.operands[0] if call.operands else stdin_or_error("name a text file")]))
 
 
+def read_name(call: Stage, inputs: Sequence[Any]) -> Records:
+    """Take the name of the text from a caller in Python."""
+    if not inputs or not isinstance(inputs[0], str | os.PathLike):
+        raise UsageError("the name of a text file: attnkit.train('tales.txt', output='my-gpt')")
+    return Records(None, iter([os.fspath(inputs[0])]))
+
+
+def present_run(line: str, call: Stage) -> dict[str, Any]:
+    """Return what a run has made, and its reports, as the command line writes them in JSON."""
+    return {**call.extra["summary"], "reports": call.extra.get("reports", [])}
+
+
 @tool(
     operand="[INPUT]",
     reader=read_operand,
     returns_text=lambda parameters: True,
     check_finite=lambda parameters: False,
     sections={
-        "Model": "family layers heads dim hidden config from_ tokens pairs",
-        "Learning": "batch block accumulate optimizer lr momentum weight_decay schedule warmup clip dropout smoothing "
-        "freeze unfreeze_every layer_decay seed",
+        "Model": "family layers heads dim hidden cell attention input_feeding bidirectional config from_ tokens pairs "
+        "classify",
+        "Learning": "batch block accumulate optimizer lr momentum weight_decay schedule warmup clip dropout "
+        "weight_drop smoothing freeze unfreeze_every layer_decay seed",
         "End": "steps epochs minutes patience valid resume",
-        "Results": "output every sample record",
+        "Results": "output dtype every sample record",
     },
-    exclusive=[("from_", "config", "family"), *(("resume", name) for name in ("from_", "config", "family"))],
+    exclusive=[("from", "config", "family"), *(("resume", name) for name in ("from", "config", "family"))],
     one_of=[("output", "resume")],
+    python=PythonForm(inputs={"text": "Path"}, reader=read_name, result="dict[str, Any]", present=present_run),
 )
 def train(
     text: str,
     *,
     output: Annotated[str | None, options.Option("the folder of the model", "DIR", str, short="-o")] = None,
     family: Annotated[str | None, options.choice("a new model of this family [default: gpt2]", tuple(CONFIGS))] = None,
-    layers: Annotated[int | None, options.integer("its layers [default: 4]", least=1)] = None,
+    layers: Annotated[int | None, options.integer("its layers [default: 4; seq2seq: 1, lstm: 3]", least=1)] = None,
     heads: Annotated[int | None, options.integer("its heads [default: 4]", least=1)] = None,
     dim: Annotated[int | None, options.integer("its width [default: 128]", least=1)] = None,
-    hidden: Annotated[int | None, options.integer("the width of its feed-forward networks", least=1)] = None,
+    hidden: Annotated[
+        int | None, options.integer("the width of its feed-forward networks, or of its recurrent states", least=1)
+    ] = None,
+    cell: Annotated[str | None, options.choice("of a seq2seq [default: gru]", tuple(CELLS))] = None,
+    attention: Annotated[
+        str | None, options.choice("of the decoder of a seq2seq [default: additive]", tuple(ATTENTIONS))
+    ] = None,
+    input_feeding: Annotated[bool, options.switch("give the decoder of a seq2seq what it last attended to")] = False,
+    bidirectional: Annotated[bool, options.switch("let the encoder of a seq2seq read both ways")] = False,
     config: Annotated[str | None, options.text("a new model of this config.json", "FILE")] = None,
     from_: Annotated[str | None, options.text("go on with this published model", "DIR")] = None,
     tokens: Annotated[
         str | None, options.text("train a tokenizer on the text, or use that of DIR", "chars|bpe:N|unigram:N|DIR")
     ] = None,
     pairs: Annotated[bool, options.switch("the text of a t5 is source, tab, target, line by line")] = False,
+    classify: Annotated[
+        bool, options.switch("learn to tell the labels of texts, from lines of label, tab, text (lstm)")
+    ] = False,
     batch: Annotated[int | None, options.integer("texts in a batch [default: 12]", least=1)] = None,
     block: Annotated[int | None, options.integer("tokens in a text [default: 64]", least=1)] = None,
     accumulate: Annotated[
@@ -93,6 +123,9 @@ def train(
         float | None, options.number("scale gradients to this norm at most; 0: never [default: 1]", least=0)
     ] = None,
     dropout: Annotated[float | None, options.number("rate of dropout [default: 0]", least=0)] = None,
+    weight_drop: Annotated[
+        float | None, options.number("rate of dropout on the weights between recurrent states [default: 0]", least=0)
+    ] = None,
     smoothing: Annotated[float | None, options.number("label smoothing [default: 0]", least=0, metavar="E")] = None,
     freeze: Annotated[
         tuple[str, ...],
@@ -115,6 +148,10 @@ def train(
         str | None, options.text("hold out this part of the text; 0: nothing [default: 5%]", "PERCENT")
     ] = None,
     resume: Annotated[str | None, options.text("go on with the run of this folder", "DIR")] = None,
+    dtype: Annotated[
+        str | None,
+        options.choice("of the tensors in model.safetensors [default: float32]", ("float32", "float16", "bfloat16")),
+    ] = None,
     every: Annotated[int | None, options.integer("report and save after every N steps [default: 100]", least=1)] = None,
     sample: Annotated[str | None, options.text("let the model continue TEXT at every report")] = None,
     record: Annotated[
@@ -122,7 +159,7 @@ def train(
         options.integers("write activations and gradients of these steps to step-N.npz", "STEPS", least=1),
     ] = (),
 ) -> str:
-    """Train a model on a text file, or on pairs of sentences, and write its folder.
+    """Train a model on a text file, on pairs of sentences or on labelled texts, and write its folder.
 
     The folder has config.json, model.safetensors (the best by the held-out loss, or the last without one), the
     tokenizer, training.json (how it was made), training.jsonl (its reports) and state.safetensors. --resume reads
@@ -132,33 +169,40 @@ def train(
     Examples:
       attnkit train tales.txt -o my-gpt --layers 4 --heads 4 --dim 128 --minutes 3
       attnkit train tales.txt --resume my-gpt --steps 2000
+      attnkit train pairs.tsv -o my-rnn --family seq2seq --cell gru --attention additive
+      attnkit train labels.tsv --from my-lstm --classify -o my-critic
       attnkit decode --model my-gpt "Once upon"
     """
     values = dict(locals())
     text = values.pop("text")
-    return train_text(text, {name: value for name, value in values.items() if value not in (None, False, ())})
+    return train_text(text, {name: value for name, value in values.items() if is_set(value)})
 
 
 def train_text(path: str, values: Mapping[str, Any]) -> str:
     """Train as these flags say, on the text of a file; return a line that describes the result."""
     source = open_source(path, hash=True)
     with source:
-        text = read_text(source)
+        text = read_text(source).removeprefix("\ufeff")  # the mark of some editors
         digest = source.digest() or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     recipe = choose_recipe(values, source.name, digest)
-    folder = str(values.get("output") or values["resume"])
+    folder = str(values.get("output", values.get("resume")))
     check_output(folder, recipe)
     changed = changed_values(recipe)
     command = history.command_line("train", [path] * (path != "-"), [("output", folder), *changed.items()])
     origin = Origin(history.to_unicode(command), history.to_unicode(source.name), digest, __version__)
-    run = Run(recipe, start_run(recipe, text, source.name), origin, folder)
-    if "resume" in values:
-        run.resume(str(values["resume"]))
-    with stop_signals() as stop_signal:
-        stopped = run.train(Monitor(reporter(values.get("sample")), show_progress, stop_signal))
+    start = start_run(recipe, text, source.name)
+    if sample := values.get("sample"):
+        check_sample(start, sample, "--sample")
+    run = Run(recipe, start, origin, folder)
+    with lock_folder(folder), stop_signals() as stop_signal:
+        if "resume" in values:
+            run.resume(str(values["resume"]))
+        stopped = run.train(Monitor(reporter(sample), show_progress, stop_signal))
     if stopped:
         words = shlex.join(["attnkit", "train", path, "--resume", folder])
         raise STOPPED[signal.Signals(stopped)](f"stopped after step {run.progress.step:,} and saved; {words} goes on")
+    if stage := running_stage():
+        stage.extra["summary"] = run.summary()
     return report_text(run.summary(), lambda style: closing_line(run))
 
 
@@ -195,12 +239,16 @@ def check_sizes(values: Mapping[str, Any]) -> None:
         if other in values and (sizes := [name for name in SIZES if name in values]):
             raise UsageError(f"the sizes are those of {flag_name(other)}", flag_name(sizes[0]))
     family = values.get("family", Recipe.family)
+    if not {"from_", "config"} & set(values):
+        check_family_options(family, values)
     if "pairs" in values and family != "t5" and not {"from_", "config"} & set(values):
         raise UsageError(f"a {family} model always learns the same way; --family t5 can choose", "--pairs")
 
 
 def check_output(folder: str, recipe: Recipe) -> None:
     """Raise UsageError where the folder of the result is that of --from, FileError where it cannot be written."""
+    if folder in ("", "-"):
+        raise UsageError(f"expected the name of a folder, got {folder!r}", "--output")
     check_folder(folder)
     if recipe.from_ is not None and os.path.realpath(recipe.from_) == os.path.realpath(folder):
         raise UsageError(f"{folder} is the folder of --from too, and would be lost", "--output")
@@ -208,19 +256,33 @@ def check_output(folder: str, recipe: Recipe) -> None:
 
 def reporter(sample: str | None) -> Callable[[Run, Report, Speed], None]:
     """Return a function that hands on each report of a run, with what the model makes of a text by then."""
+    is_first = True
 
     def report(run: Run, one: Report, speed: Speed) -> None:
+        nonlocal is_first
         says = {} if sample is None else {"sample": run.continue_text(sample)}
         losses = [report.loss if report.held_out_loss is None else report.held_out_loss for report in run.curve]
-
-        def draw(style: Style) -> str:
-            line = report_line(one, speed)
-            curve = display.draw_curve(losses, min(max(style.width - len(line) - 2, 8), 24), style)
-            return "\n".join([f"{line}  {curve}", *says.values()])
-
-        callbacks.current().on_report(report_values(one, speed) | says, draw)
+        draw = partial(draw_report, one, speed, losses, says.get("sample"), has_headings=is_first)
+        values = report_values(one, speed) | says
+        if stage := running_stage():
+            stage.extra.setdefault("reports", []).append(values)
+        callbacks.current().on_report(values, draw)
+        is_first = False
 
     return report
+
+
+def draw_report(
+    report: Report, speed: Speed, losses: Sequence[float], sample: str | None, style: Style, *, has_headings: bool
+) -> str:
+    """Return a report as a row of a table with the curve of all losses, and below it a sample of the model's text."""
+    headings, numbers = table_rows(report, speed, style.width - CURVE_WIDTH)
+    curve = display.draw_curve(losses, min(style.width - len(numbers) - 2, MAX_CURVE_WIDTH), style)
+    lines = [display.dim_then_bold(headings, "", style)] * has_headings + [f"{numbers}  {curve}"]
+    if sample is not None:
+        bar = "│" if style.unicode else "|"
+        lines += [f"  {bar} {line}" for line in escaped(sample.expandtabs(), "\n").split("\n")]
+    return "\n".join(lines)
 
 
 def show_progress(run: Run, speed: Speed) -> None:

@@ -1,5 +1,6 @@
 """Tables, heat maps and figures of tensors: arrays to text for a terminal, and to pictures; nothing here prints."""
 
+from attnkit.display.bars import draw_bar
 from attnkit.display.curves import draw_curve
 from attnkit.display.facts import TextTable, format_table, property_list, text_table
 from attnkit.display.generation import beams_table, choice_table, dim_then_bold, losses_table, scores_table
@@ -30,6 +31,7 @@ __all__ = [
     "compute_statistics",
     "detect_style",
     "dim_then_bold",
+    "draw_bar",
     "draw_curve",
     "format_table",
     "heatmap",

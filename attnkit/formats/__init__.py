@@ -6,6 +6,9 @@
     dtypes.py       the supported dtypes and shapes, and conversion between dtypes
     metadata.py     axes, labels and history as JSON
     npy.py npz.py safetensors.py json.py   the formats, each with `read` and `encode`
+    pytorch.py      files of torch.save, read only
+    pytorch_values.py what their pickle may refer to: storages and tensors
+    pickle_reader.py that pickle, read without executing it
     json_parser.py  the strict JSON parser
     json_numbers.py arrays as nested lists of numbers
     zip.py          the ZIP container of npz: its layout, writing it
@@ -74,13 +77,14 @@ SIGNATURES = {
     b"version https://git-lfs": "Git LFS pointer",
     b"<": "HTML or XML",
 }
+PYTORCH_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickled magic number, before PyTorch 1.6
 SAFETENSORS_HEADER = 100_000_000  # no header is longer, so the high bytes of its length are zero
 
 
 class Stream:
     """The records of one source, in order, each read when the iteration reaches it.
 
-    format  "json", "npy", "npz" or "safetensors"
+    format  "json", "npy", "npz" or "safetensors"; "npz" also for a PyTorch file, which is never written
     """
 
     def __init__(self, format: str, records: Iterator[Record]) -> None:
@@ -106,7 +110,8 @@ def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True, maps: b
         format = _sniff(source)
     options = {"bfloat16": bfloat16} if format in ("npy", "npz") else {"maps": maps} if format == "json" else {}
     records: Iterator[Record] = _module(format).read(source, **options)
-    return Stream(format, map(_lone_as_x, records) if lone_is_x else records)
+    written = "npz" if format == "pytorch" else format
+    return Stream(written, map(_lone_as_x, records) if lone_is_x else records)
 
 
 def encode(record: Record, format: str, indent: bool = False) -> list[Buffer]:
@@ -197,7 +202,9 @@ def _sniff(source: Source) -> str:
     if start == b"\x93NUM"[: len(start)]:
         return "npy"
     if start in (b"PK\x03\x04", b"PK\x05\x06"):
-        return "npz"
+        return _archive_format(source)
+    if start == PYTORCH_START[:4] and source.peek(len(PYTORCH_START)) == PYTORCH_START:
+        return "pytorch"
     likely_json = start[0] in JSON_STARTS or start.startswith((*JSON_WORDS, b"\xef\xbb\xbf"))
     if likely_json and min(start) > 5:  # the fourth byte of a header's length is less
         return "json"
@@ -209,6 +216,12 @@ def _sniff(source: Source) -> str:
     if kind == "pickle":
         raise DataError("object arrays (pickle) are never loaded")
     raise DataError("not a tensor file" + (f" (looks like {kind})" if kind else ""))
+
+
+def _archive_format(source: Source) -> str:
+    """Return the format of a ZIP archive: the files of torch.save are in a folder, and are not NPY."""
+    name = source.peek(30 + int.from_bytes(source.peek(30)[26:28], "little"))[30:]
+    return "pytorch" if b"/" in name and not name.endswith(b".npy") else "npz"
 
 
 def _describe_start(head: bytes) -> str:

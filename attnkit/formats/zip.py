@@ -5,7 +5,10 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from attnkit.errors import DataError
+from attnkit.formats.mapped import release_pages
 from attnkit.formats.streams import Buffer
 
 LOCAL = struct.Struct("<4s5H3L2H")
@@ -19,6 +22,7 @@ END64_MARK, LOCATOR_MARK = b"PK\x06\x06", b"PK\x06\x07"
 UTF8 = 0x800  # flag: the name is UTF-8
 
 STORED, DEFLATED = 0, 8
+CHUNK = 1 << 24  # bytes of which the checksum is computed at a time
 WIDE = 0xFFFFFFFF  # sizes and offsets from here on are in a ZIP64 field
 NEW_YEAR_1980 = (1 << 5) | 1  # month and day; ZIP counts years from 1980
 ALIGNMENT = 64  # where arrays start, so that a reader can use them in place
@@ -38,9 +42,24 @@ class Member(NamedTuple):
 def read_member(member: Member) -> memoryview:
     """Return the bytes of a member, a view where it is stored; DataError where size or checksum differ."""
     content = member.packed if member.method == STORED else _inflate(member)
-    if len(content) != member.size or zlib.crc32(content) != member.checksum:
+    if len(content) != member.size or checksum(content) != member.checksum:
         raise DataError("damaged: its size or checksum differs")
     return content
+
+
+def checksum(content: memoryview) -> int:
+    """Return the CRC-32 of some bytes; those of a large mapped file do not stay in memory.
+
+    >>> checksum(memoryview(b"hello"))
+    907060870
+    """
+    value = 0
+    for at in range(0, len(content), CHUNK):
+        part = content[at : at + CHUNK]
+        value = zlib.crc32(part, value)
+        if len(content) > CHUNK:
+            release_pages(np.frombuffer(part, np.uint8))
+    return value
 
 
 def encode_archive(files: Iterable[tuple[str, list[Buffer]]]) -> list[Buffer]:

@@ -33,6 +33,7 @@ ENCRYPTED = 1  # flag
 DESCRIBED = 8  # flag: checksum and sizes follow the content, as they do where a writer cannot seek
 DESCRIPTORS = ("<4sL2Q", "<L2Q", "<4s3L", "<3L")  # how they are laid out; the mark and the wide sizes are optional
 DESCRIPTOR_MARK = b"PK\x07\x08"
+LONGEST_DESCRIPTOR = 24
 NEWEST = 63  # version of the ZIP format, 6.3
 STEP = 1 << 16  # compressed bytes read, and 16 times as many inflated, at a time
 
@@ -159,8 +160,8 @@ class _Reader:
             content = self._inflated(local.name)
         else:
             content = self._content(local.name, self._measure(local.name, self._source))
-        packed, checksum = self.at - start, zlib.crc32(content)
-        self._descriptor(local.name, checksum, packed, len(content))
+        packed = self.at - start
+        checksum = self._descriptor(local.name, packed, len(content))
         entry = Entry(local.at, local.name, local.raw, local.method, checksum, packed, len(content))
         return entry, Member(local.name, STORED, checksum, len(content), content)
 
@@ -182,19 +183,17 @@ class _Reader:
                 raise _too_large(self.at - start, len(content), more="more than ")
         return memoryview(content)
 
-    def _descriptor(self, name: str, checksum: int, packed: int, size: int) -> None:
-        """Read checksum and sizes after a file, in any of their layouts; DataError where they differ."""
-        small = max(packed, size) < WIDE
-        marks = {layout: [DESCRIPTOR_MARK] * ("s" in layout) for layout in DESCRIPTORS if small or "Q" in layout}
-        expected = [struct.pack(layout, *mark, checksum, packed, size) for layout, mark in marks.items()]
-        ahead = self._source.peek(max(map(len, expected)))
-        for descriptor in expected:
-            if ahead.startswith(descriptor):
-                self._read(len(descriptor), "")
-                return
-        if any(descriptor.startswith(ahead) for descriptor in expected):
+    def _descriptor(self, name: str, packed: int, size: int) -> int:
+        """Return the checksum after a file, before its sizes, in any of their layouts; DataError for other sizes."""
+        ahead = self._source.peek(LONGEST_DESCRIPTOR)
+        if len(ahead) < LONGEST_DESCRIPTOR:  # the directory follows
             raise DataError(f"truncated ZIP archive: member {name[:100]!r} is cut")
-        raise DataError(f"member {name[:100]!r}: damaged: its size or checksum differs")
+        for layout in DESCRIPTORS:
+            *mark, checksum, stated_packed, stated = struct.unpack_from(layout, ahead)
+            if mark in ([], [DESCRIPTOR_MARK]) and (stated_packed, stated) == (packed, size):
+                self._read(struct.calcsize(layout), "")
+                return int(checksum)
+        raise DataError(f"member {name[:100]!r}: damaged: its size differs")
 
     def _entry(self) -> Entry:
         """Return the next entry of the directory."""

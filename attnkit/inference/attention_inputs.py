@@ -84,6 +84,7 @@ def prepare_attention(record: Record, flags: Mapping[str, Any]) -> PreparedAtten
     options = model.MultiHeadOptions(**values)
     if checkpoint is not None:
         options = merge_layer_options(options, inputs, layer_options(checkpoint, inputs, past), flags["offset"])
+        options = options.replace(score=checkpoint.config.score)
     q, k, _ = inputs.arrays()
     check_split_heads(q, k, options.heads, options.kv_heads)
     score_params, projections = select_weights(inputs, options, flags["params"], checkpoint, flags["seed"])
@@ -169,7 +170,11 @@ def select_weights(
     if params is not None:
         return split_parameters(params, options.score)
     if checkpoint is not None:
-        return {}, dict(checkpoint.params.get(inputs.layer, {}))
+        weights = checkpoint.params.get(inputs.layer, {})
+        score_names = model.SCORES[options.score].parameters
+        return {n: one for n, one in weights.items() if n in score_names}, {
+            n: one for n, one in weights.items() if n not in score_names
+        }
     if seed is None:
         return {}, {}
     q, k, v = inputs.arrays()

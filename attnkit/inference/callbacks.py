@@ -26,6 +26,7 @@ class Callbacks(NamedTuple):
 
     on_progress        the layer or the token that is computed next
     on_table           a function of a style that makes a table: a step of generation
+    on_check           (line, error), what a check of gradients found
     on_text            (text, is_prompt), each part of a text as it is generated; None: no text is streamed
     on_report          (values, line), the numbers of a run in training, and a function of a style that draws them
     on_non_finite      the first layer whose result has NaN or infinity
@@ -35,6 +36,7 @@ class Callbacks(NamedTuple):
 
     on_progress: Callable[[str], None] = ignore
     on_table: "Callable[[Callable[[Style], TextTable]], None]" = ignore
+    on_check: Callable[[str, float], None] = lambda line, error: None
     on_text: Callable[[str, bool], None] | None = None
     on_report: "Callable[[Mapping[str, Any], Callable[[Style], str]], None]" = lambda values, line: None
     on_non_finite: Callable[[str], None] = ignore

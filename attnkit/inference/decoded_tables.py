@@ -18,7 +18,7 @@ def list_candidates(record: Record, config: model.Config | None, count: int) -> 
     x = record["x"]
     probs = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) if x.ndim > 1 else x[None, None]
     ids, shares = model.candidates(probs, count)
-    words = shared_labels(record.labels.get("vocab")) or None
+    words = shared_labels(record.labels_of("x", -1)) or None
     tokens = record.labels_of("x", x.ndim - 2) if x.ndim > 1 else None
     title, corner = ("next word", "position") if config is None else _find_titles(config)
     lists = []
@@ -81,7 +81,7 @@ def step_cells(record: Record) -> Cells:
 def _find_titles(config: model.Config) -> tuple[str, str]:
     """Return the title of the table of candidates, and the heading of its rows."""
     if config.classes:
-        return "class", "image"
+        return ("class", "image") if config.patches else ("label", "text")
     if config.token_classes:
         return "class of each token", "position"
     return ("next word" if config.decoder else "word at each position"), "position"

@@ -13,7 +13,7 @@ from attnkit.inference.batching import PadLayout, add_padding_mask
 from attnkit.inference.candidates import StepCandidates, candidate_tensors, rank_candidates
 from attnkit.inference.detokenizer import Detokenizer, common_prefix_length
 from attnkit.inference.options import CANDIDATES, GenerationOptions, compute_dtype, max_new_tokens
-from attnkit.inference.prompts import Prompt
+from attnkit.inference.prompts import Prompt, memory_of
 from attnkit.inference.tracer import Tracer
 from attnkit.model import GeneratedText
 from attnkit.model.beams import BeamsInfo
@@ -68,7 +68,7 @@ def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecod
     return model.CachedDecoder(
         text_model.core,
         prompt.cache,
-        memory=None if prompt.memory is None else prompt.memory[None],
+        **memory_of(prompt),
         dtype=text_model.options.dtype,
         hook=text_model.tracer.visit if text_model.options.ablate else model.no_hook,
         on_non_finite=callbacks.current().on_non_finite,

@@ -24,12 +24,14 @@ def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions
     x = record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:
         raise DataError(f"x {x.shape}: expected hidden states (T, {config.width}) or (B, T, {config.width})")
-    logits = model.head_logits(core, x, tracer.visit)
+    logits = model.head_logits(core, x, tracer.visit, record.get("mask") if config.pooling == "concat" else None)
     tracer.check()
     if options.trace:
         callbacks.current().write_side_output(options.trace, tracer.record(record.labels.get("token")))
-    if config.classes or config.token_classes:
-        return HeadOutput(record, logits, list(config.classes or config.token_classes), None)
+    if config.classes:
+        return HeadOutput(record, logits, list(config.classes), None, "label")
+    if config.token_classes:
+        return HeadOutput(record, logits, list(config.token_classes), None, "label")
     side = "target" if config.encoder and config.decoder else "source"
     try:
         tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_, side)
@@ -39,12 +41,13 @@ def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions
 
 
 def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, tracer: Tracer) -> Record:
-    """Return the encoder's output for texts, ids or an image, as the tool encode does."""
+    """Return the output of the only stack of a model for texts, ids or an image, as the tool encode does."""
     read = text_inputs.ModelInput(source, None, options.ids, options.image, options.tokenizer, options.batch)
-    inputs, base = text_inputs.model_inputs(options.model_, "encoder", read)
+    stack = options.model_.config.stacks[0]
+    inputs, base = text_inputs.model_inputs(options.model_, stack, read)
     core = layers.complete_model(options.model_)
     context = layers.context_from(base, hook=tracer.visit, dtype=options.dtype)
-    x = model.run(core, model.layer_plan(core.config, "encoder"), inputs, context)
+    x = model.run(core, model.layer_plan(core.config, stack), inputs, context)
     axes = ("batch", "token", "model")[3 - x.ndim :]
     return Record({"x": Tensor(x, axes)}).merge(base)
 

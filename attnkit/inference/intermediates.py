@@ -171,3 +171,13 @@ def warn_fully_masked_rows(
     if strict:
         raise DataError(problem)
     warnings.warn(problem, AttnkitWarning, stacklevel=2)
+
+
+def statistic_axes(axes: tuple[str, ...], shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the axis names of a statistic: a normalized axis, now of size 1, is renamed and so has no labels.
+
+    >>> statistic_axes(("token", "model"), (3, 1), (3, 4))
+    ('token', 'over model')
+    """
+    sizes = zip(axes, shape, whole, strict=True)
+    return tuple(axis if size == before else f"over {axis}" for axis, size, before in sizes)

@@ -16,7 +16,8 @@ HALVES = ("key", "value")
 def cache_record(cache: KVCache, ids: list[int], words: list[str] | None, source: list[str] | None = None) -> Record:
     """Return the record of a KV cache: STACK.N.self.key and .value (1, G, S, K), those of the memory, and ids (T,).
 
-    There may be one id more than keys: the last token, from which none has been predicted yet.
+    There may be one id more than keys: the last token, from which none has been predicted yet. Of a recurrent model
+    LAYER.state and .cell (1, H) after `position` tokens, and the keys and values of the memory.
     """
     tensors: dict[str, Tensor | Array] = {"ids": Tensor(np.array(ids, dtype=np.int64), ("token",))}
     read = 0
@@ -25,6 +26,9 @@ def cache_record(cache: KVCache, ids: list[int], words: list[str] | None, source
         for half, array in zip(HALVES, pair, strict=True):
             tensors[f"{layer}.{half}"] = Tensor(array.reshape(-1, *array.shape[-3:]), CACHE_AXES[part])
         read = pair[0].shape[-2] if part == "self" else read
+    if isinstance(cache, model.StateCache):
+        tensors |= state_tensors(cache)
+        read = 0
     labels: dict[str, Labels] = {} if words is None else {"token": words, "key": words[:read]}
     if source:
         labels["source"] = source
@@ -42,6 +46,9 @@ def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: i
     if "ids" not in tensors:
         raise DataError("no cache: it has no ids", "--cache-in")
     ids = model.check_ids(tensors["ids"], config.stack("decoder").vocab)
+    words = [int(word) for word in ids.reshape(-1)]
+    if isinstance(config, model.RecurrentConfig):
+        return read_state_cache(tensors, config, ids, dtype, more), words
     lengths = {tensors[name].shape[-2] for name in tensors if name.endswith(".self.key") and tensors[name].ndim == 4}
     if not lengths:
         raise DataError("no cache: it has no keys", "--cache-in")
@@ -53,7 +60,48 @@ def read_cache(tensors: Mapping[str, Array], config: Config, dtype: str, more: i
         pair = [check_cache(tensors, f"{layer}.{half}", shape).astype(dtype, copy=False) for half in HALVES]
         cut = length_read if layer.endswith("self") else None
         cache.set(layer, *(np.ascontiguousarray(one[..., :cut, :]) for one in pair))
-    return cache, [int(word) for word in ids]
+    return cache, words
+
+
+def state_tensors(cache: model.StateCache) -> dict[str, Tensor]:
+    """Return the states of a recurrent model as tensors, and the number of tokens that they have read."""
+    tensors = {"position": Tensor(np.array(cache.length, np.int64), ())}
+    for layer, state in cache.states.items():
+        parts = {"state": state.hidden} | ({} if state.cell is None else {"cell": state.cell})
+        tensors |= {f"{layer}.{name}": Tensor(part, ("batch", "model")) for name, part in parts.items()}
+    return tensors
+
+
+def read_state_cache(
+    tensors: Mapping[str, Array], config: model.RecurrentConfig, ids: Array, dtype: str, more: int
+) -> model.StateCache:
+    """Return the states of a recurrent model after the ids of a record, all of them or all but the last.
+
+    DataError names the tensor that does not fit; UsageError where the states have read all ids and none follows.
+    """
+    position = check_position(tensors, ids)
+    if position > ids.size + more - 1:
+        raise UsageError("its states follow all of its tokens: TEXT or --ids must continue them", "--cache-in")
+    cache, has_cell = model.StateCache(), config.recurrent_stack("decoder").has_cell_state
+    for layer, width in config.state_widths().items():
+        names = ("state", "cell") if has_cell and layer.endswith(".rnn") else ("state",)
+        parts = [check_cache(tensors, f"{layer}.{name}", (1, width)).astype(dtype, copy=False) for name in names]
+        cache.set_state(layer, model.State(*parts), position)
+    if config.decoding.score != "none":
+        pairs = zip(HALVES, config.cross_widths(), strict=True)
+        shapes = {f"decoder.cross.{half}": (1, 1, None, width) for half, width in pairs}
+        cache.set("decoder.cross", *(check_cache(tensors, n, s).astype(dtype, copy=False) for n, s in shapes.items()))
+    return cache
+
+
+def check_position(tensors: Mapping[str, Array], ids: Array) -> int:
+    """Return how many of the ids the states of a cache have read: all of them, or all but the last; else DataError."""
+    position = tensors.get("position")
+    if position is None or position.shape or position.dtype.kind not in "iu":
+        raise DataError("no cache of this model: it has no position", "--cache-in")
+    if ids.ndim != 1 or not 0 < position <= ids.size <= position + 1:
+        raise DataError(f"ids {ids.shape} for the states after {position} tokens", "--cache-in")
+    return int(position)
 
 
 def expected_shapes(config: Config, length: int) -> dict[str, tuple[int | None, ...]]:

@@ -22,8 +22,9 @@ PARTS = {
     "embed": ("embed",),
     "posenc": ("positions",),
     "attend": ("self", "cross"),
-    "ffn": ("ffn",),
+    "ffn": ("ffn", "readout", "bridge", "bridge_cell"),
     "linear": ("projection",),
+    "rnn": ("rnn",),
     "layernorm": ("norm", "embed_norm", "norm1", "norm2", "norm3"),
     "decode": ("head",),
 }
@@ -34,7 +35,11 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
 
     Without a name, the embedding or the positions of the first stack. UsageError names the closest layers.
     """
-    mine = [name for name in checkpoint.layers() if model.parse_layer_name(name)[2] in PARTS[tool]]
+    mine = (
+        recurrent_layers(checkpoint)
+        if tool == "rnn"
+        else [name for name in checkpoint.layers() if model.parse_layer_name(name)[2] in PARTS[tool]]
+    )
     if layer is None and tool in ("embed", "posenc"):
         return f"{checkpoint.config.stacks[0]}.{PARTS[tool][0]}"
     if layer is None:
@@ -66,6 +71,19 @@ def position_layers(checkpoint: "Checkpoint") -> tuple[str, ...]:
     return tuple(f"{stack}.positions" for stack in checkpoint.config.stacks)
 
 
+def recurrent_layers(checkpoint: "Checkpoint") -> list[str]:
+    """Return the names of the recurrent layers that are a step: those of a decoder that attends inside are one."""
+    steps = [step for stack in checkpoint.config.stacks for step in model.layer_plan(checkpoint.config, stack)]
+    return [step.layer for step in steps if step.op == "rnn"]
+
+
+def require_recurrent(checkpoint: "Checkpoint") -> "model.RecurrentConfig":
+    """Return the configuration of a recurrent model; UsageError for another."""
+    if not isinstance(checkpoint.config, model.RecurrentConfig):
+        raise UsageError(f"a {checkpoint.config.family} model has no recurrent layers", "--model")
+    return checkpoint.config
+
+
 def core_model(checkpoint: "Checkpoint") -> "Model":
     """Return the configuration and the parameters of a checkpoint as a model."""
     return model.Model(checkpoint.config, checkpoint.params)
@@ -84,7 +102,7 @@ def prepare_decoding(checkpoint: "Checkpoint", tokens: int) -> None:
     """Copy weights of the decoder by columns, which token by token is faster, if there are tokens enough."""
     if tokens >= LONG:
         for step in model.layer_plan(checkpoint.config, "decoder"):
-            if step.op == "ffn":
+            if step.op == "ffn" and "w2" in checkpoint.params[step.layer]:
                 checkpoint.params.to_column_major(step.layer, "w2")
 
 

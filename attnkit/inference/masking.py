@@ -1,13 +1,14 @@
 """Find the mask and the bias that attention uses: those of the record that the keys come from."""
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from attnkit.errors import AttnkitWarning
 from attnkit.record import Array, Record, Tensor
 
+COMPANIONS = ("memory_state", "memory_cell")
 ONE_ROW = ("batch", "all queries", "key")
 
 
@@ -20,6 +21,7 @@ class AttendedTensor(Record):
     has_square_mask  whether the record has a mask with a row for each of its own tokens, which does not apply to them
     is_given         whether the record is the input of the tool, and not a file
     source           the file, for messages
+    companions       what a recurrent encoder leaves beside its memory: its last states
     """
 
     name: str = "x"
@@ -27,6 +29,7 @@ class AttendedTensor(Record):
     has_square_mask: bool = False
     is_given: bool = False
     source: str = ""
+    companions: Record = field(default_factory=lambda: Record({}))
 
 
 def make_attended(tensor: Record, record: Record, name: str, source: str = "", own: bool = False) -> AttendedTensor:
@@ -47,6 +50,7 @@ def make_attended(tensor: Record, record: Record, name: str, source: str = "", o
         has_square_mask=has_square_mask,
         is_given=own,
         source=source,
+        companions=record.select([name for name in COMPANIONS if name in record]),
     )
 
 

@@ -9,6 +9,7 @@ from attnkit.model import Config, Step
 
 HEAD = Step("decode", "head")
 MEMORY = "memory.npz"
+RESIDUALS = {"input": ["--residual"], "saved": ["--add", ":residual"], "concat": ["--concat"]}
 INPUTS = {"encoder": "source.npz", "decoder": "target.npz"}  # of a model that has no embeddings
 
 
@@ -37,7 +38,10 @@ def pipeline_parts(config: Config) -> dict[str, list[Step]]:
     for stack in config.stacks:
         steps = model.layer_plan(config, stack)
         parts[stack] = steps
-        parts |= {f"{stack}.{n}": model.layer_steps(config, stack, n) for n in range(config.stack(stack).layers)}
+        numbers = dict.fromkeys(model.parse_layer_name(step.layer)[1] for step in steps)
+        parts |= {
+            f"{stack}.{n}": [step for step in steps if model.parse_layer_name(step.layer)[1] == n] for n in numbers
+        }
         parts |= {step.layer: [step] for step in steps}
     return parts | ({"head": [HEAD]} if config.head else {})
 
@@ -62,15 +66,28 @@ def stage_line(config: Config, folder: str, step: Step) -> str:
     >>> stage_line(config, "my model", Step("layernorm", "decoder.norm"))
     "attnkit layernorm --model 'my model' --layer decoder.norm"
     """
-    stack, _, part = model.parse_layer_name(step.layer)
+    stack = model.parse_layer_name(step.layer)[0]
     words = ["attnkit", step.op, "--model", folder]
     if step.op not in ("embed", "posenc") or stack != config.stacks[0]:
         words += ["--layer", step.layer]
-    words += ["--memory", MEMORY] if part == "cross" else []
-    words += {"input": ["--residual"], "saved": ["--add", ":residual"]}.get(step.adds_residual, [])
+    words += ["--memory", MEMORY] if needs_memory(config, step) else []
+    words += RESIDUALS.get(step.adds_residual, [])
     words += ["--keep", "residual"] if step.saves_residual else []
     operand = "" if step.op != "embed" else " --image IMAGE" if config.patches else ' "TEXT"'
     return shlex.join(words) + operand
+
+
+def needs_memory(config: Config, step: Step) -> bool:
+    """Return whether a step reads the memory: cross-attention, and a recurrent layer that begins with its states.
+
+    >>> needs_memory(Config("t5", 2), Step("attend", "decoder.0.cross"))
+    True
+    """
+    stack, number, part = model.parse_layer_name(step.layer)
+    if not isinstance(config, model.RecurrentConfig):
+        return part == "cross"
+    begins = config.encoder is not None and config.decoding.bridge != "none"
+    return part == "cross" or (stack == "decoder" and part == "rnn" and (number is None or begins))
 
 
 def join_stages(stages: Sequence[str]) -> str:

@@ -13,7 +13,8 @@ from attnkit.display import Style
 from attnkit.errors import DataError, suggest
 from attnkit.inference import layers
 from attnkit.inference.operands import CheckpointRecord
-from attnkit.model import Config, PositionConfig, SpecialTokens
+from attnkit.inference.recurrent_summary import recurrent_facts
+from attnkit.model import Config, PositionConfig, RecurrentConfig, SpecialTokens
 from attnkit.record import Record, Tensor, is_pattern, join_names
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ PARAMETER_AXES = {
     **dict.fromkeys(("b1", "b3"), ("hidden",)),
     "w2": ("hidden", "model"),
     "types": ("segment", "model"),
-}
+    **dict.fromkeys(("input", "hidden", "input_reverse", "hidden_reverse"), ("gates", "model")),
+    **dict.fromkeys(("input_bias", "hidden_bias", "input_bias_reverse", "hidden_bias_reverse"), ("gates",)),
+    "wa": ("model", "score"), "ua": ("source model", "score"), "va": ("score",),
+}  # fmt: skip
 TABLES = {
     "embed": ("vocab", "model"),
     "positions": ("position", "model"),
@@ -117,7 +121,8 @@ def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
     place = model.parse_layer_name(layer)[2]
     if name == "table":
         return TABLES[place]
-    into, out = {"embed": ("pixel", "model"), "projection": ("embedding", "model")}.get(place, ("model", "out"))
+    others = {"embed": ("pixel", "model"), "projection": ("embedding", "model"), "cross": ("model", "source model")}
+    into, out = others.get(place, ("model", "out"))
     if place == "head":
         out = "class" if config.classes or config.token_classes else "vocab"
     return {"w": (into, out), "b": (out,)}.get(name) or PARAMETER_AXES[name]
@@ -226,18 +231,26 @@ def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
         "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}",
         "not read": f"{len(unread)} of {len(stored)} tensors: {join_names(unread, 3)}" if unread else "",
         "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
-        **{name: stack_text(config, name) for name in config.stacks},
-        "norm": norm_text(config),
-        "activation": config.activation + ", gated" * gated(checkpoint),
-        "positions": positions_text(config.positions),
-        "segments": f"{config.types} kinds" if config.types else "",
-        "image": image_text(config),
+        **(recurrent_facts(config) if isinstance(config, RecurrentConfig) else transformer_facts(checkpoint)),
         "classes": named(config.classes),
         "token classes": named(config.token_classes),
         "tokens": tokens_text(config.special),
         "scale": scale_text(config),
     }
     return [(name, parts) for name, parts in rows.items() if parts]
+
+
+def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
+    """Return the facts of a Transformer by name, "" for what it does not have."""
+    config = checkpoint.config
+    return {
+        **{name: stack_text(config, name) for name in config.stacks},
+        "norm": norm_text(config),
+        "activation": config.activation + ", gated" * gated(checkpoint),
+        "positions": positions_text(config.positions),
+        "segments": f"{config.types} kinds" if config.types else "",
+        "image": image_text(config),
+    }
 
 
 def stack_text(config: Config, name: str) -> str:

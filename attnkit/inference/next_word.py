@@ -13,12 +13,16 @@ from attnkit.record import Array, Record, shared_labels
 
 
 class HeadOutput(NamedTuple):
-    """The hidden states as a record, the logits (..., N), the names of their columns, and how ids decode to text."""
+    """The hidden states as a record, the logits (..., N), the names of their columns, and how ids decode to text.
+
+    axis  what the columns are: words of the vocabulary, or labels of a classifier
+    """
 
     record: Record
     logits: Array
     words: list[str]
     join: Callable[[Sequence[int]], str] | None
+    axis: str = "vocab"
 
 
 class WordChoice(NamedTuple):

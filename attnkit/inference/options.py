@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "min_p", "seed")
 SEARCH_FLAGS = ("beam", "best", "length_penalty")
-HOOK_FLAGS = ("trace", "trace_only", "patch", "ablate", "grad", "grad_only")
+HOOK_FLAGS = ("trace", "trace_only", "patch", "ablate", "grad", "grad_only", "check")
 GENERATION_FLAGS = (
     "memory", "score", "max_tokens", "repetition_penalty", *SEARCH_FLAGS, "stop", "steps", "cache_in", "cache_out",
 )  # fmt: skip
@@ -31,8 +31,9 @@ EXCLUSIVE = (
 )
 REQUIRES = (
     *(("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace")),
-    *(("grad", "score"), ("grad_only", "grad")),
+    *(("grad", "score"), ("grad_only", "grad"), ("check", "grad")),
 )
+CHECK_TOLERANCE = 1e-6  # the relative error of gradients above which their check fails
 CANDIDATES = 5  # of a choice, unless --top sets another number
 DEFAULT_TOKENS, DEFAULT_TRANSLATION_TOKENS = 40, 256  # of a text without an end of its own, of a translation
 
@@ -69,6 +70,7 @@ class GenerationOptions(NamedTuple):
     ablate: tuple[str, ...] = ()
     grad: str | None = None
     grad_only: tuple[str, ...] = ()
+    check: bool = False
     dtype: str | None = None
 
     def is_set(self, name: str) -> bool:
@@ -165,9 +167,10 @@ def compute_dtype(options: GenerationOptions) -> str:
 
 def generates_text(config: "model.Config", layer: str | None) -> bool:
     """Return whether decode generates text with this model: its decoder has a vocabulary, and no layer is chosen."""
-    return layer is None and config.decoder is not None and config.decoder.vocab > 0
+    return layer is None and config.decoder is not None and config.decoder.vocab > 0 and not config.classes
 
 
 def encodes_text(config: "model.Config", layer: str | None) -> bool:
-    """Return whether decode takes text for a model that generates none: it has an encoder with a vocabulary alone."""
-    return layer is None and config.decoder is None and config.encoder is not None and config.encoder.vocab > 0
+    """Return whether decode takes text for a model that generates none: its only stack has a vocabulary."""
+    is_alone = len(config.stacks) == 1 and not generates_text(config, layer)
+    return layer is None and is_alone and config.stack(config.stacks[0]).vocab > 0

@@ -1,13 +1,13 @@
 """Make prompts: of text, of ids or of a record, with the memory of an encoder, after a KV cache."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import model
 from attnkit.errors import AttnkitError, DataError, UsageError
-from attnkit.inference import kv_cache_file, layers, masking, text_inputs
+from attnkit.inference import kv_cache_file, layers, masking, source_states, text_inputs
 from attnkit.inference.detokenizer import Detokenizer
 from attnkit.inference.masking import AttendedTensor
 from attnkit.inference.operands import select_tensor
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 
 class SourceText(NamedTuple):
-    """The source of a translation: its memory (S, D), its tokens, and its ids where they were encoded here."""
+    """The source of a translation: its memory (S, D), its tokens, and its ids where they were encoded here.
+
+    states  of a recurrent model, the last state of each layer of the encoder, (1, P)
+    """
 
     memory: Array | None = None
     tokens: list[str] | None = None
     ids: list[int] | None = None
+    states: tuple[model.State, ...] | None = None
 
 
 class Prompt(NamedTuple):
@@ -37,6 +41,7 @@ class Prompt(NamedTuple):
     text     the prompt as written
     columns  the columns of its tokens in the padded batch they came in, of `width` columns
     source_ids  the ids of the source, where the encoder of this model computed the memory
+    source_states  of a recurrent model, the last state of each layer of the encoder, (1, P)
     """
 
     ids: list[int]
@@ -48,6 +53,7 @@ class Prompt(NamedTuple):
     columns: Array | None = None
     width: int = 0
     source_ids: list[int] | None = None
+    source_states: tuple[model.State, ...] | None = None
 
 
 class TokenRows(NamedTuple):
@@ -129,7 +135,7 @@ def make_prompt(
         more = 0 if options.max_tokens == 0 else len(ids)
         cache, before = kv_cache_file.read_cache(options.cache_in, config, compute_dtype(options), more)
         if config.encoder:  # a placeholder: the keys of the memory are in the cache
-            memory = np.broadcast_to(np.zeros(1, compute_dtype(options)), (1, config.width))
+            memory = np.broadcast_to(np.zeros(1, compute_dtype(options)), (1, config.memory_width))
         return Prompt([*before, *ids], len(before), memory, names, cache, text)
     first = config.special.start if config.special.start is not None else config.special.bos
     if first is None and (config.encoder or not ids):
@@ -137,7 +143,7 @@ def make_prompt(
         raise DataError(f"the prompt is empty, and the model has no {name}", options.model_.folder)
     if first is not None and ids[:1] != [first] and (config.encoder or not ids):
         ids = [first, *ids]
-    return Prompt(ids, 1, memory, names, None, text, source_ids=source.ids)
+    return Prompt(ids, 1, memory, names, None, text, source_ids=source.ids, source_states=source.states)
 
 
 def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
@@ -182,15 +188,20 @@ def read_sources(source: Sequence[str] | Record | None, options: GenerationOptio
         return encode_sources(source, options)
     if isinstance(source, Record) and memory is source.get("memory"):
         check_own_memory(source, options)
-    width = options.model_.config.width
+    width = options.model_.config.memory_width
     if memory.ndim not in (2, 3) or memory.shape[-1] != width:
         raise DataError(f"memory {memory.shape}: expected (S, {width}) or (B, S, {width})")
     batch = memory if memory.ndim == 3 else memory[None]
     real = token_mask(mask, batch.shape[:2])
     check_sources(real)
     dtype = compute_dtype(options)
+    last = source_states.read_states(find_companions(source, options.memory), options.model_.config, len(batch), dtype)
     return [
-        SourceText(np.ascontiguousarray(states[is_real], dtype), token_names(row_labels(tokens, row), is_real))
+        SourceText(
+            np.ascontiguousarray(states[is_real], dtype),
+            token_names(row_labels(tokens, row), is_real),
+            states=None if last is None else last[row],
+        )
         for row, (states, is_real) in enumerate(zip(batch, real, strict=True))
     ], memory.ndim == 3
 
@@ -215,9 +226,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
     if isinstance(source, Record):
         rows, names = source_rows(source, options)
         pairs = zip(rows, names, strict=True)
-        return [SourceText(encode_ids(checkpoint, row, dtype), name, row) for row, name in pairs], source[
-            "ids"
-        ].ndim == 2
+        return [encode_ids(checkpoint, row, name, dtype) for row, name in pairs], source["ids"].ndim == 2
     if not source:
         family = checkpoint.config.family
         raise UsageError(f"no source: a {family} model needs TEXT, a record, or --memory FILE")
@@ -225,8 +234,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
     sources = [text_inputs.ModelInput(text, tokenizer=tokenizer) for text in source]
     inputs = [text_inputs.tokenize_for_model(checkpoint, "encoder", each) for each in sources]
     return [
-        SourceText(encode_ids(checkpoint, ids, dtype), shared_labels(one.tokens), ids)
-        for one, ids in ((one, one.ids.tolist()) for one in inputs)
+        encode_ids(checkpoint, one.ids.tolist(), shared_labels(one.tokens), dtype) for one in inputs
     ], options.batch or len(source) > 1
 
 
@@ -263,9 +271,23 @@ def find_memory(source: Any, memory: AttendedTensor | None) -> tuple[Array | Non
     return memory["x"], mask, None
 
 
-def encode_ids(checkpoint: "Checkpoint", ids: Sequence[int], dtype: str) -> Array:
-    """Return the encoder's output for one source: ids (S,) -> (S, D)."""
+def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | None, dtype: str) -> SourceText:
+    """Return one source, encoded: ids (S,) -> memory (S, D)."""
     core = layers.core_model(checkpoint)
     context = layers.new_context(dtype=dtype)
     checked = check_prompt_ids(ids, core.config.stack("encoder").vocab)
-    return model.run(core, model.layer_plan(core.config, "encoder"), np.array(checked), context)
+    memory = model.run(core, model.layer_plan(core.config, "encoder"), np.array(checked), context)
+    states = source_states.encoder_states(core.config, context)
+    return SourceText(memory, tokens, ids, states)
+
+
+def find_companions(source: Any, memory: AttendedTensor | None) -> Mapping[str, Array]:
+    """Return what a recurrent model needs beside its memory, from the record of the memory."""
+    record = memory.companions if memory is not None else source if isinstance(source, Record) else Record({})
+    return {name: record[name] for name in source_states.NAMES if name in record}
+
+
+def memory_of(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:
+    """Return what the decoder takes of the source of a prompt, as fields of Context: a batch of one text, or (S, D)."""
+    memory = prompt.memory if prompt.memory is None or not is_batch else prompt.memory[None]
+    return {"memory": memory, "source_states": prompt.source_states}

@@ -11,7 +11,7 @@ from attnkit.inference import layers, text_inputs
 from attnkit.inference.detokenizer import Detokenizer, common_prefix_length
 from attnkit.inference.generate import TextModel, positions_left, write_cache
 from attnkit.inference.options import GenerationOptions
-from attnkit.inference.prompts import Prompt, tokenize_prompt
+from attnkit.inference.prompts import Prompt, memory_of, tokenize_prompt
 from attnkit.model import Array
 from attnkit.record import Labels, Record, Tensor
 
@@ -29,7 +29,7 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
     core, options, detokenizer, tracer = text_model
     ids, first = tokens_to_score(prompt, options, detokenizer)
     positions_left(core.config, len(ids))
-    cache = model.KVCache() if prompt.cache is None and options.cache_out else prompt.cache
+    cache = model.new_cache(core.config) if prompt.cache is None and options.cache_out else prompt.cache
     past = 0 if cache is None else cache.length
     x = hidden_states(text_model, prompt, cache, ids[past:])
     skipped = 0 if options.trace or options.patch else first - 1 - past  # the head is the most of the work
@@ -53,7 +53,7 @@ def hidden_states(text_model: TextModel, prompt: Prompt, cache: model.KVCache | 
     """Return what the decoder computes of ids after those in the cache: (T,) -> (T, D)."""
     core, options = text_model.core, text_model.options
     context = layers.new_context(
-        memory=prompt.memory if cache is None or prompt.memory is None else prompt.memory[None],
+        **memory_of(prompt, is_batch=cache is not None),
         cache=cache,
         hook=text_model.tracer.visit,
         dtype=options.dtype,

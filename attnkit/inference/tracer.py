@@ -19,6 +19,9 @@ INTERMEDIATE_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("hidden", "activated", "linear", "gated"), ("token", "hidden")
 )
 INTERMEDIATE_AXES |= {"logits": ("token", "vocab"), "pooler": ("model",)}
+INTERMEDIATE_AXES |= dict.fromkeys(("bridge", "bridge_cell"), ("model",))
+GATES = ("input_gate", "forget_gate", "candidate", "output_gate", "reset_gate", "update_gate", "cell")
+INTERMEDIATE_AXES |= dict.fromkeys(GATES, ("token", "hidden"))
 
 
 class Tracer:

@@ -9,6 +9,7 @@ P  past keys                 F  hidden width of the feed-forward network
 
 Masks are boolean, True = may attend. Results have the dtype of the input if it is a float; float16 and bfloat16
 compute in float32, integers in float64. Inputs are never modified. options.py has the options of attention,
+recurrent_cells.py, recurrent.py and recurrent_layers.py recurrent networks,
 whole_models.py the names of whole models, kernels/ the fast paths, backward/ the adjoints.
 """
 

@@ -113,6 +113,7 @@ class Config:
     """One Transformer.
 
     norm          layer or rms, with eps; before each sub-layer (norm_first) or after its residual
+    score         the score function of queries and keys
     scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
     head_activation  after head.dense; "": as activation
     embed_width   of embeddings that a projection maps to width; 0: there is none
@@ -121,7 +122,8 @@ class Config:
     types         number of segment embeddings
     pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
     head_norm     whether head.dense is followed by head.norm
-    classes       names of the logits of a classifier, which reads the first token
+    classes       names of the logits of a classifier, which reads one vector of a text
+    pooling       that vector: first (the first token's) or concat (of the last token, the maximum and the mean)
     token_classes names of the logits of each token, where these are not words
     """
 
@@ -134,6 +136,7 @@ class Config:
     norm_first: bool = False
     activation: str = "relu"
     positions: PositionConfig = field(default_factory=PositionConfig)
+    score: str = "scaled-dot"
     scale: float | None = None
     scale_by_layer: bool = False
     embed_width: int = 0
@@ -149,6 +152,7 @@ class Config:
     head_norm: bool = True
     head_activation: str = ""
     classes: tuple[str, ...] = ()
+    pooling: str = "first"
     token_classes: tuple[str, ...] = ()
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
@@ -164,12 +168,44 @@ class Config:
         """The names of its stacks, in the order they run."""
         return tuple(name for name in ("encoder", "decoder") if getattr(self, name) is not None)
 
+    @property
+    def pooled_width(self) -> int:
+        """The width of what the head reads."""
+        return self.width * (3 if self.classes and self.pooling == "concat" else 1)
+
+    @property
+    def memory_width(self) -> int:
+        """The width of the encoder's hidden states, which the decoder attends to."""
+        return self.width
+
+    def input_width(self, stack: str, layer: int) -> int:
+        """Return the width of the input of a layer of a stack."""
+        return self.width
+
+    def plan(self, stack: str) -> "list[Step]":
+        """Return all steps of a stack: see `layer_plan`."""
+        return transformer_plan(self, stack)
+
+    def layer_names(self) -> list[str]:
+        """Return the names of all layers that may have parameters, in the order of a forward pass."""
+        names = []
+        for stack in self.stacks:
+            layers = [step.layer for step in self.plan(stack)]
+            names += _with_relative_positions(self.positions, stack, layers)
+        transform = ["head.dense", *["head.norm"] * self.head_norm] if self.transform else []
+        return names + ["pooler"] * self.pooler + transform + ["head"] * self.head
+
+    def parameter_shape(self, layer: str, name: str) -> tuple[int, ...]:
+        """Return the shape of a parameter of a layer: see `parameter_shape`."""
+        return transformer_parameter_shape(self, layer, name)
+
 
 class Step(NamedTuple):
     """One operation of a forward pass, with the parameters of one layer.
 
-    op              the tool: embed, posenc, layernorm, linear, attend or ffn
-    adds_residual   "input": its input is added to its result; "saved": the input that the norm before it saved; "": no
+    op              the tool: embed, posenc, layernorm, linear, attend, ffn or rnn
+    adds_residual   "input": its input is added to its result; "saved": the input that the norm before it saved; "": no;
+                    "concat": its input is put beside its result, along the last axis
     saves_residual  whether its input is saved for the residual after the next step
     """
 
@@ -209,6 +245,11 @@ def layer_plan(config: Config, stack: str) -> list[Step]:
     >>> [step.op for step in layer_plan(config, "decoder")]
     ['embed', 'posenc', 'layernorm']
     """
+    return config.plan(stack)
+
+
+def transformer_plan(config: Config, stack: str) -> list[Step]:
+    """Return all steps of a stack of a Transformer."""
     chosen = config.stack(stack)
     steps = [Step("embed", f"{stack}.embed")] if chosen.vocab or config.patches else []
     if config.positions.kind in ("learned", "sinusoidal"):
@@ -244,6 +285,11 @@ def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
     >>> parameter_shape(Config("llama", 4, decoder=small), "decoder.0.self", "wk")
     (4, 3)
     """
+    return config.parameter_shape(layer, name)
+
+
+def transformer_parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
+    """Return the shape of a parameter of a layer of a Transformer."""
     stack_name, _, part = parse_layer_name(layer)
     patches, positions = config.patches, config.positions
     if not stack_name:
@@ -266,6 +312,21 @@ def parameter_shape(config: Config, layer: str, name: str) -> tuple[int, ...]:
         "relative": (2 * positions.buckets, width),
     }
     return tables[part] if name == "table" else shapes[name]
+
+
+def _with_relative_positions(positions: PositionConfig, stack: str, layers: list[str]) -> list[str]:
+    """Return the layers of a stack with those that hold its relative positions."""
+    if not positions.relative:
+        return layers
+    first = next((at for at, layer in enumerate(layers) if parse_layer_name(layer)[1] == 0), len(layers))
+    if positions.relative == "t5":
+        return [*layers[:first], f"{stack}.bias", *layers[first:]]
+    names = [*layers[:first], f"{stack}.relative"]
+    for layer in layers[first:]:
+        _, number, part = parse_layer_name(layer)
+        names += [f"{stack}.{number}.relative"] * (part == "self" and not positions.shares_projections)
+        names.append(layer)
+    return names
 
 
 def _head_shape(config: Config, part: str, name: str) -> tuple[int, ...]:

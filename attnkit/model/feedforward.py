@@ -74,6 +74,19 @@ def silu(x: Array) -> Array:
     return y
 
 
+@quiet
+def tanh(x: Array) -> Array:
+    """Return the hyperbolic tangent of x.
+
+    x (...) -> (...)
+
+    >>> tanh(np.array([0.0, 1.0])).round(4)
+    array([0.    , 0.7616])
+    """
+    y: Array = np.tanh(x)
+    return y
+
+
 def apply_activation(activation: str, x: Array, *, in_place: bool = False) -> Array:
     """Apply an activation to each element; to a part of a large array at a time, which stays in a core's cache.
 
@@ -105,6 +118,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": gelu,
     "gelu-tanh": gelu_tanh,
     "silu": silu,
+    "tanh": tanh,
 }
 
 
@@ -123,8 +137,9 @@ def feed_forward(
 
     The result holds hidden and activated, then linear (x W3 + b3) and gated (activated times linear) if gated, then
     output. `keep` are the intermediates to return beside the output [all]; `hook` may read and replace any of them;
-    others are not held in memory. Source: Attention Is All You Need, section 3.3; Shazeer 2020 for the gate.
-    DataError where shapes do not match, UsageError for an unknown activation.
+    others are not held in memory. Without w2 the output is what W2 would be applied to. Source: Attention Is All You
+    Need, section 3.3; Shazeer 2020 for the gate. DataError where shapes do not match, UsageError for an unknown
+    activation.
 
     >>> one = np.array([[1.0]])
     >>> feed_forward(np.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one, "b2": np.array([1.0])})["output"].tolist()
@@ -132,7 +147,7 @@ def feed_forward(
     """
     if activation not in ACTIVATIONS:
         raise UsageError(f"activation {activation!r} (expected one of {', '.join(ACTIVATIONS)})")
-    w1, w2, w3 = params["w1"], params["w2"], params.get("w3")
+    w1, w2, w3 = params["w1"], params.get("w2"), params.get("w3")
     b1, b2, b3 = (params.get(name) for name in ("b1", "b2", "b3"))
     check_gate(params)
     arrays = [array for array in (x, w1, w2, b1, b2, w3, b3) if array is not None]
@@ -151,10 +166,12 @@ def feed_forward(
 
 
 def check_gate(params: Mapping[str, Array]) -> None:
-    """Raise DataError if there is a gate w3 that does not have the shape of w1.
+    """Raise DataError if there is a gate w3 that does not have the shape of w1, or a bias b2 without w2.
 
     >>> check_gate({"w1": np.ones((2, 3))})
     """
     w1, w3 = params["w1"], params.get("w3")
     if w3 is not None and w3.shape != w1.shape:
         raise DataError(f"w3 {as_text(w3.shape)} and w1 {as_text(w1.shape)}: shapes differ")
+    if "b2" in params and "w2" not in params:
+        raise DataError("b2 needs w2")

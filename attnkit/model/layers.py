@@ -3,8 +3,9 @@
 from typing import Any
 
 from attnkit.model.config import Config, StackConfig, layer_steps
+from attnkit.model.context import Context, Model, Params
 from attnkit.model.dtypes import Array
-from attnkit.model.transformer import Context, Model, Params, run
+from attnkit.model.transformer import run
 
 
 def encoder_layer(

@@ -2,72 +2,26 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.model.attention import multi_head_attention
 from attnkit.model.config import Config, Step, parse_layer_name
+from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.embedding import embed
 from attnkit.model.feedforward import ACTIVATIONS, feed_forward
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
-from attnkit.model.kv_cache import KVCache
 from attnkit.model.linear import add, linear
 from attnkit.model.norms import Normalized, layer_norm, rms_norm
 from attnkit.model.patch_embedding import extract_patches, interpolate_positions
-from attnkit.model.pooling import first_token
+from attnkit.model.pooling import concat_pool, first_token
 from attnkit.model.positions import add_positions, learned_positions, sinusoidal_positions, t5_bias, t5_buckets
 from attnkit.model.relative import RelativePositions, distance_rows
 from attnkit.model.rotary import rope_frequencies, rotary_angles
 from attnkit.model.sampling import logits
-
-Params = Mapping[str, Mapping[str, Array]]
-
-
-class Model(NamedTuple):
-    """A configuration and the parameters of its layers, by name (see config.py)."""
-
-    config: Config
-    params: Params
-
-
-@dataclass
-class Context:
-    """The inputs of a forward pass besides x, its hooks and its callbacks.
-
-    mask           (T, T), (B, 1, T) or (B, T, T), True = may attend; causality is the model's own
-    memory         (..., S, D) the encoder's hidden states, for cross-attention, and memory_mask, (B, 1, S)
-    positions      (T,) or (B, T) [those after the tokens of the cache]
-    segment_ids    (..., T) the segment of each token
-    grid           rows and columns of the patches of an image
-    cache          keys and values of earlier tokens
-    hook           may read and replace any intermediate
-    weights        summary of the attention weights for hooks of "weights.…": see `summary` of `attention`
-    on_step        called with each step before it runs
-    on_non_finite  called with the first layer whose result is not finite
-    dtype          the dtype that embeddings are cast to, and that later steps therefore compute in
-    """
-
-    mask: Array | None = None
-    memory: Array | None = None
-    memory_mask: Array | None = None
-    positions: Array | None = None
-    segment_ids: Array | None = None
-    grid: tuple[int, int] | None = None
-    cache: KVCache | None = None
-    hook: Hook = no_hook
-    weights: str = "full"
-    on_step: Callable[[Step], None] = lambda step: None
-    on_non_finite: Callable[[str], None] = lambda layer: None
-    dtype: str | None = None
-    past: int = field(init=False)  # tokens of the cache before this pass adds its own
-    shared: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)  # same in all layers of a stack
-
-    def __post_init__(self) -> None:
-        self.past = 0 if self.cache is None else self.cache.length
 
 
 def apply_step(model: Model, step: Step, x: Array, context: Context) -> Array:
@@ -94,7 +48,9 @@ def run(
         before = x
         saved = x if step.saves_residual else saved
         x = apply(model, step, x, context)
-        if step.adds_residual:
+        if step.adds_residual == "concat":
+            x = apply_hook(context.hook, f"{step.layer}.concat", np.concatenate([x, before], axis=-1))
+        elif step.adds_residual:
             x = add(x, saved if step.adds_residual == "saved" else before)
             x = apply_hook(context.hook, f"{step.layer}.residual", x)
         if finite and not np.isfinite(x).all():
@@ -234,14 +190,24 @@ def _norm(model: Model, layer: str, x: Array, context: Context) -> Array:
 
 def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
     cache, source = context.cache, attention_source(layer, x, context)
-    options = attention_options(model, layer, x.shape[-2], context)
+    params, options = attention_arguments(model, layer, x.shape[-2], context)
     if cache is not None and parse_layer_name(layer)[2] == "cross":
         options["kv_store"] = lambda make: cache.get_or_compute(layer, make)
     elif cache is not None:
         options["kv_store"] = lambda make: cache.append(layer, *make())
-    params, hook = model.params.get(layer, {}), scoped(context.hook, layer)
+    hook = scoped(context.hook, layer)
     options |= {"summary": context.weights, "keep": (), "hook": hook}
     return multi_head_attention(x, source, source, params, **options)["output"]
+
+
+def attention_arguments(
+    model: Model, layer: str, queries: int, context: Context
+) -> tuple[Mapping[str, Array], dict[str, Any]]:
+    """Return the parameters and the options of `multi_head_attention` for one layer of a model."""
+    params, options = model.params.get(layer, {}), attention_options(model, layer, queries, context)
+    if model.config.score == "scaled-dot":
+        return params, options
+    return {}, options | {"score": model.config.score, "score_params": params}
 
 
 def attention_source(layer: str, x: Array, context: Context) -> Array:
@@ -334,6 +300,13 @@ def _ffn(model: Model, layer: str, x: Array, context: Context) -> Array:
     return feed_forward(x, params, activation=model.config.activation, keep=(), hook=hook)["output"]
 
 
+def _rnn(model: Model, layer: str, x: Array, context: Context) -> Array:
+    from attnkit.model import recurrent_decoder, recurrent_model
+
+    is_attentive = parse_layer_name(layer)[1] is None
+    return (recurrent_decoder.attend_and_recur if is_attentive else recurrent_model.recur)(model, layer, x, context)
+
+
 Operator = Callable[[Model, str, Array, Context], Array]
 
 OPERATORS: dict[str, Operator] = {
@@ -343,16 +316,18 @@ OPERATORS: dict[str, Operator] = {
     "attend": _attend,
     "ffn": _ffn,
     "linear": _linear,
+    "rnn": _rnn,
 }
 
 
-def head_logits(model: Model, x: Array, hook: Hook = no_hook) -> Array:
+def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
     """Return the logits of hidden states: a score for every word (or class) of the model.
 
-    x (..., T, D) -> (..., T, N), or (..., C) for classes, computed from the first token; at least float32
+    x (..., T, D), mask (..., 1, T), True = a token, not padding -> (..., T, N), or (..., C) for classes, computed from
+    one vector of the text; at least float32
     """
     config, params = model.config, model.params
-    x = cast(first_token(x) if config.classes else x, working(x))
+    x = cast(pool_text(config, x, mask) if config.classes else x, working(x))
     if config.transform:
         activation = ACTIVATIONS[config.head_activation or config.activation]
         dense = activation(linear(x, params["head.dense"]["w"], params["head.dense"].get("b")))
@@ -363,6 +338,20 @@ def head_logits(model: Model, x: Array, hook: Hook = no_hook) -> Array:
         x = x * np.asarray(config.logit_scale, x.dtype)
     head = params["head"]
     return apply_hook(hook, "logits", logits(x, head["w"], head.get("b")))
+
+
+def pool_text(config: Config, x: Array, mask: Array | None = None) -> Array:
+    """Return the vector of a text that the classifier of a model reads: x (..., T, D), mask (..., 1, T) -> (..., P)."""
+    return first_token(x) if config.pooling == "first" else concat_pool(x, real_places(x, mask))
+
+
+def real_places(x: Array, mask: Array | None) -> Array:
+    """Return which tokens of x (..., T, D) are no padding by a mask (..., 1, T), all without one: (..., T).
+
+    >>> real_places(np.zeros((2, 1)), np.array([[True, False]])).tolist()
+    [True, False]
+    """
+    return np.full(x.shape[:-1], True) if mask is None else np.broadcast_to(mask[..., 0, :], x.shape[:-1])
 
 
 def pool_first(model: Model, x: Array, hook: Hook = no_hook) -> Array:

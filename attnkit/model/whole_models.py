@@ -16,10 +16,12 @@ from attnkit.model.config import (
 from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
 from attnkit.model.kv_cache import KVCache
+from attnkit.model.recurrent_cells import State
+from attnkit.model.recurrent_config import RecurrentConfig
+from attnkit.model.state_cache import StateCache
 from attnkit.model.pooling import first_token, l2_normalize, mean_pool
+from attnkit.model.context import Context, Model
 from attnkit.model.transformer import (
-    Context,
-    Model,
     attention_options,
     embed_tokens,
     head_logits,
@@ -38,7 +40,7 @@ from attnkit.model.loss import (
     negative_log_likelihood,
     target_probabilities,
 )
-from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable
+from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable, new_cache
 from attnkit.model.beams import LENGTH_PENALTIES, BeamsInfo, beam_search
 from attnkit.model.generation import (
     GeneratedText,

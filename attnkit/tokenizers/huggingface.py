@@ -30,6 +30,8 @@ CLEAN_UPS = (
     (" 're", "'re"),
 )
 
+TARGET = "target_tokenizer.json"  # of a translation whose two sides have different tokens
+
 # the pre-tokenizer of Qwen2: contractions, letters, single digits, signs, line ends, spaces
 QWEN2_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -60,8 +62,10 @@ def parse_tokenizer_json(content: str, name: str, settings: Mapping[str, Any] | 
 
 
 def load_tokenizer_json(folder: TokenizerFolder) -> Tokenizer:
-    """Load tokenizer.json, with the settings of tokenizer_config.json."""
-    return parse_tokenizer_json(folder.read_text("tokenizer.json"), folder.file_path("tokenizer.json"), folder.settings)
+    """Load tokenizer.json (of targets target_tokenizer.json if there is one), with tokenizer_config.json's settings."""
+    has_own = folder.side == "target" and TARGET in folder.names
+    name = TARGET if has_own else "tokenizer.json"
+    return parse_tokenizer_json(folder.read_text(name), folder.file_path(name), folder.settings)
 
 
 def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:

@@ -3,7 +3,7 @@
 B  batch, T  tokens of a block or of the longest target, S  tokens of the longest source
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,12 +25,14 @@ class Batch(NamedTuple):
     targets      (B, T) the id to predict at each place; IGNORE_INDEX where there is none
     source       (B, S) ids of the encoder of a model with both
     source_mask  (B, S) boolean, True = no padding
+    mask         (B, T) the same of texts with labels, whose targets are (B,)
     """
 
     ids: Array
     targets: Array
     source: Array | None = None
     source_mask: Array | None = None
+    mask: Array | None = None
 
 
 class SpecialIds(NamedTuple):
@@ -99,8 +101,28 @@ def consecutive_blocks(ids: Array, batch: int, block: int) -> Iterator[Batch]:
         yield Batch(rest[:, :-1], rest[:, 1:])
 
 
-class PairSampler:
-    """Batches of sentence pairs by step: every pair once an epoch, pairs of similar lengths together.
+class LengthSampler:
+    """Batches of items by step: every item once an epoch, items of similar lengths together.
+
+    lengths  (N, 2) or (N, 1) of the items
+    collate  makes the batch of some items, by their numbers
+    """
+
+    def __init__(self, lengths: Array, collate: Callable[[Array], Batch], size: int, seed: int) -> None:
+        self.steps_per_epoch = -(-len(lengths) // size)
+        self._lengths, self._collate, self._size, self._seed = lengths, collate, size, seed
+        self._epoch, self._batches = -1, list[Array]()
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of a step, counted from 1."""
+        epoch, number = divmod(step - 1, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._batches = epoch, group_by_length(self._lengths, self._size, self._seed, epoch)
+        return self._collate(self._batches[number])
+
+
+class PairSampler(LengthSampler):
+    """Batches of sentence pairs by step.
 
     >>> pairs = [SentencePair([5, 2], [6, 7, 2]), SentencePair([5, 5, 2], [6, 2])]
     >>> sampler = PairSampler(pairs, 1, SpecialIds(pad=0, start=0), seed=1)
@@ -109,23 +131,14 @@ class PairSampler:
     """
 
     def __init__(self, pairs: Sequence[SentencePair], size: int, special: SpecialIds, seed: int) -> None:
-        self.steps_per_epoch = -(-len(pairs) // size)
-        self._pairs, self._size, self._special, self._seed = pairs, size, special, seed
-        self._epoch, self._batches = -1, list[Array]()
-
-    def batch(self, step: int) -> Batch:
-        """Return the batch of a step, counted from 1."""
-        epoch, number = divmod(step - 1, self.steps_per_epoch)
-        if epoch != self._epoch:
-            lengths = np.array([[len(pair.target), len(pair.source)] for pair in self._pairs])
-            self._epoch, self._batches = epoch, group_by_length(lengths, self._size, self._seed, epoch)
-        return pad_pairs([self._pairs[index] for index in self._batches[number]], self._special)
+        lengths = np.array([[len(pair.target), len(pair.source)] for pair in pairs])
+        super().__init__(lengths, lambda rows: pad_pairs([pairs[row] for row in rows], special), size, seed)
 
 
 def group_by_length(lengths: Array, size: int, seed: int, epoch: int) -> list[Array]:
     """Return the items of each batch of an epoch, in random order, with similar lengths in a batch.
 
-    lengths (N, 2) -> arrays of at most `size` numbers of items
+    lengths (N, 2) or (N, 1) -> arrays of at most `size` numbers of items
 
     The items are shuffled, sorted by length within each 64 batches, and the batches are shuffled.
 
@@ -151,8 +164,8 @@ def pad_pairs(pairs: Sequence[SentencePair], special: SpecialIds) -> Batch:
     >>> one.source.tolist(), one.source_mask.tolist()
     ([[5, 2, 0], [5, 5, 2]], [[True, True, False], [True, True, True]])
     """
-    source = _pad([pair.source for pair in pairs], special.pad)
-    targets = _pad([pair.target for pair in pairs], IGNORE_INDEX)
+    source = pad_ids([pair.source for pair in pairs], special.pad)
+    targets = pad_ids([pair.target for pair in pairs], IGNORE_INDEX)
     lengths = np.array([len(pair.source) for pair in pairs])
     return Batch(shift_right(targets, special), targets, source, np.arange(source.shape[1]) < lengths[:, None])
 
@@ -168,7 +181,12 @@ def shift_right(targets: Array, special: SpecialIds) -> Array:
     return np.where(ids == IGNORE_INDEX, special.pad, ids)
 
 
-def _pad(rows: Sequence[Sequence[int]], value: int) -> Array:
+def pad_ids(rows: Sequence[Sequence[int]], value: int) -> Array:
+    """Return rows as one array, shorter ones ended by a value.
+
+    >>> pad_ids([[5, 6], [7]], 0).tolist()
+    [[5, 6], [7, 0]]
+    """
     width = max(map(len, rows))
     return np.array([[*row, *[value] * (width - len(row))] for row in rows], np.int64)
 

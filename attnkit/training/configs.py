@@ -1,16 +1,27 @@
 """config.json of a new model of each family, from its sizes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from attnkit.errors import UsageError
+from attnkit.errors import UsageError, flag_name
+
+
+class RecurrentChoices(NamedTuple):
+    """What a recurrent encoder-decoder is made of: its cells, its attention, and the directions of its encoder."""
+
+    cell: str = "gru"
+    attention: str = "additive"
+    input_feeding: bool = False
+    bidirectional: bool = False
 
 
 class ModelSizes(NamedTuple):
     """The sizes of a new model.
 
     positions  the longest text
-    hidden     width of the feed-forward network [4 times the width; gated: 8/3 of it, a multiple of 32]
+    hidden     width of the feed-forward network [4 times the width; gated: 8/3 of it, a multiple of 32]; of recurrent
+               layers that of their states [the width]
+    decoding   of a seq2seq
     """
 
     layers: int = 4
@@ -19,6 +30,7 @@ class ModelSizes(NamedTuple):
     positions: int = 256
     hidden: int | None = None
     dropout: float = 0.1
+    decoding: RecurrentChoices = RecurrentChoices()
 
 
 Values = dict[str, Any]
@@ -41,7 +53,7 @@ def new_config(family: str, sizes: ModelSizes, vocabulary: int, special: Mapping
     for name, size in (("layers", sizes.layers), ("heads", sizes.heads), ("dim", sizes.width)):
         if size < 1:
             raise UsageError(f"{name} {size} (expected 1 or more)")
-    if sizes.width % sizes.heads:
+    if family not in RECURRENT and sizes.width % sizes.heads:
         raise UsageError(f"dim {sizes.width} is not divisible by heads {sizes.heads}")
     if family == "llama" and sizes.width // sizes.heads % 2:
         raise UsageError(f"dim {sizes.width} over heads {sizes.heads} is odd, and rotary positions need pairs")
@@ -175,6 +187,44 @@ def _transformer(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
     }
 
 
+def _seq2seq(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+    cell, attention, input_feeding, bidirectional = sizes.decoding
+    hidden = sizes.hidden or sizes.width
+    if input_feeding and attention == "none":
+        raise UsageError("input feeding hands on what attention found, and attention is none")
+    if bidirectional and attention == "dot":
+        raise UsageError("attention dot compares states of one width, and those of two directions are wider; general")
+    readout: Values = {} if attention == "none" else {"readout": "tanh", "readout_size": sizes.width}
+    return {
+        "model_type": "seq2seq",
+        "attention": attention,
+        "attention_query": "previous" if attention == "additive" and not input_feeding else "current",
+        "bidirectional": bidirectional,
+        "bridge": "tanh" if bidirectional else "identity",
+        "cell": cell,
+        "decoder_layers": sizes.layers,
+        "decoder_start_token_id": special["pad"],
+        "embedding_size": sizes.width,
+        "encoder_layers": sizes.layers,
+        "hidden_size": hidden,
+        "input_feeding": input_feeding,
+        "is_encoder_decoder": True,
+        "share_encoder_decoder_embeddings": True,
+        "tie_word_embeddings": bool(readout) or hidden == sizes.width,
+        **readout,
+    }
+
+
+def _lstm(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
+    return {
+        "model_type": "lstm",
+        "embedding_size": sizes.width,
+        "hidden_size": sizes.hidden or sizes.width,
+        "num_layers": sizes.layers,
+        "tie_word_embeddings": True,
+    }
+
+
 CONFIGS: dict[str, Callable[[ModelSizes, Mapping[str, int]], Values]] = {
     "gpt2": _gpt2,
     "llama": _llama,
@@ -182,4 +232,23 @@ CONFIGS: dict[str, Callable[[ModelSizes, Mapping[str, int]], Values]] = {
     "transformer": _transformer,
     "bert": _bert,
     "t5": _t5,
+    "seq2seq": _seq2seq,
+    "lstm": _lstm,
 }
+RECURRENT = ("seq2seq", "lstm")
+LAYERS = {"seq2seq": 1, "lstm": 3}  # of a new model; 4 of other families
+# options that some families alone have
+OWN_OPTIONS: dict[str, tuple[str, ...]] = {
+    "heads": tuple(family for family in CONFIGS if family not in RECURRENT),
+    "weight_drop": RECURRENT,
+} | dict.fromkeys(RecurrentChoices._fields, ("seq2seq",))
+
+
+def check_family_options(family: str, names: Collection[str]) -> None:
+    """Raise UsageError for an option, by its name, that a family does not have.
+
+    >>> check_family_options("seq2seq", ["cell", "dim"])
+    """
+    for name in names:
+        if family not in OWN_OPTIONS.get(name, (family,)):
+            raise UsageError(f"a {family} model has none (it is of {', '.join(OWN_OPTIONS[name])})", flag_name(name))

@@ -4,6 +4,7 @@ causal  blocks of a text, each token predicted from those before it
 masked  blocks of a text with words masked, as for BERT
 spans   blocks of a text with spans replaced, as for T5
 pairs   sentence pairs, the second predicted token by token from the first
+labels  texts with labels, predicted from the whole text (labelled.py)
 """
 
 from collections.abc import Callable, Iterator
@@ -41,16 +42,20 @@ MASKED = (
 KINDS = {
     **dict.fromkeys(MASKED, "masked"),
     "gpt2": "causal", "openai-gpt": "causal", "llama": "causal", "mistral": "causal", "qwen2": "causal",
-    "t5": "spans", "marian": "pairs", "transformer": "pairs",
+    "t5": "spans", "marian": "pairs", "transformer": "pairs", "seq2seq": "pairs", "lstm": "causal",
 }  # fmt: skip
 
 
 class Vocabulary(NamedTuple):
-    """How texts become ids: the tokenizers of source and target, the special tokens, and the number of all tokens."""
+    """How texts become ids: the tokenizers of source and target, the special tokens, and the number of all tokens.
+
+    labels  of a classifier, in the order of their numbers
+    """
 
     tokenizers: tuple[Tokenizer, Tokenizer]
     special: SpecialIds
     size: int
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Texts and sentence pairs as token ids, and the part of them that is held out of training."""
 
 from collections.abc import Sequence
+from io import StringIO
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -30,15 +31,16 @@ def encode_text(tokenizer: Tokenizer, text: str, name: str, first_line: int = 1)
     """
     if not text:
         raise DataError("empty text", name)
-    ids = strip_special_tokens(tokenizer, _encode(tokenizer, text))
+    ids = encode_words(tokenizer, text)
     if tokenizer.special.get("unk") in ids:
-        for number, line in enumerate(text.splitlines(keepends=True), start=first_line):
+        for number, line in enumerate(StringIO(text, newline="\n"), start=first_line):
             check_known_tokens(tokenizer, line, number, name)
     return np.array(ids, np.int64)
 
 
-def strip_special_tokens(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """Return ids without the tokens that the tokenizer adds before and after each text."""
+def encode_words(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the ids of a text without the tokens that the tokenizer adds before and after each text."""
+    ids = _encode(tokenizer, text)
     added = _encode(tokenizer, "")
     starts = {tokenizer.special.get("bos"), tokenizer.special.get("cls")}
     first = next((count for count, id in enumerate(added) if id not in starts), len(added))
@@ -67,7 +69,7 @@ def parse_pairs(text: str, name: str) -> list[tuple[int, str, str]]:
     [(1, 'je dors', 'I sleep'), (3, 'oui', 'yes')]
     """
     pairs = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         columns = line.split("\t")
@@ -94,8 +96,7 @@ def encode_pairs(
         rows = []
         for tokenizer, text in zip(tokenizers, texts, strict=True):
             check_known_tokens(tokenizer, text, number, name)
-            ids = strip_special_tokens(tokenizer, _encode(tokenizer, text))
-            rows.append([*ids, eos])
+            rows.append([*encode_words(tokenizer, text), eos])
         encoded.append(SentencePair(*rows))
     return encoded
 

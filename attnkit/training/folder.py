@@ -3,14 +3,15 @@
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from attnkit.errors import FileError, system_reason
+from attnkit.errors import DataError, FileError, system_reason
 from attnkit.formats import safetensors
 from attnkit.formats.atomic import write_together
+from attnkit.formats.dtypes import dtype_of
 from attnkit.formats.streams import Buffer
 from attnkit.model import Array
 from attnkit.record import Record
@@ -32,27 +33,75 @@ def json_bytes(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def model_files(raw: Mapping[str, Any], tensors: Mapping[str, Array]) -> dict[str, list[Buffer]]:
+def model_files(
+    raw: Mapping[str, Any], tensors: Mapping[str, Array], dtype: str = "float32"
+) -> dict[str, list[Buffer]]:
     """Return the buffers of config.json and of model.safetensors.
 
     raw      the values of config.json
-    tensors  by their published names, all of one dtype
+    tensors  by their published names
+    dtype    to store them in
+
+    DataError where a number exceeds the range of this dtype.
     """
-    dtype = next((array.dtype.name for array in tensors.values()), "float32")
-    arrays = {name: np.ascontiguousarray(array) for name, array in sorted(tensors.items())}
+    arrays = {name: _convert(tensors[name], dtype, name) for name in sorted(tensors)}
     config = json_bytes({**raw, "torch_dtype": dtype})
     return {CONFIG: [config], WEIGHTS: safetensors.encode(Record(arrays), FORMAT)}
+
+
+def _convert(array: Array, dtype: str, name: str) -> Array:
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(array, dtype_of(dtype))
+    if np.isinf(converted).any():
+        raise DataError(f"tensor {name!r} exceeds the range of {dtype}; --dtype float32", WEIGHTS)
+    return converted
 
 
 def check_folder(folder: str) -> None:
     """Raise FileError for a folder that cannot be written or made, before a long run; none is made."""
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise FileError("not a folder", folder)
+    if not os.path.exists(os.path.join(folder, ORIGIN)):
+        for name in (CONFIG, WEIGHTS, "tokenizer.json"):
+            if os.path.lexists(os.path.join(folder, name)):
+                raise FileError(f"it has a {name} that attnkit train did not write; name another folder", folder)
     existing = os.path.abspath(folder)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
-    if not (os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)):
+    if not (os.path.isdir(existing) and os.access(existing, os.R_OK | os.W_OK | os.X_OK)):
         raise FileError("cannot write to this folder", existing)
+
+
+@contextlib.contextmanager
+def lock_folder(folder: str) -> Iterator[None]:
+    """Keep other runs out of a folder in a `with` block; it is created, and removed at the end where it is empty.
+
+    The unfinished files of a run that was killed are removed. FileError where another run has the folder, and where
+    it cannot be created. A process that ends loses its lock.
+    """
+    is_new = not os.path.isdir(folder)
+    create_folder(folder)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _lock(descriptor, folder)
+        remove_leftovers(folder)
+        yield
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # it has files by now
+                os.rmdir(folder)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: str) -> None:
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FileError("another run of attnkit train writes this folder", folder) from None
+    except OSError:  # a file system without locks
+        pass
 
 
 def remove_leftovers(folder: str) -> None:
@@ -68,10 +117,22 @@ def write_folder(folder: str, files: Mapping[str, list[Buffer]]) -> None:
 
     Other files of the folder are untouched. FileError says which file cannot be written.
     """
+    create_folder(folder)
+    with write_together() as open_file:
+        for name, buffers in files.items():
+            open_file(os.path.join(folder, name)).write(buffers)
+
+
+def create_folder(folder: str) -> None:
+    """Create a folder where there is none; FileError where it cannot be created."""
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:
         raise FileError(f"cannot make this folder: {system_reason(error)}", folder) from error
-    with write_together() as open_file:
-        for name, buffers in files.items():
-            open_file(os.path.join(folder, name)).write(buffers)
+
+
+def remove_files(folder: str, names: Collection[str]) -> None:
+    """Remove files of a folder, where it has them."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))

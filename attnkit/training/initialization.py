@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -10,6 +10,8 @@ from attnkit.checkpoints.publishing import PublishedTensors, published_tensors
 from attnkit.errors import UsageError
 from attnkit.model import Array
 from attnkit.model.config import Config, parse_layer_name
+from attnkit.model.recurrent_cells import CELLS
+from attnkit.model.recurrent_config import RecurrentStack
 
 
 class Distribution(NamedTuple):
@@ -20,11 +22,12 @@ class Distribution(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """What decides how a parameter is drawn: its layer's part of a stack, its own name, and its stored shape."""
+    """What decides how a parameter is drawn: its layer's part of a stack, its own name, its stored shape, the stack."""
 
     part: str
     name: str
     shape: tuple[int, ...]
+    stack: str = ""
 
 
 Rule = Callable[[Config, Mapping[str, Any], Parameter], Distribution]
@@ -60,7 +63,8 @@ def _distribution(table: PublishedTensors, raw: Mapping[str, Any], tensor: str) 
         return Distribution("constant", 1.0)
     if name == "beta" or name.startswith("b"):
         return Distribution("constant", 0.0)
-    parameter = Parameter(parse_layer_name(layer)[2], name, table.shapes[tensor])
+    stack, _, part = parse_layer_name(layer)
+    parameter = Parameter(part, name, table.shapes[tensor], stack)
     return RULES[table.config.family](table.config, raw, parameter)
 
 
@@ -95,6 +99,20 @@ def _xavier(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Dis
     return Distribution("uniform", sqrt(6 / sum(parameter.shape[-2:])))
 
 
+def _recurrent(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
+    """Draw recurrent layers, biases included, uniformly within 1/sqrt(H) (torch.nn.LSTM), what else as `_xavier`."""
+    if parameter.part != "rnn":
+        return _xavier(config, raw, parameter)
+    blocks = CELLS[cast(RecurrentStack, config.stack(parameter.stack)).cell].blocks
+    return Distribution("uniform", (parameter.shape[0] // blocks) ** -0.5)
+
+
+def _lstm(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
+    """Draw embeddings uniformly within 0.1 (AWD-LSTM, section 5)."""
+    is_table = parameter.name in ("table", "w") and not (parameter.part == "head" and config.classes)
+    return Distribution("uniform", 0.1) if is_table else _recurrent(config, raw, parameter)
+
+
 def _t5(config: Config, raw: Mapping[str, Any], parameter: Parameter) -> Distribution:
     """Draw from normal distributions that make up for the missing scale of the scores (mesh_tensorflow; T5)."""
     stack = config.stack("encoder")
@@ -118,4 +136,6 @@ RULES: dict[str, Rule] = {
     "marian": _xavier,
     "transformer": _xavier,
     "t5": _t5,
+    "seq2seq": _recurrent,
+    "lstm": _lstm,
 }

@@ -40,7 +40,7 @@ def layer_depth(name: str, config: Config) -> int:
     stack, number, part = parse_layer_name(name.rpartition(".")[0])
     if number is not None:
         return depth - config.stack(stack).layers + number + 1
-    return depth + 1 if not stack or part == "norm" else 0
+    return depth + 1 if not stack or part in ("norm", "cross", "readout") else 0
 
 
 def last_depth(config: Config) -> int:

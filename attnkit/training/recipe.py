@@ -3,15 +3,16 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from attnkit.errors import DataError, UsageError
-from attnkit.training.configs import ModelSizes
+from attnkit.errors import DataError, UsageError, shortened
+from attnkit.training.configs import LAYERS, ModelSizes, RecurrentChoices
 from attnkit.training.data import parse_share
 from attnkit.training.optimizers import OptimizerOptions, optimizer_options
 from attnkit.training.schedules import ScheduleOptions, check_schedule
 
 DEFAULT_STEPS = 1000  # of a run that names no end
+MAY_BE_ZERO = ("momentum", "weight_decay", "warmup", "clip", "dropout", "weight_drop", "smoothing", "seed")
 
 
 @dataclass(frozen=True)
@@ -19,23 +20,32 @@ class Recipe:
     """The options of a run, by the names of the flags of `attnkit train`; None where a default is derived.
 
     family, layers, heads, dim, hidden   a new model; config: the path of its config.json; from_: the folder of a model
+    cell, attention, input_feeding, bidirectional   of a new seq2seq
     tokens       chars, bpe:N, unigram:N, or the folder of a tokenizer
     pairs        whether the text of a T5 is sentence pairs
+    classify     whether the text is labelled texts, and the model a classifier of them
     batch        texts of a step; accumulate: so many times as many, in as many passes
     block        tokens of a text; for pairs the longest source or target
     steps, epochs, minutes, patience   the end: the first of them that is reached
+    weight_drop  rate of dropout on the weights between the states of recurrent layers
     every        steps between two reports, each with an evaluation and a save
+    dtype        of the tensors in model.safetensors; a run computes in float32
     """
 
     family: str = "gpt2"
-    layers: int = 4
+    layers: int | None = None
     heads: int = 4
     dim: int = 128
     hidden: int | None = None
+    cell: str = "gru"
+    attention: str = "additive"
+    input_feeding: bool = False
+    bidirectional: bool = False
     config: str | None = None
     from_: str | None = None
     tokens: str | None = None
     pairs: bool = False
+    classify: bool = False
     batch: int = 12
     block: int = 64
     accumulate: int = 1
@@ -47,6 +57,7 @@ class Recipe:
     warmup: int = 100
     clip: float = 1.0
     dropout: float = 0.0
+    weight_drop: float = 0.0
     smoothing: float = 0.0
     freeze: tuple[str, ...] = ()
     unfreeze_every: int | None = None
@@ -57,12 +68,15 @@ class Recipe:
     minutes: float | None = None
     patience: int | None = None
     every: int = 100
+    dtype: str = "float32"
     seed: int = 0
     record: tuple[int, ...] = ()
 
     def sizes(self, positions: int) -> ModelSizes:
         """Return the sizes of a new model of so many positions."""
-        return ModelSizes(self.layers, self.heads, self.dim, positions, self.hidden, self.dropout)
+        layers = self.layers or LAYERS.get(self.family, ModelSizes().layers)
+        decoding = RecurrentChoices(self.cell, self.attention, self.input_feeding, self.bidirectional)
+        return ModelSizes(layers, self.heads, self.dim, positions, self.hidden, self.dropout, decoding)
 
     def optimizer_options(self) -> OptimizerOptions:
         """Return the options of the optimizer; UsageError for those that it cannot have."""
@@ -92,10 +106,10 @@ class Recipe:
     def check(self) -> "Recipe":
         """Return the recipe; UsageError for options that no run can have."""
         self.optimizer_options()
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout {self.dropout:g} (expected 0 or more, below 1)")
-        if not 0 <= self.smoothing < 1:
-            raise UsageError(f"label smoothing {self.smoothing:g} (expected 0 or more, below 1)")
+        rates = {"dropout": self.dropout, "weight drop": self.weight_drop, "label smoothing": self.smoothing}
+        for name, rate in rates.items():
+            if not 0 <= rate < 1:
+                raise UsageError(f"{name} {rate:g} (expected 0 or more, below 1)")
         if self.patience is not None and not parse_share(self.valid):
             raise UsageError("patience needs a held-out part (--valid 5%)")
         return self
@@ -126,8 +140,21 @@ def from_json(values: Mapping[str, Any], name: str) -> Recipe:
     >>> from_json({"layers": 2, "record": [1]}, "training.json").record
     (1,)
     """
-    known = {field.name for field in dataclasses.fields(Recipe)}
-    if unknown := sorted(set(values) - known):
+    known = {field.name: field.type for field in dataclasses.fields(Recipe)}
+    if unknown := sorted(set(values) - set(known)):
         raise DataError(f"a recipe has no {unknown[0]!r}", name)
     fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    for key, value in fields.items():
+        if not _is_value(key, value, known[key]):
+            raise DataError(f"{key} of the recipe cannot be {shortened(repr(value))}", name)
     return Recipe(**fields)
+
+
+def _is_value(key: str, value: Any, kind: Any) -> bool:
+    """Return whether a field of a type can have a value: numbers are above 0, or at least 0."""
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is_value(key, one, get_args(kind)[0]) for one in value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and (value < 0 or (value == 0 and key not in MAY_BE_ZERO)):
+        return False
+    return isinstance(value, kind) or (is_number and isinstance(0.0, kind))

@@ -13,7 +13,8 @@ class Report(NamedTuple):
     bits_per_byte  the same loss in bits, for each byte of the text
     gradient_norm  of the last step, before clipping
     learning_rate  of the last step
-    tokens         predicted so far
+    tokens         predicted so far; of labelled texts those read
+    accuracy       of the labels of the held-out part
     """
 
     step: int
@@ -23,6 +24,10 @@ class Report(NamedTuple):
     gradient_norm: float
     learning_rate: float
     tokens: int
+    accuracy: float | None = None
+
+
+OPTIONAL = ("held_out_loss", "bits_per_byte", "accuracy")
 
 
 class Speed(NamedTuple):
@@ -47,24 +52,35 @@ def report_values(report: Report, speed: Speed | None = None) -> dict[str, Any]:
 
 def parse_report(values: Mapping[str, Any]) -> Report:
     """Return the report that `report_values` gave these values of; KeyError or TypeError for others."""
-    optional: Any = {name: values.get(name) for name in ("held_out_loss", "bits_per_byte")}
+    optional: Any = {name: values.get(name) for name in OPTIONAL}
     others: Any = {name: values[name] for name in Report._fields if name not in optional}
     return Report(**optional, **others)
 
 
-def report_line(report: Report, speed: Speed) -> str:
-    """Return a report as one line.
+def table_rows(report: Report, speed: Speed, width: int) -> tuple[str, str]:
+    """Return a report as a row of a table, below the headings: without the last columns where the width is too small.
 
-    >>> report_line(Report(10, 2.5, 2.75, 3.968, 1.0, 0.001, 640), Speed(4321.0, 2.0))
-    'step 10  loss 2.5000  held out 2.7500  3.968 bits/byte  gradient 1.00  rate 0.001  4,321 tokens/s'
+    >>> for line in table_rows(Report(10, 2.5, 2.75, 3.968, 1.0, 0.001, 640), Speed(4321.0, 2.0), 70):
+    ...     print(line)
+        step     loss  held out  bits/byte  gradient      rate  tokens/s
+          10   2.5000    2.7500      3.968         1     0.001     4,321
     """
-    parts = [f"step {report.step:,}", f"loss {report.loss:.4f}"]
+    cells = {"step": f"{report.step:8,}", "loss": f"{report.loss:7.4f}"}
     if report.held_out_loss is not None:
-        parts.append(f"held out {report.held_out_loss:.4f}")
+        cells["held out"] = f"{report.held_out_loss:8.4f}"
+    if report.accuracy is not None:
+        cells["accuracy"] = f"{report.accuracy:8.1%}"
     if report.bits_per_byte is not None:
-        parts.append(f"{report.bits_per_byte:.3f} bits/byte")
-    parts += [f"gradient {report.gradient_norm:.2f}", f"rate {report.learning_rate:.3g}"]
-    return "  ".join([*parts, f"{speed.tokens_per_second:,.0f} tokens/s"])
+        cells["bits/byte"] = f"{report.bits_per_byte:9.3f}"
+    cells |= {"gradient": f"{report.gradient_norm:8.3g}", "rate": f"{report.learning_rate:8.3g}"}
+    cells["tokens/s"] = f"{speed.tokens_per_second:8,.0f}"
+    headings = numbers = ""
+    for heading, number in cells.items():
+        if len(numbers) + len(number) + 2 > width:
+            break
+        headings += f"{heading:>{len(number) + 2}}"
+        numbers += f"  {number}"
+    return headings[2:], numbers[2:]
 
 
 def bits_per_byte(loss: float, bytes_per_token: float | None) -> float | None:

@@ -14,15 +14,18 @@ from attnkit.errors import DataError, FileError, NotFiniteError, escaped
 from attnkit.formats import npz, safetensors
 from attnkit.formats.streams import exists, open_source
 from attnkit.inference.callbacks import SILENT, use_callbacks
+from attnkit.inference.head import apply_head
+from attnkit.inference.next_word import HeadOutput
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.text_generation import run_decode
+from attnkit.model import softmax
 from attnkit.record import Record
-from attnkit.training.folder import ORIGIN, json_bytes, model_files, remove_leftovers, write_folder
+from attnkit.training.folder import ORIGIN, json_bytes, model_files, remove_files, write_folder
 from attnkit.training.inspection import first_non_finite_stage, record_step
 from attnkit.training.parameter_buffer import ParameterBuffer
 from attnkit.training.recipe import Recipe, from_json, to_json
 from attnkit.training.reports import Report, Speed, bits_per_byte, parse_report, report_values
-from attnkit.training.start import Start
+from attnkit.training.start import TOKENIZER_FILES, Files, Start
 from attnkit.training.state import RunProgress, pack_state, unpack_state
 from attnkit.training.trainer import Trainer
 
@@ -55,12 +58,13 @@ class Run:
         self.trainer = Trainer(recipe, start)
         self.progress = RunProgress()
         self.curve: list[Report] = []
+        self._is_new = True  # its first save replaces what an earlier run wrote
         self._clock, self._first = time.monotonic(), (0, 0)  # of this process: its start, its first step and token
 
     def resume(self, folder: str) -> None:
         """Go on from the state and the curve of a folder; FileError or DataError where they cannot be read."""
         path = os.path.join(folder, STATE)
-        remove_leftovers(folder)
+        self._is_new = False
         with open_source(path) as source:
             record = next(iter(safetensors.read(source)))
         self.progress = unpack_state(self.trainer, record.arrays(), path)
@@ -111,17 +115,25 @@ class Run:
         }
         curve = b"".join(orjson.dumps(report_values(report)) + b"\n" for report in self.curve)
         state = safetensors.encode(Record(pack_state(self.trainer, self.progress)))
-        files = {**model_files(self.trainer.raw, tensors), **self._files}
-        files |= {ORIGIN: [json_bytes(origin)], CURVE: [curve], STATE: state}
+        files: Files = {ORIGIN: [json_bytes(origin)], CURVE: [curve]}
+        files |= {**model_files(self.trainer.raw, tensors, self.recipe.dtype), **self._files, STATE: state}
         write_folder(self.folder, files)
+        if self._is_new:
+            remove_files(self.folder, TOKENIZER_FILES - set(files))
+            self._is_new = False
 
     def continue_text(self, text: str) -> str:
-        """Return what the model of the last step makes of a text, as `attnkit decode --model` does."""
+        """Return what the model of the last step makes of a text, as `attnkit decode --model` does.
+
+        A classifier gives its most probable label, and the probability.
+        """
         copy = self.trainer.parameters.zeros()
         copy.flat[...] = self.trainer.parameters.flat
         checkpoint = assemble_checkpoint(self.trainer.raw, copy, self.folder)
         with use_callbacks(SILENT), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a text that ends with the positions is a sample too
+            if checkpoint.config.classes:
+                return best_label(apply_head([text], GenerationOptions(model_=checkpoint)))
             return str(run_decode([text], GenerationOptions(model_=checkpoint, emit="text")))
 
     def summary(self) -> dict[str, Any]:
@@ -163,12 +175,14 @@ class Run:
         but the state is that of a run that goes on as if it had not ended: without this evaluation.
         """
         progress, corpus = self.progress, self.trainer.corpus
-        held_out = self.trainer.evaluate()
+        evaluation = self.trainer.evaluate()
+        held_out = None if evaluation is None else evaluation.loss
         bits = None if held_out is None else bits_per_byte(held_out, corpus.bytes_per_token)
         mean = progress.loss_sum / max(progress.loss_count, 1)
         report = Report(
-            progress.step, mean, held_out, bits, progress.gradient_norm, progress.learning_rate, progress.tokens
-        )
+            progress.step, mean, held_out, bits, progress.gradient_norm, progress.learning_rate, progress.tokens,
+            None if evaluation is None else evaluation.accuracy,
+        )  # fmt: skip
         self.curve.append(report)
         after = progress.evaluated(held_out, self.trainer.parameters)
         if self._is_regular(progress.step):
@@ -191,6 +205,17 @@ class Run:
         path = self._write_record(record, number)
         stage = first_non_finite_stage(record)
         return DataError(f"{error.problem}: {stage}; attnkit show {path}" if stage else f"{error.problem} ({path})")
+
+
+def best_label(output: HeadOutput) -> str:
+    """Return the most probable label of one text, and its probability.
+
+    >>> best_label(HeadOutput(Record({}), np.array([0.0, np.log(3)]), ["bad", "good"], None))
+    'good 75.0%'
+    """
+    probabilities = softmax(output.logits)
+    best = int(probabilities.argmax())
+    return f"{output.words[best]} {probabilities[best]:.1%}"
 
 
 def read_curve(path: str) -> list[Report]:

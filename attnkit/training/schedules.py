@@ -100,7 +100,7 @@ def check_schedule(name: str, options: ScheduleOptions) -> None:
         raise UsageError(f"schedule {name} needs the number of steps")
     if name == "inverse_sqrt" and options.warmup < 1:
         raise UsageError("schedule inverse_sqrt needs a warm-up of 1 step or more")
-    if options.warmup < 0 or (name in NEED_TOTAL and options.warmup >= options.total > 0):
+    if options.warmup < 0 or (name in ("linear", "cosine") and options.warmup >= options.total > 0):
         raise UsageError(f"warm-up of {options.warmup} steps (expected 0 to {max(options.total - 1, 0)})")
     if not (0 < options.cut_frac < 1 and options.ratio >= 1 and 0 <= options.final <= 1):
         raise UsageError("expected cut_frac between 0 and 1, ratio 1 or more, and final 0 to 1")

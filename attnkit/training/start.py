@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.checkpoints import Checkpoint, open_checkpoint, read_json_object
+from attnkit.checkpoints.labels import label_values
 from attnkit.checkpoints.publishing import publish_parameters, published_tensors
 from attnkit.errors import DataError, FileError, UsageError
 from attnkit.formats.streams import Buffer
@@ -16,18 +17,24 @@ from attnkit.model.config import Config
 from attnkit.tokenizers import Tokenizer
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.batches import SpecialIds
-from attnkit.training.configs import CONFIGS, new_config
+from attnkit.training.configs import CONFIGS, check_family_options, new_config
 from attnkit.training.corpus import Corpus, Vocabulary, corpus_kind, read_corpus
+from attnkit.training.data import check_known_tokens, encode_words
 from attnkit.training.folder import CONFIG, write_folder
 from attnkit.training.initialization import initial_tensors
+from attnkit.training.labelled import CLASSIFIERS, labelled_corpus, read_labels
 from attnkit.training.recipe import Recipe
 from attnkit.training.vocabulary import SENTINELS, parse_kind, train_tokenizer
 
 Files = dict[str, list[Buffer]]
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json")
+TOKENIZER_FILES = {
+    *COMPANIONS, "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "vocab.yml", "target_vocab.json",
+    "source.spm", "target.spm", "spiece.model", "tokenizer.model",
+}  # fmt: skip
 POSITIONS = 256  # of a new model of sentence pairs, unless a pair is longer
 MAXIMUM_POSITIONS = ("n_positions", "max_position_embeddings")
-NEEDED = {"masked": ("mask", "cls", "sep"), "spans": ("eos",), "pairs": ("pad", "eos"), "causal": ()}
+NEEDED = {"masked": ("mask", "cls", "sep"), "spans": ("eos",), "pairs": ("pad", "eos"), "causal": (), "labels": ()}
 
 
 class Start(NamedTuple):
@@ -37,12 +44,14 @@ class Start(NamedTuple):
     tensors  by their published names
     corpus   what it learns from
     files    the files of the tokenizer by name
+    tokenizer  that of the texts, or of the sources of pairs
     """
 
     raw: dict[str, Any]
     tensors: dict[str, Array]
     corpus: Corpus
     files: Files
+    tokenizer: Tokenizer
 
 
 def start_run(recipe: Recipe, text: str, name: str) -> Start:
@@ -56,12 +65,21 @@ def start_run(recipe: Recipe, text: str, name: str) -> Start:
     family = raw.get("model_type")
     if family not in CONFIGS:
         raise UsageError(f"no new model of family {str(family)[:40]!r} (expected {', '.join(CONFIGS)})")
-    tokenizers, files = new_tokenizers(recipe, family, text, name)
-    kind = corpus_kind(family, recipe.pairs)
-    vocabulary = describe_vocabulary(kind, tokenizers, None, recipe.tokens or "the tokenizer")
-    corpus = read_corpus(kind, text, name, vocabulary, recipe)
+    labels, words = read_labels(recipe, family, (), text, name)
+    tokenizers, files = new_tokenizers(recipe, family, words, name)
+    kind = "labels" if labels else corpus_kind(family, recipe.pairs)
+    vocabulary = describe_vocabulary(kind, tokenizers, None, recipe.tokens or "the tokenizer")._replace(labels=labels)
+    corpus = make_corpus(kind, text, name, vocabulary, recipe)
     raw = configure(recipe, raw, vocabulary, tokenizers[0].special, corpus.longest)
-    return Start(raw, initial_tensors(raw, recipe.seed), corpus, files)
+    raw |= label_values(labels) if labels else {}
+    return Start(raw, initial_tensors(raw, recipe.seed), corpus, files, tokenizers[0])
+
+
+def make_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
+    """Return what a model learns from a text in one of the ways of corpus.py, or from labelled texts."""
+    if kind == "labels":
+        return labelled_corpus(text, name, vocabulary, recipe)
+    return read_corpus(kind, text, name, vocabulary, recipe)
 
 
 def configure(
@@ -77,6 +95,15 @@ def configure(
     start = {"decoder_start_token_id": tokens["pad"]} if raw.get("is_encoder_decoder") and "pad" in tokens else {}
     check_positions(raw, longest, recipe.config)
     return {**raw, "vocab_size": vocabulary.size, **ids, **start}
+
+
+def check_sample(start: Start, sample: str, name: str) -> None:
+    """Raise UsageError where a model continues no text, DataError for a text that is not of its tokens, or too long."""
+    config = published_tensors(start.raw).config
+    if config.decoder is None:
+        raise UsageError(f"a {config.family} model restores masked words, and continues no text", name)
+    check_known_tokens(start.tokenizer, sample, 1, name)
+    check_positions(start.raw, len(encode_words(start.tokenizer, sample)), name)
 
 
 def check_positions(raw: Mapping[str, Any], longest: int, name: str) -> None:
@@ -98,9 +125,9 @@ def new_tokenizers(recipe: Recipe, family: str, text: str, name: str) -> tuple[t
     files = train_tokenizer(parse_kind(recipe.tokens or "chars"), family, [text], name)
     with tempfile.TemporaryDirectory(prefix="attnkit-") as folder:
         write_folder(folder, files)
-        tokenizer = load_tokenizer(folder)
-        _ = tokenizer.vocabulary
-    return (tokenizer, tokenizer), files
+        tokenizers = load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
+        _ = tokenizers[0].vocabulary
+    return tokenizers, files
 
 
 def folder_tokenizers(folder: str) -> tuple[tuple[Tokenizer, Tokenizer], Files]:
@@ -149,20 +176,33 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
     folder = recipe.from_ or ""
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
-    if not config.head or config.classes or config.token_classes:
-        raise DataError(f"this {config.family} model has no head that predicts tokens", folder)
-    kind = corpus_kind(config.family, recipe.pairs)
+    check_family_options(config.family, ["weight_drop"] if recipe.weight_drop else [])
+    labels, _ = read_labels(recipe, config.family, config.classes, text, name)
+    if not labels:
+        check_head(config, folder)
+    kind = "labels" if labels else corpus_kind(config.family, recipe.pairs)
     tokenizers, files = folder_tokenizers(recipe.tokens or folder)
-    vocabulary = describe_vocabulary(kind, tokenizers, config, folder)
+    vocabulary = describe_vocabulary(kind, tokenizers, config, folder)._replace(labels=labels)
     if len(tokenizers[0].vocabulary) > vocabulary.size:
         raise DataError(
             f"{len(tokenizers[0].vocabulary)} tokens, and the model of {folder} has {vocabulary.size}",
             recipe.tokens or folder,
         )
-    corpus = read_corpus(kind, text, name, vocabulary, recipe)
+    corpus = make_corpus(kind, text, name, vocabulary, recipe)
     check_positions(checkpoint.raw, corpus.longest, folder)
     raw = {key: value for key, value in checkpoint.raw.items() if key not in ("torch_dtype", "dtype")}
-    return Start(raw, published_floats(checkpoint), corpus, files)
+    tensors = published_floats(checkpoint)
+    if labels:
+        raw |= label_values(labels)
+        tensors = {name: tensors.get(name, new) for name, new in initial_tensors(raw, recipe.seed).items()}
+    return Start(raw, tensors, corpus, files, tokenizers[0])
+
+
+def check_head(config: Config, folder: str) -> None:
+    """Raise DataError for a model that predicts no tokens."""
+    if not config.head or config.classes or config.token_classes:
+        hint = "; --classify trains on labelled texts" if config.classes and config.family in CLASSIFIERS else ""
+        raise DataError(f"this {config.family} model has no head that predicts tokens{hint}", folder)
 
 
 def published_floats(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -7,14 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
-from attnkit.errors import NotFiniteError
+from attnkit.errors import NotFiniteError, UsageError
 from attnkit.model import Array
-from attnkit.model.backward.transformer import Dropout, ModelGradients
+from attnkit.model.backward.dropout import dropout_backward
+from attnkit.model.backward.tape import Dropout, ModelGradients
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+from attnkit.model.context import Model
+from attnkit.model.dropout import dropout
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.kernels.threads import run_parallel
 from attnkit.model.loss import IGNORE_INDEX, LossOptions, cross_entropy, loss_and_gradient
-from attnkit.model.transformer import Model
 from attnkit.training.batches import Batch
 from attnkit.training.gradients import clip_gradients, gradient_norm
 from attnkit.training.optimizers import Optimizer
@@ -41,6 +43,13 @@ class StepResult(NamedTuple):
     gradient_norm: float
     learning_rate: float
     tokens: int
+
+
+class Evaluation(NamedTuple):
+    """The numbers of the held-out part: the mean loss, and of labelled texts the part whose label is most probable."""
+
+    loss: float
+    accuracy: float | None = None
 
 
 class Hooks(NamedTuple):
@@ -76,6 +85,8 @@ class Trainer:
         self.optimizer = Optimizer(self.parameters, recipe.optimizer_options(), groups)
         frozen = match_parameters(self.table.names, recipe.freeze)
         self._free = set(self.parameters) - tensors_of(self.table, frozen)
+        if not self._free:
+            raise UsageError("every parameter is frozen (--freeze)")
 
     def trainable(self, step: int) -> set[str]:
         """Return the tensors that are changed in a step, by their published names."""
@@ -110,41 +121,42 @@ class Trainer:
         self.gradients.flat[...] = 0
         total = 0.0
         for index, rows in enumerate(split_rows(len(batch.ids), passes)):
-            dropping = self._dropout((number - 1) * passes + index + 1)
-            total += self._add_gradients(take_rows(batch, rows), count, dropping, hooks)
-        return total / count, count
+            total += self._add_gradients(take_rows(batch, rows), count, (number - 1) * passes + index + 1, hooks)
+        return total / count, count if batch.mask is None else int(batch.mask.sum())
 
     def gradient_of(self, parameter: str) -> Array:
         """Return the gradient of a parameter, as decoder.0.self.wq, of the last batch."""
         layer, _, name = parameter.rpartition(".")
         return self._gradient_views[layer][name]
 
-    def evaluate(self) -> float | None:
-        """Return the mean loss of the held-out part, None where there is none."""
+    def evaluate(self) -> Evaluation | None:
+        """Return the numbers of the held-out part, None where there is none."""
         if self.corpus.held_out is None:
             return None
-        total, count = 0.0, 0
+        total, count, correct = 0.0, 0, 0
         for batch in self.corpus.held_out():
             logits, _ = run_model(self.model, stack_inputs(self.model, batch))
             total += float(cross_entropy(logits, batch.targets, LossOptions(reduction="sum")))
             count += int((batch.targets != IGNORE_INDEX).sum())
-        return total / count
+            correct += int((logits.argmax(axis=-1) == batch.targets).sum())
+        return Evaluation(total / count, correct / count if self.model.config.classes else None)
 
-    def _add_gradients(self, batch: Batch, count: int, dropping: Dropout | None, hooks: Hooks) -> float:
-        """Add the gradients of the rows of a pass to the buffer; return the sum of their losses.
+    def _add_gradients(self, batch: Batch, count: int, number: int, hooks: Hooks) -> float:
+        """Add the gradients of the rows of a pass, which has a number, to the buffer; return the sum of their losses.
 
         A large pass is PARTS smaller ones at once, on any number of cores, as each of its operations is too small to
         be shared by them; not where hooks are to see its whole intermediates.
         """
-        is_large = batch.targets.size >= MANY and batch.targets.size * self.parameters.flat.size >= LARGE
+        is_large = batch.ids.size >= MANY and batch.ids.size * self.parameters.flat.size >= LARGE
         parts = split_rows(len(batch.ids), PARTS if is_large and hooks is NO_HOOKS else 1)
+        dropping = [self._dropout(rate, number) for rate in (self.recipe.dropout, self.recipe.weight_drop)]
         results: list[tuple[float, ModelGradients]] = [(0.0, {})] * len(parts)
 
         def work(indices: Iterator[int]) -> None:
             for index in indices:
                 rows = parts[index]
-                own = dropping and dropping._replace(row=rows.start)
-                results[index] = self._differentiate(take_rows(batch, rows), count, own, hooks)
+                own = dropping[0] and dropping[0]._replace(row=rows.start)
+                results[index] = self._differentiate(take_rows(batch, rows), count, (own, dropping[1]), hooks)
 
         run_parallel(work, range(len(parts)))
         for _, gradients in results:
@@ -152,14 +164,20 @@ class Trainer:
         return sum(loss for loss, _ in results)
 
     def _differentiate(
-        self, batch: Batch, count: int, dropping: Dropout | None, hooks: Hooks
+        self, batch: Batch, count: int, dropouts: tuple[Dropout | None, Dropout | None], hooks: Hooks
     ) -> tuple[float, ModelGradients]:
-        """Return the sum of the losses of some rows, and the gradients of that sum divided by `count`."""
-        inputs = stack_inputs(self.model, batch)
-        logits, recorded = run_model(self.model, inputs, dropout=dropping, hook=hooks.forward)
+        """Return the sum of the losses of some rows, and the gradients of that sum divided by `count`.
+
+        The first dropout is that of intermediates, the second that of weights.
+        """
+        dropping, weights = dropouts
+        model = drop_weights(self.model, weights)
+        inputs = stack_inputs(model, batch)
+        logits, recorded = run_model(model, inputs, dropout=dropping, hook=hooks.forward)
         options = LossOptions(label_smoothing=self.recipe.smoothing, reduction="sum")
         loss, slope = loss_and_gradient(logits, batch.targets, options, np.float32(1 / count), in_place=True)
-        return float(loss), model_backward(self.model, recorded, slope, hook=hooks.backward).params
+        gradients = model_backward(model, recorded, slope, hook=hooks.backward).params
+        return float(loss), drop_weight_gradients(gradients, weights)
 
     def _add(self, gradients: ModelGradients) -> None:
         """Add gradients of parameters to their tensors; of tied parameters, which share one gradient, the first."""
@@ -177,9 +195,40 @@ class Trainer:
             return clip_gradients(self.gradients.flat, self.recipe.clip)
         return gradient_norm(self.gradients.flat)
 
-    def _dropout(self, number: int) -> Dropout | None:
-        rate = self.recipe.dropout
+    def _dropout(self, rate: float, number: int) -> Dropout | None:
         return Dropout(rate, self.recipe.seed, number) if rate else None
+
+
+def drop_weights(model: Model, dropping: Dropout | None) -> Model:
+    """Return a model with dropout on the weights between the states of its recurrent layers (Merity et al. 2018)."""
+    if dropping is None:
+        return model
+    params = {
+        layer: {
+            name: dropout(array, **dropping._asdict(), place=f"{layer}.{name}") if is_dropped(layer, name) else array
+            for name, array in parts.items()
+        }
+        for layer, parts in model.params.items()
+    }
+    return Model(model.config, params)
+
+
+def drop_weight_gradients(gradients: ModelGradients, dropping: Dropout | None) -> ModelGradients:
+    """Return gradients of the weights of `drop_weights` as those of the weights that it took: its adjoint."""
+    if dropping is not None:
+        for layer, parts in gradients.items():
+            for name in (name for name in parts if is_dropped(layer, name)):
+                parts[name] = dropout_backward(parts[name], **dropping._asdict(), place=f"{layer}.{name}")
+    return gradients
+
+
+def is_dropped(layer: str, name: str) -> bool:
+    """Return whether a parameter is a weight between the states of a recurrent layer.
+
+    >>> is_dropped("decoder.0.rnn", "hidden_reverse"), is_dropped("decoder.0.rnn", "hidden_bias")
+    (True, False)
+    """
+    return layer.endswith(".rnn") and name in ("hidden", "hidden_reverse")
 
 
 def views_as_model(raw: Mapping[str, object], buffer: ParameterBuffer) -> Model:
@@ -204,15 +253,18 @@ def take_rows(batch: Batch, rows: slice) -> Batch:
     >>> take_rows(Batch(np.eye(2), np.ones((2, 2))), slice(1, 2)).ids.tolist()
     [[0.0, 1.0]]
     """
-    source, mask = (None if part is None else part[rows] for part in (batch.source, batch.source_mask))
-    return Batch(batch.ids[rows], batch.targets[rows], source, mask)
+    return Batch(*(None if part is None else part[rows] for part in batch))  # type: ignore[arg-type]
 
 
 def stack_inputs(model: Model, batch: Batch) -> dict[str, StackInputs]:
     """Return what each stack of a model computes from, of a batch."""
     last = model.config.stacks[-1]
-    inputs = {last: StackInputs(batch.ids)}
+    inputs = {last: StackInputs(batch.ids, batch_mask(batch.mask))}
     if batch.source is not None:
-        mask: Array | None = None if batch.source_mask is None else batch.source_mask[:, None, :]
-        inputs["encoder"] = StackInputs(batch.source, None if mask is None or mask.all() else mask)
+        inputs["encoder"] = StackInputs(batch.source, batch_mask(batch.source_mask))
     return inputs
+
+
+def batch_mask(real: Array | None) -> Array | None:
+    """Return which tokens of a batch are no padding as a mask (B, 1, T), None where all are: real (B, T)."""
+    return None if real is None or real.all() else real[:, None, :]

@@ -1,4 +1,4 @@
-"""Tokenizers trained from a text: characters, byte-level BPE or unigram, written as tokenizer.json."""
+"""Tokenizers trained from a text: characters, byte-level BPE or unigram, as tokenizer.json or the files of a Marian."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from attnkit.errors import DataError, UsageError
 from attnkit.formats.streams import Buffer
 from attnkit.libraries import call_library, import_library
+from attnkit.training.data import parse_pairs
 from attnkit.training.folder import json_bytes
 
 KINDS = ("chars", "bpe", "unigram")
@@ -32,8 +33,11 @@ END = "<|endoftext|>"
 _TRANSLATION = FamilyTokens(
     ("</s>", "<unk>", "<pad>"), {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, after=("</s>",)
 )
+_TEXT = FamilyTokens((END, "<unk>"), {"bos": END, "eos": END, "unk": "<unk>"})
 FAMILY_TOKENS = {
-    "gpt2": FamilyTokens((END, "<unk>"), {"bos": END, "eos": END, "unk": "<unk>"}),
+    "gpt2": _TEXT,
+    "lstm": _TEXT,
+    "seq2seq": _TRANSLATION,
     "llama": FamilyTokens(("<unk>", "<s>", "</s>"), {"unk": "<unk>", "bos": "<s>", "eos": "</s>"}, before=("<s>",)),
     "marian": _TRANSLATION,
     "transformer": _TRANSLATION,
@@ -71,8 +75,9 @@ def parse_kind(text: str) -> TokenizerKind:
 def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name: str) -> dict[str, list[Buffer]]:
     """Return tokenizer.json and tokenizer_config.json of a tokenizer trained on some texts, for a family.
 
-    The same texts give the same bytes. DataError for texts without a character, and for a vocabulary too small;
-    `name` is the file of the texts.
+    BPE and unigram tokenizers of a Marian have the files of `train_sentencepiece_models` instead. The special tokens
+    of the family are no part of a text. The same texts give the same bytes. DataError for texts without a character,
+    and for a vocabulary too small; `name` is the file of the texts.
 
     >>> files = train_tokenizer(TokenizerKind("chars"), "gpt2", ["abba"], "abba.txt")
     >>> sorted(files)
@@ -82,6 +87,10 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
     if not any(texts):
         raise DataError("empty text", name)
     special = FAMILY_TOKENS[family]
+    if family == "marian" and kind.kind != "chars":
+        return train_sentencepiece_models(kind, "\n".join(texts), name)
+    specials = re.compile("|".join(map(re.escape, special.tokens)))
+    texts = [part for text in texts for part in specials.split(text)]
     with call_library("no tokenizer can be trained on it", name):
         tokenizer = _TRAINERS[kind.kind](library, kind.size, special, texts, name)
         extra = _sentinels(family)
@@ -157,26 +166,57 @@ def _train_unigram(library: Any, size: int, special: FamilyTokens, texts: Sequen
 
 def _sentence_pieces(lines: Sequence[str], count: int) -> dict[str, float]:
     """Return so many pieces of a unigram model and their log-probabilities, every character among them."""
+    options = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "eos_id": -1}
+    model = _train_sentencepiece("unigram", lines, vocab_size=count + 1, unk_id=0, **options)  # its own unknown token
+    processor = import_library("sentencepiece", "text", "--tokens").SentencePieceProcessor(model_proto=model)
+    return {processor.id_to_piece(id): processor.get_score(id) for id in range(1, processor.get_piece_size())}
+
+
+def _train_sentencepiece(kind: str, lines: Sequence[str], **options: Any) -> bytes:
+    """Return the file of a model that the sentencepiece library trains on lines; kind is bpe or unigram."""
     from io import BytesIO
 
-    library, model = import_library("sentencepiece", "text", "--tokens"), BytesIO()
-    library.SentencePieceTrainer.train(
+    model = BytesIO()
+    import_library("sentencepiece", "text", "--tokens").SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_writer=model,
-        model_type="unigram",
-        vocab_size=count + 1,  # with its own unknown token
-        unk_id=0,
+        model_type=kind,
         bos_id=-1,
-        eos_id=-1,
         character_coverage=1.0,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
         max_sentence_length=1 << 30,
         num_threads=1,
         minloglevel=2,
+        **options,
     )
-    processor = library.SentencePieceProcessor(model_proto=model.getvalue())
-    return {processor.id_to_piece(id): processor.get_score(id) for id in range(1, processor.get_piece_size())}
+    return model.getvalue()
+
+
+def train_sentencepiece_models(kind: TokenizerKind, text: str, name: str) -> dict[str, list[Buffer]]:
+    """Return the files of the tokenizers of a Marian, trained on sentence pairs: those that MarianTokenizer opens.
+
+    source.spm and target.spm have at most `kind.size` pieces each, vocab.json numbers the pieces of both: </s> and
+    <unk> first, <pad> last. DataError for a line that is no pair, `name` being the file of the text.
+    """
+    pairs = parse_pairs(text, name)
+    library = import_library("sentencepiece", "text", "--tokens")
+    files: dict[str, list[Buffer]] = {}
+    pieces: set[str] = set()
+    for side, file in enumerate(("source.spm", "target.spm"), start=1):
+        lines = [str(pair[side]) for pair in pairs]
+        with call_library("no tokenizer can be trained on it", name):
+            limits = {"vocab_size": kind.size, "hard_vocab_limit": False}
+            model = _train_sentencepiece(kind.kind, lines, unk_id=1, eos_id=0, **limits)
+            processor = library.SentencePieceProcessor(model_proto=model)
+        pieces |= {processor.id_to_piece(id) for id in range(processor.get_piece_size())}
+        files[file] = [model]
+    end, unknown, pad = FAMILY_TOKENS["marian"].tokens
+    tokens = [end, unknown, *sorted(pieces - {end, unknown, pad}), pad]
+    settings = {
+        "tokenizer_class": "MarianTokenizer",
+        **{f"{key}_token": token for key, token in FAMILY_TOKENS["marian"].names.items()},
+    }
+    files["vocab.json"] = [json_bytes({token: id for id, token in enumerate(tokens)})]
+    return files | {"tokenizer_config.json": [json_bytes(settings)]}
 
 
 _TRAINERS = {"chars": _train_chars, "bpe": _train_bpe, "unigram": _train_unigram}

@@ -69,7 +69,7 @@ def main() -> None:
         losses.append((trainer.step(number).loss, other.step(trainer, number)))
         if number in (*SHOWN, options.steps):
             line(str(number), *losses[-1])
-    line("held out", trainer.evaluate(), held_out_loss(trainer, other))
+    line("held out", trainer.evaluate().loss, held_out_loss(trainer, other))
     differences = np.abs(np.subtract(*np.transpose(losses)))
     print(f"largest difference {differences[:FIRST].max():.1e} in {FIRST} steps, {differences.max():.1e} in all")
 

@@ -13,9 +13,11 @@ from attnkit.checkpoints.marian_native import parse_options
 from attnkit.errors import AttnkitError, DataError, FileError
 from attnkit.formats import Record, encode
 from attnkit.formats.dtypes import dtype_of
+from tests.faults.bad_pytorch import BAD, FOLDER, archive, tensor
 
 GPT2 = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 6}
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 548105171\n"
+PYTORCH = FOLDER / "shards"
 INDEX = "model.safetensors.index.json"
 BIG = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}
 
@@ -185,9 +187,30 @@ def test_no_weights(tmp_path):
     write(tmp_path, None)
     error = fault(tmp_path)
     assert isinstance(error, FileError)
-    assert error.problem == "no weights (looked for model.safetensors and model.safetensors.index.json)"
-    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02.")
-    assert "pytorch_model.bin is a pickle, which is never read" in fault(tmp_path).problem
+    assert error.problem == "no weights (looked for model.safetensors, pytorch_model.bin, and their .index.json)"
+
+
+def test_weights_of_pytorch(tmp_path, tensors):
+    """Shards that torch.save wrote; safetensors are preferred to them, and to a single file."""
+    for file in PYTORCH.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    expected = dict(np.load(PYTORCH.parent / "weights.npz"))
+    model = open_checkpoint(str(tmp_path))
+    assert {*model.tensors()} == {*expected}
+    assert all(np.array_equal(model.tensor(name), array) for name, array in expected.items())
+    assert len(model.digests()) == 4  # the configuration, the index and two shards
+    (tmp_path / "pytorch_model.bin").write_bytes(archive({"w": tensor()}))
+    assert fault(tmp_path).problem.startswith("no tensor 'wte.weight'")
+    assert np.array_equal(open_checkpoint(write(tmp_path, tensors)).tensor("wte.weight"), tensors["wte.weight"])
+
+
+def test_weights_of_pytorch_may_be_bad(tmp_path):
+    """One line, with the file and what is wrong with it."""
+    write(tmp_path, None)
+    for content, *parts in (BAD["a whole module"], BAD["a number"], BAD["cut"], BAD["os.system, protocol 2"]):
+        (tmp_path / "pytorch_model.bin").write_bytes(content)
+        error = fault(tmp_path)
+        assert error.name == str(tmp_path / "pytorch_model.bin") and all(part in error.problem for part in parts)
 
 
 @pytest.mark.parametrize(

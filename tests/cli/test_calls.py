@@ -31,6 +31,7 @@ CALLS = [
     ("layernorm", X, {"kind": "batch"}),
     ("ffn", X, {"hidden": 8}),
     ("linear", X, {"params": {"w": np.eye(4)}}),
+    ("rnn", X, {"hidden": 8}),
     ("merge", None, {}),
     ("diff", X, {}),
     ("show", X, {}),
@@ -54,7 +55,7 @@ def given(tool, item, parameters):
                 parameters,
             )
         for name in commands.find_tool(tool).flags:
-            if name not in ("trace", "cache_out"):  # names of files
+            if name not in ("trace", "cache_out", "state_out"):  # names of files
                 yield item, parameters | {name: number}
                 yield item, parameters | {name: Record({"x": np.asarray(number)})}
 
@@ -99,14 +100,16 @@ def test_what_stands_for_an_array():
         call_tool(commands.find_tool("diff"), [X], {})
 
 
-@pytest.mark.parametrize("tool", ["embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "encode", "decode"])
+@pytest.mark.parametrize(
+    "tool", ["embed", "posenc", "mask", "attend", "merge", "layernorm", "ffn", "rnn", "encode", "decode"]
+)
 @pytest.mark.parametrize("item", [b"ab", object()], ids=["bytes", "object"])
 def test_what_is_no_record_array_or_text_is_refused(tool, item):
     with pytest.raises(UsageError, match=f"expected a record, an array or text, got {type(item).__name__}"):
         getattr(attnkit, tool)(item)
 
 
-@pytest.mark.parametrize("tool", ["posenc", "attend", "layernorm", "ffn"])
+@pytest.mark.parametrize("tool", ["posenc", "attend", "layernorm", "ffn", "rnn"])
 def test_a_tool_without_the_record_it_needs(tool):
     with pytest.raises(UsageError, match=f"{tool} needs a record or an array"):
         getattr(attnkit, tool)()

@@ -25,7 +25,7 @@ def _in_the_repository(monkeypatch):
     ("line", "expected"),
     [
         ("attnkit la", ["layernorm"]),
-        ("attnkit help rec", ["records"]),
+        ("attnkit help reco", ["records"]),
         ("attnkit help attend ", []),
         ("attnkit completion ", ["bash", "zsh", "fish"]),
         ("attnkit embed 'a | b' | attnkit layernorm --k", ["--kind", "--keep"]),

@@ -25,6 +25,7 @@ def test_every_term_of_a_table_names_flags_and_values_that_exist(name, term):
     tool = commands.find_tool(name)
     known = tool.flags | tool.extra
     flag, equals, values = term.partition("=")
+    assert not any(one.endswith("_") for one in flag.split("|")), "a term is written without it, and never met with it"
     names = [one if one in known else f"{one}_" for one in flag.split("|")]
     assert set(names) <= set(known)
     if equals:
@@ -143,5 +144,5 @@ def test_the_help_states_the_tables(capfd):
     assert main.main(["attend", "--help"]) == 0
     shown = " ".join(capfd.readouterr().out.split())
     assert "--params, --model and --seed are mutually exclusive" in shown
-    assert "--partial cannot be combined with --emit, --residual, --add or --strict" in shown
+    assert "--partial cannot be combined with --emit, --residual, --add, --concat or --strict" in shown
     assert "--layer needs --model" in shown

@@ -64,6 +64,7 @@ LAYER = [
     ("mask", None, {"causal": True}),
     ("attend", None, {"heads": 2, "seed": 3, "keep": ("weights", "scores"), "residual": True}),
     ("layernorm", None, {"keep": ("mean", "inverse_std")}),
+    ("rnn", None, {"cell": "lstm", "hidden": 8, "keep": ("gates", "cell"), "seed": 2}),
     ("ffn", None, {"hidden": 16, "activation": "gelu", "residual": True}),
     ("decode", None, {"top_k": 3, "seed": 7}),
 ]
@@ -84,6 +85,7 @@ def test_the_law_of_the_pipe_in_npy():
         ("attend", None, {"heads": 4, "causal": True, "residual": True}),
         ("layernorm", None, {"kind": "rms"}),
         ("ffn", None, {"hidden": 4, "seed": 1}),
+        ("rnn", None, {"cell": "gru", "hidden": 3, "layers": 2}),
     ]
     expected = by_calls(stages, "npy")
     assert expected.startswith(b"\x93NUMPY")
@@ -102,6 +104,7 @@ STAGES = st.one_of(
     stage("mask", window=[(-1, 0), (2, 1)], causal=[None, True]),
     stage("mask", window=[(-1, 0), (2, 1)], prefix=[0, 3]),
     stage("attend", heads=[1, 2, 4], seed=[0, 3], softcap=[1.0, 30.0], keep=[("weights",), ("q", "masked")]),
+    stage("rnn", cell=["tanh", "lstm", "gru-reset-before"], hidden=[4], bidirectional=[None, True], keep=[("all",)]),
     stage("layernorm", kind=["layer", "rms", "batch"], eps=[1e-9, 0.1]),
     stage(
         "ffn",

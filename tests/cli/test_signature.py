@@ -76,6 +76,8 @@ def test_calls_that_a_type_checker_accepts_run(tmp_path):
 def test_a_call_from_python_imports_no_typer():
     code = "import sys, attnkit; attnkit.attend([[1.0, 2.0]]); print('typer' in sys.modules, 'rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"
+    code = "import sys, attnkit; attnkit.train.tool; print('typer' in sys.modules, 'rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"
 
 
 @pytest.mark.parametrize("name", attnkit.TOOLS)

@@ -228,3 +228,13 @@ class TestAttend:
     def test_errors_name_both_sides(self, given, kind, message):
         with pytest.raises(kind, match=message):
             attnkit.attend(of(X), **given)
+
+
+def test_concat_puts_the_input_beside_the_result():
+    x = np.array([[1.0, 0.0], [0.0, 1.0]])
+    alone, both = attnkit.attend(x)["x"], attnkit.attend(x, concat=True)["x"]
+    np.testing.assert_array_equal(both, np.concatenate([alone, x], axis=-1))
+    with pytest.raises(UsageError, match="--concat"):
+        attnkit.attend(x, concat=True, residual=True)
+    with pytest.raises(DataError, match="differ in more than width"):
+        attnkit.attend(x, concat=True, query=np.ones((3, 2)))

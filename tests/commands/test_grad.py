@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+import attnkit
 from attnkit import formats
+from attnkit.errors import UsageError
 from tests import process
 
 PIPELINE = 'embed "The cat" --dim 8 | posenc | attend --heads 2 --seed 1 | layernorm | decode | loss --target "cat"'
@@ -71,6 +73,12 @@ def test_it_is_a_stage_in_the_shell_and_in_run(tmp_path):
         (["embed a --dim 2", "posenc"], 2, "attnkit grad: one pipeline in quotes"),
         (["embed a --dim 2 | bogus"], 2, "no tool 'bogus'"),
         (["embed a --dim 2 | decode --emit text"], 2, "attnkit grad: stage 2, decode: text has no gradient"),
+        (["embed a --dim 2 | loss --target 0 | decode --emit text"], 2, "stage 3, decode: text has no gradient"),
+        (["train x.txt"], 2, "train: needs --output DIR or --resume DIR"),
+        (["train x.txt --resume y"], 2, "attnkit grad: stage 1, train: text has no gradient"),
+        (["posenc --size 3 --dim 4 | diff - one.json -f npz"], 2, "attnkit grad: stage 2, diff: it returns no x"),
+        (["posenc one.json | loss --target 99999999999"], 3, "target 99999999999 at [0] outside 0..1"),
+        (["posenc one.json | loss --target -7"], 3, "target -7 at [0] outside 0..1"),
         (["embed a --dim 2 | decode -o x.npz"], 2, "stage 2, decode: --output is of grad"),
         (["embed a --dim 2 | attend --heads 3"], 3, "attnkit attend: d_model 2 is not divisible by heads 3"),
         (["embed a --dim 2", "--seed", "1"], 2, "--seed: needs --check"),
@@ -79,5 +87,34 @@ def test_it_is_a_stage_in_the_shell_and_in_run(tmp_path):
     ],
 )
 def test_errors_are_one_line(tmp_path, arguments, code, problem):
+    (tmp_path / "one.json").write_text("[[1, 2]]")
     done = grad(tmp_path, *arguments)
     assert done.code == code and problem in done.err and done.err.count("\n") == 1 and not done.out
+
+
+def test_numbers_that_are_none_are_warnings_and_fail_the_check(tmp_path):
+    line = "layernorm --keep all | loss --target 1"
+    done = grad(tmp_path, line, "--check", "-o", "g.npz", stdin=b'[[1, "NaN", 4]]')
+    assert done.code == 1 and "x is nan" in done.err and "relative error nan" in done.err
+    assert np.isnan(formats.load(str(tmp_path / "g.npz"))["0.input.x"]).all()
+
+
+def test_a_stream_is_checked_record_by_record(tmp_path):
+    done = grad(tmp_path, "attend --seed 1 | loss --target 1", "--check", stdin=b"[[1, 2], [3, 4]]\n[[5, 6]]\n")
+    assert done.code == 0 and done.err.count("check: derivative") == 2 and done.out.count(b"\n") == 2
+
+
+def test_python_gives_the_record_of_the_command_line(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    x, line = np.array([[1.0, 2.0], [3.0, 4.0]]), "attend --seed 1 | loss --target 1"
+    np.save("x.npy", x)
+    done = grad(tmp_path, line.replace("attend", "attend x.npy"), "--check", "-o", "g.npz")
+    assert done.code == 0
+    ours = attnkit.grad(line, x, check=True)
+    assert capfd.readouterr().err == ""
+    for record in (ours, attnkit.grad(line, "x.npy", check=True)):
+        assert attnkit.diff(record.select([*record]), "g.npz").same
+    assert [*attnkit.grad(line, x, grad_only="*.wq")] == ["1.attend.wq"]
+    for bad in ((), (x,), ("attend --seed 1",)):
+        with pytest.raises(UsageError, match=r"one pipeline: attnkit.grad|needs a record or an array"):
+            attnkit.grad(*bad)

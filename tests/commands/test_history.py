@@ -58,6 +58,14 @@ def test_a_seed_that_was_not_given_is_in_the_history_all_the_same(tmp_path, monk
     assert attnkit.embed(["a b", "c"], dim=2).history[0]["command"] == "attnkit embed 'a b' c --dim 2 --seed 0"
 
 
+@pytest.mark.parametrize("tool", ["decode 'the cat' --max-tokens 2", "encode 'the cat'"])
+def test_the_dtype_that_a_model_computed_in_is_in_the_history(tmp_path, monkeypatch, tool):
+    monkeypatch.chdir(tmp_path)
+    shell(f"attnkit {tool} --model {Path(__file__).parents[1] / 'references/models/gpt2'} --dtype float64 -o d.npz")
+    assert b"--dtype float64" in shell("attnkit history d.npz")
+    assert b"equal" in shell("attnkit history d.npz --replay")
+
+
 @pytest.mark.slow
 def test_a_slice_and_a_dash_are_replayed_a_stream_cannot_be(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

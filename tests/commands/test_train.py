@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import attnkit
+from attnkit import errors as attnkit_errors
 from attnkit.checkpoints import open_checkpoint
 from tests import process
 from tests.process import run
@@ -206,6 +208,31 @@ def test_a_published_model_is_tuned_with_frozen_layers(tales):
     assert done.out == b"Once upon a time\n"
 
 
+def test_a_translator_has_the_files_of_published_ones_and_can_be_tuned(tales):
+    (tales / "pairs.tsv").write_text("le chat dort\tthe cat sleeps\nla fille lit\tthe girl reads\n" * 20)
+    sizes = ("--layers", "1", "--heads", "2", "--dim", "16")
+    flags = ("--family", "marian", *sizes, "--tokens", "bpe:40", "--lr", "0.02", "--warmup", "5", "--steps", "60")
+    stored = ("--dtype", "float16")
+    assert run("train", "pairs.tsv", "-o", "made", *flags, *stored, cwd=tales).code == 0
+    assert {"source.spm", "target.spm", "vocab.json"} < set(files_of(tales / "made"))
+    assert {array.dtype.name for _, array in tensors(tales / "made")} == {"float16"}
+    assert run("train", "pairs.tsv", "--from", "made", "-o", "tuned", "--steps", "3", cwd=tales).code == 0
+    for name in ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json"):
+        assert files_of(tales / "tuned")[name] == files_of(tales / "made")[name]
+    for folder in ("made", "tuned"):
+        done = run("decode", "--model", folder, "le chat dort", "--emit", "text", cwd=tales)
+        assert (done.code, done.out) == (0, b"the cat sleeps\n")
+
+
+def test_a_model_stored_in_float16_goes_on_with_the_same_bits(tales):
+    flags = (*TINY, "--dtype", "float16", "--valid", "0")
+    assert run("train", "tales.txt", "-o", "whole", *flags, "--steps", "6", cwd=tales).code == 0
+    assert run("train", "tales.txt", "-o", "parts", *flags, "--steps", "3", cwd=tales).code == 0
+    assert run("train", "tales.txt", "--resume", "parts", "--steps", "6", cwd=tales).code == 0
+    for name in ("model.safetensors", "state.safetensors"):
+        assert files_of(tales / "parts")[name] == files_of(tales / "whole")[name]
+
+
 def test_a_model_of_a_configuration(tales):
     sizes = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
     sizes |= {"num_hidden_layers": 1, "intermediate_size": 24, "max_position_embeddings": 16, "rms_norm_eps": 1e-6}
@@ -218,3 +245,31 @@ def test_a_model_of_a_configuration(tales):
     assert done.err == (
         "attnkit train: config.json: max_position_embeddings 16, fewer than the 64 tokens of a text (--block)\n"
     )
+
+
+def test_a_flag_of_zero_is_one(tales):
+    flags = (*TINY, "--steps", "1", "--warmup", "0", "--clip", "0")
+    report, _ = lines_of(run("train", "tales.txt", "-o", "gpt", *flags, cwd=tales))
+    assert report["learning_rate"] == 0.001  # after no warm-up
+    assert "--warmup 0 --clip 0" in json.loads((tales / "gpt" / "training.json").read_text())["command"]
+
+
+def test_python_trains_as_the_command_line_does(tales, monkeypatch):
+    flags = {"layers": 1, "heads": 2, "dim": 16, "batch": 4, "block": 16, "steps": 4, "every": 2}
+    monkeypatch.chdir(tales)
+    made = attnkit.train("tales.txt", output="python", **flags)
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    *reports, last = lines_of(run("train", "tales.txt", "-o", "shell", *words, cwd=tales))
+    speed = ("tokens_per_second", "seconds")
+    assert [{name: one[name] for name in one if name not in speed} for one in made["reports"]] == [
+        {name: one[name] for name in one if name not in speed} for one in reports
+    ]
+    assert {**last, "folder": "python"} == {name: made[name] for name in made if name != "reports"}
+    for name in ("model.safetensors", "state.safetensors", "config.json", "training.jsonl"):
+        assert (tales / "python" / name).read_bytes() == (tales / "shell" / name).read_bytes(), name
+    with pytest.raises(attnkit_errors.UsageError, match="needs --output DIR or --resume DIR"):
+        attnkit.train("tales.txt")
+    with pytest.raises(attnkit_errors.UsageError, match="the name of a text file"):
+        attnkit.train(output="new")
+    with pytest.raises(attnkit_errors.FileError, match="No such file"):
+        attnkit.train("none.txt", output="new")

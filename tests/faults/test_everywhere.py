@@ -43,6 +43,7 @@ BAD |= {
     "ids": TENSORS,
     "targets": TENSORS,
     "patches": TENSORS,
+    "lines": {"empty": (b"", "empty input"), "not UTF-8": (b"a\n\xff", "not UTF-8 text (byte 2)")},
     "model": {"a file": (b"", "not a folder")},
 }
 FLAGS = [
@@ -74,6 +75,8 @@ BESIDE = {
     "decode --patch": ["a", "--model", GPT2, "--max-tokens", "0"],
     "attend --past-key": ["good.json", "--past-value", "good.json"],
     "attend --past-value": ["good.json", "--past-key", "good.json"],
+    "rnn --lengths": ["good.json", "--hidden", "2"],
+    "rnn --state-in": ["good.json", "--hidden", "2"],
     "ffn --add": ["good.json", "--hidden", "2"],
     "layernorm --mean": ["good.json", "--kind", "batch", "--variance", "good.json"],
     "layernorm --variance": ["good.json", "--kind", "batch", "--mean", "good.json"],
@@ -81,11 +84,13 @@ BESIDE = {
     "posenc --sin": ["good.json", "--kind", "rotary", "--cos", "good.json"],
     "posenc --table": ["good.json", "--kind", "learned"],
     "loss --weights": ["good.json", "--target", "0"],
+    "score --source": ["good.json", "--references", "good.json", "--by", "length:10"],
 }
 NAMED = {"patches": "encoder.0.norm1={}", "targets": "./{}"}  # where a bare name is not a file
 READING = {
     "mask": ["--causal"],
     "ffn": ["--hidden", "2"],
+    "rnn": ["--hidden", "2"],
     "decode": ["--table", "good.json"],
     "loss": ["--target", "0"],
 }
@@ -113,7 +118,7 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "train"}))
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "score", "train"}))
 def test_operands(attnkit, main, refused, tool):
     for content, problem in TENSORS.values():
         name = attnkit.file("bad", content)
@@ -125,7 +130,9 @@ def test_operands(attnkit, main, refused, tool):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "train", "history", "diff"}))
+@pytest.mark.parametrize(
+    "tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "score", "train", "history", "diff"})
+)
 def test_stages_of_a_pipeline(attnkit, main, refused, tool):
     flags = " ".join(READING.get(tool, []))
     for content, problem in TENSORS.values():

@@ -600,6 +600,7 @@ def test_a_file_that_may_not_be_read_is_not_one_that_is_not_there(attnkit, refus
     (folder / "locked").chmod(0)
     for name, file in (("m", "config.json"), ("n", "generation_config.json")):
         shutil.copytree(STORY, folder / name)
+        (folder / name / "generation_config.json").write_text("{}")
         (folder / name / file).chmod(0)
     tool = line.split()[0]
     refused(attnkit(*line.split(), preexec_fn=unprivileged), 4, f"{tool}: {UNREADABLE[line]}")

@@ -36,7 +36,7 @@ import numpy as np
 
 from attnkit.cli.main import escaped
 from attnkit.errors import AttnkitError
-from attnkit.formats import FORMATS, Record, Source, encode, npz, read, safetensors
+from attnkit.formats import FORMATS, Record, Source, encode, npz, pytorch, read, safetensors
 from attnkit.formats.json import normalize_nan
 from attnkit.formats.zip import encode_archive
 from attnkit.record import Tensor
@@ -46,7 +46,10 @@ SECONDS = 2.0
 EXTRA_MEMORY = 200 << 20
 LONGEST_MESSAGE = 600
 CHECKED = 8  # records of a stream that are written again
+UNZIP_ERRORS = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error)
 MODELS = Path(__file__).parent.parent / "references" / "models"
+
+PYTORCH_FILES = ("state.bin", "state.bin", "protocol4.bin", "nested.pt", "tensor.pt", "legacy.bin", "legacy.bin")
 
 INTEGERS = [0, 1, -1, 2, 7, 8, 63, 64, 65, 127, 128, 255, 256, 1 << 15, 1 << 16, (1 << 24) + 1, (1 << 31) - 1, 1 << 31]
 INTEGERS += [1 << 32, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 10**30, -(1 << 63), -(1 << 64)]
@@ -308,9 +311,50 @@ def mutate_npz(rng: random.Random, data: bytes) -> bytes:
     try:
         with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(io.BytesIO(data)) as file:
             members = [(info.filename, file.read(info)) for info in file.infolist()]
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error):
+    except UNZIP_ERRORS:
         return lie(rng, data)
     return packed(rng, members_edited(rng, members)) if members else lie(rng, data)
+
+
+def mutate_pytorch(rng: random.Random, data: bytes) -> bytes:
+    """Damages the bytes, a header of the archive, or a file in it, the pickle more often; then packed again."""
+    with warnings.catch_warnings(action="ignore"), contextlib.suppress(*UNZIP_ERRORS):
+        if rng.random() < 0.8:
+            with zipfile.ZipFile(io.BytesIO(data)) as file:
+                members = [(info.filename, file.read(info)) for info in file.infolist()]
+            at = rng.choice([0, 0, 0, rng.randrange(len(members))])
+            members[at] = (members[at][0], rng.choice([*BYTES, edit_pickle, edit_pickle])(rng, members[at][1]))
+            return packed(rng, members)
+    return rng.choice([*BYTES, edit_pickle, lie])(rng, data)
+
+
+def edit_pickle(rng: random.Random, data: bytes) -> bytes:
+    """Writes a number over another, or opcodes between others."""
+    found = list(re.finditer(rb"K[\0-\x20]|M..|\x8a.", data, re.DOTALL))
+    if found and rng.random() < 0.6:
+        place = rng.choice(found)
+        number = rng.choice(INTEGERS)
+        wide = number.to_bytes(8, "little", signed=True) if -(1 << 63) <= number < 1 << 63 else bytes(7) + b"\x7f"
+        return data[: place.start()] + b"\x8a\x08" + wide + data[place.end() :]
+    at = spot(rng, data)
+    pieces = [
+        b"(",
+        b"t",
+        b"u",
+        b"s",
+        b"e",
+        b"R",
+        b"b",
+        b"Q",
+        b"h\x00",
+        b"q\x00",
+        b"}",
+        b"]",
+        b")",
+        b"N",
+        b"cos\nsystem\n",
+    ]
+    return data[:at] + rng.choice(pieces) * rng.choice([1, 1, 2, 500]) + data[at:]
 
 
 def lie(rng: random.Random, data: bytes) -> bytes:
@@ -503,11 +547,14 @@ def readers(scratch: str) -> dict[str, Reader]:
     """Every reader by name; those that need a file or a folder keep it under `scratch`."""
     path = os.path.join(scratch, "file")
     files = {format: samples(format) for format in FORMATS}
+    pytorch_files = [(MODELS.parent / "pytorch" / name).read_bytes() for name in PYTORCH_FILES]
     found = {
         "json": Reader(json_seeds(), mutate_json, check_tensors, 8),
         "npy": Reader(files["npy"], mutate_npy, check_tensors, 4),
         "npz": Reader(files["npz"], mutate_npz, check_tensors, 8),
         "safetensors": Reader(files["safetensors"], mutate_safetensors, check_tensors, 8),
+        "pytorch": Reader(pytorch_files, mutate_pytorch, check_tensors, 8),
+        "pytorch mapped": Reader(pytorch_files, mutate_pytorch, lambda data: check_mapped(pytorch, data, path), 4),
         "npz mapped": Reader(files["npz"], mutate_npz, lambda data: check_mapped(npz, data, path)),
         "safetensors mapped": Reader(
             files["safetensors"], mutate_safetensors, lambda data: check_mapped(safetensors, data, path)
@@ -599,6 +646,10 @@ def entries(n: int) -> bytes:
     )
 
 
+def raw_pickle(code: bytes) -> bytes:
+    return b"".join(encode_archive([("a/data.pkl", [b"\x80\x02" + code])]))
+
+
 X = {"x": {"data": [1]}}
 one = b"".join(encode(Record({"x": np.ones(1)}), "npy"))
 HOSTILE: dict[str, Callable[[int], bytes]] = {
@@ -664,6 +715,17 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     "safetensors lists": lambda n: sized(b'{"a":[' + b"[]," * (n // 3) + b"[]]}"),
     "safetensors metadata": lambda n: st(
         {"__metadata__": {"attnkit": "[" * n}, "x": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}
+    ),
+    "pytorch lists": lambda n: raw_pickle(b"]" * n + b"."),
+    "pytorch dicts": lambda n: raw_pickle(b"}" * n + b"."),
+    "pytorch numbers": lambda n: raw_pickle(b"](" + b"K\x01" * (n // 2) + b"e."),
+    "pytorch doubled lists": lambda n: raw_pickle(b"](" + b"}" * (n // 2) + b"eq\x00" + b"h\x00" * (n // 4) + b"."),
+    "pytorch deep tuples": lambda n: raw_pickle(b")" + b"\x85" * n + b"."),
+    "pytorch names": lambda n: raw_pickle(b"ctorch\nfloat32\n" * (n // 15) + b"."),
+    "pytorch marks": lambda n: raw_pickle(b"}" + b"(" * (n // 2) + b"u" * (n // 2) + b"."),
+    "pytorch empties": lambda n: raw_pickle(b"](" + b"]" * (n - 4) + b"e."),
+    "pytorch descriptors": lambda n: (
+        b"PK\x03\x04" + bytes(2) + b"\x08\x08" + bytes(18) + b"\x0a\0\0\0a/data.pkl" + b"PK\x07\x08" * (n // 4)
     ),
     "safetensors empties": lambda n: st(
         {f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(n // 60)}

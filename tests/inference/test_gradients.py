@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import attnkit
 from attnkit import commands, formats
 from attnkit.cli import parser
 from attnkit.errors import UsageError
@@ -15,6 +16,7 @@ from attnkit.record import Record
 
 REFERENCES = Path(__file__).parent.parent / "references"
 MODELS = REFERENCES / "models"
+DATA = Path(__file__).parent.parent.parent / "samples" / "data"
 TOLERANCE = 1e-6  # of a finite difference
 
 pytestmark = pytest.mark.filterwarnings("ignore::attnkit.errors.AttnkitWarning")  # of an x that is not one number
@@ -102,6 +104,26 @@ def test_a_tied_table_has_one_gradient_the_sum():
     assert both.labels["vocab"] == ["a", "b"] and both.axes_of("1.embed.table") == ("vocab", "model")
 
 
+def test_the_steps_of_a_norm_by_hand():
+    # x̂ = −1 1 and s = 1/2 for 1 5; y = x̂ γ + β with γ = 2 1; the last x is y times 1 0
+    np.save("row.npy", np.array([[1.0, 5.0]]))
+    np.save("two.npy", np.array([2.0, 1.0]))
+    np.savez("first.npz", w=np.array([[1.0], [0.0]]))
+    flags = "--gamma two.npy --beta two.npy --eps 1e-20"
+    result = grad(f"layernorm row.npy {flags}", "decode --params first.npz --emit logits")
+    expected = {
+        "scaled": [1.0, 0.0],
+        "normalized": [2.0, 0.0],
+        "inverse_std": [-4.0],
+        "variance": [0.25],
+        "mean": [-1.0],
+    }
+    expected |= {"gamma": [-1.0, 0.0], "beta": [1.0, 0.0], "x": [1.0, 0.0]}
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(result[f"1.layernorm.{name}"].ravel(), gradient, err_msg=name)
+    assert result.axes_of("1.layernorm.mean") == ("token", "over model")
+
+
 def test_x_is_that_of_run_and_labels_are_those_of_the_forward_pass():
     stages = ["embed 'The cat sat' --dim 8", "posenc", "mask --causal", "attend --heads 2 --seed 1 --keep weights"]
     result, ran = grad(*stages), run_tool("run", " | ".join(stages))
@@ -148,7 +170,65 @@ def test_slopes_of_attend(source, flags, is_cross):
     assert error_of(f"attend {source}.npy {flags} {memory}", target) < TOLERANCE
 
 
-LAYERNORM = {"--gamma": ["gamma.npy"], "--eps": ["0.1"], "--keep": ["residual"]}
+POSITIONS = ["", "--kind rotary --heads 2", "--kind alibi --heads 2", "--kind t5 --heads 2 --table buckets.npy"]
+POSITIONS += ["--kind learned --table table.npy --offset 1", "--kind rotary --heads 2 --interleaved", "--layout halves"]
+WEIGHTS = ["--params p.npz", "--params grouped.npz --kv-heads 1", "--params additive.npz --score additive"]
+WEIGHTS += ["--params general.npz --score general", "--seed 2 --score dot"]
+HEADS = {
+    "--causal": [""],
+    "--window": ["1,1", "0,2"],
+    "--softcap": ["2", "20"],
+    "--scale": ["0.3"],
+    "--bias": ["bias.npy"],
+    "--mask": ["additive.npy"],
+    "--residual": [""],
+    "--keep": ["weights,present", "q,scores"],
+}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["x", "bx"]),
+    st.sampled_from(POSITIONS),
+    st.sampled_from(WEIGHTS),
+    options(HEADS),
+    st.sampled_from(["", " --partial", " --emit heads", " --lengths counts.npy"]),
+)
+def test_slopes_of_heads_with_positions_and_scores(source, positions, weights, flags, result):
+    if result == " --partial":
+        flags = " ".join(word for word in flags.split() if word != "--residual")
+    is_emitted = result == " --emit heads"
+    result = "" if result == " --lengths counts.npy" and source == "x" else result
+    flags = flags.replace("--residual", "") if is_emitted else flags
+    join = ["merge --join"] * (result == " --partial")
+    target = "loss --target " + ("'1 2 3 0'" if source == "x" else "bids.npy")
+    last = "ffn --hidden 3 --activation silu" if is_emitted else target
+    assert (
+        error_of(f"posenc {source}.npy {positions}", f"attend --heads 2 {weights} {flags}{result}", *join, last)
+        < TOLERANCE
+    )
+
+
+FAMILY_OF = {"bert": ["cls", "mean", "pooler", "none"], "llama": ["cls", "mean", "none"], "t5": ["mean", "none"]}
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data(), st.sampled_from(sorted(FAMILY_OF)), st.booleans(), st.booleans())
+def test_slopes_of_encode_with_random_options(data, family, is_batch, is_normalized):
+    pool = data.draw(st.sampled_from(FAMILY_OF[family]))
+    normalize = " --normalize" * (is_normalized and pool != "none")
+    layers = data.draw(st.sampled_from(["", " --layers :1", " --layers :0"]))
+    ids = "bids" if is_batch else "ids"
+    line = f"encode --model {MODELS / family} --ids {ids}.npy --pool {pool}{normalize}{layers}"
+    assert error_of(line, "ffn --hidden 4 --activation gelu") < TOLERANCE
+
+
+LAYERNORM = {
+    "--gamma": ["gamma.npy"],
+    "--eps": ["0.1"],
+    "--keep": ["residual", "inverse_std,residual"],
+    "--steps": [""],
+}
 FFN = {"--activation": ["gelu", "gelu-tanh", "silu", "relu"], "--residual": [""], "--add": ["add.npy"], "--steps": [""]}
 POSENC = {"--offset": ["3"], "--layout": ["halves"], "--base": ["100"]}
 
@@ -191,6 +271,21 @@ TARGETS = "loss --target '1 2 3 0'"
         ["attend x.npy --partial"],
         ["layernorm bx.npy --axis -2 --gamma shift.npy", "loss --target bids.npy"],
         ["layernorm x.npy --keep mean,residual --add add.npy", "attend --add :residual --memory :x", TARGETS],
+        ["layernorm x.npy --keep all", "attend --add :inverse_std --memory :x", "ffn --hidden 3 --add :mean", TARGETS],
+        [
+            "layernorm x.npy --steps --gamma gamma.npy --beta beta.npy",
+            "attend --add :scaled --query :normalized",
+            TARGETS,
+        ],
+        ["layernorm x.npy --steps --beta beta.npy", "attend --add :variance --query :normalized --key :x", TARGETS],
+        ["layernorm x.npy --kind rms --keep all", "attend --add :mean_square --seed 1", "ffn --hidden 3", TARGETS],
+        ["layernorm bx.npy --kind batch --keep all", "attend --add :inverse_std --seed 1", "loss --target bids.npy"],
+        [
+            "layernorm x.npy --kind batch --mean beta.npy --variance weights.npy --keep all",
+            "attend --add :mean",
+            TARGETS,
+        ],
+        ["layernorm x.npy --keep all --add add.npy", "attend --add :residual --bias :inverse_std", TARGETS],
         ["posenc x.npy --kind learned --table table.npy --offset 2", TARGETS],
         ["posenc bx.npy --kind learned --table table.npy", "loss --target bids.npy"],
         ["posenc x.npy --kind learned --table table.npy --alone", TARGETS],
@@ -238,6 +333,83 @@ def test_slopes_of_the_layers_of_models(family):
     assert result["check"][2] < TOLERANCE
     layer = "encoder.0.self" if family in ("t5", "bert-mlm") else "decoder.0.self"
     assert result.axes_of(f"{layer}.wq") == ("model", "heads")
+
+
+RECURRENT = {"lstm", "seq2seq", "seq2seq-luong"}  # which have other layers
+FAMILIES = sorted({folder.name for folder in MODELS.iterdir() if folder.is_dir()} - RECURRENT)
+HIDDEN = ("transformer", "transformer-prenorm")  # models without embeddings
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_slopes_of_encode_for_every_family(family):
+    np.save("wide.npy", np.random.default_rng(5).standard_normal((2, 4, 16)))
+    source = f"--image {MODELS / 'vit.png'}" if family == "vit" else "" if family in HIDDEN else "--ids bids.npy"
+    before = ["peek wide.npy -q"] if family in HIDDEN else []
+    stages = [*before, f"encode --model {MODELS / family} {source}", "ffn --hidden 3 --activation gelu --seed 4"]
+    result = grad(*stages, check=True)
+    assert result["check"][2] < TOLERANCE
+    stack = "decoder" if "decoder.0.self.wq" in result else "encoder"
+    lead = () if family == "vit" else ("batch",)
+    assert result.axes_of(f"{stack}.0.self.weights") == (*lead, "head", "query", "key")
+    names = {f"{stack}.0.ffn.hidden", f"{stack}.0.ffn.w2", f"{stack}.0.self.residual", f"{len(before) + 1}.encode.x"}
+    assert names <= {*result}
+    assert ("0.input.x" in result) == (family in HIDDEN) and ("1.encode.image" in result) == (family == "vit")
+
+
+BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert-mlm"))
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [f"encode {BERT} --ids bids.npy --pool mean --normalize", "ffn --hidden 3"],
+        [f"encode {BERT} --ids bids.npy --pool cls", "ffn --hidden 3"],
+        [f"encode {BERT} --ids ids.npy --pool cls --normalize", "ffn --hidden 3"],
+        [f"encode {BERT} --ids bids.npy --pool pooler --normalize", "layernorm", "ffn --hidden 3"],
+        [f"encode {BERT} --ids padded.npz --pool mean", "ffn --hidden 3"],
+        [f"encode {BERT} --ids padded.npz --pool cls", "ffn --hidden 3"],
+        [f"encode {BERT} --ids padded.npz", "ffn --hidden 3"],
+        [f"encode {GPT2} --ids ids.npy --layers :1", f"encode {GPT2} --layers 1:", "ffn --hidden 9"],
+        [f"encode {GPT2} --ids ids.npy", f"decode {GPT2} --layer head", "loss --target :ids"],
+        [f"encode {MLM} --ids ids.npy --keep logits", "loss --target :ids"],
+        [f"encode {MLM} --ids ids.npy", f"decode {MLM}", "loss --target :ids"],
+        [f"embed --image {MODELS / 'vit.png'} --model {MODELS / 'vit'}", "ffn --hidden 3"],
+        [f"encode --model {MODELS / 'marian'} --ids ids.npy", "attend --memory :memory", "ffn --hidden 3"],
+        [f"encode {BERT} --ids ids.npy --keep *.0.norm1", "attend --query :encoder.0.norm1", "ffn --hidden 5"],
+    ],
+    ids=lambda stages: " ".join(stages).replace(str(MODELS), ""),
+)
+def test_slopes_of_encode(stages):
+    mask = np.array([[False, True, True, True], [True, True, False, False]])
+    np.savez("padded.npz", ids=np.load("bids.npy"), mask=mask)
+    assert error_of(*stages) < TOLERANCE
+
+
+def test_gradients_of_a_scored_text_are_those_of_its_pipeline(tmp_path):
+    folder, text, next_word = str(DATA / "story"), "Every evening the fox", " looked"
+    path = str(tmp_path / "g.npz")
+    attnkit.decode(text, model=folder, score=next_word, grad=path, dtype="float64")
+    scored = formats.load(path)
+    np.save("next.npy", attnkit.decode(text, model=folder, score=next_word)["ids"])
+    result = grad(
+        f"encode --model {folder} '{text}' --dtype float64",
+        f"decode --model {folder} --layer head",
+        "loss --target next.npy",
+    )
+    np.testing.assert_allclose(result["x"], scored["loss"], rtol=1e-6)
+    for name in ("decoder.0.self.wq", "decoder.embed.table", "decoder.2.ffn.w2", "head.w"):
+        largest = np.abs(scored[name]).max()
+        np.testing.assert_allclose(result[name], scored[name], atol=1e-5 * largest, err_msg=name)
+    for name in ("decoder.0.self.weights", "decoder.1.ffn.hidden", "decoder.0.norm1"):
+        rows = scored[name][..., :-1, :-1] if name.endswith("weights") else scored[name][:-1]
+        np.testing.assert_allclose(result[name], rows, atol=1e-5 * np.abs(rows).max(), err_msg=name)
+
+
+def test_intermediates_of_the_same_name_have_their_stage_in_front():
+    model = f"encode --model {MODELS / 'gpt2'}"
+    result = grad(f"{model} --ids ids.npy", f"{model} --layers 1:", "ffn --hidden 9")
+    assert {"1.encode.decoder.1.self.q", "2.encode.decoder.1.self.q", "decoder.0.self.q"} <= {*result}
+    assert "decoder.1.self.q" not in result and "decoder.1.self.wq" in result
 
 
 def test_tied_parameters_of_a_model_have_one_gradient():
@@ -296,9 +468,15 @@ def test_a_whole_pipeline_is_that_of_torch_autograd(dtype, tolerance):
         (["decode x.npy --table table.npy --emit ids"], "stage 1, decode: its x is int64: only floats have a gradient"),
         (["embed 'a b' --dim 4", "decode --emit text"], "stage 2, decode: text has no gradient"),
         (["mask --size 3 --causal"], "stage 1, mask: its x is bool: only floats have a gradient"),
-        (["layernorm x.npy --keep inverse_std", "attend --add :inverse_std"], "no gradient through its inverse_std"),
-        (["attend x.npy --partial", "merge"], "stage 2, merge: no gradient of this tool"),
-        ([f"encode --model {MODELS / 'bert'} --ids ids.npy"], "stage 1, encode: no gradient of this tool"),
+        (["attend x.npy --partial", "merge part1.npz"], "stage 2, merge: it does not read the stage before"),
+        (
+            ["attend x.npy --params p.npz --heads 2 --partial", "merge two.npz -"],
+            "stage 2, merge: no gradient of files of several parts before",
+        ),
+        (
+            [f"encode --model {MODELS / 'bert'} --ids ids.npy --ablate encoder.0.self"],
+            "stage 1, encode: no gradient with --patch or --ablate",
+        ),
         (
             ["layernorm x.npy", "attend --query add.npy --key - --value add.npy"],
             "stage 2, attend: its --key is the whole stage before",
@@ -306,9 +484,79 @@ def test_a_whole_pipeline_is_that_of_torch_autograd(dtype, tolerance):
         (["posenc x.npy", "run 'attend'"], "run cannot be a stage of a pipeline"),
     ],
 )
-def test_what_has_no_gradient_is_one_line_with_its_stage(stages, problem):
+def test_what_has_no_gradient_is_one_line_with_its_stage(parts, stages, problem):
     with pytest.raises(UsageError, match=problem.replace("(", r"\(")):
         grad(*stages)
+
+
+PARTIAL = "attend x.npy --params p.npz --heads 2 --partial"
+
+
+@pytest.fixture(scope="module")
+def parts(files):
+    """Parts of attention of the queries x over three memories: part1.npz …, all in parts.npz, two in two.npz."""
+    x, records = np.load(files / "x.npy"), []
+    for number in range(3):
+        memory = np.random.default_rng(number).standard_normal((3 + number, 8))
+        part = attnkit.attend(x, memory=memory, params=str(files / "p.npz"), heads=2, partial=True)
+        formats.save(part, str(files / f"part{number + 1}.npz"))
+        records.append(part)
+    for name, some in (("parts", records), ("two", records[:2])):
+        (files / f"{name}.npz").write_bytes(
+            b"".join(bytes(one) for part in some for one in formats.encode(part, "npz"))
+        )
+    return records
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        ["merge part1.npz part2.npz part3.npz --join", TARGETS],
+        ["merge parts.npz --join", TARGETS],
+        ["merge part1.npz part2.npz", "ffn --hidden 3"],
+        [PARTIAL, "merge --join", TARGETS],
+        [f"{PARTIAL} --causal", "merge - part2.npz part3.npz --join", TARGETS],
+        [PARTIAL, "merge part1.npz - part3.npz --join", "ffn --hidden 3", TARGETS],
+        [PARTIAL, "merge - two.npz --join", TARGETS],
+        [PARTIAL, "merge", "merge - part3.npz --join", TARGETS],
+        ["attend x.npy --partial --softcap 2 --bias bias.npy --heads 2", "merge --join", TARGETS],
+        [
+            f"embed --ids ids.npy --model {MODELS / 'gpt2'}",
+            f"attend --partial --model {MODELS / 'gpt2'} --layer decoder.0.self",
+            "merge --join",
+        ],
+    ],
+    ids=str,
+)
+def test_slopes_of_merge(parts, stages):
+    assert error_of(*stages) < TOLERANCE
+
+
+def test_merged_parts_have_the_gradients_of_attention_to_all_keys(parts):
+    memories = [np.random.default_rng(number).standard_normal((3 + number, 8)) for number in range(3)]
+    np.save("memories.npy", np.concatenate(memories))
+    whole = grad("attend x.npy --memory memories.npy --params p.npz --heads 2", TARGETS)
+    records = [Record({"x": np.load("x.npy"), "memory": memory}) for memory in memories]
+    stream = b"".join(bytes(one) for record in records for one in formats.encode(record, "npz"))
+    Path("stream.npz").write_bytes(stream)
+    merged = grad("attend stream.npz --memory :memory --params p.npz --heads 2 --partial", "merge --join", TARGETS)
+    for name in ("wq", "wk", "wv", "wo", "bo", "bq"):
+        np.testing.assert_allclose(merged[f"1.attend.{name}"], whole[f"1.attend.{name}"], atol=1e-12, err_msg=name)
+    keys = [merged[f"0.input.part{number}.memory"] for number in (1, 2, 3)]
+    np.testing.assert_allclose(np.concatenate(keys), whole["1.attend.memory"], atol=1e-12)
+    np.testing.assert_allclose(sum(merged[f"0.input.part{n}.x"] for n in (1, 2, 3)), whole["0.input.x"], atol=1e-12)
+    assert "1.attend.part2.weights" in merged and merged.axes_of("1.attend.part2.lse") == ("head", "query")
+    checked = grad("attend stream.npz --memory :memory --params p.npz --partial", "merge --join", TARGETS, check=True)
+    assert checked["check"][2] < TOLERANCE
+
+
+def test_tables_of_several_texts_are_their_own_and_weights_are_shared():
+    result = grad(
+        "embed --lines 'a b' 'a b' --dim 4", "attend --seed 1 --partial", "merge --join", "layernorm", check=True
+    )
+    assert result["check"][2] < TOLERANCE
+    assert {"1.embed.part1.table", "1.embed.part2.table", "2.attend.wq"} <= {*result}
+    assert not {"1.embed.table", "2.attend.part1.wq"} & {*result}
 
 
 def test_a_stream_gives_a_record_of_gradients_for_each_record():

@@ -57,11 +57,17 @@ def test_the_overview(name):
     for said in [f"{checkpoint.parameter_count:,}", *SAID.get(name, [])]:
         assert said in " ".join(seen.split()) or said in seen
     for layer in checkpoint.layers():
-        _, number, part = model.parse_layer_name(layer)
-        first = 1 if part == "norm1" and not checkpoint.config.stack(checkpoint.config.stacks[0]).first_norm else 0
-        last = first if number is None else last_layer(checkpoint, layer)
-        numbers = f"{first}…{last}" if first < last else str(last)
-        assert part in seen and (number is None or f".{numbers}.{part}" in seen)
+        stack, number, part = model.parse_layer_name(layer)
+        first = (
+            1
+            if part == "norm1"
+            and number is not None
+            and not getattr(checkpoint.config.stack(stack), "first_norm", True)
+            else 0
+        )
+        assert part in seen
+        is_alone = f".{number}.{part}" in seen  # unlike the layers beside it
+        assert number is None or is_alone or f".{first}…{last_layer(checkpoint, layer)}.{part}" in seen
 
 
 def last_layer(checkpoint, layer):

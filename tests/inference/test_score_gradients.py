@@ -11,6 +11,7 @@ from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import UsageError
 from attnkit.inference import layers
+from attnkit.model.backward.norms import NormGradients
 from attnkit.model.backward.tied import cast_parameters, tied_parameters
 from tests import process
 
@@ -118,6 +119,32 @@ def test_a_memory_from_a_file_ends_the_gradients(tmp_path):
     np.testing.assert_allclose(part["decoder.0.cross.wq"], whole["decoder.0.cross.wq"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("folder", TEXTS, ids=["decoder", "translator"])
+def test_the_check_is_a_line_a_tensor_and_an_exit_code(tmp_path, folder):
+    text, continuation = TEXTS[folder]
+    done = process.run(
+        "decode", "--model", folder, text, "--score", continuation, "--grad", "g.npz", "--check", cwd=tmp_path
+    )
+    assert done.code == 0 and done.err.startswith("check: derivative ") and done.err.count("\n") == 1
+    assert 0 < formats.load(str(tmp_path / "g.npz"))["check"][2] < 1e-6
+
+
+def test_a_wrong_gradient_fails_the_check(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        model.backward.transformer, "layer_norm_backward", lambda dy, x, **more: NormGradients(dy, None, None)
+    )
+    path = str(tmp_path / "g.npz")
+    attnkit.decode("Every evening", model=STORY, score=" the fox", grad=path, check=True)
+    assert formats.load(path)["check"][2] > 1e-3
+
+
+def test_the_check_of_a_memory_from_a_file(tmp_path):
+    path = str(tmp_path / "g.npz")
+    memory = attnkit.encode("le chat noir dort", model=TRANSLATOR)
+    attnkit.decode(memory, model=TRANSLATOR, score="the black cat", grad=path, check=True)
+    assert formats.load(path)["check"][2] < 1e-6
+
+
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
@@ -128,6 +155,7 @@ def test_a_memory_from_a_file_ends_the_gradients(tmp_path):
         ("--score x --grad g.npz --trace g.npz", "--trace writes the same file"),
         ("--score x --grad g.npz --batch b", "--grad: needs a single text, got a batch"),
         ("--score x --grad-only x", "needs --grad FILE"),
+        ("--score x --check", "needs --grad FILE"),
     ],
 )
 def test_flags_that_cannot_be(tmp_path, flags, problem):

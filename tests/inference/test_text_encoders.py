@@ -102,7 +102,7 @@ def test_masked_words(name):
 def test_a_discriminator_says_which_tokens_were_replaced():
     name = "electra-discriminator"
     record = attnkit.decode(tokens(name)["prompts"][1], model=folder(name))
-    assert record.labels["vocab"] == ["replaced", "original"]
+    assert record.labels["label"] == ["replaced", "original"]
     batch = frozen(name)
     expected = 1 / (1 + np.exp(-batch["batch.logits.f64"][1, batch["batch_mask"][1] == 1, 0]))
     np.testing.assert_allclose(record["x"][:, 0], expected, rtol=0, atol=1e-5)

@@ -84,6 +84,7 @@ ACTIVATIONS = {
     "gelu": functional.gelu,
     "gelu-tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
+    "tanh": torch.tanh,
 }
 IDS = torch.tensor([[2, 0, 2], [1, 4, 2]])
 BUCKETS = torch.tensor([[0, 1, 3], [1, 0, 3]])

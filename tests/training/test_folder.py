@@ -8,14 +8,20 @@ import pytest
 from safetensors import safe_open
 
 from attnkit.checkpoints import open_checkpoint
-from attnkit.errors import FileError
+from attnkit.errors import DataError, FileError
+from attnkit.formats.dtypes import dtype_of
 from attnkit.training.configs import CONFIGS, ModelSizes, new_config
 from attnkit.training.folder import model_files, write_folder
 from attnkit.training.initialization import initial_tensors
 
 
+def new_config_of(family):
+    sizes = ModelSizes(layers=1, heads=2, width=8, positions=16)
+    return new_config(family, sizes, 20, {"pad": 0, "eos": 1, "bos": 2})
+
+
 def files_of(family, seed=0):
-    raw = new_config(family, ModelSizes(layers=1, heads=2, width=8, positions=16), 20, {"pad": 0, "eos": 1, "bos": 2})
+    raw = new_config_of(family)
     tensors = initial_tensors(raw, seed)
     return model_files(raw, tensors), tensors
 
@@ -40,6 +46,24 @@ def test_the_safetensors_library_reads_it_and_its_format(tmp_path):
         for name, array in tensors.items():
             np.testing.assert_array_equal(stored.get_tensor(name), array)
     assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "float32"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_model_is_stored_in_another_dtype(dtype, tmp_path):
+    _, tensors = files_of("gpt2")
+    write_folder(str(tmp_path), model_files(new_config_of("gpt2"), tensors, dtype))
+    checkpoint = open_checkpoint(str(tmp_path))
+    assert checkpoint.raw["torch_dtype"] == dtype
+    for name, array in tensors.items():
+        assert checkpoint.tensor(name).dtype.name == dtype
+        np.testing.assert_array_equal(checkpoint.tensor(name), array.astype(dtype_of(dtype)))
+
+
+def test_a_number_beyond_a_dtype_is_an_error():
+    _, tensors = files_of("gpt2")
+    tensors["transformer.wte.weight"][0, 0] = 70000
+    with pytest.raises(DataError, match=r"'transformer.wte.weight' exceeds the range of float16; --dtype float32"):
+        model_files(new_config_of("gpt2"), tensors, "float16")
 
 
 def test_equal_models_are_equal_bytes(tmp_path):

@@ -17,8 +17,14 @@ TEXT = (
     "Reading, writing and counting: that is what a school is for, and they walked, talked and laughed.\n"
     "Once upon a time there was a cat that sat on a mat, and a bat that sat on a hat.\n"
 ) * 3
-KINDS = pytest.mark.parametrize("kind", ["chars", "bpe:300", "unigram:58"])
-FAMILIES = pytest.mark.parametrize("family", FAMILY_TOKENS)
+SIZES = ("chars", "bpe:300", "unigram:58")
+KINDS = pytest.mark.parametrize("kind", SIZES)
+# BPE and unigram of a Marian are trained on pairs
+FAMILIES = pytest.mark.parametrize(
+    ("family", "kind"),
+    [(one, kind) for one in FAMILY_TOKENS for kind in SIZES if one != "marian" or kind == "chars"],
+)
+PAIRS = "le chat dort\tthe cat sleeps\n\nle chat, la fille et l'été\tthe cat, the girl and the summer\n" * 9
 
 
 def load(family, kind, folder):
@@ -26,7 +32,6 @@ def load(family, kind, folder):
     return load_tokenizer(str(folder))
 
 
-@KINDS
 @FAMILIES
 def test_a_text_comes_back_from_its_ids(family, kind, tmp_path):
     tokenizer = load(family, kind, tmp_path)
@@ -42,7 +47,6 @@ def test_a_text_comes_back_from_its_ids(family, kind, tmp_path):
     assert [id for id in ids[len(first) : len(ids) - len(last)] if id in special.values()] == []
 
 
-@KINDS
 @FAMILIES
 def test_special_tokens_come_first_and_the_size_is_the_requested_one(family, kind, tmp_path):
     vocabulary = load(family, kind, tmp_path).vocabulary
@@ -72,17 +76,56 @@ def test_the_files_are_those_of_published_folders(tmp_path):
 PROGRAM = """
 import hashlib, sys
 from attnkit.training.vocabulary import parse_kind, train_tokenizer
-files = train_tokenizer(parse_kind(sys.argv[1]), "marian", [sys.stdin.read()], "text.txt")
+files = train_tokenizer(parse_kind(sys.argv[1]), sys.argv[2], [sys.stdin.read()], "text.txt")
 print(hashlib.sha256(b"".join(bytes(part) for name in sorted(files) for part in files[name])).hexdigest())
 """
 
 
+@pytest.mark.parametrize("family", ["t5", "marian"])
 @KINDS
-def test_another_process_writes_the_same_bytes(kind):
-    files = train_tokenizer(parse_kind(kind), "marian", [TEXT], "text.txt")
+def test_another_process_writes_the_same_bytes(kind, family):
+    text = TEXT if family == "t5" else PAIRS
+    files = train_tokenizer(parse_kind(kind), family, [text], "text.txt")
     digest = hashlib.sha256(b"".join(bytes(part) for name in sorted(files) for part in files[name])).hexdigest()
-    run = subprocess.run([sys.executable, "-c", PROGRAM, kind], input=TEXT, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", PROGRAM, kind, family]
+    run = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == digest
+
+
+@pytest.mark.parametrize("kind", ["bpe:60", "unigram:60"])
+def test_a_marian_has_a_sentencepiece_model_for_each_language(kind, tmp_path):
+    write_folder(str(tmp_path), train_tokenizer(parse_kind(kind), "marian", [PAIRS], "pairs.tsv"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "source.spm",
+        "target.spm",
+        "tokenizer_config.json",
+        "vocab.json",
+    ]
+    source, target = (load_tokenizer(str(tmp_path), side) for side in ("source", "target"))
+    assert source.vocabulary == target.vocabulary
+    assert source.vocabulary[:2] == ["</s>", "<unk>"] and source.vocabulary[-1] == "<pad>"
+    assert {name: source.vocabulary[id] for name, id in source.special.items()} == {
+        "eos": "</s>",
+        "unk": "<unk>",
+        "pad": "<pad>",
+    }
+    for tokenizer, text in ((source, "le chat, la fille et l'été"), (target, "the cat, the girl and the summer")):
+        ids = tokenizer.encode(text, tokenizer.vocabulary).ids
+        assert tokenizer.decode(ids) == text and ids[-1] == 0 and 1 not in ids
+    decomposed = source.encode("l'e\u0301te\u0301", source.vocabulary).ids
+    assert decomposed == source.encode("l'été", source.vocabulary).ids
+    assert 1 in source.encode("whisky", source.vocabulary).ids  # letters of English alone
+
+
+def test_special_tokens_that_a_text_writes_are_no_part_of_it(tmp_path):
+    """A line of <|endoftext|> after each text teaches a model to end; its letters are not for other words."""
+    for kind in ("chars", "bpe:280"):
+        for name, text in (("with", "one tale<|endoftext|>\nanother" * 5), ("without", "one tale\nanother" * 5)):
+            write_folder(str(tmp_path / name), train_tokenizer(parse_kind(kind), "gpt2", [text], "tales.txt"))
+        tokenizers = [load_tokenizer(str(tmp_path / name)) for name in ("with", "without")]
+        assert tokenizers[0].vocabulary == tokenizers[1].vocabulary
+        ids = tokenizers[0].encode("tale<|endoftext|>", tokenizers[0].vocabulary).ids
+        assert ids[-1] == 0 and 0 not in ids[:-1] and 1 not in ids
 
 
 def test_a_pair_of_texts_has_the_tokens_of_the_family_around_both(tmp_path):
@@ -109,3 +152,7 @@ def test_texts_and_sizes_that_give_no_tokenizer():
         train_tokenizer(parse_kind("unigram:9000"), "gpt2", [TEXT], "tales.txt")
     with pytest.raises(DataError, match=r"tales.txt: no tokenizer can be trained on it: "):
         train_tokenizer(parse_kind("unigram:9"), "gpt2", [TEXT], "tales.txt")
+    with pytest.raises(DataError, match=r"pairs.tsv: no tokenizer can be trained on it: "):
+        train_tokenizer(parse_kind("unigram:9"), "marian", [PAIRS], "pairs.tsv")
+    with pytest.raises(DataError, match=r"pairs.tsv: line 1: 1 columns .expected source, tab, target"):
+        train_tokenizer(parse_kind("unigram:90"), "marian", ["no pair"], "pairs.tsv")

@@ -1,7 +1,8 @@
 """Gradients of a pipeline: the stages that ran, each with its adjoint, from the last back to the first.
 
 stages.py     a stage that ran, and what its adjoint returns
-embedding.py attention.py layers.py output.py   the adjoints of the tools
+embedding.py attention.py layers.py encoding.py merging.py output.py   the adjoints of the tools
+traces.py     the gradients of the intermediates of a whole model, as a trace names them
 pipeline.py   the chain rule over all stages, and the names of the gradients
 check.py      the same derivative by a finite difference
 models.py     the gradients of a whole model that scores a text

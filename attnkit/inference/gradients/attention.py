@@ -1,7 +1,7 @@
 """The adjoint of attend."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from attnkit.inference.attention_inputs import (
     broadcast_over_heads,
     prepare_attention,
 )
-from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients
+from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients, collect_gradients
+from attnkit.inference.intermediates import OUTPUT_PARAMETERS
 from attnkit.inference.masking import AttendedTensor
 from attnkit.model import Array
 from attnkit.model.attention import SQUARE
@@ -24,7 +25,6 @@ from attnkit.model.backward import (
 )
 from attnkit.model.backward.linear import sum_to_shape
 from attnkit.model.backward.transformer import add_relative_gradients
-from attnkit.model.hooks import Hook
 from attnkit.model.transformer import position_buckets
 from attnkit.record import Record, Tensor
 
@@ -40,25 +40,32 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
     options, emit = prepared.options, "heads" if call.values["partial"] else call.values["emit"]
     output, saved = multi_head_attention_forward(x, y, z, prepared.projections, options)
     dx = outer.pop("x", np.zeros(call.result["x"].shape, output.dtype))
+    if call.values["concat"]:
+        dx, beside = np.split(dx, [output.shape[-1]], axis=-1)
+        into.add_input("x", beside)
     if emit is None:
         undo_addends(call, dx, into)
     else:
         outer[emit] = outer[emit] + dx if emit in outer else dx
     add_present(call, outer, into)
+    parts = {name: outer.pop(name) for name in OUTPUT_PARAMETERS if name in outer}  # of --partial, for merge
+    if "lse" in outer:
+        add_log_sum_exp(prepared, outer)
     grad_output = sum_to_shape(dx, output.shape) if emit is None else np.zeros_like(output)
     collected: dict[str, Array] = {}
-    has_many = math.prod(saved["q"].shape[:-1]) * saved["k"].shape[-2] > MANY
-    hook = collect_gradients(collected, outer, () if has_many else SQUARE)
+    hook = collect_gradients(collected, outer, list_kept(saved, outer).__contains__)
     inputs, weights = multi_head_attention_backward(grad_output, saved, prepared.projections, options, hook=hook)
     for name in collected:
         outer.pop(name, None)
     add_inputs(call, prepared, inputs, into)
     if call.values["model_"] is not None:
-        into.layers.add(prepared.inputs.layer, weights)
         add_relative_gradients(call.values["model_"].config, prepared.inputs.layer, inputs, into.layers)
-    else:
-        for name, gradient in weights.items():
-            into.add_parameter(name, gradient)
+    for named in (weights, parts):
+        if call.values["model_"] is not None:
+            into.layers.add(prepared.inputs.layer, named)
+        else:
+            for name, gradient in named.items():
+                into.add_parameter(name, gradient)
     into.tensors |= describe_gradients(collected, prepared.inputs)
 
 
@@ -82,23 +89,19 @@ def add_present(call: StageCall, outer: Outer, into: StageGradients) -> None:
         outer[name] = outer[name] + gradient[..., past:, :] if name in outer else gradient[..., past:, :]
 
 
-def collect_gradients(collected: dict[str, Array], outer: Outer, square: tuple[str, ...]) -> Hook:
-    """Return a hook that keeps the gradient of every intermediate, and adds what comes from later stages to it.
+def add_log_sum_exp(prepared: PreparedAttention, outer: Outer) -> None:
+    """Turn the gradient of the log-sum-exp of each query into one of its masked scores: the weights times it."""
+    arrays, options = prepared.inputs.arrays(), prepared.options
+    weights = model.multi_head_attention(*arrays, prepared.projections, options, keep=("weights",))["weights"]
+    gradient = np.where(weights == 0, 0, weights * outer.pop("lse")[..., None])
+    outer["masked"] = outer["masked"] + gradient if "masked" in outer else gradient
 
-    square  which of those of every query with every key are kept, besides what later stages use
-    """
 
-    def hook(name: str) -> Callable[[Array], Array] | None:
-        if name not in NAMES or (name in SQUARE and name not in (*square, *outer)):
-            return None
-
-        def visit(gradient: Array) -> Array:
-            collected[name] = gradient + outer[name].astype(gradient.dtype) if name in outer else gradient
-            return collected[name]
-
-        return visit
-
-    return hook
+def list_kept(saved: Mapping[str, Array], outer: Outer) -> set[str]:
+    """Return the intermediates whose gradients are kept: of those of every query with every key, where these are many,
+    only what later stages use."""
+    has_many = math.prod(saved["q"].shape[:-1]) * saved["k"].shape[-2] > MANY
+    return {name for name in NAMES if name not in SQUARE or not has_many or name in outer}
 
 
 def add_inputs(call: StageCall, prepared: PreparedAttention, gradients: dict[str, Array], into: StageGradients) -> None:

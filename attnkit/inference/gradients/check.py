@@ -10,17 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.inference.gradients.pipeline import INPUT, PipelineGradients, pipeline_backward
-from attnkit.inference.gradients.stages import StageCall
+from attnkit.inference.gradients.merging import FILE
+from attnkit.inference.gradients.pipeline import INPUT, PipelineGradients, list_inputs, pipeline_backward
+from attnkit.inference.gradients.stages import StageCall, part_prefix
+from attnkit.inference.intermediates import OUTPUT_PARAMETERS
 from attnkit.inference.masking import AttendedTensor
 from attnkit.inference.operands import load_attended, select_tensor
 from attnkit.model import Array
 from attnkit.model.backward.tied import cast_parameters, tied_parameters
 from attnkit.model.dtypes import is_float
-from attnkit.record import Record, Tensor
+from attnkit.record import Labels, Record, Tensor
 
+CHECKED = "check"  # the name of its result in a record
 STEP = 3e-6  # of the finite difference, relative to the size of each tensor
-RANDOM = {"attend": "seed", "ffn": "hidden"}  # the flag that chooses random weights, in place of --params
+RANDOM = {"attend": "seed", "ffn": "hidden", "rnn": "hidden"}  # the flag of random weights, in place of --params
 
 Arrays = dict[str, Array]
 Models = dict[str, dict[str, dict[str, Array]]]  # folder -> layer -> {parameter: array}
@@ -42,6 +45,28 @@ class CheckResult(NamedTuple):
         """
         largest = max(abs(self.slope), abs(self.difference), self.size / 1000)
         return abs(self.slope - self.difference) / largest if largest else 0.0
+
+    def line(self) -> str:
+        """Return the result as a line.
+
+        >>> CheckResult(2.0, 1.0, 1.0).line()
+        'check: derivative 2 by the gradients, 1 by a finite difference: relative error 0.5'
+        """
+        both = f"{self.slope:.9g} by the gradients, {self.difference:.9g} by a finite difference"
+        return f"check: derivative {both}: relative error {self.error:.2g}"
+
+    def tensor(self) -> Tensor:
+        """Return both derivatives and the error as a tensor."""
+        labels: Labels = ["gradients", "finite difference", "relative error"]
+        return Tensor(np.array([self.slope, self.difference, self.error]), ("derivative",), {"derivative": labels})
+
+
+class MovedLayers(ChainMap[str, dict[str, Array]]):
+    """Layers of a model with other parameters, before all layers of its files."""
+
+    def unused_layers(self) -> list[str]:
+        """Return no layers of the files that the configuration leaves out: the first run has warned of them."""
+        return []
 
 
 class Point(NamedTuple):
@@ -79,17 +104,20 @@ def find_point(calls: Sequence[StageCall], gradients: PipelineGradients) -> Poin
 
 def find_value(calls: Sequence[StageCall], name: str) -> Array:
     """Return the value of an input or a parameter by the name of its gradient."""
-    if name.startswith(INPUT):
-        return calls[0].before[name.removeprefix(INPUT)]
-    number, _, parameter = name.split(".", 2)
-    call = calls[int(number) - 1]
+    for part, record in list_inputs(calls).items():
+        start = INPUT + part_prefix(part)
+        if name.startswith(start) and name.removeprefix(start) in record:
+            return record[name.removeprefix(start)]
+    call = next(call for call in calls if name.startswith(call.prefix) or (call.part and name.startswith(call.stage)))
+    parameter = name.removeprefix(call.prefix if name.startswith(call.prefix) else call.stage)
+    if call.merges:
+        number, _, tensor = parameter.removeprefix("part").partition(".")
+        part_of_file: Record = call.item[int(number) - 1]
+        return part_of_file[tensor]
     operand = call.values.get(parameter)
     if isinstance(operand, Record):
         return operand["x"]
-    if call.tool == "embed":
-        array: Array = call.result["table"]
-    else:
-        array = weights_of(call)[parameter]
+    array: Array = call.result["table"] if call.tool == "embed" else weights_of(call)[parameter]
     return array
 
 
@@ -97,10 +125,14 @@ def weights_of(call: StageCall) -> Mapping[str, Array]:
     """Return the weights that a stage used: those of --params, or random ones."""
     from attnkit.inference.attention_inputs import prepare_attention
     from attnkit.inference.ffn_weights import find_ffn_weights
+    from attnkit.inference.recurrent_weights import find_recurrent_weights
 
     if call.tool == "attend":
         prepared = prepare_attention(call.item or Record({}), call.values)
         return {**prepared.projections, **(prepared.options.score_params or {})}
+    if call.tool == "rnn":
+        weights = find_recurrent_weights(call.before["x"], call.values)
+        return weights.by_name(weights.layers)
     if call.tool == "ffn":
         return find_ffn_weights(call.before["x"], call.values)[0]
     return dict(call.values["params"])
@@ -156,34 +188,59 @@ def move(point: Point, direction: Point, step: float) -> Point:
 def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
     """Run the stages of a pipeline again with other inputs and parameters; return them with their new results."""
     again: list[StageCall] = []
-    inputs = {name.removeprefix(INPUT): array for name, array in point.arrays.items() if name.startswith(INPUT)}
+    arrays_of = {part: read_part(point, INPUT + part_prefix(part)) for part in list_inputs(calls)}
     for call in calls:
         item = call.item
-        if isinstance(item, Record):
-            item = widen(replace_arrays(item, again[-1].result.arrays() if again else inputs))
-        own = {n.removeprefix(call.prefix): array for n, array in point.arrays.items() if n.startswith(call.prefix)}
+        if call.merges:
+            item = move_parts(call, arrays_of, point)
+        elif isinstance(item, Record):
+            item = replace_item(item, arrays_of[call.part])
+        own = {} if call.merges else {**read_part(point, call.stage), **read_part(point, call.prefix)}
         values = replace_values(call, item, own, point.models)
         if call.tool == "embed" and "table" in own:
             result = embed_again(call, own["table"])
         else:
             result = call.function(item, **values)
         again.append(replace(call, item=item, values=values, result=widen(result)))
+        arrays_of[call.part] = again[-1].result.arrays()
     return again
+
+
+def move_parts(call: StageCall, arrays_of: Mapping[int, Arrays], point: Point) -> list[Record]:
+    """Return the records that a stage merges with other arrays; W_O and b_O are those of the first."""
+    parts = [
+        replace_item(part, read_part(point, f"{call.stage}part{number}.") if branch == FILE else arrays_of[branch])
+        for number, (part, branch) in enumerate(zip(call.item, call.branches, strict=True), start=1)
+    ]
+    return [part.without(OUTPUT_PARAMETERS) if at else part for at, part in enumerate(parts)]
+
+
+def read_part(point: Point, start: str) -> Arrays:
+    """Return the arrays of a point whose names begin so, by the rest of their names."""
+    return {name.removeprefix(start): array for name, array in point.arrays.items() if name.startswith(start)}
+
+
+def replace_item(record: Record, arrays: Arrays) -> Record:
+    """Return a record that a stage reads, in float64, with other arrays in their tensors."""
+    return widen(replace_arrays(record, arrays))
 
 
 def widen(record: Record) -> Record:
     """Return a record with its floats in float64."""
-    return replace_arrays(
-        record, {name: array.astype(np.float64, copy=False) for name, array in record.arrays().items()}
-    )
+    floats = {name: array for name, array in record.arrays().items() if is_float(array.dtype)}
+    return replace_arrays(record, {name: array.astype(np.float64, copy=False) for name, array in floats.items()})
 
 
 def replace_arrays(record: Record, arrays: Mapping[str, Array]) -> Record:
-    """Return a record with other arrays in its tensors of floats, where there are any of their names."""
+    """Return a record with other arrays of floats in its tensors, where there are any of their names.
+
+    >>> replace_arrays(Record({"x": np.array([1, 2])}), {"x": np.array([1.5, 2.0])})["x"].tolist()
+    [1.5, 2.0]
+    """
     changed = {
         name: replace(one, array=arrays[name])
         for name, one in record.tensors.items()
-        if name in arrays and is_float(one.array.dtype)
+        if name in arrays and is_float(arrays[name].dtype)
     }
     return replace(record, tensors={**record.tensors, **changed})
 
@@ -198,13 +255,25 @@ def replace_values(call: StageCall, item: Any, own: Arrays, models: Models) -> d
         values["params"] = {**(values["params"] or {}), **weights}
         if call.tool in RANDOM:
             values[RANDOM[call.tool]] = None
+    if call.tool == "encode":
+        values |= {"dtype": "float64", "trace": None}  # which the first run has written
     checkpoint = values.get("model_")
+    if checkpoint is not None and values.get("image") is not None:
+        values["image"] = prepare_pixels(values["image"], checkpoint)
     if checkpoint is not None and checkpoint.folder in models:
         values["model_"] = copy(checkpoint)
         changed = models[checkpoint.folder]
         layers = {layer: {**checkpoint.params[layer], **parts} for layer, parts in changed.items()}
-        values["model_"].params = ChainMap(layers, checkpoint.params)
+        values["model_"].params = MovedLayers(layers, checkpoint.params)
     return values
+
+
+def prepare_pixels(image: Array, checkpoint: Any) -> Array:
+    """Return the pixels that a model computes from, in float64, (C, height, width)."""
+    from attnkit.inference.image_processor import prepare_image
+
+    cut = checkpoint.config.patches
+    return prepare_image(image, checkpoint.folder, (cut.height, cut.width)).astype(np.float64)
 
 
 def replace_operand(call: StageCall, flag: str, item: Any, own: Arrays) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 
 from attnkit import model
 from attnkit.inference import layers, text_inputs
-from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients
+from attnkit.inference.gradients.stages import IMAGE_AXES, Outer, StageCall, StageGradients
 from attnkit.inference.position_inputs import BIASES, check_table, empty_record, number_tokens, token_angles
 from attnkit.model import Array
 from attnkit.model.backward import (
@@ -18,9 +18,10 @@ from attnkit.model.backward import (
     t5_bias_backward,
 )
 from attnkit.model.backward.linear import sum_to_shape
-from attnkit.model.backward.transformer import ADJOINTS, RecordedStep
+from attnkit.model.backward.tape import RecordedStep
+from attnkit.model.backward.transformer import ADJOINTS
 from attnkit.model.config import Step
-from attnkit.record import Labels
+from attnkit.record import Labels, Tensor
 
 
 def undo_embed(call: StageCall, outer: Outer, into: StageGradients) -> None:
@@ -50,7 +51,9 @@ def undo_model_embedding(call: StageCall, dx: Array, into: StageGradients) -> No
     names = ("pair", "ids", "image", "tokenizer", "batch")
     source = text_inputs.ModelInput(call.item, *(values[name] for name in names))
     inputs, base = text_inputs.model_inputs(values["model_"], model.parse_layer_name(layer)[0], source)
-    undo_step(call, Step("embed", layer), inputs, dx, into, layers.context_from(base))
+    gradient = undo_step(call, Step("embed", layer), inputs, dx, into, layers.context_from(base))
+    if values["image"] is not None:
+        into.tensors["image"] = Tensor(gradient, IMAGE_AXES)
 
 
 def undo_step(call: StageCall, step: Step, x: Array, dy: Array, into: StageGradients, context: model.Context) -> Array:

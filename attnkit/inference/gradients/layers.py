@@ -1,50 +1,46 @@
 """The adjoints of layernorm, ffn and linear."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from attnkit import model
-from attnkit.inference import layers
+from attnkit.inference import intermediates, layers
 from attnkit.inference.ffn_weights import find_ffn_weights
-from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients
+from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients, collect_gradients
 from attnkit.model import Array
 from attnkit.model.backward import (
     NormGradients,
     add_backward,
-    batch_norm_backward,
     feed_forward_backward,
     layer_norm_backward,
     linear_backward,
+    norm_steps_backward,
     rms_norm_backward,
 )
 from attnkit.model.backward.linear import sum_to_shape
+from attnkit.model.hooks import Hook, no_hook
 from attnkit.record import Tensor
 
 FFN_INTERMEDIATES = ("hidden", "activated", "linear", "gated")
+NORM_INTERMEDIATES = ("mean", "variance", "mean_square", "inverse_std", "normalized", "scaled")
 
 
 def undo_layernorm(call: StageCall, outer: Outer, into: StageGradients) -> None:
-    """Add the gradients of x, of what --add adds to it, and of gamma and beta; running statistics are constants."""
+    """Add the gradients of x, of what --add adds to it, of gamma and beta, and of the statistics and steps.
+
+    Running statistics are constants.
+    """
     values, x = call.values, call.before["x"]
     addend = values["add"]
     total = x if addend is None else model.add(x, addend["x"])
+    norm = find_norm(call, total)
     dx = np.zeros_like(total, model.working(total))
-    if "x" in outer:
-        gradients = undo_norm(call, outer.pop("x"), total)
-        dx = gradients.x
-        parts = {"gamma": gradients.gamma, "beta": gradients.beta}
-        if values["model_"] is not None:
-            into.layers.add(layers.find_layer(values["model_"], values["layer"], "layernorm"), parts)
-        for flag, part in parts.items() if values["model_"] is None else ():
-            if part is not None:
-                into.add_operand(flag, part)
+    if outer.keys() & {"x", *NORM_INTERMEDIATES}:
+        dx = undo_norm(norm, total, outer, into)
     if "residual" in outer:
         dx = dx + outer.pop("residual")
-    if "mean" in outer and values["kind"] != "batch":
-        dx = dx + outer["mean"] * (outer["mean"].size / dx.size)
-        outer.pop("mean")
     if addend is None:
         into.add_input("x", dx)
     else:
@@ -53,22 +49,74 @@ def undo_layernorm(call: StageCall, outer: Outer, into: StageGradients) -> None:
         into.add_operand("add", second)
 
 
-def undo_norm(call: StageCall, dy: Array, x: Array) -> NormGradients:
-    """Return the gradients of the norm that the flags or the model choose."""
+class Norm(NamedTuple):
+    """The norm that the flags or the model choose: its kind, its parameters and its running statistics, if any."""
+
+    kind: str
+    eps: float
+    axis: int
+    gamma: Array | None
+    beta: Array | None
+    statistics: tuple[Array | None, Array | None]
+
+    def undo(self, dy: Array, x: Array) -> NormGradients:
+        """Return the gradients, also of rows whose squares leave the range of float64."""
+        if self.kind == "batch":
+            return self.undo_steps(dy, x, no_hook)
+        if self.kind == "rms":
+            return rms_norm_backward(dy, x, self.gamma, eps=self.eps, axis=self.axis)
+        return layer_norm_backward(dy, x, self.gamma, self.beta, eps=self.eps, axis=self.axis)
+
+    def undo_steps(self, dy: Array, x: Array, hook: Hook) -> NormGradients:
+        """Return the gradients step by step, with those of the intermediates for a hook."""
+        over = range(x.ndim - 1) if self.kind == "batch" else range(self.axis % x.ndim, x.ndim)
+        is_centred, parameters = self.kind != "rms", (self.gamma, self.beta)
+        return norm_steps_backward(
+            dy, x, parameters, eps=self.eps, over=over, centred=is_centred, statistics=self.statistics, hook=hook
+        )
+
+
+def find_norm(call: StageCall, x: Array) -> Norm:
+    """Return the norm of a stage."""
     values = call.values
     gamma, beta, mean, variance = (
         None if values[name] is None else values[name]["x"] for name in ("gamma", "beta", "mean", "variance")
     )
-    kind, eps, axis = values["kind"], values["eps"], values["axis"]
+    if values["model_"] is None:
+        return Norm(values["kind"], values["eps"], values["axis"], gamma, beta, (mean, variance))
+    config = values["model_"].config
+    params = values["model_"].params[layers.find_layer(values["model_"], values["layer"], "layernorm")]
+    return Norm(config.norm, config.eps, values["axis"], params.get("gamma"), params.get("beta"), (None, None))
+
+
+def undo_norm(norm: Norm, x: Array, outer: Outer, into: StageGradients) -> Array:
+    """Return the gradient of the input of a norm, and add those of its parameters and intermediates."""
+    dy, has_more = outer.pop("x", np.zeros(x.shape, model.working(x))), outer.keys() & {*NORM_INTERMEDIATES}
+    collected: dict[str, Array] = {}
+    gradients = norm.undo_steps(dy, x, collect_gradients(collected, outer))
+    gradients = gradients if has_more else norm.undo(dy, x)
+    add_norm_parameters({"gamma": gradients.gamma, "beta": gradients.beta}, into)
+    axes = into.call.before.axes_of("x") if into.call.before["x"].ndim == x.ndim else None
+    is_step = {"normalized": norm.gamma is not None or norm.beta is not None}
+    is_step |= {"scaled": norm.gamma is not None and norm.beta is not None}
+    for name in NORM_INTERMEDIATES:
+        gradient = collected.get(name)
+        outer.pop(name, None)
+        if gradient is not None and is_step.get(name, True):
+            over = axes and intermediates.statistic_axes(axes, gradient.shape, x.shape)
+            into.tensors[name] = Tensor(gradient.astype(dy.dtype), over, into.call.before.labels if over else {})
+    return gradients.x
+
+
+def add_norm_parameters(parts: Mapping[str, Array | None], into: StageGradients) -> None:
+    """Add the gradients of gamma and beta: of a model's layer, or of files."""
+    values = into.call.values
     if values["model_"] is not None:
-        params = values["model_"].params[layers.find_layer(values["model_"], values["layer"], "layernorm")]
-        gamma, beta = params.get("gamma"), params.get("beta")
-        kind, eps = values["model_"].config.norm, values["model_"].config.eps
-    if kind == "batch":
-        return batch_norm_backward(dy, x, gamma, beta, eps=eps, mean=mean, variance=variance)
-    if kind == "rms":
-        return rms_norm_backward(dy, x, gamma, eps=eps, axis=axis)
-    return layer_norm_backward(dy, x, gamma, beta, eps=eps, axis=axis)
+        into.layers.add(layers.find_layer(values["model_"], values["layer"], "layernorm"), parts)
+        return
+    for flag, part in parts.items():
+        if part is not None:
+            into.add_operand(flag, part)
 
 
 def undo_ffn(call: StageCall, outer: Outer, into: StageGradients) -> None:
@@ -81,7 +129,8 @@ def undo_ffn(call: StageCall, outer: Outer, into: StageGradients) -> None:
     if values["add"] is not None:
         into.add_operand("add", sum_to_shape(dy, values["add"]["x"].shape))
     collected: dict[str, Array] = {}
-    dx, gradients = feed_forward_backward(dy, x, weights, activation=activation, hook=collect_hidden(collected, outer))
+    hook = collect_gradients(collected, outer, lambda name: name in FFN_INTERMEDIATES)
+    dx, gradients = feed_forward_backward(dy, x, weights, activation=activation, hook=hook)
     into.add_input("x", dx)
     if checkpoint is not None:
         into.layers.add(layers.find_layer(checkpoint, values["layer"], "ffn"), gradients)
@@ -92,22 +141,6 @@ def undo_ffn(call: StageCall, outer: Outer, into: StageGradients) -> None:
     for name in [name for name in FFN_INTERMEDIATES if name in collected]:
         outer.pop(name, None)
         into.tensors[name] = Tensor(collected[name], axes, call.before.labels if axes[0] in call.before.labels else {})
-
-
-def collect_hidden(collected: dict[str, Array], outer: Outer) -> Callable[[str], Any]:
-    """Return a hook that keeps the gradients of the hidden layer, with what later stages add to them."""
-
-    def hook(name: str) -> Callable[[Array], Array] | None:
-        if name not in FFN_INTERMEDIATES:
-            return None
-
-        def visit(gradient: Array) -> Array:
-            collected[name] = gradient + outer[name] if name in outer else gradient
-            return collected[name]
-
-        return visit
-
-    return hook
 
 
 def undo_linear(call: StageCall, outer: Outer, into: StageGradients) -> None:

@@ -5,15 +5,30 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit import model
+from attnkit.inference import callbacks
 from attnkit.inference.generate import TextModel
-from attnkit.inference.gradients.pipeline import gather_tensors, layer_axes, select_names
+from attnkit.inference.gradients.check import (
+    CHECKED,
+    STEP,
+    CheckResult,
+    Point,
+    dot_gradients,
+    draw_direction,
+    move,
+)
+from attnkit.inference.gradients.pipeline import PipelineGradients, gather_tensors, layer_axes, select_names
+from attnkit.inference.gradients.stages import collect_gradients
+from attnkit.inference.gradients.traces import describe_trace
 from attnkit.inference.options import compute_dtype
 from attnkit.inference.prompts import Prompt
+from attnkit.inference.source_states import source_states_record
 from attnkit.inference.tracer import Tracer
 from attnkit.model import Array
-from attnkit.model.backward.tied import sum_tied
-from attnkit.model.backward.transformer import Reverse, Tape, run_backward, run_recorded
-from attnkit.model.backward.whole_models import head_backward
+from attnkit.model.backward.tape import Reverse, Tape
+from attnkit.model.backward.tied import cast_parameters, sum_tied
+from attnkit.model.backward.transformer import run_backward, run_recorded
+from attnkit.model.backward.whole_models import head_backward, memory_gradient
+from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.loss import loss_and_gradient
 from attnkit.record import Record, Tensor
 
@@ -33,58 +48,91 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
     """Return the gradients of the mean of −log p over the tokens of a text from the index `first` on.
 
     The record has `loss`, the mean itself, then the intermediates of the run in its order, under the names that a
-    trace gives them, then the parameters. A memory from elsewhere has the gradient `memory`. UsageError for a
-    pattern of --grad-only that fits no name.
+    trace gives them, then the parameters. A memory from elsewhere has the gradient `memory`. With --check it has
+    `check`. UsageError for a pattern of --grad-only that fits no name.
     """
-    core, options, detokenizer, _ = text_model
+    _, options, detokenizer, _ = text_model
     patterns = options.grad_only or ("*",)
+    collected: dict[str, Array] = {}
+    hook = collect_gradients(collected, {}, Tracer({"--grad-only": patterns}).wants)
+    loss, reverse = run_reverse(text_model, prompt, ids, first, hook)
+    tensors = describe_trace(collected, detokenizer.token_strings(ids), prompt.source)
+    if prompt.source_ids is None and reverse.memory is not None:
+        labels = {"source": prompt.source} if prompt.source else {}
+        tensors["memory"] = Tensor(reverse.memory, ("source", "model"), labels)
+    tensors |= source_state_gradients(reverse)
+    tensors |= parameter_gradients(text_model.core, reverse)
+    names = [*select_names(gather_tensors(tensors), patterns)]
+    checked = {}
+    if options.check:
+        result = check_scoring(text_model, prompt, ids, first)
+        callbacks.current().on_check(result.line(), result.error)
+        checked = {CHECKED: result.tensor()}
+    return gather_tensors({LOSS: Tensor(loss, ())} | tensors | checked).select([LOSS, *names, *checked])
+
+
+def run_reverse(
+    text_model: TextModel, prompt: Prompt, ids: list[int], first: int, hook: Hook = no_hook
+) -> tuple[Array, Reverse]:
+    """Return the mean of −log p over the tokens of a text from the index `first` on, and the gradients of its run."""
+    core, reverse = text_model.core, Reverse(hook=hook)
     passed = run_scoring(text_model, prompt, ids)
     logits = model.head_logits(core, passed.hidden)
     slope = np.zeros_like(logits)
     loss, slope[first - 1 : len(ids) - 1] = loss_and_gradient(logits[first - 1 : len(ids) - 1], ids[first:])
-    tracer = Tracer({"--grad-only": patterns})
-    reverse = Reverse(hook=tracer.visit)
     run_backward(core, passed.decoder, head_backward(core, passed.hidden, slope, reverse), reverse)
-    memory = reverse.memory
+    memory = memory_gradient(passed.decoder.context, reverse)
     if passed.encoder is not None and memory is not None:
         run_backward(core, passed.encoder, memory, reverse)
-    tracer.saved = {name: tracer.saved[name] for name in order_forward(list(tracer.saved))}
-    traced = tracer.record(detokenizer.token_strings(ids), prompt.source)
-    tensors = {name: traced.tensor(name) for name in traced}
-    if passed.encoder is None and memory is not None:
-        labels = {"source": prompt.source} if prompt.source else {}
-        tensors["memory"] = Tensor(memory, ("source", "model"), labels)
-    tensors |= parameter_gradients(core, reverse)
-    names = [*select_names(gather_tensors(tensors), patterns)]
-    return gather_tensors({LOSS: Tensor(loss, ())} | tensors).select([LOSS, *names])
+    return loss, reverse
 
 
-def order_forward(names: list[str]) -> list[str]:
-    """Return the names of intermediates in the order of a forward pass, from that in which gradients are computed.
+def check_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], first: int) -> CheckResult:
+    """Compare the gradients of a scored text with a central difference in float64, along a random direction."""
+    config, params = text_model.core.config, text_model.core.params
+    core = model.Model(config, cast_parameters({layer: params[layer] for layer in params}, np.float64))
+    wide = text_model._replace(core=core, options=text_model.options._replace(dtype="float64"))
+    loss, reverse = run_reverse(wide, prompt, ids, first)
+    sums = sum_tied(reverse.gradients, core.params)
+    layers = {layer: {name: core.params[layer][name] for name in parts} for layer, parts in sums.items()}
+    gradients, arrays = PipelineGradients(models={"": (core, sums)}), {}
+    if prompt.source_ids is None and prompt.memory is not None and reverse.memory is not None:
+        gradients.tensors["memory"] = Tensor(reverse.memory)
+        arrays["memory"] = prompt.memory.astype(np.float64)
+    point = Point(arrays, {"": layers})
+    direction = draw_direction(point, 0)
 
-    >>> order_forward(["decoder.0.self.heads", "decoder.0.self.q", "decoder.0.self.k", "decoder.0.self.v"])
-    ['decoder.0.self.q', 'decoder.0.self.k', 'decoder.0.self.v', 'decoder.0.self.heads']
-    """
-    ordered = names[::-1]
-    for at in range(len(ordered) - 2):
-        three = ordered[at : at + 3]
-        if [name.rpartition(".")[2] for name in three] == ["v", "k", "q"]:
-            ordered[at : at + 3] = three[::-1]
-    return ordered
+    def loss_at(step: float) -> float:
+        moved = move(point, direction, step)
+        new = {layer: {**core.params[layer], **moved.models[""].get(layer, {})} for layer in core.params}
+        there = prompt._replace(memory=moved.arrays.get("memory", prompt.memory))
+        return float(run_reverse(wide._replace(core=model.Model(config, new)), there, ids, first)[0])
+
+    difference = (loss_at(STEP) - loss_at(-STEP)) / (2 * STEP)
+    return CheckResult(dot_gradients(gradients, direction), difference, float(loss))
 
 
 def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int]) -> ScoringPass:
     """Run the model on the ids of a text, and its encoder on those of the source; record both."""
     core, options = text_model.core, text_model.options
-    memory, encoder = prompt.memory, None
+    memory, encoder, states = prompt.memory, None, prompt.source_states
     if prompt.source_ids is not None:
         context = model.Context(dtype=compute_dtype(options))
         memory, encoder = run_recorded(
             core, model.layer_plan(core.config, "encoder"), np.array(prompt.source_ids), context
         )
-    context = model.Context(memory=memory, dtype=options.dtype)
+        states = context.last_states()
+    context = model.Context(memory=memory, source_states=states, dtype=options.dtype)
     hidden, decoder = run_recorded(core, model.layer_plan(core.config, "decoder"), np.array(ids), context)
     return ScoringPass(hidden, decoder, encoder, memory)
+
+
+def source_state_gradients(reverse: Reverse) -> dict[str, Tensor]:
+    """Return the gradients of the encoder's last states that came with a memory, under the names of these."""
+    if not reverse.states:
+        return {}
+    record = source_states_record(tuple(reverse.states[layer] for layer in sorted(reverse.states)), is_batch=False)
+    return {name: record.tensor(name) for name in record}
 
 
 def parameter_gradients(core: model.Model, reverse: Reverse) -> dict[str, Tensor]:

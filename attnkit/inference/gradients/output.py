@@ -25,7 +25,7 @@ def undo_decode(call: StageCall, outer: Outer, into: StageGradients) -> None:
         raise call.error(f"--emit {emit} has no gradient: the choice of a word is no continuous function")
     x = call.before["x"]
     checkpoint = values["model_"]
-    if checkpoint is not None and values["layer"] is None:
+    if checkpoint is not None and values["layer"] is None and checkpoint.config.decoder is not None:
         raise call.error("no gradient of several layers at once; name one by --layer, as --layer head")
     logits = compute_logits(call)
     dlogits = np.zeros_like(logits)

@@ -1,8 +1,9 @@
 """The gradients of a pipeline: the chain rule over its stages, from the last to the first, and their names."""
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,15 @@ import numpy as np
 from attnkit.errors import UsageError, suggest
 from attnkit.inference.gradients.attention import undo_attend
 from attnkit.inference.gradients.embedding import undo_embed, undo_posenc
+from attnkit.inference.gradients.encoding import undo_encode
 from attnkit.inference.gradients.layers import undo_ffn, undo_layernorm, undo_linear
+from attnkit.inference.gradients.merging import FILE, undo_merge
 from attnkit.inference.gradients.output import undo_decode, undo_loss
-from attnkit.inference.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients
+from attnkit.inference.gradients.recurrent import undo_rnn
+from attnkit.inference.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients, part_prefix
 from attnkit.model import Array
+from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.tied import sum_tied
-from attnkit.model.backward.transformer import Reverse
 from attnkit.model.dtypes import is_float
 from attnkit.record import Labels, Record, Tensor
 
@@ -26,9 +30,12 @@ ADJOINTS_OF_TOOLS: dict[str, Adjoint] = {
     "embed": undo_embed,
     "posenc": undo_posenc,
     "attend": undo_attend,
+    "merge": undo_merge,
     "layernorm": undo_layernorm,
     "ffn": undo_ffn,
     "linear": undo_linear,
+    "encode": undo_encode,
+    "rnn": undo_rnn,
     "decode": undo_decode,
     "loss": undo_loss,
 }
@@ -139,35 +146,87 @@ def pipeline_backward(calls: Sequence[StageCall]) -> PipelineGradients:
     """
     check_last(calls[-1])
     x = calls[-1].result["x"]
-    outer: Outer = {"x": np.ones(x.shape, x.dtype if x.dtype.itemsize > 2 else np.float32)}
-    stages: list[dict[str, Tensor]] = []
+    waiting = {calls[-1].part: {"x": np.ones(x.shape, x.dtype if x.dtype.itemsize > 2 else np.float32)}}
+    groups: list[dict[str, Tensor]] = []
+    traced: dict[str, str] = {}  # the names of intermediates of whole models in their stage -> in a trace
     total, models = PipelineGradients(), ModelLayers()
     for call in reversed(calls):
+        outer = waiting.pop(call.part, {})
         own = {name: gradient for name, gradient in outer.items() if name not in call.passed()}
         tensors = {name: describe_gradient(call.result, name, gradient) for name, gradient in own.items()}
         into = undo_stage(call, own)
         for name in outer.keys() & call.passed():
             into.add_input(name, outer[name])
-        named = {**into.tensors, **{name: one for name, one in tensors.items() if name not in into.tensors}}
-        stages.append({call.prefix + name: one for name, one in named.items()})
-        total.parameters[:0] = [call.prefix + name for name in into.parameters]
+        waiting |= hand_back(call, into)
+        parameters = {name: call.parameter_name(name) for name in into.parameters}
+        named = {**tensors, **into.traced, **into.tensors}
+        order = [*into.traced, *into.tensors, *(name for name in tensors if name not in into.tensors)]
+        add_group(groups, {parameters.get(name, call.prefix + name): named[name] for name in dict.fromkeys(order)})
+        traced |= {call.prefix + name: name for name in into.traced}
+        total.parameters = list(dict.fromkeys([*parameters.values(), *total.parameters]))
         models.add(call, into.layers)
-        outer = into.inputs
-    before = {INPUT + name: describe_gradient(calls[0].before, name, gradient) for name, gradient in outer.items()}
+    before = {
+        f"{INPUT}{part_prefix(part)}{name}": describe_gradient(record, name, waiting[part][name])
+        for part, record in list_inputs(calls).items()
+        for name in waiting.get(part, {})
+    }
     total.parameters[:0] = list(before)
-    for tensors in (before, *reversed(stages)):
-        total.tensors |= tensors
+    total.tensors = shorten_names([before, *reversed(groups)], traced)
     total.models = models.sum()
     return total
+
+
+def shorten_names(groups: Sequence[Mapping[str, Tensor]], traced: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return all gradients, those of a whole model's intermediates by the names of a trace where one stage has them.
+
+    traced  name in its stage -> name in a trace
+
+    >>> [*shorten_names([{"1.encode.a": 0, "1.encode.b": 0, "2.encode.b": 0}], {"1.encode.a": "a", "1.encode.b": "b"})]
+    ['a', 'b', '2.encode.b']
+    >>> [*shorten_names([{"1.encode.b": 0, "2.encode.b": 0}], {"1.encode.b": "b", "2.encode.b": "b"})]
+    ['1.encode.b', '2.encode.b']
+    """
+    counts = Counter(traced.values())
+    short = {name: own for name, own in traced.items() if counts[own] == 1}
+    return {short.get(name, name): one for tensors in groups for name, one in tensors.items()}
+
+
+def add_group(groups: list[dict[str, Tensor]], named: dict[str, Tensor]) -> None:
+    """Add the gradients of a stage to those of later ones; what records share has the sum of their gradients."""
+    for tensors in groups:
+        for name in tensors.keys() & named.keys():
+            named[name] = replace(named[name], array=named[name].array + tensors.pop(name).array)
+    groups.append(named)
+
+
+def hand_back(call: StageCall, into: StageGradients) -> dict[int, Outer]:
+    """Return the gradients of the records that a stage read, by their parts; of its own files they are parameters."""
+    if not call.merges:
+        return {call.part: into.inputs}
+    gradients = dict(enumerate([into.inputs, *into.others], start=1))
+    for number, branch in enumerate(call.branches, start=1):
+        for name, gradient in gradients[number].items() if branch == FILE else ():
+            part = call.item[number - 1]
+            described = describe_gradient(part, name, gradient)
+            into.add_parameter(f"{part_prefix(number)}{name}", gradient, described.axes, described.labels)
+    return {branch: gradients[number] for number, branch in enumerate(call.branches, start=1) if branch != FILE}
+
+
+def list_inputs(calls: Sequence[StageCall]) -> dict[int, Record]:
+    """Return the records that the first stage read, by their parts."""
+    if calls[0].merges:
+        return dict(zip(calls[0].branches, calls[0].item, strict=True))
+    return {call.part: call.before for call in calls if call.number == 1}
 
 
 def check_last(call: StageCall) -> None:
     """Raise UsageError unless the last stage computes an x of floats."""
     if not isinstance(call.result, Record):
         raise call.error("text has no gradient")
-    if "x" not in call.result or not is_float(call.result["x"].dtype):
-        kind = call.result["x"].dtype if "x" in call.result else "no x"
-        raise call.error(f"its x is {kind}: only floats have a gradient")
+    if "x" not in call.result:
+        raise call.error("it returns no x, of which there would be gradients")
+    if not is_float(call.result["x"].dtype):
+        raise call.error(f"its x is {call.result['x'].dtype}: only floats have a gradient")
 
 
 def undo_stage(call: StageCall, outer: Outer) -> StageGradients:

@@ -1,7 +1,7 @@
 """Adjoints of scaled dot-product and multi-head attention."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -274,3 +274,34 @@ def _linear(grad_output: Array, x: Array, params: Mapping[str, Array], letter: s
     gradients = linear_backward(grad_output, x, params.get(f"w{letter}"), params.get(f"b{letter}"))
     parts = {f"w{letter}": gradients.weight, f"b{letter}": gradients.bias}
     return gradients.x, {name: part for name, part in parts.items() if part is not None}
+
+
+@quiet
+def merge_partial_attention_backward(
+    grad_output: Array, grad_lse: Array, outputs: Sequence[Array], lses: Sequence[Array]
+) -> list[tuple[Array, Array]]:
+    """Return the gradients of the parts that `merge_partial_attention` merges, of the output and the lse of each.
+
+    grad_output (..., H, T, V), grad_lse (..., H, T), outputs (..., H, T, V) and lses (..., H, T) of each part
+    -> (..., H, T, V), (..., H, T) for each part
+
+    With the share P = exp(lse of the part - lse) of a part: dO_i = P_i dO and dlse_i = P_i (dO · (O_i - O) + dlse). A
+    part without keys for a query has zeros there.
+
+    >>> outputs, lses = [np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])]  # 1/3, 2/3
+    >>> parts = merge_partial_attention_backward(np.array([[[3.0]]]), np.array([[0.0]]), outputs, lses)
+    >>> [(output.round(4).item(), lse.round(4).item()) for output, lse in parts]
+    [(1.0, -2.0), (2.0, 2.0)]
+    """
+    from attnkit.model.kernels.tiled_attention import merge_partial_attention
+
+    dtype = working(grad_output, *outputs)
+    wide = [np.asarray(output, np.float64) for output in outputs]
+    merged, lse = merge_partial_attention(wide, lses)
+    parts = []
+    for output, part in zip(wide, lses, strict=True):
+        share = np.exp(np.where(part == -np.inf, -np.inf, part - lse))
+        along = (grad_output * np.where(share[..., None] == 0, 0, output - merged)).sum(axis=-1)
+        gradients = share[..., None] * grad_output, share * (along + grad_lse)
+        parts.append((gradients[0].astype(dtype), gradients[1]))
+    return parts

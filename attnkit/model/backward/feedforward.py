@@ -95,12 +95,26 @@ def silu_with_slope(x: Array) -> tuple[Array, Array]:
     return x * sigmoid, slope
 
 
+@quiet
+def tanh_with_slope(x: Array) -> tuple[Array, Array]:
+    """Return the hyperbolic tangent t and its derivative 1 − t².
+
+    x (...) -> (...), (...)
+
+    >>> tanh_with_slope(np.array([0.0, 1.0]))[1].round(4)
+    array([1.  , 0.42])
+    """
+    y: Array = np.tanh(x)
+    return y, 1 - y * y
+
+
 # every activation of feedforward.ACTIVATIONS with its derivative
 WITH_SLOPE: dict[str, Callable[[Array], tuple[Array, Array]]] = {
     "relu": relu_with_slope,
     "gelu": gelu_with_slope,
     "gelu-tanh": gelu_tanh_with_slope,
     "silu": silu_with_slope,
+    "tanh": tanh_with_slope,
 }
 
 
@@ -168,7 +182,7 @@ def feed_forward_forward(
     if "w3" in params:
         saved["linear"] = linear(cast(x, inner.dtype), params["w3"], params.get("b3"), names=("x", "w3", "b3"))
         inner = saved["gated"] = inner * saved["linear"]
-    output = linear(inner, params["w2"], params.get("b2"), names=("hidden", "w2", "b2"))
+    output = linear(inner, params.get("w2"), params.get("b2"), names=("hidden", "w2", "b2"))
     return output.astype(output_dtype(x), copy=False), saved
 
 
@@ -206,7 +220,7 @@ def feed_forward_backward(
         gradients.update({name: part for name, part in ((weight, one.weight), (bias, one.bias)) if part is not None})
         return one.x
 
-    inner = undo_linear(dy, steps["gated" if is_gated else "activated"], 2)
+    inner = undo_linear(dy, steps["gated" if is_gated else "activated"], 2) if "w2" in params else dy
     if is_gated:
         inner = apply_hook(hook, "gated", inner)
         side = undo_linear(apply_hook(hook, "linear", inner * steps["activated"]), x, 3)

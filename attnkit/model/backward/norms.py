@@ -11,14 +11,15 @@ Ioffe and Szegedy 2015, section 3, for batches; Ba et al. 2016 and Zhang and Sen
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from attnkit.model.backward.linear import check_gradient, sum_to_shape
-from attnkit.model.dtypes import Array, DType, cast, quiet, working
-from attnkit.model.norms import LARGE, batch_norm, normalize_rows, row_blocks
+from attnkit.model.dtypes import Array, DType, quiet, working
+from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.norms import LARGE, normalize_rows, row_blocks
 
 
 class NormGradients(NamedTuple):
@@ -180,17 +181,55 @@ def batch_norm_backward(
     >>> batch_norm_backward(dy, x, 4 * np.ones(1), **statistics).x.round(4).tolist()  # x̂ = -1 1, s = 1/2
     [[2.0], [0.0]]
     """
+    return norm_steps_backward(
+        grad_output, x, (gamma, beta), eps=eps, over=range(x.ndim - 1), statistics=(mean, variance)
+    )
+
+
+@quiet
+def norm_steps_backward(
+    grad_output: Array,
+    x: Array,
+    params: tuple[Array | None, Array | None] = (None, None),
+    *,
+    eps: float = 1e-5,
+    over: Sequence[int] = (-1,),
+    centred: bool = True,
+    statistics: tuple[Array | None, Array | None] = (None, None),
+    hook: Hook = no_hook,
+) -> NormGradients:
+    """Return the gradients of any norm step by step, in float64, with those of its intermediates for a hook.
+
+    grad_output (..., D), x (..., D), params gamma and beta (D,) -> x (..., D), gamma, beta (D,)
+
+    over        the axes whose elements have a mean and a variance in common
+    centred     whether the mean is subtracted; without it the intermediate mean_square takes the place of variance
+    statistics  running mean and variance, which are constants
+    hook        receives the gradients of scaled, normalized, inverse_std, variance and mean, and may replace them
+
+    DataError where the gradient does not have the shape of x.
+
+    >>> x, dy = np.array([[1.0, 5.0]]), np.array([[1.0, 0.0]])
+    >>> norm_steps_backward(dy, x, eps=1e-20).x.round(4).tolist()  # x̂ = -1 1, s = 1/2: 1/2 (dy - 1/2 - x̂ (-1/2))
+    [[0.0, 0.0]]
+    """
     check_gradient(grad_output, x.shape, "the norm")
-    dtype, wide = working(grad_output, x), np.dtype(np.float64)
-    normalized, _, inverse_std = batch_norm(cast(x, wide), eps=eps, mean=mean, variance=variance)
-    gradient, axes = cast(grad_output, wide), tuple(range(x.ndim - 1))
-    totals = np.stack([(gradient * normalized).sum(axis=axes), gradient.sum(axis=axes)])
-    if gamma is not None:
-        gradient = gradient * gamma
-    dx = gradient.copy()
-    if mean is None:
-        dx -= gradient.mean(axis=axes)
+    dtype, wide, over = working(grad_output, x), x.astype(np.float64), tuple(over)
+    mean, variance = statistics
+    size = max(math.prod(x.shape[axis] for axis in over), 1)
+    centre = wide - (wide.mean(axis=over, keepdims=True) if mean is None else mean) if centred else wide
+    spread = np.square(centre).mean(axis=over, keepdims=True) if variance is None else variance
+    inverse_std = 1 / np.sqrt(spread + eps)
+    scaled = apply_hook(hook, "scaled", grad_output.astype(np.float64))
+    normalized = apply_hook(hook, "normalized", scaled if params[0] is None else scaled * params[0])
+    of_inverse = apply_hook(hook, "inverse_std", (normalized * centre).sum(axis=over, keepdims=True))
+    name = "variance" if centred else "mean_square"
+    of_spread = apply_hook(hook, name, of_inverse * inverse_std**3 / -2)
+    dx = normalized * inverse_std
     if variance is None:
-        dx -= normalized * (gradient * normalized).mean(axis=axes)
-    dx *= inverse_std
-    return NormGradients(dx.astype(dtype), *_fit_parameters(totals, (gamma, beta), dtype))
+        dx = dx + of_spread * 2 * centre / size
+    if centred:
+        of_mean = apply_hook(hook, "mean", -dx.sum(axis=over, keepdims=True))
+        dx = dx + of_mean / size if mean is None else dx
+    totals = np.stack([scaled * centre * inverse_std, grad_output])
+    return NormGradients(dx.astype(dtype), *_fit_parameters(totals, params, dtype))

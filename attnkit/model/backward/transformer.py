@@ -12,8 +12,7 @@ intermediate under the name that the intermediate has in the forward pass, as de
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,17 +26,17 @@ from attnkit.model.backward.linear import as_rows, linear_backward, sum_to_shape
 from attnkit.model.backward.norms import layer_norm_backward, norm_forward, rms_norm_backward
 from attnkit.model.backward.patch_embedding import extract_patches_backward, interpolate_positions_backward
 from attnkit.model.backward.positions import add_positions_backward, learned_positions_backward, t5_bias_backward
+from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape
 from attnkit.model.config import Config, Step, parse_layer_name
+from attnkit.model.context import Context, Model
 from attnkit.model.dropout import dropout
 from attnkit.model.dtypes import Array
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
 from attnkit.model.patch_embedding import extract_patches
 from attnkit.model.transformer import (
-    Context,
-    Model,
     absolute_positions,
     apply_step,
-    attention_options,
+    attention_arguments,
     attention_source,
     changed_grid,
     position_buckets,
@@ -45,64 +44,7 @@ from attnkit.model.transformer import (
     segments,
 )
 
-ModelGradients = dict[str, dict[str, Array]]
-
-
 KEPT = ("q", "k", "v", "heads", "lse")  # what the adjoint of attention takes of a forward pass
-
-
-class Dropout(NamedTuple):
-    """Dropout of a training step: its rate, the seed of the run, the number of the step, and the first of its rows.
-
-    It applies to the result of every sub-layer before it is added to the residual, and to the embeddings once
-    positions are added (Attention Is All You Need, section 5.4). The place of a mask is the name of the layer.
-    """
-
-    rate: float
-    seed: int
-    step: int
-    row: int = 0
-
-
-class RecordedStep(NamedTuple):
-    """A step, its input, and the intermediates that its adjoint needs."""
-
-    step: Step
-    x: Array
-    saved: Mapping[str, Array]
-
-
-@dataclass
-class Tape:
-    """The steps of one forward pass in their order, with the context that they ran in, and dropout if there is any."""
-
-    context: Context
-    dropout: Dropout | None = None
-    dropped: frozenset[str] = frozenset()  # the layers whose results dropout applies to
-    steps: list[RecordedStep] = field(default_factory=list)
-
-
-@dataclass
-class Reverse:
-    """What a backward pass accumulates.
-
-    gradients  layer -> {parameter: gradient}, added to
-    hook       receives the gradient of any intermediate; what it returns is used in its place
-    memory     (..., S, D) the gradient of what cross-attention attends to
-    biases     stack -> (H, T, S), the gradient of the bias on the scores that positions give all layers of a stack
-    """
-
-    gradients: ModelGradients = field(default_factory=dict)
-    hook: Hook = no_hook
-    memory: Array | None = None
-    biases: dict[str, Array] = field(default_factory=dict)
-
-    def add(self, layer: str, gradients: Mapping[str, Array | None]) -> None:
-        """Add the gradients of parameters of a layer to those it has."""
-        for name, gradient in gradients.items():
-            if gradient is not None:
-                known = self.gradients.setdefault(layer, {})
-                known[name] = gradient if name not in known else known[name] + gradient
 
 
 def dropout_layers(steps: Iterable[Step]) -> frozenset[str]:
@@ -113,7 +55,7 @@ def dropout_layers(steps: Iterable[Step]) -> frozenset[str]:
     ['decoder.0.ffn', 'decoder.positions']
     """
     steps = list(steps)
-    sublayers = {step.layer for step in steps if step.adds_residual or step.op in ("attend", "ffn")}
+    sublayers = {step.layer for step in steps if step.adds_residual or step.op in ("attend", "ffn", "rnn")}
     embeddings = [step.layer for step in steps if step.op in ("embed", "posenc") or step.layer.endswith(".embed_norm")]
     return frozenset(sublayers.union(embeddings[-1:]))
 
@@ -158,7 +100,7 @@ def _record_nothing(model: Model, step: Step, x: Array, context: Context) -> tup
 
 def _record_attention(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, dict[str, Array]]:
     layer, source = step.layer, attention_source(step.layer, x, context)
-    params, options = model.params.get(layer, {}), attention_options(model, layer, x.shape[-2], context)
+    params, options = attention_arguments(model, layer, x.shape[-2], context)
     if context.hook is no_hook:
         return multi_head_attention_forward(x, source, source, params, **options)
     request: Any = {"summary": context.weights, "keep": KEPT, "hook": scoped(context.hook, layer)}
@@ -173,6 +115,14 @@ def _record_ffn(model: Model, step: Step, x: Array, context: Context) -> tuple[A
     return output.reshape(*x.shape[:-1], output.shape[-1]), saved
 
 
+def _record_rnn(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, dict[str, Any]]:
+    from attnkit.model.backward import recorded_decoder, recurrent_model
+
+    is_attentive = parse_layer_name(step.layer)[1] is None
+    record = recorded_decoder.record_decoder if is_attentive else recurrent_model.record_recurrence
+    return record(model, step.layer, x, context)
+
+
 def _record_norm(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, dict[str, Array]]:
     y, saved = norm_forward(x, **_norm_arguments(model, step.layer), centred=model.config.norm != "rms")
     return apply_hook(context.hook, step.layer, y), saved
@@ -182,10 +132,11 @@ def _norm_arguments(model: Model, layer: str) -> dict[str, Any]:
     return {**model.params.get(layer, {}), "eps": model.config.eps}
 
 
-RECORDERS: dict[str, Callable[[Model, Step, Array, Context], tuple[Array, dict[str, Array]]]] = {
+RECORDERS: dict[str, Callable[[Model, Step, Array, Context], tuple[Array, dict[str, Any]]]] = {
     "attend": _record_attention,
     "ffn": _record_ffn,
     "layernorm": _record_norm,
+    "rnn": _record_rnn,
 }
 
 
@@ -209,12 +160,15 @@ def run_backward(model: Model, tape: Tape, grad_output: Array, reverse: Reverse)
     gradient, waiting = grad_output, None
     for recorded in reversed(tape.steps):
         step, dy = recorded.step, gradient
-        if step.adds_residual:
+        if step.adds_residual == "concat":
+            both = apply_hook(reverse.hook, f"{step.layer}.concat", gradient)
+            dy, gradient = np.split(both, [both.shape[-1] - recorded.x.shape[-1]], axis=-1)
+        elif step.adds_residual:
             dy = gradient = apply_hook(reverse.hook, f"{step.layer}.residual", gradient)
         if tape.dropout and step.layer in tape.dropped:
             dy = dropout_backward(dy, **tape.dropout._asdict(), place=step.layer)
         dx = ADJOINTS[step.op](model, recorded, dy, tape.context, reverse)
-        if step.adds_residual == "input":
+        if step.adds_residual in ("input", "concat"):
             dx = dx + gradient
         elif step.adds_residual:
             waiting = gradient if waiting is None else waiting + gradient
@@ -283,10 +237,11 @@ def normalize_backward(
 
 def _attention_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:
     layer, x, saved = recorded.step.layer, recorded.x, recorded.saved
-    options = attention_options(model, layer, x.shape[-2], context)
-    hook, params = scoped(reverse.hook, layer), model.params.get(layer, {})
-    inputs, gradients = multi_head_attention_backward(dy, saved, params, hook=hook, **options)
-    reverse.add(layer, gradients)
+    params, options = attention_arguments(model, layer, x.shape[-2], context)
+    inputs, gradients = multi_head_attention_backward(
+        dy, saved, params, hook=scoped(reverse.hook, layer), **options
+    )  # fmt: skip
+    reverse.add(layer, gradients | {name: inputs[name] for name in options.get("score_params", {})})
     add_relative_gradients(model.config, layer, inputs, reverse)
     stack, _, part = parse_layer_name(layer)
     if "bias" in inputs:
@@ -307,6 +262,14 @@ def add_relative_gradients(config: Config, layer: str, inputs: Mapping[str, Arra
         kind, _, parameter = name.partition("relative.")
         if not kind and parameter:
             reverse.add(f"{stack}.relative" if parameter in ("table", "gamma", "beta") else own, {parameter: gradient})
+
+
+def _rnn_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:
+    from attnkit.model.backward import recurrent_decoder, recurrent_model
+
+    is_attentive = parse_layer_name(recorded.step.layer)[1] is None
+    undo = recurrent_decoder.decoder_backward if is_attentive else recurrent_model.recurrence_backward
+    return undo(model, recorded, dy, context, reverse)
 
 
 def _ffn_backward(model: Model, recorded: RecordedStep, dy: Array, context: Context, reverse: Reverse) -> Array:
@@ -335,4 +298,5 @@ ADJOINTS: dict[str, Adjoint] = {
     "attend": _attention_backward,
     "ffn": _ffn_backward,
     "linear": _linear_backward,
+    "rnn": _rnn_backward,
 }

@@ -9,24 +9,19 @@ import numpy as np
 from attnkit.errors import DataError, UsageError
 from attnkit.model.backward.feedforward import activation_backward
 from attnkit.model.backward.linear import linear_backward
+from attnkit.model.backward.pooling import concat_pool_backward, first_token_backward
+from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape
 from attnkit.model.backward.tied import sum_tied
-from attnkit.model.backward.transformer import (
-    Dropout,
-    ModelGradients,
-    Reverse,
-    Tape,
-    normalize_backward,
-    run_backward,
-    run_recorded,
-)
-from attnkit.model.config import layer_plan
+from attnkit.model.backward.transformer import normalize_backward, run_backward, run_recorded
+from attnkit.model.config import Config, layer_plan
+from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.feedforward import apply_activation
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import parallel_products
 from attnkit.model.linear import linear
 from attnkit.model.pooling import first_token
-from attnkit.model.transformer import Context, Model, head_logits, normalize, pool_first
+from attnkit.model.transformer import head_logits, normalize, pool_first, pool_text, real_places
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,19 +92,21 @@ def run_model(
     """
     tapes: dict[str, Tape] = {}
     memory: Any = None
-    memory_mask = None
+    memory_mask = states = None
     for stack in model.config.stacks:
         if stack not in inputs:
             raise DataError(f"inputs of {', '.join(inputs)}: a {model.config.family} model needs those of its {stack}")
         one = inputs[stack]
         memory_mask = memory_mask if one.memory_mask is None else one.memory_mask
         context = Context(one.mask, memory, memory_mask, one.positions, one.segment_ids, hook=hook, dtype=dtype)
+        context.source_states = states
         memory, tapes[stack] = run_recorded(model, layer_plan(model.config, stack), one.x, context, dropout)
+        states = context.last_states()
         memory_mask = one.mask if one.mask is not None and one.mask.ndim == 3 and one.mask.shape[1] == 1 else None
     output = output or ("logits" if model.config.head else "hidden")
     if output not in OUTPUTS:
         raise UsageError(f"output {output!r} (expected one of {', '.join(OUTPUTS)})")
-    return OUTPUTS[output].compute(model, memory, hook), RecordedPass(tapes, memory, output)
+    return OUTPUTS[output].compute(model, memory, hook, context.mask), RecordedPass(tapes, memory, output)
 
 
 @parallel_products()
@@ -131,25 +128,33 @@ def model_backward(
     """
     own, reverse = Reverse(hook=hook), Reverse({} if gradients is None else gradients)
     inputs: dict[str, Array] = {}
-    dx: Array | None = OUTPUTS[recorded.output].undo(model, recorded.hidden, grad_output, own)
+    mask = list(recorded.tapes.values())[-1].context.mask
+    dx: Array | None = OUTPUTS[recorded.output].undo(model, recorded.hidden, grad_output, own, mask)
     for stack in reversed(list(recorded.tapes)):
         if dx is not None:
             own.memory = None
             inputs[stack] = run_backward(model, recorded.tapes[stack], dx, own)
-            dx = own.memory
+            dx = memory_gradient(recorded.tapes[stack].context, own)
     for layer, parts in sum_tied(own.gradients, model.params).items():
         reverse.add(layer, parts)
     return PassGradients(reverse.gradients, inputs)
 
 
-def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
+def memory_gradient(context: Context, reverse: Reverse) -> Array | None:
+    """Return the gradient of the memory of a stack after its backward pass: zeros where it read the states alone."""
+    if reverse.memory is None and reverse.states and context.memory is not None:
+        return np.zeros_like(context.memory)
+    return reverse.memory
+
+
+def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None = None) -> Array:
     """Return the gradient of the hidden states that `head_logits` maps to logits, and add those of its parameters.
 
-    grad_output (..., T, N), or (..., C) for classes, x (..., T, D) -> (..., T, D)
+    grad_output (..., T, N), or (..., C) for classes, x (..., T, D), mask (..., 1, T) -> (..., T, D)
     """
     config, params, hook = model.config, model.params, reverse.hook
     activation = config.head_activation or config.activation
-    states = first_token(x) if config.classes else x
+    states = pool_text(config, x, mask) if config.classes else x
     states = last = cast(states, working(states))
     if config.transform:
         hidden = linear(states, params["head.dense"]["w"], params["head.dense"].get("b"))
@@ -167,20 +172,17 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) 
         inner = linear_backward(dx, states, params["head.dense"]["w"], params["head.dense"].get("b"))
         reverse.add("head.dense", {"w": inner.weight, "b": inner.bias})
         dx = inner.x
-    return first_token_backward(dx, x.shape) if config.classes else dx
+    return pool_text_backward(config, dx, x, mask) if config.classes else dx
 
 
-def first_token_backward(grad_output: Array, shape: tuple[int, ...]) -> Array:
-    """Return the gradient of hidden states of a shape of which only the first token was used.
+def pool_text_backward(config: Config, grad_output: Array, x: Array, mask: Array | None) -> Array:
+    """Return the gradient of the hidden states of which `pool_text` made one vector.
 
-    grad_output (..., D), shape (..., T, D) -> (..., T, D)
-
-    >>> first_token_backward(np.array([1.0, 2.0]), (2, 2)).tolist()
-    [[1.0, 2.0], [0.0, 0.0]]
+    grad_output (..., P), x (..., T, D), mask (..., 1, T) -> (..., T, D)
     """
-    gradient = np.zeros(shape, grad_output.dtype)
-    gradient[..., 0, :] = grad_output
-    return gradient
+    if config.pooling == "first":
+        return first_token_backward(grad_output, x.shape)
+    return concat_pool_backward(grad_output, x, real_places(x, mask))
 
 
 def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
@@ -197,14 +199,17 @@ def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Rev
 
 
 class Output(NamedTuple):
-    """An output of a model: how it is computed from the last hidden states, and its adjoint."""
+    """An output of a model: how it is computed from the last hidden states and their mask, and its adjoint."""
 
-    compute: Callable[[Model, Array, Hook], Array]
-    undo: Callable[[Model, Array, Array, Reverse], Array]
+    compute: Callable[[Model, Array, Hook, Array | None], Array]
+    undo: Callable[[Model, Array, Array, Reverse, Array | None], Array]
 
 
 OUTPUTS = {
     "logits": Output(head_logits, head_backward),
-    "pooled": Output(pool_first, pool_first_backward),
-    "hidden": Output(lambda model, x, hook: x, lambda model, x, grad_output, reverse: grad_output),
+    "pooled": Output(
+        lambda model, x, hook, mask: pool_first(model, x, hook),
+        lambda model, x, grad_output, reverse, mask: pool_first_backward(model, x, grad_output, reverse),
+    ),
+    "hidden": Output(lambda model, x, hook, mask: x, lambda model, x, grad_output, reverse, mask: grad_output),
 }

@@ -9,6 +9,8 @@ fused_attention      heads and weights of dot-product attention, which its adjoi
 fused_attention_backward  the adjoint of both: backward/dense_attention.py, to 1e-12 in float64 and 1e-5 in float32
 row_attention_backward    the same for any score function, some queries at a time
 incremental_decoder  a decoder's next token with a KV cache: transformer.run over the whole text, up to rounding
+recurrent            one direction of a recurrent layer, the products of its input for a block of tokens at once:
+                     recurrent.run_direction, up to rounding; a text cut anywhere gives the same bits
 tiles                the tiles of queries and keys that tiled_attention and weight_stats share
 score_blocks         the blocks of scores that fused_attention and its adjoint share
 threads              tasks on every core; results do not depend on the number of threads

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from attnkit.model.config import Config, StackConfig, Step, layer_plan, parse_layer_name
+from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.feedforward import ACTIVATIONS
 from attnkit.model.hooks import no_hook
 from attnkit.model.kv_cache import KVCache
+from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.rotary import rotate
-from attnkit.model.transformer import Context, Model, head_logits, relative_positions, run
+from attnkit.model.state_cache import StateCache
+from attnkit.model.transformer import head_logits, relative_positions, run
 
 Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), options of the position -> (B, D)
 Parameters = Mapping[str, Array]
@@ -25,13 +28,13 @@ Parameters = Mapping[str, Array]
 class CachedDecoder:
     """A model that predicts the next token and caches the keys and values of earlier ones.
 
-    cache    keys and values of the start of the text, whose tokens the first call skips
+    cache    keys and values of the start of the text, or states after it; its tokens are skipped by the first call
     context  other fields of Context, such as the memory (B, S, D) of an encoder-decoder model
     """
 
     def __init__(self, model: Model, cache: KVCache | None = None, **context: Any) -> None:
         self.model, self.steps = model, layer_plan(model.config, "decoder")
-        self.cache, self.context = KVCache() if cache is None else cache, context
+        self.cache, self.context = new_cache(model.config) if cache is None else cache, context
         self._first = next((at for at, step in enumerate(self.steps) if parse_layer_name(step.layer)[1] is not None), 0)
         self._text: Array | None = None
         self._layers: tuple[KVCache, Layer] | None = None
@@ -46,9 +49,10 @@ class CachedDecoder:
         return head_logits(self.model, np.ascontiguousarray(x[:, -1]), context.hook)
 
     def _can_use_fast_step(self, tokens: Array, context: Context) -> bool:
-        """Return whether this is one token in float32, without hooks and padding."""
+        """Return whether this is one token of a Transformer in float32, without hooks and padding."""
         is_plain = context.hook is no_hook and context.mask is None and context.memory_mask is None
-        return tokens.shape[1] == 1 and context.past > 0 and is_plain and context.dtype in (None, "float32")
+        is_compiled = is_plain and not isinstance(self.model.config, RecurrentConfig)
+        return tokens.shape[1] == 1 and context.past > 0 and is_compiled and context.dtype in (None, "float32")
 
     def _run(self, tokens: Array, context: Context) -> Array:
         return run(self.model, self.steps, tokens, context)
@@ -67,6 +71,11 @@ class CachedDecoder:
         """Replace row i of the batch by row rows[i]."""
         self.cache.reorder(rows)
         self._text = None if self._text is None else self._text[rows]
+
+
+def new_cache(config: Config) -> KVCache:
+    """Return an empty cache for the tokens of a model: of keys and values, or of the states of a recurrent one."""
+    return StateCache() if isinstance(config, RecurrentConfig) else KVCache()
 
 
 def cacheable(config: Config, length: int | None = None) -> bool:

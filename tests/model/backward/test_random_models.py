@@ -7,8 +7,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from attnkit.model import Model
+from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.tied import tied_parameters
-from attnkit.model.backward.transformer import Dropout
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import Config, PositionConfig, StackConfig, layer_plan, parameter_shape
 

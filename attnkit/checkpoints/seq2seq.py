@@ -1,0 +1,125 @@
+"""Recurrent encoder-decoders: Sutskever 2014, Cho 2014, Bahdanau 2015, Luong 2015; the names of torch.nn modules.
+
+`attnkit help checkpoints` lists the keys of config.json.
+"""
+
+from collections.abc import Mapping
+
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, tied_head
+from attnkit.checkpoints.recurrent_keys import CELLS, map_layer, recurrent_stack
+from attnkit.checkpoints.weights import Weights
+from attnkit.model.recurrent_config import DecoderConfig, RecurrentConfig, RecurrentStack
+
+PREFIXES = ()
+ATTENTIONS = {"none": "none", "dot": "dot", "general": "general", "additive": "additive"}
+QUERIES = {"previous": True, "current": False}
+READOUTS = {"none": False, "tanh": True}
+BRIDGES = {"none": "none", "identity": "identity", "tanh": "tanh"}
+
+
+def read_config(raw: ConfigReader, stored: Weights) -> RecurrentConfig:
+    """Return the configuration of the model."""
+    encoder, decoder = read_encoder(raw), read_decoder(raw)
+    decoding = read_decoding(raw, decoder)
+    config = RecurrentConfig(
+        "seq2seq",
+        decoding.readout_width or decoder.output_width(-1),
+        encoder=encoder,
+        decoder=decoder,
+        activation="tanh",
+        score=decoding.score if decoding.score != "none" else "dot",
+        special=raw.get_special_tokens(start=raw.get_token_id("bos_token_id")),
+        decoding=decoding,
+    )
+    check_stacks(raw, config)
+    return config
+
+
+def read_encoder(raw: ConfigReader) -> RecurrentStack:
+    """Return the encoder, of one direction or of both."""
+    width, layers = raw.get_int("hidden_size"), raw.get_int("encoder_layers", 1)
+    cell = raw.get_choice("encoder_cell", CELLS, raw.get_choice("cell", CELLS, "lstm"))
+    embedding, vocab = raw.get_int("embedding_size"), raw.get_int("vocab_size")
+    return recurrent_stack(cell, embedding, (width,) * layers, vocab, raw.get_bool("bidirectional", False))
+
+
+def read_decoder(raw: ConfigReader) -> RecurrentStack:
+    """Return the decoder; its sizes are those of the encoder unless it has its own."""
+    width = raw.get_int("decoder_hidden_size", raw.get_int("hidden_size"))
+    cell = raw.get_choice("decoder_cell", CELLS, raw.get_choice("cell", CELLS, "lstm"))
+    embedding = raw.get_int("decoder_embedding_size", raw.get_int("embedding_size"))
+    vocab = raw.get_int("decoder_vocab_size", raw.get_int("vocab_size"))
+    return recurrent_stack(cell, embedding, (width,) * raw.get_int("decoder_layers", 1), vocab)
+
+
+def read_decoding(raw: ConfigReader, decoder: RecurrentStack) -> DecoderConfig:
+    """Return how the decoder attends; DataError for choices that are mutually exclusive."""
+    score = raw.get_choice("attention", ATTENTIONS, "none")
+    asks_before = raw.get_choice("attention_query", QUERIES, "previous" if score == "additive" else "current")
+    input_feeding = raw.get_bool("input_feeding", False)
+    has_readout = raw.get_choice("readout", READOUTS, "none" if score == "none" else "tanh")
+    if input_feeding and (score == "none" or asks_before):
+        raise raw.error("input_feeding needs an attention whose attention_query is 'current'")
+    if score != "none" and not asks_before and not has_readout:
+        raise raw.error("readout 'none' leaves attention unused where attention_query is 'current' (use tanh)")
+    width = decoder.output_width(-1)
+    return DecoderConfig(
+        score=score,
+        score_width=raw.get_int("attention_size", width) if score == "additive" else 0,
+        asks_before=asks_before and score != "none",
+        input_feeding=input_feeding,
+        readout_width=raw.get_int("readout_size", width) if has_readout else 0,
+        bridge=raw.get_choice("bridge", BRIDGES, "identity"),
+    )
+
+
+def check_stacks(raw: ConfigReader, config: RecurrentConfig) -> None:
+    """Raise DataError where the encoder and the decoder do not fit each other."""
+    encoder, decoder = config.recurrent_stack("encoder"), config.recurrent_stack("decoder")
+    bridge, memory = config.decoding.bridge, config.memory_width
+    if bridge != "none" and encoder.layers != decoder.layers:
+        raise raw.error(f"bridge {bridge!r} from {encoder.layers} layers to {decoder.layers} (use bridge 'none')")
+    if bridge != "none" and encoder.has_cell_state != decoder.has_cell_state:
+        raise raw.error(f"bridge {bridge!r} from a cell {encoder.cell} to {decoder.cell} (use bridge 'none')")
+    if bridge == "identity" and memory != decoder.output_width(-1):
+        sizes = f"states of width {memory} to states of width {decoder.output_width(-1)}"
+        raise raw.error(f"bridge 'identity' from {sizes} (use bridge 'tanh')")
+    if config.decoding.score == "dot" and memory != decoder.output_width(-1):
+        raise raw.error(f"attention 'dot' of states of width {decoder.output_width(-1)} and {memory} (use general)")
+    for key, one, other in (
+        ("tie_word_embeddings", config.width, decoder.embedding),
+        ("share_encoder_decoder_embeddings", (encoder.vocab, encoder.embedding), (decoder.vocab, decoder.embedding)),
+    ):
+        if raw.get_bool(key, False) and one != other:
+            raise raw.error(f"{key} needs two tables of one size, got {one} and {other}")
+
+
+def map_layers(raw: ConfigReader) -> Layers:
+    """Return where the parameters of each layer are stored."""
+    is_shared = raw.get_bool("share_encoder_decoder_embeddings", False)
+    target = "encoder.embedding.weight" if is_shared else "decoder.embedding.weight"
+    head = tied_head(target) if raw.get_bool("tie_word_embeddings", False) else map_linear(w="head", biased=False)
+    return {
+        "encoder.embed": embedding_table("encoder.embedding.weight"),
+        "encoder.{n}.rnn": map_layer("encoder.rnn.", raw.get_bool("bidirectional", False)),
+        "decoder.embed": embedding_table(target),
+        "decoder.{n}.bridge": map_linear("bridge", w1="{n}"),
+        "decoder.{n}.bridge_cell": map_linear("bridge_cell", w1="{n}"),
+        "decoder.{n}.rnn": map_layer("decoder.rnn.", False),
+        "decoder.cross": ATTENTION_PARAMETERS[raw.get_choice("attention", ATTENTIONS, "none")],
+        "decoder.readout": map_linear("decoder", w1="readout"),
+        "head": head | {"b": TensorSpec(("head.bias",))},
+    }
+
+
+ATTENTION_PARAMETERS: Mapping[str, dict[str, TensorSpec]] = {
+    "none": {},
+    "dot": {},
+    "general": {"w": TensorSpec(("attention.weight",))},
+    "additive": {
+        "wa": TensorSpec(("attention.query.weight",), transposed=True),
+        "ua": TensorSpec(("attention.key.weight",), transposed=True),
+        "va": TensorSpec(("attention.score.weight",), leading_ones=1),
+    },
+}

@@ -1,0 +1,70 @@
+"""Values that a call from Python passes where the command line reads a file: arrays, records, lists of words."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from attnkit.errors import UsageError
+from attnkit.record import Record, Tensor
+
+
+def array_to_record(value: Any, name: str) -> Record:
+    """Convert a tensor, an array, a number or a list of numbers to a record with x; UsageError for anything else."""
+    if isinstance(value, Tensor):
+        return check_numbers(Record({"x": value}), name)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of unlike lengths
+        raise UsageError("expected an array of numbers, got lists of unequal lengths", name) from None
+    return check_numbers(Record({"x": array}), name)
+
+
+def check_numbers(record: Record, name: str = "") -> Record:
+    """Check that the tensors of a record are arrays of numbers; UsageError names the flag, else the tensor."""
+    for tensor, array in record.arrays().items():
+        if not isinstance(array, np.ndarray | np.generic):
+            raise UsageError(f"expected an array, got {type(array).__name__}", name or tensor)
+        if array.dtype.kind not in "fiubV":
+            raise UsageError(f"expected an array of numbers, got dtype {array.dtype}", name or tensor)
+    return record
+
+
+SINGLE = ("tensor", "index", "ids", "targets", "image")  # kinds of content that are a record with x
+
+# kind of content -> whether a value of Python is of that kind, and the name of the kind
+CONTENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "tensors": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
+    "memory": (lambda value: isinstance(value, Mapping | Record), "an array, a record or a dict of arrays"),
+    "attended": (lambda value: isinstance(value, Record), "an array or a record"),
+    "words": (lambda value: isinstance(value, list | tuple), "a list of words"),
+    "tokenizer": (lambda value: hasattr(value, "encode"), "a tokenizer"),
+    "model": (lambda value: hasattr(value, "params"), "a folder or a model"),
+    "patches": (lambda value: isinstance(value, Mapping), "a dict of arrays"),
+    "lines": (lambda value: bool(value) and all(map(is_text_list, value)), "a list of lines, or of lists of lines"),
+}
+
+
+def is_text_list(value: Any) -> bool:
+    """Decide whether a value is a list of texts."""
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+
+
+def check_operand(value: Any, load: str, flag: str) -> Any:
+    """Check a value passed from Python in place of a file, and return the content that the file would have."""
+    if isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values()):
+        value = Record(value).arrays()
+    if load in (*SINGLE, "memory", "attended") and not isinstance(value, Mapping | Record):
+        value = array_to_record(value, flag)
+    if load in SINGLE:
+        if not isinstance(value, Record) or "x" not in value:
+            raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
+        return value["x"] if load == "image" else check_numbers(value, flag)
+    fits, expected = CONTENTS[load]
+    if load == "lines" and is_text_list(value):
+        value = [value]
+    if load == "tensors" and isinstance(value, Record):
+        return value.arrays()
+    if not fits(value):
+        raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
+    return value

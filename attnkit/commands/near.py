@@ -1,0 +1,151 @@
+"""attnkit near: the nearest of many vectors, by cosine, dot product or distance."""
+
+import math
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from attnkit import display, formats
+from attnkit.cli import figures, options
+from attnkit.cli.index_files import stack_vectors
+from attnkit.cli.stage import Stage
+from attnkit.cli.tool import tool
+from attnkit.display.cells import Cells
+from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.formats.streams import name_errors
+from attnkit.model.nearest import METRICS, check_queries, find_nearest
+from attnkit.record import Array, Labels, Record, Tensor, join_names, row_labels, shared_labels
+
+if TYPE_CHECKING:
+    from attnkit.display.figures import FigureOptions, Section
+
+FORMULAS = {"cosine": "q · r / (|q| |r|)", "dot": "q · r", "euclidean": "|q − r|"}
+SCORES = {"cosine": "cosine", "dot": "dot", "euclidean": "distance"}
+
+
+def render_nearest(record: Record, call: Stage, look: display.Style) -> str:
+    """Render a table of the nearest rows to each query."""
+    return "\n\n".join(display.format_table(table, look) for table in list_tables(record, call, look))
+
+
+def draw_nearest(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Draw the tables as a figure."""
+    return [figures.table_section(table) for table in list_tables(record, call, figures.text_style(call))]
+
+
+def list_tables(record: Record, call: Stage, look: display.Style) -> list[display.TextTable]:
+    """Return a table for each query: the score, the number and the label of each of its nearest rows."""
+    heads = [SCORES[call.parameters["metric"]], "row", "label"]
+    tables = []
+    for title, rows in list_queries(record):
+        cells = [[f"{score:.{look.precision}f}", str(index), label] for score, index, label in rows]
+        is_labelled = any(label for *_, label in rows)
+        columns = [row[: 2 + is_labelled] for row in (heads, *cells)]
+        tables.append(display.TextTable(columns[0], columns[1:], (0, 1), title))
+    return tables
+
+
+def list_rows(record: Record, call: Stage) -> Cells:
+    """Return the nearest rows to all queries as one table."""
+    heads = ["query", "rank", SCORES[call.parameters["metric"]], "row", "label"]
+    return Cells(
+        heads,
+        [
+            [title, rank, score, index, label or None]
+            for title, rows in list_queries(record)
+            for rank, (score, index, label) in enumerate(rows)
+        ],
+    )
+
+
+def list_queries(record: Record) -> list[tuple[str, list[tuple[float, int, str]]]]:
+    """Return for each query its label, and score, index and label of each of its nearest rows."""
+    scores, indices = record["x"], record["indices"]
+    top = scores.shape[-1]
+    names = shared_labels(record.labels_of("x", 0)) if scores.ndim > 1 else []
+    labels = record.labels.get("neighbor")
+    queries = []
+    for query, (near, rows) in enumerate(zip(scores.reshape(-1, top), indices.reshape(-1, top), strict=True)):
+        words = row_labels(labels, query) or [""] * top
+        title = (names[query] if names else f"query {query}") if scores.ndim > 1 else ""
+        queries.append((title, [*zip(near, map(int, rows), words, strict=True)]))
+    return queries
+
+
+@tool(view=render_nearest, figure=draw_nearest, cells=list_rows, one_of=[("index",)])
+def near(
+    record: Record,
+    *,
+    index: Annotated[
+        Any,
+        options.Option("vectors to search, x (N, D) of a file, or FILE:NAME", "FILE", str, "index"),
+    ] = None,
+    top: Annotated[int, options.integer("how many of the nearest rows to return", least=1)] = 5,
+    metric: Annotated[
+        str,
+        options.choice("what near means: a large cosine, a large dot product, or a small Euclidean distance", METRICS),
+    ] = "cosine",
+) -> Record:
+    """Find the nearest of many vectors to each vector of x: sentences or words by meaning.
+
+    The result is exact, not approximate: x has the scores of the nearest rows of --index, nearest first, and `indices`
+    has their numbers (from 0); the labels of the rows come with them. Of equal scores the lower index comes first.
+    Scores are computed in float64 and rounded; they do not depend on the other queries or rows. A query is x (D), each
+    row of x (N, D), or each vector of an x of more dimensions, one after another. A row of zeros has the cosine 0.
+
+    An index in a file is mapped into memory and read in blocks, so that it may be larger than the memory. A stream of
+    records, such as that of `encode --lines --pool mean`, is an index, too: each vector is a row.
+
+    \b
+    Examples:
+      attnkit encode --model DIR --batch --pool mean < sentences.txt -o index.npz
+      attnkit encode --model DIR --pool mean "a question" | attnkit near --index index.npz --top 3
+      attnkit embed "cat" --dim 8 | attnkit near --index :table --top 3
+    """
+    rows = stack_vectors([index], "--index")
+    queries = read_queries(record, rows["x"], top)
+    check_queries(queries, metric)
+    with name_errors(getattr(index, "file", "--index")):
+        nearest = find_nearest(rows["x"], queries, top, metric, formats.release_pages)
+    if metric == "cosine" and nearest.zeros:
+        subject = "1 row of the index is" if nearest.zeros == 1 else f"{nearest.zeros} rows of the index are"
+        warnings.warn(f"{subject} all zeros, with a cosine of 0", AttnkitWarning, 2)
+    lead, labels = query_axes(record)
+    if words := rows.labels.get("row"):
+        names = [[str(words[at]) for at in row] for row in nearest.indices]
+        labels["neighbor"] = names if lead else names[0]
+    shape = (*(len(queries) for _ in lead), top)
+    tensors = {
+        "x": Tensor(nearest.scores.reshape(shape), (*lead, "neighbor"), formula=FORMULAS[metric]),
+        "indices": Tensor(nearest.indices.reshape(shape), (*lead, "neighbor")),
+    }
+    others = {axis: names for axis, names in record.labels.items() if axis not in ("neighbor", "query")}
+    return replace(record, labels=others).with_tensors(tensors, labels)
+
+
+def read_queries(record: Record, vectors: Array, top: int) -> Array:
+    """Return the vectors of x as queries (Q, D); an error where they do not fit the index, x (N, D)."""
+    if "x" not in record:
+        raise DataError(f"no x, whose vectors are the queries; the record has {join_names(record.tensors)}")
+    x = record["x"]
+    if not x.ndim or x.shape[-1] != vectors.shape[1]:
+        raise DataError(f"x {x.shape}: expected vectors of {vectors.shape[1]}, as those of the index {vectors.shape}")
+    if not x.size:
+        raise DataError(f"x {x.shape}: there are no vectors in it")
+    if top > len(vectors):
+        raise UsageError(f"{top}: the index has {len(vectors)} row{'s' * (len(vectors) != 1)}", "--top")
+    return x.reshape(-1, x.shape[-1])
+
+
+def query_axes(record: Record) -> tuple[tuple[str, ...], dict[str, Labels]]:
+    """Return the axis of the queries, none for a single vector, and its labels where they are not those of x."""
+    dimensions = record["x"].ndim
+    if dimensions == 1:
+        return (), {}
+    axis, labels = record.axes_of("x")[-2], record.labels_of("x", dimensions - 2)
+    if dimensions == 2 and axis != "neighbor":
+        return (axis,), {}
+    texts = record["x"].shape[0] if dimensions == 3 else 1
+    names = [name for row in range(texts) for name in row_labels(labels, row)]
+    count = math.prod(record["x"].shape[:-1])
+    return ("query",), {"query": names} if len(names) == count else {}

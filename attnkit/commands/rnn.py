@@ -1,0 +1,133 @@
+"""attnkit rnn: recurrent layers."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from attnkit.cli import options
+from attnkit.cli.tool import tool
+from attnkit.errors import UsageError
+from attnkit.inference import callbacks
+from attnkit.inference.masking import AttendedTensor
+from attnkit.inference.recurrent import (
+    GROUPS,
+    INTERMEDIATES,
+    describe_runs,
+    earlier_gates,
+    expand_names,
+    find_texts,
+    name_cell_formulas,
+    run_texts,
+    states_record,
+)
+from attnkit.inference.recurrent_weights import find_recurrent_weights
+from attnkit.model.recurrent_cells import CELLS
+from attnkit.record import Array, Record, Tensor
+
+BY_HAND = ("reverse", "lengths", "state_in", "state_out")  # what a model sets, or its record has
+RANDOM = ("layers", "bidirectional", "projection", "peepholes", "seed")  # of random weights alone
+
+
+@tool(
+    sections={
+        "Layers": "cell hidden layers bidirectional reverse projection peepholes seed params",
+        "A layer of a model": "model_ layer memory",
+        "Texts": "lengths state_in state_out",
+        "Results": "keep steps",
+    },
+    one_of=[("params", "hidden", "model")],
+    exclusive=[("params", "hidden", "model"), ("bidirectional", "reverse"), *(("model", name) for name in BY_HAND)],
+    requires=[*((name, "hidden") for name in RANDOM), ("layer", "model"), ("memory", "model")],
+    record_defaults=lambda flags: {"seed": flags["seed"]} if flags["hidden"] is not None else {},
+    table_on_stderr=lambda flags: bool(flags["steps"]),
+    computes_x_last=True,
+)
+def rnn(
+    record: Record,
+    *,
+    cell: Annotated[
+        str,
+        options.choice(
+            "what computes the next state: tanh and relu without gates; gru with the reset gate after the product, as "
+            "in PyTorch and cuDNN; gru-reset-before as in Cho et al. 2014 (ONNX: linear_before_reset = 0); lstm",
+            tuple(CELLS),
+        ),
+    ] = "tanh",
+    hidden: Annotated[int | None, options.integer("random weights of this hidden width", 1, "H")] = None,
+    layers: Annotated[int, options.integer("number of layers, each of which reads the one before", 1)] = 1,
+    bidirectional: Annotated[
+        bool, options.switch("read each text in both directions; the results are side by side")
+    ] = False,
+    reverse: Annotated[bool, options.switch("read each text from its end to its start")] = False,
+    projection: Annotated[
+        int | None, options.integer("project the hidden state of an LSTM to this width", 1, "P")
+    ] = None,
+    peepholes: Annotated[bool, options.switch("let the gates of an LSTM read the cell state")] = False,
+    seed: Annotated[int, options.integer("seed of the random weights", 0)] = 0,
+    params: Annotated[
+        Mapping[str, Array] | None,
+        options.tensors("weights as PyTorch names them (weight_ih_l0, weight_hh_l0_reverse, …) or ONNX (W, R, B, P)"),
+    ] = None,
+    model_: Annotated[Any, options.MODEL] = None,
+    layer: Annotated[str | None, options.LAYER] = None,
+    memory: Annotated[
+        AttendedTensor | None,
+        options.attended(
+            "of a decoder: begin with the last states of the encoder in FILE, and attend to its x where attention is "
+            "inside the recurrence"
+        ),
+    ] = None,
+    lengths: Annotated[
+        Record | None, options.tensor("number of tokens of each text, (B) [default: from the record's mask]")
+    ] = None,
+    state_in: Annotated[
+        Mapping[str, Array] | None,
+        options.tensors("begin with the states in FILE: hidden, cell, as --state-out writes them [default: zeros]"),
+    ] = None,
+    state_out: Annotated[
+        str | None, options.text("write the states after the last token to FILE, which --state-in continues", "FILE")
+    ] = None,
+    keep: Annotated[
+        tuple[str, ...],
+        options.names(
+            "add these intermediates to the record; gates: all of the cell; of several layers or directions each, "
+            "called input_gate_l0, input_gate_l0_reverse, …; weights: the alignments of a decoder that attends",
+            (*INTERMEDIATES, "weights", *GROUPS),
+        ),
+    ] = (),
+    steps: Annotated[bool, options.STEPS] = False,
+) -> Record:
+    """Apply recurrent layers: the hidden state after each token, from that token and the state before it.
+
+    h_t = tanh(W x_t + U h_(t−1) + b), or by the gates of a GRU or an LSTM. x is (T, D), or (B, T, D) with the padding
+    of its texts in the mask; after the end of a text the result is 0. The weights come from a file (--params), or
+    from a seed: then those of each layer, forward before reverse, are drawn from N(0, 1/columns) in the order input,
+    hidden, peepholes, projection, without biases. A text that is cut anywhere, and continued with --state-in, gives
+    the same bits as the whole. With --model and --layer, the model sets the cell and the weights: a layer of an encoder
+    adds its last states to the record (memory_state, memory_cell), with which a decoder begins (--memory).
+    Intermediates of an earlier rnn are removed from the record.
+
+    \b
+    Example:
+      attnkit embed "The quick brown fox" --dim 8 | attnkit rnn --cell lstm --hidden 8 --seed 1 --steps
+    """
+    flags = dict(locals())  # before any other name is bound
+    if model_ is not None:
+        from attnkit.inference.recurrent_stage import run_layer_of_model  # a layer by hand does not need it
+
+        return run_layer_of_model(record, flags)
+    if "weights" in keep:
+        raise UsageError("only a decoder of a model has weights", "--keep")
+    texts = find_texts(record, lengths)
+    weights = find_recurrent_weights(record["x"], flags)
+    names = expand_names(keep, cell, steps, len(weights.layers) == len(weights.layers[0].directions()) == 1)
+    runs, outputs, states, position = run_texts(cell, texts, weights.layers, flags, bool(names))
+    has_two = all(one is not None for one in weights.layers[-1])
+    last = next(one for _, one in weights.layers[-1].directions())
+    formulas = name_cell_formulas(cell, last)
+    tensors = describe_runs(runs, names, record, formulas)
+    formula = f"{formulas['state']}{', both directions side by side' * has_two}"
+    output = outputs if texts.is_batch else outputs[0]
+    tensors["x"] = Tensor(output, record.tensor("x").axes_like(output.shape), formula=formula)
+    if state_out:
+        callbacks.current().write_side_output(state_out, states_record(states, texts, position))
+    return record.without(earlier_gates(record)).with_tensors(tensors)

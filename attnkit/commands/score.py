@@ -1,0 +1,252 @@
+"""attnkit score: the perplexity of a text, BLEU and chrF of translations."""
+
+import math
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from attnkit.cli import options
+from attnkit.cli.operands import read_text, split_lines, stdin_or_error
+from attnkit.cli.score_views import BY_LENGTH, draw_scores, render_scores, tabulate_scores
+from attnkit.cli.stage import PythonForm, Records, Stage
+from attnkit.cli.text_input import looks_like_tensors, upstream_lines
+from attnkit.cli.tool import named_files, tool
+from attnkit.errors import AttnkitNote, UsageError, flag_name
+from attnkit.formats import open_source
+from attnkit.record import Labels, Record, Tensor
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+    from attnkit.inference.perplexity import TextScore
+
+Lines = Sequence[str]
+
+TEXT_NEEDED = "name a text, or pipe it in"
+METRICS = ("bleu", "chrf")
+DIFFERENT = 0.01  # of the perplexity, by the weights of windows: enough for a note
+
+
+@dataclass(frozen=True)
+class NamedText:
+    """A text to score, and the name of its file."""
+
+    name: str
+    text: str
+
+
+def parse_by(text: str) -> str:
+    """Return the value of --by as written; ValueError where it is not `length:N`."""
+    if not re.fullmatch("length:0*[1-9][0-9]{0,8}", text, re.ASCII):
+        raise ValueError("length:N, classes of N lengths in words")
+    return text
+
+
+def read_input(call: Stage, upstream: Records | None) -> Records:
+    """Read the text to score: the file that is the operand, the lines of the stage before, or standard input."""
+    return Records(None, read_lazily(call, upstream))
+
+
+def read_lazily(call: Stage, upstream: Records | None) -> Iterator[NamedText]:
+    """Yield the one text to score."""
+    path = call.operands[0] if call.operands else "-"
+    if path == "-" and upstream is not None:
+        yield NamedText("<stdin>", "".join(f"{line}\n" for line in upstream_lines(upstream)))
+        return
+    source = open_source(path if call.operands else stdin_or_error(TEXT_NEEDED), hash=path != "-")
+    call.files.source = source
+    with source:
+        if looks_like_tensors(source.peek(16)):
+            raise UsageError("expected text, got a file of tensors", source.name)
+        text = read_text(source)
+        if not text:
+            raise source.empty_error("text")
+    yield NamedText(source.name, text)
+
+
+def read_value(call: Stage, inputs: Sequence[Any]) -> Records:
+    """Return the text that a caller in Python passes: the name of a file, or a list of lines."""
+    value = inputs[0] if inputs else None
+    if isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
+        return Records(None, iter([NamedText("text", "".join(f"{line}\n" for line in value))]))
+    if paths := named_files(call.tool, value):
+        call.operands = paths
+        return read_input(call, None)
+    raise UsageError(f"expected the name of a file or a list of lines, got {type(value).__name__}", "text")
+
+
+@tool(
+    reader=read_input,
+    view=render_scores,
+    figure=draw_scores,
+    cells=tabulate_scores,
+    sections={
+        "Perplexity": "model_ window stride dtype",
+        "Translations": "references chrf_word_order",
+        "Classes": "by source",
+    },
+    exclusive=[("model", "references")],
+    one_of=[("model", "references")],
+    requires=[
+        *((name, "model") for name in ("window", "stride", "dtype")),
+        *((name, "references") for name in ("chrf_word_order", "source")),
+        ("source", "by"),
+    ],
+    check_finite=lambda parameters: False,
+    python=PythonForm(inputs={"text": "Sequence[str] | Path"}, reader=read_value),
+)
+def score(
+    text: NamedText,
+    *,
+    model_: Annotated[Any, options.MODEL] = None,
+    references: Annotated[
+        Sequence[Sequence[str]] | None,
+        options.lines("correct translations, a line for each input line; several files comma-separated", "FILES"),
+    ] = None,
+    window: Annotated[
+        int | None, options.integer("tokens that the model reads at a time [default: all its positions]", least=2)
+    ] = None,
+    stride: Annotated[
+        int | None,
+        options.integer("tokens from one window to the next, which overlaps it [default: half a window]", least=1),
+    ] = None,
+    dtype: Annotated[str | None, options.choice("compute in this dtype", ("float32", "float64"))] = None,
+    chrf_word_order: Annotated[
+        int | None, options.integer("n-grams of words in chrF too, up to N: 2 is chrF++ [default: 0]", least=0)
+    ] = None,
+    by: Annotated[
+        str | None,
+        options.Option("scores of each class of sentence lengths: 1 to N words, N + 1 to 2 N, …", "length:N", parse_by),
+    ] = None,
+    source: Annotated[
+        Sequence[Sequence[str]] | None,
+        options.lines("--by counts the words of these lines [default: of the first references]"),
+    ] = None,
+) -> Record:
+    """Score a text by a model, or translations by references.
+
+    With --model, the perplexity of the input: exp(mean of −log p(token | the tokens before it)). The text is read in
+    windows, each of which adds its last tokens; the tokens before them are context. The mean of each window counts
+    as its tokens less one, as on the page "Perplexity of fixed-length models" of transformers. `loss` is the mean
+    over all tokens, `bits_per_byte` the sum of −log₂ p for each byte of the text in UTF-8; neither depends on such
+    weights. The first token is not predicted. For an encoder-decoder model, the input is lines of source, tab,
+    target: the perplexity is that of the targets with their end tokens.
+
+    With --references, the input is translations, a line each: BLEU and chrF as sacrebleu computes and signs them.
+
+    \b
+    Examples:
+      attnkit score --model DIR tale.txt
+      cut -f1 pairs.tsv | attnkit decode --model DIR --lines --emit text > out.txt
+      cut -f2 pairs.tsv | attnkit score out.txt --references - --by length:10
+    """
+    if references is not None:
+        return score_by_references(text, references, chrf_word_order or 0, by, source)
+    from attnkit.inference.perplexity import check_scorable
+
+    check_scorable(model_)
+    dtype = dtype or str(model_.params["decoder.embed"]["table"].dtype.name)
+    if model_.config.encoder is not None:
+        refuse({"window": window, "stride": stride}, "a text, and this model takes pairs")
+        return measure_targets(model_, text, by, dtype)
+    refuse({"by": by}, "--references, or a model that takes pairs")
+    return measure_text(model_, text, window, stride, dtype)
+
+
+def refuse(values: Mapping[str, Any], needs: str) -> None:
+    """Raise UsageError for an option that is set."""
+    for name, value in values.items():
+        if value is not None:
+            raise UsageError(f"needs {needs}", flag_name(name))
+
+
+def measure_text(
+    checkpoint: "Checkpoint", text: NamedText, window: int | None, stride: int | None, dtype: str
+) -> Record:
+    """Return the perplexity of a text, with what it is made of; note where the weights of windows change it."""
+    from attnkit.inference.perplexity import score_long_text
+
+    result = score_long_text(checkpoint, text.text, text.name, window, stride, dtype)
+    if result.average is not None and abs(math.expm1(result.average - result.loss)) > DIFFERENT:
+        note = f"each token weighted alike, the perplexity is {math.exp(result.loss):.6g}: exp(loss)"
+        warnings.warn(note, AttnkitNote, stacklevel=2)
+    return Record({}).with_tensors(text_tensors(result))
+
+
+def text_tensors(result: "TextScore") -> dict[str, Tensor]:
+    """Return the numbers of a scored text."""
+    names = ("perplexity", "loss", "bits_per_byte", "tokens", "bytes")
+    return {name: Tensor(np.array(getattr(result, name)), ()) for name in names}
+
+
+def measure_targets(checkpoint: "Checkpoint", text: NamedText, by: str | None, dtype: str) -> Record:
+    """Return the perplexity of the targets of sentence pairs, and with `by` that of classes of source lengths."""
+    from attnkit.inference.perplexity import score_pairs
+    from attnkit.inference.translation_scores import classify_lengths
+    from attnkit.training.data import parse_pairs
+
+    pairs = parse_pairs(text.text, text.name)
+    results = score_pairs(checkpoint, pairs, text.name, dtype)
+    whole = text_tensors(add_scores(results)) | {"sentences": Tensor(np.array(len(pairs)), ())}
+    if by is None:
+        return Record({}).with_tensors(whole)
+    groups = classify_lengths([source for _, source, _ in pairs], class_width(by))
+    scores = [add_scores([results[at] for at in lines]) for lines in groups.values()]
+    columns: dict[str, list[Any]] = {
+        name: [getattr(one, name) for one in scores] for name in ("perplexity", "loss", "bits_per_byte", "tokens")
+    }
+    return with_classes(whole, columns, groups)
+
+
+def add_scores(results: "Sequence[TextScore]") -> "TextScore":
+    """Return the score of several texts."""
+    first, *others = results
+    for one in others:
+        first += one
+    return first
+
+
+def score_by_references(
+    text: NamedText, references: Sequence[Lines], word_order: int, by: str | None, source: Sequence[Lines] | None
+) -> Record:
+    """Return BLEU and chrF of translations, and with `by` those of classes of lengths."""
+    from attnkit.inference.translation_scores import check_lines, classify_lengths, score_translations
+
+    hypotheses = split_lines(text.text, text.name)
+    names = ["--references" + f" {at + 1}" * (len(references) > 1) for at in range(len(references))]
+    check_lines(hypotheses, references, [text.name, *names])
+    if source is not None and len(source) != 1:
+        raise UsageError(f"expected one file, got {len(source)}", "--source")
+    check_lines(hypotheses, source or [], [text.name, *["--source"] * bool(source)])
+    groups = classify_lengths((source or references)[0], class_width(by)) if by else {}
+    metrics = score_translations(hypotheses, references, word_order, list(groups.values()))
+    labels: dict[str, Labels] = {
+        "metric": [one.name for one in metrics],
+        "signature": [one.signature for one in metrics],
+    }
+    whole = {name: Tensor(np.array(one.scores[0]), ()) for name, one in zip(METRICS, metrics, strict=True)}
+    whole["sentences"] = Tensor(np.array(len(hypotheses)), ())
+    columns: dict[str, list[Any]] = {name: one.scores[1:] for name, one in zip(METRICS, metrics, strict=True)}
+    record = with_classes(whole, columns, groups) if by else Record({}).with_tensors(whole)
+    return record.with_tensors({}, labels)
+
+
+def class_width(by: str) -> int:
+    """Return how many lengths a class of --by has.
+
+    >>> class_width("length:10")
+    10
+    """
+    return int(by.partition(":")[2])
+
+
+def with_classes(
+    whole: Mapping[str, Tensor], columns: Mapping[str, Sequence[Any]], groups: Mapping[str, Sequence[int]]
+) -> Record:
+    """Return the record of scores of all lines, and of vectors over the classes of lengths with their sentences."""
+    counted = {"sentences": [len(lines) for lines in groups.values()]} | dict(columns)
+    vectors = {f"{name}{BY_LENGTH}": Tensor(np.array(column), ("length",)) for name, column in counted.items()}
+    return Record({}).with_tensors(dict(whole) | vectors, {"length": list(groups)})

@@ -1,0 +1,70 @@
+"""The tape of a forward pass, and what a backward pass along it accumulates."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from attnkit.model.config import Step
+from attnkit.model.context import Context
+from attnkit.model.dtypes import Array
+from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.recurrent_cells import State
+
+ModelGradients = dict[str, dict[str, Array]]
+
+
+class Dropout(NamedTuple):
+    """Dropout of a training step: its rate, the seed of the run, the number of the step, and the first of its rows.
+
+    It applies to the result of every sub-layer before it is added to the residual, and to the embeddings once
+    positions are added (Attention Is All You Need, section 5.4); so too to the outputs of recurrent layers, not to the
+    states that they hand on. The place of a mask is the name of the layer.
+    """
+
+    rate: float
+    seed: int
+    step: int
+    row: int = 0
+
+
+class RecordedStep(NamedTuple):
+    """A step, its input, and the intermediates that its adjoint needs."""
+
+    step: Step
+    x: Array
+    saved: Mapping[str, Any]
+
+
+@dataclass
+class Tape:
+    """The steps of one forward pass in their order, with the context that they ran in, and dropout if there is any."""
+
+    context: Context
+    dropout: Dropout | None = None
+    dropped: frozenset[str] = frozenset()  # the layers whose results dropout applies to
+    steps: list[RecordedStep] = field(default_factory=list)
+
+
+@dataclass
+class Reverse:
+    """What a backward pass accumulates.
+
+    gradients  layer -> {parameter: gradient}, added to
+    hook       receives the gradient of any intermediate; what it returns is used in its place
+    memory     (..., S, D) the gradient of what cross-attention attends to
+    biases     stack -> (H, T, S), the gradient of the bias on the scores that positions give all layers of a stack
+    states     recurrent layer of the encoder -> the gradient of its last state, which the decoder begins with
+    """
+
+    gradients: ModelGradients = field(default_factory=dict)
+    hook: Hook = no_hook
+    memory: Array | None = None
+    biases: dict[str, Array] = field(default_factory=dict)
+    states: dict[str, State] = field(default_factory=dict)
+
+    def add(self, layer: str, gradients: Mapping[str, Array | None]) -> None:
+        """Add the gradients of parameters of a layer to those it has."""
+        for name, gradient in gradients.items():
+            if gradient is not None:
+                known = self.gradients.setdefault(layer, {})
+                known[name] = gradient if name not in known else known[name] + gradient

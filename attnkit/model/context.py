@@ -1,0 +1,63 @@
+"""A model, and the context of one forward pass: what it reads besides its input, and what it hands on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from attnkit.model.config import Config, Step
+from attnkit.model.dtypes import Array
+from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.kv_cache import KVCache
+from attnkit.model.recurrent_cells import State
+
+Params = Mapping[str, Mapping[str, Array]]
+
+
+class Model(NamedTuple):
+    """A configuration and the parameters of its layers, by name (see config.py)."""
+
+    config: Config
+    params: Params
+
+
+@dataclass
+class Context:
+    """The inputs of a forward pass besides x, its hooks and its callbacks.
+
+    mask           (T, T), (B, 1, T) or (B, T, T), True = may attend; causality is the model's own
+    memory         (..., S, D) the encoder's hidden states, for cross-attention, and memory_mask, (B, 1, S)
+    positions      (T,) or (B, T) [those after the tokens of the cache]
+    segment_ids    (..., T) the segment of each token
+    grid           rows and columns of the patches of an image
+    cache          keys and values of earlier tokens, or the states after them
+    source_states  of a recurrent model, the last state of each layer of the encoder
+    hook           may read and replace any intermediate
+    weights        summary of the attention weights for hooks of "weights.…": see `summary` of `attention`
+    on_step        called with each step before it runs
+    on_non_finite  called with the first layer whose result is not finite
+    dtype          the dtype that embeddings are cast to, and that later steps therefore compute in
+    """
+
+    mask: Array | None = None
+    memory: Array | None = None
+    memory_mask: Array | None = None
+    positions: Array | None = None
+    segment_ids: Array | None = None
+    grid: tuple[int, int] | None = None
+    cache: KVCache | None = None
+    source_states: Sequence[State] | None = None
+    hook: Hook = no_hook
+    weights: str = "full"
+    on_step: Callable[[Step], None] = lambda step: None
+    on_non_finite: Callable[[str], None] = lambda layer: None
+    dtype: str | None = None
+    past: int = field(init=False)  # tokens of the cache before this pass adds its own
+    shared: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)  # same in all layers of a stack
+    final_states: dict[str, State] = field(default_factory=dict, init=False)  # after the last token, by layer
+
+    def __post_init__(self) -> None:
+        self.past = 0 if self.cache is None else self.cache.length
+
+    def last_states(self) -> tuple[State, ...] | None:
+        """Return the last state of each recurrent layer of a run, in their order; None where there are none."""
+        return tuple(self.final_states.values()) or None

@@ -1,0 +1,226 @@
+"""The nearest of many vectors to some queries: exact, in blocks of rows, in memory that their number does not grow."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.model.dtypes import Array, quiet, working
+from attnkit.model.kernels.threads import run_parallel
+
+METRICS = ("cosine", "dot", "euclidean")
+BLOCK = 3 << 18  # elements of the rows that are compared at a time, which fit the cache of a processor
+QUERIES = 256  # queries that are compared at a time
+SAFE = (1e-25, 1e25)  # squared lengths whose products are far from the limits of float32
+
+
+class Nearest(NamedTuple):
+    """The nearest rows to each query, nearest first.
+
+    indices  (Q, top) the numbers of the rows
+    scores   (Q, top) their cosine or dot product, or their distance
+    zeros    how many rows are zero vectors, whose cosine counts as 0
+    """
+
+    indices: Array
+    scores: Array
+    zeros: int = 0
+
+
+class RowBlock(NamedTuple):
+    """Some rows (R, D) from row `start` on, in the dtype of their products, and their lengths."""
+
+    start: int
+    rows: Array
+    lengths: Array
+
+
+def find_nearest(
+    vectors: Array,
+    queries: Array,
+    top: int,
+    metric: str = "cosine",
+    release: Callable[[Array], None] = lambda rows: None,
+) -> Nearest:
+    """Return the nearest vectors: vectors (N, D), queries (Q, D) -> indices (Q, top), scores (Q, top).
+
+    Products in the dtype of the vectors only select candidates: all rows that may be among the nearest, given how far
+    rounding can move a product (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Candidates are scored in
+    float64, row by row, and rounded to the dtype of the result: equal rows have equal scores wherever they are, and of
+    equal scores the lower index comes first. DataError for numbers that are not finite, and for a query of zeros with
+    cosine.
+
+    release  is called with the rows of a block after their use, as for a file that is mapped
+
+    >>> find_nearest(np.array([[1.0, 0], [0, 2], [3, 3]]), np.array([[0, 1.0]]), 2)
+    Nearest(indices=array([[1, 2]]), scores=array([[1.        , 0.70710678]]), zeros=0)
+    """
+    none = Nearest(np.empty((0, top), np.int64), np.empty((0, top), working(vectors, queries)))
+    parts = [
+        _search(vectors, queries[at : at + QUERIES], top, metric, release) for at in range(0, len(queries), QUERIES)
+    ]
+    indices, scores, zeros = zip(none, *parts, strict=True)
+    return Nearest(np.concatenate(indices), np.concatenate(scores), max(zeros))
+
+
+def check_queries(queries: Array, metric: str) -> Array:
+    """Return the lengths of queries (Q, D); DataError where one is not finite, or is all zeros and needs a cosine."""
+    lengths = _length(queries.astype(np.float64))
+    _check_finite(queries, lengths, 0, "query")
+    if metric == "cosine" and not lengths.all():
+        at = int(np.argmin(lengths))
+        raise DataError(f"query {at} is all zeros, which has no cosine; --metric euclidean takes it")
+    return lengths
+
+
+def score_rows(rows: Array, query: Array, metric: str) -> Array:
+    """Return the scores of rows (R, D) with one query (D) in float64: cosine, dot product or distance.
+
+    >>> score_rows(np.array([[3.0, 4], [0, 2]]), np.array([3.0, 0]), "cosine").tolist()
+    [0.6, 0.0]
+    """
+    wide, q = rows.astype(np.float64), query.astype(np.float64)
+    if metric == "euclidean":
+        return _length(wide - q)
+    if metric == "dot":
+        return np.asarray((wide * q).sum(axis=-1))
+    wide, q = _scaled(wide), _scaled(q)
+    products, squares = (wide * q).sum(axis=-1), np.square(wide).sum(axis=-1) * np.square(q).sum()
+    return np.asarray(np.divide(products, np.sqrt(squares), out=np.zeros_like(products), where=squares > 0))
+
+
+def read_block(vectors: Array, start: int, count: int) -> RowBlock:
+    """Return some rows of (N, D), in float64 where their products might leave the range of float32.
+
+    DataError names a row that is not finite.
+    """
+    rows = vectors[start : start + count].astype(working(vectors), copy=False)
+    if not _is_safe(squares := _square(rows)):
+        rows = rows.astype(np.float64)
+        squares = _square(rows)
+    lengths = np.sqrt(squares)
+    _check_finite(rows, lengths, start, "row")
+    return RowBlock(start, rows, lengths)
+
+
+def _search(vectors: Array, queries: Array, top: int, metric: str, release: Callable[[Array], None]) -> Nearest:
+    """Return the nearest vectors to a few queries, found by several threads, each in blocks of its own."""
+    searches = [_Search(vectors, queries, top, metric)]
+    count = max(BLOCK // max(vectors.shape[1], 1), 1)
+
+    def work(starts: Iterator[int]) -> None:
+        search = _Search(vectors, queries, top, metric)
+        searches.append(search)
+        for start in starts:
+            search.compare(read_block(vectors, start, count))
+            release(vectors[start : start + count])
+
+    run_parallel(work, range(0, len(vectors), count))
+    first, *others = searches
+    for query in range(len(queries)):
+        for other in others:
+            first.add(query, *other.best[query])
+    indices, scores = zip(*first.best, strict=True)
+    return Nearest(np.stack(indices), np.stack(scores), sum(search.zeros for search in searches))
+
+
+class _Search:
+    """The search for the nearest vectors to a few queries (Q, D).
+
+    best    for each query the indices and scores found so far, nearest first
+    limits  for each query a key that a row must reach to be among them
+    zeros   how many zero vectors were seen
+    """
+
+    def __init__(self, vectors: Array, queries: Array, top: int, metric: str) -> None:
+        self.top, self.metric, self.zeros = top, metric, 0
+        self.dtype = working(vectors, queries)
+        self.queries = queries.astype(np.float64)
+        self.lengths = check_queries(queries, metric)
+        self.best = [(np.empty(0, np.int64), np.empty(0, self.dtype)) for _ in queries]
+        self.limits = np.full(len(queries), -np.inf)
+
+    def compare(self, block: RowBlock) -> None:
+        """Compare the rows of a block with the queries, and keep the nearest."""
+        self.zeros += len(block.lengths) - int(np.count_nonzero(block.lengths))
+        keys, margin = self.approximate(block)
+        floor = self.limits - margin
+        if len(self.best[0][0]) < self.top <= keys.shape[1]:
+            floor = np.maximum(floor, np.partition(keys, -self.top, axis=1)[:, -self.top] - 2 * margin)
+        queries, rows = np.nonzero(keys >= floor[:, None].astype(keys.dtype))
+        bounds = np.searchsorted(queries, np.arange(len(self.best) + 1))
+        for query in np.flatnonzero(np.diff(bounds)):
+            numbers = rows[bounds[query] : bounds[query + 1]]
+            scores = score_rows(block.rows[numbers], self.queries[query], self.metric)
+            self.add(int(query), block.start + numbers, scores.astype(self.dtype))
+
+    def approximate(self, block: RowBlock) -> tuple[Array, Array]:
+        """Return keys (Q, R), the larger the nearer, and how far rounding can move one of each query (Q)."""
+        rows, largest = block.rows, float(block.lengths.max())
+        if rows.dtype != np.float64 and not _is_safe(np.square(self.lengths[self.lengths > 0])):
+            rows = rows.astype(np.float64)
+        keys = self.queries.astype(rows.dtype) @ rows.T
+        unit = _unit(rows)
+        if self.metric == "cosine":
+            keys /= np.where(block.lengths > 0, block.lengths, 1)
+            keys /= self.lengths[:, None].astype(rows.dtype)
+            return keys, np.full(len(keys), unit)
+        if self.metric == "euclidean":  # |q − r|² = |q|² − 2 (q·r − |r|²/2)
+            keys -= np.square(block.lengths) / 2
+            return keys, unit * np.square(self.lengths + largest)
+        return keys, unit * self.lengths * largest
+
+    def add(self, query: int, indices: Array, scores: Array) -> None:
+        """Add rows to the nearest of a query, and drop those that are no longer among them."""
+        indices = np.concatenate([self.best[query][0], indices])
+        scores = np.concatenate([self.best[query][1], scores])
+        order = np.lexsort((indices, scores if self.metric == "euclidean" else -scores))[: self.top]
+        self.best[query] = indices[order], scores[order]
+        if len(order) == self.top:
+            self.limits[query] = self.limit(query, float(scores[order[-1]]))
+
+    def limit(self, query: int, score: float) -> float:
+        """Return the least key of a row with that score, which is rounded to the dtype of the result."""
+        slack = float(np.finfo(self.dtype).eps)
+        if self.metric == "euclidean":
+            square = float(self.lengths[query]) * float(self.lengths[query])
+            least: float = (square - score * score) / 2 - slack * (square + score * score)
+            return least
+        return score - slack * abs(score)
+
+
+def _scaled(x: Array) -> Array:
+    """Return vectors times a power of two, which is exact, so that their largest element is near 1."""
+    scaled: Array = np.ldexp(x, -np.frexp(np.abs(x).max(axis=-1, keepdims=True, initial=0))[1])
+    return scaled
+
+
+@quiet
+def _length(x: Array) -> Array:
+    return np.asarray(np.sqrt(np.square(x).sum(axis=-1)))
+
+
+@quiet
+def _square(rows: Array) -> Array:
+    return np.asarray(np.vecdot(rows, rows))
+
+
+def _is_safe(squares: Array) -> bool:
+    return bool(((squares > SAFE[0]) & (squares < SAFE[1])).all())
+
+
+def _unit(rows: Array) -> float:
+    """Return a bound of the error of a product of two vectors of length 1, doubled: those of the rest are smaller."""
+    unit: float = 2 * (rows.shape[1] + 16) * float(np.finfo(rows.dtype).eps)
+    return unit
+
+
+def _check_finite(rows: Array, lengths: Array, start: int, kind: str) -> None:
+    """Raise DataError for the first row whose length is not finite."""
+    if np.isfinite(lengths).all():
+        return
+    at = int(np.argmin(np.isfinite(lengths)))
+    value = rows[at].astype(np.float64)
+    value = value[~np.isfinite(value)]
+    raise DataError(f"{kind} {start + at} {f'has {value[0]}' if value.size else 'is too long for float64'}")

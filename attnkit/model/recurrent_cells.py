@@ -1,0 +1,243 @@
+"""Recurrent cells: their kinds, states and parameters, and the formula of each.
+
+    B  batch     D  width of the input      G  blocks of rows in the weights, one for each gate
+    T  tokens    H  width of the gates      P  width of the hidden state: H, or that of an LSTM's projection
+
+Parameters of one direction of a layer are a mapping: input (G·H, D), hidden (G·H, P), input_bias (G·H,),
+hidden_bias (G·H,), and of an LSTM peephole (3, H) for the input, forget and output gate, projection (P, H). Only the
+first two are required. The blocks are in the order of the gates in CELLS, as in PyTorch.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model.checks import as_text
+from attnkit.model.dtypes import Array, cast, working
+
+Parameters = Mapping[str, Array]
+
+
+class State(NamedTuple):
+    """The state of a cell: hidden (..., P), and of an LSTM cell (..., H)."""
+
+    hidden: Array
+    cell: Array | None = None
+
+
+Advance = Callable[[Array, State, Parameters], tuple[State, dict[str, Array]]]
+
+
+class Cell(NamedTuple):
+    """A kind of cell.
+
+    gates    names of its gates, in the order of the blocks in its weights
+    advance  (input products (..., G·H), state, parameters) -> the next state and the gates
+    """
+
+    gates: tuple[str, ...]
+    advance: Advance
+
+    @property
+    def blocks(self) -> int:
+        """Return G, the number of blocks in the weights."""
+        return max(1, len(self.gates))
+
+    @property
+    def has_cell_state(self) -> bool:
+        """Return whether its state has two parts."""
+        return "output" in self.gates
+
+
+def sigmoid(x: Array) -> Array:
+    """Return the logistic sigmoid 1 / (1 + exp(−x)).
+
+    x (...) -> (...)
+
+    >>> sigmoid(np.array([-np.inf, 0.0, np.inf])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    y: Array = 1 / (1 + np.exp(-x))
+    return y
+
+
+def advance_tanh(inputs: Array, state: State, parameters: Parameters) -> tuple[State, dict[str, Array]]:
+    """Return h′ = tanh(W x + U h + b) (Elman 1990).
+
+    inputs (..., H), state (..., H) -> state (..., H)
+    """
+    return State(np.tanh(inputs + multiply_hidden(state.hidden, parameters))), {}
+
+
+def advance_relu(inputs: Array, state: State, parameters: Parameters) -> tuple[State, dict[str, Array]]:
+    """Return h′ = relu(W x + U h + b) (Le, Jaitly and Hinton 2015).
+
+    inputs (..., H), state (..., H) -> state (..., H)
+    """
+    return State(np.maximum(inputs + multiply_hidden(state.hidden, parameters), 0)), {}
+
+
+def advance_gru(inputs: Array, state: State, parameters: Parameters) -> tuple[State, dict[str, Array]]:
+    """Return h′ = (1 − z) n + z h, where the reset gate r follows the product: n = tanh(W x + b + r (U h + c)).
+
+    inputs (..., 3 H), state (..., H) -> state (..., H), {"reset", "update", "candidate", "product": (..., H)}
+
+    r and z are the sigmoids of W x + U h + b. `product` is U h + c of the candidate n, which the adjoint needs. Source:
+    Cho et al. 2014 in the form of cuDNN and PyTorch (Keras: reset_after; ONNX: linear_before_reset = 1).
+    """
+    products = multiply_hidden(state.hidden, parameters)
+    reset, update, candidate = np.split(inputs, 3, axis=-1)
+    reset_product, update_product, product = np.split(products, 3, axis=-1)
+    r, z = sigmoid(reset + reset_product), sigmoid(update + update_product)
+    n = np.tanh(candidate + r * product)
+    return State((1 - z) * n + z * state.hidden), {"reset": r, "update": z, "candidate": n, "product": product}
+
+
+def advance_gru_reset_before(inputs: Array, state: State, parameters: Parameters) -> tuple[State, dict[str, Array]]:
+    """Return h′ = (1 − z) n + z h, where the reset gate r precedes the product: n = tanh(W x + b + U (r h)).
+
+    inputs (..., 3 H), state (..., H) -> state (..., H), {"reset", "update", "candidate": (..., H)}
+
+    Source: Cho et al. 2014 (Keras: reset_after=False; ONNX: linear_before_reset = 0).
+    """
+    reset, update, candidate = np.split(inputs, 3, axis=-1)
+    reset_product, update_product = np.split(multiply_hidden(state.hidden, parameters, slice(0, 2)), 2, axis=-1)
+    r, z = sigmoid(reset + reset_product), sigmoid(update + update_product)
+    n = np.tanh(candidate + multiply_hidden(r * state.hidden, parameters, slice(2, 3)))
+    return State((1 - z) * n + z * state.hidden), {"reset": r, "update": z, "candidate": n}
+
+
+def advance_lstm(inputs: Array, state: State, parameters: Parameters) -> tuple[State, dict[str, Array]]:
+    """Return c′ = f c + i g and h′ = o tanh(c′), projected where there is a projection: V (o tanh(c′)).
+
+    inputs (..., 4 H), state (..., P) and (..., H) -> the same, {"input", "forget", "candidate", "output": (..., H)}
+
+    i, f, o are the sigmoids of W x + U h + b, with peepholes + p c for i and f, + p c′ for o; g is the tanh of
+    W x + U h + b. Source: Hochreiter and Schmidhuber 1997; Gers and Schmidhuber 2000 for peepholes; Sak et al. 2014
+    for the projection.
+    """
+    cell, peephole = require_cell(state), parameters.get("peephole")
+    a = inputs + multiply_hidden(state.hidden, parameters)
+    i, f, g, o = np.split(a, 4, axis=-1)
+    if peephole is not None:
+        i, f = i + peephole[0] * cell, f + peephole[1] * cell
+    i, f, g = sigmoid(i), sigmoid(f), np.tanh(g)
+    cell = f * cell + i * g
+    o = sigmoid(o if peephole is None else o + peephole[2] * cell)
+    hidden = o * np.tanh(cell)
+    if "projection" in parameters:
+        hidden = hidden @ parameters["projection"].T
+    return State(hidden, cell), {"input": i, "forget": f, "candidate": g, "output": o}
+
+
+CELLS = {
+    "tanh": Cell((), advance_tanh),
+    "relu": Cell((), advance_relu),
+    "gru": Cell(("reset", "update", "candidate"), advance_gru),
+    "gru-reset-before": Cell(("reset", "update", "candidate"), advance_gru_reset_before),
+    "lstm": Cell(("input", "forget", "candidate", "output"), advance_lstm),
+}
+
+
+def recurrent_cell(name: str) -> Cell:
+    """Return the cell of a name of CELLS; UsageError for another.
+
+    >>> recurrent_cell("gru").gates
+    ('reset', 'update', 'candidate')
+    """
+    if name not in CELLS:
+        raise UsageError(f"cell {name!r} (expected one of {', '.join(CELLS)})")
+    return CELLS[name]
+
+
+def multiply_hidden(hidden: Array, parameters: Parameters, blocks: slice | None = None) -> Array:
+    """Return U h + b of some blocks of the hidden weight U [all]; without a bias U h.
+
+    hidden (..., P) -> (..., G·H)
+    """
+    weight, bias = parameters["hidden"], parameters.get("hidden_bias")
+    if blocks is not None:  # of the three of a GRU
+        width = len(weight) // 3
+        rows = slice(blocks.start * width, blocks.stop * width)
+        weight, bias = weight[rows], None if bias is None else bias[rows]
+    product: Array = hidden @ weight.T
+    return product if bias is None else product + bias
+
+
+def multiply_input(x: Array, parameters: Parameters) -> Array:
+    """Return W x + b, without a bias W x: x (..., D) -> (..., G·H)."""
+    product: Array = x @ parameters["input"].T
+    return product + parameters["input_bias"] if "input_bias" in parameters else product
+
+
+def require_cell(state: State) -> Array:
+    """Return the cell state of an LSTM; DataError where there is none."""
+    if state.cell is None:
+        raise DataError("state: an LSTM needs a cell state too")
+    return state.cell
+
+
+def cell_dtype(x: Array, parameters: Parameters, state: State | None) -> np.dtype[np.generic]:
+    """Return the dtype to compute in, that of `dtypes.working` for the input, the parameters and the state.
+
+    >>> cell_dtype(np.zeros(2, np.float16), {}, None)
+    dtype('float32')
+    """
+    return working(x, *parameters.values(), *(part for part in state or () if part is not None))
+
+
+def prepare_state(
+    cell: str, state: State | None, parameters: Parameters, lead: tuple[int, ...], dtype: np.dtype[np.generic]
+) -> State:
+    """Return a state in a dtype, zeros where there is none; DataError where it has another shape or kind.
+
+    -> hidden (*lead, P), cell (*lead, H)
+
+    >>> prepare_state("lstm", None, {"input": np.zeros((8, 3)), "hidden": np.zeros((8, 2))}, (1,), np.dtype(float)).cell
+    array([[0., 0.]])
+    """
+    shapes = [(*lead, parameters["hidden"].shape[1])]
+    if CELLS[cell].has_cell_state:
+        shapes.append((*lead, len(parameters["hidden"]) // 4))
+    if state is None:
+        return State(*(np.zeros(shape, dtype) for shape in shapes))
+    parts = [part for part in state if part is not None]
+    if len(parts) != len(shapes):
+        expected = "hidden and cell" if len(shapes) == 2 else "hidden alone"
+        raise DataError(f"state with {len(parts)} of hidden and cell: a cell {cell} needs {expected}")
+    for name, part, shape in zip(State._fields, parts, shapes, strict=False):
+        if part.shape != shape:
+            raise DataError(f"{name} state {as_text(part.shape)}: expected {as_text(shape)}")
+    return State(*(cast(part, dtype) for part in parts))
+
+
+def check_parameters(cell: str, parameters: Parameters, width: int) -> None:
+    """Raise DataError unless the parameters have the shapes of a cell whose input has a width D.
+
+    >>> check_parameters("tanh", {"input": np.zeros((4, 3)), "hidden": np.zeros((4, 4))}, 3)
+    """
+    blocks = recurrent_cell(cell).blocks
+    if missing := [name for name in ("input", "hidden") if name not in parameters]:
+        raise DataError(f"no {' and no '.join(missing)} weight (it has {', '.join(parameters) or 'nothing'})")
+    weight = parameters["input"]
+    if weight.ndim != 2 or len(weight) % blocks or not len(weight):
+        raise DataError(f"input weight {as_text(weight.shape)}: expected ({blocks}·hidden, {width}) for a cell {cell}")
+    if weight.shape[1] != width:
+        raise DataError(
+            f"input weight {as_text(weight.shape)}: it takes a width of {weight.shape[1]}, but x has {width}"
+        )
+    rows, hidden = len(weight), len(weight) // blocks
+    has_projection = "projection" in parameters
+    output = len(parameters["projection"]) if has_projection and parameters["projection"].ndim else hidden
+    shapes: dict[str, tuple[int, ...]] = {"input": (rows, width), "hidden": (rows, output)}
+    shapes |= dict.fromkeys(("input_bias", "hidden_bias"), (rows,))
+    shapes |= {"peephole": (3, hidden), "projection": (output, hidden)} if cell == "lstm" else {}
+    for name, array in parameters.items():
+        if name not in shapes:
+            raise DataError(f"a cell {cell} has no {name} (it has {', '.join(shapes)})")
+        if array.shape != shapes[name]:
+            raise DataError(
+                f"{name} {as_text(array.shape)}: expected {as_text(shapes[name])}, as input is {as_text(weight.shape)}"
+            )

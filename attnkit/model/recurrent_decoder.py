@@ -1,0 +1,282 @@
+"""A decoder with attention inside its recurrence, token by token.
+
+    Bahdanau et al. 2015: c_i = attention of s_{i-1} over the memory;  s_i = cell([y_i; c_i], s_{i-1})
+    Luong et al. 2015:    s_i = cell([y_i; f_{i-1}], s_{i-1});  c_i = attention of s_i over the memory;
+                          f_i = tanh([c_i; s_i] w1 + b1), the readout that input feeding passes on
+
+A decoder that asks with the state after the token and has no input feeding needs none of this: its layers run over
+all tokens, then attention (see recurrent_config.py).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError
+from attnkit.model.context import Context, Model
+from attnkit.model.dtypes import Array, cast, quiet, working
+from attnkit.model.feedforward import feed_forward
+from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.masks import mask_block
+from attnkit.model.recurrent import select_state
+from attnkit.model.recurrent_cells import CELLS, Parameters, State, multiply_input, prepare_state
+from attnkit.model.recurrent_config import RecurrentConfig
+from attnkit.model.recurrent_model import (
+    cached_state,
+    config_of,
+    first_state,
+    gate_name,
+    keep_state,
+    order_tokens,
+    require_same,
+)
+from attnkit.model.scores import SCORES
+from attnkit.model.softmax import softmax
+
+Visit = Callable[
+    [str, Array], Array
+]  # name and value (B, W) of an intermediate at one token -> the value to go on with
+CROSS, READOUT = "decoder.cross", "decoder.readout"
+
+
+class Attended(NamedTuple):
+    """What attention reads: keys (B, S, A) and the memory (B, S, M), which of it it may see (B, S), None: all."""
+
+    keys: Array
+    memory: Array
+    allowed: Array | None = None
+
+
+class Carry(NamedTuple):
+    """What a token hands to the next: the states of the layers, and the readout that input feeding adds."""
+
+    states: tuple[State, ...]
+    fed: Array | None = None
+
+
+@dataclass(frozen=True)
+class AttentiveDecoder:
+    """The weights of a decoder, cast to one dtype: those of its layers, of the score and of the readout."""
+
+    config: RecurrentConfig
+    layers: tuple[Parameters, ...]
+    cross: Parameters
+    readout: Parameters
+
+    @property
+    def cell(self) -> str:
+        """The name of its cell."""
+        return self.config.recurrent_stack("decoder").cell
+
+    def attended(self, memory: Array, allowed: Array | None = None) -> Attended:
+        """Return a memory (B, S, M) with its keys."""
+        empty = np.empty((1, 0, 0, self.width), memory.dtype)
+        keys = SCORES[self.config.score].project(empty, memory[:, None], self.cross)[1]
+        return Attended(keys[:, 0], memory, allowed)
+
+    @property
+    def width(self) -> int:
+        """The width of the state that attention asks with."""
+        return self.config.recurrent_stack("decoder").output_width(-1)
+
+
+@quiet
+def attend_and_recur(model: Model, layer: str, x: Array, context: Context) -> Array:
+    """Run a decoder over the embeddings of its tokens, one after another: x (..., T, E) -> (..., T, C).
+
+    C is the width of what the readout is computed from; with input feeding the result is the readout itself, without
+    a readout the state. DataError without a memory.
+    """
+    if context.memory is None and not has_cached_memory(context):
+        raise DataError(f"{CROSS} needs a memory to attend to, but none is given")
+    batch = x if x.ndim == 3 else x[None]
+    decoder = make_decoder(model, batch)
+    attended = find_attended(decoder, context, len(batch))
+    hooks = SequenceHooks(context.hook, batch.shape[1], x.ndim == 3)
+    carry = first_carry(model, decoder, batch, context)
+    real = real_tokens(context, batch.shape[:2])
+    products = multiply_embeddings(decoder, batch)
+    outputs: list[Array] = []
+    for t in range(batch.shape[1]):
+        visit = hooks.at(t)
+        output, new = decode_token(decoder, batch[:, t], products[:, t], carry, attended, visit)
+        carry = new if real is None else select_carry(real[:, t, None], new, carry)
+        outputs.append(output if real is None else np.where(real[:, t, None], output, 0))
+    keep_carry(context, carry, context.past + batch.shape[1])
+    result = np.stack(outputs, axis=1) if outputs else np.empty((len(batch), 0, output_width(decoder)), x.dtype)
+    return result.astype(x.dtype, copy=False).reshape(*x.shape[:-1], result.shape[-1])
+
+
+def decode_token(
+    decoder: AttentiveDecoder, x: Array, product: Array, carry: Carry, attended: Attended, visit: Visit
+) -> tuple[Array, Carry]:
+    """Return what a decoder computes of one token, and what it hands to the next.
+
+    x (B, E) its embedding, product (B, G·H) what the input weights of the first layer make of it -> (B, C)
+    """
+    decoding = decoder.config.decoding
+    before = carry.states[-1].hidden
+    added = look(decoder, before, attended, visit) if decoding.asks_before else carry.fed
+    states = advance_layers(decoder, product, added, carry.states, visit)
+    after = states[-1].hidden
+    if not decoding.asks_before:
+        context = look(decoder, after, attended, visit)
+        fed = feed_forward(np.concatenate([context, after], -1), decoder.readout, activation="tanh", keep=())["output"]
+        fed = visit(f"{READOUT}.output", fed)
+        return fed, Carry(states, fed)
+    parts = [before, x, added] if decoding.readout_width and added is not None else [after]
+    return np.concatenate(parts, axis=-1), Carry(states)
+
+
+def look(decoder: AttentiveDecoder, state: Array, attended: Attended, visit: Visit) -> Array:
+    """Return the context vector of a state, the sum of the memory by the weights of attention: (B, H) -> (B, M)."""
+    score = SCORES[decoder.config.score]
+    memory = attended.memory[:, None]  # (B, 1, S, M), one head
+    left, _ = score.project(state[:, None, None], memory[..., :0, :], decoder.cross)
+    scores = visit(f"{CROSS}.scores", score.score(left, attended.keys[:, None], decoder.cross)[:, 0, 0])
+    if attended.allowed is not None:
+        scores = mask_block(scores, attended.allowed)
+    weights = visit(f"{CROSS}.weights", softmax(scores))
+    return visit(f"{CROSS}.output", (weights[:, None] @ attended.memory)[:, 0])
+
+
+def advance_layers(
+    decoder: AttentiveDecoder, product: Array, added: Array | None, states: tuple[State, ...], visit: Visit
+) -> tuple[State, ...]:
+    """Return the states of the layers after one token; `added` is what its embedding has beside it: (B, A)."""
+    advance, new = CELLS[decoder.cell].advance, list[State]()
+    for number, (params, state) in enumerate(zip(decoder.layers, states, strict=True)):
+        if number:
+            product = multiply_input(new[-1].hidden, params)
+        elif added is not None:
+            product = product + added @ params["input"][:, -added.shape[-1] :].T
+        after, gates = advance(product, state, params)
+        for name, gate in gates.items():
+            if name != "product":
+                full = f"decoder.{number}.rnn.{gate_name(name)}"
+                require_same(visit(full, gate), gate, full)
+        hidden = visit(f"decoder.{number}.rnn.state", after.hidden)
+        cell = None if after.cell is None else visit(f"decoder.{number}.rnn.cell", after.cell)
+        new.append(State(hidden, cell))
+    return tuple(new)
+
+
+def multiply_embeddings(decoder: AttentiveDecoder, x: Array) -> Array:
+    """Return what the input weights of the first layer make of embeddings: x (B, T, E) -> (B, T, G·H)."""
+    first = decoder.layers[0]
+    return multiply_input(cast(x, first["input"].dtype), {**first, "input": first["input"][:, : x.shape[-1]]})
+
+
+def make_decoder(model: Model, x: Array) -> AttentiveDecoder:
+    """Return the decoder of a model, in the dtype that embeddings x and its weights are computed in."""
+    config = config_of(model)
+    names = [f"decoder.{number}.rnn" for number in range(config.recurrent_stack("decoder").layers)]
+    params = [model.params[name] for name in (*names, CROSS)]
+    readout = model.params[READOUT] if config.decoding.input_feeding else {}
+    dtype = working(x, *(array for one in (*params, readout) for array in one.values()))
+    *layers, cross, last = ({name: cast(array, dtype) for name, array in one.items()} for one in (*params, readout))
+    return AttentiveDecoder(config, tuple(layers), cross, last)
+
+
+def find_attended(decoder: AttentiveDecoder, context: Context, rows: int) -> Attended:
+    """Return the memory and its keys for so many texts: of the cache, or of the context."""
+    cache = context.cache
+    allowed = None if context.memory_mask is None else context.memory_mask[:, 0]
+
+    def compute() -> tuple[Array, Array]:
+        states = context.memory if context.memory is not None else np.empty((0, 0, decoder.config.memory_width))
+        memory = cast(states if states.ndim == 3 else states[None], decoder.layers[0]["input"].dtype)
+        attended = decoder.attended(memory)
+        return attended.keys[:, None], attended.memory[:, None]
+
+    keys, memory = compute() if cache is None else cache.get_or_compute(CROSS, compute)[:2]
+    return Attended(keys[:, 0], memory[:, 0], allowed)
+
+
+def has_cached_memory(context: Context) -> bool:
+    """Return whether the memory is in the cache."""
+    return context.cache is not None and any(name == CROSS for name, _ in context.cache)
+
+
+def first_carry(model: Model, decoder: AttentiveDecoder, x: Array, context: Context) -> Carry:
+    """Return what the first token finds: the states of the layers, and zeros or the readout of the cache."""
+    dtype = decoder.layers[0]["input"].dtype
+    states = tuple(
+        prepare_state(decoder.cell, first_state(model, f"decoder.{n}.rnn", len(x), context), params, x.shape[:1], dtype)
+        for n, params in enumerate(decoder.layers)
+    )
+    if not decoder.config.decoding.input_feeding:
+        return Carry(states)
+    before = cached_state(context, READOUT)
+    return Carry(states, np.zeros((len(x), decoder.config.width), dtype) if before is None else before.hidden)
+
+
+def keep_carry(context: Context, carry: Carry, tokens: int) -> None:
+    """Keep the last states, and the readout that the next token is fed, in the context and its cache."""
+    for number, state in enumerate(carry.states):
+        keep_state(context, f"decoder.{number}.rnn", state, tokens)
+    if carry.fed is not None:
+        keep_state(context, READOUT, State(carry.fed), tokens)
+
+
+def real_tokens(context: Context, shape: tuple[int, ...]) -> Array | None:
+    """Return which tokens of a padded batch are real, (B, T); None where all are."""
+    _, lengths = order_tokens(context.mask, shape)
+    return None if lengths is None or context.mask is None else context.mask[:, 0]
+
+
+def select_carry(is_new: Array, new: Carry, old: Carry) -> Carry:
+    """Return the new carry where `is_new` (B, 1) is True, else the old one."""
+
+    states = tuple(select_state(is_new, *pair) for pair in zip(new.states, old.states, strict=True))
+    fed = None if new.fed is None or old.fed is None else np.where(is_new, new.fed, old.fed)
+    return Carry(states, fed)
+
+
+def output_width(decoder: AttentiveDecoder) -> int:
+    """Return the width of what the decoder computes of a token."""
+    config = decoder.config
+    if config.decoding.input_feeding:
+        return config.width
+    return config.readout_input_width if config.decoding.readout_width else decoder.width
+
+
+class SequenceHooks:
+    """The hooks of intermediates that come one token at a time: a hook sees the tokens so far, and zeros after them.
+
+    >>> hooks = SequenceHooks(lambda name: lambda array: 2 * array, 2, True)
+    >>> hooks.at(1)("decoder.cross.output", np.array([[3.0]])).tolist()
+    [[6.0]]
+    """
+
+    def __init__(self, hook: Hook, tokens: int, is_batch: bool) -> None:
+        self._hook, self._tokens, self._is_batch = hook, tokens, is_batch
+        self._buffers: dict[str, Array] = {}
+
+    def at(self, t: int) -> Visit:
+        """Return the function that visits the intermediates of token t."""
+        return skip if self._hook is no_hook else lambda name, value: self._visit(name, value, t)
+
+    def _visit(self, name: str, value: Array, t: int) -> Array:
+        function = self._hook(name)
+        if function is None:
+            return value
+        lead = (len(value), 1) if name in (f"{CROSS}.weights", f"{CROSS}.scores") else (len(value),)
+        shape = (*lead, self._tokens, value.shape[-1])
+        buffer = self._buffers.setdefault(name, np.zeros(shape, value.dtype))
+        rows = buffer.reshape(len(value), self._tokens, -1)
+        rows[:, t] = value
+        whole = buffer if self._is_batch else buffer[0]
+        changed = function(whole)
+        if changed is whole:
+            return value
+        rows[:, t] = changed.reshape(rows.shape)[:, t]
+        new: Array = rows[:, t].copy()
+        return new
+
+
+def skip(name: str, value: Array) -> Array:
+    """Return the value of an intermediate that no hook visits."""
+    return value

@@ -1,0 +1,218 @@
+"""The recurrent layers of a model: one step of its plan each, from their first states to their last."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.errors import DataError, UsageError
+from attnkit.model.config import parse_layer_name
+from attnkit.model.context import Context, Model
+from attnkit.model.dtypes import Array
+from attnkit.model.feedforward import feed_forward
+from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.recurrent import DirectionRun
+from attnkit.model.recurrent_cells import Parameters, State
+from attnkit.model.recurrent_config import DIRECTIONS, RecurrentConfig, RecurrentStack
+from attnkit.model.recurrent_layers import LayerRun, RecurrentLayer, run_layer
+from attnkit.model.state_cache import StateCache, map_state
+
+
+def recur(model: Model, layer: str, x: Array, context: Context) -> Array:
+    """Run a recurrent layer over the tokens: x (..., T, D) -> (..., T, P), of both directions (..., T, 2 P).
+
+    It begins with the states of the cache, those that the bridge makes of the encoder's, or zeros. Padding is skipped:
+    its outputs are 0. DataError for a mask that is not that of a padded batch.
+    """
+    return run_recurrent_layer(model, layer, x, context, has_trace=context.hook is not no_hook)[0]
+
+
+class OrderedTokens(NamedTuple):
+    """A batch of texts whose padding follows their tokens.
+
+    x        (B, T, D)
+    order    (B, T) the place of each token in the batch that it was made of; None: its own
+    lengths  (B,) tokens of each text; None: T
+    """
+
+    x: Array
+    order: Array | None
+    lengths: Array | None
+
+    def arrange(self, batch: Array) -> Array:
+        """Return other values of the tokens in this order: (B, T, W) -> (B, T, W)."""
+        return batch if self.order is None else np.take_along_axis(batch, self.order[..., None], axis=1)
+
+    def restore(self, values: Array) -> Array:
+        """Return values in this order in that of the batch; the inverse of `arrange`."""
+        if self.order is None:
+            return values
+        return np.take_along_axis(values, np.argsort(self.order, axis=1)[..., None], axis=1)
+
+
+def run_recurrent_layer(
+    model: Model, layer: str, x: Array, context: Context, *, has_trace: bool
+) -> tuple[Array, LayerRun, OrderedTokens]:
+    """Return what `recur` does, with the run and the tokens that it ran over; a hook needs the trace."""
+    batch = x if x.ndim == 3 else x[None]
+    tokens = OrderedTokens(batch, *order_tokens(context.mask, batch.shape[:2]))
+    tokens = tokens._replace(x=tokens.arrange(batch))
+    run = run_layer(
+        stack_of(model, layer).cell,
+        tokens.x,
+        layer_parameters(model.params[layer]),
+        (first_state(model, layer, len(batch), context), None),
+        lengths=tokens.lengths,
+        offset=context.past,
+        has_trace=has_trace,
+    )
+    keep_state(context, layer, last_state(run), context.past + batch.shape[1])
+    if context.hook is not no_hook:
+        show_gates(context.hook, layer, run, tokens.order, x.ndim)
+    outputs = tokens.restore(run.outputs).reshape(*x.shape[:-1], run.outputs.shape[-1])
+    return apply_hook(context.hook, f"{layer}.state", outputs), run, tokens
+
+
+def config_of(model: Model) -> RecurrentConfig:
+    """Return the configuration of a recurrent model; UsageError for another model."""
+    if not isinstance(model.config, RecurrentConfig):
+        raise UsageError(f"a {model.config.family} model has no recurrent layers")
+    return model.config
+
+
+def stack_of(model: Model, layer: str) -> RecurrentStack:
+    """Return the stack of a layer of a recurrent model."""
+    return config_of(model).recurrent_stack(parse_layer_name(layer)[0])
+
+
+def layer_parameters(params: Mapping[str, Array]) -> RecurrentLayer:
+    """Return the parameters of a layer by direction.
+
+    >>> layer = layer_parameters({"input": np.zeros(1), "input_reverse": np.ones(1)})
+    >>> layer.reverse
+    {'input': array([1.])}
+    """
+    directions: list[Parameters | None] = []
+    for suffix in DIRECTIONS:
+        own = {
+            name.removesuffix("_reverse"): one
+            for name, one in params.items()
+            if name.endswith("_reverse") == bool(suffix)
+        }
+        directions.append(own or None)
+    return RecurrentLayer(*directions)
+
+
+def first_state(model: Model, layer: str, rows: int, context: Context) -> State | None:
+    """Return the state that a layer begins with, for so many texts; None for zeros."""
+    cached, (stack, number, _) = cached_state(context, layer), parse_layer_name(layer)
+    if cached is not None:
+        return cached
+    if stack != "decoder" or config_of(model).decoding.bridge == "none":
+        return None
+    if context.source_states is None:
+        raise DataError(f"{layer} begins with the last states of the encoder, but none are given")
+    state = bridge(model, number or 0, context.source_states[number or 0], context.hook)
+    return map_state(lambda part: np.repeat(part, rows // len(part), axis=0), state)
+
+
+def cached_state(context: Context, layer: str) -> State | None:
+    """Return the state of a layer after the tokens of the cache; None where there are none."""
+    return context.cache.states.get(layer) if isinstance(context.cache, StateCache) else None
+
+
+def bridge(model: Model, number: int, source: State, hook: Hook = no_hook) -> State:
+    """Return the first state of a layer of the decoder, made of the last one of that layer of the encoder.
+
+    source (B, S) -> (B, P): the state itself, or tanh(source w1 + b1)
+    """
+    if config_of(model).decoding.bridge == "identity":
+        return source
+    parts: list[Array | None] = []
+    for name, part in zip(("bridge", "bridge_cell"), source, strict=True):
+        layer = f"decoder.{number}.{name}"
+        parts.append(
+            None
+            if part is None
+            else apply_hook(hook, layer, feed_forward(part, model.params[layer], activation="tanh", keep=())["output"])
+        )
+    return State(*parts)  # type: ignore[arg-type]
+
+
+def last_state(run: LayerRun) -> State:
+    """Return the last states of the directions of a layer, side by side: (B, P) or (B, 2 P)."""
+    states = [state for state in run.states() if state is not None]
+    cells = [state.cell for state in states if state.cell is not None]
+    return State(
+        np.concatenate([state.hidden for state in states], axis=-1), np.concatenate(cells, axis=-1) if cells else None
+    )
+
+
+def keep_state(context: Context, layer: str, state: State, tokens: int) -> None:
+    """Keep the last state of a layer in the context, and in its cache, as that after so many tokens."""
+    context.final_states[layer] = state
+    if isinstance(context.cache, StateCache):
+        context.cache.set_state(layer, state, tokens)
+
+
+def order_tokens(mask: Array | None, shape: tuple[int, ...]) -> tuple[Array | None, Array | None]:
+    """Return the order that puts the tokens of each text before its padding, None where they are, and their numbers.
+
+    mask (B, 1, T), True = a token, shape (B, T) -> (B, T), (B,)
+
+    >>> order_tokens(np.array([[[False, True, True]]]), (1, 3))
+    (array([[1, 2, 0]]), array([2]))
+    """
+    if mask is None or mask.all():
+        return None, None
+    if mask.shape != (shape[0], 1, shape[1]) or mask.dtype != bool:
+        raise DataError(
+            f"mask {mask.shape} for a recurrent layer: expected that of a padded batch, {(shape[0], 1, shape[1])}"
+        )
+    real = mask[:, 0]
+    order = np.argsort(~real, axis=-1, kind="stable")
+    lengths = real.sum(axis=-1)
+    return None if (order == np.arange(shape[1])).all() else order, lengths
+
+
+def show_gates(hook: Hook, layer: str, run: LayerRun, order: Array | None, rank: int) -> None:
+    """Let a hook read the gates and the cell states of a layer, by name; UsageError where it replaces them."""
+    runs = [one for one in (run.forward, run.reverse) if one is not None and one.trace is not None]
+    for name in gate_names(runs):
+        function = hook(f"{layer}.{name}")
+        if function is None:
+            continue
+        array = np.concatenate([gate_of(one, name) for one in runs], axis=-1)
+        if order is not None:
+            array = np.take_along_axis(array, np.argsort(order, axis=1)[..., None], axis=1)
+        gate = array if rank == 3 else array[0]
+        require_same(function(gate), gate, f"{layer}.{name}")
+
+
+def require_same(changed: Array, array: Array, name: str) -> None:
+    """Raise UsageError where a hook replaces an intermediate that it may only read."""
+    if changed is not array:
+        raise UsageError(f"{name} is computed inside the layer: it can be read, not replaced", "--patch")
+
+
+def gate_names(runs: list[DirectionRun]) -> list[str]:
+    """Return the names of the gates of a layer, as reset_gate, and `cell` of an LSTM."""
+    traces = [run.trace for run in runs if run.trace is not None]
+    cell = ["cell"] if traces and traces[0].cell is not None else []
+    return [*(gate_name(gate) for trace in traces[:1] for gate in trace.gates if gate != "product"), *cell]
+
+
+def gate_name(gate: str) -> str:
+    """Return the name of a gate among intermediates.
+
+    >>> gate_name("reset"), gate_name("candidate")
+    ('reset_gate', 'candidate')
+    """
+    return gate if gate == "candidate" else f"{gate}_gate"
+
+
+def gate_of(run: DirectionRun, name: str) -> Array:
+    """Return a gate of a direction at every token, or its cell states: (B, T, H)."""
+    trace: Any = run.trace
+    gate: Array = trace.cell if name == "cell" else trace.gates[name.removesuffix("_gate")]
+    return gate

@@ -1,0 +1,164 @@
+"""The tool near: sentences and words, indices of every format, streams; the same in shell, run and Python."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import formats
+from attnkit.errors import AttnkitWarning, DataError, FileError, UsageError
+from attnkit.record import Record, Tensor
+from tests import process
+
+VECTORS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+WORDS = [f"word {at}" for at in range(20)]
+INDEX = Record({"x": Tensor(VECTORS, ("batch", "model")), "ids": np.zeros((20, 3), int)}, {"batch": WORDS})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for suffix in ("npz", "npy", "json", "safetensors"):
+        formats.save(INDEX if suffix != "npy" else Record({"x": VECTORS}), f"index.{suffix}")
+    np.savez("numpy.npz", VECTORS)
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", ["index.npz", "index.npy", "index.json", "index.safetensors", "numpy.npz"])
+def test_an_index_of_any_format(folder, file):
+    result = attnkit.near(VECTORS[3] * 5, index=file, top=2)
+    assert result["indices"][0] == 3 and result["x"].shape == (2,)
+    assert result["x"][0] == pytest.approx(1)
+    has_labels = file not in ("index.npy", "numpy.npz")
+    assert result.labels == ({"neighbor": [WORDS[at] for at in result["indices"]]} if has_labels else {})
+    [(name, digest)] = result.history[-1]["files"].items()
+    assert name == file and len(digest) == 64
+    again = attnkit.near(VECTORS[3] * 5, index=attnkit.formats.load(file), top=2)
+    assert np.array_equal(again["indices"], result["indices"])
+
+
+def test_queries_of_any_shape():
+    one = attnkit.near(VECTORS[5], index=INDEX, top=3)
+    rows = attnkit.near(
+        Record({"x": Tensor(VECTORS[:6], ("batch", "model"))}, {"batch": list("abcdef")}), index=INDEX, top=3
+    )
+    cube = attnkit.near(VECTORS[:6].reshape(2, 3, 4), index=INDEX, top=3)
+    assert one["x"].shape == (3,) and one.axes_of("x") == ("neighbor",)
+    assert rows["x"].shape == cube["x"].shape == (6, 3)
+    assert rows.axes_of("indices") == ("batch", "neighbor") and cube.axes_of("x") == ("query", "neighbor")
+    assert np.array_equal(rows["x"], cube["x"]) and np.array_equal(rows["x"][5], one["x"])
+    assert rows.labels["neighbor"] == cube.labels["neighbor"] and rows.labels["neighbor"][5] == one.labels["neighbor"]
+    assert rows.labels["batch"] == list("abcdef")
+
+
+def test_tokens_of_a_batch_keep_their_words():
+    record = attnkit.embed(["a cat", "a dog"], dim=4, batch=True)
+    result = attnkit.near(record, index=record["table"], top=1, metric="euclidean")
+    assert result.labels["query"] == ["a", "cat", "a", "dog"] and result["x"].tolist() == [[0.0]] * 4
+    assert result["indices"].ravel().tolist() == record["ids"].ravel().tolist()
+
+
+def test_words_by_meaning_from_the_record_itself():
+    done = process.bash("attnkit embed 'The cat sat' --dim 4 | attnkit near --index :table --top 1 --only x,indices")
+    assert done.code == 0
+    assert json.loads(done.out)["labels"]["neighbor"] == [["The"], ["cat"], ["sat"]]
+
+
+def test_shell_run_and_python_are_the_same(folder):
+    stages = ["embed 'The cat' --dim 4", "near --index index.npz --top 3"]
+    pipe = process.bash(" | ".join(f"attnkit {stage}" for stage in stages))
+    whole = process.run("run", " | ".join(stages))
+    record = attnkit.near(attnkit.embed("The cat", dim=4), index="index.npz", top=3)
+    assert pipe.code == whole.code == 0
+    assert pipe.out == whole.out == b"".join(formats.encode(record, "json"))
+
+
+@pytest.mark.parametrize("how", ["--index <(cat index.npz)", "--index - < index.npz", "--index index.npz:x"])
+def test_where_an_index_comes_from(folder, how):
+    np.save("query.npy", VECTORS[7])
+    done = process.bash(f"attnkit near query.npy {how} --top 1 -f json")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out)["labels"]["neighbor"] == ["word 7"]
+
+
+def test_a_stream_of_queries_and_a_stream_as_index(folder):
+    with open("stream.npy", "wb") as file:
+        for vector in VECTORS:
+            np.save(file, vector)
+    done = process.bash("attnkit near stream.npy --index stream.npy --top 1 -f json")
+    assert done.code == 0
+    assert [json.loads(line)["tensors"]["indices"]["data"] for line in done.out.splitlines()] == [
+        [at] for at in range(20)
+    ]
+
+
+def test_a_table_on_a_pipe_and_as_csv(folder):
+    record = Record({"x": Tensor(VECTORS[:2], ("batch", "model"))}, {"batch": ["one", "two"]})
+    formats.save(record, "query.npz")
+    done = process.run("near", "query.npz", "--index", "index.npz", "--top", "1", "-f", "table")
+    assert done.out.decode().split("\n")[:5] == ["one", "cosine  row  label", "─" * 19, "1.0000    0  word 0", ""]
+    done = process.run("near", "query.npz", "--index", "index.npz", "--top", "1", "-f", "tsv")
+    assert done.out == b"query\trank\tcosine\trow\tlabel\none\t0\t1.0\t0\tword 0\ntwo\t0\t1.0\t1\tword 1\n"
+
+
+@pytest.mark.parametrize(
+    ("query", "index", "options", "error", "problem"),
+    [
+        (VECTORS[0, :3], VECTORS, {}, DataError, "x (3,): expected vectors of 4, as those of the index (20, 4)"),
+        (VECTORS[:0], VECTORS, {}, DataError, "x (0, 4): there are no vectors in it"),
+        (VECTORS[0], VECTORS, {"top": 21}, UsageError, "21: the index has 20 rows"),
+        (VECTORS[0], VECTORS, {"top": 0}, UsageError, "a whole number of at least 1"),
+        (VECTORS[0], VECTORS, {"metric": "cosin"}, UsageError, "did you mean cosine?"),
+        (VECTORS[0], VECTORS[0], {}, DataError, "x (4,): expected (N, D), a vector in each row"),
+        (VECTORS[0], VECTORS[:0], {}, DataError, "x (0, 4): there are no vectors in it"),
+        (VECTORS[0], VECTORS[None], {}, DataError, "x (1, 20, 4): expected (N, D), a vector in each row"),
+        (VECTORS[0] * np.nan, VECTORS, {}, DataError, "query 0 has nan"),
+        (VECTORS[0], np.vstack([VECTORS, VECTORS[:1] * np.inf]), {}, DataError, "row 20 has "),
+        (VECTORS[:2] * [[1], [0]], VECTORS, {}, DataError, "query 1 is all zeros, which has no cosine"),
+        (VECTORS[0], "missing.npz", {}, FileError, "No such file"),
+        (VECTORS[0], "index.npz:token", {}, DataError, "token"),
+        (VECTORS[0], None, {}, UsageError, "needs --index FILE"),
+    ],
+)
+def test_bad_input(folder, query, index, options, error, problem):
+    with pytest.raises(error) as caught:
+        attnkit.near(query, index=index, **options)
+    assert problem in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_bad_index_is_named(folder):
+    formats.save(Record({"x": np.array([[1, 2, 3, np.nan]])}), "bad.npz")
+    np.save("query.npy", VECTORS[0])
+    done = process.run("near", "query.npy", "--index", "bad.npz", "--top", "1", "-o", "out.json")
+    assert (done.code, done.err) == (3, "attnkit near: bad.npz: row 0 has nan\n")
+    assert not (folder / "out.json").exists()
+
+
+def test_rows_of_zeros_are_a_warning():
+    vectors = np.vstack([VECTORS, np.zeros((2, 4), np.float32)])
+    with pytest.warns(AttnkitWarning, match="2 rows of the index are all zeros, with a cosine of 0"):
+        result = attnkit.near(VECTORS[0], index=vectors, top=22)
+    assert {20, 21} <= set(result["indices"].tolist())
+    attnkit.near(VECTORS[0], index=vectors, top=22, metric="dot")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["npy", "npz", "safetensors"])
+def test_memory_does_not_grow_with_the_index(folder, suffix):
+    """A file of 120 MB, in a process of its own: little more than the libraries."""
+    vectors = np.random.default_rng(0).standard_normal((100_000, 300), dtype=np.float32)
+    np.save("query.npy", vectors[7])
+    formats.save(Record({"x": vectors}), f"large.{suffix}")
+    del vectors
+    code = (
+        "import subprocess, sys, resource; "
+        f"subprocess.run([sys.executable, '-m', 'attnkit', 'near', 'query.npy', '--index', 'large.{suffix}', "
+        "'--top', '1', '-f', 'csv'], check=True); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *_, row, peak = done.stdout.split("\n")[:-1]
+    assert row.split(",")[3] == "7" and int(peak) < 130 << 10

@@ -1,0 +1,138 @@
+"""PyTorch files: what torch.save wrote reads back to the bit, and nothing in a pickle is executed."""
+
+import ast
+import os
+import pickle
+import pickletools
+import threading
+import zipfile
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit.errors import AttnkitError, DataError
+from attnkit.formats import Source, encode, load, pytorch, read
+from attnkit.formats.pickle_reader import OPERATIONS, REFUSED
+from tests.faults.bad_pytorch import BAD, DATA, FOLDER, STATE, TRAPS, archive, raw, storage, tensor
+
+FILES = ("state.bin", "protocol4.bin", "legacy.bin")
+EXPECTED = dict(np.load(FOLDER / "expected.npz"))
+
+
+def check_state(found):
+    assert {*found} == {*EXPECTED}
+    for name, expected in EXPECTED.items():
+        dtype = ml_dtypes.bfloat16 if name == "bfloat16" else expected.dtype
+        assert (found[name].shape, found[name].dtype) == (expected.shape, dtype), name
+        assert found[name].tobytes() == expected.tobytes(), name
+        assert not found[name].flags.writeable or not found[name].size
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_state_dict(file):
+    record = load(str(FOLDER / file))
+    check_state(record.arrays())
+    assert [*record] == [*load(str(FOLDER / "state.bin"))]  # in the order of the dict
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_mapped_state_dict(file):
+    mapped = pytorch.map_tensors(str(FOLDER / file))
+    check_state({name: mapped.tensor(name) for name in mapped.entries})
+    for name, (dtype, shape) in mapped.entries.items():
+        assert (mapped.tensor(name).dtype.name, mapped.tensor(name).shape) == (dtype, shape)
+
+
+def test_tied_tensors_share_memory():
+    record = load(str(FOLDER / "state.bin"))
+    assert np.shares_memory(record["0.weight"], record["tied"])
+    assert np.shares_memory(record["transposed"], record["part"])
+
+
+def test_nested_dicts_and_a_lone_tensor():
+    nested = load(str(FOLDER / "nested.pt"))
+    check_state({name.removeprefix("model."): nested[name] for name in nested if name.startswith("model.")})
+    assert np.array_equal(nested["averages.0"], EXPECTED["part"])
+    lone = load(str(FOLDER / "tensor.pt"))
+    assert [*lone] == ["x"] and np.array_equal(lone["x"], EXPECTED["part"])
+
+
+def test_any_order_and_compression_of_the_archive():
+    """As an archive that another program has packed again."""
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        data = archive({"w": tensor()}, method=method, byteorder=b"little\n")
+        [record] = read(Source.of(data), lone_is_x=False)
+        assert record["w"].tobytes() == DATA
+
+
+def test_a_bare_storage():
+    [record] = read(Source.of(archive({"w": storage(), "v": tensor((3,), (2,))})))
+    assert record["w"].tolist() == [0, 1, 2, 3, 4, 5] and record["v"].tolist() == [0, 2, 4]
+
+
+def test_what_is_written_of_it(tmp_path):
+    record = load(str(FOLDER / "state.bin"))
+    for format in ("npz", "safetensors", "json"):
+        (tmp_path / "file").write_bytes(b"".join(encode(record, format)))
+        again = load(str(tmp_path / "file"))
+        assert all(again[name].shape == record[name].shape for name in record)
+        if format != "json":
+            check_state(again.arrays())
+
+
+def test_reading_unbuffered_pieces():
+    """A pipe gives any number of bytes at a time."""
+    end, start = os.pipe()
+
+    def feed():
+        for at in range(0, len(STATE), 7):
+            os.write(start, STATE[at : at + 7])
+        os.close(start)
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    with Source(end, "pipe") as source:
+        [record] = read(source)
+    thread.join()
+    check_state(record.arrays())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_mapped_files_are_checked_too(name, tmp_path):
+    content, *parts = BAD[name]
+    (tmp_path / "x.bin").write_bytes(content)
+    try:
+        mapped = pytorch.map_tensors(str(tmp_path / "x.bin"))
+        for tensor_name in mapped.entries:
+            mapped.tensor(tensor_name)
+    except AttnkitError as error:
+        assert isinstance(error, DataError) and "\n" not in str(error)
+        assert all(part in str(error) for part in parts)
+    else:
+        assert name == "storage damaged"  # the checksum of a mapped storage is not compared
+
+
+def test_nothing_is_executed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for trap, _ in TRAPS.values():
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            with pytest.raises(DataError):
+                list(read(Source.of(raw(pickle.dumps(trap, protocol)))))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_no_module_imports_pickle():
+    for path in Path(attnkit.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            assert not {"pickle", "_pickle", "pickletools", "shelve", "marshal"} & {str(name) for name in names}, path
+
+
+def test_every_opcode_is_read_or_has_a_name():
+    codes = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
+    assert {code: codes[code] for code in REFUSED} == REFUSED
+    assert {*OPERATIONS} | {*REFUSED} | {ord(".")} == {*codes} and not {*OPERATIONS} & {*REFUSED}

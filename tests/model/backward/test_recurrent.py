@@ -1,0 +1,60 @@
+"""The adjoints of recurrent cells: finite differences, and one step as a text of one token."""
+
+import numpy as np
+import pytest
+
+from attnkit.model.backward.recurrent import direction_backward, step_backward
+from attnkit.model.recurrent import run_direction, step
+from attnkit.model.recurrent_cells import CELLS, State
+
+
+def random_layer(cell, width, hidden, dtype=np.float64, **more):
+    rng, blocks = np.random.default_rng(7), CELLS[cell].blocks
+    output = more.get("projection", hidden)
+    shapes = {"input": (blocks * hidden, width), "hidden": (blocks * hidden, output)}
+    shapes |= dict.fromkeys(("input_bias", "hidden_bias"), (blocks * hidden,))
+    shapes |= {"peephole": (3, hidden)} if more.get("peephole") else {}
+    shapes |= {"projection": (output, hidden)} if "projection" in more else {}
+    return {name: (rng.standard_normal(shape) / hidden**0.5).astype(dtype) for name, shape in shapes.items()}
+
+
+VARIANTS = [(cell, {}) for cell in CELLS] + [
+    ("lstm", {"peephole": True}),
+    ("lstm", {"projection": 3}),
+    ("lstm", {"peephole": True, "projection": 3}),
+]
+
+
+@pytest.mark.parametrize(("cell", "more"), VARIANTS)
+def test_gradients_are_finite_differences(cell, more, directions):
+    rng, parameters = np.random.default_rng(0), random_layer(cell, 3, 4, **more)
+    output = more.get("projection", 4)
+    arrays = {"x": rng.standard_normal((2, 5, 3)), "h": rng.standard_normal((2, output))} | parameters
+    arrays |= {"c": rng.standard_normal((2, 4))} if cell == "lstm" else {}
+    grad, lengths = rng.standard_normal((2, 5, output)), np.array([5, 3])
+
+    def run(values):
+        own = {name: values[name] for name in parameters}
+        state = State(values["h"], values.get("c"))
+        return own, run_direction(cell, values["x"], own, state, lengths=lengths, reverse=True)
+
+    own, result = run(arrays)
+    back = direction_backward(cell, grad, arrays["x"], own, result, lengths=lengths, reverse=True)
+    gradients = {"x": back.x, "h": back.state.hidden, **back.parameters}
+    gradients |= {"c": back.state.cell} if cell == "lstm" else {}
+    assert set(gradients) == set(arrays)
+    directions(lambda values: float((run(values)[1].outputs * grad).sum()), arrays, gradients, rng)
+
+
+@pytest.mark.parametrize(("cell", "more"), VARIANTS)
+def test_the_gradients_of_a_step_are_those_of_a_text_of_one_token(cell, more):
+    rng, parameters = np.random.default_rng(0), random_layer(cell, 3, 4, **more)
+    x, output = rng.standard_normal((2, 1, 3)), more.get("projection", 4)
+    before = State(rng.standard_normal((2, output)), rng.standard_normal((2, 4)) if cell == "lstm" else None)
+    after, gates = step(cell, x[:, 0], before, parameters)
+    grad = rng.standard_normal((2, output))
+    one = step_backward(cell, State(grad), x[:, 0], before, after, gates, parameters)
+    whole = direction_backward(cell, grad[:, None], x, parameters, run_direction(cell, x, parameters, before))
+    np.testing.assert_allclose(one.x, whole.x[:, 0])
+    np.testing.assert_allclose(one.state.hidden, whole.state.hidden)
+    assert all(np.allclose(one.parameters[name], whole.parameters[name]) for name in parameters)
