@@ -246,7 +246,7 @@ WRONG = {
     "share_encoder_decoder_embeddings needs two tables of one size, got (9, 4) and (11, 4)": {
         "share_encoder_decoder_embeddings": True},
     "decoder_start_token_id 11 is outside the vocabulary of 11": {"decoder_start_token_id": 11},
-    "encoder_layers 24, and only 23 tensors are stored": {"encoder_layers": 24},
+    "encoder_layers 70, and only 23 tensors are stored": {"encoder_layers": 70},
     "tensor 'encoder.rnn.weight_ih_l0' (input of encoder.0.rnn) has shape (15, 4) (expected (20, 4))": {
         "encoder_cell": "lstm", "bridge": "none"},
     "tensor 'attention.query.weight' (wa of decoder.cross) has shape (6, 5) (expected (5, 5))": {"attention_size": 5},
