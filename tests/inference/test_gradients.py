@@ -335,9 +335,19 @@ def test_slopes_of_the_layers_of_models(family):
     assert result.axes_of(f"{layer}.wq") == ("model", "heads")
 
 
-RECURRENT = {"lstm", "seq2seq", "seq2seq-luong"}  # which have other layers
+RECURRENT = {"lstm", "lstm-classifier", "seq2seq", "seq2seq-luong"}  # which have other layers
 FAMILIES = sorted({folder.name for folder in MODELS.iterdir() if folder.is_dir()} - RECURRENT)
 HIDDEN = ("transformer", "transformer-prenorm")  # models without embeddings
+
+
+@pytest.mark.parametrize("family", sorted(RECURRENT))
+def test_slopes_of_encode_of_recurrent_models(family):
+    np.save("words.npy", np.array([[3, 4, 5], [6, 3, 8]]))
+    result = grad(
+        f"encode --model {MODELS / family} --ids words.npy", "ffn --hidden 3 --activation gelu --seed 4", check=True
+    )
+    assert result["check"][2] < TOLERANCE
+    assert {"1.encode.x", "2.ffn.w1"} <= {*result}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -129,6 +129,19 @@ def test_the_check_is_a_line_a_tensor_and_an_exit_code(tmp_path, folder):
     assert 0 < formats.load(str(tmp_path / "g.npz"))["check"][2] < 1e-6
 
 
+def test_recurrent_models_have_the_slopes_of_their_loss(tmp_path):
+    models, path = Path(__file__).parents[1] / "references" / "models", str(tmp_path / "g.npz")
+    translator, text = str(models / "seq2seq"), "je suis un chat"
+    for source in (text, attnkit.encode(text, model=translator)):
+        attnkit.decode(source, model=translator, score="I am a cat", grad=path, check=True)
+        kept = formats.load(path)
+        assert kept["check"][2] < 1e-6
+        assert {"decoder.cross.weights", "decoder.0.rnn.state", "decoder.0.bridge.w1"} <= {*kept}
+        assert ({"memory", "memory_state"} <= {*kept}) == (source is not text)
+    attnkit.decode("je", model=str(models / "lstm"), score=" suis un", grad=path, check=True)
+    assert formats.load(path)["check"][2] < 1e-6
+
+
 def test_a_wrong_gradient_fails_the_check(tmp_path, monkeypatch):
     monkeypatch.setattr(
         model.backward.transformer, "layer_norm_backward", lambda dy, x, **more: NormGradients(dy, None, None)
