@@ -18,6 +18,12 @@ from attnkit.record import Record
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ORIGIN = "training.json"  # how a model was made
+COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json")
+TOKENIZER_FILES = {
+    *COMPANIONS, "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "vocab.yml", "target_vocab.json",
+    "source.spm", "target.spm", "spiece.model", "tokenizer.model",
+}  # fmt: skip
+STATE, CURVE = "state.safetensors", "training.jsonl"
 LEFTOVER = re.compile(r"\..+\.attnkit-[0-9a-f]{8}")  # temporary names of attnkit.formats.atomic
 FORMAT = {"format": "pt"}  # the layout of the tensors, which transformers requires
 
@@ -62,7 +68,7 @@ def check_folder(folder: str) -> None:
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise FileError("not a folder", folder)
     if not os.path.exists(os.path.join(folder, ORIGIN)):
-        for name in (CONFIG, WEIGHTS, "tokenizer.json"):
+        for name in (CONFIG, WEIGHTS, STATE, CURVE, *sorted(TOKENIZER_FILES)):  # what a run replaces or removes
             if os.path.lexists(os.path.join(folder, name)):
                 raise FileError(f"it has a {name} that attnkit train did not write; name another folder", folder)
     existing = os.path.abspath(folder)

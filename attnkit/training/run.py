@@ -20,16 +20,24 @@ from attnkit.inference.options import GenerationOptions
 from attnkit.inference.text_generation import run_decode
 from attnkit.model import softmax
 from attnkit.record import Record
-from attnkit.training.folder import ORIGIN, json_bytes, model_files, remove_files, write_folder
+from attnkit.training.folder import (
+    CURVE,
+    ORIGIN,
+    STATE,
+    TOKENIZER_FILES,
+    json_bytes,
+    model_files,
+    remove_files,
+    write_folder,
+)
 from attnkit.training.inspection import first_non_finite_stage, record_step
 from attnkit.training.parameter_buffer import ParameterBuffer
 from attnkit.training.recipe import Recipe, from_json, to_json
 from attnkit.training.reports import Report, Speed, bits_per_byte, parse_report, report_values
-from attnkit.training.start import TOKENIZER_FILES, Files, Start
+from attnkit.training.start import Files, Start
 from attnkit.training.state import RunProgress, pack_state, unpack_state
 from attnkit.training.trainer import Trainer
 
-STATE, CURVE = "state.safetensors", "training.jsonl"
 MINUTE = 60.0
 
 
@@ -64,7 +72,7 @@ class Run:
     def resume(self, folder: str) -> None:
         """Go on from the state and the curve of a folder; FileError or DataError where they cannot be read."""
         path = os.path.join(folder, STATE)
-        self._is_new = False
+        self._is_new = os.path.realpath(folder) != os.path.realpath(self.folder)
         with open_source(path) as source:
             record = next(iter(safetensors.read(source)))
         self.progress = unpack_state(self.trainer, record.arrays(), path)

@@ -20,18 +20,13 @@ from attnkit.training.batches import SpecialIds
 from attnkit.training.configs import CONFIGS, check_family_options, new_config
 from attnkit.training.corpus import Corpus, Vocabulary, corpus_kind, read_corpus
 from attnkit.training.data import check_known_tokens, encode_words
-from attnkit.training.folder import CONFIG, write_folder
+from attnkit.training.folder import COMPANIONS, CONFIG, write_folder
 from attnkit.training.initialization import initial_tensors
 from attnkit.training.labelled import CLASSIFIERS, labelled_corpus, read_labels
 from attnkit.training.recipe import Recipe
 from attnkit.training.vocabulary import SENTINELS, parse_kind, train_tokenizer
 
 Files = dict[str, list[Buffer]]
-COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json")
-TOKENIZER_FILES = {
-    *COMPANIONS, "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "vocab.yml", "target_vocab.json",
-    "source.spm", "target.spm", "spiece.model", "tokenizer.model",
-}  # fmt: skip
 POSITIONS = 256  # of a new model of sentence pairs, unless a pair is longer
 MAXIMUM_POSITIONS = ("n_positions", "max_position_embeddings")
 NEEDED = {"masked": ("mask", "cls", "sep"), "spans": ("eos",), "pairs": ("pad", "eos"), "causal": (), "labels": ()}

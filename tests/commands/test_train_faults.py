@@ -155,7 +155,9 @@ def test_a_directory_is_no_text(tales):
     assert (done.code, done.err) == (4, "attnkit train: gpt: Is a directory\n")
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "state.safetensors"]
+)
 def test_the_folder_of_another_model_is_not_lost(tales, name):
     (tales / "published").mkdir()
     (tales / "published" / name).write_text("theirs")
@@ -180,8 +182,12 @@ def test_a_new_run_leaves_no_tokenizer_of_the_run_before(tales):
         (tales / "gpt" / name).write_text("{}")
     assert run("train", "tales.txt", "--resume", "gpt", "--steps", "3", cwd=tales).code == 0
     assert (tales / "gpt" / "vocab.json").exists(), "a resumed run keeps what is there"
+    assert run("train", "tales.txt", "-o", "new", *TINY, "--steps", "2", cwd=tales).code == 0
+    assert run("train", "tales.txt", "--resume", "new", "--steps", "3", "-o", "gpt", cwd=tales).code == 0
+    assert files_of(tales / "gpt").keys() == files_of(tales / "new").keys()
+    (tales / "gpt" / "source.spm").write_text("{}")
     assert run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", "2", cwd=tales).code == 0
-    assert not {"generation_config.json", "vocab.json", "source.spm"} & set(files_of(tales / "gpt"))
+    assert files_of(tales / "gpt").keys() == files_of(tales / "new").keys()
 
 
 def spoil(folder, name, change):
