@@ -51,6 +51,7 @@ def list_losses(record: Record, call: Stage, look: display.Style) -> list[displa
     arrays = [record[name] for name in ("target", "probability", "loss")]
     length = arrays[0].shape[-1] if arrays[0].ndim else 1
     targets, probabilities, losses = (array.reshape(-1, length) for array in arrays)
+    has_weights = call.parameters["weights"] is not None
     parts: list[display.TextTable | display.TensorView] = []
     for row, ids in enumerate(targets):
         counted = [at for at in range(length) if ids[at] != ignore]
@@ -63,9 +64,10 @@ def list_losses(record: Record, call: Stage, look: display.Style) -> list[displa
                 [(tokens[at], words[at], float(probabilities[row, at]), float(losses[row, at])) for at in counted],
                 look,
                 title=f"batch {row}" if len(targets) > 1 else "",
+                has_weights=has_weights,
             )
         )
-    if len(targets) > 1 or call.parameters["weights"] is not None:  # else the table has it
+    if len(targets) > 1 or has_weights:  # else the table has it
         parts.append(views.tensor_view(record, "x", look))
     return parts
 
@@ -131,7 +133,7 @@ def loss(
     `target` (ids), `probability` (of each target) and `loss`; x is the mean, the sum, or the loss of each row
     (--reduction). The table shows the total, the mean, and the perplexity = exp(mean of −log probability). A target
     that equals --ignore, or that is padding in the record's mask, has loss 0 and is not counted. With --weights,
-    the mean divides by the sum of the weights of the targets, as in PyTorch.
+    the mean, which x then shows alone, divides by the sum of the weights of the targets, as in PyTorch.
 
     \b
     Examples:

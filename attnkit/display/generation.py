@@ -80,8 +80,12 @@ def _format_decimals(numbers: Sequence[float], style: Style) -> list[str]:
     return [f"{number:.{style.precision}f}" for number in numbers]
 
 
-def losses_table(rows: Sequence[tuple[str, str, float, float]], style: Style, title: str = "") -> TextTable:
+def losses_table(
+    rows: Sequence[tuple[str, str, float, float]], style: Style, title: str = "", *, has_weights: bool = False
+) -> TextTable:
     """Return the table of token, target, probability and loss of each row, the total and mean of the losses below.
+
+    Losses with weights have no mean here: it divides by the weights.
 
     >>> from attnkit.display.facts import format_table
     >>> print(format_table(losses_table([("I", "am", 0.5, 0.6931), ("am", "a", 0.25, 1.3863)], Style()), Style()))
@@ -97,9 +101,10 @@ def losses_table(rows: Sequence[tuple[str, str, float, float]], style: Style, ti
     if not count:
         return TextTable(heads, [], title=title, footer="no targets")
     surprise = sum(-math.log(probability) if probability else math.inf for _, _, probability, _ in rows) / count
-    perplexity = math.exp(surprise) if surprise < 700 else math.inf
-    texts = _format_decimals([total, total / count, perplexity], style)
-    footer = f"{count} target{'' if count == 1 else 's'}, total {texts[0]}, mean {texts[1]}, perplexity {texts[2]}"
+    perplexity = math.inf if surprise >= 700 else math.exp(surprise)
+    numbers = {"total": total} | ({} if has_weights else {"mean": total / count}) | {"perplexity": perplexity}
+    texts = [f"{name} {text}" for name, text in zip(numbers, _format_decimals([*numbers.values()], style), strict=True)]
+    footer = ", ".join([f"{count} target{'' if count == 1 else 's'}", *texts])
     return TextTable(heads, cells, (2, 3), title, footer)
 
 

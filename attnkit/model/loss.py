@@ -139,7 +139,7 @@ def target_probabilities(logits: Array, targets: ArrayLike, ignore_index: int = 
     [0.75, nan]
     """
     options = LossOptions(ignore_index=ignore_index, reduction="none")
-    probabilities: Array = np.exp(-cross_entropy(logits, targets, options))
+    probabilities = np.asarray(np.exp(-cross_entropy(logits, targets, options)))
     probabilities[np.asarray(targets) == ignore_index] = np.nan
     return probabilities
 
