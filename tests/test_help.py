@@ -153,3 +153,18 @@ def test_the_list_of_faults_has_those_that_tests_name():
             named |= set(re.findall(r"\b[NZSPJMIT][0-9]+\b", comment))
     assert len(listed) == len(set(listed))
     assert named == set(listed)
+
+
+def examples(tool):
+    """The examples in the help of a tool, but those of files that a reader has to bring."""
+    text = inspect.getdoc(commands.find_tool(tool).function)
+    lines = re.findall(r"^ +(attnkit .*)$", text.partition("Example")[2], re.MULTILINE)
+    return [line for line in lines if not re.search(r"\bDIR\b|\.txt\b|my-gpt|part1\.npz", line)]
+
+
+@pytest.mark.parametrize("tool", ["embed", "attend", "decode", "loss", "grad", "near"])
+def test_the_examples_in_the_help_of_a_tool_run(tmp_path, tool):
+    assert examples(tool)
+    for example in examples(tool):
+        done = subprocess.run(["bash", "-o", "pipefail", "-c", example], capture_output=True, cwd=tmp_path, text=True)
+        assert done.returncode == 0, f"{example}\n{done.stderr}"

@@ -87,7 +87,7 @@ def number(
     """Declare an option with a finite decimal number within bounds as its value."""
     bounds = {"above": above, "of at least": least, "of at most": most}
     stated = [f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None]
-    expected = " ".join(["a finite number", *stated])
+    expected = f"a finite number {' and '.join(stated)}".rstrip()
 
     def parse(value: str) -> float:
         if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value, re.ASCII):

@@ -140,7 +140,7 @@ def grad(
 
     \b
     Example:
-      attnkit grad 'embed "The cat" --dim 8 | attend --seed 1 | decode | loss --target "sat"' -o g.npz
+      attnkit grad 'embed "The cat" --dim 8 | attend --seed 1 | decode | loss --target "cat"' -o g.npz
     """
     gradients = pipeline_backward(ran.calls)
     record = gradients.record(ran.result)

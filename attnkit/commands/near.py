@@ -100,7 +100,7 @@ def near(
     Examples:
       attnkit encode --model DIR --batch --pool mean < sentences.txt -o index.npz
       attnkit encode --model DIR --pool mean "a question" | attnkit near --index index.npz --top 3
-      attnkit embed "cat" --dim 8 | attnkit near --index :table --top 3
+      attnkit embed "The cat sat" --dim 8 | attnkit near --index :table --top 2
     """
     rows = stack_vectors([index], "--index")
     queries = read_queries(record, rows["x"], top)

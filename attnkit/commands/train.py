@@ -156,7 +156,9 @@ def train(
     sample: Annotated[str | None, options.text("let the model continue TEXT at every report")] = None,
     record: Annotated[
         tuple[int, ...],
-        options.integers("write activations and gradients of these steps to step-N.npz", "STEPS", least=1),
+        options.integers(
+            "write activations and gradients of these steps, comma-separated, to step-N.npz", "STEPS", least=1
+        ),
     ] = (),
 ) -> str:
     """Train a model on a text file, on pairs of sentences or on labelled texts, and write its folder.

@@ -33,8 +33,8 @@ class Parameter(NamedTuple):
 Rule = Callable[[Config, Mapping[str, Any], Parameter], Distribution]
 
 
-def initial_tensors(raw: Mapping[str, Any], seed: int = 0) -> dict[str, Array]:
-    """Return the tensors of a new model by their published names, float32.
+def initial_tensors(raw: Mapping[str, Any], seed: int = 0, name: str = "config.json") -> dict[str, Array]:
+    """Return the tensors of a new model by their published names, float32; `name` is the path of its configuration.
 
     Norms are 1 and 0, biases 0, and the row of the padding token in the embeddings 0. Each tensor has a generator of
     its own, seeded with [seed, SHA-256 of its name as eight big-endian 32-bit numbers].
@@ -47,13 +47,13 @@ def initial_tensors(raw: Mapping[str, Any], seed: int = 0) -> dict[str, Array]:
     """
     if not 0 <= seed < 2**64:
         raise UsageError(f"seed {seed} outside 0..2^64-1")
-    table = published_tensors(raw)
-    tensors = {name: _draw(name, _distribution(table, raw, name), table.shapes[name], seed) for name in table.shapes}
+    table = published_tensors(raw, name)
+    tensors = {key: _draw(key, _distribution(table, raw, key), table.shapes[key], seed) for key in table.shapes}
     padding = table.config.special.pad
     if padding is not None:
-        for name, parameters in table.parameters.items():
-            if parameters[0].endswith(".embed.table") and padding < len(tensors[name]):
-                tensors[name][padding] = 0
+        for key, parameters in table.parameters.items():
+            if parameters[0].endswith(".embed.table") and padding < len(tensors[key]):
+                tensors[key][padding] = 0
     return tensors
 
 

@@ -97,7 +97,7 @@ def check_schedule(name: str, options: ScheduleOptions) -> None:
     if name not in SCHEDULES:
         raise UsageError(f"schedule {name!r} (expected one of {', '.join(SCHEDULES)})")
     if name in NEED_TOTAL and options.total < 1:
-        raise UsageError(f"schedule {name} needs the number of steps")
+        raise UsageError(f"schedule {name} needs the number of steps (--steps or --epochs)")
     if name == "inverse_sqrt" and options.warmup < 1:
         raise UsageError("schedule inverse_sqrt needs a warm-up of 1 step or more")
     if options.warmup < 0 or (name in ("linear", "cosine") and options.warmup >= options.total > 0):

@@ -67,7 +67,7 @@ def start_run(recipe: Recipe, text: str, name: str) -> Start:
     corpus = make_corpus(kind, text, name, vocabulary, recipe)
     raw = configure(recipe, raw, vocabulary, tokenizers[0].special, corpus.longest)
     raw |= label_values(labels) if labels else {}
-    return Start(raw, initial_tensors(raw, recipe.seed), corpus, files, tokenizers[0])
+    return Start(raw, initial_tensors(raw, recipe.seed, recipe.config or CONFIG), corpus, files, tokenizers[0])
 
 
 def make_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
@@ -176,6 +176,8 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
     if not labels:
         check_head(config, folder)
     kind = "labels" if labels else corpus_kind(config.family, recipe.pairs)
+    if recipe.tokens and not os.path.isdir(recipe.tokens):
+        raise FileError("no such folder; a model keeps its own tokens, or has those of a folder", recipe.tokens)
     tokenizers, files = folder_tokenizers(recipe.tokens or folder)
     vocabulary = describe_vocabulary(kind, tokenizers, config, folder)._replace(labels=labels)
     if len(tokenizers[0].vocabulary) > vocabulary.size:

@@ -68,7 +68,7 @@ def parse_kind(text: str) -> TokenizerKind:
     if kind == text == "chars":
         return TokenizerKind(kind)
     if kind not in ("bpe", "unigram") or not size.isdecimal() or not 0 < int(size) < 1 << 22:
-        raise UsageError(f"tokens {text!r} (expected chars, bpe:N or unigram:N)")
+        raise UsageError(f"tokens {text!r} (expected chars, bpe:N, unigram:N or a folder)")
     return TokenizerKind(kind, int(size))
 
 

@@ -146,7 +146,11 @@ def test_a_killed_run_leaves_a_folder_that_opens_and_goes_on(tales):
         (["tales.txt", "-o", "gpt", "--from", "gpt"], 2, "--output: gpt is the folder of --from too"),
         (["tales.txt", "-o", "gpt", "--schedule", "cosine", "--minutes", "1"], 2, "schedule cosine needs the number"),
         (["tales.txt", "-o", "gpt", "--freeze", "decoder.x"], 2, "no parameter matches 'decoder.x'"),
-        (["tales.txt", "-o", "gpt", "--tokens", "words"], 2, "tokens 'words' (expected chars, bpe:N or unigram:N)"),
+        (
+            ["tales.txt", "-o", "gpt", "--tokens", "words"],
+            2,
+            "tokens 'words' (expected chars, bpe:N, unigram:N or a folder)",
+        ),
         (["tales.txt", "-o", "gpt", "--patience", "2", "--valid", "0"], 2, "patience needs a held-out part"),
         (["tales.txt", "-o", "gpt", "--from", "m", "--dim", "8"], 2, "--dim: the sizes are those of --from"),
         (["tales.txt", "-o", "gpt", "--pairs"], 2, "--pairs: a gpt2 model always learns the same way"),

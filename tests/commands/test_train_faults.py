@@ -16,6 +16,7 @@ def tales(tmp_path):
     """A text, pairs, and a trained folder."""
     (tmp_path / "tales.txt").write_text(TEXT)
     (tmp_path / "pairs.tsv").write_text(PAIRS)
+    (tmp_path / "sizes.json").write_text('{"model_type": "gpt2"}')
     assert run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", "2", cwd=tmp_path).code == 0
     return tmp_path
 
@@ -97,6 +98,9 @@ LINE = {
     "--valid 100%": (2, "held-out part '100%' (expected a percentage below 100, as 5%)"),
     "--valid 99.9%": (3, "tales.txt: 1 tokens, fewer than a block of 64 and the token after it"),
     "--valid nan": (2, "held-out part 'nan' (expected a percentage below 100, as 5%)"),
+    "--schedule cosine --minutes 1": (2, "schedule cosine needs the number of steps (--steps or --epochs)"),
+    "--from gpt --tokens chars": (4, "chars: no such folder; a model keeps its own tokens, or has those of a folder"),
+    "--config sizes.json": (3, "sizes.json: n_embd is missing (expected a whole number)"),
     "--block 1000000": (3, "tales.txt: 821 tokens, fewer than a block of 1000000 and the token after it"),
     "--block 1000000000000000000000": (2, "--block: expected a whole number of at least 1, of at most 18 digits"),
     "--dropout 1": (2, "dropout 1 (expected 0 or more, below 1)"),
@@ -147,7 +151,7 @@ def test_names_that_are_no_folder(tales, folder, code):
     done = run("train", "tales.txt", "-o", folder, *TINY, "--steps", "1", cwd=tales)
     assert (done.code, done.out) == (code, b"")
     assert done.err.count("\n") == 1
-    assert sorted(path.name for path in tales.iterdir()) == ["gpt", "pairs.tsv", "tales.txt"]
+    assert sorted(path.name for path in tales.iterdir()) == ["gpt", "pairs.tsv", "sizes.json", "tales.txt"]
 
 
 def test_a_directory_is_no_text(tales):

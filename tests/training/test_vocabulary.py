@@ -139,7 +139,7 @@ def test_a_pair_of_texts_has_the_tokens_of_the_family_around_both(tmp_path):
     "text", ["words", "bpe", "bpe:", "bpe:0", "bpe:-1", "chars:9", "unigram:many", "bpe:99999999999"]
 )
 def test_kinds_that_do_not_exist(text):
-    with pytest.raises(UsageError, match="expected chars, bpe:N or unigram:N"):
+    with pytest.raises(UsageError, match="expected chars, bpe:N, unigram:N or a folder"):
         parse_kind(text)
 
 
