@@ -1,6 +1,9 @@
-"""BERT: a post-norm encoder with token types, and the pooler and masked-LM head where the checkpoint has them."""
+"""BERT: a post-norm encoder with token types, and the pooler and the head that the checkpoint has."""
+
+from dataclasses import replace
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
@@ -21,6 +24,11 @@ LAYERS: Layers = {
     "head.dense": map_linear(w=f"{PREDICTIONS}.transform.dense"),
     "head.norm": norm(f"{PREDICTIONS}.transform.LayerNorm"),
 }
+HEADS = {
+    "sequence": Head("classifier", pooler="pooler.dense"),
+    "token": Head("classifier"),
+    "question": Head("qa_outputs"),
+}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -30,7 +38,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     if raw.get_bool("is_decoder", False):
         raise raw.error("is_decoder is not supported")
     has_head = stored.has(f"{PREDICTIONS}.transform.dense.weight")
-    return Config(
+    config = Config(
         "bert",
         raw.get_int("hidden_size"),
         encoder=raw.get_stack(StackKeys()),
@@ -44,6 +52,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         transform=has_head,
         special=raw.get_special_tokens(),
     )
+    return replace(config, **read_head(raw, stored, HEADS))
 
 
 def map_layers(raw: ConfigReader) -> Layers:
@@ -51,4 +60,4 @@ def map_layers(raw: ConfigReader) -> Layers:
     is_tied = raw.get_bool("tie_word_embeddings", True)
     head = tied_head(WORDS) if is_tied else map_linear(w=f"{PREDICTIONS}.decoder", biased=False)
     bias = TensorSpec((f"{PREDICTIONS}.bias", f"{PREDICTIONS}.decoder.bias"))
-    return {**LAYERS, "head": head | {"b": bias}}
+    return {**LAYERS, "head": head | {"b": bias}, **map_head(raw, HEADS)}

@@ -16,7 +16,7 @@ from attnkit.model.config import Config, parameter_shape
 from attnkit.model.context import Params
 from attnkit.model.dtypes import Array
 
-WITHOUT_PREFIX = ("cls.", "lm_head.", "final_logits_bias")  # tensors outside the part that a prefix names
+WITHOUT_PREFIX = ("cls.", "lm_head.", "final_logits_bias", "classifier.", "qa_outputs.")  # outside what a prefix names
 FAMILIES_WITHOUT_PREFIX = (
     "t5",
     "transformer",

@@ -98,11 +98,16 @@ class Config:
     norm          layer or rms, with eps; before each sub-layer (norm_first) or after its residual
     score         the score function of queries and keys
     scale         of the scores; None: 1/sqrt(K); divided by the number of the layer, from 1, with scale_by_layer
+    head_activation  after head.dense; "": as activation
     embed_scale   factor on embeddings; logit_scale: factor on hidden states before the head
     types         number of segment embeddings
     pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
-    classes       names of the logits of a classifier, which reads one vector of a text
-    pooling       that vector: first (the first token's) or concat (of the last token, the maximum and the mean)
+    head_norm     whether head.norm follows head.dense
+    classes       names of the logits of a classifier
+    task          what the classes are of: sequence, token, or question (the ends of an answer); "": see `pooling`
+    pooling       the vector that a classifier of whole texts or images reads: first (the first token's), pooler, mean
+                  (of the tokens), or concat (of the last token, the maximum and the mean)
+    label_function   of the logits: softmax, sigmoid (several labels may hold), or none (numbers)
     """
 
     family: str
@@ -125,8 +130,12 @@ class Config:
     pooler: bool = False
     head: bool = True
     transform: bool = False
+    head_activation: str = ""
+    head_norm: bool = True
     classes: tuple[str, ...] = ()
+    task: str = ""
     pooling: str = "first"
+    label_function: str = "softmax"
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
     def stack(self, name: str) -> StackConfig:
@@ -167,12 +176,17 @@ class Config:
             if self.positions.kind == "t5":
                 layers.insert(1, f"{stack}.bias")
             names += layers
-        transform = ["head.dense", "head.norm"] if self.transform else []
+        transform = ["head.dense", *["head.norm"] * self.head_norm] if self.transform else []
         return names + ["pooler"] * self.pooler + transform + ["head"] * self.head
 
     def parameter_shape(self, layer: str, name: str) -> tuple[int, ...]:
         """Return the shape of a parameter of a layer: see `parameter_shape`."""
         return transformer_parameter_shape(self, layer, name)
+
+    @property
+    def is_head_pooled(self) -> bool:
+        """Whether the head reads one vector of the whole text or image, not each token."""
+        return bool(self.classes) and self.task in ("", "sequence")
 
 
 class Step(NamedTuple):

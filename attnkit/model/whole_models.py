@@ -15,6 +15,7 @@ from attnkit.model.config import (
 )
 from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
+from attnkit.model.heads import head_logits, label_probabilities, pool_first
 from attnkit.model.kv_cache import KVCache
 from attnkit.model.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig
@@ -26,9 +27,7 @@ from attnkit.model.transformer import (
     decoder_layer,
     embed_tokens,
     encoder_layer,
-    head_logits,
     normalize,
-    pool_first,
     apply_positions,
     run,
     token_positions,

@@ -63,7 +63,7 @@ def undo_outputs(call: StageCall, encoded: Encoding, x: Array, outer: Outer, rev
     if "memory" in outer:
         dx = dx + outer.pop("memory")
     if any(name in outer for name in HEAD):
-        logits = (*x.shape[: -1 - bool(encoded.core.config.classes)], encoded.core.params["head"]["w"].shape[1])
+        logits = (*x.shape[: -1 - bool(encoded.core.config.is_head_pooled)], encoded.core.params["head"]["w"].shape[1])
         dx = dx + head_backward(encoded.core, x, np.zeros(logits, x.dtype), reverse)
     return dx
 
