@@ -15,8 +15,8 @@ from attnkit.model.transformer import normalize
 def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
     """Return the logits of hidden states: a score for every word (or class) of the model.
 
-    x (..., T, D), mask (..., 1, T), True = a token, not padding -> (..., T, N), or (..., C) for classes of the whole; at
-    least float32
+    x (..., T, D), mask (..., 1, T), True = a token, not padding -> (..., T, N), or (..., C) for classes of the whole,
+    at least float32
     """
     config, params = model.config, model.params
     x = cast(pool_head(model, x, hook, mask) if config.is_head_pooled else x, working(x))

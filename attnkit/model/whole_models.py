@@ -20,7 +20,7 @@ from attnkit.model.kv_cache import KVCache
 from attnkit.model.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.state_cache import StateCache
-from attnkit.model.pooling import first_token, l2_normalize, mean_pool
+from attnkit.model.pooling import POOLINGS, dense, first_token, l2_normalize, mean_pool
 from attnkit.model.context import Context, Model
 from attnkit.model.transformer import (
     attention_options,

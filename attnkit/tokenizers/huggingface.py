@@ -1,6 +1,6 @@
 """Tokenizers of the `tokenizers` library: tokenizer.json, WordPiece, byte-level and lower-case BPE."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attnkit.errors import DataError
@@ -187,7 +187,20 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
         with call_library("cannot tokenize the text", name):
             return find_places(tokenizer, text, pair, special.get("unk"))
 
-    return Tokenizer(encode, list_vocabulary, decode, special, locate=locate)
+    def truncate(text: str, pair: str | None, most: int) -> Tokens:
+        return cut_text(tokenizer, lambda: encode(text, (), pair), most, name)
+
+    return Tokenizer(encode, list_vocabulary, decode, special, locate=locate, truncate=truncate)
+
+
+def cut_text(tokenizer: Any, encode: Callable[[], Tokens], most: int, name: str) -> Tokens:
+    """Return the tokens of a text that a tokenizer of the library cuts to `most`; special tokens are kept."""
+    with call_library(f"cannot cut a text to {most} tokens", name):
+        tokenizer.enable_truncation(most)
+        try:
+            return encode()
+        finally:
+            tokenizer.no_truncation()
 
 
 def find_places(tokenizer: Any, text: str, pair: str | None, unknown: int | None) -> TokenPlaces:

@@ -49,6 +49,7 @@ class Tokenizer:
     special          ids of the special tokens it has: bos, eos, unk, sep, pad, cls, mask
     files            the files it was read from
     locate           (text, pair or None) -> TokenPlaces; None where tokens cannot be found in the text
+    truncate         (text, pair or None, most) -> Tokens, at most so many; None where a text cannot be cut
     """
 
     encode: Callable[..., Tokens]
@@ -57,6 +58,7 @@ class Tokenizer:
     special: Mapping[str, int] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     locate: Callable[..., TokenPlaces] | None = None
+    truncate: Callable[..., Tokens] | None = None
 
     @cached_property
     def vocabulary(self) -> list[str]:
