@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 HEADS = {"sequence": "text", "token": "token"}
 
 
-def find_labels(record: Record, call: Stage) -> list[LabelRow]:
+def shown_labels(record: Record, call: Stage) -> list[LabelRow]:
     """Return the labels to show of a record."""
     return list_labels(record, call.files.loaded["model_"].config, call.parameters["top"])
 
 
 def render_labels(record: Record, call: Stage, look: display.Style) -> str:
     """Render the label of one text as a line, and labels of several texts, of tokens or of spans as a table."""
-    rows = find_labels(record, call)
+    rows = shown_labels(record, call)
     if record["x"].ndim == 1:
         return "\n".join(f"{row.label}  {row.score:.{look.precision}f}" for row in rows)
     return display.format_table(label_table(record, call, look), look)
@@ -40,7 +40,7 @@ def label_table(record: Record, call: Stage, look: display.Style) -> display.Tex
 
 def list_cells(record: Record, call: Stage) -> Cells:
     """Return labels as a table, a row for each."""
-    rows, is_span = find_labels(record, call), record.axes_of("x")[0] == "span"
+    rows, is_span = shown_labels(record, call), record.axes_of("x")[0] == "span"
     task = call.files.loaded["model_"].config.task
     is_batch = any(row.text is not None for row in rows) and (is_span or task == "token")
     part = [] if record["x"].ndim == 1 else ["span" if is_span else HEADS[task]]

@@ -240,9 +240,9 @@ def decode(
     memory.
 
     If the head of the model gives labels, as config.json names them, x is their scores on the axis `label`, beside
-    `logits` and `probability`: of TEXT or of a pair, of each token, or with --aggregate of spans. With --question, x
-    is the scores of the best answers, of at most 15 tokens. A span has its first character in `start`, and the one
-    after its last in `end`; in a batch `text` is the number of its text. --top N lists more labels or answers.
+    `logits`, `probability` and `next` (the best one): of TEXT or of a pair, of each token, or with --aggregate of
+    spans. With --question, x is the scores of the best answers, of at most 15 tokens. A span has its first character in
+    `start`, and the one after its last in `end`; in a batch `text` is the number of its text. --top N lists more.
 
     \b
     Examples:
@@ -307,6 +307,7 @@ def label_input(
     from attnkit.inference.labels import label_inputs, labels_to_text, select_labels
 
     source = prepare_head_input(source, parameters)
+    refuse_flags(parameters, ("vocab",), "a model that predicts words")
     record = label_inputs(source, generation_options)
     if parameters["emit"] == "text":
         return labels_to_text(record, generation_options.model_.config)

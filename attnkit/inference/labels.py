@@ -61,6 +61,8 @@ def make_labelled(output: HeadOutput, config: "Config") -> Record:
     formula = {"softmax": "softmax(logits)", "sigmoid": "σ(logits)", "none": "logits"}[config.label_function]
     tensors = {"x": Tensor(values, axes, formula=f"{formula}, logits = head(x)"), "logits": Tensor(logits, axes)}
     tensors |= {} if config.label_function == "none" else {"probability": Tensor(values, axes)}
+    if config.label_function == "softmax":
+        tensors["next"] = Tensor(model.greedy(logits), axes[:-1], formula="argmax(logits)")
     dropped = ("x", "mask") if config.task == "sequence" else ("x",)
     rest = record.select([name for name in record if name not in dropped])
     return Record({"x": tensors["x"]}).merge(rest).with_tensors(tensors, {"label": list(config.classes)})
@@ -135,13 +137,15 @@ def select_labels(record: Record, emit: str | None) -> Record:
     """Return the record of labels with x as --emit requests: logits, or probs; UsageError where it has none."""
     if emit is None:
         return record
-    name = {"logits": "logits", "probs": "probability"}.get(emit)
-    if name is None or name not in record:
-        known = ", ".join(kind for kind, tensor in (("logits", "logits"), ("probs", "probability")) if tensor in record)
+    names = {"logits": "logits", "probs": "probability", "ids": "next"}
+    name = names[emit]
+    if name not in record:
+        known = ", ".join(kind for kind, tensor in names.items() if tensor in record)
         raise UsageError(f"{emit}: the labels of this model have {known or 'scores alone'}", "--emit")
-    rest = record.select([other for other in record if other not in ("x", "logits", "probability")])
+    rest = record.select([other for other in record if other not in ("x", *names.values())])
     x = record.tensors[name]
-    return Record({"x": x}).merge(rest).with_tensors({"x": x}, {"label": record.labels["label"]})
+    labels: dict[str, Labels] = {} if emit == "ids" else {"label": record.labels["label"]}
+    return Record({"x": x}).merge(rest).with_tensors({"x": x}, labels)
 
 
 def labels_to_text(record: Record, config: "Config") -> str:

@@ -197,6 +197,7 @@ def test_labels_as_text_and_as_tensors():
         label("The cat sat upon", "bert-token", emit="text", aggregate="simple") == "LOC\tThe\nPER\tcat\nLOC\tsat upon"
     )
     assert label("cat", "bert-token", emit="text").split() == ["B-PER", "B-PER", "B-PER"]
+    assert label(["The cat sat", "a dog"], "bert-sequence", emit="ids")["x"].tolist() == [0, 0]
     logits = label("The cat sat", "bert-sequence", emit="logits")
     assert list(logits) == ["x", "ids"] and logits.labels["label"][0] == "NEGATIVE"
 
@@ -218,7 +219,7 @@ def test_spans_of_several_texts_say_which_text_they_are_of():
         ("bert-token", {"pair": "who?"}, "--pair: needs a model that labels a text; this one labels each token"),
         ("bert-token", {"top_k": 5}, "--top-k: needs a model that predicts words; this one labels each token"),
         ("bert-question", {}, "--model: this model answers a question about TEXT: --question asks it"),
-        ("bert-sequence", {"emit": "ids"}, "--emit: ids: the labels of this model have logits, probs"),
+        ("bert-topics", {"emit": "ids"}, "--emit: ids: the labels of this model have logits, probs"),
         ("bert-score", {"emit": "probs"}, "--emit: probs: the labels of this model have logits"),
         ("bert-token", {"aggregate": "max", "emit": "logits"}, SPANS),
         ("bert-mlm", {"question": "who?"}, "--question: needs a model with a head of labels"),
