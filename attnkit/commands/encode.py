@@ -103,7 +103,7 @@ def encode(
     x = model.run(core, steps, inputs, context)
     base = source_states.add_last_states(base, core.config, context, x.ndim == 3)
     if is_whole:
-        trace_head(core, x, tracer)
+        trace_head(core, base, x, tracer)
     if encoded.pool == "none":
         result = make_states(core.config, base, x, stack, is_whole)
     else:
@@ -124,10 +124,10 @@ def check_trace_file(path: str | None) -> None:
         raise UsageError(f"{path}: --output writes the same file", "--trace")
 
 
-def trace_head(core: model.Model, x: Array, tracer: Tracer) -> None:
+def trace_head(core: model.Model, base: Record, x: Array, tracer: Tracer) -> None:
     """Compute the logits of a model without a decoder, x (B, T, D), where the trace includes them."""
     if core.config.head and len(core.config.stacks) == 1 and any(map(tracer.wants, HEAD)):
-        model.head_logits(core, x, tracer.visit)
+        encoding.compute_logits(core, base, x, tracer.visit)
 
 
 def traced(tracer: Tracer, flag: str, detail: str, base: Record, length: int) -> Record:

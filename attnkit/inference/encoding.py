@@ -203,6 +203,18 @@ def pooled_tokens(base: Record, x: Array) -> tuple[Array, Array | None]:
     return np.take_along_axis(real, order, axis=-1), order
 
 
+def compute_logits(core: model.Model, base: Record, x: Array, hook: Hook) -> Array:
+    """Return the logits of hidden states x (..., T, D) by the head of a model, with the padding mask of a record.
+
+    -> (..., T, N), or (..., C) of whole texts, whose padding may be on either side
+    """
+    if not core.config.is_head_pooled:
+        return model.head_logits(core, x, hook)
+    real, order = pooled_tokens(base, x)
+    states = x if order is None else np.take_along_axis(x, order[..., None], axis=-2)
+    return model.head_logits(core, states, hook, real[..., None, :])
+
+
 def pool_states(core: model.Model, x: Array, real: Array, pool: str, hook: Hook = no_hook) -> tuple[Array, str]:
     """Return one vector of each text, x (..., T, D), real (..., T) -> (..., D), and its formula.
 

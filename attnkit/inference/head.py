@@ -13,8 +13,6 @@ from attnkit.inference.options import GenerationOptions
 from attnkit.inference.tracer import Tracer
 from attnkit.record import Record, Tensor, shared_labels
 
-MASKED = ("mean", "concat")  # poolings that read all tokens but padding
-
 
 def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions) -> HeadOutput:
     """Apply the head of a model to the hidden states of a record, or to its encoder's output for texts or an image."""
@@ -26,10 +24,7 @@ def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions
     x = record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:
         raise DataError(f"x {x.shape}: expected hidden states (T, {config.width}) or (B, T, {config.width})")
-    real, order = encoding.pooled_tokens(record, x)
-    if config.pooling in ("first", "pooler") and config.is_head_pooled and order is not None:
-        x = np.take_along_axis(x, order[..., None], axis=-2)
-    logits = model.head_logits(core, x, tracer.visit, real[..., None, :] if config.pooling in MASKED else None)
+    logits = encoding.compute_logits(core, record, x, tracer.visit)
     tracer.check()
     if options.trace:
         callbacks.current().write_side_output(options.trace, tracer.record(record.labels.get("token")))

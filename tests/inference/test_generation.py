@@ -279,7 +279,7 @@ def test_the_head_alone():
     ]
     image = attnkit.encode(None, image=str(MODELS / "vit.png"), model=folder("vit"))
     classes = attnkit.decode(image, model=folder("vit"))
-    assert classes.labels["vocab"] == list(open_checkpoint(folder("vit")).config.classes)
+    assert classes.labels["label"] == list(open_checkpoint(folder("vit")).config.classes)
     states = attnkit.encode(None, ids=frozen("gpt2")["ids"], model=folder("gpt2"), dtype="float64")
     ours = attnkit.decode(states, model=folder("gpt2"), layer="head", emit="logits")
     np.testing.assert_allclose(ours["x"], frozen("gpt2")["logits.f64"], rtol=0, atol=1e-9)
@@ -439,7 +439,7 @@ def test_the_classes_of_an_image_are_those_of_its_hidden_states():
     np.testing.assert_array_equal(
         direct["x"], attnkit.decode(attnkit.encode(None, image=image, model=name), model=name)["x"]
     )
-    assert attnkit.decode(None, image=image, model=name, emit="text") == direct.labels["vocab"][int(direct["next"])]
+    assert attnkit.decode(None, image=image, model=name, emit="text") == direct.labels["label"][int(direct["next"])]
     with pytest.raises(UsageError, match="--image: a gpt2 model takes no image"):
         attnkit.decode(None, image=np.zeros((3, 4, 4)), model=folder("gpt2"))
 
