@@ -335,7 +335,7 @@ def test_slopes_of_the_layers_of_models(family):
     assert result.axes_of(f"{layer}.wq") == ("model", "heads")
 
 
-RECURRENT = {"lstm", "seq2seq", "seq2seq-luong"}  # which have other layers
+RECURRENT = {"lstm", "lstm-classifier", "seq2seq", "seq2seq-luong"}  # which have other layers
 FAMILIES = sorted({folder.name for folder in MODELS.iterdir() if folder.is_dir()} - RECURRENT)
 HIDDEN = ("transformer", "transformer-prenorm")  # models without embeddings
 
@@ -344,6 +344,7 @@ HIDDEN = ("transformer", "transformer-prenorm")  # models without embeddings
 def test_slopes_of_encode_for_every_family(family):
     np.save("wide.npy", np.random.default_rng(5).standard_normal((2, 4, 16)))
     source = f"--image {MODELS / 'vit.png'}" if family == "vit" else "" if family in HIDDEN else "--ids bids.npy"
+    source += " --pool none" * (family == "bert-sentences")
     before = ["peek wide.npy -q"] if family in HIDDEN else []
     stages = [*before, f"encode --model {MODELS / family} {source}", "ffn --hidden 3 --activation gelu --seed 4"]
     result = grad(*stages, check=True)
@@ -354,6 +355,11 @@ def test_slopes_of_encode_for_every_family(family):
     names = {f"{stack}.0.ffn.hidden", f"{stack}.0.ffn.w2", f"{stack}.0.self.residual", f"{len(before) + 1}.encode.x"}
     assert names <= {*result}
     assert ("0.input.x" in result) == (family in HIDDEN) and ("1.encode.image" in result) == (family == "vit")
+
+
+def test_vectors_of_modules_have_no_gradient():
+    with pytest.raises(UsageError, match="no gradient of --pool folder .use cls, mean or pooler."):
+        grad(f"encode --model {MODELS / 'bert-sentences'} --ids bids.npy", "ffn --hidden 3")
 
 
 BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert-mlm"))
