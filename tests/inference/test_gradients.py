@@ -358,7 +358,7 @@ def test_slopes_of_encode_for_every_family(family):
 
 
 def test_vectors_of_modules_have_no_gradient():
-    with pytest.raises(UsageError, match="no gradient of --pool folder .use cls, mean or pooler."):
+    with pytest.raises(UsageError, match="no gradient of --pool folder"):
         grad(f"encode --model {MODELS / 'bert-sentences'} --ids bids.npy", "ffn --hidden 3")
 
 
