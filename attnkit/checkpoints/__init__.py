@@ -9,6 +9,8 @@ config_reader.py    `ConfigReader`: config.json with every value checked
 publishing.py       the inverse: the tensors that a configuration requires, a model of tensors in memory
 weights.py          the tensors of a folder, in one safetensors file or in shards
 bert.py gpt2.py …   one file for each `model_type`: its choices, and its tensors by layer
+heads.py            the heads of text encoders that give labels: of a text, of tokens, answers
+sentence_modules.py the files of sentence-transformers: pooling, dense layers, prompts
 marian_native.py    model.npz, the file that Marian itself writes
 
 A family defines PREFIXES (that published names may or may not have), `read_config(raw, stored) -> Config` and

@@ -1,9 +1,10 @@
-"""BERT: a post-norm encoder with token types, and the pooler and masked-LM head where the checkpoint has them."""
+"""BERT: a post-norm encoder with token types, and the pooler and the head that the checkpoint has."""
 
 from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
@@ -24,11 +25,17 @@ LAYERS: Layers = {
     "head.dense": map_linear(w=f"{PREDICTIONS}.transform.dense"),
     "head.norm": norm(f"{PREDICTIONS}.transform.LayerNorm"),
 }
+HEADS = {
+    "sequence": Head("classifier", pooler="pooler.dense"),
+    "token": Head("classifier"),
+    "question": Head("qa_outputs"),
+}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
-    return read_encoder(raw, stored, head=f"{PREDICTIONS}.transform.dense.weight")
+    config = read_encoder(raw, stored, head=f"{PREDICTIONS}.transform.dense.weight")
+    return replace(config, **read_head(raw, stored, HEADS))
 
 
 def read_encoder(raw: ConfigReader, stored: Weights, head: str, **choices: Any) -> Config:
@@ -64,4 +71,4 @@ def map_layers(raw: ConfigReader) -> Layers:
     is_tied = raw.get_bool("tie_word_embeddings", True)
     head = tied_head(WORDS) if is_tied else map_linear(w=f"{PREDICTIONS}.decoder", biased=False)
     bias = TensorSpec((f"{PREDICTIONS}.bias", f"{PREDICTIONS}.decoder.bias"))
-    return {**LAYERS, "head": head | {"b": bias}}
+    return {**LAYERS, "head": head | {"b": bias}, **map_head(raw, HEADS)}

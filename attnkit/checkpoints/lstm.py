@@ -16,13 +16,15 @@ def read_config(raw: ConfigReader, stored: Weights) -> RecurrentConfig:
     embedding, hidden, layers = raw.get_int("embedding_size"), raw.get_int("hidden_size"), raw.get_int("num_layers", 3)
     is_tied = raw.get_bool("tie_word_embeddings", True)
     widths = (hidden,) * (layers - 1) + (embedding if is_tied else hidden,)
+    classes = read_classes(raw)
     return RecurrentConfig(
         "lstm",
         widths[-1],
         decoder=recurrent_stack("lstm", embedding, widths, raw.get_int("vocab_size")),
         activation="tanh",
         special=raw.get_special_tokens(),
-        classes=read_classes(raw),
+        classes=classes,
+        task="sequence" if classes else "",
         pooling="concat",
     )
 

@@ -18,7 +18,8 @@ from attnkit.model.dtypes import Array
 
 # tensors outside the part that a prefix names
 WITHOUT_PREFIX = ("cls.", "lm_head.", "final_logits_bias", "vocab_", "predictions.", "generator_", "discriminator_",
-                  "head.", "lm_predictions.", "decoder.weight", "decoder.bias")  # fmt: skip
+                  "head.", "lm_predictions.", "decoder.weight", "decoder.bias", "classifier.",
+                  "qa_outputs.")  # fmt: skip
 # whose files are published without it today
 FAMILIES_WITHOUT_PREFIX = ("t5", "transformer", "openai-gpt", "vit", "seq2seq", "lstm")
 OPTIONAL = ("pooler.dense.weight", "pooler.weight")  # tensors that a model has only if they are stored

@@ -19,6 +19,10 @@ def render_decoded(record: Record, call: Stage, look: "display.Style") -> str:
     """Render generated text as text, and probabilities as a table of the most probable words at every position."""
     from attnkit.cli import views
 
+    if gives_labels(record, call):
+        from attnkit.cli.label_views import render_labels
+
+        return render_labels(record, call, look)
     checkpoint = call.files.loaded.get("model_")
     if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
         return render_generation(record, call, look)
@@ -33,6 +37,10 @@ def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[S
     from attnkit.display.figures import candidates_section, tensor_section
     from attnkit.inference.decoded_tables import list_scores
 
+    if gives_labels(record, call):
+        from attnkit.cli.label_views import draw_labels
+
+        return draw_labels(record, call)
     checkpoint = call.files.loaded.get("model_")
     style = figures.text_style(call)
     if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
@@ -51,12 +59,23 @@ def list_decoded(record: Record, call: Stage) -> "Cells":
     from attnkit.cli.cells import computed_cells
     from attnkit.inference.decoded_tables import generation_cells, word_cells
 
+    if gives_labels(record, call):
+        from attnkit.cli.label_views import list_cells
+
+        return list_cells(record, call)
     config = (checkpoint := call.files.loaded.get("model_")) and checkpoint.config
     if config is not None and generates_text(config, call.parameters["layer"]):
         return generation_cells(record) or computed_cells(record, call)
     if call.parameters["emit"] or record.axes_of("x")[-1:] not in SHARES:
         return computed_cells(record, call)
     return word_cells(record, config, call.parameters["top"] or CANDIDATES)
+
+
+def gives_labels(record: Record, call: Stage) -> bool:
+    """Return whether a record has the labels of a model whose head gives them."""
+    checkpoint = call.files.loaded.get("model_")
+    is_labelled = record.axes_of("x")[-1:] == ("label",) and call.parameters["emit"] is None
+    return checkpoint is not None and bool(checkpoint.config.task) and is_labelled
 
 
 def render_candidates(record: Record, call: Stage, look: "display.Style") -> str:
@@ -100,4 +119,6 @@ def is_single_text(record: Record, call: Stage) -> bool:
     checkpoint = call.files.loaded.get("model_")
     is_generation = checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"])
     is_text = call.parameters["emit"] in (None, "text") and "rank" not in record
+    if gives_labels(record, call):
+        return record["x"].ndim == 1
     return is_generation and is_text and len(shared_labels(record.labels.get("text"))) == 1

@@ -13,10 +13,12 @@ from attnkit.inference import layers
 from attnkit.inference import options as generation
 from attnkit.inference.next_word import HeadOutput, WordChoice, choose_words, find_output_matrix, round_to_dtype
 from attnkit.inference.options import (
+    AGGREGATIONS,
     CHECK_TOLERANCE,
     GENERATION_FLAGS,
     HOOK_FLAGS,
     INPUT_FLAGS,
+    LABEL_FLAGS,
     SAMPLING_FLAGS,
     GenerationOptions,
     generates_text,
@@ -51,13 +53,17 @@ def has_failed_check(record: Record, call: Stage) -> int:
 
 
 NEEDS_MODEL = (*INPUT_FLAGS, *GENERATION_FLAGS, *HOOK_FLAGS, "tokenizer", "layer")
-EXCLUSIVE = [("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), *generation.EXCLUSIVE]
+EXCLUSIVE = [
+    *(("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), ("pair", "question")),
+    *generation.EXCLUSIVE,
+]
 REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
 
 
 @tool(
     sections={
-        "Model and input": "model_ layer ids image memory tokenizer batch lines",
+        "Model and input": "model_ layer ids pair image memory tokenizer batch lines",
+        "Labels": "question aggregate",
         "Hidden states without a model": "table params vocab",
         "Sampling": "temperature top_k top_p min_p seed repetition_penalty",
         "Search": "beam best length_penalty",
@@ -91,6 +97,18 @@ def decode(
         Record | None,
         options.ids(
             "token ids (T) or (B, T), instead of text; in an encoder-decoder model, the first tokens of the target"
+        ),
+    ] = None,
+    pair: Annotated[str | None, options.PAIR] = None,
+    question: Annotated[
+        str | None, options.text("answer this question by a part of TEXT, with a model that answers questions")
+    ] = None,
+    aggregate: Annotated[
+        str | None,
+        options.choice(
+            "join labelled tokens to spans: none (each token by itself), simple (neighbors of one label), or words by "
+            "their first token, the average or the max of their probabilities",
+            AGGREGATIONS,
         ),
     ] = None,
     image: Annotated[Array | None, options.IMAGE] = None,
@@ -221,12 +239,18 @@ def decode(
     model has a decoder but no vocabulary, the decoder's input is x, which attends to --memory FILE or to the record's
     memory.
 
+    If the head of the model gives labels, as config.json names them, x is their scores on the axis `label`, beside
+    `logits`, `probability` and `next` (the best one): of TEXT or of a pair, of each token, or with --aggregate of
+    spans. With --question, x is the scores of the best answers, of at most 15 tokens. A span has its first character in
+    `start`, and the one after its last in `end`; in a batch `text` is the number of its text. --top N lists more.
+
     \b
     Examples:
       attnkit embed "The cat sat" --dim 8 | attnkit attend | attnkit decode --top 3
       attnkit decode --model DIR "Once upon a time" --max-tokens 40 --top-p 0.9
       attnkit encode --model DIR "je suis étudiant" | attnkit decode --model DIR --beam 4
       attnkit decode --model DIR "the [MASK] sat"
+      attnkit decode --model DIR --question "who sat?" "the cat sat on the mat"
     """
     parameters = dict(locals())  # before any other name is bound
     if model_ is not None:
@@ -239,6 +263,8 @@ def decode(
             from attnkit.inference.head import run_decoder_stack
 
             return run_decoder_stack(require_hidden_states(record), generation_options)
+        if model_.config.task:
+            return label_input(record, parameters, generation_options)
         output, formula = apply_model_head(record, parameters, generation_options), "head(x)"
     else:
         output, formula = apply_output_matrix(require_hidden_states(record), table, params, dtype)
@@ -274,22 +300,45 @@ def require_hidden_states(source: Sequence[str] | Record | None) -> Record:
     raise UsageError("expected hidden states in a record, got text" if source else "no record to decode")
 
 
+def label_input(
+    source: Sequence[str] | Record | None, parameters: Mapping[str, Any], generation_options: GenerationOptions
+) -> Record | str:
+    """Return the labels of texts, of tokens or of hidden states, by a model whose head gives labels."""
+    from attnkit.inference.labels import label_inputs, labels_to_text, select_labels
+
+    source = prepare_head_input(source, parameters)
+    refuse_flags(parameters, ("vocab",), "a model that predicts words")
+    record = label_inputs(source, generation_options)
+    if parameters["emit"] == "text":
+        return labels_to_text(record, generation_options.model_.config)
+    return select_labels(record, parameters["emit"])
+
+
 def apply_model_head(
     source: Sequence[str] | Record | None, parameters: Mapping[str, Any], generation_options: GenerationOptions
 ) -> HeadOutput:
     """Apply the head of a model, or of its decoder with --layer, to hidden states, texts or an image."""
     from attnkit.inference.head import apply_head
 
+    return apply_head(prepare_head_input(source, parameters), generation_options)
+
+
+def prepare_head_input(
+    source: Sequence[str] | Record | None, parameters: Mapping[str, Any]
+) -> Sequence[str] | Record | None:
+    """Return the input of a head, hidden states in the dtype of --dtype; UsageError for flags that it does not take."""
     layer, dtype, checkpoint = parameters["layer"], parameters["dtype"], parameters["model_"]
     if layer is not None:
         source = require_hidden_states(source)
     refuse_flags(parameters, GENERATION_FLAGS, "a model that generates text, not its head alone")
+    if not checkpoint.config.task:
+        refuse_flags(parameters, LABEL_FLAGS[1:], "a model with a head of labels")
     if layer is not None:
         layers.find_layer(checkpoint, layer, "decode")
     if isinstance(source, Record):
         refuse_flags(parameters, INPUT_FLAGS, "text, not hidden states")
         source = source if dtype is None else cast_x(source, dtype)
-    return apply_head(source, generation_options)
+    return source
 
 
 def apply_output_matrix(

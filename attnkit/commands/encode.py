@@ -13,19 +13,19 @@ from attnkit.record import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 
 HEAD = ("head.dense", "head.norm", "logits")
-POOLS = ("none", "cls", "mean", "pooler")
+POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "pooler", "folder")
 
 
 @tool(
     sections={
         "Model and input": "model_ ids pair image tokenizer batch lines",
-        "Layers and vectors": "layers_ pool normalize",
+        "Layers and vectors": "layers_ pool prompt normalize",
         "Inspection": "keep trace trace_only weights patch ablate",
         "Results": "dtype",
     },
     one_of=[("model",)],
     exclusive=[("lines", "batch")],
-    requires=[("trace_only", "trace"), ("weights", "trace|keep"), ("normalize", "pool=cls|mean|pooler")],
+    requires=[("trace_only", "trace"), ("weights", "trace|keep"), ("normalize", "pool=" + "|".join(POOLS[1:]))],
     operand="[TEXT]...",
     reader=text_input.read_model_input,
     needs_no_input=text_input.replaces_text,
@@ -53,11 +53,16 @@ def encode(
         str, options.span("run only layers A to B - 1; if A is not 0, the record's x is the input of layer A")
     ] = "",
     pool: Annotated[
-        str,
+        str | None,
         options.choice(
-            "one vector for each text: cls (first token), mean (over the tokens), or pooler (of the model)", POOLS
+            "one vector for each text: cls (first token), mean, max, mean-sqrt or weighted-mean (of all tokens), last "
+            "(token), pooler (of the model), or as modules.json in the folder states [default: folder where it does]",
+            POOLS,
         ),
-    ] = "none",
+    ] = None,
+    prompt: Annotated[
+        str | None, options.text("put this prompt of the folder before each text [default: the folder's]", "NAME")
+    ] = None,
     normalize: Annotated[bool, options.switch("scale the pooled vectors to length 1 (L2 norm)")] = False,
     keep: Annotated[
         tuple[str, ...],
@@ -77,7 +82,8 @@ def encode(
     encode runs the encoder of a model, or all layers of a decoder-only model. The input is TEXT, lines of standard
     input, --ids, --image, or a record with ids (for BERT also `types` or `token_type_ids`, the segment of each
     token). The record needs x instead of ids if the model has no embeddings, or if --layers starts after layer 0.
-    The result is x, and for an encoder-decoder model also `memory`, which decode --model attends to. Every
+    The result is x, and for an encoder-decoder model also `memory`, which decode --model attends to. A folder of
+    sentence-transformers gives the vector of each text, as its modules.json states; --pool none, its states. Every
     intermediate has a name: --trace writes them and --patch replaces one. `attnkit show DIR --pipeline encoder` (or
     decoder) prints the same computation as a pipeline of tools.
 
@@ -87,7 +93,8 @@ def encode(
     """
     parameters = dict(locals())  # before any other name is bound
     check_trace_file(trace)
-    core, stack, steps, is_whole, inputs, base = encoding.prepare_encoding(source, parameters)
+    encoded = encoding.prepare_encoding(source, parameters)
+    core, stack, steps, is_whole, inputs, base = encoded[:6]
     detail = weights or "full"
     patterns = {"--keep": keep} | ({"--trace-only": trace_only or ("*",)} if trace else {})
     tracer = Tracer(patterns, patch, ablate, detail, head_counts(core.config, steps))
@@ -96,11 +103,11 @@ def encode(
     x = model.run(core, steps, inputs, context)
     base = source_states.add_last_states(base, core.config, context, x.ndim == 3)
     if is_whole:
-        trace_head(core, x, tracer)
-    if pool == "none":
+        trace_head(core, base, x, tracer)
+    if encoded.pool == "none":
         result = make_states(core.config, base, x, stack, is_whole)
     else:
-        result = encoding.make_pooled(core, base, x, pool, normalize, tracer.visit)
+        result = encoding.make_pooled(encoded, x, normalize, tracer.visit)
         if "batch" in result.axes_of("x") and source and not isinstance(source, Record):
             result = result.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
     tracer.check()
@@ -117,10 +124,10 @@ def check_trace_file(path: str | None) -> None:
         raise UsageError(f"{path}: --output writes the same file", "--trace")
 
 
-def trace_head(core: model.Model, x: Array, tracer: Tracer) -> None:
+def trace_head(core: model.Model, base: Record, x: Array, tracer: Tracer) -> None:
     """Compute the logits of a model without a decoder, x (B, T, D), where the trace includes them."""
     if core.config.head and len(core.config.stacks) == 1 and any(map(tracer.wants, HEAD)):
-        model.head_logits(core, x, tracer.visit)
+        encoding.compute_logits(core, base, x, tracer.visit)
 
 
 def traced(tracer: Tracer, flag: str, detail: str, base: Record, length: int) -> Record:

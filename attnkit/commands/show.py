@@ -133,8 +133,11 @@ def show(
         if not isinstance(record, CheckpointRecord):
             raise UsageError(NO_FOLDER, "--pipeline")
         from attnkit.inference import model_pipeline
+        from attnkit.inference.encoding import sentence_modules
 
-        return model_pipeline.shell_pipeline(record.checkpoint.config, record.checkpoint.folder, pipeline)
+        checkpoint = record.checkpoint
+        is_pooled = sentence_modules(checkpoint).is_pooled
+        return model_pipeline.shell_pipeline(checkpoint.config, checkpoint.folder, pipeline, is_pooled)
     selection = views.select(record, name, slice)
     return (
         replace(selection) if isinstance(record, CheckpointRecord) else selection

@@ -18,7 +18,7 @@ from attnkit.record import Array, Record, Tensor, join_names
 FIGURES = ("differing", "size", "max_abs", "max_rel", "cosine")
 STAGE = re.compile(
     r"(encoder|decoder)\.([0-9]+\.(self|cross|ffn|norm[0-9])(\.\w+)?|embed|positions|embed_norm|norm)"
-    r"|head\.(dense|norm)|pooler|logits"
+    r"|head\.(dense|norm)|pooler|logits|modules\.[0-9]+"
 )
 HEADS = ("tensor", "differing", "max |a−b|", "max rel", "cosine", "where")
 LEFT = (0, 5)  # the columns of words

@@ -6,14 +6,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnkit import model
+from attnkit.checkpoints.sentence_modules import Pooling, SentenceModules, load_sentence_modules
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import layers, text_inputs
-from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.record import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
+
+
+FORMULAS = {
+    "cls": "first token",
+    "mean": "mean of the tokens",
+    "max": "largest of the tokens",
+    "mean-sqrt": "sum of the tokens / √ their number",
+    "weighted-mean": "mean of the tokens, weighted by position",
+    "last": "last token",
+}
 
 
 class Encoding(NamedTuple):
@@ -23,6 +34,9 @@ class Encoding(NamedTuple):
     steps     of its layers, of which `is_whole` says whether they include the last one
     inputs    of the first step: ids (..., T), x (..., T, D), or an image
     base      the record of the ids with their labels and mask, or the one that was read
+    pool      how one vector is made of each text: a value of --pool
+    modules   what the files of sentence-transformers in the folder state
+    prompt_length  how many of the first tokens are of a prompt
     """
 
     core: model.Model
@@ -31,6 +45,9 @@ class Encoding(NamedTuple):
     is_whole: bool
     inputs: Array
     base: Record
+    pool: str = "none"
+    modules: SentenceModules = SentenceModules()
+    prompt_length: int = 0
 
 
 def prepare_encoding(source: Any, values: Mapping[str, Any]) -> Encoding:
@@ -44,16 +61,71 @@ def prepare_encoding(source: Any, values: Mapping[str, Any]) -> Encoding:
     count = config.stack(stack).layers
     first, last = parse_layers(values["layers_"], count)
     layers.check_pair(config, values["pair"], source)
+    modules = sentence_modules(checkpoint)
+    pool = choose_pool(values, modules, last == count)
+    prompt = find_prompt(values["prompt"], modules, pool)
     if isinstance(source, Record):
         inputs, base = read_inputs(checkpoint, stack, first, source, tokenizer)
     else:
         check_takes_text(config, stack, first)
         names = ("pair", "ids", "image", "tokenizer", "batch")
         read = text_inputs.ModelInput(source, *(values[name] for name in names))
+        read = prepare_texts(read, modules, prompt) if pool == "folder" else read
         inputs, base = text_inputs.model_inputs(checkpoint, stack, read)
     if not inputs.ndim:
         raise DataError("ids (): a single number (expected (T) or (B, T))")
-    return Encoding(core, stack, select_steps(config, stack, first, last), last == count, inputs, base)
+    steps, is_whole = select_steps(config, stack, first, last), last == count
+    length = 0 if isinstance(source, Record) else count_prompt(prompt, modules, tokenizer, checkpoint)
+    return Encoding(core, stack, steps, is_whole, inputs, base, pool, modules, length)
+
+
+def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
+    """Return what the files of sentence-transformers in the folder of a model state, if there are any."""
+    modules: SentenceModules = checkpoint.load_companion("modules", load_sentence_modules)
+    return modules
+
+
+def choose_pool(values: Mapping[str, Any], modules: SentenceModules, is_whole: bool) -> str:
+    """Return how one vector is made of each text: by --pool, else as the folder states after the last layer, or none.
+
+    UsageError for --pool folder where the folder does not state it.
+    """
+    if values["pool"] is None:
+        return "folder" if modules.is_pooled and is_whole else "none"
+    if values["pool"] == "folder" and not modules.is_pooled:
+        raise UsageError("folder: the model has no modules.json with a Pooling", "--pool")
+    return str(values["pool"])
+
+
+def find_prompt(name: str | None, modules: SentenceModules, pool: str) -> str:
+    """Return the text of a prompt by its name, by default the folder's; UsageError for a name it does not have."""
+    if pool != "folder" or not (name or modules.prompt):
+        if name:
+            raise UsageError("needs a model whose folder has prompts, and no other --pool", "--prompt")
+        return ""
+    if name and name not in modules.prompts:
+        known = ", ".join(modules.prompts)
+        raise UsageError(
+            f"the folder has no prompt {name!r} ({f'it has {known}' if known else 'nor others'})", "--prompt"
+        )
+    return modules.prompts[name or modules.prompt]
+
+
+def prepare_texts(source: text_inputs.ModelInput, modules: SentenceModules, prompt: str) -> text_inputs.ModelInput:
+    """Return texts as a folder of sentence-transformers states: after a prompt, in lower case, of a maximum length."""
+    texts = [source.texts] if isinstance(source.texts, str) else source.texts
+    if texts is not None:
+        texts = [(prompt + text).lower() if modules.is_lower else prompt + text for text in texts]
+    return source._replace(texts=texts, most=modules.max_length)
+
+
+def count_prompt(prompt: str, modules: SentenceModules, tokenizer: Tokenizer | None, checkpoint: "Checkpoint") -> int:
+    """Return how many tokens a prompt has before a text, 0 unless the folder leaves them out of the vector."""
+    if not prompt or all(not isinstance(one, Pooling) or one.with_prompt for one in modules.modules.values()):
+        return 0
+    tokenizer = tokenizer or text_inputs.tokenizer_of(checkpoint)
+    ids = text_inputs.encode_texts(prompt, tokenizer, None)[0].ids or []
+    return len(ids) - (ids[-1:] != [] and ids[-1] in tokenizer.special.values())
 
 
 def parse_layers(text: str, count: int) -> tuple[int, int]:
@@ -131,25 +203,61 @@ def pooled_tokens(base: Record, x: Array) -> tuple[Array, Array | None]:
     return np.take_along_axis(real, order, axis=-1), order
 
 
+def compute_logits(core: model.Model, base: Record, x: Array, hook: Hook) -> Array:
+    """Return the logits of hidden states x (..., T, D) by the head of a model, with the padding mask of a record.
+
+    -> (..., T, N), or (..., C) of whole texts, whose padding may be on either side
+    """
+    if not core.config.is_head_pooled:
+        return model.head_logits(core, x, hook)
+    real, order = pooled_tokens(base, x)
+    states = x if order is None else np.take_along_axis(x, order[..., None], axis=-2)
+    return model.head_logits(core, states, hook, real[..., None, :])
+
+
 def pool_states(core: model.Model, x: Array, real: Array, pool: str, hook: Hook = no_hook) -> tuple[Array, str]:
     """Return one vector of each text, x (..., T, D), real (..., T) -> (..., D), and its formula.
 
     UsageError for the pooler of a model that has none.
     """
-    if pool == "mean":
-        return model.mean_pool(x, real), "mean of the tokens"
-    if pool == "cls":
-        return model.first_token(x), "first token"
+    if pool in FORMULAS:
+        return model.POOLINGS[pool](x, real), FORMULAS[pool]
     if not core.config.pooler:
         raise UsageError("the model has no pooler", "--pool")
     return model.pool_first(core, x, hook), "tanh(first token W + b)"
 
 
-def make_pooled(core: model.Model, base: Record, x: Array, pool: str, normalize: bool, hook: Hook) -> Record:
+def apply_modules(encoded: Encoding, x: Array, real: Array, hook: Hook) -> tuple[Array, str]:
+    """Return one vector of each text as the modules of the folder make it, and its formula.
+
+    x (..., T, D), real (..., T) -> (..., D)
+
+    Intermediates are named modules.1 and so on, by the numbers in modules.json.
+    """
+    vectors, formulas = x, []
+    for number, module in encoded.modules.modules.items():
+        if isinstance(module, Pooling):
+            used = real if module.with_prompt else real & (np.arange(x.shape[-2]) >= encoded.prompt_length)
+            parts = [model.POOLINGS[pool](x, used) for pool in module.pools]
+            vectors, formula = np.concatenate(parts, axis=-1), " and ".join(FORMULAS[pool] for pool in module.pools)
+        elif module is None:
+            vectors, formula = model.l2_normalize(vectors), "to length 1"
+        else:
+            vectors, formula = model.dense(vectors, module.w, module.b, module.activation), "dense"
+        vectors = apply_hook(hook, f"modules.{number}", vectors)
+        formulas.append(formula)
+    return vectors, ", ".join(formulas)
+
+
+def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Record:
     """Pool hidden states to one vector for each text, x (B, T, D) -> (B, D), without the mask of the tokens."""
+    base = encoded.base
     real, order = pooled_tokens(base, x)
     states = x if order is None else np.take_along_axis(x, order[..., None], axis=-2)
-    vectors, formula = pool_states(core, states, real, pool, hook)
+    if encoded.pool == "folder":
+        vectors, formula = apply_modules(encoded, states, real, hook)
+    else:
+        vectors, formula = pool_states(encoded.core, states, real, encoded.pool, hook)
     if normalize:
         vectors, formula = model.l2_normalize(vectors), f"{formula}, to length 1"
     pooled = Tensor(vectors, ("batch", "model")[2 - vectors.ndim :], formula=formula)

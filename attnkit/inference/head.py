@@ -6,7 +6,7 @@ import numpy as np
 
 from attnkit import model
 from attnkit.errors import AttnkitError, DataError, UsageError
-from attnkit.inference import callbacks, layers, text_inputs
+from attnkit.inference import callbacks, encoding, layers, text_inputs
 from attnkit.inference.detokenizer import Detokenizer
 from attnkit.inference.next_word import HeadOutput
 from attnkit.inference.options import GenerationOptions
@@ -24,7 +24,7 @@ def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions
     x = record["x"]
     if x.ndim not in (2, 3) or x.shape[-1] != config.width:
         raise DataError(f"x {x.shape}: expected hidden states (T, {config.width}) or (B, T, {config.width})")
-    logits = model.head_logits(core, x, tracer.visit, record.get("mask") if config.pooling == "concat" else None)
+    logits = encoding.compute_logits(core, record, x, tracer.visit)
     tracer.check()
     if options.trace:
         callbacks.current().write_side_output(options.trace, tracer.record(record.labels.get("token")))
@@ -42,7 +42,8 @@ def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions
 
 def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, tracer: Tracer) -> Record:
     """Return the output of the only stack of a model for texts, ids or an image, as the tool encode does."""
-    read = text_inputs.ModelInput(source, None, options.ids, options.image, options.tokenizer, options.batch)
+    layers.check_pair(options.model_.config, options.pair, source)
+    read = text_inputs.ModelInput(source, options.pair, options.ids, options.image, options.tokenizer, options.batch)
     stack = options.model_.config.stacks[0]
     inputs, base = text_inputs.model_inputs(options.model_, stack, read)
     core = layers.complete_model(options.model_)

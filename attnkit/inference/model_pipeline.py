@@ -13,8 +13,10 @@ RESIDUALS = {"input": ["--residual"], "saved": ["--add", ":residual"], "concat":
 INPUTS = {"encoder": "source.npz", "decoder": "target.npz"}  # of a model that has no embeddings
 
 
-def shell_pipeline(config: Config, folder: str, name: str) -> str:
+def shell_pipeline(config: Config, folder: str, name: str, is_pooled: bool = False) -> str:
     """Return the shell pipeline of a layer, a sub-layer, a stack, the head, or all.
+
+    is_pooled  whether the folder states how the states of all become one vector of a text
 
     UsageError names the parts that come near.
 
@@ -23,7 +25,7 @@ def shell_pipeline(config: Config, folder: str, name: str) -> str:
     attnkit ffn --model DIR --layer encoder.0.ffn --residual
     """
     if name == "all":
-        return "\n".join(stack_pipeline(config, folder, stack) for stack in config.stacks)
+        return "\n".join(stack_pipeline(config, folder, stack, is_pooled) for stack in config.stacks)
     known = pipeline_parts(config)
     if name not in known:
         some = ", ".join(["all", *config.stacks, *["head"] * config.head, f"{config.stacks[0]}.0"])
@@ -46,12 +48,15 @@ def pipeline_parts(config: Config) -> dict[str, list[Step]]:
     return parts | ({"head": [HEAD]} if config.head else {})
 
 
-def stack_pipeline(config: Config, folder: str, stack: str) -> str:
-    """Return the pipeline of a stack from its input to its memory or logits."""
-    steps = model.layer_plan(config, stack)
-    stages = [
-        stage_line(config, folder, step) for step in [*steps, *[HEAD] * (stack == config.stacks[-1] and config.head)]
-    ]
+def stack_pipeline(config: Config, folder: str, stack: str, is_pooled: bool) -> str:
+    """Return the pipeline of a stack from its input to its memory, its logits, or the vector of the text."""
+    steps, ends_here = model.layer_plan(config, stack), stack == config.stacks[-1]
+    if is_pooled and stack == config.stacks[0]:
+        stages = [stage_line(config, folder, step) for step in steps if step.layer != f"{stack}.norm"]
+        words = ["attnkit", "encode", "--model", folder, "--layers", f"{config.stack(stack).layers}:"]
+        stages.append(shlex.join(words))
+    else:
+        stages = [stage_line(config, folder, step) for step in [*steps, *[HEAD] * (ends_here and config.head)]]
     if steps and steps[0].op != "embed":
         stages[0] += f" {INPUTS[stack]}"
     if stack != config.stacks[-1]:

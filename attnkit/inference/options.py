@@ -20,7 +20,9 @@ HOOK_FLAGS = ("trace", "trace_only", "patch", "ablate", "grad", "grad_only", "ch
 GENERATION_FLAGS = (
     "memory", "score", "max_tokens", "repetition_penalty", *SEARCH_FLAGS, "stop", "steps", "cache_in", "cache_out",
 )  # fmt: skip
-INPUT_FLAGS = ("ids", "image", "batch")
+LABEL_FLAGS = ("pair", "question", "aggregate")
+AGGREGATIONS = ("none", "simple", "first", "average", "max")  # how tokens are joined to entities
+INPUT_FLAGS = ("ids", "image", "batch", *LABEL_FLAGS)
 EXCLUSIVE = (
     *(("beam", name) for name in (*SAMPLING_FLAGS, "cache_out")),
     *(
@@ -47,6 +49,9 @@ class GenerationOptions(NamedTuple):
     memory: "AttendedTensor | None" = None
     tokenizer: Tokenizer | None = None
     batch: bool = False
+    pair: str | None = None
+    question: str | None = None
+    aggregate: str | None = None
     max_tokens: int | None = None
     score: str | None = None
     temperature: float | None = None

@@ -28,6 +28,7 @@ class ModelInput(NamedTuple):
     image      (C, height, width), in place of texts and ids
     tokenizer  instead of the model's own
     batch      whether a single text is a batch too
+    most       how many tokens a text may have, more are cut with a warning; None: any number
     """
 
     texts: Sequence[str] | str | None = None
@@ -36,6 +37,7 @@ class ModelInput(NamedTuple):
     image: Array | None = None
     tokenizer: Tokenizer | None = None
     batch: bool = False
+    most: int | None = None
 
 
 class EncodedInputs(NamedTuple):
@@ -147,6 +149,8 @@ def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput,
         return ids_to_inputs(source.ids, vocabulary_of(checkpoint, side, source.tokenizer, size), size)
     tokenizer = source.tokenizer or tokenizer_of(checkpoint, side)
     encoded = encode_texts(source.texts, tokenizer, source.pair)
+    if source.most is not None:
+        encoded = cut_texts(encoded, source, tokenizer)
     if target:
         encoded = [decoder_input(one, config.special, tokenizer.vocabulary) for one in encoded]
     inputs = pad_encoded(encoded, tokenizer, config.special, source.batch)
@@ -165,6 +169,23 @@ def encode_texts(texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: 
     if any(one.ids is None for one in encoded):
         raise UsageError("a model takes a tokenizer that numbers its tokens: a tokenizer.json", "--tokenizer")
     return encoded
+
+
+def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenizer) -> list[Tokens]:
+    """Return the tokens of texts, those of too many cut, with a warning; UsageError for a tokenizer that cannot cut."""
+    most = source.most or 0
+    long = [len(one.spellings) for one in encoded if len(one.spellings) > most]
+    if not long:
+        return [*encoded]
+    if tokenizer.truncate is None:
+        raise UsageError(f"{long[0]} tokens, more than the {most} of the model, and this tokenizer cannot cut a text")
+    texts = "1 text is" if len(long) == 1 else f"{len(long)} texts are"
+    problem = f"{texts} cut to {most} tokens, the maximum length that the folder states (of {long[0]})"
+    warnings.warn(problem, AttnkitWarning, stacklevel=2)
+    return [
+        one if len(one.spellings) <= most else tokenizer.truncate(text, source.pair, most)
+        for one, text in zip(encoded, require_unicode(source.texts), strict=True)
+    ]
 
 
 def pad_encoded(

@@ -121,9 +121,12 @@ class Config:
     embed_scale   factor on embeddings; logit_scale: factor on hidden states before the head
     types         number of segment embeddings
     pooler, head, transform   whether it has these layers (transform: head.dense and head.norm)
-    head_norm     whether head.dense is followed by head.norm
-    classes       names of the logits of a classifier, which reads one vector of a text
-    pooling       that vector: first (the first token's) or concat (of the last token, the maximum and the mean)
+    head_norm     whether head.norm follows head.dense
+    classes       names of the logits of a classifier
+    task          what the classes are of: sequence, token, or question (the ends of an answer); "": see `pooling`
+    pooling       the vector that a classifier of whole texts or images reads: first (the first token's), pooler, mean
+                  (of the tokens), or concat (of the last token, the maximum and the mean)
+    label_function   of the logits: softmax, sigmoid (several labels may hold), or none (numbers)
     token_classes names of the logits of each token, where these are not words
     """
 
@@ -152,8 +155,10 @@ class Config:
     head_norm: bool = True
     head_activation: str = ""
     classes: tuple[str, ...] = ()
+    task: str = ""
     pooling: str = "first"
     token_classes: tuple[str, ...] = ()
+    label_function: str = "softmax"
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
     def stack(self, name: str) -> StackConfig:
@@ -198,6 +203,11 @@ class Config:
     def parameter_shape(self, layer: str, name: str) -> tuple[int, ...]:
         """Return the shape of a parameter of a layer: see `parameter_shape`."""
         return transformer_parameter_shape(self, layer, name)
+
+    @property
+    def is_head_pooled(self) -> bool:
+        """Whether the head reads one vector of the whole text or image, not each token."""
+        return bool(self.classes) and self.task in ("", "sequence")
 
 
 class Step(NamedTuple):

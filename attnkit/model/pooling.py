@@ -1,10 +1,14 @@
 """Pooling: one vector of the hidden states of a text."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, quiet
+from attnkit.model.feedforward import ACTIVATIONS
+from attnkit.model.linear import linear
 
 
 def first_token(x: Array) -> Array:
@@ -47,9 +51,7 @@ def concat_pool(x: Array, real: Array) -> Array:
     """
     if not real.any(axis=-1).all():
         raise DataError(f"x {as_text(x.shape)} has a text without tokens, so there is no last one")
-    last = np.take_along_axis(x, last_tokens(real)[..., None, None], axis=-2)[..., 0, :]
-    highest = np.where(real[..., None], x, -np.inf).max(axis=-2).astype(x.dtype, copy=False)
-    return np.concatenate([last, highest, mean_pool(x, real)], axis=-1)
+    return np.concatenate([last_token(x, real), max_pool(x, real), mean_pool(x, real)], axis=-1)
 
 
 def last_tokens(real: Array) -> Array:
@@ -60,6 +62,79 @@ def last_tokens(real: Array) -> Array:
     """
     places: Array = real.shape[-1] - 1 - real[..., ::-1].argmax(axis=-1)
     return places
+
+
+def mean_sqrt_pool(x: Array, real: Array) -> Array:
+    """Return the sum of the hidden states of real tokens, divided by the square root of their number.
+
+    x (..., T, D), real (..., T) -> (..., D)
+
+    >>> mean_sqrt_pool(np.array([[1.0], [3.0], [4.0], [0.0]]), np.ones(4, bool))
+    array([4.])
+    """
+    weights = real[..., None].astype(x.dtype)
+    mean: Array = (x * weights).sum(axis=-2) / np.sqrt(np.maximum(weights.sum(axis=-2), 1))
+    return mean
+
+
+def weighted_mean_pool(x: Array, real: Array) -> Array:
+    """Return the mean of the hidden states of real tokens, weighted by their positions from 1.
+
+    x (..., T, D), real (..., T) -> (..., D)
+
+    >>> weighted_mean_pool(np.array([[6.0], [3.0], [9.0]]), np.array([True, True, False]))
+    array([4.])
+    """
+    weights = (real * np.arange(1, x.shape[-2] + 1))[..., None].astype(x.dtype)
+    mean: Array = (x * weights).sum(axis=-2) / np.maximum(weights.sum(axis=-2), 1)
+    return mean
+
+
+def max_pool(x: Array, real: Array) -> Array:
+    """Return the largest value of each column of the hidden states of real tokens.
+
+    x (..., T, D), real (..., T) -> (..., D)
+
+    >>> max_pool(np.array([[1.0, 5.0], [3.0, 2.0], [9.0, 9.0]]), np.array([True, True, False]))
+    array([3., 5.])
+    """
+    largest: Array = np.where(real[..., None], x, -np.inf).max(axis=-2, initial=-np.inf).astype(x.dtype, copy=False)
+    return largest
+
+
+def first_real_token(x: Array, real: Array) -> Array:
+    """Return the hidden state of the first real token, x (..., T, D), real (..., T) -> (..., D).
+
+    >>> first_real_token(np.array([[1.0], [3.0]]), np.array([False, True]))
+    array([3.])
+    """
+    return _token_at(x, real.argmax(axis=-1))
+
+
+def last_token(x: Array, real: Array) -> Array:
+    """Return the hidden state of the last real token, x (..., T, D), real (..., T) -> (..., D).
+
+    >>> last_token(np.array([[1.0], [3.0], [9.0]]), np.array([True, True, False]))
+    array([3.])
+    """
+    return _token_at(x, last_tokens(real))
+
+
+def _token_at(x: Array, at: Array) -> Array:
+    if x.shape[-2] == 0:
+        raise DataError(f"x {as_text(x.shape)} has no tokens")
+    return np.take_along_axis(x, np.asarray(at)[..., None, None], axis=-2)[..., 0, :]
+
+
+# kind of pooling -> its function of x (..., T, D) and the real tokens (..., T)
+POOLINGS: dict[str, Callable[[Array, Array], Array]] = {
+    "cls": first_real_token,
+    "mean": mean_pool,
+    "max": max_pool,
+    "mean-sqrt": mean_sqrt_pool,
+    "weighted-mean": weighted_mean_pool,
+    "last": last_token,
+}
 
 
 @quiet
@@ -77,3 +152,24 @@ def l2_normalize(x: Array) -> Array:
     length = np.sqrt(np.square(near).sum(axis=-1, keepdims=True))
     scaled: Array = near / np.where(length == 0, 1, length).astype(x.dtype)
     return scaled
+
+
+@quiet
+def dense(x: Array, weight: Array, bias: Array | None, activation: str) -> Array:
+    """Return a linear layer and its activation, of each vector by itself: its bits do not depend on other vectors.
+
+    x (..., D), weight (D, E), bias (E,) -> (..., E)
+
+    >>> dense(np.array([1.0, 2.0]), np.eye(2), np.array([0.0, -3.0]), "relu")
+    array([1., 0.])
+    """
+    y = linear(x[..., None, :], weight, bias)[..., 0, :]
+    return DENSE_ACTIVATIONS[activation](y)
+
+
+DENSE_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "none": lambda x: x,
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    **ACTIVATIONS,
+}

@@ -10,18 +10,16 @@ from attnkit.errors import DataError
 from attnkit.model.attention import multi_head_attention
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
-from attnkit.model.dtypes import Array, cast, working
+from attnkit.model.dtypes import Array
 from attnkit.model.embedding import embed
-from attnkit.model.feedforward import ACTIVATIONS, feed_forward
-from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
+from attnkit.model.feedforward import feed_forward
+from attnkit.model.hooks import apply_hook, scoped
 from attnkit.model.linear import add, linear
 from attnkit.model.norms import Normalized, layer_norm, rms_norm
 from attnkit.model.patch_embedding import extract_patches, interpolate_positions
-from attnkit.model.pooling import concat_pool, first_token
 from attnkit.model.positions import add_positions, learned_positions, sinusoidal_positions, t5_bias, t5_buckets
 from attnkit.model.relative import RelativePositions, distance_rows
 from attnkit.model.rotary import rope_frequencies, rotary_angles
-from attnkit.model.sampling import logits
 
 
 def apply_step(model: Model, step: Step, x: Array, context: Context) -> Array:
@@ -318,46 +316,3 @@ OPERATORS: dict[str, Operator] = {
     "linear": _linear,
     "rnn": _rnn,
 }
-
-
-def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
-    """Return the logits of hidden states: a score for every word (or class) of the model.
-
-    x (..., T, D), mask (..., 1, T), True = a token, not padding -> (..., T, N), or (..., C) for classes, computed from
-    one vector of the text; at least float32
-    """
-    config, params = model.config, model.params
-    x = cast(pool_text(config, x, mask) if config.classes else x, working(x))
-    if config.transform:
-        activation = ACTIVATIONS[config.head_activation or config.activation]
-        dense = activation(linear(x, params["head.dense"]["w"], params["head.dense"].get("b")))
-        x = apply_hook(hook, "head.dense", dense)
-    if config.transform and config.head_norm:
-        x = apply_hook(hook, "head.norm", normalize(model, "head.norm", x).y)
-    if config.logit_scale != 1:
-        x = x * np.asarray(config.logit_scale, x.dtype)
-    head = params["head"]
-    return apply_hook(hook, "logits", logits(x, head["w"], head.get("b")))
-
-
-def pool_text(config: Config, x: Array, mask: Array | None = None) -> Array:
-    """Return the vector of a text that the classifier of a model reads: x (..., T, D), mask (..., 1, T) -> (..., P)."""
-    return first_token(x) if config.pooling == "first" else concat_pool(x, real_places(x, mask))
-
-
-def real_places(x: Array, mask: Array | None) -> Array:
-    """Return which tokens of x (..., T, D) are no padding by a mask (..., 1, T), all without one: (..., T).
-
-    >>> real_places(np.zeros((2, 1)), np.array([[True, False]])).tolist()
-    [True, False]
-    """
-    return np.full(x.shape[:-1], True) if mask is None else np.broadcast_to(mask[..., 0, :], x.shape[:-1])
-
-
-def pool_first(model: Model, x: Array, hook: Hook = no_hook) -> Array:
-    """Apply the pooler to the first token's hidden state: tanh(x w + b).
-
-    x (..., T, D) -> (..., D)
-    """
-    params = model.params["pooler"]
-    return apply_hook(hook, "pooler", np.tanh(linear(first_token(x), params["w"], params.get("b"))))

@@ -1,6 +1,6 @@
 """Tokenizers of the `tokenizers` library: tokenizer.json, WordPiece, byte-level and lower-case BPE."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attnkit.errors import DataError
@@ -14,7 +14,7 @@ from attnkit.tokenizers.files import (
     token_content,
     tokens_by_id,
 )
-from attnkit.tokenizers.tokens import Tokenizer, Tokens
+from attnkit.tokenizers.tokens import Tokenizer, TokenPlaces, Tokens
 
 # the replacements of clean_up_tokenization_spaces, in this order
 CLEAN_UPS = (
@@ -200,7 +200,52 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
             raise DataError(f"id {max(vocabulary.values())} (expected 0 to {LARGEST_ID})", name)
         return tokens_by_id(vocabulary)
 
-    return Tokenizer(encode, list_vocabulary, decode, special)
+    def locate(text: str, pair: str | None = None) -> TokenPlaces:
+        with call_library("cannot tokenize the text", name):
+            return find_places(tokenizer, text, pair, special.get("unk"))
+
+    def truncate(text: str, pair: str | None, most: int) -> Tokens:
+        return cut_text(tokenizer, lambda: encode(text, (), pair), most, name)
+
+    return Tokenizer(encode, list_vocabulary, decode, special, locate=locate, truncate=truncate)
+
+
+def cut_text(tokenizer: Any, encode: Callable[[], Tokens], most: int, name: str) -> Tokens:
+    """Return the tokens of a text that a tokenizer of the library cuts to `most`; special tokens are kept."""
+    with call_library(f"cannot cut a text to {most} tokens", name):
+        tokenizer.enable_truncation(most)
+        try:
+            return encode()
+        finally:
+            tokenizer.no_truncation()
+
+
+def find_places(tokenizer: Any, text: str, pair: str | None, unknown: int | None) -> TokenPlaces:
+    """Return where the tokens of a text, or of a pair, are, by a tokenizer of the library.
+
+    A token continues a word where it is longer or shorter than its text, as ##ing; without a prefix such as ##, where
+    no space is before it. An unknown token begins a word. (The rules of transformers' TokenClassificationPipeline.)
+    """
+    encoding, texts = tokenizer.encode(text, pair), (text, pair or "")
+    ranges: dict[tuple[Any, Any], tuple[int, int]] = {}
+    for word, (start, end) in zip(
+        zip(encoding.sequence_ids, encoding.word_ids, strict=True), encoding.offsets, strict=True
+    ):
+        first, last = ranges.get(word, (start, end))
+        ranges[word] = min(first, start), max(last, end)
+    has_prefix = bool(getattr(tokenizer.model, "continuing_subword_prefix", None))
+    subwords = []
+    for id, token, part, (start, end) in zip(
+        encoding.ids, encoding.tokens, encoding.sequence_ids, encoding.offsets, strict=True
+    ):
+        whole = texts[part or 0]
+        continues = len(token) != end - start if has_prefix else start > 0 and " " not in whole[start - 1 : start + 1]
+        subwords.append(continues and id != unknown)
+    words = [
+        ranges[part, word] if word is not None else offset
+        for part, word, offset in zip(encoding.sequence_ids, encoding.word_ids, encoding.offsets, strict=True)
+    ]
+    return TokenPlaces(encoding.offsets, words, encoding.sequence_ids, subwords)
 
 
 def added_token_ids(tokenizer: Any) -> dict[str, int]:

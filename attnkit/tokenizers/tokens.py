@@ -24,6 +24,21 @@ class Tokens(NamedTuple):
     types: list[int] | None = None
 
 
+class TokenPlaces(NamedTuple):
+    """Where the tokens of a text, or of a pair of texts, are in it; offsets count characters.
+
+    offsets   the first character of each token, and the one after its last
+    words     the same of the word that the token is in
+    parts     which text it is of, 0 or 1; None for a token that the tokenizer added
+    subwords  whether it continues a word
+    """
+
+    offsets: list[tuple[int, int]]
+    words: list[tuple[int, int]]
+    parts: list[int | None]
+    subwords: list[bool]
+
+
 @dataclass(frozen=True)
 class Tokenizer:
     """Functions from text to tokens and back.
@@ -33,6 +48,8 @@ class Tokenizer:
     decode           ids -> text without special tokens; None where ids cannot be decoded
     special          ids of the special tokens it has: bos, eos, unk, sep, pad, cls, mask
     files            the files it was read from
+    locate           (text, pair or None) -> TokenPlaces; None where tokens cannot be found in the text
+    truncate         (text, pair or None, most) -> Tokens, at most so many; None where a text cannot be cut
     """
 
     encode: Callable[..., Tokens]
@@ -40,6 +57,8 @@ class Tokenizer:
     decode: Callable[[Sequence[int]], str] | None = None
     special: Mapping[str, int] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    locate: Callable[..., TokenPlaces] | None = None
+    truncate: Callable[..., Tokens] | None = None
 
     @cached_property
     def vocabulary(self) -> list[str]:

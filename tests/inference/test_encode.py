@@ -66,7 +66,7 @@ def test_lines_are_a_stream_of_the_same_vectors():
 
 
 def test_hidden_states_of_a_text_and_its_tokens():
-    record = attnkit.encode(SENTENCES[0], model=MINILM)
+    record = attnkit.encode(SENTENCES[0], model=MINILM, pool="none")
     np.testing.assert_allclose(record["x"], frozen("minilm")["0.hidden.6"][0], rtol=0, atol=1e-5)
     assert record.labels["token"][0] == "[CLS]" and record.labels["token"][-1] == "[SEP]"
     assert list(record) == ["x", "ids"]
@@ -78,7 +78,7 @@ def test_a_pair_has_segments():
         Record({"x": given["ids"][0], "ids": given["ids"][0], "types": given["types"][0]}), model=folder("bert")
     )
     np.testing.assert_allclose(record["x"], given["hidden.2.f64"][0], rtol=0, atol=1e-5)
-    assert attnkit.encode("a cat", model=MINILM, pair="a dog")["types"].tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert attnkit.encode("a cat", model=MINILM, pool="none", pair="a dog")["types"].tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
 def test_dtype_float64_computes_in_it():
@@ -115,7 +115,7 @@ def test_parts_are_the_whole(name):
 
 def test_a_trace_holds_every_intermediate_in_order(tmp_path):
     path = str(tmp_path / "run.npz")
-    record = attnkit.encode("The cat sat", model=MINILM, trace=path)
+    record = attnkit.encode("The cat sat", model=MINILM, pool="none", trace=path)
     trace = formats.load(path)
     names = list(trace)
     assert names[:4] == ["encoder.embed", "encoder.positions", "encoder.embed_norm", "encoder.0.self.q"]
@@ -129,25 +129,29 @@ def test_a_trace_holds_every_intermediate_in_order(tmp_path):
 
 def test_a_trace_of_chosen_names_holds_them_alone(tmp_path):
     path = str(tmp_path / "run.npz")
-    attnkit.encode("The cat sat", model=MINILM, trace=path, trace_only=("*.self.weights", "encoder.0.norm?"))
+    attnkit.encode(
+        "The cat sat", model=MINILM, pool="none", trace=path, trace_only=("*.self.weights", "encoder.0.norm?")
+    )
     names = list(formats.load(path))
     assert len(names) == 6 + 2 and names[:2] == ["encoder.0.self.weights", "encoder.0.norm1"]
 
 
 def test_what_is_kept_is_what_a_trace_holds(tmp_path):
     path, names = str(tmp_path / "run.npz"), ("*.self.weights", "encoder.0.norm?")
-    record = attnkit.encode("The cat sat", model=MINILM, trace=path, keep=names)
+    record = attnkit.encode("The cat sat", model=MINILM, pool="none", trace=path, keep=names)
     trace, kept = formats.load(path), [name for name in record if name.startswith("encoder.")]
     assert kept == [name for name in trace if name.endswith("self.weights") or ".0.norm" in name]
     assert all(np.array_equal(record[name], trace[name]) for name in kept) and len(trace) > 50
     assert record.axes_of(kept[0]) == trace.axes_of(kept[0])
     assert record.labels_of(kept[0], 2) == ["[CLS]", "the", "cat", "sat", "[SEP]"]
-    only = attnkit.encode("The cat sat", model=MINILM, only="encoder.*.weights", keep="encoder.*.self.weights")
+    only = attnkit.encode(
+        "The cat sat", model=MINILM, pool="none", only="encoder.*.weights", keep="encoder.*.self.weights"
+    )
     assert len(only) == 6
     with pytest.raises(UsageError, match=r"--keep: .*wieghts.*; did you mean encoder.0.self.weights"):
-        attnkit.encode("The cat sat", model=MINILM, keep="encoder.0.self.wieghts")
+        attnkit.encode("The cat sat", model=MINILM, pool="none", keep="encoder.0.self.wieghts")
     with pytest.raises(UsageError, match="--weights: needs --trace FILE or --keep NAMES"):
-        attnkit.encode("The cat sat", model=MINILM, weights="stats")
+        attnkit.encode("The cat sat", model=MINILM, pool="none", weights="stats")
 
 
 def test_what_is_kept_goes_down_a_pipe_in_every_way(tmp_path):
@@ -189,37 +193,41 @@ def test_the_trace_of_a_decoder_only_model_ends_in_logits(tmp_path):
 
 def test_a_patch_with_what_was_there_changes_nothing_and_another_does(tmp_path):
     path, other = str(tmp_path / "run.npz"), str(tmp_path / "zero.npz")
-    record = attnkit.encode("The cat sat", model=MINILM, trace=path)
+    record = attnkit.encode("The cat sat", model=MINILM, pool="none", trace=path)
     name = "encoder.3.self.weights"
-    same = attnkit.encode("The cat sat", model=MINILM, patch=f"{name}={path}:{name}")
+    same = attnkit.encode("The cat sat", model=MINILM, pool="none", patch=f"{name}={path}:{name}")
     np.testing.assert_allclose(same["x"], record["x"], rtol=0, atol=1e-6)
     formats.save(Record({name: np.zeros_like(formats.load(path)[name])}), other)
-    zero = attnkit.encode("The cat sat", model=MINILM, patch=f"{name}={other}")
-    gone = attnkit.encode("The cat sat", model=MINILM, ablate=tuple(f"encoder.3.self:{head}" for head in range(12)))
+    zero = attnkit.encode("The cat sat", model=MINILM, pool="none", patch=f"{name}={other}")
+    gone = attnkit.encode(
+        "The cat sat", model=MINILM, pool="none", ablate=tuple(f"encoder.3.self:{head}" for head in range(12))
+    )
     assert np.abs(zero["x"] - record["x"]).max() > 0.01
     np.testing.assert_allclose(zero["x"], gone["x"], rtol=0, atol=1e-6)
 
 
 def test_an_ablated_head_gives_nothing(tmp_path):
     path = str(tmp_path / "run.npz")
-    attnkit.encode("The cat sat", model=MINILM, ablate=("encoder.3.self:5",), trace=path, trace_only=("*.heads",))
+    attnkit.encode(
+        "The cat sat", model=MINILM, pool="none", ablate=("encoder.3.self:5",), trace=path, trace_only=("*.heads",)
+    )
     heads = formats.load(path)["encoder.3.self.heads"]
     assert not heads[5].any() and all(heads[head].any() for head in range(12) if head != 5)
 
 
 def test_the_real_process_says_the_same_as_python(tmp_path):
-    out, _ = run("encode", "--model", MINILM, "The cat sat", "-f", "npz")
-    python = attnkit.encode("The cat sat", model=MINILM)
+    out, _ = run("encode", "--model", MINILM, "--pool", "none", "The cat sat", "-f", "npz")
+    python = attnkit.encode("The cat sat", model=MINILM, pool="none")
     assert out == b"".join(formats.encode(python, "npz"))
-    piped, _ = run("encode", "--model", MINILM, "-f", "json", input=b"The cat sat\n")
+    piped, _ = run("encode", "--model", MINILM, "--pool", "none", "-f", "json", input=b"The cat sat\n")
     assert out == run("show", "-f", "npz", input=piped)[0]
 
 
 def test_a_record_arrives_by_its_first_bytes(tmp_path):
     record, _ = run("embed", "--model", MINILM, "The cat sat", "-f", "safetensors")
-    out, _ = run("encode", "--model", MINILM, "-f", "json", "--only", "x", input=record)
+    out, _ = run("encode", "--model", MINILM, "--pool", "none", "-f", "json", "--only", "x", input=record)
     [again] = formats.read(formats.Source.of(out))
-    np.testing.assert_array_equal(again["x"], attnkit.encode("The cat sat", model=MINILM)["x"])
+    np.testing.assert_array_equal(again["x"], attnkit.encode("The cat sat", model=MINILM, pool="none")["x"])
 
 
 @pytest.mark.parametrize(
@@ -249,12 +257,14 @@ def test_what_cannot_be_asked(given, problem):
 
 def test_more_tokens_than_positions_is_said_with_both_numbers():
     with pytest.raises(DataError, match="600 tokens, and this bert model has 512 positions"):
-        attnkit.encode(model=MINILM, ids=np.ones(600, np.int64))
+        attnkit.encode(model=MINILM, pool="none", ids=np.ones(600, np.int64))
 
 
 def test_a_trace_of_a_stream_is_refused(tmp_path):
     path = tmp_path / "run.npz"
-    _, error = run("encode", "--model", MINILM, "--lines", "a", "b", "--trace", str(path), "-f", "json", status=3)
+    _, error = run(
+        "encode", "--model", MINILM, "--pool", "none", "--lines", "a", "b", "--trace", str(path), "-f", "json", status=3
+    )
     assert error.strip() == f"attnkit encode: {path}: it holds one record, but the stream has more"
 
 
@@ -295,12 +305,12 @@ def test_an_image_from_python_is_an_array():
 
 def test_a_patch_takes_the_tensor_of_its_own_name(tmp_path):
     path = str(tmp_path / "run.npz")
-    attnkit.encode("The cat sat", model=MINILM, trace=path)
+    attnkit.encode("The cat sat", model=MINILM, pool="none", trace=path)
     name = "encoder.3.self.weights"
-    other = attnkit.encode("The dog ran", model=MINILM, patch=f"{name}={path}")
-    named = attnkit.encode("The dog ran", model=MINILM, patch=f"{name}={path}:{name}")
+    other = attnkit.encode("The dog ran", model=MINILM, pool="none", patch=f"{name}={path}")
+    named = attnkit.encode("The dog ran", model=MINILM, pool="none", patch=f"{name}={path}:{name}")
     np.testing.assert_array_equal(other["x"], named["x"])
-    assert np.abs(other["x"] - attnkit.encode("The dog ran", model=MINILM)["x"]).max() > 1e-3
+    assert np.abs(other["x"] - attnkit.encode("The dog ran", model=MINILM, pool="none")["x"]).max() > 1e-3
     for status, given, problem in (
         (3, f"{name}={path}:encoder.0.norm1", f"--patch: shape (5, 384) for {name} of shape (12, 5, 5)"),
         (2, f"encoder.9.norm1={path}:{name}", "--patch: the run has no intermediate 'encoder.9.norm1'; did you mean"),
@@ -312,7 +322,7 @@ def test_a_patch_takes_the_tensor_of_its_own_name(tmp_path):
         (2, f"nosuch={path}", f"--patch: {path} has no tensor 'nosuch' (it has encoder.embed, "),
         (2, f"nosuch={path}:{name}", "--patch: the run has no intermediate 'nosuch' (it has encoder."),
     ):
-        _, error = run("encode", "--model", MINILM, "The cat sat", "--patch", given, status=status)
+        _, error = run("encode", "--model", MINILM, "--pool", "none", "The cat sat", "--patch", given, status=status)
         assert f"attnkit encode: {problem}" in error
 
 
@@ -399,7 +409,7 @@ def test_a_replay_leaves_the_trace_alone(tmp_path):
 
 def test_a_trace_and_the_result_are_two_files(tmp_path):
     path = str(tmp_path / "run.npz")
-    _, error = run("encode", "--model", MINILM, "a", "--trace", path, "-o", path, status=2)
+    _, error = run("encode", "--model", MINILM, "--pool", "none", "a", "--trace", path, "-o", path, status=2)
     assert error == f"attnkit encode: --trace: {path}: --output writes the same file\n"
 
 

@@ -354,6 +354,7 @@ def test_slopes_of_encode_of_recurrent_models(family):
 def test_slopes_of_encode_for_every_family(family):
     np.save("wide.npy", np.random.default_rng(5).standard_normal((2, 4, 16)))
     source = f"--image {MODELS / 'vit.png'}" if family == "vit" else "" if family in HIDDEN else "--ids bids.npy"
+    source += " --pool none" * (family == "bert-sentences")
     before = ["peek wide.npy -q"] if family in HIDDEN else []
     stages = [*before, f"encode --model {MODELS / family} {source}", "ffn --hidden 3 --activation gelu --seed 4"]
     result = grad(*stages, check=True)
@@ -364,6 +365,11 @@ def test_slopes_of_encode_for_every_family(family):
     names = {f"{stack}.0.ffn.hidden", f"{stack}.0.ffn.w2", f"{stack}.0.self.residual", f"{len(before) + 1}.encode.x"}
     assert names <= {*result}
     assert ("0.input.x" in result) == (family in HIDDEN) and ("1.encode.image" in result) == (family == "vit")
+
+
+def test_vectors_of_modules_have_no_gradient():
+    with pytest.raises(UsageError, match="no gradient of --pool folder"):
+        grad(f"encode --model {MODELS / 'bert-sentences'} --ids bids.npy", "ffn --hidden 3")
 
 
 BERT, GPT2, MLM = (f"--model {MODELS / name}" for name in ("bert", "gpt2", "bert-mlm"))

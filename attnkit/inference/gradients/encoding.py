@@ -59,18 +59,20 @@ def undo_outputs(call: StageCall, encoded: Encoding, x: Array, outer: Outer, rev
     """Return the gradient of the last hidden states, from those of x, of the memory and of the head's intermediates."""
     dx = np.zeros_like(x)
     if "x" in outer:
-        dx = outer.pop("x") if call.values["pool"] == "none" else undo_pooling(call, encoded, x, outer, reverse)
+        dx = outer.pop("x") if encoded.pool == "none" else undo_pooling(call, encoded, x, outer, reverse)
     if "memory" in outer:
         dx = dx + outer.pop("memory")
     if any(name in outer for name in HEAD):
-        logits = (*x.shape[: -1 - bool(encoded.core.config.classes)], encoded.core.params["head"]["w"].shape[1])
+        logits = (*x.shape[: -1 - bool(encoded.core.config.is_head_pooled)], encoded.core.params["head"]["w"].shape[1])
         dx = dx + head_backward(encoded.core, x, np.zeros(logits, x.dtype), reverse)
     return dx
 
 
 def undo_pooling(call: StageCall, encoded: Encoding, x: Array, outer: Outer, reverse: Reverse) -> Array:
     """Return the gradient of hidden states (B, T, D), from that of one vector of each text (B, D)."""
-    dy, pool = outer.pop("x"), call.values["pool"]
+    dy, pool = outer.pop("x"), encoded.pool
+    if pool not in ("cls", "mean", "pooler"):
+        raise call.error(f"no gradient of --pool {pool} (use cls, mean or pooler)")
     real, order = encoding.pooled_tokens(encoded.base, x)
     states = x if order is None else np.take_along_axis(x, order[..., None], axis=-2)
     if call.values["normalize"]:

@@ -9,19 +9,20 @@ import numpy as np
 from attnkit.errors import DataError, UsageError
 from attnkit.model.backward.feedforward import activation_backward
 from attnkit.model.backward.linear import linear_backward
-from attnkit.model.backward.pooling import concat_pool_backward, first_token_backward
+from attnkit.model.backward.pooling import concat_pool_backward, first_token_backward, mean_pool_backward
 from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.backward.transformer import normalize_backward, run_backward, run_recorded
-from attnkit.model.config import Config, layer_plan
+from attnkit.model.config import layer_plan
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.feedforward import apply_activation
+from attnkit.model.heads import head_logits, pool_first, pool_head, real_places
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import parallel_products
 from attnkit.model.linear import linear
 from attnkit.model.pooling import first_token
-from attnkit.model.transformer import head_logits, normalize, pool_first, pool_text, real_places
+from attnkit.model.transformer import normalize
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,38 +151,55 @@ def memory_gradient(context: Context, reverse: Reverse) -> Array | None:
 def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None = None) -> Array:
     """Return the gradient of the hidden states that `head_logits` maps to logits, and add those of its parameters.
 
-    grad_output (..., T, N), or (..., C) for classes, x (..., T, D), mask (..., 1, T) -> (..., T, D)
+    grad_output (..., T, N), or (..., C) for classes of the whole, x (..., T, D), mask (..., 1, T) -> (..., T, D)
     """
     config, params, hook = model.config, model.params, reverse.hook
     activation = config.head_activation or config.activation
-    states = pool_text(config, x, mask) if config.classes else x
+    states = pool_head(model, x, no_hook, mask) if config.is_head_pooled else x
     states = last = cast(states, working(states))
     if config.transform:
         hidden = linear(states, params["head.dense"]["w"], params["head.dense"].get("b"))
         dense = apply_activation(activation, hidden)
         last = normalize(model, "head.norm", dense).y if config.head_norm else dense
     head, scale = params["head"], np.asarray(config.logit_scale, last.dtype)
-    outer = linear_backward(apply_hook(hook, "logits", grad_output), last * scale, head["w"], head.get("b"))
+    dy = apply_hook(hook, "logits", grad_output)
+    dy = dy[..., None, :] if config.is_head_pooled else dy
+    outer = linear_backward(dy, last * scale, head["w"], head.get("b"))
     reverse.add("head", {"w": outer.weight, "b": outer.bias})
     dx = outer.x * scale
     if config.transform:
-        if config.head_norm:
-            dx, gradients = normalize_backward(model, "head.norm", dense, apply_hook(hook, "head.norm", dx))
-            reverse.add("head.norm", gradients)
-        dx = activation_backward(activation, apply_hook(hook, "head.dense", dx), hidden)
-        inner = linear_backward(dx, states, params["head.dense"]["w"], params["head.dense"].get("b"))
-        reverse.add("head.dense", {"w": inner.weight, "b": inner.bias})
-        dx = inner.x
-    return pool_text_backward(config, dx, x, mask) if config.classes else dx
+        dx = transform_backward(model, states, hidden, dense, dx, reverse)
+    return pool_head_backward(model, x, dx[..., 0, :], reverse, mask) if config.is_head_pooled else dx
 
 
-def pool_text_backward(config: Config, grad_output: Array, x: Array, mask: Array | None) -> Array:
-    """Return the gradient of the hidden states of which `pool_text` made one vector.
+def transform_backward(model: Model, states: Array, hidden: Array, dense: Array, dx: Array, reverse: Reverse) -> Array:
+    """Return the gradient of the states before head.dense and head.norm, from that of the states after them.
+
+    hidden, dense  the states before and after the activation
+    """
+    config, weights, hook = model.config, model.params["head.dense"], reverse.hook
+    if config.head_norm:
+        dx, gradients = normalize_backward(model, "head.norm", dense, apply_hook(hook, "head.norm", dx))
+        reverse.add("head.norm", gradients)
+    activation = config.head_activation or config.activation
+    dx = activation_backward(activation, apply_hook(hook, "head.dense", dx), hidden)
+    inner = linear_backward(dx, states, weights["w"], weights.get("b"))
+    reverse.add("head.dense", {"w": inner.weight, "b": inner.bias})
+    return inner.x
+
+
+def pool_head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None) -> Array:
+    """Return the gradient of the hidden states of which a head of whole texts reads one vector.
 
     grad_output (..., P), x (..., T, D), mask (..., 1, T) -> (..., T, D)
     """
-    if config.pooling == "first":
+    pooling = model.config.pooling
+    if pooling == "pooler":
+        return pool_first_backward(model, x, grad_output, reverse)
+    if pooling == "first":
         return first_token_backward(grad_output, x.shape)
+    if pooling == "mean":
+        return mean_pool_backward(grad_output, real_places(x, mask))
     return concat_pool_backward(grad_output, x, real_places(x, mask))
 
 

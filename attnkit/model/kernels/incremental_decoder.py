@@ -14,12 +14,13 @@ from attnkit.model.config import Config, StackConfig, Step, layer_plan, parse_la
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.feedforward import ACTIVATIONS
+from attnkit.model.heads import head_logits
 from attnkit.model.hooks import no_hook
 from attnkit.model.kv_cache import KVCache
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.rotary import rotate
 from attnkit.model.state_cache import StateCache
-from attnkit.model.transformer import head_logits, relative_positions, run
+from attnkit.model.transformer import relative_positions, run
 
 Layer = Callable[[Array, Mapping[str, Any]], Array]  # x (B, D), options of the position -> (B, D)
 Parameters = Mapping[str, Array]

@@ -14,8 +14,9 @@ from attnkit.model.backward.tied import tied_parameters
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import layer_plan
 from attnkit.model.context import Context
+from attnkit.model.heads import head_logits
 from attnkit.model.hooks import no_hook
-from attnkit.model.transformer import head_logits, run
+from attnkit.model.transformer import run
 
 CELLS = ("tanh", "gru", "gru-reset-before", "lstm")  # relu has no slope at 0
 CASES = settings(max_examples=25, deadline=None, derandomize=True, phases=[Phase.generate])

@@ -15,7 +15,8 @@ from attnkit.model.backward.transformer import run_backward, run_recorded
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import Config, StackConfig, layer_plan
 from attnkit.model.context import Context
-from attnkit.model.transformer import head_logits, run
+from attnkit.model.heads import head_logits
+from attnkit.model.transformer import run
 
 REFERENCES = Path(__file__).parents[2] / "references"
 SMALL = 32  # elements of a gradient that is frozen whole

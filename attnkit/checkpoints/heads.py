@@ -1,0 +1,133 @@
+"""Heads of text encoders that give labels: what `architectures` names, its published names, its labels."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.labels import DEFAULT_CLASSES, read_classes
+from attnkit.checkpoints.mapping import Layers, map_linear, norm
+from attnkit.checkpoints.weights import Weights
+
+SUFFIXES = {"sequence": "ForSequenceClassification", "token": "ForTokenClassification",
+            "question": "ForQuestionAnswering"}  # fmt: skip
+ENDS = ("start", "end")  # the logits of a head that answers questions
+FUNCTIONS = {  # problem_type -> the function of the logits
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+    "regression": "none",
+}
+TORCH_FUNCTIONS = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax"}  # of a cross-encoder
+
+
+class Head(NamedTuple):
+    """The published names of a head.
+
+    output      the linear layer that gives the logits
+    pooler      the layer that reads the first token through tanh, "" for none
+    dense       the layer before the output, with `activation` [the model's], "" for none
+    norm        the norm after `dense`, "" for none
+    reads_mean  whether a head of whole texts reads the mean of the tokens, not the first one
+    """
+
+    output: str
+    pooler: str = ""
+    dense: str = ""
+    activation: str = ""
+    norm: str = ""
+    reads_mean: bool = False
+
+
+Heads = Mapping[str, Head]  # sequence, token and question -> its names
+
+
+def find_task(raw: ConfigReader) -> str:
+    """Return which head `architectures` names: sequence, token or question; "" for another one, or none.
+
+    >>> find_task(ConfigReader({"architectures": ["BertForTokenClassification"]}, "config.json"))
+    'token'
+    """
+    return next((task for task, suffix in SUFFIXES.items() if raw.has_architecture(suffix)), "")
+
+
+def read_head(raw: ConfigReader, stored: Weights, heads: Heads) -> dict[str, Any]:
+    """Return the fields of Config for the head that `architectures` names; {} where it names none of these.
+
+    A head that the folder lacks is no head. DataError where labels are missing, or are not as many as the logits.
+    """
+    task = find_task(raw)
+    if not task:
+        return {}
+    names = heads[task]
+    if not stored.has(f"{names.output}.weight"):
+        return {"head": False, "transform": False}
+    fields: dict[str, Any] = {
+        "head": True,
+        "task": task,
+        "classes": ENDS if task == "question" else read_label_names(raw, count_rows(stored, f"{names.output}.weight")),
+        "transform": bool(names.dense),
+        "head_activation": names.activation,
+        "head_norm": bool(names.norm),
+    }
+    if task == "sequence":
+        fields["pooling"] = "pooler" if names.pooler else "mean" if names.reads_mean else "first"
+        fields["label_function"] = read_function(raw, len(fields["classes"]))
+    elif task == "question":
+        fields["label_function"] = "none"
+    return fields | ({"pooler": True} if names.pooler else {})
+
+
+def map_head(raw: ConfigReader, heads: Heads) -> Layers:
+    """Return where the layers of the head that `architectures` names are stored; {} where it names none of these."""
+    task = find_task(raw)
+    if not task:
+        return {}
+    names = heads[task]
+    layers = {"head": map_linear(w=names.output)}
+    layers |= {"pooler": map_linear(w=names.pooler)} if names.pooler else {}
+    layers |= {"head.dense": map_linear(w=names.dense)} if names.dense else {}
+    return layers | ({"head.norm": norm(names.norm)} if names.norm else {})
+
+
+def count_rows(stored: Weights, name: str) -> int | None:
+    """Return the number of rows of a stored tensor, None where it is not a matrix."""
+    shape = stored.entries.get(stored.find([name]) or "", ("", ()))[1]
+    return shape[0] if len(shape) == 2 else None
+
+
+def read_label_names(raw: ConfigReader, rows: int | None = None) -> tuple[str, ...]:
+    """Return the names of the classes by their numbers: LABEL_0 and LABEL_1 where the configuration has none.
+
+    rows  how many there are in the weights; None: unknown
+
+    DataError where numbers are left out, or where there are more or fewer labels than rows.
+
+    >>> read_label_names(ConfigReader({"id2label": {"0": "NO", "1": "YES"}}, "config.json"))
+    ('NO', 'YES')
+    """
+    names = read_classes(raw) or DEFAULT_CLASSES
+    count = raw.get_int("num_labels", len(names))
+    if rows not in (None, len(names)) or count != len(names):
+        labels = f"id2label names {len(names)} labels" if raw.has("id2label") else "id2label is missing, so 2 labels"
+        other = f"num_labels is {count}" if rows in (None, len(names)) else f"the classifier has {rows} rows"
+        raise raw.error(f"{labels}, and {other}")
+    return names
+
+
+def read_function(raw: ConfigReader, count: int) -> str:
+    """Return what makes probabilities of the logits of a text: softmax, sigmoid, or none where they are numbers.
+
+    A cross-encoder states its function; else `problem_type` does, and a single label has a sigmoid.
+
+    >>> read_function(ConfigReader({"problem_type": "regression"}, ""), 1), read_function(ConfigReader({}, ""), 1)
+    ('none', 'sigmoid')
+    """
+    old, new = "sbert_ce_default_activation_function", raw.get_dict("sentence_transformers").get("activation_fn")
+    stated = new or raw.values.get(old)
+    if stated is not None:
+        name = str(stated).rpartition(".")[2]
+        if name not in TORCH_FUNCTIONS:
+            key = "sentence_transformers.activation_fn" if new else old
+            raise raw.error(f"{key} {str(stated)[:40]!r} is not supported (use {', '.join(TORCH_FUNCTIONS)} of torch)")
+        return TORCH_FUNCTIONS[name]
+    function = raw.get_choice("problem_type", FUNCTIONS, "single_label_classification")
+    return "sigmoid" if function == "softmax" and count == 1 else function

@@ -1,0 +1,206 @@
+"""The files that sentence-transformers adds to a folder: how hidden states become the vector of a text."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
+from attnkit.checkpoints.parameters import as_float
+from attnkit.checkpoints.weights import open_weights
+from attnkit.errors import DataError
+from attnkit.formats.streams import exists
+from attnkit.model.dtypes import Array
+
+MODULES, SENTENCE, PROMPTS = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+KINDS = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # of modules; a dropout does nothing here
+POOLS = {  # the names of sentence-transformers -> those of --pool; vectors of several are joined in this order
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean-sqrt",
+    "weightedmean": "weighted-mean",
+    "lasttoken": "last",
+}
+FLAGS = {  # of configurations that have no pooling_mode
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+ACTIVATIONS = {"Identity": "none", "Tanh": "tanh", "Sigmoid": "sigmoid", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu"}
+LARGEST_LENGTH = 1 << 30  # a maximum from here on is none: tokenizers write 1e30
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How the states of tokens become one vector: the vectors of `pools` joined, with the tokens of a prompt or not."""
+
+    pools: tuple[str, ...]
+    with_prompt: bool
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer w (in, out), b, and its activation: none, tanh, sigmoid, relu, gelu or silu."""
+
+    w: Array
+    b: Array | None
+    activation: str
+
+
+@dataclass(frozen=True)
+class SentenceModules:
+    """What the files of sentence-transformers in a folder state.
+
+    modules         after the model: Pooling, Dense, and None for a normalization, by the number in modules.json
+    max_length      tokens of a text at most; None: as many as the model has positions
+    is_lower        whether texts are written in lower case first
+    prompts         what comes before a text, by name; `prompt` is the name of the one by default, "" for none
+    """
+
+    modules: Mapping[int, Pooling | Dense | None] = field(default_factory=dict)
+    max_length: int | None = None
+    is_lower: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    prompt: str = ""
+    files: tuple[str, ...] = ()
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the folder says how a text becomes one vector."""
+        return any(isinstance(module, Pooling) for module in self.modules.values())
+
+
+def load_sentence_modules(folder: str, name: str = "") -> SentenceModules:
+    """Read the files of sentence-transformers in a folder; one without modules.json has none.
+
+    DataError for a module that is not known, one outside the folder, or weights that do not fit their configuration.
+    """
+    path = os.path.join(folder, MODULES)
+    if not exists(path):
+        return SentenceModules()
+    files: list[str] = [path]
+    modules: dict[int, Pooling | Dense | None] = {}
+    for number, (kind, part) in enumerate(read_module_list(path)):
+        config = os.path.join(folder, part, "config.json")
+        if kind == "Pooling":
+            modules[number] = read_pooling(ConfigReader(read_json_object(config), config))
+            files.append(config)
+        elif kind == "Dense":
+            modules[number], more = read_dense(os.path.join(folder, part), config)
+            files += more
+        elif kind == "Normalize":
+            modules[number] = None
+    if modules and not isinstance(next(iter(modules.values())), Pooling):
+        raise DataError("its first module after the Transformer is not a Pooling", path)
+    settings = read_optional(folder, SENTENCE, files)
+    prompts = read_optional(folder, PROMPTS, files)
+    return SentenceModules(
+        modules,
+        read_max_length(settings, read_optional(folder, "tokenizer_config.json", [])),
+        settings.get_bool("do_lower_case", False),
+        *read_prompt_texts(prompts),
+        tuple(files),
+    )
+
+
+def read_module_list(path: str) -> list[tuple[str, str]]:
+    """Return kind and folder of each module of modules.json, in their order."""
+    entries = read_json_list(path)
+    modules = []
+    for number, entry in enumerate(entries):
+        reader = ConfigReader(entry if isinstance(entry, dict) else {}, path)
+        full, part = reader.get_str("type"), reader.get_str("path", "")
+        kind = full.rpartition(".")[2]
+        if kind not in KINDS or not full.startswith("sentence_transformers."):
+            raise reader.error(f"module {number} is a {full[:60]!r}, which is not supported (use {', '.join(KINDS)})")
+        steps = part.replace("\\", "/").split("/")
+        if os.path.isabs(part) or ".." in steps or not part.isprintable():
+            raise reader.error(f"module {number}: path {part[:40]!r} is not within the folder")
+        if (kind == "Transformer") != (number == 0):
+            raise reader.error(f"module {number} is a {kind} (expected a Transformer first, and no other)")
+        if kind == "Transformer" and part:
+            raise reader.error(f"module 0: path {part[:40]!r}: the model must be in the folder itself")
+        modules.append((kind, part))
+    return modules
+
+
+def read_json_list(path: str) -> list[Any]:
+    """Read the list in a JSON file; DataError where it is none."""
+    import orjson
+
+    with open(path, "rb") as file:
+        text = file.read()
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise DataError("not JSON", path) from None
+    if not isinstance(value, list) or not value:
+        raise DataError("not a JSON list of modules", path)
+    return value
+
+
+def read_pooling(raw: ConfigReader) -> Pooling:
+    """Return how a Pooling makes one vector; the mean of the tokens where it names nothing."""
+    named = raw.values.get("pooling_mode") or [mode for key, mode in FLAGS.items() if raw.get_bool(key, False)]
+    modes = [named] if isinstance(named, str) else named
+    unknown = [mode for mode in modes if mode not in POOLS] if isinstance(modes, list) else [modes]
+    if unknown:
+        raise raw.error(f"pooling_mode {str(unknown[0])[:40]!r} is not supported (use {', '.join(POOLS)})")
+    return Pooling(tuple(POOLS[mode] for mode in modes) or ("mean",), raw.get_bool("include_prompt", True))
+
+
+def read_dense(folder: str, config: str) -> tuple[Dense, list[str]]:
+    """Return a Dense layer and the files it was read from; DataError where its sizes are not those of its weights."""
+    raw, weights = ConfigReader(read_json_object(config), config), open_weights(folder)
+    places = (
+        raw.get_str("module_input_name", "sentence_embedding"),
+        raw.get_str("module_output_name", "sentence_embedding"),
+    )
+    if places != ("sentence_embedding", "sentence_embedding") or raw.get_bool("use_residual", False):
+        raise raw.error("a Dense of other vectors than that of the text, or with a residual, is not supported")
+    name = raw.get_str("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2].removesuffix("()")
+    if name not in ACTIVATIONS:
+        raise raw.error(f"activation_function {name[:40]!r} is not supported (use {', '.join(ACTIVATIONS)} of torch)")
+    shapes: dict[str, tuple[int, ...]] = {"linear.weight": (raw.get_int("out_features"), raw.get_int("in_features"))}
+    shapes |= {"linear.bias": shapes["linear.weight"][:1]} if raw.get_bool("bias", True) else {}
+    arrays = []
+    for tensor, shape in shapes.items():
+        if not weights.has(tensor):
+            raise DataError(f"no tensor {tensor!r}", weights.name)
+        if weights.entries[tensor][1] != shape:
+            stored = weights.entries[tensor][1]
+            raise DataError(f"tensor {tensor!r} has shape {stored} (expected {shape})", weights.name)
+        arrays.append(as_float(weights.tensor(tensor)))
+    return Dense(arrays[0].T, arrays[1] if arrays[1:] else None, ACTIVATIONS[name]), [config, *weights.files]
+
+
+def read_optional(folder: str, name: str, files: list[str]) -> ConfigReader:
+    """Return the values of a JSON file of a folder, none where there is no such file; its path joins `files`."""
+    path = os.path.join(folder, name)
+    if not exists(path):
+        return ConfigReader({}, path)
+    files.append(path)
+    return ConfigReader(read_json_object(path), path)
+
+
+def read_max_length(settings: ConfigReader, tokenizer: ConfigReader) -> int | None:
+    """Return how many tokens a text may have: max_seq_length, else the tokenizer's model_max_length; None: no limit."""
+    if settings.has("max_seq_length"):
+        return settings.get_int("max_seq_length")
+    most = tokenizer.values.get("model_max_length")
+    return most if isinstance(most, int) and 0 < most < LARGEST_LENGTH else None
+
+
+def read_prompt_texts(raw: ConfigReader) -> tuple[dict[str, str], str]:
+    """Return the prompts by name, and the name of the one by default, "" for none."""
+    prompts = {name: text for name, text in raw.get_dict("prompts").items() if text is not None}
+    if not all(isinstance(text, str) for text in prompts.values()):
+        raise raw.error("prompts is not an object of texts")
+    default = raw.get_str("default_prompt_name", "")
+    if default and default not in prompts:
+        raise raw.error(f"default_prompt_name {default[:40]!r} is not one of the prompts ({', '.join(prompts)})")
+    return prompts, default

@@ -1,0 +1,234 @@
+"""Labels by a model's head: of a text, of each token, of spans of tokens, and answers to questions."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attnkit import model, tokenizers
+from attnkit.errors import DataError, UsageError, flag_name
+from attnkit.inference import text_inputs
+from attnkit.inference.head import apply_head
+from attnkit.inference.next_word import HeadOutput
+from attnkit.inference.options import SAMPLING_FLAGS, GenerationOptions
+from attnkit.inference.spans import Span, find_answers, find_entities, group_names
+from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
+from attnkit.tokenizers import TokenPlaces
+
+if TYPE_CHECKING:
+    from attnkit.model import Config
+
+Locate = Callable[..., TokenPlaces]
+NEEDS = {"pair": ("sequence",), "question": ("question",), "aggregate": ("token",)}
+HEADS = {"sequence": "labels a text", "token": "labels each token", "question": "answers questions"}
+
+
+def label_inputs(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record:
+    """Return the labels of texts, of their tokens or spans, or the answers in them, by the head of a model.
+
+    UsageError for options that another head takes; DataError for a text that is too long.
+    """
+    check_label_options(options)
+    config = options.model_.config
+    if options.question is not None or options.aggregate is not None:
+        return label_spans(source, options)
+    if config.task == "question" and not isinstance(source, Record) and options.ids is None:
+        raise UsageError("this model answers a question about TEXT: --question asks it", "--model")
+    output = apply_head(source, options)
+    labelled = make_labelled(output, config)
+    if config.task == "sequence" and "batch" in labelled.axes_of("x") and source and not isinstance(source, Record):
+        return labelled.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
+    return labelled
+
+
+def check_label_options(options: GenerationOptions) -> None:
+    """Raise UsageError for options of other heads than the model's, and for those that choose words."""
+    config = options.model_.config
+    for name in SAMPLING_FLAGS:
+        if options.is_set(name):
+            raise UsageError(f"needs a model that predicts words; this one {HEADS[config.task]}", flag_name(name))
+    for name, tasks in NEEDS.items():
+        if options.is_set(name) and config.task not in tasks:
+            needed = " or ".join(HEADS[task] for task in tasks)
+            raise UsageError(f"needs a model that {needed}; this one {HEADS[config.task]}", flag_name(name))
+
+
+def make_labelled(output: HeadOutput, config: "Config") -> Record:
+    """Return the record of a head's logits, `probability` and x with the labels on the last axis."""
+    record, logits = output.record, output.logits
+    axes = (*record.axes_of("x")[: logits.ndim - 1], "label")
+    values = model.label_probabilities(logits, config.label_function)
+    formula = {"softmax": "softmax(logits)", "sigmoid": "σ(logits)", "none": "logits"}[config.label_function]
+    tensors = {"x": Tensor(values, axes, formula=f"{formula}, logits = head(x)"), "logits": Tensor(logits, axes)}
+    tensors |= {} if config.label_function == "none" else {"probability": Tensor(values, axes)}
+    if config.label_function == "softmax":
+        tensors["next"] = Tensor(model.greedy(logits), axes[:-1], formula="argmax(logits)")
+    dropped = ("x", "mask") if config.task == "sequence" else ("x",)
+    rest = record.select([name for name in record if name not in dropped])
+    return Record({"x": tensors["x"]}).merge(rest).with_tensors(tensors, {"label": list(config.classes)})
+
+
+def label_spans(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record:
+    """Return the labelled spans of each text, or the best answers in it, one after another."""
+    flag = "--question" if options.question is not None else "--aggregate"
+    if isinstance(source, Record) or not source or options.ids is not None:
+        raise UsageError("needs TEXT, to find the places of tokens in it", flag)
+    if options.trace and len(source) > 1:
+        raise UsageError("needs a single TEXT", "--trace")
+    tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_)
+    if tokenizer.locate is None:
+        raise UsageError("this tokenizer does not tell where tokens are in the text", flag)
+    texts = text_inputs.require_unicode(source)
+    search = search_answers if options.question is not None else search_entities
+    single = options._replace(tokenizer=tokenizer, batch=False)
+    spans_of = [search(text, single, tokenizer.locate) for text in texts]
+    is_batch = len(texts) > 1 or options.batch
+    names = (
+        ["answer"] if options.question is not None else group_names(options.model_.config.classes, options.aggregate)
+    )
+    return make_spans(spans_of, texts, names, is_batch)
+
+
+def search_entities(text: str, options: GenerationOptions, locate: Locate) -> list[Span]:
+    """Return the labelled spans of a text."""
+    config = options.model_.config
+    probs = model.label_probabilities(apply_head((text,), options).logits, config.label_function)
+    return find_entities(probs, locate(text), config.classes, options.aggregate or "none")
+
+
+def search_answers(text: str, options: GenerationOptions, locate: Locate) -> list[Span]:
+    """Return the best answers in a text to the question of the options, as many as --top requests."""
+    config, question = options.model_.config, options.question or ""
+    places = locate(question, text)
+    size = config.positions.size or len(places.parts)
+    if len(places.parts) > size:
+        parts = f"the question and the text are {len(places.parts)} tokens"
+        raise DataError(f"{parts}, and this {config.family} model has {size} positions", "--question")
+    logits = apply_head((question,), options._replace(pair=text)).logits
+    return find_answers(logits, places, text, options.top or 1)
+
+
+def make_spans(
+    spans_of: Sequence[Sequence[Span]], texts: Sequence[str], names: Sequence[str], is_batch: bool
+) -> Record:
+    """Return the record of the spans of texts: x (span, label) with their scores, `start` and `end`.
+
+    In a batch `text` is the number of the text of each span, from 0. A score is in the column of its label, 0 is in
+    the others.
+    """
+    spans = [span for one in spans_of for span in one]
+    scores = np.zeros((len(spans), len(names)), np.float32)
+    for row, span in enumerate(spans):
+        scores[row, names.index(span.label)] = span.score
+    tensors = {
+        "x": Tensor(scores, ("span", "label"), formula="score of each span"),
+        "start": Tensor(np.array([span.start for span in spans], np.int64), ("span",)),
+        "end": Tensor(np.array([span.end for span in spans], np.int64), ("span",)),
+    }
+    if is_batch:
+        rows = [row for row, one in enumerate(spans_of) for _ in one]
+        tensors["text"] = Tensor(np.array(rows, np.int64), ("span",))
+    words = [text[span.start : span.end] for text, one in zip(texts, spans_of, strict=True) for span in one]
+    labels: dict[str, Labels] = {"span": words, "label": list(names)}
+    return Record({}).with_tensors(tensors, labels)
+
+
+def select_labels(record: Record, emit: str | None) -> Record:
+    """Return the record of labels with x as --emit requests: logits, or probs; UsageError where it has none."""
+    if emit is None:
+        return record
+    names = {"logits": "logits", "probs": "probability", "ids": "next"}
+    name = names[emit]
+    if name not in record:
+        known = ", ".join(kind for kind, tensor in names.items() if tensor in record)
+        raise UsageError(f"{emit}: the labels of this model have {known or 'scores alone'}", "--emit")
+    rest = record.select([other for other in record if other not in ("x", *names.values())])
+    x = record.tensors[name]
+    labels: dict[str, Labels] = {} if emit == "ids" else {"label": record.labels["label"]}
+    return Record({"x": x}).merge(rest).with_tensors({"x": x}, labels)
+
+
+def labels_to_text(record: Record, config: "Config") -> str:
+    """Return labels as text: of each text or token its best ones, of each span its label and its words, a line each."""
+    names = [str(name) for name in record.labels["label"]]
+    if record.axes_of("x")[0] == "span":
+        spans = [str(words) for words in record.labels["span"]]
+        best = record["x"].argmax(axis=-1) if len(spans) else []
+        is_answer = config.task == "question"
+        pairs = zip(best, spans, strict=True)
+        return "\n".join(words if is_answer else f"{names[label]}\t{words}" for label, words in pairs)
+    rows = record["x"].reshape(-1, *record["x"].shape[-2:] if config.task == "token" else record["x"].shape[-1:])
+    if config.task == "sequence":
+        return "\n".join(", ".join(names[at] for at in best_labels(row, config)) for row in rows)
+    real = record["mask"][:, 0] if "mask" in record else np.ones(rows.shape[:-1], bool)
+    return "\n".join(
+        " ".join(names[label] for label in row.argmax(axis=-1)[is_token])
+        for row, is_token in zip(rows, real, strict=True)
+    )
+
+
+def best_labels(values: Array, config: "Config") -> list[int]:
+    """Return the labels that hold for a text, best first: the most probable one; each from 0.5 on where several may.
+
+    values (C,)
+    """
+    order = [int(at) for at in np.argsort(-values, kind="stable")]
+    if config.label_function == "sigmoid" and len(order) > 1:
+        return [at for at in order if values[at] >= 0.5]
+    return order if config.label_function == "none" else order[:1]
+
+
+class LabelRow(NamedTuple):
+    """A label of a text, a token or a span, with its score.
+
+    text        the number of the text in a batch; None for a single one
+    part        the words of the text, the token or the span
+    start, end  the characters of a span
+    """
+
+    text: int | None
+    part: str
+    label: str
+    score: float
+    start: int | None = None
+    end: int | None = None
+
+
+def list_labels(record: Record, config: "Config", count: int | None) -> list[LabelRow]:
+    """Return the best labels of each text, token or span, best first.
+
+    count  how many; None: one, and all of a text where several may hold
+    """
+    axes, names = record.axes_of("x"), [str(name) for name in record.labels["label"]]
+    if axes[0] == "span":
+        return list_spans(record, names)
+    rows = record["x"] if axes[0] == "batch" else record["x"][None]
+    many = len(names) if config.task == "sequence" and config.label_function != "softmax" else 1
+    listed = []
+    for at, row in enumerate(rows):
+        text = at if axes[0] == "batch" else None
+        parts = text_parts(record, at, row.ndim, len(row))
+        for part, values in zip(parts, row if row.ndim > 1 else row[None], strict=True):
+            best = np.argsort(-values, kind="stable")[: count or many]
+            if part not in tokenizers.PADDING:
+                listed += [LabelRow(text, part, names[label], float(values[label])) for label in best]
+    return listed
+
+
+def text_parts(record: Record, row: int, rank: int, count: int) -> list[str]:
+    """Return the tokens of a text of a record, or the text itself where it has one row of labels: rank 1."""
+    if rank == 1:
+        texts = shared_labels(record.labels.get("batch"))
+        return [str(texts[row]) if texts else ""]
+    names = row_labels(record.labels.get("token"), row)
+    return [str(name) for name in names] if names else [str(at) for at in range(count)]
+
+
+def list_spans(record: Record, names: Sequence[str]) -> list[LabelRow]:
+    """Return the label of each span."""
+    texts = record["text"].tolist() if "text" in record else [None] * len(record["x"])
+    listed = []
+    for at, (text, words, values) in enumerate(zip(texts, record.labels["span"], record["x"], strict=True)):
+        best, start, end = int(values.argmax()), int(record["start"][at]), int(record["end"][at])
+        listed.append(LabelRow(text, str(words), names[best], float(values[best]), start, end))
+    return listed

@@ -1,0 +1,83 @@
+"""The head of a model: hidden states to logits of words, of classes of a whole text, or of each token."""
+
+import numpy as np
+
+from attnkit.model.context import Model
+from attnkit.model.dtypes import Array, cast, quiet, working
+from attnkit.model.feedforward import ACTIVATIONS
+from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.linear import linear
+from attnkit.model.pooling import concat_pool, first_token, mean_pool
+from attnkit.model.sampling import logits, probabilities
+from attnkit.model.transformer import normalize
+
+
+def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
+    """Return the logits of hidden states: a score for every word (or class) of the model.
+
+    x (..., T, D), mask (..., 1, T), True = a token, not padding -> (..., T, N), or (..., C) for classes of the whole,
+    at least float32
+    """
+    config, params = model.config, model.params
+    x = cast(pool_head(model, x, hook, mask) if config.is_head_pooled else x, working(x))
+    if config.transform:
+        activation = ACTIVATIONS[config.head_activation or config.activation]
+        dense = activation(linear(x, params["head.dense"]["w"], params["head.dense"].get("b")))
+        x = apply_hook(hook, "head.dense", dense)
+        if config.head_norm:
+            x = apply_hook(hook, "head.norm", normalize(model, "head.norm", x).y)
+    if config.logit_scale != 1:
+        x = x * np.asarray(config.logit_scale, x.dtype)
+    head = params["head"]
+    rows = logits(x, head["w"], head.get("b"))
+    return apply_hook(hook, "logits", rows[..., 0, :] if config.is_head_pooled else rows)
+
+
+@quiet
+def label_probabilities(logits: Array, function: str) -> Array:
+    """Return the probabilities of labels: their softmax, the sigmoid of each, or with "none" the logits themselves.
+
+    logits (..., C) -> (..., C)
+
+    >>> label_probabilities(np.array([0.0, 0.0]), "softmax"), label_probabilities(np.array([0.0, 0.0]), "sigmoid")
+    (array([0.5, 0.5]), array([0.5, 0.5]))
+    """
+    if function == "none":
+        return logits
+    if function == "softmax":
+        return probabilities(logits)
+    chances: Array = 1 / (1 + np.exp(-logits))
+    return chances
+
+
+def pool_head(model: Model, x: Array, hook: Hook, mask: Array | None) -> Array:
+    """Return the vector that a head of whole texts or images reads, a row by itself: one text of a batch is as alone.
+
+    x (..., T, D), mask (..., 1, T) -> (..., 1, P)
+    """
+    pooling = model.config.pooling
+    if pooling == "pooler":
+        return pool_first(model, x, hook)[..., None, :]
+    if pooling == "first":
+        return first_token(x)[..., None, :]
+    pool = mean_pool if pooling == "mean" else concat_pool
+    return pool(x, real_places(x, mask))[..., None, :]
+
+
+def real_places(x: Array, mask: Array | None) -> Array:
+    """Return which tokens of x (..., T, D) are no padding by a mask (..., 1, T), all without one: (..., T).
+
+    >>> real_places(np.zeros((2, 1)), np.array([[True, False]])).tolist()
+    [True, False]
+    """
+    return np.full(x.shape[:-1], True) if mask is None else np.broadcast_to(mask[..., 0, :], x.shape[:-1])
+
+
+def pool_first(model: Model, x: Array, hook: Hook = no_hook) -> Array:
+    """Apply the pooler to the first token's hidden state: tanh(x w + b).
+
+    x (..., T, D) -> (..., D)
+    """
+    params = model.params["pooler"]
+    pooled = np.tanh(linear(first_token(x)[..., None, :], params["w"], params.get("b")))  # one text a product
+    return apply_hook(hook, "pooler", pooled[..., 0, :])

@@ -1,0 +1,287 @@
+"""Heads that give labels, checked against transformers: texts, pairs, tokens, spans and answers."""
+
+import json
+import shutil
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import attnkit
+from attnkit.checkpoints import open_checkpoint
+from attnkit.errors import DataError, UsageError
+from attnkit.model.backward.tape import Reverse
+from attnkit.model.backward.whole_models import head_backward
+from attnkit.model.config import Config, StackConfig
+from attnkit.model.context import Model
+from attnkit.model.heads import head_logits
+from attnkit.record import Record
+from tests import process
+
+REFERENCES = Path(__file__).parent.parent / "references"
+SEQUENCES = ("bert-sequence", "bert-topics", "bert-rank", "bert-score")
+PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
+FUNCTIONS = "(use Identity, Sigmoid, Softmax of torch)"
+TANH = f"sentence_transformers.activation_fn 'torch.nn.Tanh' is not supported {FUNCTIONS}"
+AGGREGATE = "--aggregate: needs a model that labels each token; this one labels a text"
+SPANS = "--emit: logits: the labels of this model have scores alone"
+STRATEGIES = ("none", "simple", "first", "average", "max")
+
+
+def folder(name):
+    return str(REFERENCES / "models" / name)
+
+
+@cache
+def frozen(name):
+    return json.loads((REFERENCES / "heads.json").read_text())[name]
+
+
+def label(text, name, **options):
+    return attnkit.decode(text, model=folder(name), **options)
+
+
+@pytest.mark.parametrize("name", [*SEQUENCES, "bert-token"])
+def test_logits_of_texts_are_those_of_transformers(name):
+    for row in frozen(name)["texts"]:
+        exact = label(row["text"], name, dtype="float64")["logits"]
+        np.testing.assert_allclose(exact, row["logits"], rtol=0, atol=1e-10)
+        np.testing.assert_allclose(label(row["text"], name)["logits"], row["logits.f32"], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_logits_of_pairs_are_those_of_transformers(name):
+    for row in frozen(name)["pairs"]:
+        exact = label(row["text"], name, pair=row["pair"], dtype="float64")
+        np.testing.assert_allclose(exact["logits"], row["logits"], rtol=0, atol=1e-10)
+        assert exact["types"].max() == 1
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_probabilities_are_those_of_the_pipeline(name):
+    for row in frozen(name)["texts"]:
+        record = label(row["text"], name)
+        names = record.labels["label"]
+        expected = {one["label"]: one["score"] for one in row["labels"]}
+        if name == "bert-rank":  # the folder says Identity, as sentence-transformers reads it; transformers does not
+            assert "probability" not in record and np.array_equal(record["x"], record["logits"])
+            continue
+        np.testing.assert_allclose(record["x"], [expected[one] for one in names], rtol=0, atol=1e-6)
+        assert ("probability" in record) == (name != "bert-score")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_spans_are_those_of_the_pipeline(strategy):
+    found = 0
+    for row in frozen("bert-token")["texts"]:
+        record = label(row["text"], "bert-token", aggregate=strategy)
+        expected = row[strategy]
+        assert record["start"].tolist() == [span["start"] for span in expected]
+        assert record["end"].tolist() == [span["end"] for span in expected]
+        names = [record.labels["label"][at] for at in record["x"].argmax(axis=-1)] if expected else []
+        assert names == [span.get("entity_group", span.get("entity")) for span in expected]
+        scores = record["x"].max(axis=-1) if expected else []
+        np.testing.assert_allclose(scores, [span["score"] for span in expected], rtol=0, atol=1e-6)
+        assert record.labels["span"] == [row["text"][span["start"] : span["end"]] for span in expected]
+        found += len(expected)
+    assert found > 20
+
+
+def test_answers_are_those_of_the_pipeline():
+    for row in json.loads((REFERENCES / "answers.json").read_text()):
+        for best in row["best"]:
+            expected = best if isinstance(best, list) else [best]
+            record = label(row["text"], "bert-question", question=row["question"], top=len(expected))
+            assert record.labels["span"] == [one["answer"] for one in expected]
+            assert record["start"].tolist() == [one["start"] for one in expected]
+            assert record["end"].tolist() == [one["end"] for one in expected]
+            np.testing.assert_allclose(record["x"][:, 0], [one["score"] for one in expected], rtol=0, atol=1e-6)
+
+
+def test_logits_of_the_ends_of_answers_are_those_of_transformers():
+    for row in frozen("bert-question")["pairs"]:
+        states = attnkit.encode(row["text"], model=folder("bert-question"), pair=row["pair"], dtype="float64")
+        record = attnkit.decode(states, model=folder("bert-question"), layer="head")
+        np.testing.assert_allclose(record["logits"], row["logits"], rtol=0, atol=1e-10)
+        assert record.labels["label"] == ["start", "end"]
+
+
+@pytest.mark.parametrize("name", [*SEQUENCES, "bert-token"])
+def test_a_padded_batch_gives_what_each_text_gives_alone(name):
+    texts = [row["text"] for row in frozen(name)["texts"]]
+    batch = label(texts, name)
+    for at, text in enumerate(texts):
+        one = label(text, name)
+        np.testing.assert_allclose(batch["logits"][at][: len(one["logits"])], one["logits"], rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_the_head_gives_each_text_of_a_batch_the_bits_that_it_has_alone(name):
+    states = attnkit.encode([row["text"] for row in frozen(name)["texts"]], model=folder(name))
+    batch = attnkit.decode(states, model=folder(name), layer="head")["logits"]
+    for at, x in enumerate(states["x"]):
+        alone = attnkit.decode(Record({"x": x}), model=folder(name), layer="head")["logits"]
+        np.testing.assert_array_equal(batch[at], alone)
+    order = np.argsort(states["mask"][:, 0], axis=-1, kind="stable")  # padding first
+    left = {"x": np.take_along_axis(states["x"], order[..., None], 1), "mask": np.sort(states["mask"], axis=-1)}
+    padded_left = attnkit.decode(Record(left), model=folder(name), layer="head")["logits"]
+    np.testing.assert_array_equal(padded_left, batch)
+
+
+@pytest.mark.parametrize("name", [*SEQUENCES, "bert-token"])
+def test_the_head_alone_gives_the_bits_of_the_whole_model(name):
+    for text in ("the cat sat", ["the cat sat", "reading every day: café"]):
+        whole = label(text, name)
+        states = attnkit.encode(text, model=folder(name))
+        parts = attnkit.decode(states, model=folder(name), layer="head")
+        for tensor in ("x", "logits"):
+            np.testing.assert_array_equal(parts[tensor], whole[tensor])
+
+
+def test_the_printed_pipeline_gives_the_bits_of_the_model():
+    code, out, err = process.run("show", folder("bert-sequence"), "--pipeline", "all")
+    stages = out.decode().replace("\\\n", " ").replace('"TEXT"', '"the cat sat"').replace("attnkit ", "").strip()
+    assert code == 0 and stages.endswith("--layer head"), err
+    np.testing.assert_array_equal(attnkit.run(stages)["x"], label("the cat sat", "bert-sequence")["x"])
+
+
+def test_a_trace_has_the_intermediates_of_the_head(tmp_path):
+    path = tmp_path / "trace.npz"
+    record = label("the cat sat", "bert-sequence", trace=str(path))
+    with np.load(path) as trace:
+        np.testing.assert_array_equal(trace["logits"], record["logits"])
+        assert trace["pooler"].shape == (24,) and "encoder.1.norm2" in trace
+    whole = tmp_path / "encode.npz"
+    attnkit.encode("the cat sat", model=folder("bert-sequence"), trace=str(whole))
+    with np.load(whole) as trace:
+        np.testing.assert_array_equal(trace["logits"], record["logits"])
+
+
+@pytest.mark.parametrize("pool", ["pooler", "first", "mean"])
+@pytest.mark.parametrize("has_norm", [None, False, True])
+def test_gradients_of_a_head_equal_finite_differences(pool, has_norm):
+    rng = np.random.default_rng(1)
+    stack = StackConfig(layers=0, heads=1, hidden=1, kv_heads=1, head_dim=3)
+    config = Config("", 3, encoder=stack, classes=("a", "b"), task="sequence", pooling=pool, pooler=True)
+    if has_norm is not None:
+        config = replace(config, transform=True, head_norm=has_norm, head_activation="gelu", activation="relu")
+    shapes = {"pooler": {"w": (3, 3), "b": (3,)}, "head.dense": {"w": (3, 3)}, "head": {"w": (3, 2), "b": (2,)}}
+    shapes["head.norm"] = {"gamma": (3,), "beta": (3,)}
+    params = {layer: {key: rng.normal(size=shape) for key, shape in one.items()} for layer, one in shapes.items()}
+    core, x, dy = Model(config, params), rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 2))
+    reverse = Reverse({})
+    dx = head_backward(core, x, dy, reverse)
+    used = ["head", *["pooler"] * (pool == "pooler"), *["head.dense"] * (has_norm is not None)]
+    assert {*reverse.gradients} == {*used, *["head.norm"] * bool(has_norm)}
+    for array, gradient in [
+        (x, dx),
+        *((params[n][k], g) for n, one in reverse.gradients.items() for k, g in one.items()),
+    ]:
+        for at in np.ndindex(array.shape):
+            before, ends = array[at], []
+            for step in (1e-6, -1e-6):
+                array[at] = before + step
+                ends.append((head_logits(core, x) * dy).sum())
+            array[at] = before
+            np.testing.assert_allclose(gradient[at], (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-7)
+
+
+def test_labels_as_text_and_as_tensors():
+    assert label("The cat sat", "bert-sequence", emit="text") == "NEGATIVE"
+    assert label(["The cat sat", "a dog"], "bert-sequence", emit="text") == "NEGATIVE\nNEGATIVE"
+    assert label("The cat sat", "bert-topics", emit="text") == ""  # no label has 0.5
+    assert (
+        label("The cat sat upon", "bert-token", emit="text", aggregate="simple") == "LOC\tThe\nPER\tcat\nLOC\tsat upon"
+    )
+    assert label("cat", "bert-token", emit="text").split() == ["B-PER", "B-PER", "B-PER"]
+    assert label(["The cat sat", "a dog"], "bert-sequence", emit="ids")["x"].tolist() == [0, 0]
+    logits = label("The cat sat", "bert-sequence", emit="logits")
+    assert list(logits) == ["x", "ids"] and logits.labels["label"][0] == "NEGATIVE"
+
+
+def test_spans_of_several_texts_say_which_text_they_are_of():
+    texts = ["The cat sat upon", "once"]
+    record = label(texts, "bert-token", aggregate="simple")
+    alone = [label(text, "bert-token", aggregate="simple") for text in texts]
+    assert record["text"].tolist() == [0] * len(alone[0]["start"]) + [1] * len(alone[1]["start"])
+    np.testing.assert_array_equal(record["x"], np.concatenate([one["x"] for one in alone]))
+    assert "text" not in alone[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "problem"),
+    [
+        ("bert-sequence", {"aggregate": "max"}, AGGREGATE),
+        ("bert-topics", {"question": "a?"}, "--question: needs a model that answers questions; this one labels a text"),
+        ("bert-token", {"pair": "who?"}, "--pair: needs a model that labels a text; this one labels each token"),
+        ("bert-token", {"top_k": 5}, "--top-k: needs a model that predicts words; this one labels each token"),
+        ("bert-question", {}, "--model: this model answers a question about TEXT: --question asks it"),
+        ("bert-topics", {"emit": "ids"}, "--emit: ids: the labels of this model have logits, probs"),
+        ("bert-score", {"emit": "probs"}, "--emit: probs: the labels of this model have logits"),
+        ("bert-token", {"aggregate": "max", "emit": "logits"}, SPANS),
+        ("bert-mlm", {"question": "who?"}, "--question: needs a model with a head of labels"),
+    ],
+)  # fmt: skip
+def test_options_of_another_head_are_refused(name, options, problem):
+    with pytest.raises(UsageError) as error:
+        label("the cat", name, **options)
+    assert str(error.value) == problem
+
+
+def test_a_question_longer_than_the_window_is_an_error():
+    with pytest.raises(DataError) as error:
+        label("the cat sat", "bert-question", question="the " * 60)
+    expected = "the question and the text are 66 tokens, and this bert model has 64 positions"
+    assert str(error.value) == f"--question: {expected}"
+
+
+def changed(tmp_path, name, config=None, tensors=None):
+    """Copy a model's folder with other values in its config.json, and without some tensors."""
+    path = tmp_path / name
+    shutil.copytree(folder(name), path)
+    raw = json.loads((path / "config.json").read_text())
+    for key, value in (config or {}).items():
+        raw[key] = value
+        if value is None:
+            del raw[key]
+    (path / "config.json").write_text(json.dumps(raw))
+    if tensors:
+        stored = load_file(path / "model.safetensors")
+        save_file({key: value for key, value in stored.items() if key not in tensors}, path / "model.safetensors")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"id2label": None}, "id2label is missing, so 2 labels, and the classifier has 3 rows"),
+        ({"id2label": {"0": "A", "1": "B"}}, "id2label names 2 labels, and the classifier has 3 rows"),
+        ({"id2label": {"0": "A", "2": "B", "3": "C"}}, "id2label does not name the classes 0 to 2"),
+        ({"num_labels": 5}, "id2label names 3 labels, and num_labels is 5"),
+        ({"problem_type": "guess"}, f"problem_type 'guess' is not supported (use {', '.join(PROBLEMS)})"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.Tanh"}}, TANH),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_disagrees_with_its_weights(tmp_path, config, problem):
+    path = changed(tmp_path, "bert-sequence", config)
+    with pytest.raises(DataError) as error:
+        open_checkpoint(path)
+    assert str(error.value) == f"{path}/config.json: {problem}"
+
+
+def test_a_head_that_the_folder_lacks(tmp_path):
+    path = changed(tmp_path, "bert-sequence", tensors=("classifier.weight", "classifier.bias"))
+    code, out, err = process.run("decode", "--model", path, "the cat")
+    assert (code, out) == (2, b"")
+    assert err == "attnkit decode: --model: this bert model has no head: it maps tokens to vectors\n"
+    attnkit.encode("the cat", model=path)
+
+
+def test_a_pooler_that_the_folder_lacks(tmp_path):
+    path = changed(tmp_path, "bert-sequence", tensors=("bert.pooler.dense.weight",))
+    with pytest.raises(DataError) as error:
+        open_checkpoint(path)
+    assert str(error.value) == f"{path}/model.safetensors: no tensor 'pooler.dense.weight' (w of pooler)"
