@@ -7,10 +7,11 @@ import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.model.dtypes import Array, quiet, working
-from attnkit.model.kernels.threads import run_parallel
+from attnkit.model.kernels.threads import run_parallel, split_range
 
 METRICS = ("cosine", "dot", "euclidean")
-BLOCK = 3 << 18  # elements of the rows that are compared at a time, which fit the cache of a processor
+PIECE = 3 << 18  # elements of the rows that are multiplied at a time, which stay in the cache of a processor
+PIECES = 16  # most pieces whose products are compared at a time
 QUERIES = 256  # queries that are compared at a time
 SAFE = (1e-25, 1e25)  # squared lengths whose products are far from the limits of float32
 
@@ -29,10 +30,11 @@ class Nearest(NamedTuple):
 
 
 class RowBlock(NamedTuple):
-    """Some rows (R, D) from row `start` on, in the dtype of their products, and their lengths."""
+    """Some rows (R, D) from row `start` on, their products with queries (Q, R), and their lengths (R)."""
 
     start: int
     rows: Array
+    products: Array
     lengths: Array
 
 
@@ -51,7 +53,7 @@ def find_nearest(
     equal scores the lower index comes first. DataError for numbers that are not finite, and for a query of zeros with
     cosine.
 
-    release  is called with the rows of a block after their use, as for a file that is mapped
+    release  is called with rows that have been read, as for a file that is mapped
 
     >>> find_nearest(np.array([[1.0, 0], [0, 2], [3, 3]]), np.array([[0, 1.0]]), 2)
     Nearest(indices=array([[1, 2]]), scores=array([[1.        , 0.70710678]]), zeros=0)
@@ -90,31 +92,18 @@ def score_rows(rows: Array, query: Array, metric: str) -> Array:
     return np.asarray(np.divide(products, np.sqrt(squares), out=np.zeros_like(products), where=squares > 0))
 
 
-def read_block(vectors: Array, start: int, count: int) -> RowBlock:
-    """Return some rows of (N, D), in float64 where their products might leave the range of float32.
-
-    DataError names a row that is not finite.
-    """
-    rows = vectors[start : start + count].astype(working(vectors), copy=False)
-    if not _is_safe(squares := _square(rows)):
-        rows = rows.astype(np.float64)
-        squares = _square(rows)
-    lengths = np.sqrt(squares)
-    _check_finite(rows, lengths, start, "row")
-    return RowBlock(start, rows, lengths)
-
-
 def _search(vectors: Array, queries: Array, top: int, metric: str, release: Callable[[Array], None]) -> Nearest:
     """Return the nearest vectors to a few queries, found by several threads, each in blocks of its own."""
     searches = [_Search(vectors, queries, top, metric)]
-    count = max(BLOCK // max(vectors.shape[1], 1), 1)
+    count = max(PIECE // max(vectors.shape[1], 1), 1) * max(PIECES // len(queries), 1)
 
     def work(starts: Iterator[int]) -> None:
         search = _Search(vectors, queries, top, metric)
         searches.append(search)
         for start in starts:
-            search.compare(read_block(vectors, start, count))
-            release(vectors[start : start + count])
+            rows = vectors[start : start + count]
+            search.compare(search.multiply(start, rows, release))
+            release(rows)  # of candidates, which are read again
 
     run_parallel(work, range(0, len(vectors), count))
     first, *others = searches
@@ -138,8 +127,21 @@ class _Search:
         self.dtype = working(vectors, queries)
         self.queries = queries.astype(np.float64)
         self.lengths = check_queries(queries, metric)
+        self.is_safe = _is_safe(np.square(self.lengths[self.lengths > 0]))
         self.best = [(np.empty(0, np.int64), np.empty(0, self.dtype)) for _ in queries]
         self.limits = np.full(len(queries), -np.inf)
+
+    def multiply(self, start: int, rows: Array, release: Callable[[Array], None]) -> RowBlock:
+        """Multiply rows by the queries, in float64 where products might leave the range of float32.
+
+        DataError names a row that is not finite.
+        """
+        products, squares = _multiply(rows, self.queries.astype(working(rows)), release)
+        if products.dtype != np.float64 and not (self.is_safe and _is_safe(squares)):
+            products, squares = _multiply(rows, self.queries, release)
+        lengths = np.sqrt(squares)
+        _check_finite(rows, lengths, start, "row")
+        return RowBlock(start, rows, products, lengths)
 
     def compare(self, block: RowBlock) -> None:
         """Compare the rows of a block with the queries, and keep the nearest."""
@@ -157,14 +159,10 @@ class _Search:
 
     def approximate(self, block: RowBlock) -> tuple[Array, Array]:
         """Return keys (Q, R), the larger the nearer, and how far rounding can move one of each query (Q)."""
-        rows, largest = block.rows, float(block.lengths.max())
-        if rows.dtype != np.float64 and not _is_safe(np.square(self.lengths[self.lengths > 0])):
-            rows = rows.astype(np.float64)
-        keys = self.queries.astype(rows.dtype) @ rows.T
-        unit = _unit(rows)
+        keys, largest, unit = block.products, float(block.lengths.max()), _unit(block)
         if self.metric == "cosine":
             keys /= np.where(block.lengths > 0, block.lengths, 1)
-            keys /= self.lengths[:, None].astype(rows.dtype)
+            keys /= self.lengths[:, None].astype(keys.dtype)
             return keys, np.full(len(keys), unit)
         if self.metric == "euclidean":  # |q − r|² = |q|² − 2 (q·r − |r|²/2)
             keys -= np.square(block.lengths) / 2
@@ -202,17 +200,27 @@ def _length(x: Array) -> Array:
 
 
 @quiet
-def _square(rows: Array) -> Array:
-    return np.asarray(np.vecdot(rows, rows))
+def _multiply(rows: Array, queries: Array, release: Callable[[Array], None]) -> tuple[Array, Array]:
+    """Return the products of queries with rows, and the squared lengths of these, in the dtype of the queries.
+
+    rows (R, D), queries (Q, D) -> (Q, R), (R); a piece of the rows is read once, and used while it is in the cache
+    """
+    products, squares = np.empty((len(queries), len(rows)), queries.dtype), np.empty(len(rows), queries.dtype)
+    for part in split_range(0, len(rows), max(PIECE // max(rows.shape[1], 1), 1)):
+        piece = rows[part].astype(queries.dtype, copy=False)
+        np.vecdot(piece, piece, out=squares[part])
+        np.matmul(queries, piece.T, out=products[:, part])
+        release(rows[part])
+    return products, squares
 
 
 def _is_safe(squares: Array) -> bool:
     return bool(((squares > SAFE[0]) & (squares < SAFE[1])).all())
 
 
-def _unit(rows: Array) -> float:
+def _unit(block: RowBlock) -> float:
     """Return a bound of the error of a product of two vectors of length 1, doubled: those of the rest are smaller."""
-    unit: float = 2 * (rows.shape[1] + 16) * float(np.finfo(rows.dtype).eps)
+    unit: float = 2 * (block.rows.shape[1] + 16) * float(np.finfo(block.products.dtype).eps)
     return unit
 
 
