@@ -11,6 +11,7 @@ from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError, NotFiniteError, UsageError
 from attnkit.inference import callbacks, layers, text_inputs
 from attnkit.inference.generate import positions_left
+from attnkit.inference.source_states import encoder_states
 from attnkit.inference.text_inputs import ModelInput
 from attnkit.model import Array
 
@@ -190,8 +191,9 @@ def score_pairs(
 def score_pair(core: model.Model, read: Array, ids: Array, dtype: str) -> float:
     """Return the sum of −log p of the ids of a target after its start token, (T + 1,), by those of a source (S,)."""
     positions_left(core.config, max(len(read), len(ids) - 1))
-    memory = model.run(core, model.layer_plan(core.config, "encoder"), read, layers.new_context(dtype=dtype))
-    context = layers.new_context(memory=memory, dtype=dtype)
+    encoder = layers.new_context(dtype=dtype)
+    memory = model.run(core, model.layer_plan(core.config, "encoder"), read, encoder)
+    context = layers.new_context(memory=memory, source_states=encoder_states(core.config, encoder), dtype=dtype)
     x = model.run(core, model.layer_plan(core.config, "decoder"), ids[:-1], context)
     return targets_nll(core, x, ids[1:])
 
@@ -199,6 +201,6 @@ def score_pair(core: model.Model, read: Array, ids: Array, dtype: str) -> float:
 def check_scorable(checkpoint: "Checkpoint") -> None:
     """Raise UsageError for a model that does not predict a text token by token."""
     config = checkpoint.config
-    if config.decoder is None or not config.head or not config.stack("decoder").vocab:
+    if config.decoder is None or config.classes or not config.head or not config.stack("decoder").vocab:
         problem = "predicts no text token by token, so that a text has no perplexity"
         raise UsageError(f"this {config.family} model {problem}", "--model")

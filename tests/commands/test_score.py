@@ -82,6 +82,14 @@ def test_perplexity_of_targets_is_that_of_transformers(case, dtype, tolerance):
     assert int(result["sentences"]) == 3
 
 
+def test_perplexity_of_a_recurrent_translator_is_that_of_decode_score():
+    model, source, target = str(MODELS / "seq2seq"), "je suis étudiant", "I am a student"
+    tokens = attnkit.decode([source], model=model, score=target)["x"]
+    result = attnkit.score([f"{source}\t{target}"], model=model)
+    assert float(result["loss"]) == pytest.approx(-tokens.mean(), rel=1e-6)
+    assert int(result["tokens"]) == len(tokens)
+
+
 def test_perplexity_of_pairs_by_source_length():
     pairs = ["\t".join(pair) for pair in FROZEN["pairs"]]
     model = str(MODELS / "marian")
@@ -313,6 +321,7 @@ def test_parts_of_a_result_are_shown(kept):
         ),
         (["--model", "gpt2", "--by", "length:5"], b"a b c", 2, "--by: needs --references"),
         (["--model", "bert-mlm"], b"a b c", 2, "--model: this bert model predicts no text token by token"),
+        (["--model", "lstm-classifier"], b"a b c", 2, "--model: this lstm model predicts no text token by token"),
         (["--model", "vit"], b"a b c", 2, "--model: this vit model predicts no text"),
         (["--model", "marian"], b"a b c\n", 3, "<stdin>: line 1: 1 columns (expected source, tab, target)"),
         (["--model", "marian", "--window", "3"], b"a\tb\n", 2, "--window: needs a text, and this model takes pairs"),
@@ -320,7 +329,7 @@ def test_parts_of_a_result_are_shown(kept):
     ],
 )
 def test_bad_input(tmp_path, arguments, stdin, code, message):
-    for name in ("gpt2", "bert-mlm", "vit", "marian"):
+    for name in ("gpt2", "bert-mlm", "lstm-classifier", "vit", "marian"):
         (tmp_path / name).symlink_to(MODELS / name)
     (tmp_path / "three").write_text("a\nb\nc\n")
     (tmp_path / "one").write_text("a")
