@@ -23,7 +23,7 @@ from attnkit.inference.recurrent_weights import find_recurrent_weights
 from attnkit.model.recurrent_cells import CELLS
 from attnkit.record import Array, Record, Tensor
 
-BY_HAND = ("reverse", "lengths", "state_in", "state_out")  # what a model sets, or its record has
+BY_HAND = ("cell", "reverse", "lengths", "state_in", "state_out")  # what a model sets, or its record has
 RANDOM = ("layers", "bidirectional", "projection", "peepholes", "seed")  # of random weights alone
 
 

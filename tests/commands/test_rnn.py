@@ -132,7 +132,7 @@ def test_states_of_a_batch_have_the_shape_of_pytorch(tmp_path):
 
 
 BAD = [
-    ({}, UsageError, "--params FILE or --hidden H"),
+    ({}, UsageError, "--params FILE, --hidden H or --model DIR"),
     ({"params": {"weight_ih_l0": np.ones((4, 5))}}, DataError, "no weight_hh_l0"),
     ({"params": {"weight_hh_l1": np.ones((4, 4)), **TANH}}, DataError, "no weight_ih_l1"),
     ({"params": {**TANH, "weights": np.ones(3)}}, DataError, "weights is not a name of PyTorch's layout"),
