@@ -330,7 +330,8 @@ def prepare_head_input(
     layer, dtype, checkpoint = parameters["layer"], parameters["dtype"], parameters["model_"]
     if layer is not None:
         source = require_hidden_states(source)
-    refuse_flags(parameters, GENERATION_FLAGS, "a model that generates text, not its head alone")
+    other = "not its head alone" if layer is not None else f"which this {checkpoint.config.family} model is not"
+    refuse_flags(parameters, GENERATION_FLAGS, f"a model that generates text, {other}")
     if not checkpoint.config.task:
         refuse_flags(parameters, LABEL_FLAGS[1:], "a model with a head of labels")
     if layer is not None:

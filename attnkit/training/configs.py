@@ -191,9 +191,10 @@ def _seq2seq(sizes: ModelSizes, special: Mapping[str, int]) -> Values:
     cell, attention, input_feeding, bidirectional = sizes.decoding
     hidden = sizes.hidden or sizes.width
     if input_feeding and attention == "none":
-        raise UsageError("input feeding hands on what attention found, and attention is none")
+        raise UsageError("hands on what attention found, and --attention is none", "--input-feeding")
     if bidirectional and attention == "dot":
-        raise UsageError("attention dot compares states of one width, and those of two directions are wider; general")
+        problem = "dot compares states of one width, and those of two directions are wider; try general"
+        raise UsageError(problem, "--attention")
     readout: Values = {} if attention == "none" else {"readout": "tanh", "readout_size": sizes.width}
     return {
         "model_type": "seq2seq",
@@ -251,4 +252,4 @@ def check_family_options(family: str, names: Collection[str]) -> None:
     """
     for name in names:
         if family not in OWN_OPTIONS.get(name, (family,)):
-            raise UsageError(f"a {family} model has none (it is of {', '.join(OWN_OPTIONS[name])})", flag_name(name))
+            raise UsageError(f"the family {family} has none (it is of {', '.join(OWN_OPTIONS[name])})", flag_name(name))

@@ -156,10 +156,11 @@ def test_labels_and_heads_that_a_model_does_not_have(texts):
 
 
 USAGE = {
-    ("--heads", "2"): "--heads: a seq2seq model has none (it is of gpt2, llama, marian, transformer, bert, t5)",
-    ("--attention", "dot", "--bidirectional"): "attention dot compares states of one width, and those of two "
-    "directions are wider; general",
-    ("--attention", "none", "--input-feeding"): "input feeding hands on what attention found, and attention is none",
+    ("--heads", "2"): "--heads: the family seq2seq has none (it is of gpt2, llama, marian, transformer, bert, t5)",
+    ("--attention", "dot", "--bidirectional"): "--attention: dot compares states of one width, and those of two "
+    "directions are wider; try general",
+    ("--attention", "none", "--input-feeding"): "--input-feeding: hands on what attention found, and "
+    "--attention is none",
     ("--classify",): "a seq2seq model is not trained as a classifier (--classify takes lstm)",
     ("--weight-drop", "1"): "weight drop 1 (expected 0 or more, below 1)",
     ("--cell", "sru"): "--cell: expected one of: tanh, relu, gru, gru-reset-before, lstm, got 'sru'; did you mean gru?",
@@ -177,6 +178,6 @@ def test_options_of_recurrent_models_are_not_of_others(texts):
     for flags in (("--cell", "gru"), ("--weight-drop", "0.1"), ("--input-feeding",)):
         done = run("train", "tales.txt", "-o", "model", *flags, cwd=texts)
         assert done.code == 2
-        assert f"{flags[0]}: a gpt2 model has none" in done.err
+        assert f"{flags[0]}: the family gpt2 has none" in done.err
     done = run("train", "tales.txt", "-o", "model", "--classify", cwd=texts)
     assert "a gpt2 model is not trained as a classifier" in done.err
