@@ -20,6 +20,7 @@ def encoder_layer(
     sub-layer with `norm_first`. `config` are fields of Config: norm_first, activation, eps. Errors are those of the
     sub-layers.
 
+    >>> import numpy as np
     >>> zero = {"w1": np.zeros((2, 3)), "w2": np.zeros((3, 2))}
     >>> encoder_layer(np.array([[3.0, 5.0]]), {"ffn": zero}, heads=1, norm_first=True).round(4)
     array([[2., 6.]])
@@ -45,6 +46,7 @@ def decoder_layer(
     `params` is that of encoder_layer with "cross" and "norm3" besides: norm1 belongs to self, norm2 to cross,
     norm3 to ffn. `config` and errors are those of encoder_layer.
 
+    >>> import numpy as np
     >>> zero = {"w1": np.zeros((2, 3)), "w2": np.zeros((3, 2))}
     >>> x = np.array([[3.0, 5.0]])
     >>> decoder_layer(x, 2 * x, {"ffn": zero}, heads=1, norm_first=True).round(4)

@@ -105,24 +105,34 @@ def max_pool(x: Array, real: Array) -> Array:
 def first_real_token(x: Array, real: Array) -> Array:
     """Return the hidden state of the first real token, x (..., T, D), real (..., T) -> (..., D).
 
+    DataError for a text without tokens.
+
     >>> first_real_token(np.array([[1.0], [3.0]]), np.array([False, True]))
     array([3.])
     """
+    require_tokens(x)
     return _token_at(x, real.argmax(axis=-1))
 
 
 def last_token(x: Array, real: Array) -> Array:
     """Return the hidden state of the last real token, x (..., T, D), real (..., T) -> (..., D).
 
+    DataError for a text without tokens.
+
     >>> last_token(np.array([[1.0], [3.0], [9.0]]), np.array([True, True, False]))
     array([3.])
     """
+    require_tokens(x)
     return _token_at(x, last_tokens(real))
 
 
-def _token_at(x: Array, at: Array) -> Array:
+def require_tokens(x: Array) -> None:
+    """Raise DataError for a text without tokens, x (..., T, D)."""
     if x.shape[-2] == 0:
         raise DataError(f"x {as_text(x.shape)} has no tokens")
+
+
+def _token_at(x: Array, at: Array) -> Array:
     return np.take_along_axis(x, np.asarray(at)[..., None, None], axis=-2)[..., 0, :]
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from attnkit.errors import DataError
 from attnkit.libraries import call_library, import_library
 from attnkit.tokenizers.files import (
@@ -58,7 +60,24 @@ def parse_tokenizer_json(content: str, name: str, settings: Mapping[str, Any] | 
     library = import_library("tokenizers", "text", name)
     check_content(content[:64].encode("utf-8", "replace"), name)
     with call_library("not a tokenizer.json", name):
-        return wrap_tokenizer(library.Tokenizer.from_str(content), name, settings or {})
+        tokenizer = library.Tokenizer.from_str(content)
+    check_templates(tokenizer.post_processor, name)
+    with call_library("not a tokenizer.json", name):
+        return wrap_tokenizer(tokenizer, name, settings or {})
+
+
+def check_templates(post_processor: Any, name: str) -> None:
+    """Raise DataError for a template with a special token that it does not define, on which the library panics."""
+    if post_processor is None:
+        return
+    state = orjson.loads(post_processor.__getstate__())
+    for processor in state.get("processors", [state]):
+        if processor["type"] != "TemplateProcessing":
+            continue
+        for part in [*processor["single"], *processor["pair"]]:
+            token = part.get("SpecialToken", {}).get("id")
+            if token is not None and token not in processor["special_tokens"]:
+                raise DataError(f"post_processor: {token[:40]!r} is not one of its special_tokens", name)
 
 
 def load_tokenizer_json(folder: TokenizerFolder) -> Tokenizer:

@@ -218,6 +218,7 @@ class Run:
 def best_label(output: HeadOutput) -> str:
     """Return the most probable label of one text, and its probability.
 
+    >>> import numpy as np
     >>> best_label(HeadOutput(Record({}), np.array([0.0, np.log(3)]), ["bad", "good"], None))
     'good 75.0%'
     """

@@ -161,14 +161,16 @@ def used(folder: str, family: str, has_text: bool) -> None:
     from attnkit.formats import Record
     from attnkit.inference import model_summary
 
-    model_summary.model_facts(open_checkpoint(folder), display.Style())
+    checkpoint = open_checkpoint(folder)
+    model_summary.model_facts(checkpoint, display.Style())
+    config = checkpoint.config
     if family == "vit":
         attnkit.encode(None, model=folder, image=str(MODELS / "vit.png"))
     elif family in ("transformer", "transformer-prenorm"):
-        attnkit.encode(Record({"x": np.ones((2, open_checkpoint(folder).config.width), np.float32)}), model=folder)
-    elif family.startswith("bert"):
+        attnkit.encode(Record({"x": np.ones((2, config.width), np.float32)}), model=folder)
+    elif config.classes or config.decoder is None:
         attnkit.encode(model_input(has_text, ["the cat", "<s> a"]), model=folder)
-    elif family in ("marian", "t5") or "fr-en" in family or "marian" in family or "t5" in family:
+    elif config.encoder is not None:
         memory = attnkit.encode(model_input(has_text, ["le chat"]), model=folder)
         attnkit.decode(memory, model=folder, max_tokens=2)
         attnkit.decode(memory, model=folder, max_tokens=2, beam=2)

@@ -39,6 +39,7 @@ IMAGES = {"cut": (b"\x89PNG\r\n\x1a\n", "not a PNG or JPEG that can be read"), "
 BAD = {"tensor": TENSORS, "tensors": TENSORS, "words": WORDS, "tokenizer": TOKENIZERS, "image": IMAGES}
 BAD |= {
     "memory": TENSORS,
+    "index": TENSORS | {"empty": (b"", "empty file")},
     "attended": TENSORS,
     "ids": TENSORS,
     "targets": TENSORS,
@@ -53,7 +54,7 @@ FLAGS = [
     if found.load
 ]
 MODELS = Path(__file__).parents[1] / "references" / "models"
-GPT2, VIT, MARIAN = (str(MODELS / name) for name in ("gpt2", "vit", "marian"))
+GPT2, VIT, MARIAN, SEQ2SEQ = (str(MODELS / name) for name in ("gpt2", "vit", "marian", "seq2seq"))
 BESIDE = {
     "embed --vocab": ["a", "--dim", "2"],
     "embed --tokenizer": ["a", "--dim", "2"],
@@ -75,6 +76,7 @@ BESIDE = {
     "decode --patch": ["a", "--model", GPT2, "--max-tokens", "0"],
     "attend --past-key": ["good.json", "--past-value", "good.json"],
     "attend --past-value": ["good.json", "--past-key", "good.json"],
+    "rnn --memory": ["good.json", "--model", SEQ2SEQ, "--layer", "decoder.rnn"],
     "rnn --lengths": ["good.json", "--hidden", "2"],
     "rnn --state-in": ["good.json", "--hidden", "2"],
     "ffn --add": ["good.json", "--hidden", "2"],
@@ -91,6 +93,8 @@ READING = {
     "mask": ["--causal"],
     "ffn": ["--hidden", "2"],
     "rnn": ["--hidden", "2"],
+    "linear": ["--params", "weights.json"],
+    "near": ["--index", "good.json", "--top", "1"],
     "decode": ["--table", "good.json"],
     "loss": ["--target", "0"],
 }

@@ -47,7 +47,7 @@ BAD = {
     "layernorm good.json --eps 0": (2, "--eps: expected a finite number above 0, got '0'", {}),
     "layernorm good.json --eps -1": (2, "--eps: expected a finite number above 0, got '-1'", {}),
     "decode good.json --table good.json --temperature 0": (2, "--temperature: expected a finite number above 0", {}),
-    "decode good.json --table good.json --top-p 1.5": (2, "--top-p: expected a finite number above 0 of at most 1", {}),
+    "decode good.json --table good.json --top-p 1.5": (2, "--top-p: expected a finite number above 0 and of at most 1", {}),
     "decode good.json --table good.json --top-k 0": (2, "--top-k: expected a whole number of at least 1", {}),
     # an index that a flag names and the tensor does not have
     "show good.json --slice 9": (2, "--slice: index 9 is outside axis token of size 2", {}),

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attnkit.errors import UsageError
+from attnkit.errors import DataError, UsageError
 from attnkit.tokenizers.auto import load_tokenizer
+from attnkit.tokenizers.huggingface import parse_tokenizer_json
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 
@@ -243,3 +244,11 @@ class TestPieces:
         also = load_tokenizer(folder(tmp_path / "b", vocab_yml={"the": 0, '"': 1, "it's": 2, ":": 3, "</s>": 4}))
         assert yaml.vocabulary == also.vocabulary == ["the", '"', "it's", ":", "</s>"]
         assert yaml.encode("it's the").ids == also.encode("it's the").ids == [2, 0, 4]
+
+
+def test_a_template_with_an_unknown_special_token_is_one_error():
+    folder = MODELS / "bert-sequence"
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    content["post_processor"]["single"][0]["SpecialToken"]["id"] = "[X]"
+    with pytest.raises(DataError, match=r"post_processor: '\[X\]' is not one of its special_tokens"):
+        parse_tokenizer_json(json.dumps(content), "tokenizer.json")
