@@ -16,7 +16,6 @@ from tests.process import ALONE, SETTINGS, Run
 
 OLD = b"what was there before\n"
 GOOD = b"[[1,2],[3,4]]"  # as good.json, in every test's folder
-WEIGHTS = b'{"w":[[1,0],[0,1]]}'  # as weights.json
 
 # Every tool that reads a record, its input standing where it says INPUT.
 READERS = (
@@ -45,7 +44,6 @@ class Process:
         machine = {name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_")}
         self.environment = {"PATH": path or os.environ["PATH"], "HOME": tempfile.gettempdir()} | machine | SETTINGS
         (folder / "good.json").write_bytes(GOOD)
-        (folder / "weights.json").write_bytes(WEIGHTS)
 
     def __call__(self, *arguments, stdin=b"", **options) -> Run:
         """Run `attnkit` to its end; stdin is bytes, which go through a pipe, or anything that subprocess takes."""

@@ -89,6 +89,7 @@ BESIDE = {
     "score --source": ["good.json", "--references", "good.json", "--by", "length:10"],
 }
 NAMED = {"patches": "encoder.0.norm1={}", "targets": "./{}"}  # where a bare name is not a file
+WEIGHTS = b'{"w":[[1,0],[0,1]]}'
 READING = {
     "mask": ["--causal"],
     "ffn": ["--hidden", "2"],
@@ -124,6 +125,7 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "score", "train"}))
 def test_operands(attnkit, main, refused, tool):
+    attnkit.file("weights.json", WEIGHTS)
     for content, problem in TENSORS.values():
         name = attnkit.file("bad", content)
         old = "old.svg" if tool == "history" else "old.json"  # which writes text
@@ -138,6 +140,7 @@ def test_operands(attnkit, main, refused, tool):
     "tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "score", "train", "history", "diff"})
 )
 def test_stages_of_a_pipeline(attnkit, main, refused, tool):
+    attnkit.file("weights.json", WEIGHTS)
     flags = " ".join(READING.get(tool, []))
     for content, problem in TENSORS.values():
         attnkit.file("bad", content)

@@ -139,11 +139,11 @@ def test_a_terminal_in_place_of_text(attnkit, refused, tool):
 
 @pytest.fixture
 def panicking(attnkit):
-    """A folder of BERT whose tokenizer.json names a token that it does not number: the library panics on a text."""
+    """A folder of BERT whose tokenizer.json puts a second text into a single one: the library panics on a text."""
     folder = attnkit.folder / "model"
     shutil.copytree(MODELS / "bert-mlm", folder)
     settings = json.loads((folder / "tokenizer.json").read_text())
-    settings["post_processor"]["special_tokens"].pop("[CLS]")
+    settings["post_processor"]["single"] = [{"Sequence": {"id": "B", "type_id": 0}}]
     (folder / "tokenizer.json").write_text(json.dumps(settings))
     return "model/tokenizer.json"
 
