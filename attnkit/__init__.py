@@ -41,6 +41,7 @@ TOOLS = (
     "score",
     "near",
     "show",
+    "explore",
     "peek",
     "diff",
     "run",

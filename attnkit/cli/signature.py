@@ -37,6 +37,7 @@ OPERAND_TYPES: Mapping[str | None, str] = {
 INPUT_TYPES = {
     "[INPUT]": "TensorLike",
     "[PART]...": "Sequence[Record | Path] | Record | Path",
+    "[TRACE]...": "Sequence[Record | Path] | Record | Path",
     "[TEXT]...": "str | Sequence[str] | Record",
     "[INPUT | TEXT...]": "str | Sequence[str] | TensorLike",
 }

@@ -25,6 +25,7 @@ TOOLS = {
     "near": "the nearest of many vectors: sentences or words by meaning",
     "train": "train a model from a text file",
     "show": "a tensor, record or file as tables and heat maps",
+    "explore": "a page that explores a trace: heads, text, stages, differences",
     "peek": "show the records in the middle of a pipe",
     "diff": "compare two tensors or records",
     "run": "a whole pipeline in one process",
