@@ -221,7 +221,7 @@ def _multiply(rows: Array, queries: Array, release: Callable[[Array], None]) -> 
 
 def _piece_rows(vectors: Array) -> int:
     """Return how many rows of vectors (N, D) are multiplied at a time."""
-    most = PIECE // max(vectors.shape[1], 1)
+    most = PIECE // max(int(vectors.shape[1]), 1)
     return max(most // 4, min(most, PIECE_ROWS), 1)
 
 
