@@ -40,6 +40,7 @@ TOOLS = (
     "train",
     "score",
     "near",
+    "rollout",
     "show",
     "explore",
     "peek",

@@ -396,6 +396,16 @@ def near(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def rollout(
+    record: TensorLike,
+    /,
+    *,
+    layers: str = "",
+    residual: float = 0.5,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...
 def show(
     record: TensorLike,
     /,
