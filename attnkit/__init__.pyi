@@ -429,6 +429,19 @@ def show(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Rendering: ...
+def explore(
+    traces: Sequence[Record | Path] | Record | Path,
+    /,
+    *,
+    record: int | None = None,
+    exact: bool = False,
+    theme: Literal["light", "dark", "transparent"] | None = None,
+    title: str | None = None,
+    tokens: Literal["raw", "plain"] | None = None,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> str: ...
 def peek(
     record: TensorLike,
     /,

@@ -43,7 +43,7 @@ class Chromium:
         command = [find_chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         quiet = subprocess.DEVNULL
         self._process = subprocess.Popen(
-            command, stdin=quiet, stdout=quiet, stderr=quiet, preexec_fn=use_pipes, pass_fds=(3, 4), close_fds=False
+            command, stdin=quiet, stdout=quiet, stderr=quiet, preexec_fn=use_pipes, close_fds=False
         )
         os.close(to_browser)
         os.close(from_browser)
@@ -123,7 +123,7 @@ class Chromium:
             file.write(base64.b64decode(picture["data"]))
 
     def problems(self):
-        """Return the errors and warnings of the console, and the addresses of requests other than of the page's file."""
+        """Return the errors and warnings of the console, and the addresses of requests but that of the page."""
         texts = []
         for event in self.events:
             kind, values = event.get("method"), event.get("params", {})

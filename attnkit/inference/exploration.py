@@ -1,6 +1,6 @@
 """What a page explores: records made to traces with the kinds of their heads, and two of them compared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,14 +43,16 @@ def select_row(record: Record, row: int, rows: int) -> Record:
     return replace(record, tensors=tensors, labels=labels)
 
 
-def make_trace(record: Record, name: str) -> Trace:
-    """Return a record of one text as a trace to explore; DataError where it keeps no weights of attention."""
+def make_trace(record: Record, name: str, is_raw: bool = False) -> Trace:
+    """Return a record of one text as a trace to explore; DataError where it keeps no weights of attention.
+
+    is_raw  spell tokens as they are in the vocabulary, not as a reader writes them
+    """
     scores = score_layers(record)
     layers = [attention_of(record, f"{layer}.{WEIGHTS}".lstrip("."), one) for layer, one in scores.items()]
-    labels = {axis: spell(names) for axis, names in record.labels.items() if axis != "vocab"}
-    return Trace(
-        name, labels, layers, [describe_tensor(record, name) for name in record], list_commands(record)
-    )
+    labels = {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis != "vocab"}
+    stages = [describe_tensor(record, name) for name in record]
+    return Trace(escaped(name), labels, layers, stages, list_commands(record))
 
 
 def attention_of(record: Record, name: str, scores: HeadScores) -> Attention:
@@ -61,19 +63,29 @@ def attention_of(record: Record, name: str, scores: HeadScores) -> Attention:
     return Attention(layer, record[name], queries, keys, scores.kinds(), measures)
 
 
-def spell(labels: Labels) -> list[str]:
-    """Return words as a reader writes them, with what cannot be printed escaped."""
-    plain = display.plain_labels(labels) or []
-    return [escaped(one) for one in row_labels(plain, 0)]
+def spell(labels: Labels, is_raw: bool = False) -> list[str]:
+    r"""Return words as a reader writes them, or raw, with what cannot be printed escaped.
+
+    >>> spell(["Ġfox", "\x00"]), spell(["Ġfox"], is_raw=True)
+    (['·fox', '\\x00'], ['Ġfox'])
+    """
+    words = labels if is_raw else display.plain_labels(labels) or []
+    return [escaped(one) for one in row_labels(words, 0)]
 
 
 def describe_tensor(record: Record, name: str) -> dict[str, Any]:
     """Return the facts of a tensor: name, axes, shape, dtype, and the statistics of its finite values."""
     array = record[name]
     numbers, counts = display.compute_statistics(array)
-    values: Mapping[str, Any] = dict(zip(("min", "max", "mean", "std"), map(float, numbers), strict=False))
-    facts = {"name": name, "axes": record.axes_of(name), "shape": array.shape, "dtype": array.dtype.name}
-    return facts | values | dict(zip(("zeros", "nan", "inf"), counts, strict=True)) | {"norm": norm_of(array)}
+    return {
+        "name": escaped(name),
+        "axes": record.axes_of(name),
+        "shape": array.shape,
+        "dtype": array.dtype.name,
+        **dict(zip(("min", "max", "mean", "std"), map(float, numbers), strict=False)),
+        **dict(zip(("zeros", "nan", "inf"), counts, strict=True)),
+        "norm": norm_of(array),
+    }
 
 
 def norm_of(array: Array) -> float | None:
@@ -95,11 +107,12 @@ def compare_traces(a: Record, b: Record) -> Difference:
     """Return how two records differ, stage by stage, and A - B of the weights that both have in one shape."""
     report = compare_records(Pair(a, b, are_traces(a, b)), all_stages=True)
     names = [name for name in find_weights(a) if name in b and a[name].shape == b[name].shape]
-    layers = [
-        Attention(name.removesuffix(WEIGHTS).removesuffix(".") or name, a[name] - b[name], *a.axes_of(name)[-2:])
-        for name in names
-    ]
-    return Difference(report_rows(report, PRECISION), [escaped(line) for line in report_lines(report)], layers)
+    layers = []
+    for name in names:
+        queries, keys = a.axes_of(name)[-2:]
+        layers.append(Attention(name.removesuffix(WEIGHTS).removesuffix(".") or name, a[name] - b[name], queries, keys))
+    rows = [[escaped(cell) for cell in row] for row in report_rows(report, PRECISION)]
+    return Difference(rows, [escaped(line) for line in report_lines(report)], layers)
 
 
 def choose_record(records: Sequence[Record], index: int | None, source: str) -> Sequence[Record]:
@@ -115,7 +128,7 @@ def check_weights(record: Record, source: str) -> None:
     """Raise DataError where a record keeps no weights of attention, with how to keep them."""
     if not find_weights(record):
         raise DataError(
-            f"no weights of attention (it has {join_names([*record])}); attend --keep weights, or encode, decode or run "
-            "--trace FILE, keeps them",
+            f"no weights of attention (it has {join_names([*record])}); attend --keep weights, or --trace FILE of "
+            "encode, decode or run, keeps them",
             source,
         )

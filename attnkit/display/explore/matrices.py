@@ -56,7 +56,7 @@ def pack_pooled(weights: Array) -> dict[str, Any]:
 
     No number of a block is larger than its level times the scale of its matrix.
     """
-    heads, queries, keys = weights.shape
+    queries, keys = weights.shape[1:]
     block = [-(-queries // SIDE), -(-keys // SIDE)]
     rows = np.maximum.reduceat(weights, np.arange(0, queries, block[0]), axis=1)
     pooled = np.maximum.reduceat(rows, np.arange(0, keys, block[1]), axis=2).astype(np.float64)

@@ -56,7 +56,6 @@ def _look(options: FigureOptions, name: str) -> dict[str, Any]:
     """Return the colours that scripts draw with, and the title."""
     return {
         "title": options.title or name,
-        "precision": options.precision,
         "maps": {one: color_map(one) for one in MAPS},
         "series": SERIES,
         "sans": SANS,

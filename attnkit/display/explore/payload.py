@@ -20,7 +20,8 @@ MAP is one of
   {"form": "float32", "values": BLOB (H, T, S)}
   {"form": "bytes",   "scale": BLOB float32 (H, T), "values": BLOB uint8 (H, T, S)}    255: not finite
   {"form": "signed",  "scale": BLOB float32 (H, T), "values": BLOB int8 (H, T, S)}     -128: not finite
-  {"form": "pooled",  "block": [rows, columns], "shape": [H, rows, columns], "scale": BLOB float32 (H,), "values": BLOB uint8}
+  {"form": "pooled",  "block": [rows, columns], "shape": [H, rows, columns], "scale": BLOB float32 (H,),
+   "values": BLOB uint8 (H, rows, columns)}    at most; 255: not finite
 BLOB: the bytes of an array, little-endian, compressed (RFC 1950), in base64.
 STAGE = {"name", "axes", "shape", "dtype", "min", "max", "mean", "std", "norm", "zeros", "nan", "inf"}
 DIFFERENCE = {"heads": [...], "rows": [[...]], "lines": [...], "attention": [LAYER without kinds, map of A - B, ...]}
@@ -71,7 +72,9 @@ class Difference(NamedTuple):
     attention: Sequence[Attention]
 
 
-def pack_traces(traces: Sequence[Trace], difference: Difference | None = None, is_exact: bool = False) -> dict[str, Any]:
+def pack_traces(
+    traces: Sequence[Trace], difference: Difference | None = None, is_exact: bool = False
+) -> dict[str, Any]:
     """Return the data of a page of traces.
 
     is_exact  keep all weights as they are, however many there are
