@@ -37,15 +37,15 @@ def read_file(call: Stage, path: str) -> Iterator[Named]:
 def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
     """Return the records that a caller in Python passes: one or a list of them, or the names of files."""
     value = inputs[0] if inputs else None
-    found: list[Named] = []
+    traces: list[Named] = []
     for one in value if isinstance(value, list | tuple) else [value]:
         if isinstance(one, str | os.PathLike):
-            found += read_file(call, os.fspath(one))
+            traces += read_file(call, os.fspath(one))
         elif isinstance(one, Record):
-            found.append(Named(make_item(call.tool, one), "record"))
+            traces.append(Named(make_item(call.tool, one), "record"))
         else:
             raise UsageError(f"{EXPECTED}, got {type(one).__name__}", "traces")
-    return Records(None, iter([select_tensors(call, found)]))
+    return Records(None, iter([select_tensors(call, traces)]))
 
 
 def select_tensors(call: Stage, traces: list[Named]) -> list[Named]:
@@ -102,13 +102,13 @@ def explore(
 
 def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:
     """Return the records of a page, those of one text each, by the names of their files and their numbers in them."""
-    from attnkit.inference.exploration import check_weights, choose_record, split_rows
+    from attnkit.inference.exploration import check_weights, choose_record, split_texts
 
     if not traces:
         raise DataError("nothing to explore: no record")
     chosen = []
     for file in dict.fromkeys(one.file for one in traces):
-        rows = [row for one in traces if one.file == file for row in split_rows(one.record)]
+        rows = [row for one in traces if one.file == file for row in split_texts(one.record)]
         picked = enumerate(choose_record(rows, index, file), start=index or 0)
         chosen += [Named(row, f"{file} {number}" if len(rows) > 1 else file) for number, row in picked]
     if len(chosen) > MOST:

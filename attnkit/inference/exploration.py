@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attnkit import display
-from attnkit.display.explore import Attention, Difference, Trace
+from attnkit.display.explore import Attention, Difference, ExploredTrace
 from attnkit.errors import DataError, UsageError, escaped
 from attnkit.inference.diff_report import Pair, are_traces, compare_records, report_lines, report_rows
 from attnkit.inference.head_scoring import WEIGHTS, find_weights, score_layers
@@ -17,11 +17,11 @@ from attnkit.record import Array, Labels, Record, join_names, row_labels
 PRECISION = 4
 
 
-def split_rows(record: Record) -> list[Record]:
+def split_texts(record: Record) -> list[Record]:
     """Return the record of each text of a batch; the record itself where it is one text.
 
     >>> batch = Record({"weights": np.zeros((2, 1, 3, 3)), "lse": np.zeros((2, 1, 3)), "table": np.zeros((5, 4))})
-    >>> [row["weights"].shape for row in split_rows(batch)]
+    >>> [row["weights"].shape for row in split_texts(batch)]
     [(1, 3, 3), (1, 3, 3)]
     """
     names = find_weights(record)
@@ -43,7 +43,7 @@ def select_row(record: Record, row: int, rows: int) -> Record:
     return replace(record, tensors=tensors, labels=labels)
 
 
-def make_trace(record: Record, name: str, is_raw: bool = False) -> Trace:
+def make_trace(record: Record, name: str, is_raw: bool = False) -> ExploredTrace:
     """Return a record of one text as a trace to explore; DataError where it keeps no weights of attention.
 
     is_raw  spell tokens as they are in the vocabulary, not as a reader writes them
@@ -52,7 +52,7 @@ def make_trace(record: Record, name: str, is_raw: bool = False) -> Trace:
     layers = [attention_of(record, f"{layer}.{WEIGHTS}".lstrip("."), one) for layer, one in scores.items()]
     labels = {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis != "vocab"}
     stages = [describe_tensor(record, name) for name in record]
-    return Trace(escaped(name), labels, layers, stages, list_commands(record))
+    return ExploredTrace(escaped(name), labels, layers, stages, list_commands(record))
 
 
 def attention_of(record: Record, name: str, scores: HeadScores) -> Attention:

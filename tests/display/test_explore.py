@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit.display.explore import Attention, Trace, explore_page, matrices, pack_traces, payload
+from attnkit.display.explore import Attention, ExploredTrace, explore_page, matrices, pack_traces, payload
 from attnkit.display.figures import FigureOptions
 from attnkit.record import Record, Tensor
 
@@ -79,7 +79,7 @@ def test_a_page_of_64_tokens_has_at_most_2_mb_and_one_of_512_at_most_10():
     for tokens, most in ((64, 2e6), (512, 10e6)):
         weights = softmax(rng, 12, tokens, tokens)
         layers = [Attention(f"{at}", weights, "query", "key", ["other"] * 12, [0.0] * 12) for at in range(12)]
-        page = explore_page(pack_traces([Trace("a", {}, layers, [], [])]), FigureOptions(), "a")
+        page = explore_page(pack_traces([ExploredTrace("a", {}, layers, [], [])]), FigureOptions(), "a")
         assert len(page) <= most
 
 

@@ -1,4 +1,4 @@
-"""The data of a page, as JSON; architecture of the page: help/explore.md.
+"""The data of a page, as JSON; architecture of the page: help/exploring.md.
 
 {
   "traces":     [TRACE, ...]          records side by side: a batch, a stream, two files, steps of training
@@ -54,7 +54,7 @@ class Attention(NamedTuple):
     measures: Sequence[float] = ()
 
 
-class Trace(NamedTuple):
+class ExploredTrace(NamedTuple):
     """A record to explore: its words by axis, its layers of attention, facts of its tensors, and its commands."""
 
     name: str
@@ -73,7 +73,7 @@ class Difference(NamedTuple):
 
 
 def pack_traces(
-    traces: Sequence[Trace], difference: Difference | None = None, is_exact: bool = False
+    traces: Sequence[ExploredTrace], difference: Difference | None = None, is_exact: bool = False
 ) -> dict[str, Any]:
     """Return the data of a page of traces.
 
@@ -89,7 +89,7 @@ def pack_traces(
     }
 
 
-def _pack_trace(trace: Trace, form: str, count: int) -> dict[str, Any]:
+def _pack_trace(trace: ExploredTrace, form: str, count: int) -> dict[str, Any]:
     return trace._asdict() | {"attention": [_pack_layer(layer, form, count) for layer in trace.attention]}
 
 
