@@ -320,9 +320,7 @@ def positions_text(positions: PositionConfig) -> str:
         "t5": f"a bias on the scores: {positions.buckets} buckets up to distance {positions.max_distance}",
         "disentangled": f"disentangled ({', '.join(positions.terms)}), {2 * positions.buckets} distances",
     }
-    added = kinds.get(positions.kind, positions.kind) + (
-        f", at most {positions.size - positions.first:,}" if positions.size else ""
-    )
+    added = kinds.get(positions.kind, positions.kind) + (f", at most {positions.longest:,}" if positions.size else "")
     parts = [added] if positions.kind != "none" or not positions.relative else []
     return "; ".join([*parts, *filter(None, [relative.get(positions.relative)])])
 

@@ -56,6 +56,11 @@ class PositionConfig:
     terms: tuple[str, ...] = ()
     shares_projections: bool = False
 
+    @property
+    def longest(self) -> int:
+        """The number of tokens of the longest text; 0: no limit."""
+        return self.size - self.first
+
 
 @dataclass(frozen=True)
 class PatchConfig:

@@ -26,6 +26,7 @@ def arrays():
 
 def build_folder(folder, base, prefix, config, head):
     """Write a folder: that of `base` with other values in config.json, and for its own head the tensors `head`."""
+    folder.parent.mkdir(exist_ok=True)
     shutil.copytree(REFERENCES / "models" / base, folder)
     raw = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(raw | config, indent=2))
