@@ -139,7 +139,8 @@ def load_operand(
               image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
               targets -> words or ids as they are written, or a record with x the ids of a file
               lines -> the lines of a text, or of several comma-separated ones, a list for each
-              index -> a record with x (N, D), in a file that is mapped, and hashed when its history is written
+              index -> a record with x (N, D), in a file that is mapped, and hashed when its history is written;
+              of the folder of a model the vectors of its words
               model -> a Checkpoint, whose files are hashed when their history is written
     """
     if load == "patches":
@@ -182,6 +183,9 @@ def load_large(path: str, load: Load, piped: list[Record | str] | None, bfloat16
         return open_checkpoint(path), {}
     from attnkit.cli import index_files
 
+    folder, layer = index_files.find_model(path)
+    if folder:
+        return index_files.load_words(folder, layer), {}
     if piped is not None:
         records = [item for item in piped if isinstance(item, Record)]
         return index_files.stack_tensors(records, path.partition(":")[2], "<stdin>"), {}

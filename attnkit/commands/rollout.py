@@ -34,7 +34,7 @@ def rollout(
     """
     weights = self_weights(record, layers)
     first = next(iter(weights))
-    axes = record.axes_of(first)
+    axes = record.tensors[first].axes or ("batch", "head", "query", "key")[-weights[first].ndim :]
     x = roll_out([*weights.values()], residual)
     layer = f"{1 - residual:g} · mean of the heads + {residual:g} · I"
     formula = f"product of {len(weights)} layers {layer}" if len(weights) > 1 else layer

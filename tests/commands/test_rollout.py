@@ -64,6 +64,11 @@ def test_shell_run_python_and_a_file_of_a_trace_are_the_same(tmp_path, monkeypat
     assert done.err == "" and tensors[0] == tensors[1]
 
 
+def test_weights_without_names_of_axes():
+    record = Record({name: make_trace()[name] for name in make_trace()})
+    assert attnkit.rollout(record).axes_of("x") == ("query", "key")
+
+
 def test_the_only_tensor_of_a_file(tmp_path):
     path = str(tmp_path / "run.npz")
     formats.save(make_trace(numbers=[0]), path)

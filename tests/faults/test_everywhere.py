@@ -116,7 +116,7 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
         main(*line, named.format(".")),
         4,
         f"{tool}: {place}.: ",
-        "no config.json" if load == "model" else "Is a directory",
+        "no config.json" if load in ("model", "index") else "Is a directory",
     )
     if load in ("tensor", "attended"):
         refused(main(*line, "good.json:y"), 3, f"{tool}: good.json: no tensor 'y' (it has x)")
