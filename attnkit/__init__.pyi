@@ -482,6 +482,8 @@ def run(
     record: TensorLike | None = None,
     /,
     *,
+    trace: str | None = None,
+    trace_only: Sequence[str] | str = (),
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
     check_finite: bool = False,
