@@ -41,6 +41,7 @@ TOOLS = (
     "score",
     "near",
     "rollout",
+    "heads",
     "show",
     "explore",
     "peek",

@@ -406,6 +406,17 @@ def rollout(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def heads(
+    trace: TensorLike | Sequence[Record] | None = None,
+    /,
+    *,
+    model: Checkpoint | Path | None = None,
+    sort: Literal["previous", "first", "self", "duplicate", "induction", "entropy", "span", "largest", "copying", "q", "k", "v"] | None = None,
+    top: int | None = None,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...
 def show(
     record: TensorLike,
     /,

@@ -24,6 +24,7 @@ TOOLS = {
     "score": "perplexity of a text; BLEU and chrF of translations",
     "near": "the nearest of many vectors: sentences or words by meaning",
     "rollout": "the attention of all layers of a trace, multiplied",
+    "heads": "what each attention head attends to, and what its weights say",
     "train": "train a model from a text file",
     "show": "a tensor, record or file as tables and heat maps",
     "explore": "a page that explores a trace: heads, text, stages, differences",

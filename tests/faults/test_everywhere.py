@@ -77,6 +77,7 @@ BESIDE = {
     "attend --past-key": ["good.json", "--past-value", "good.json"],
     "attend --past-value": ["good.json", "--past-key", "good.json"],
     "rnn --memory": ["good.json", "--model", SEQ2SEQ, "--layer", "decoder.rnn"],
+    "heads --model": [],
     "rnn --lengths": ["good.json", "--hidden", "2"],
     "rnn --state-in": ["good.json", "--hidden", "2"],
     "ffn --add": ["good.json", "--hidden", "2"],
@@ -146,7 +147,7 @@ def test_stages_of_a_pipeline(attnkit, main, refused, tool):
         attnkit.file("bad", content)
         run = main("run", f"{tool} bad {flags} -f json | layernorm | show", "-o", attnkit.file("old.json", b"old"))
         refused(run, 3, f"{tool}: bad: ", problem)
-        if tool not in ("merge", "rollout"):  # which take parts and traces alone
+        if tool not in ("merge", "rollout", "heads"):  # which take parts and traces alone
             run = main("run", f"layernorm good.json | {tool} {flags} -f json | attend --mask bad")
             refused(run._replace(err=last_line(run.err)), 3, "attend: bad: ", problem)
         assert (attnkit.folder / "old.json").read_bytes() == b"old"
