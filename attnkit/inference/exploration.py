@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from attnkit import display
 from attnkit.display.explore import Attention, Difference, ExploredTrace
 from attnkit.errors import DataError, UsageError, escaped
 from attnkit.inference.diff_report import Pair, are_traces, compare_records, report_lines, report_rows
 from attnkit.inference.head_scoring import WEIGHTS, find_weights, score_layers
+from attnkit.inference.tensor_statistics import describe_tensors
 from attnkit.model.head_scores import HeadScores
-from attnkit.record import Array, Labels, Record, join_names, row_labels
+from attnkit.record import Labels, Record, join_names, row_labels
 
 PRECISION = 4
 
@@ -51,7 +49,7 @@ def make_trace(record: Record, name: str, is_raw: bool = False) -> ExploredTrace
     scores = score_layers(record)
     layers = [attention_of(record, f"{layer}.{WEIGHTS}".lstrip("."), one) for layer, one in scores.items()]
     labels = {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis != "vocab"}
-    stages = [describe_tensor(record, name) for name in record]
+    stages = [facts | {"name": escaped(facts["name"])} for facts in describe_tensors(record)]
     return ExploredTrace(escaped(name), labels, layers, stages, list_commands(record))
 
 
@@ -71,31 +69,6 @@ def spell(labels: Labels, is_raw: bool = False) -> list[str]:
     """
     words = labels if is_raw else display.plain_labels(labels) or []
     return [escaped(one) for one in row_labels(words, 0)]
-
-
-def describe_tensor(record: Record, name: str) -> dict[str, Any]:
-    """Return the facts of a tensor: name, axes, shape, dtype, and the statistics of its finite values."""
-    array = record[name]
-    numbers, counts = display.compute_statistics(array)
-    return {
-        "name": escaped(name),
-        "axes": record.axes_of(name),
-        "shape": array.shape,
-        "dtype": array.dtype.name,
-        **dict(zip(("min", "max", "mean", "std"), map(float, numbers), strict=False)),
-        **dict(zip(("zeros", "nan", "inf"), counts, strict=True)),
-        "norm": norm_of(array),
-    }
-
-
-def norm_of(array: Array) -> float | None:
-    """Return the Euclidean norm of all numbers; None where it is not finite.
-
-    >>> norm_of(np.array([3.0, 4.0])), norm_of(np.array([np.nan]))
-    (5.0, None)
-    """
-    norm = float(np.sqrt(np.sum(np.square(array, dtype=np.float64))))
-    return norm if np.isfinite(norm) else None
 
 
 def list_commands(record: Record) -> list[str]:

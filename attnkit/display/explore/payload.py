@@ -27,7 +27,7 @@ STAGE = {"name", "axes", "shape", "dtype", "min", "max", "mean", "std", "norm", 
 DIFFERENCE = {"heads": [...], "rows": [[...]], "lines": [...], "attention": [LAYER without kinds, map of A - B, ...]}
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,24 +73,27 @@ class Difference(NamedTuple):
 
 
 def pack_traces(
-    traces: Sequence[ExploredTrace], difference: Difference | None = None, is_exact: bool = False
+    traces: Sequence[ExploredTrace],
+    difference: Difference | None = None,
+    is_exact: bool = False,
+    apply: Callable[..., Iterable[dict[str, Any]]] = map,
 ) -> dict[str, Any]:
     """Return the data of a page of traces.
 
     is_exact  keep all weights as they are, however many there are
+    apply     (function, items) -> the values of the function, in order: `map`, or one that uses every core
     """
     layers = [layer for trace in traces for layer in trace.attention]
     cells, rows = (sum(int(np.prod(one.weights.shape[:end])) for one in layers) for end in (3, 2))
     form = "exact" if is_exact or cells <= EXACT else "bytes" if cells <= WHOLE else "pooled"
     count = max(1, min(LARGEST, ROWS // max(rows, 1)))
     return {
-        "traces": [_pack_trace(trace, form, count) for trace in traces],
+        "traces": [
+            trace._asdict() | {"attention": [*apply(lambda layer: _pack_layer(layer, form, count), trace.attention)]}
+            for trace in traces
+        ],
         "difference": difference and _pack_difference(difference, form, count),
     }
-
-
-def _pack_trace(trace: ExploredTrace, form: str, count: int) -> dict[str, Any]:
-    return trace._asdict() | {"attention": [_pack_layer(layer, form, count) for layer in trace.attention]}
 
 
 def _pack_layer(layer: Attention, form: str, count: int) -> dict[str, Any]:
