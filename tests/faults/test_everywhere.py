@@ -44,6 +44,7 @@ BAD |= {
     "ids": TENSORS,
     "targets": TENSORS,
     "patches": TENSORS,
+    "means": TENSORS,
     "lines": {"empty": (b"", "empty input"), "not UTF-8": (b"a\n\xff", "not UTF-8 text (byte 2)")},
     "model": {"a file": (b"", "not a folder")},
 }
@@ -71,6 +72,8 @@ BESIDE = {
     "decode --ids": ["--model", GPT2],
     "decode --image": ["--model", VIT],
     "decode --memory": ["--model", MARIAN],
+    "encode --mean": ["a", "--model", GPT2, "--ablate", "decoder.0.self"],
+    "decode --mean": ["a", "--model", GPT2, "--ablate", "decoder.0.self"],
     "decode --cache-in": ["--model", GPT2],
     "decode --tokenizer": ["a", "--model", GPT2],
     "decode --patch": ["a", "--model", GPT2, "--max-tokens", "0"],
