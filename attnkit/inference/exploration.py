@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from attnkit import display
 from attnkit.display.explore import Attention, Difference, ExploredTrace
 from attnkit.errors import DataError, UsageError, escaped
@@ -10,9 +12,10 @@ from attnkit.inference.diff_report import Pair, are_traces, compare_records, rep
 from attnkit.inference.head_scoring import WEIGHTS, find_weights, score_layers
 from attnkit.inference.tensor_statistics import describe_tensors
 from attnkit.model.head_scores import HeadScores
-from attnkit.record import Labels, Record, join_names, row_labels
+from attnkit.record import Labels, Record, index_axes, join_names, row_labels
 
 PRECISION = 4
+TOP, KEYS = ".top", ".keys"  # the ends of the names of --weights topk:K
 
 
 def split_texts(record: Record) -> list[Record]:
@@ -22,11 +25,10 @@ def split_texts(record: Record) -> list[Record]:
     >>> [row["weights"].shape for row in split_texts(batch)]
     [(1, 3, 3), (1, 3, 3)]
     """
-    names = find_weights(record)
+    names = [*find_weights(record), *(name for name in record if name.endswith(f"{WEIGHTS}{TOP}"))]
     sizes = {record[name].shape[0] for name in names if record[name].ndim == 4}
-    if len(sizes) != 1:
-        return [record]
-    return [select_row(record, row, sizes.copy().pop()) for row in range(*sizes)]
+    rows = max(sizes, default=0)
+    return [select_row(record, row, rows) for row in range(rows)] if len(sizes) == 1 else [record]
 
 
 def select_row(record: Record, row: int, rows: int) -> Record:
@@ -46,8 +48,9 @@ def make_trace(record: Record, name: str, is_raw: bool = False) -> ExploredTrace
 
     is_raw  spell tokens as they are in the vocabulary, not as a reader writes them
     """
-    scores = score_layers(record)
+    scores = score_layers(record) if find_weights(record) else {}
     layers = [attention_of(record, f"{layer}.{WEIGHTS}".lstrip("."), one) for layer, one in scores.items()]
+    layers += [kept_attention(record, name) for name in find_kept(record)]
     labels = {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis != "vocab"}
     stages = [facts | {"name": escaped(facts["name"])} for facts in describe_tensors(record)]
     return ExploredTrace(escaped(name), labels, layers, stages, list_commands(record))
@@ -56,9 +59,37 @@ def make_trace(record: Record, name: str, is_raw: bool = False) -> ExploredTrace
 def attention_of(record: Record, name: str, scores: HeadScores) -> Attention:
     """Return the weights of a layer with the kinds of its heads."""
     queries, keys = record.axes_of(name)[-2:]
-    layer = name.removesuffix(WEIGHTS).removesuffix(".") or name
     measures = [float(one) for one in scores.kind_measures()]
-    return Attention(layer, record[name], queries, keys, scores.kinds(), measures)
+    return Attention(layer_name(name), record[name], queries, keys, scores.kinds(), measures)
+
+
+def layer_name(name: str) -> str:
+    """Return the layer that weights are of; their own name where it has none.
+
+    >>> layer_name("decoder.0.self.weights"), layer_name("weights")
+    ('decoder.0.self', 'weights')
+    """
+    return name.removesuffix(WEIGHTS).removesuffix(".") or name
+
+
+def find_kept(record: Record) -> list[str]:
+    """Return the names of the weights of which a record keeps the largest of each row, and not all.
+
+    >>> find_kept(Record({"weights.top": np.ones((1, 2, 1)), "weights.keys": np.ones((1, 2, 1), int)}))
+    ['weights']
+    """
+    names = [name.removesuffix(TOP) for name in record if f".{name}".endswith(f".{WEIGHTS}{TOP}")]
+    return [name for name in names if name not in record and f"{name}{KEYS}" in record and record[name + TOP].ndim == 3]
+
+
+def kept_attention(record: Record, name: str) -> Attention:
+    """Return the largest weights of each row of a layer; the kinds of its heads are not known."""
+    weights, kept = record[f"{name}{TOP}"], record[f"{name}{KEYS}"]
+    axis = index_axes(f"{name}{KEYS}")[0]
+    words = record.labels.get(axis) or []
+    size = max(len(words), int(kept.max(initial=-1)) + 1, 1)
+    heads = len(weights)
+    return Attention(layer_name(name), weights, "query", axis, [""] * heads, [np.nan] * heads, kept, size)
 
 
 def spell(labels: Labels, is_raw: bool = False) -> list[str]:
@@ -83,7 +114,7 @@ def compare_traces(a: Record, b: Record) -> Difference:
     layers = []
     for name in names:
         queries, keys = a.axes_of(name)[-2:]
-        layers.append(Attention(name.removesuffix(WEIGHTS).removesuffix(".") or name, a[name] - b[name], queries, keys))
+        layers.append(Attention(layer_name(name), a[name] - b[name], queries, keys))
     rows = [[escaped(cell) for cell in row] for row in report_rows(report, PRECISION)]
     return Difference(rows, [escaped(line) for line in report_lines(report)], layers)
 
@@ -99,7 +130,7 @@ def choose_record(records: Sequence[Record], index: int | None, source: str) -> 
 
 def check_weights(record: Record, source: str) -> None:
     """Raise DataError where a record keeps no weights of attention, with how to keep them."""
-    if not find_weights(record):
+    if not (find_weights(record) or find_kept(record)):
         raise DataError(
             f"no weights of attention (it has {join_names([*record])}); attend --keep weights, or --trace FILE of "
             "encode, decode or run, keeps them",

@@ -60,17 +60,20 @@ async function showState() {
   showTabs(state);
   const root = make("section", { "aria-label": view.title });
   const place = document.getElementById("view");
-  root.style.width = `${place.clientWidth}px`; // as wide as it will be, before it is on the page
   place.setAttribute("aria-labelledby", `tab-${view.id}`);
   const picture = await view.show(root, state);
   if (turn !== APP.turn) return; // a later state is on its way
-  root.style.width = "";
   place.replaceChildren(root);
   APP.picture = picture;
   document.getElementById("tools").querySelectorAll("[data-save]").forEach((one) => (one.disabled = !picture));
   const again = held && [...document.querySelectorAll("[data-key]")].find((one) => one.dataset.key === held);
   if (again) again.focus({ preventScroll: true });
   document.body.dataset.shown = location.hash || "#";
+}
+
+/** How wide a view may be, in pixels. */
+function placeWidth() {
+  return document.getElementById("view").clientWidth - 2;
 }
 
 /** Show the tabs of the views that the data has. */
@@ -116,7 +119,7 @@ function precisionNote(weights) {
   const count = weights.layer.largest && weights.layer.largest.count;
   const kept = count ? `The ${count} largest of each row are as in the file` : "";
   if (weights.form === "bytes") return `${kept}; others are rounded to 8 bits (±). attnkit explore --exact keeps all.`;
-  if (weights.form === "signed") return "Differences are rounded to 8 bits (±). attnkit explore --exact keeps all.";
   const { rows, columns } = weights.block;
+  if (weights.layer.map.kept) return `Only the largest of each row are in the file, of which the page has ${count}; the map shows the largest in each ${rows} × ${columns} block.`;
   return weights.form === "pooled" ? `${kept}; the map shows the largest of each ${rows} × ${columns} block. attnkit explore --exact keeps all.` : "";
 }
