@@ -50,7 +50,7 @@ def make_trace(record: Record, name: str, is_raw: bool = False) -> ExploredTrace
     """
     scores = score_layers(record) if find_weights(record) else {}
     layers = [attention_of(record, f"{layer}.{WEIGHTS}".lstrip("."), one) for layer, one in scores.items()]
-    layers += [kept_attention(record, name) for name in find_kept(record)]
+    layers += [top_attention(record, name) for name in find_top(record)]
     labels = {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis != "vocab"}
     stages = [facts | {"name": escaped(facts["name"])} for facts in describe_tensors(record)]
     return ExploredTrace(escaped(name), labels, layers, stages, list_commands(record))
@@ -72,24 +72,24 @@ def layer_name(name: str) -> str:
     return name.removesuffix(WEIGHTS).removesuffix(".") or name
 
 
-def find_kept(record: Record) -> list[str]:
+def find_top(record: Record) -> list[str]:
     """Return the names of the weights of which a record keeps the largest of each row, and not all.
 
-    >>> find_kept(Record({"weights.top": np.ones((1, 2, 1)), "weights.keys": np.ones((1, 2, 1), int)}))
+    >>> find_top(Record({"weights.top": np.ones((1, 2, 1)), "weights.keys": np.ones((1, 2, 1), int)}))
     ['weights']
     """
     names = [name.removesuffix(TOP) for name in record if f".{name}".endswith(f".{WEIGHTS}{TOP}")]
     return [name for name in names if name not in record and f"{name}{KEYS}" in record and record[name + TOP].ndim == 3]
 
 
-def kept_attention(record: Record, name: str) -> Attention:
+def top_attention(record: Record, name: str) -> Attention:
     """Return the largest weights of each row of a layer; the kinds of its heads are not known."""
-    weights, kept = record[f"{name}{TOP}"], record[f"{name}{KEYS}"]
+    weights, indices = record[f"{name}{TOP}"], record[f"{name}{KEYS}"]
     axis = index_axes(f"{name}{KEYS}")[0]
     words = record.labels.get(axis) or []
-    size = max(len(words), int(kept.max(initial=-1)) + 1, 1)
+    size = max(len(words), int(indices.max(initial=-1)) + 1, 1)
     heads = len(weights)
-    return Attention(layer_name(name), weights, "query", axis, [""] * heads, [np.nan] * heads, kept, size)
+    return Attention(layer_name(name), weights, "query", axis, [""] * heads, [np.nan] * heads, indices, size)
 
 
 def spell(labels: Labels, is_raw: bool = False) -> list[str]:
@@ -130,7 +130,7 @@ def choose_record(records: Sequence[Record], index: int | None, source: str) -> 
 
 def check_weights(record: Record, source: str) -> None:
     """Raise DataError where a record keeps no weights of attention, with how to keep them."""
-    if not (find_weights(record) or find_kept(record)):
+    if not (find_weights(record) or find_top(record)):
         raise DataError(
             f"no weights of attention (it has {join_names([*record])}); attend --keep weights, or --trace FILE of "
             "encode, decode or run, keeps them",

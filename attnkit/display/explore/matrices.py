@@ -99,10 +99,10 @@ def pack_largest(weights: Array, count: int) -> dict[str, Any]:
     keys = np.argpartition(size, -count, axis=-1)[..., -count:]
     order = np.argsort(-np.take_along_axis(size, keys, axis=-1), axis=-1, kind="stable")
     keys = np.take_along_axis(keys, order, axis=-1)
-    return pack_kept(keys, np.take_along_axis(weights, keys, axis=-1), weights.shape[-1])
+    return pack_top(keys, np.take_along_axis(weights, keys, axis=-1), weights.shape[-1])
 
 
-def pack_kept(keys: Array, values: Array, size: int) -> dict[str, Any]:
+def pack_top(keys: Array, values: Array, size: int) -> dict[str, Any]:
     """Return numbers of each row (H, T, K) by their keys, of `size` keys, -1 for none: {count, keys, values}."""
     kind = np.uint16 if size < 1 << 16 else np.uint32
     return {"count": keys.shape[-1], "keys": blob(keys.astype(kind)), "values": blob(values.astype(np.float32))}
@@ -119,7 +119,7 @@ def scatter_blocks(keys: Array, values: Array, size: int) -> Array:
     high, wide = -(-queries // SIDE), -(-size // SIDE)
     blocks = np.zeros((heads, -(-queries // high), -(-size // wide)), values.dtype)
     head, query = np.arange(heads)[:, None, None], np.arange(queries)[:, None]
-    kept = keys >= 0
+    is_key = keys >= 0
     place = np.broadcast_arrays(head, query // high, keys // wide)
-    np.maximum.at(blocks, tuple(one[kept] for one in place), values[kept])
+    np.maximum.at(blocks, tuple(one[is_key] for one in place), values[is_key])
     return blocks

@@ -38,7 +38,7 @@ from attnkit.display.explore.matrices import (
     has_signs,
     pack_bytes,
     pack_exact,
-    pack_kept,
+    pack_top,
     pack_largest,
     pack_pooled,
     scatter_blocks,
@@ -54,7 +54,7 @@ class Attention(NamedTuple):
     """The attention of a layer: weights (H, T, S), or A - B of two traces, with the kind of each head and its measure.
 
     queries, keys  the axes whose labels are the words
-    kept           of weights (H, T, K) the keys, -1 for none; None: these are the weights on all keys
+    indices        of weights (H, T, K) the keys, -1 for none; None: these are the weights on all keys
     size           how many keys there are, where some are kept
     """
 
@@ -64,7 +64,7 @@ class Attention(NamedTuple):
     keys: str
     kinds: Sequence[str] = ()
     measures: Sequence[float] = ()
-    kept: Array | None = None
+    indices: Array | None = None
     size: int = 0
 
 
@@ -112,19 +112,19 @@ def pack_traces(
 
 def _pack_layer(layer: Attention, form: str, count: int) -> dict[str, Any]:
     weights = layer.weights.astype(np.float32, copy=False)
-    is_square = layer.kept is None and weights.shape[1] == weights.shape[2] > 1
+    is_square = layer.indices is None and weights.shape[1] == weights.shape[2] > 1
     pairs = zip(layer.kinds, layer.measures, strict=True)
     return {
         "name": layer.name,
         "queries": layer.queries,
         "keys": layer.keys,
-        "shape": [*weights.shape[:2], weights.shape[2] if layer.kept is None else layer.size],
+        "shape": [*weights.shape[:2], weights.shape[2] if layer.indices is None else layer.size],
         "causal": is_square and not np.triu(weights, 1).any(),
         "signed": has_signs(weights),
         "kinds": [{"kind": kind, "measure": measure if np.isfinite(measure) else None} for kind, measure in pairs],
         **(
-            _pack_kept(weights, layer.kept, layer.size, count)
-            if layer.kept is not None
+            _pack_top(weights, layer.indices, layer.size, count)
+            if layer.indices is not None
             else _pack(weights, form, count)
         ),
     }
@@ -136,12 +136,12 @@ def _pack(weights: Array, form: str, count: int) -> dict[str, Any]:
     return {"map": (pack_bytes if form == "bytes" else pack_pooled)(weights), "largest": pack_largest(weights, count)}
 
 
-def _pack_kept(weights: Array, keys: Array, size: int, count: int) -> dict[str, Any]:
+def _pack_top(weights: Array, keys: Array, size: int, count: int) -> dict[str, Any]:
     """Return what a record keeps of weights: a map of blocks, and the first of each row, which are its largest."""
     blocks = scatter_blocks(keys, weights, size)
     block = [-(-weights.shape[1] // blocks.shape[1]), -(-size // blocks.shape[2])]
     packed = pack_pooled(blocks) | {"block": block, "kept": True}
-    return {"map": packed, "largest": pack_kept(keys[..., :count], weights[..., :count], size)}
+    return {"map": packed, "largest": pack_top(keys[..., :count], weights[..., :count], size)}
 
 
 def _pack_difference(
