@@ -38,9 +38,9 @@ from attnkit.display.explore.matrices import (
     has_signs,
     pack_bytes,
     pack_exact,
-    pack_top,
     pack_largest,
     pack_pooled,
+    pack_top,
     scatter_blocks,
 )
 
