@@ -41,6 +41,7 @@ TOOLS = (
     "score",
     "near",
     "rollout",
+    "lens",
     "heads",
     "show",
     "explore",

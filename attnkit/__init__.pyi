@@ -408,6 +408,20 @@ def rollout(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def lens(
+    record: TensorLike,
+    /,
+    *,
+    model: Checkpoint | Path | None = None,
+    top: int | None = None,
+    position: int | None = None,
+    direct: str | None = None,
+    minus: str | None = None,
+    by: Literal["layer", "head"] | None = None,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...
 def heads(
     trace: TensorLike | Sequence[Record] | None = None,
     /,
