@@ -32,6 +32,7 @@ showFrame();
 addEventListener("popstate", showState);
 addEventListener("hashchange", showState);
 addEventListener("keydown", handleKey);
+matchMedia("print").addEventListener("change", showState); // pictures in the colours of paper
 addEventListener("resize", () => {
   clearTimeout(APP.resized);
   APP.resized = setTimeout(showState, 150);
