@@ -10,7 +10,7 @@ from attnkit import model as nn
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import attention_inputs, intermediates
+from attnkit.inference import attention_inputs, intermediates, layers
 from attnkit.inference.attention_inputs import AttentionInputs
 from attnkit.inference.masking import AttendedTensor
 from attnkit.record import Array, Labels, Record, Tensor
@@ -155,11 +155,9 @@ def attend(
     inputs, options, projections = attention_inputs.prepare_attention(record or Record({}), parameters)
     q, k, v = inputs.arrays()
     requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))
-    result = nn.multi_head_attention(
-        q, k, v, projections, options,
-        summary="full" if weights is None else weights,
-        keep=(*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,))),
-    )  # fmt: skip
+    returned = (*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,)))
+    with layers.products_of(model_, layer):
+        result = nn.multi_head_attention(q, k, v, projections, options, summary=weights or "full", keep=returned)
     if not partial and "lse" in result:
         intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), strict)
 
