@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from attnkit.errors import AttnkitError
+from attnkit.inference.tracer import intermediate_axes
 from attnkit.model import Array
-from attnkit.record import Record
+from attnkit.record import Record, Tensor
 from attnkit.training.trainer import Hooks, Trainer
 
 GRADIENT = ".grad"  # after the name of what it is the gradient of, as in PyTorch
@@ -28,8 +29,21 @@ def record_step(trainer: Trainer, number: int) -> Record:
         slopes |= {name: trainer.gradient_of(name) for name in trainer.table.names}
     except AttnkitError:  # an operator refuses what is not finite: what came before it is kept
         pass
-    named = {name + GRADIENT: np.array(array) for name, array in slopes.items()}
-    return Record(tensors | activations | named)
+    kept = {name: name_axes(name, array) for name, array in activations.items()}
+    for name, array in slopes.items():
+        kept[name + GRADIENT] = Tensor(np.array(array), kept[name].axes if name in kept else None)
+    texts = {name: Tensor(array, ("batch", "token")[: array.ndim]) for name, array in tensors.items()}
+    return Record(texts | kept)
+
+
+def name_axes(name: str, array: Array) -> Tensor:
+    """Return an intermediate with the names of its axes, those of a trace; without them where its rank is another.
+
+    >>> name_axes("decoder.0.self.weights", np.zeros((1, 2, 3, 3))).axes
+    ('batch', 'head', 'query', 'key')
+    """
+    axes = intermediate_axes(name, array.ndim)
+    return Tensor(array, axes if len(axes) == array.ndim else None)
 
 
 def keeping(arrays: dict[str, Array]) -> Callable[[str], Callable[[Array], Array]]:

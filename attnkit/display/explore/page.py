@@ -13,8 +13,9 @@ from attnkit.display.figures.colors import DARK, LIGHT, NOT_FINITE_COLOR, SERIES
 from attnkit.display.figures.fonts import MONO, SANS
 from attnkit.display.figures.svg import escape_text
 
-SCRIPTS = ("elements", "data", "draw", "maps", "app", "heads", "text", "difference", "start")  # in this order
+SCRIPTS = ("elements", "data", "draw", "maps", "app", "heads", "text", "difference", "lens", "stages", "cell", "training", "start")  # in this order
 MAPS = ("viridis", "bwr")
+PRECISION = 4  # decimals, as in tables of `show`
 
 
 def explore_page(payload: Mapping[str, Any], options: FigureOptions, name: str) -> str:
@@ -34,7 +35,7 @@ def explore_page(payload: Mapping[str, Any], options: FigureOptions, name: str) 
         "theme": f' data-theme="{options.theme}"' if options.theme in ("light", "dark") else "",
         "style": style,
         "script": script,
-        "payload": inline_json({**payload, "look": _look(_title(payload, options, name))}),
+        "payload": inline_json({**payload, "look": _look(_title(payload, options, name), options)}),
     }
     head, *parts = _asset("page.html").split("{{")  # one pass: no value is looked for names of others
     for part in parts:
@@ -57,7 +58,7 @@ def _title(payload: Mapping[str, Any], options: FigureOptions, name: str) -> str
     return options.title or ": ".join([name, *[", ".join(one["name"] for one in payload["traces"])][:1]])
 
 
-def _look(title: str) -> dict[str, Any]:
+def _look(title: str, options: FigureOptions) -> dict[str, Any]:
     """Return the colours that scripts draw with, and the title."""
     return {
         "title": title,
@@ -65,6 +66,7 @@ def _look(title: str) -> dict[str, Any]:
         "series": SERIES,
         "sans": SANS,
         "mono": MONO,
+        "precision": PRECISION if options.precision is None else options.precision,
     }
 
 
