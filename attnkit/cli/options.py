@@ -203,6 +203,26 @@ def lines(help: str, metavar: str = "FILE") -> Option:
     return Option(help, metavar, str, "lines")
 
 
+def attribution(of: str) -> Option:
+    """Declare an option that names a method of attribution; of: the number that tokens contribute to."""
+    help = f"how much the embedding of each token contributes to {of}: its product with the gradient, or with the mean "
+    return Option(f"{help}of the gradients at N points from zeros to it (integrated gradients)", METHODS, parse_method)
+
+
+METHODS = "input-x-gradient|integrated:N"
+
+
+def parse_method(text: str) -> str:
+    """Return a method of attribution as written; ValueError names both where it is neither.
+
+    >>> parse_method("integrated:32")
+    'integrated:32'
+    """
+    if not re.fullmatch(r"input-x-gradient|integrated:0*[1-9][0-9]{0,5}", text, re.ASCII):
+        raise ValueError(f"{METHODS}, N from 1 on")
+    return text
+
+
 MODEL = Option("folder of a published model (config.json, weights, tokenizer)", "DIR", str, "model")
 TRACE = text("write all intermediates to FILE, each by its name", "FILE")
 TRACE_ONLY = names("write only intermediates whose names match a shell pattern: *.weights", metavar="PATTERNS")

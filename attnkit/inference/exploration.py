@@ -165,8 +165,13 @@ def list_commands(record: Record) -> list[str]:
     return [escaped(str(entry.get("command", ""))) for entry in record.history]
 
 
-def compare_traces(a: Record, b: Record) -> Difference:
-    """Return how two records differ, stage by stage, and A - B of the weights that both have in one shape."""
+def compare_traces(a: Record, b: Record) -> Difference | None:
+    """Return how two records differ, stage by stage, and A - B of the weights that both have in one shape.
+
+    None where they have no tensor of one name, such as an encoder and its decoder.
+    """
+    if not any(name in b for name in a):
+        return None
     report = compare_records(Pair(a, b, are_traces(a, b)), all_stages=True)
     names = [name for name in find_weights(a) if name in b and a[name].shape == b[name].shape]
     layers = []

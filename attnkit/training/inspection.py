@@ -29,21 +29,14 @@ def record_step(trainer: Trainer, number: int) -> Record:
         slopes |= {name: trainer.gradient_of(name) for name in trainer.table.names}
     except AttnkitError:  # an operator refuses what is not finite: what came before it is kept
         pass
-    kept = {name: name_axes(name, array) for name, array in activations.items()}
+    named: dict[str, Tensor] = {
+        name: Tensor(array, ("batch", "token")[: array.ndim]) for name, array in tensors.items()
+    }
+    named |= {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in activations.items()}
     for name, array in slopes.items():
-        kept[name + GRADIENT] = Tensor(np.array(array), kept[name].axes if name in kept else None)
-    texts = {name: Tensor(array, ("batch", "token")[: array.ndim]) for name, array in tensors.items()}
-    return Record(texts | kept)
-
-
-def name_axes(name: str, array: Array) -> Tensor:
-    """Return an intermediate with the names of its axes, those of a trace; without them where its rank is another.
-
-    >>> name_axes("decoder.0.self.weights", np.zeros((1, 2, 3, 3))).axes
-    ('batch', 'head', 'query', 'key')
-    """
-    axes = intermediate_axes(name, array.ndim)
-    return Tensor(array, axes if len(axes) == array.ndim else None)
+        axes = named[name].axes if name in activations else None  # those of a parameter are as in its file
+        named[name + GRADIENT] = Tensor(np.array(array), axes)
+    return Record(named)
 
 
 def keeping(arrays: dict[str, Array]) -> Callable[[str], Callable[[Array], Array]]:

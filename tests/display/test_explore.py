@@ -118,6 +118,17 @@ def test_each_text_of_a_batch_is_a_record_and_record_chooses_one():
     assert unpack(one["attention"][0]["map"]["values"], "<f4").tobytes() == weights[1].tobytes()
 
 
+def test_an_encoder_and_its_decoder_are_not_compared():
+    weights = softmax(np.random.default_rng(9), 1, 3, 3)
+    records = [
+        Record({f"{stack}.0.self.weights": Tensor(weights, ("head", "query", "key"))})
+        for stack in ("encoder", "decoder")
+    ]
+    page = read_payload(attnkit.explore(records))
+    assert [one["attention"][0]["name"] for one in page["traces"]] == ["encoder.0.self", "decoder.0.self"]
+    assert page["difference"] is None
+
+
 def test_weights_of_both_signs_keep_them():
     weights = np.array([[[-1.0, 0.25, 0.5]]], np.float32)
     assert unpack(matrices.pack_bytes(weights)["values"], np.int8).tolist() == [-127, 32, 63]  # rounded

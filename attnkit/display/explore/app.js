@@ -9,14 +9,20 @@ const VIEWS = [];
 const DEFAULTS = { view: "", trace: 0, layer: 0, head: -1, token: -1, by: "head", range: "" };
 const APP = { picture: null, turn: 0 };
 
-/** The state that the address has: what it lacks or gets wrong is the default. */
-function readState() {
+/** What the address says of the state; the defaults of what it does not. */
+function readAddress() {
   const state = { ...DEFAULTS };
   for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
     if (!(name in DEFAULTS)) continue;
     if (typeof DEFAULTS[name] !== "number") state[name] = value;
     else if (/^-?\d{1,9}$/.test(value)) state[name] = Number(value);
   }
+  return state;
+}
+
+/** The state that the address has: what it gets wrong is the default. */
+function readState() {
+  const state = readAddress();
   const views = VIEWS.filter((view) => view.fits());
   if (!views.some((view) => view.id === state.view)) state.view = views[0].id;
   state.trace = bound(state.trace, PAYLOAD.traces.length, 0);
@@ -36,7 +42,7 @@ function bound(value, size, other) {
 
 /** Change a part of the state; the address has it, so that it shows the same again. */
 function go(changes, replace = false) {
-  const state = { ...readState(), ...changes };
+  const state = { ...readAddress(), ...changes };
   const words = Object.entries(state).filter(([name, value]) => value !== DEFAULTS[name]);
   const hash = `#${new URLSearchParams(words)}`;
   if (hash === location.hash) return;

@@ -36,5 +36,5 @@ async function showMaps(root, state, attention) {
   const picture = largePicture(weights, head, PAYLOAD.traces[0], title, placeWidth(), state);
   root.append(make("div", { class: "choices" }, choice), row, makeMap(picture, weights, head, PAYLOAD.traces[0], title));
   root.append(make("p", { class: "note" }, precisionNote(weights)));
-  return { ...picture, name: "difference" };
+  return { ...picture, name: `difference-${picture.name}` };
 }

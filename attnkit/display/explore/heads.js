@@ -10,7 +10,7 @@ VIEWS.push({
 /** The size of a small map: as many as the widest layer has fit side by side, where that is not too small. */
 function smallSize(layers) {
   const most = Math.max(...layers.map((one) => one.heads));
-  return Math.min(Math.max(Math.floor(placeWidth() / most) - 20, 72), 144);
+  return Math.min(Math.max(Math.floor(placeWidth() / most) - 18, 72), 144);
 }
 
 /** Show all heads of a record: a row of small maps for each layer. */
@@ -65,7 +65,7 @@ function makeKinds(trace) {
   for (const layer of trace.attention) for (const { kind } of layer.kinds) if (kind) numbers[kind] = (numbers[kind] || 0) + 1;
   const texts = Object.entries(numbers).sort((a, b) => b[1] - a[1]).map(([kind, number]) => `${number} ${kind}`);
   if (!texts.length) return make("p", { class: "note" }, "The kinds of the heads are not known: that takes all weights.");
-  const words = "The number beside a kind is the weight on its target beyond even attention (1: all of it); of `other` it is the largest that falls short, of `broad` the entropy as a share of that of even attention.";
+  const words = "The number beside a kind is the weight on its target beyond even attention (1: all of it); of “other” it is the largest that falls short, of “broad” the entropy as a share of that of even attention.";
   return make("p", { class: "note" }, `${texts.join(", ")}. ${words}`);
 }
 

@@ -92,11 +92,11 @@ function largePicture(weights, head, trace, title, width, state) {
     paintScale(surface, left, top + mapHeight + 12, weights.isSigned ? -peak : 0, peak, weights.isSigned);
     if (state.token >= 0 && state.token < weights.queries) {
       const y = top + state.token * cell;
-      const ink = color("ink");
-      surface.polyline([[left, y], [left + mapWidth, y], [left + mapWidth, y + cell], [left, y + cell], [left, y]], ink, 1.5);
+      const corners = [[left, y], [left + mapWidth, y], [left + mapWidth, y + cell], [left, y + cell], [left, y]];
+      surface.polyline(corners, color("glow"), cell > 6 ? 2 : 1);
     }
   };
-  return { name: "head", width: Math.max(left + mapWidth, 240) + 8, height: top + mapHeight + 28, paint, left, top, cell };
+  return { name: `${weights.layer.name}-head-${head}`, width: Math.max(left + mapWidth, 240) + 8, height: top + mapHeight + 28, paint, left, top, cell };
 }
 
 /** Paint the numbers of a map into its cells, to two decimals. */

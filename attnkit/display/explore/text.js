@@ -17,11 +17,11 @@ async function showText(root, state) {
   const ways = [["head", "one head"], ["layer", "the mean of the heads"], ["all", "the mean of all layers"]];
   const by = makeChoice("by", ways, state.by, (value) => go({ by: value }));
   by.querySelector("select").dataset.key = "by";
-  controls.append(by);
   const weights = await weightsOf(layer);
   const token = Math.min(state.token < 0 ? weights.queries - 1 : state.token, weights.queries - 1);
+  controls.append(by, makePosition(token, weights.queries));
   const row = await attendedRow(trace, layer, state, token);
-  const isCross = layer.keys !== "key" && layer.keys !== layer.queries;
+  const isCross = layer.keys === "source"; // of another text
   const texts = make("div", { class: "texts" });
   const queries = wordsOf(trace, layer.queries, weights.queries);
   const keys = wordsOf(trace, layer.keys, weights.keys);
@@ -37,6 +37,13 @@ async function showText(root, state) {
   showPicture(canvas, picture);
   texts.after(make("div", { class: "wide" }, canvas));
   return picture;
+}
+
+/** The position of the chosen token, which a long text has no room for. */
+function makePosition(token, size) {
+  const choose = () => go({ token: Math.min(Math.max(Math.round(input.valueAsNumber) || 0, 0), size - 1) });
+  const input = make("input", { type: "number", min: 0, max: size - 1, value: token, "data-key": "position", onchange: choose });
+  return make("label", { class: "choice" }, "position ", input);
 }
 
 /** The weights of a query on all keys: of a head, or means. */
