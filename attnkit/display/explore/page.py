@@ -13,7 +13,7 @@ from attnkit.display.figures.colors import DARK, LIGHT, NOT_FINITE_COLOR, SERIES
 from attnkit.display.figures.fonts import MONO, SANS
 from attnkit.display.figures.svg import escape_text
 
-SCRIPTS = ("elements", "data", "draw", "maps", "app", "heads", "text", "difference", "lens", "stages", "cell", "training", "start")  # in this order
+SCRIPTS = ("elements", "numbers", "data", "draw", "maps", "app", "heads", "text", "difference", "lens", "stages", "cell", "training", "start")  # in this order
 MAPS = ("viridis", "bwr")
 PRECISION = 4  # decimals, as in tables of `show`
 
@@ -55,7 +55,13 @@ def inline_json(value: Any) -> str:
 
 def _title(payload: Mapping[str, Any], options: FigureOptions, name: str) -> str:
     """Return the title that was chosen, else the name of the tool with those of the traces."""
-    return options.title or ": ".join([name, *[", ".join(one["name"] for one in payload["traces"])][:1]])
+    return options.title or ": ".join([name, *[", ".join(_names(payload))][:1]])
+
+
+def _names(payload: Mapping[str, Any]) -> list[str]:
+    """Return the names of the traces; of the steps of training that of their run."""
+    names = [(one["name"], one.get("step")) for one in payload["traces"]]
+    return [*dict.fromkeys(name.removesuffix(f" step {step}") for name, step in names)]
 
 
 def _look(title: str, options: FigureOptions) -> dict[str, Any]:
