@@ -143,6 +143,15 @@ def test_a_trace_is_made_again_from_its_history(tmp_path):
     assert "attnkit run 'embed" in script and "| attend'" in script and "--trace /dev/fd/3" in script
 
 
+def test_a_pipeline_of_a_file_has_a_trace_that_needs_no_file(tmp_path):
+    (tmp_path / "line.txt").write_text(f"{LINE} # from a file\n")
+    attnkit.run(tmp_path / "line.txt", trace=str(tmp_path / "a.npz"))
+    attnkit.run(LINE, trace=str(tmp_path / "b.npz"))
+    a, b = (formats.load(str(tmp_path / name)) for name in ("a.npz", "b.npz"))
+    assert a.history[0]["command"].replace("a.npz", "b.npz") == b.history[0]["command"]
+    assert attnkit.diff(a, b).same
+
+
 def test_a_trace_after_a_pipe_has_the_history_of_both(tmp_path):
     piped = process.bash(
         'attnkit embed "The cat" --dim 4 -f npz | attnkit run "attend | layernorm" --trace a.npz > x.npz; '
