@@ -42,6 +42,7 @@ TOOLS = (
     "near",
     "rollout",
     "lens",
+    "scan",
     "heads",
     "show",
     "explore",

@@ -424,6 +424,23 @@ def lens(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def scan(
+    source: str | Sequence[str] | Record | None = None,
+    /,
+    *,
+    model: Checkpoint | Path | None = None,
+    against: str | None = None,
+    score: str | None = None,
+    minus: str | None = None,
+    patch: str | None = None,
+    positions: bool = False,
+    heads: bool = False,
+    ablate: Literal["heads"] | None = None,
+    mean: Mapping[str, Tensor | Array] | Record | Path | None = None,
+    dtype: Literal["float32", "float64"] | None = None,
+    only: Sequence[str] | str | None = None,
+    check_finite: bool = False,
+) -> Record: ...
 def heads(
     trace: TensorLike | Sequence[Record] | None = None,
     /,

@@ -27,7 +27,7 @@ def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None)
 
     alone  whether no text is read; None: as the parameters of the tool decide
     """
-    lines, batch = call.extra.get("lines"), call.parameters["batch"]
+    lines, batch = call.extra.get("lines"), call.parameters.get("batch")
     if call.tool.needs_no_input(call.parameters) if alone is None else alone:
         if call.operands or lines or batch:
             raise UsageError("--ids and --image replace text: they cannot be combined with TEXT, --lines or --batch")
@@ -45,7 +45,7 @@ def divide_texts(call: Stage, blocks: Blocks) -> Records:
         items = together(call, blocks) if together else ((line,) for line in itertools.chain.from_iterable(blocks))
         return Records(None, items)
     lines = [*itertools.chain.from_iterable(blocks)]
-    return Records(None, iter([tuple(lines) if call.parameters["batch"] else ("\n".join(lines),)]))
+    return Records(None, iter([tuple(lines) if call.parameters.get("batch") else ("\n".join(lines),)]))
 
 
 def stdin_blocks() -> Blocks:
@@ -69,7 +69,7 @@ def check_texts(call: Stage) -> None:
         )
         raise UsageError(f"{'a pipe' if is_pipe(text) else 'a file of tensors'} (expected TEXT){remedy}", text)
     with running(call):
-        warn_odd_texts(call.operands, is_batch=bool(call.extra.get("lines") or call.parameters["batch"]))
+        warn_odd_texts(call.operands, is_batch=bool(call.extra.get("lines") or call.parameters.get("batch")))
 
 
 def warn_odd_texts(texts: Sequence[str], is_batch: bool) -> None:
@@ -200,7 +200,7 @@ def read_decoder_input(call: Stage, upstream: Records | None) -> Records:
 
 def has_texts(call: Stage) -> bool:
     """Decide whether TEXT, --lines or --batch is given."""
-    return bool(call.operands or call.extra.get("lines") or call.parameters["batch"])
+    return bool(call.operands or call.extra.get("lines") or call.parameters.get("batch"))
 
 
 def is_prompt_complete(call: Stage, has_encoder: bool) -> bool:

@@ -122,7 +122,8 @@ def encode(
     if not isinstance(source, corpus.Line):
         return run_encoder(source, parameters)
     with corpus.name_line(source.number):
-        return source.result or run_encoder(source, parameters)
+        result = source.result or run_encoder(source, parameters)
+    return result if "token" in result.axes_of("x") else result.with_tensors({}, {"batch": [*source]})
 
 
 def run_encoder(source: Sequence[str] | str | Record | None, parameters: Mapping[str, Any]) -> Record:

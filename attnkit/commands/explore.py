@@ -132,7 +132,9 @@ def explore(
     difference = compare_traces(chosen[0].record, chosen[1].record) if len(chosen) == 2 else None
     looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
     curve = [*chosen[0].curve] or None
-    return explore_page(pack_traces(pages, difference, exact, map_parallel) | {"curve": curve}, looks, "attnkit explore")
+    return explore_page(
+        pack_traces(pages, difference, exact, map_parallel) | {"curve": curve}, looks, "attnkit explore"
+    )
 
 
 def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool) -> "ExploredTrace":

@@ -52,7 +52,7 @@ def attribute_logit(
         problem = f"the head of this {core.config.family} model is not linear: parts do not add up to its logits"
         raise UsageError(problem, "--direct")
     ids = [find_word(checkpoint, word, flag) for word, flag in zip(words, ("--direct", "--minus"), strict=False)]
-    last = read_states(record, [*state_names(core.config, stack).values()][-1], checkpoint)
+    last = [*read_states(record, state_names(core.config, stack), checkpoint).values()][-1]
     take_position(last, position)
     logits = state_logits(core, stack, last)
     compare_logits(record, logits, None)
@@ -61,7 +61,8 @@ def attribute_logit(
     for row in rows:
         at = last_position(record, sum(row), last.shape[-2]) if position is None else position % last.shape[-2]
         parts = project_parts(core, decompose_state(core, stack, record, (*row, at), by), ids)
-        total = float(logits[(*row, at, ids[0])]) - (float(logits[(*row, at, ids[1])]) if len(ids) > 1 else 0.0)
+        chosen = require_finite(logits[(*row, at)][ids].astype(np.float64), "the logits", (*row, at))
+        total = float(chosen[0] - sum(chosen[1:]))
         names = [*parts, REST]
         columns.append([*parts.values(), total - sum(parts.values())])
         totals.append(total)
@@ -83,18 +84,21 @@ def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[i
     at  the index of the token: of its text in a batch, and of its position
     """
     parts: Parts = {}
-    state = ""  # the name of the state that the parts add up to
+    state, width = "", 0  # the name of the state that the parts add up to, and its width
     for step in model.layer_plan(core.config, stack):
         params = core.params.get(step.layer, {})
         if step.op in ("attend", "ffn"):
             parts |= split_step(core, step, record, at, by)
         elif step.op == "layernorm" and not step.saves_residual:
-            parts = pass_norm(core, step.layer, parts, vector(record, state, at))
+            parts = pass_norm(core, step.layer, parts, read_vector(record, state, at, width))
         elif step.op == "linear":
+            width = params["w"].shape[1]
             parts = {name: part @ params["w"] for name, part in parts.items()}
             parts |= {f"{step.layer}.b": params["b"].astype(np.float64)} if "b" in params else {}
         elif step.op in ("embed", "posenc"):
-            parts[step.layer] = vector(record, step.layer, at) - (vector(record, state, at) if state else 0)
+            width = width or params["table"].shape[1]
+            before = read_vector(record, state, at, width) if state else 0
+            parts[step.layer] = read_vector(record, step.layer, at, width) - before
         if not step.saves_residual:
             state = result_name(step)
     return parts
@@ -112,21 +116,35 @@ def split_step(core: "model.Model", step: "model.Step", record: Record, at: tupl
     """Return what attention or a feed-forward network adds at one token, of attention by heads where requested."""
     params = core.params.get(step.layer, {})
     if step.op == "ffn" or by == "layer":
-        return {step.layer: vector(record, f"{step.layer}.output", at)}
-    *row, token = at
-    heads = find_tensor(record, f"{step.layer}.heads")[tuple(row)][..., token, :].astype(np.float64)
-    if heads.ndim != 2 or heads.size != len(params["wo"]):
-        raise DataError(f"{step.layer}.heads: {heads.shape} at a token, for weights {params['wo'].shape} of the model")
+        return {step.layer: read_vector(record, f"{step.layer}.output", at, core.config.width)}
+    heads = read_heads(record, f"{step.layer}.heads", at, core.config.stack(model.parse_layer_name(step.layer)[0]))
     parts = {f"{step.layer}:{head}": part for head, part in enumerate(split_output(heads, params["wo"]))}
     return parts | ({f"{step.layer}.bo": params["bo"].astype(np.float64)} if "bo" in params else {})
 
 
-def vector(record: Record, name: str, at: tuple[int, ...]) -> Array:
+def read_heads(record: Record, name: str, at: tuple[int, ...], stack: "model.StackConfig") -> Array:
+    """Return the results of the heads (H, V) at one token in float64; DataError where the trace does not hold them."""
+    array, (*row, token) = find_tensor(record, name), at
+    is_there = array.ndim == len(row) + 3 and all(i < n for i, n in zip((*row, 0, token), array.shape, strict=False))
+    if not is_there or array.shape[-3::2] != (stack.heads, stack.head_dim):
+        raise DataError(f"{name} {array.shape}: expected ({stack.heads}, T, {stack.head_dim}) for each text")
+    return require_finite(array[tuple(row)][:, token].astype(np.float64), name, at)
+
+
+def read_vector(record: Record, name: str, at: tuple[int, ...], width: int) -> Array:
     """Return one vector of a trace in float64; DataError where the trace does not hold it."""
     array = find_tensor(record, name)
-    if array.ndim != len(at) + 1 or any(index >= size for index, size in zip(at, array.shape, strict=False)):
-        raise DataError(f"{name} {array.shape}: expected a vector for each token, as the other states have")
-    return np.asarray(array[at].astype(np.float64))
+    is_there = array.ndim == len(at) + 1 and all(index < size for index, size in zip(at, array.shape, strict=False))
+    if not is_there or array.shape[-1] != width:
+        raise DataError(f"{name} {array.shape}: expected a vector of {width} for each token, as the model has")
+    return require_finite(array[at].astype(np.float64), name, at)
+
+
+def require_finite(numbers: Array, name: str, at: tuple[int, ...]) -> Array:
+    """Return numbers of a token; DataError where one is NaN or infinite, so that parts cannot add up."""
+    if not np.isfinite(numbers).all():
+        raise DataError(f"{name}: not finite at position {at[-1]}, where parts cannot add up")
+    return numbers
 
 
 def find_tensor(record: Record, name: str) -> Array:

@@ -207,14 +207,15 @@ def read_layer_input(config: model.Config, stack: str, first: int, record: Recor
 
 
 def pooled_tokens(base: Record, x: Array) -> tuple[Array, Array | None]:
-    """Return which tokens are no padding, and the order that puts these first, None where no mask says so.
+    """Return which tokens are no padding, and the order that puts these first, None for x without a batch.
 
-    x (..., T, D) -> (..., T), (..., T); a text that is padded on the left begins with a vector of padding
+    x (B, T, D) -> (B, T), (B, T); a row that is padded on the left begins with a vector of padding
     """
     mask = base.get("mask")
-    if mask is None or mask.shape != (*x.shape[:-2], 1, x.shape[-2]):
-        return np.ones(x.shape[:-1], bool), None
-    real = mask[..., 0, :]
+    is_padding = mask is not None and mask.shape == (*x.shape[:-2], 1, x.shape[-2])
+    real = mask[:, 0] if mask is not None and is_padding else np.ones(x.shape[:-1], bool)
+    if x.ndim < 3:
+        return real, None
     order = order_tokens_first(real)
     return np.take_along_axis(real, order, axis=-1), order
 

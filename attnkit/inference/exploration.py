@@ -16,6 +16,7 @@ from attnkit.record import Array, Labels, Record, Tensor, index_axes, join_names
 
 PRECISION = 4
 PARTS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "heads")  # in the order of computation
+WORDED = ("token", "query", "key")  # the axes of a text
 TOP, KEYS = ".top", ".keys"  # the ends of the names of --weights topk:K
 
 
@@ -57,9 +58,19 @@ def make_trace(record: Record, name: str, is_raw: bool = False) -> ExploredTrace
     scores = score_layers(record) if find_weights(record) else {}
     layers = [attention_of(record, f"{layer}.{WEIGHTS}".lstrip("."), one) for layer, one in scores.items()]
     layers += [top_attention(record, name) for name in find_top(record)]
-    labels = {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis != "vocab"}
+    labels = id_words(record) | {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis != "vocab"}
     stages = [facts | {"name": escaped(facts["name"])} for facts in describe_tensors(record)]
     return ExploredTrace(escaped(name), labels, layers, stages, list_commands(record))
+
+
+def id_words(record: Record) -> dict[str, list[str]]:
+    """Return the token ids of a record as words of its axes, for one that has no other: those of a step of training.
+
+    >>> id_words(Record({"ids": np.array([5, 2])}))["key"]
+    ['#5', '#2']
+    """
+    ids = record.get("ids")
+    return {axis: [f"#{one}" for one in ids] for axis in WORDED} if ids is not None and ids.ndim == 1 else {}
 
 
 def attention_of(record: Record, name: str, scores: HeadScores) -> Attention:

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,10 +33,9 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
     of this model, UsageError for a model without a head of words.
     """
     core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
-    names = state_names(checkpoint.config, stack)
+    layer_states = read_states(record, state_names(checkpoint.config, stack), checkpoint)
     ids, shares = [], []
-    for name in names.values():
-        states = read_states(record, name, checkpoint)
+    for states in layer_states.values():
         logits = state_logits(core, stack, take_position(states, position))
         likeliest = model.candidates(model.probabilities(logits), min(top, logits.shape[-1]))
         ids.append(likeliest[0])
@@ -44,7 +44,7 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
     lead = ("batch",)[: ids[0].ndim - 2]
     axes = (*lead, "layer", "token", "rank")
     stacked = np.stack(ids, axis=len(lead))
-    labels: dict[str, Any] = {"layer": [*names]}
+    labels: dict[str, Any] = {"layer": [*layer_states]}
     if tokens := take_labels(record, position):
         labels["token"] = tokens
     if position is not None:
@@ -88,15 +88,23 @@ def result_name(step: "model.Step") -> str:
     return f"{step.layer}.residual" if step.adds_residual else step.layer
 
 
-def read_states(record: Record, name: str, checkpoint: "Checkpoint") -> Array:
-    """Return states of a trace, (T, D) or (B, T, D); DataError where they are missing, or of another model."""
-    if name not in record:
-        hint = "encode or decode --trace FILE keeps all states"
-        raise DataError(f"no {name}, which the model has (it has {join_names(record.tensors, 4)}); {hint}")
-    states, width = record[name], checkpoint.config.width
-    if states.ndim not in (2, 3) or states.shape[-1] != width or not states.size:
-        raise DataError(f"{name} {states.shape}: expected (T, {width}) or (B, T, {width}), the width of the model")
-    return states
+def read_states(record: Record, names: Mapping[str, str], checkpoint: "Checkpoint") -> dict[str, Array]:
+    """Return the states of a trace by layer, (T, D) or (B, T, D); DataError for missing ones, or of another model."""
+    width = checkpoint.config.width
+    for name in names.values():
+        if name not in record:
+            hint = "encode or decode --trace FILE keeps all states"
+            raise DataError(f"no {name}, which the model has (it has {join_names(record.tensors, 4)}); {hint}")
+        states = record[name]
+        if states.ndim not in (2, 3) or states.shape[-1] != width or states.dtype.kind != "f":
+            expected = f"expected (T, {width}) or (B, T, {width}), the width of the model"
+            raise DataError(f"{name} {states.dtype} {states.shape}: {expected}")
+    first = next(iter(names.values()))
+    for name in names.values():
+        if record[name].shape != record[first].shape or not record[name].size:
+            problem = f"expected the shape of {first} {record[first].shape}, of at least one token"
+            raise DataError(f"{name} {record[name].shape}: {problem}")
+    return {layer: record[name] for layer, name in names.items()}
 
 
 def state_logits(core: "model.Model", stack: str, states: Array) -> Array:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from attnkit.model.dtypes import Array
+from attnkit.model.dtypes import Array, quiet
 from attnkit.model.norms import layer_norm, rms_norm
 
 
+@quiet
 def normalize_parts(parts: Array, x: Array, params: Mapping[str, Array], norm: str, eps: float) -> Array:
     """Return what parts of x become as a norm is applied to x, without its shift: they add up to norm(x) - beta.
 

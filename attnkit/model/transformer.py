@@ -37,14 +37,17 @@ def run(
     x: Array,
     context: Context,
     apply: Callable[[Model, Step, Array, Context], Array] = apply_step,
+    saved: Array | None = None,
 ) -> Array:
     """Apply the steps to x, one after another, each by `apply`.
 
     x (..., T, D), or what the first step takes: ids (..., T), an image (..., C, height, width) -> (..., T, D)
 
+    saved  what a step before these saved for the residual of one of them [x]
+
     Errors are those of the steps.
     """
-    saved, finite = x, bool(np.isfinite(x).all())
+    saved, finite = x if saved is None else saved, bool(np.isfinite(x).all())
     for step in steps:
         context.on_step(step)
         before = x

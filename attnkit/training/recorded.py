@@ -26,7 +26,9 @@ def find_steps(folder: str) -> dict[int, str]:
         raise FileError(error.strerror or "cannot be read", folder) from None
     found = {int(match[1]): os.path.join(folder, match[0]) for match in map(STEP.fullmatch, names) if match}
     if not found:
-        raise DataError("a folder without recorded steps (expected step-N.npz); train --record STEPS writes them", folder)
+        raise DataError(
+            "a folder without recorded steps (expected step-N.npz); train --record STEPS writes them", folder
+        )
     return dict(sorted(found.items()))
 
 
@@ -51,8 +53,8 @@ def read_reports(folder: str) -> list[dict[str, Any]]:
 def describe_step(record: Record, folder: str) -> Record:
     """Return the record of a step with the words of its ids and the command of its run, as far as a folder has them."""
     labels: dict[str, Labels] = dict(record.labels)
-    side = "target" if "source" in record else "source"
-    for name, side, axes in (("ids", side, ("token", "query", "key")), ("source", "source", ("source",))):
+    of_ids = "target" if "source" in record else "source"
+    for name, side, axes in (("ids", of_ids, ("token", "query", "key")), ("source", "source", ("source",))):
         words = read_words(folder, side) if name in record and record[name].ndim == 2 else []
         if words:
             labels |= dict.fromkeys(axes, spell_ids(record[name], words))

@@ -1,5 +1,7 @@
 """The tool lens: what the head reads in each layer, and what each part adds to a logit, of models of every family."""
 
+import contextlib
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -206,7 +208,7 @@ def test_what_a_trace_lacks_is_named_with_the_option_that_keeps_it(trace):
     ):
         with pytest.raises(DataError, match=f"no {name}.* --trace FILE keeps all"):
             attnkit.lens(record.without([name]), model=folder, **values)
-    with pytest.raises(DataError, match=r"decoder\.1\.self\.heads: "):
+    with pytest.raises(DataError, match=r"decoder\.1\.self\.heads \(3, 9, 8\): expected \(4, T, 8\)"):
         bad = record.with_tensors({"decoder.1.self.heads": np.ones((3, 9, 8), np.float32)})
         attnkit.lens(bad, model=folder, direct="a", by="head")
 
@@ -217,6 +219,29 @@ def test_logits_of_another_model_or_patched_are_a_warning(trace):
         AttnkitWarning, match="are not those of this model: it is of another one, or its head was patched"
     ):
         attnkit.lens(record.with_tensors({"logits": record["logits"] + 1}), model=folder, direct="a")
+
+
+def test_no_shape_and_no_number_in_a_trace_is_a_bug(tmp_path):
+    """What heads and lens read, in another shape or dtype, or not finite."""
+    attnkit.encode(["the fox looked", "the cat"], model=STORY, batch=True, trace=str(tmp_path / "run.npz"))
+    record = attnkit.formats.load(tmp_path / "run.npz")
+    layer = ("self.weights", "self.heads", "self.output", "ffn.residual")
+    for name in ("decoder.embed", "decoder.positions", *(f"decoder.1.{part}" for part in layer), "logits"):
+        for changed in mutations(record[name]):
+            bad = record.with_tensors({name: changed})
+            for values in ({"top": 1}, {"direct": " fox"}, {"direct": " fox", "by": "head", "position": 1}):
+                with contextlib.suppress(UsageError, DataError), warnings.catch_warnings():
+                    warnings.simplefilter("ignore", AttnkitWarning)
+                    attnkit.lens(bad, model=STORY, **values)
+            with contextlib.suppress(DataError):
+                attnkit.heads(bad)
+
+
+def mutations(array):
+    """Arrays that are not what a trace holds."""
+    yield from (array[..., :-1], array[:-1], array[None], array[0], array[:0], array[..., None], np.array(1.0))
+    yield from (np.full_like(array, np.nan), np.full_like(array, np.inf), np.zeros_like(array), array > 0)
+    yield from (np.ones(array.shape, np.int64), array.astype(np.float64) * 1e300)
 
 
 def test_the_same_in_shell_run_and_python(tmp_path):

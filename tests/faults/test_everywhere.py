@@ -74,6 +74,8 @@ BESIDE = {
     "decode --memory": ["--model", MARIAN],
     "encode --mean": ["a", "--model", GPT2, "--ablate", "decoder.0.self"],
     "decode --mean": ["a", "--model", GPT2, "--ablate", "decoder.0.self"],
+    "scan --model": ["a", "--score", " a", "--ablate", "heads"],
+    "scan --mean": ["a", "--model", GPT2, "--score", " a", "--ablate", "heads"],
     "decode --cache-in": ["--model", GPT2],
     "decode --tokenizer": ["a", "--model", GPT2],
     "decode --patch": ["a", "--model", GPT2, "--max-tokens", "0"],
@@ -128,7 +130,7 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "score", "train"}))
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "scan", "score", "train"}))
 def test_operands(attnkit, main, refused, tool):
     attnkit.file("weights.json", WEIGHTS)
     for content, problem in TENSORS.values():
@@ -142,7 +144,7 @@ def test_operands(attnkit, main, refused, tool):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "score", "train", "history", "diff"})
+    "tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "scan", "score", "train", "history", "diff"})
 )
 def test_stages_of_a_pipeline(attnkit, main, refused, tool):
     attnkit.file("weights.json", WEIGHTS)

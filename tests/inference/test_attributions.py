@@ -71,14 +71,14 @@ def test_the_output_is_the_sum_of_the_scores():
 @pytest.mark.parametrize("name", ["gpt2", "marian", "seq2seq", "by hand", "classifier"])
 def test_integrated_gradients_add_up_to_the_change_of_the_output(name):
     gaps = []
-    for points in (12, 120):
+    for points in (8, 64):
         if name in ALL:
             found = score(name, f"integrated:{points}")
         else:
             found = attnkit.grad(BY_HAND if name == "by hand" else CLASSIFY, attribute=f"integrated:{points}")
         change = float(found["output"] - found["baseline"])
         gaps.append(abs(total(found) - change) / abs(change))
-    assert gaps[1] < 5e-4 and gaps[1] < gaps[0] / 5
+    assert gaps[1] < 2e-3 and gaps[1] < gaps[0] / 5
 
 
 @pytest.mark.parametrize("points", [1, 7])

@@ -8,8 +8,6 @@ import pytest
 import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
-from attnkit.inference.model_pipeline import shell_pipeline
-from attnkit.record import Record
 from tests.inference.family_heads import arrays, build_folder, frozen, head_folder
 
 NAMES = [*frozen()]
@@ -94,23 +92,6 @@ def test_a_padded_batch_gives_what_each_text_gives_alone(folders, name):
     for at, text in enumerate(single):
         one = attnkit.decode(text, model=folders[name])
         np.testing.assert_allclose(batch["logits"][at][: len(one["logits"])], one["logits"], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", SEQUENCES)
-def test_the_head_gives_each_text_of_a_batch_the_bits_that_it_has_alone(folders, name):
-    states = attnkit.encode([first for first, second, *_ in texts(name) if second is None], model=folders[name])
-    batch = attnkit.decode(states, model=folders[name], layer="head")["logits"]
-    for at, (x, mask) in enumerate(zip(states["x"], states["mask"], strict=True)):
-        alone = attnkit.decode(Record({"x": x, "mask": mask}), model=folders[name], layer="head")["logits"]
-        np.testing.assert_array_equal(batch[at], alone)
-
-
-@pytest.mark.parametrize("name", [*SEQUENCES, "modernbert-token", "albert-token"])
-def test_the_printed_pipeline_gives_the_bits_of_the_model(folders, name):
-    config = open_checkpoint(folders[name]).config
-    stages = shell_pipeline(config, folders[name], "all").replace("\\\n", " ").replace('"TEXT"', '"the cat sat"')
-    whole = attnkit.decode("the cat sat", model=folders[name])
-    np.testing.assert_array_equal(attnkit.run(stages.replace("attnkit ", ""))["x"], whole["x"])
 
 
 def test_a_masked_word_of_camembert(folders):

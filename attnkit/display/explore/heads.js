@@ -10,7 +10,7 @@ VIEWS.push({
 /** The size of a small map: as many as the widest layer has fit side by side, where that is not too small. */
 function smallSize(layers) {
   const most = Math.max(...layers.map((one) => one.heads));
-  return Math.min(Math.max(Math.floor(placeWidth() / most) - 18, 72), 144);
+  return Math.min(Math.max(Math.floor(placeWidth() / most) - 18, 60), 144);
 }
 
 /** Show all heads of a record: a row of small maps for each layer. */

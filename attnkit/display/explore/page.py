@@ -13,7 +13,9 @@ from attnkit.display.figures.colors import DARK, LIGHT, NOT_FINITE_COLOR, SERIES
 from attnkit.display.figures.fonts import MONO, SANS
 from attnkit.display.figures.svg import escape_text
 
-SCRIPTS = ("elements", "numbers", "data", "draw", "maps", "app", "heads", "text", "difference", "lens", "stages", "cell", "training", "start")  # in this order
+SHARED = ("elements", "numbers", "data", "draw", "maps", "app")
+VIEWS = ("heads", "text", "difference", "lens", "stages", "cell", "training")
+SCRIPTS = (*SHARED, *VIEWS, "start")  # in this order
 MAPS = ("viridis", "bwr")
 PRECISION = 4  # decimals, as in tables of `show`
 

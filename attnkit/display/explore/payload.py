@@ -183,7 +183,7 @@ def pack_parts(parts: Mapping[str, Array]) -> dict[str, Any]:
     """Return intermediates of attention; one that comes of the one before it in scores, scaled … by that.
 
     >>> scores = np.array([[1, 2]], np.float32)
-    >>> packed = pack_parts({"k": np.ones((1, 4), np.float32), "scores": scores, "scaled": scores / 2, "capped": scores / 2})
+    >>> packed = pack_parts({"scores": scores, "scaled": scores / 2, "capped": scores / 2})
     >>> packed["scaled"], packed["capped"]
     ({'of': 'scores', 'times': 0.5}, {'of': 'scaled', 'times': 1.0})
     """
@@ -204,7 +204,12 @@ def _derive(name: str, before: Array, numbers: Array) -> dict[str, Any] | None:
     at = np.unravel_index(np.argmax(np.abs(before)), before.shape) if before.size else ()
     with np.errstate(all="ignore"):
         ratio = np.float32(numbers[at] / before[at]) if before.size else np.float32(1)
-        for times in {np.float32(1), ratio, np.nextafter(ratio, np.float32(0)), np.nextafter(ratio, np.float32(np.inf))}:
+        for times in {
+            np.float32(1),
+            ratio,
+            np.nextafter(ratio, np.float32(0)),
+            np.nextafter(ratio, np.float32(np.inf)),
+        }:
             if np.array_equal(before.astype(np.float32, copy=False) * times, numbers):
                 return {"of": name, "times": float(times)}
     hidden = np.isneginf(numbers)
