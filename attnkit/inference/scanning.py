@@ -139,7 +139,7 @@ def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptio
     """Return the model with its score: of the next token, or of the mask token."""
     core, config = layers.complete_model(checkpoint), checkpoint.config
     scored = Scored(core, model.layer_plan(config, config.stacks[0]), {}, 0, options.dtype)
-    place = len(read.ids) - 1 if config.stack(config.stacks[0]).causal else find_place(checkpoint, read)
+    place = len(read.ids) - 1 if scored.is_causal else find_place(checkpoint, read)
     flags = [("--score", options.score), ("--minus", options.minus)]
     words = [find_word(checkpoint, word, flag) for flag, word in flags if word is not None]
     if len({*words}) < len(words):

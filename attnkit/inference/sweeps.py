@@ -57,9 +57,13 @@ class Scored(NamedTuple):
 
     @property
     def is_causal(self) -> bool:
+        """Whether a token attends to none after it."""
+        return self.core.config.stack(self.core.config.stacks[0]).causal
+
+    @property
+    def is_cached(self) -> bool:
         """Whether the tokens before a patched one stay as they are, with their keys and values."""
-        config = self.core.config
-        return config.stack(config.stacks[0]).causal and model.cacheable(config)
+        return self.is_causal and model.cacheable(self.core.config)
 
     def score(self, x: Array, start: int = 0) -> Array:
         """Return the score of hidden states from a position on: the logit of the first word, less that of the second.
@@ -109,7 +113,7 @@ class PrefixCache(model.KVCache):
 
 def run_text(scored: Scored, ids: Array, patterns: Sequence[str]) -> SweepBase:
     """Run a model on one text, ids (T,); keep the intermediates that match patterns, without the axis of rows."""
-    record = SweepBase([], [], [], {}, model.KVCache() if scored.is_causal else None)
+    record = SweepBase([], [], [], {}, model.KVCache() if scored.is_cached else None)
 
     def save(name: str, array: Array) -> Array:
         record.states[name] = array[0]
@@ -228,7 +232,7 @@ def list_patches(
     positions = range(base.inputs[0].shape[1]) if by_position else [None]
     steps = {name: number for number, names in enumerate(base.names) for name in names}
     patches = [
-        Patch(steps[name], name, (position or 0) * scored.is_causal, head, position)
+        Patch(steps[name], name, (position or 0) * scored.is_cached, head, position)
         for name in names
         for head in heads
         for position in positions
