@@ -51,10 +51,10 @@ def read_file(call: Stage, path: str) -> Iterator[Named]:
 
 def read_steps(call: Stage, folder: str) -> Iterator[Named]:
     """Yield the recorded steps of a training run, the first and the last of them among at most MOST."""
-    from attnkit.training.recorded import choose_steps, describe_step, find_steps, read_reports
+    from attnkit.training.recorded import describe_step, find_steps, read_reports, thin
 
     steps = find_steps(folder)
-    chosen = choose_steps([*steps], MOST)
+    chosen = thin([*steps], MOST)
     if len(chosen) < len(steps):
         warnings.warn(f"{folder}: the page has {len(chosen)} of {len(steps)} steps", AttnkitNote, stacklevel=2)
     curve = read_reports(folder)
@@ -150,16 +150,12 @@ def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool) -> "Explore
 
 def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:
     """Return the records of a page, those of one text each, by the names of their files and their numbers in them."""
-    from attnkit.inference.exploration import check_weights, choose_record, split_texts
+    from attnkit.inference.exploration import check_weights
 
     if not traces:
         raise DataError("nothing to explore: no record")
-    chosen = [name_step(one, index or 0) for one in traces if one.step is not None]
-    traces = [one for one in traces if one.step is None]
-    for file in dict.fromkeys(one.file for one in traces):
-        rows = [row for one in traces if one.file == file for row in split_texts(one.record)]
-        picked = enumerate(choose_record(rows, index, file), start=index or 0)
-        chosen += [Named(row, f"{file} {number}" if len(rows) > 1 else file) for number, row in picked]
+    is_training = any(one.step is not None for one in traces)
+    chosen = choose_steps(traces, index or 0) if is_training else choose_texts(traces, index)
     if len(chosen) > MOST:
         note = f"the page has the first {MOST} of {len(chosen)} records; --record N chooses one"
         warnings.warn(note, AttnkitNote, stacklevel=2)
@@ -168,9 +164,23 @@ def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:
     return chosen[:MOST]
 
 
-def name_step(one: Named, row: int) -> Named:
-    """Return one text of the batch of a step of training, with the step in its name."""
+def choose_texts(traces: Sequence[Named], index: int | None) -> list[Named]:
+    """Return the texts of all records, or of each file the one of an index."""
     from attnkit.inference.exploration import choose_record, split_texts
 
-    (record,) = choose_record(split_texts(one.record), row, one.file)
-    return one._replace(record=record, file=f"{one.file} step {one.step}")
+    chosen = []
+    for file in dict.fromkeys(one.file for one in traces):
+        rows = [row for one in traces if one.file == file for row in split_texts(one.record)]
+        picked = enumerate(choose_record(rows, index, file), start=index or 0)
+        chosen += [Named(row, f"{file} {number}" if len(rows) > 1 else file) for number, row in picked]
+    return chosen
+
+
+def choose_steps(traces: Sequence[Named], index: int) -> list[Named]:
+    """Return one text of the batch of each step of a training run, with the step in its name."""
+    from attnkit.inference.exploration import choose_record, split_texts
+
+    if len({(one.file, one.step is None) for one in traces}) > 1:
+        raise UsageError("a folder of train is explored alone (expected one folder)", "TRACE")
+    rows = [choose_record(split_texts(one.record), index, one.file)[0] for one in traces]
+    return [one._replace(record=row, file=f"{one.file} step {one.step}") for one, row in zip(traces, rows, strict=True)]

@@ -32,10 +32,10 @@ def find_steps(folder: str) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def choose_steps(steps: Sequence[int], most: int) -> list[int]:
-    """Return at most so many steps, the first and the last among them.
+def thin(steps: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of some numbers, evenly, the first and the last among them.
 
-    >>> choose_steps([1, 2, 3, 4, 5], 3), choose_steps([1, 2], 3)
+    >>> thin([1, 2, 3, 4, 5], 3), thin([1, 2], 3)
     ([1, 3, 5], [1, 2])
     """
     if len(steps) <= most:
@@ -47,7 +47,7 @@ def read_reports(folder: str) -> list[dict[str, Any]]:
     """Return the reports of a run, at most POINTS of them; none where the folder has no curve."""
     path = os.path.join(folder, CURVE)
     reports = [report_values(one) for one in read_curve(path)] if exists(path) else []
-    return [reports[at] for at in choose_steps(range(len(reports)), POINTS)]
+    return [reports[at] for at in thin(range(len(reports)), POINTS)]
 
 
 def describe_step(record: Record, folder: str) -> Record:
