@@ -89,6 +89,7 @@ def select_tensors(call: Stage, traces: list[Named]) -> list[Named]:
     check_finite=lambda parameters: False,
     returns_text=lambda parameters: True,
     is_page=True,
+    keep_names=True,
     python=PythonForm(
         inputs={"traces": "Sequence[Record | Path] | Record | Path"},
         reader=read_values,
@@ -129,7 +130,7 @@ def explore(
     chosen = choose_records(traces, record)
     is_raw = call is not None and call.common.get("tokens") == "raw"
     pages = [read_lens(one, model_, top, is_raw) for one in chosen]
-    difference = compare_traces(chosen[0].record, chosen[1].record) if len(chosen) == 2 else None
+    difference = compare_traces(chosen[0].record, chosen[1].record) if len(traces) == len(chosen) == 2 else None
     looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
     curve = [*chosen[0].curve] or None
     return explore_page(

@@ -42,11 +42,12 @@ class SweepBase(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """A model, the steps of its only stack, and what its score is.
+    """A model, the steps of its first stack, and what its score is.
 
     head    the parameters of its head, of the scored words alone
     place   the position whose logits are the score
     dtype   to compute in
+    target  the id that begins the target of an encoder-decoder model; the logits after it are the score's
     """
 
     core: model.Model
@@ -54,6 +55,7 @@ class Scored(NamedTuple):
     head: Mapping[str, Mapping[str, Array]]
     place: int
     dtype: str | None = None
+    target: int | None = None
 
     @property
     def is_causal(self) -> bool:
@@ -70,10 +72,16 @@ class Scored(NamedTuple):
 
         x (B, T, D) -> (B,)
         """
-        rows = np.ascontiguousarray(x[:, self.place - start])
+        rows = self.decode(x)[:, -1] if self.target is not None else np.ascontiguousarray(x[:, self.place - start])
         words = model.head_logits(model.Model(self.core.config, self.head), rows)
         score: Array = words[:, 0] - words[:, 1] if words.shape[1] > 1 else words[:, 0]
         return score
+
+    def decode(self, memory: Array) -> Array:
+        """Return the states of the decoder at the token that begins the target: memory (B, S, D) -> (B, 1, D)."""
+        ids = np.full((len(memory), 1), self.target)
+        context = layers.new_context(memory=memory, dtype=self.dtype)
+        return model.run(self.core, model.layer_plan(self.core.config, "decoder"), ids, context)
 
 
 class Patch(NamedTuple):

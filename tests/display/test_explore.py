@@ -115,6 +115,8 @@ def test_each_text_of_a_batch_is_a_record_and_record_chooses_one():
     )
     traces = read_payload(attnkit.explore(batch))["traces"]
     assert [one["labels"]["key"][0] for one in traces] == ["a", "e", "i"]
+    two = Record({"weights": Tensor(weights[:2], ("batch", "head", "query", "key"))})
+    assert read_payload(attnkit.explore(two))["difference"] is None
     (one,) = read_payload(attnkit.explore(batch, record=1))["traces"]
     assert one["labels"]["key"] == [*"efgh"]
     assert unpack(one["attention"][0]["map"]["values"], "<f4").tobytes() == weights[1].tobytes()

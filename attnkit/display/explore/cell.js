@@ -2,6 +2,7 @@
 
 const TERMS = 16; // most terms of a sum that are all written; of more the largest
 const FEW = 8; // how many of the largest
+const PART_NAMES = ["q", "k", "v", "scores", "masked"];
 const PARTS = new Map();
 
 /** The intermediates of a layer, unpacked once: {name: {shape, values}}. */
@@ -40,9 +41,17 @@ async function showCell(root, state) {
   const title = `${layer.name}, head ${cell.head}: ${shorten(words.queries[cell.query], 40)} → ${shorten(words.keys[cell.key], 40)}`;
   root.append(make("h3", {}, title), makeCellChoices(state, cell, words));
   for (const step of steps) root.append(make("div", { class: "step" }, step.lines.map((line) => make("p", {}, line)), step.table ? makeTable(...step.table) : null));
-  const missing = ["q", "k", "v", "scores", "masked"].filter((name) => !parts[name]);
-  if (missing.length) root.append(make("p", { class: "note" }, `The page has no ${missing.join(", ")} of this layer: the record does not keep them, or there was no room. attnkit explore --exact keeps all that the record has; --only '${layer.name}.*' those of this layer.`));
+  const missing = PART_NAMES.filter((name) => !parts[name]);
+  if (missing.length) root.append(make("p", { class: "note" }, describeMissing(trace, layer, missing)));
   return { lines: [title, ...steps.flatMap((step) => step.lines)] };
+}
+
+/** Which intermediates the page lacks, and how to have them. */
+function describeMissing(trace, layer, missing) {
+  const names = new Set(trace.stages.map((stage) => stage.name));
+  const hasLeft = missing.some((name) => names.has(`${layer.name}.${name}`) || names.has(name));
+  const lacks = `The page has no ${missing.join(", ")} of this layer`;
+  return hasLeft ? `${lacks}: there are too many numbers. attnkit explore --exact keeps all; --only '${layer.name}.*' makes a page of this layer.` : `${lacks}: the record does not keep them.`;
 }
 
 /** The numbers of a cell, as far as the page has them. */

@@ -105,7 +105,7 @@ function makeText(name, words, token, row, last = words.length) {
 
 /** The largest weights as a table with bars. */
 function makeLargest(row, keys, word) {
-  const known = row.map((one, key) => ({ key, ...one })).filter((one) => one.value !== undefined);
+  const known = row.map((one, key) => ({ key, ...one })).filter((one) => one.value); // neither 0 nor unknown
   const largest = known.sort((a, b) => b.value - a.value).slice(0, 10);
   const bars = largest.map((one) => {
     const bar = make("meter", { min: 0, max: 1, value: one.value, "aria-hidden": "true" });
