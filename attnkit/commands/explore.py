@@ -16,6 +16,7 @@ from attnkit.record import Record
 if TYPE_CHECKING:
     from attnkit.display.explore import ExploredTrace
 
+TOP = 5  # words of each layer, unless --top sets another number
 MOST = 16  # records of one page
 EXPECTED = "expected a record, the name of a file, or several of them"
 
@@ -89,6 +90,7 @@ def select_tensors(call: Stage, traces: list[Named]) -> list[Named]:
     check_finite=lambda parameters: False,
     returns_text=lambda parameters: True,
     is_page=True,
+    requires=[("top", "model")],
     keep_names=True,
     python=PythonForm(
         inputs={"traces": "Sequence[Record | Path] | Record | Path"},
@@ -104,7 +106,7 @@ def explore(
         options.integer("show only this record of a batch or a stream, from 0 [default: up to 16 of them]", least=0),
     ] = None,
     model_: Annotated[Any, options.MODEL] = None,
-    top: Annotated[int, options.integer("words of each layer with --model", least=1)] = 5,
+    top: Annotated[int | None, options.integer(f"words of each layer [default: {TOP}]", least=1)] = None,
     exact: Annotated[
         bool, options.switch("keep all numbers as they are [default: of many weights, 8 bits or the largest]")
     ] = False,
@@ -129,7 +131,7 @@ def explore(
     call = running_stage()
     chosen = choose_records(traces, record)
     is_raw = call is not None and call.common.get("tokens") == "raw"
-    pages = [read_lens(one, model_, top, is_raw) for one in chosen]
+    pages = [read_lens(one, model_, top or TOP, is_raw) for one in chosen]
     difference = compare_traces(chosen[0].record, chosen[1].record) if len(traces) == len(chosen) == 2 else None
     looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
     curve = [*chosen[0].curve] or None

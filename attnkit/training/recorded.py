@@ -24,12 +24,12 @@ def find_steps(folder: str) -> dict[int, str]:
         names = os.listdir(folder)
     except OSError as error:
         raise FileError(error.strerror or "cannot be read", folder) from None
-    found = {int(match[1]): os.path.join(folder, match[0]) for match in map(STEP.fullmatch, names) if match}
-    if not found:
+    steps = {int(match[1]): os.path.join(folder, match[0]) for match in map(STEP.fullmatch, names) if match}
+    if not steps:
         raise DataError(
             "a folder without recorded steps (expected step-N.npz); train --record STEPS writes them", folder
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(steps.items()))
 
 
 def thin(steps: Sequence[int], most: int) -> list[int]:

@@ -56,7 +56,7 @@ from attnkit.display.explore.matrices import (
 )
 
 EXACT = 250_000  # most weights of a page that are kept as they are
-NUMBERS = 380_000  # most weights and numbers of other intermediates together that are kept as they are
+NUMBERS = 330_000  # most weights and numbers of other intermediates together that are kept as they are
 WHOLE = 6_000_000  # most weights of a page that are kept in 8 bits
 CHAIN = ("scores", "scaled", "capped", "masked")  # each comes of the one before it
 COSTLY = frozenset(("q", "k", "v", "scores", "heads"))  # the other parts cost little
@@ -137,12 +137,10 @@ def pack_traces(
     cells, rows = (sum(int(np.prod(one.weights.shape[:end])) for one in layers) for end in (3, 2))
     form = "exact" if is_exact or cells <= EXACT else "bytes" if cells <= WHOLE else "pooled"
     count = max(1, min(LARGEST, ROWS // max(rows, 1)))
-    kept = {id(one) for one in _fitting(layers, is_exact, NUMBERS - cells if form == "exact" else 0)}
+    detailed = set(map(id, layers if is_exact else _select_detailed(layers, NUMBERS - cells if form == "exact" else 0)))
 
     def pack_layers(attention: Sequence[Attention]) -> list[dict[str, Any]]:
-        packed = apply(lambda layer: _pack_layer(layer, form, count), attention)
-        parts = apply(lambda layer: pack_parts(layer.parts if id(layer) in kept else {}), attention)
-        return [layer | {"parts": one} for layer, one in zip(packed, parts, strict=True)]
+        return [*apply(lambda layer: _pack_layer(layer, form, count, id(layer) in detailed), attention)]
 
     packed = [
         trace._asdict() | {"attention": pack_layers(trace.attention), "lens": trace.lens and pack_lens(trace.lens)}
@@ -151,19 +149,20 @@ def pack_traces(
     return {"traces": packed, "difference": difference and _pack_difference(difference, pack_layers), "curve": None}
 
 
-def _fitting(layers: Sequence[Attention], is_exact: bool, numbers: int) -> Iterator[Attention]:
-    """Yield the layers whose parts the page has room for: the first ones, up to a count of numbers."""
+def _select_detailed(layers: Sequence[Attention], room: int) -> Iterator[Attention]:
+    """Yield the layers whose parts have room on the page: the first ones, up to a count of numbers."""
     for layer in layers:
-        numbers -= sum(layer.parts[name].size for name in layer.parts.keys() & COSTLY)
-        if is_exact or numbers >= 0:
+        room -= sum(layer.parts[name].size for name in layer.parts.keys() & COSTLY)
+        if room >= 0:
             yield layer
 
 
-def _pack_layer(layer: Attention, form: str, count: int) -> dict[str, Any]:
+def _pack_layer(layer: Attention, form: str, count: int, has_parts: bool) -> dict[str, Any]:
     weights = layer.weights.astype(np.float32, copy=False)
     is_square = layer.indices is None and weights.shape[1] == weights.shape[2] > 1
     pairs = zip(layer.kinds, layer.measures, strict=True)
     return {
+        "parts": pack_parts(layer.parts if has_parts else {}),
         "name": layer.name,
         "queries": layer.queries,
         "keys": layer.keys,

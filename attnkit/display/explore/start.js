@@ -23,7 +23,7 @@ function showFrame() {
 
 /** Keys of the whole page: the number of a view, and Escape. */
 function handleKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || /SELECT|INPUT/.test(event.target.tagName)) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT" || event.target.type === "number") return;
   const view = fittingViews(readState())[Number(event.key) - 1];
   if (view) go({ view: view.id });
 }
