@@ -18,6 +18,8 @@ def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None
     x (..., T, D), mask (..., 1, T), True = a token, not padding -> (..., T, N), or (..., C) for classes of the whole,
     at least float32
     """
+    if model.engine:
+        return model.engine.head_logits(model, x, hook, mask)
     config, params = model.config, model.params
     x = cast(pool_head(model, x, hook, mask) if config.is_head_pooled else x, working(x))
     if config.transform:
@@ -78,6 +80,8 @@ def pool_first(model: Model, x: Array, hook: Hook = no_hook) -> Array:
 
     x (..., T, D) -> (..., D)
     """
+    if model.engine:
+        return model.engine.pool_first(model, x, hook)
     params = model.params["pooler"]
     pooled = np.tanh(linear(first_token(x)[..., None, :], params["w"], params.get("b")))  # one text a product
     return apply_hook(hook, "pooler", pooled[..., 0, :])

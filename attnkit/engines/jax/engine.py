@@ -1,0 +1,334 @@
+"""The engine: whole models, heads and attention computed by JAX, with the arrays and the errors of model/."""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from attnkit.engines.jax import formulas
+from attnkit.engines.jax.attention import Kernel, Rules, dense_attention, fused_attention, ring_attention
+from attnkit.engines.jax.formulas import JaxArray, See, see_nothing
+from attnkit.engines.jax.inputs import Prepared, Sizes, bucket, fill, prepare_inputs, round_up
+from attnkit.engines.jax.placement import PlacedParameters, check_mesh, input_spec, make_mesh, put, used_layers
+from attnkit.engines.jax.program import Caches, Pass, keep_layout, run_steps
+from attnkit.engines.jax.seeing import hook_of_arrays, is_seen
+from attnkit.errors import UsageError
+from attnkit.model.config import Step
+from attnkit.model.context import Context, Model
+from attnkit.model.dtypes import Array, DType, is_float, working
+from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.kv_cache import KVCache
+from attnkit.model.recurrent_config import RecurrentConfig
+
+HEAD_LAYERS = ("head.dense", "head.norm", "head", "pooler")
+
+
+class JaxEngine:
+    """What computes a model by JAX.
+
+    compute  the dtype to compute in: float32, bfloat16 or float16; None: that of the model, or of --dtype
+    mesh     axis -> its size; None: one device
+    """
+
+    name = "jax"
+
+    def __init__(self, compute: str | None = None, mesh: Mapping[str, int] | None = None) -> None:
+        self.compute = compute
+        self.mesh = None if mesh is None else make_mesh(mesh)
+        self._placed: dict[tuple[int, str], tuple[Any, PlacedParameters]] = {}
+        self._programs: dict[Any, Any] = {}
+
+    def run(self, model: Model, steps: Sequence[Step], x: Array, context: Context) -> Array:
+        """Return what `transformer.run` does."""
+        if not steps:
+            return x
+        check_supported(model)
+        dtype, result = self.dtypes(model, steps[0], x, context.dtype)
+        for step in steps:
+            context.on_step(step)
+        if is_seen(model.config, gated_layers(model, steps), steps, context):
+            return self._run_seen(model, steps, x, context, dtype, result)
+        with precision(dtype):
+            y, prepared = self._run_compiled(model, steps, x, context, dtype)
+            y = y[: prepared.rows] if x_has_rows(steps[0], x, model) else y[0] if self.mesh else y
+            states = np.asarray(y[..., : prepared.tokens, :], result)
+        if not np.isfinite(states).all():
+            self._report_non_finite(model, steps, x, context, dtype)
+        return states
+
+    def head_logits(self, model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
+        """Return what `heads.head_logits` does."""
+        config = model.config
+        layers = [name for name in HEAD_LAYERS if name in model.params and (name != "pooler" or config.is_head_pooled)]
+        dtype = self.compute or str(working(x, *model.params["head"].values()).name)
+        pooled = config.is_head_pooled
+        real = None if mask is None or not pooled else np.broadcast_to(mask[..., 0, :], x.shape[:-1])
+        rows = x if pooled else fill(x.reshape(-1, x.shape[-1]), 0, bucket(x[..., 0].size))
+
+        def compute(params: Any, x: JaxArray, real: JaxArray | None, see: See = see_nothing) -> JaxArray:
+            return formulas.head_logits(config, params, x, real, see)
+
+        names = [*["pooler"] * (config.pooling == "pooler" and pooled), "head.dense", "head.norm", "logits"]
+        wanted = [hook(name) for name in names if name in ("logits", "pooler") or config.transform]
+        with precision(dtype):
+            if any(one is not None for one in wanted):
+                return self._head_seen(model, layers, compute, (x, real), hook, dtype)
+            y = self._call(model, dtype, layers, ("logits",), compute, (rows, real))
+            y = np.asarray(y, np.float64 if dtype == "float64" else np.float32)
+        return y if pooled else y[: x[..., 0].size].reshape(*x.shape[:-1], y.shape[-1])
+
+    def pool_first(self, model: Model, x: Array, hook: Hook = no_hook) -> Array:
+        """Return what `heads.pool_first` does."""
+        dtype = self.compute or str(working(x, *model.params["pooler"].values()).name)
+
+        def compute(params: Any, x: JaxArray, real: None, see: See = see_nothing) -> JaxArray:
+            return formulas.pool_first(params, x, see)
+
+        with precision(dtype):
+            if hook("pooler") is not None:
+                return self._head_seen(model, ["pooler"], compute, (x, None), hook, dtype)
+            return np.asarray(self._call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
+
+    def placed(self, model: Model, dtype: str) -> PlacedParameters:
+        """Return the parameters of a model on devices, in a dtype."""
+        key = id(model.params), dtype
+        known = self._placed.get(key)
+        if known is None or known[0]() is not model.params:
+            if self.mesh:
+                check_mesh(model.config, self.mesh)
+            is_kept = isinstance(model.params, dict)
+            owner = (lambda params=model.params: params) if is_kept else weakref.ref(model.params)
+            self._placed[key] = known = owner, PlacedParameters(model.config, model.params, dtype, self.mesh)
+        return known[1]
+
+    def dtypes(self, model: Model, first: Step, x: Array, dtype: str | None) -> tuple[str, DType]:
+        """Return the dtype to compute steps in, and that of their result."""
+        layer = first.layer if first.layer in model.params and model.params[first.layer] else next(
+            name for name in model.params if model.params[name]
+        )
+        own = next(iter(model.params[layer].values())).dtype
+        if first.op == "embed":
+            result = np.dtype(dtype or (x.dtype if model.config.patches and is_float(x.dtype) else own))
+            usual = np.result_type(result, own) if model.config.patches else result
+        else:
+            result = np.dtype(dtype or x.dtype)
+            usual = np.result_type(working(np.empty(0, result)), own)
+        return self.compute or str(usual.name), result
+
+    def kernel(self) -> Kernel:
+        """Return the kernel of attention of a pass that nobody looks into."""
+        mesh = self.mesh
+        if mesh is None or mesh.shape["seq"] == 1:
+            return fused_attention
+
+        def ring(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: See) -> JaxArray:
+            if rules.bias is not None:
+                raise UsageError("a mask of numbers needs all keys at once (expected booleans)", "--mesh seq")
+            if rules.mask is not None:
+                shape = (q.shape[0], 1, *rules.mask.shape[-2:])
+                rules = rules._replace(mask=jnp.broadcast_to(rules.mask, shape))
+            return ring_attention(mesh, q, k, v, rules)[0].astype(q.dtype)
+
+        return ring
+
+    def layout(self) -> Callable[[JaxArray], JaxArray]:
+        """Return the function that places hidden states (B, T, D) on the devices of a mesh."""
+        mesh = self.mesh
+        if mesh is None:
+            return keep_layout
+        sharding = NamedSharding(mesh, PartitionSpec("data", "seq", None))
+        return lambda x: jax.lax.with_sharding_constraint(x, sharding) if x.ndim == 3 else x
+
+    def put_inputs(self, prepared: Prepared, dtype: str, has_rows: bool = True) -> tuple[JaxArray, dict[str, Any]]:
+        """Return the inputs of a program on devices."""
+        arrays: dict[str, Any] = {"x": prepared.x, **prepared.arrays}
+        placed = {
+            name: tuple(self._put(name, part, dtype, has_rows) for part in one)
+            if isinstance(one, tuple)
+            else self._put(name, one, dtype, has_rows)
+            for name, one in arrays.items()
+        }
+        return placed.pop("x"), placed
+
+    def _put(self, name: str, array: Array, dtype: str, has_rows: bool) -> JaxArray:
+        if is_float(array.dtype):
+            kind: Any = dtype if name in ("x", "memory") else jnp.promote_types(dtype, jnp.float32)
+        else:
+            kind = array.dtype if array.dtype == bool else np.int32
+        spec = input_spec(name, array, has_rows) if self.mesh else PartitionSpec()
+        return put(array, kind, self.mesh, spec)
+
+    def sizes(self, capacity: int | None = None) -> Sizes:
+        """Return the multiples that inputs are padded to."""
+        shape = {"data": 1, "seq": 1} if self.mesh is None else self.mesh.shape
+        return Sizes(True, shape["data"], shape["seq"], capacity)
+
+    def _run_compiled(
+        self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str
+    ) -> tuple[JaxArray, Prepared]:
+        """Return the hidden states of padded inputs; a cache of the context gets the keys and values of its tokens."""
+        sizes = self.sizes()
+        if context.cache is not None:
+            tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]
+            sizes = self.sizes(round_up(bucket(context.past + sizes.padded(tokens)), sizes.tokens))
+        if self.mesh and not x_has_rows(steps[0], x, model):
+            x, context = x[None], with_rows(context)
+        prepared = prepare_inputs(model, steps, x, context, sizes)
+        caches = {} if context.cache is None else read_caches(context.cache, sizes, dtype)
+        placed_x, inputs = self.put_inputs(prepared, dtype)
+        layers = used_layers(model.config, steps, model.params)
+        key = tuple(steps), prepared.grid, sizes.capacity
+
+        def compute(params: Any, x: JaxArray, inputs: dict[str, Any], caches: Caches) -> Any:
+            run = Pass(model.config, params, inputs | {"grid": prepared.grid}, self.kernel(), layout=self.layout())
+            run.caches, run.capacity = dict(caches), sizes.capacity
+            return run_steps(run, steps, x), run.caches
+
+        y, caches = self._call(model, dtype, layers, key, compute, (placed_x, inputs, caches))
+        if context.cache is not None:
+            write_caches(context, caches, prepared.tokens)
+        return y, prepared
+
+    def _call(
+        self, model: Model, dtype: str, layers: Sequence[str], key: Any, compute: Any, arguments: tuple[Any, ...]
+    ) -> Any:
+        """Call a function of the parameters of some layers and of arguments, compiled once for each key and shapes."""
+        placed = self.placed(model, dtype)
+        arrays = placed.arrays(layers)
+        program = self._programs.get((id(placed), key))
+        if program is None:
+            whole = self.mesh and NamedSharding(self.mesh, PartitionSpec())
+
+            def assembled(arrays: Any, *arguments: Any) -> Any:
+                return compute(placed.views.assemble(arrays, layers), *arguments)
+
+            has_caches = key[:1] not in (("logits",), ("pooler",))
+            shardings = {"out_shardings": (whole, None) if has_caches else whole} if whole else {}
+            program = self._programs[id(placed), key] = jax.jit(assembled, **shardings)
+        return program(arrays, *arguments)
+
+    def _run_seen(
+        self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str, result: DType
+    ) -> Array:
+        """Run steps one operation after another, with the hooks of the context."""
+        with precision(dtype):
+            tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]
+            capacity = None if context.cache is None else context.past + tokens
+            prepared = prepare_inputs(model, steps, x, context, Sizes(False, capacity=capacity))
+            inputs = {"x": prepared.x, **prepared.arrays}
+            whole = {name: jax.tree.map(lambda one: self._whole(one, dtype), one) for name, one in inputs.items()}
+            layers = used_layers(model.config, steps, model.params)
+            placed = self.placed(model, dtype)
+            params = placed.views.assemble(placed.arrays(layers), layers)
+            run = Pass(model.config, params, whole | {"grid": prepared.grid}, dense_attention)
+            run.see, run.capacity = hook_of_arrays(context, result), capacity
+            if context.cache is not None:
+                run.caches = read_caches(context.cache, Sizes(False, capacity=capacity), dtype)
+            y = run_steps(run, steps, whole["x"])
+            if context.cache is not None:
+                write_caches(context, run.caches, prepared.tokens)
+            return np.asarray(y, result)
+
+    def _whole(self, array: Array, dtype: str) -> JaxArray:
+        kind = dtype if is_float(array.dtype) else bool if array.dtype == bool else np.int32
+        return put(array, kind, self.mesh, PartitionSpec())
+
+    def _head_seen(
+        self, model: Model, layers: Sequence[str], compute: Any, arguments: tuple[Any, ...], hook: Hook, dtype: str
+    ) -> Array:
+        """Compute a head one operation after another, with a hook."""
+        placed = self.placed(model, dtype)
+        params = placed.views.assemble(placed.arrays(layers), layers)
+        x, real = (None if one is None else self._whole(one, dtype) for one in arguments)
+        kind = np.dtype("float64" if dtype == "float64" else "float32")
+        return np.asarray(compute(params, x, real, hook_of_arrays(Context(hook=hook), kind)), kind)
+
+    def _report_non_finite(
+        self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str
+    ) -> None:
+        """Find the first layer whose result is not finite, by a second pass, and tell the context."""
+        if is_float(x.dtype) and not np.isfinite(x).all():
+            return
+        found: list[str] = []
+        names = {f"{step.layer}.residual" if step.adds_residual else step.layer: step.layer for step in steps}
+        names |= {f"{step.layer}.output": step.layer for step in steps if not step.adds_residual}
+
+        def visit(name: str) -> Callable[[Array], Array] | None:
+            return (lambda array: note(names[name], array)) if name in names else None
+
+        def note(layer: str, array: Array) -> Array:
+            if not found and not np.isfinite(array).all():
+                found.append(layer)
+            return array
+
+        again = Context(
+            context.mask, context.memory, context.memory_mask, context.positions, context.segment_ids, hook=visit
+        )
+        self._run_seen(model, steps, x, again, dtype, np.dtype("float64" if dtype == "float64" else "float32"))
+        if found:
+            context.on_non_finite(found[0])
+
+
+@contextlib.contextmanager
+def precision(dtype: str) -> Iterator[None]:
+    """Compute in float64 where that is the dtype, and in all bits of float32, not in TF32, where that is."""
+    exact = jax.default_matmul_precision("highest") if dtype in ("float32", "float64") else contextlib.nullcontext()
+    with jax.enable_x64(dtype == "float64"), exact:
+        yield
+
+
+def check_supported(model: Model) -> None:
+    """Raise UsageError for a model that is no Transformer."""
+    if isinstance(model.config, RecurrentConfig):
+        raise UsageError(f"jax computes Transformers, not a {model.config.family} model; numpy does", "--engine")
+
+
+def x_has_rows(first: Step, x: Array, model: Model) -> bool:
+    """Return whether the input of a first step is a batch."""
+    if first.op == "embed":
+        return x.ndim == (4 if model.config.patches else 2)
+    return x.ndim > 2
+
+
+def with_rows(context: Context) -> Context:
+    """Return the context of one text as that of a batch of one."""
+    from dataclasses import replace
+
+    past = context.past
+    context = replace(context, memory=None if context.memory is None else context.memory[None])
+    context.past = past
+    return context
+
+
+def read_caches(cache: KVCache, sizes: Sizes, dtype: str) -> Caches:
+    """Return keys and values of a cache on devices, padded: those of self-attention have room for more."""
+    caches: Caches = {}
+    for layer, (k, v) in cache:
+        places = sizes.capacity if layer.endswith(".self") else sizes.padded(k.shape[-2])
+        caches[layer] = jnp.array(fill(k, -2, places or 0), dtype), jnp.array(fill(v, -2, places or 0), dtype)
+    return caches
+
+
+def write_caches(context: Context, caches: Caches, tokens: int) -> None:
+    """Add the keys and values of new tokens, and of a memory, to the cache of a context."""
+    cache = context.cache
+    if cache is None:
+        return
+    known, past = {layer for layer, _ in cache}, context.past
+    for layer, pair in caches.items():
+        if layer.endswith(".self"):
+            k, v = (np.asarray(x[..., past : past + tokens, :]) for x in pair)
+            cache.append(layer, k, v)
+        elif layer not in known and context.memory is not None:
+            k, v = (np.asarray(x[..., : context.memory.shape[-2], :]) for x in pair)
+            cache.set(layer, k, v)
+
+
+def gated_layers(model: Model, steps: Sequence[Step]) -> frozenset[str]:
+    """Return the layers of feed-forward networks with a gate."""
+    return frozenset(step.layer for step in steps if step.op == "ffn" and "w3" in model.params[step.layer])
