@@ -3,9 +3,13 @@
 import os
 import sys
 
+import hypothesis
 import pytest
 
 from tests import process
+
+hypothesis.settings.register_profile("repeatable", derandomize=True)  # the same random cases in every run
+hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_configure(config):

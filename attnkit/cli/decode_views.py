@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from attnkit import display
     from attnkit.display.cells import Cells
     from attnkit.display.figures import FigureOptions, Section
+    from attnkit.model import Config
 
 
 SHARES = (("vocab",), ("label",))  # last axes of x whose numbers are the shares of words or labels
@@ -23,10 +24,9 @@ def render_decoded(record: Record, call: Stage, look: "display.Style") -> str:
         from attnkit.cli.label_views import render_labels
 
         return render_labels(record, call, look)
-    checkpoint = call.files.loaded.get("model_")
-    if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
+    if makes_text(call):
         return render_generation(record, call, look)
-    if call.parameters["emit"] or record.axes_of("x")[-1:] not in SHARES:
+    if is_plain_tensor(record, call):
         return views.render_tensor(record, "x", look)
     return render_candidates(record, call, look)
 
@@ -41,15 +41,14 @@ def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[S
         from attnkit.cli.label_views import draw_labels
 
         return draw_labels(record, call)
-    checkpoint = call.files.loaded.get("model_")
     style = figures.text_style(call)
-    if checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"]):
+    if makes_text(call):
         if "rank" in record:
             return [figures.table_section(table) for table in list_scores(record, style)]
         if call.parameters["emit"] not in (None, "text") or not record.labels.get("text"):
             return figures.tensor_sections(record, call, looks)
         return [figures.text_section(render_generation(record, call, style))]
-    if call.parameters["emit"] or record.axes_of("x")[-1:] not in SHARES:
+    if is_plain_tensor(record, call):
         return [tensor_section(views.tensor_view(record, "x"), looks)]
     return [candidates_section(one, style.precision) for one in find_candidates(record, call)]
 
@@ -63,19 +62,35 @@ def list_decoded(record: Record, call: Stage) -> "Cells":
         from attnkit.cli.label_views import list_cells
 
         return list_cells(record, call)
-    config = (checkpoint := call.files.loaded.get("model_")) and checkpoint.config
-    if config is not None and generates_text(config, call.parameters["layer"]):
+    if makes_text(call):
         return generation_cells(record) or computed_cells(record, call)
-    if call.parameters["emit"] or record.axes_of("x")[-1:] not in SHARES:
+    if is_plain_tensor(record, call):
         return computed_cells(record, call)
-    return word_cells(record, config, call.parameters["top"] or CANDIDATES)
+    return word_cells(record, config_of_model(call), call.parameters["top"] or CANDIDATES)
 
 
 def gives_labels(record: Record, call: Stage) -> bool:
     """Return whether a record has the labels of a model whose head gives them."""
-    checkpoint = call.files.loaded.get("model_")
+    config = config_of_model(call)
     is_labelled = record.axes_of("x")[-1:] == ("label",) and call.parameters["emit"] is None
-    return checkpoint is not None and bool(checkpoint.config.task) and is_labelled
+    return config is not None and bool(config.task) and is_labelled
+
+
+def makes_text(call: Stage) -> bool:
+    """Return whether decode runs a model that continues, translates or scores texts."""
+    config = config_of_model(call)
+    return config is not None and generates_text(config, call.parameters["layer"])
+
+
+def is_plain_tensor(record: Record, call: Stage) -> bool:
+    """Return whether x is shown as a tensor: --emit names it, or its numbers are no shares of words or labels."""
+    return bool(call.parameters["emit"]) or record.axes_of("x")[-1:] not in SHARES
+
+
+def config_of_model(call: Stage) -> "Config | None":
+    """Return the configuration of the model of --model, if there is one."""
+    checkpoint = call.files.loaded.get("model_")
+    return None if checkpoint is None else checkpoint.config
 
 
 def render_candidates(record: Record, call: Stage, look: "display.Style") -> str:
@@ -89,8 +104,7 @@ def find_candidates(record: Record, call: Stage) -> "list[display.Candidates]":
     """Return the most probable words of x at each position, as many as --top requests."""
     from attnkit.inference.decoded_tables import list_candidates
 
-    checkpoint = call.files.loaded.get("model_")
-    return list_candidates(record, checkpoint and checkpoint.config, call.parameters["top"] or CANDIDATES)
+    return list_candidates(record, config_of_model(call), call.parameters["top"] or CANDIDATES)
 
 
 def render_generation(record: Record, call: Stage, look: "display.Style") -> str:
@@ -116,9 +130,7 @@ def render_generation(record: Record, call: Stage, look: "display.Style") -> str
 
 def is_single_text(record: Record, call: Stage) -> bool:
     """Return whether the view of a result is one text without a table."""
-    checkpoint = call.files.loaded.get("model_")
-    is_generation = checkpoint is not None and generates_text(checkpoint.config, call.parameters["layer"])
     is_text = call.parameters["emit"] in (None, "text") and "rank" not in record
     if gives_labels(record, call):
         return record["x"].ndim == 1
-    return is_generation and is_text and len(shared_labels(record.labels.get("text"))) == 1
+    return makes_text(call) and is_text and len(shared_labels(record.labels.get("text"))) == 1

@@ -232,7 +232,8 @@ def decode(
     at --stop, or after --max-tokens tokens. In the result, x is the log-probability of each new token, `ids` are
     the tokens, and `mask` marks the padding if the rows of a batch have different lengths. --emit text prints the
     whole text (of a translation, only the target). In an encoder-decoder model, --ids follow the start token of the
-    target. --cache-in needs no TEXT; if there is TEXT, it follows the tokens of the cache.
+    target. --cache-in needs no TEXT; if there is TEXT, it follows the tokens of the cache. --trace has the
+    intermediates of one pass over the whole text, prompt and new tokens (of beams, the best), as --score gives them.
 
     If the model has no decoder, or is a classifier, decode applies its head to TEXT, --ids, --image, or hidden states
     in a record; --emit text then prints TEXT with a word for each [MASK], or the label of the text or image. If the

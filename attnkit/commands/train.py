@@ -5,6 +5,7 @@ import hashlib
 import os
 import shlex
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,15 @@ from attnkit.cli.output import report_text
 from attnkit.cli.stage import PythonForm, Records, Stage, running_stage
 from attnkit.cli.tool import tool
 from attnkit.display import Style
-from attnkit.errors import DataError, InterruptedRunError, TerminatedRunError, UsageError, escaped, flag_name
+from attnkit.errors import (
+    AttnkitWarning,
+    DataError,
+    InterruptedRunError,
+    TerminatedRunError,
+    UsageError,
+    escaped,
+    flag_name,
+)
 from attnkit.formats import atomic, open_source
 from attnkit.inference import callbacks
 from attnkit.inference.options import is_set
@@ -199,10 +208,14 @@ def train_text(path: str, values: Mapping[str, Any]) -> str:
     with lock_folder(folder), stop_signals() as stop_signal:
         if "resume" in values:
             run.resume(str(values["resume"]))
+        first = run.progress.step + 1
         stopped = run.train(Monitor(reporter(sample), show_progress, stop_signal))
     if stopped:
         words = shlex.join(["attnkit", "train", path, "--resume", folder])
         raise STOPPED[signal.Signals(stopped)](f"stopped after step {run.progress.step:,} and saved; {words} goes on")
+    if missed := [str(step) for step in values.get("record", ()) if not first <= step <= run.progress.step]:
+        steps = f"steps {first:,} to {run.progress.step:,}"
+        warnings.warn(f"--record: this run did {steps}, so there is none of {', '.join(missed)}", AttnkitWarning, 2)
     if stage := running_stage():
         stage.extra["summary"] = run.summary()
     return report_text(run.summary(), lambda style: closing_line(run))

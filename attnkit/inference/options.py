@@ -30,6 +30,7 @@ EXCLUSIVE = (
         for name in ("max_tokens", "repetition_penalty", *SEARCH_FLAGS, *SAMPLING_FLAGS, "stop", "steps")
     ),
     *(("grad", name) for name in ("patch", "ablate", "cache_in")),
+    ("trace", "best"),
 )
 REQUIRES = (
     *(("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace")),
@@ -114,9 +115,8 @@ def is_set(value: Any) -> bool:
 
 def check_options(options: GenerationOptions) -> None:
     """Raise UsageError for options that are mutually exclusive, and for one without the option it needs."""
-    for name in ("trace", "patch"):
-        if options.is_set(name) and not options.is_scoring:
-            raise UsageError("needs a single forward pass: --max-tokens 0, or --score TEXT", flag_name(name))
+    if options.patch and not options.is_scoring:
+        raise UsageError("needs a single forward pass: --max-tokens 0, or --score TEXT", "--patch")
     vocabulary = options.model_.config.stack("decoder").vocab
     if (options.beam or 1) > vocabulary:
         raise UsageError(f"expected at most {vocabulary}, the size of the vocabulary, got {options.beam}", "--beam")

@@ -1,7 +1,7 @@
 """Run one recurrent layer of a model on a record, or all layers of a decoder that attends between its tokens."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from attnkit.inference.masking import AttendedTensor
 from attnkit.inference.recurrent import INTERMEDIATES, expand_names
 from attnkit.inference.tracer import intermediate_axes
 from attnkit.record import Array, Labels, Record, Tensor
-
-if TYPE_CHECKING:
-    pass
 
 WEIGHTS = "decoder.cross.weights"
 

@@ -1,4 +1,4 @@
-"""Score texts: the log-probability that a model gives each of their tokens."""
+"""Score texts: the log-probability that a model gives each of their tokens; trace a pass over a whole text."""
 
 import warnings
 from typing import NamedTuple
@@ -37,16 +37,33 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
     tracer.check()
     if options.cache_out and cache is not None:
         write_cache(cache, ids, text_model, prompt)
-    trace = Record({})
-    if options.trace:
-        strings = detokenizer.token_strings
-        trace = tracer.record(strings(ids[past:]), prompt.source, strings(ids))
+    trace = make_trace(text_model, prompt, ids, past) if options.trace else Record({})
     gradients = Record({})
     if options.grad:
         from attnkit.inference.gradients.models import score_gradients
 
         gradients = score_gradients(text_model, prompt, ids, first)
     return ScoredText(score_record(logits, ids, first, options, detokenizer), trace, gradients)
+
+
+def trace_text(text_model: TextModel, prompt: Prompt, ids: list[int]) -> Record:
+    """Return the intermediates of one pass over all ids of a text, as scoring it would give them.
+
+    The tokens of a KV cache are not computed again; nor is the last token, where the model has no position left for it.
+    """
+    core, tracer = text_model.core, text_model.tracer
+    ids = ids[: positions_left(core.config, 1)]
+    past = 0 if prompt.cache is None else prompt.cache.length
+    x = hidden_states(text_model, prompt, prompt.cache, ids[past:])
+    model.head_logits(core, x, tracer.visit)
+    tracer.check()
+    return make_trace(text_model, prompt, ids, past)
+
+
+def make_trace(text_model: TextModel, prompt: Prompt, ids: list[int], past: int) -> Record:
+    """Return what the tracer kept of a pass over the ids of a text after the first `past`, labelled with its tokens."""
+    strings = text_model.detokenizer.token_strings
+    return text_model.tracer.record(strings(ids[past:]), prompt.source, strings(ids))
 
 
 def hidden_states(text_model: TextModel, prompt: Prompt, cache: model.KVCache | None, ids: list[int]) -> Array:

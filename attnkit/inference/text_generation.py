@@ -3,16 +3,17 @@
 Every text is computed alone, without padding, so that a text of a batch is what it is by itself.
 """
 
+import copy
 from collections.abc import Sequence
 
 from attnkit.errors import UsageError
 from attnkit.inference import callbacks, layers
-from attnkit.inference.batching import add_padding_mask, pad_layout, pad_records
+from attnkit.inference.batching import PadLayout, add_padding_mask, pad_layout, pad_records
 from attnkit.inference.detokenizer import Detokenizer, make_detokenizer
 from attnkit.inference.generate import TextModel, generate_one, generation_record
 from attnkit.inference.options import GenerationOptions, check_options, max_new_tokens
 from attnkit.inference.prompts import Prompt, make_prompts
-from attnkit.inference.scoring import score_text
+from attnkit.inference.scoring import score_text, trace_text
 from attnkit.model import Model
 from attnkit.record import Record, shared_labels
 
@@ -34,17 +35,35 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
     if options.is_scoring:
         record = score_prompts(core, prompts, options, detokenizer, is_batch)
     else:
-        layers.prepare_decoding(options.model_, max_new_tokens(options))
-        text_model = TextModel(core, options, detokenizer, options.tracer())
-        generations = [generate_one(text_model, prompt, len(prompts) == 1) for prompt in prompts]
-        record = generation_record(prompts, generations, text_model, is_batch)
-        text_model.tracer.check()
+        record = generate_texts(core, prompts, options, detokenizer, is_batch)
     if options.emit == "text":
         texts = shared_labels(record.labels.get("text"))
         if not texts:
             raise UsageError("--emit text needs words, and the model has no tokenizer that joins them")
         return "\n".join(texts)
     return record.merge(unrelated_tensors(source)) if isinstance(source, Record) else record
+
+
+def generate_texts(
+    core: Model, prompts: list[Prompt], options: GenerationOptions, detokenizer: Detokenizer, is_batch: bool
+) -> Record:
+    """Generate a text after each prompt; write their traces if requested, each of one pass over the whole text."""
+    layers.prepare_decoding(options.model_, max_new_tokens(options))
+    text_model = TextModel(core, options, detokenizer, options._replace(trace=None).tracer())
+    caches = copy.deepcopy([prompt.cache for prompt in prompts]) if options.trace else []  # generation extends them
+    generations = [generate_one(text_model, prompt, len(prompts) == 1) for prompt in prompts]
+    if options.trace:
+        traces = [
+            trace_text(
+                text_model._replace(tracer=options.tracer()),
+                prompt._replace(cache=cache),
+                [*prompt.ids, *generation.sequences[0].ids],
+            )
+            for prompt, cache, generation in zip(prompts, caches, generations, strict=True)
+        ]
+        batch = pad_records(traces, detokenizer.padding, PadLayout() if is_batch else None)
+        callbacks.current().write_side_output(options.trace, batch)
+    return generation_record(prompts, generations, text_model, is_batch)
 
 
 def score_prompts(

@@ -62,6 +62,19 @@ def gelu_tanh(x: Array) -> Array:
 
 
 @quiet
+def sigmoid(x: Array) -> Array:
+    """Return the logistic sigmoid 1 / (1 + exp(−x)).
+
+    x (...) -> (...)
+
+    >>> sigmoid(np.array([-np.inf, 0.0, np.inf])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    y: Array = 1 / (1 + np.exp(-x))
+    return y
+
+
+@quiet
 def silu(x: Array) -> Array:
     """Return x times its logistic sigmoid, also called swish.
 

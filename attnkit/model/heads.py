@@ -4,7 +4,7 @@ import numpy as np
 
 from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, cast, quiet, working
-from attnkit.model.feedforward import ACTIVATIONS
+from attnkit.model.feedforward import ACTIVATIONS, sigmoid
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.linear import linear
 from attnkit.model.pooling import concat_pool, first_token, mean_pool
@@ -48,8 +48,7 @@ def label_probabilities(logits: Array, function: str) -> Array:
         return logits
     if function == "softmax":
         return probabilities(logits)
-    chances: Array = 1 / (1 + np.exp(-logits))
-    return chances
+    return sigmoid(logits)
 
 
 def pool_head(model: Model, x: Array, hook: Hook, mask: Array | None) -> Array:

@@ -7,7 +7,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, quiet
-from attnkit.model.feedforward import ACTIVATIONS
+from attnkit.model.feedforward import ACTIVATIONS, sigmoid
 from attnkit.model.linear import linear
 
 
@@ -179,7 +179,6 @@ def dense(x: Array, weight: Array, bias: Array | None, activation: str) -> Array
 
 DENSE_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "none": lambda x: x,
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sigmoid": sigmoid,
     **ACTIVATIONS,
 }

@@ -17,6 +17,7 @@ from attnkit.model.recurrent_cells import (
     State,
     cell_dtype,
     check_parameters,
+    map_state,
     multiply_input,
     prepare_state,
     recurrent_cell,
@@ -137,7 +138,7 @@ def select_state(is_new: Array, new: State, old: State) -> State:
 
 def mask_state(state: State, is_token: Array) -> State:
     """Return the state, and 0 where `is_token` (B, 1) is False."""
-    return State(np.where(is_token, state.hidden, 0), None if state.cell is None else np.where(is_token, state.cell, 0))
+    return map_state(lambda part: np.where(is_token, part, 0), state)
 
 
 def reverse_texts(x: Array, lengths: Array | None) -> Array:

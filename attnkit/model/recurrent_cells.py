@@ -16,6 +16,7 @@ import numpy as np
 from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, working
+from attnkit.model.feedforward import sigmoid
 
 Parameters = Mapping[str, Array]
 
@@ -51,16 +52,13 @@ class Cell(NamedTuple):
         return "output" in self.gates
 
 
-def sigmoid(x: Array) -> Array:
-    """Return the logistic sigmoid 1 / (1 + exp(−x)).
+def map_state(function: Callable[[Array], Array], state: State) -> State:
+    """Return a state with a function applied to each of its parts.
 
-    x (...) -> (...)
-
-    >>> sigmoid(np.array([-np.inf, 0.0, np.inf])).tolist()
-    [0.0, 0.5, 1.0]
+    >>> map_state(lambda part: part + 1, State(1.0)).hidden
+    2.0
     """
-    y: Array = 1 / (1 + np.exp(-x))
-    return y
+    return State(function(state.hidden), None if state.cell is None else function(state.cell))
 
 
 def advance_tanh(inputs: Array, state: State, parameters: Parameters) -> tuple[State, dict[str, Array]]:

@@ -1,10 +1,8 @@
 """The state cache of a recurrent model: its states after the tokens so far, so that only new tokens are computed."""
 
-from collections.abc import Callable
-
 from attnkit.model.dtypes import Array
 from attnkit.model.kv_cache import KVCache
-from attnkit.model.recurrent_cells import State
+from attnkit.model.recurrent_cells import State, map_state
 
 
 class StateCache(KVCache):
@@ -37,12 +35,3 @@ class StateCache(KVCache):
         super().reorder(rows)
         for layer, state in self.states.items():
             self.states[layer] = map_state(lambda part: part[rows], state)
-
-
-def map_state(function: Callable[[Array], Array], state: State) -> State:
-    """Return a state with a function applied to each of its parts.
-
-    >>> map_state(lambda part: part + 1, State(1.0)).hidden
-    2.0
-    """
-    return State(function(state.hidden), None if state.cell is None else function(state.cell))

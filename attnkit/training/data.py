@@ -38,6 +38,17 @@ def encode_text(tokenizer: Tokenizer, text: str, name: str, first_line: int = 1)
     return np.array(ids, np.int64)
 
 
+def encode_line(tokenizer: Tokenizer, text: str, number: int, name: str, *, added: bool = False) -> list[int]:
+    """Return the ids of a line of a file, with or without the special tokens that the tokenizer adds.
+
+    DataError names the line of a character that the vocabulary lacks.
+    """
+    ids = _encode(tokenizer, text) if added else encode_words(tokenizer, text)
+    if tokenizer.special.get("unk") in ids:
+        check_known_tokens(tokenizer, text, number, name)
+    return ids
+
+
 def encode_words(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the ids of a text without the tokens that the tokenizer adds before and after each text."""
     ids = _encode(tokenizer, text)
@@ -61,27 +72,34 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def parse_pairs(text: str, name: str) -> list[tuple[int, str, str]]:
-    """Return line number, source and target of each line of tab-separated pairs; lines of spaces are skipped.
-
-    DataError names the line that has no tab, more than one, or nothing on a side; and a file without pairs.
+    """Return line number, source and target of each line of tab-separated pairs; errors are those of `parse_columns`.
 
     >>> parse_pairs("je dors\\tI sleep\\n\\noui\\tyes\\n", "pairs.tsv")
     [(1, 'je dors', 'I sleep'), (3, 'oui', 'yes')]
     """
-    pairs = []
+    return parse_columns(text, name, "pairs", ("source", "target"))
+
+
+def parse_columns(text: str, name: str, content: str, columns: tuple[str, str]) -> list[tuple[int, str, str]]:
+    """Return line number and both columns of each line of a tab-separated text; lines of spaces are skipped.
+
+    `content` and `columns` name the lines and their columns in errors. DataError names the line that has no tab, more
+    than one, or nothing on a side; and a file without such lines.
+    """
+    lines = []
+    first, second = columns
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise DataError(f"line {number}: {len(columns)} columns (expected source, tab, target)", name)
-        source, target = (column.strip() for column in columns)
-        if not source or not target:
-            raise DataError(f"line {number}: no {'target after' if source else 'source before'} the tab", name)
-        pairs.append((number, source, target))
-    if not pairs:
-        raise DataError("no pairs (expected lines of source, tab, target)", name)
-    return pairs
+        sides = [side.strip() for side in line.split("\t")]
+        if len(sides) != 2:
+            raise DataError(f"line {number}: {len(sides)} columns (expected {first}, tab, {second})", name)
+        if not all(sides):
+            raise DataError(f"line {number}: no {f'{second} after' if sides[0] else f'{first} before'} the tab", name)
+        lines.append((number, sides[0], sides[1]))
+    if not lines:
+        raise DataError(f"no {content} (expected lines of {first}, tab, {second})", name)
+    return lines
 
 
 def encode_pairs(
@@ -95,8 +113,7 @@ def encode_pairs(
     for number, *texts in pairs:
         rows = []
         for tokenizer, text in zip(tokenizers, texts, strict=True):
-            check_known_tokens(tokenizer, text, number, name)
-            rows.append([*encode_words(tokenizer, text), eos])
+            rows.append([*encode_line(tokenizer, text, number, name), eos])
         encoded.append(SentencePair(*rows))
     return encoded
 

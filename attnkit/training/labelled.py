@@ -9,7 +9,7 @@ from attnkit.errors import DataError, shortened
 from attnkit.tokenizers import Tokenizer
 from attnkit.training.batches import Batch, LengthSampler, pad_ids
 from attnkit.training.corpus import Corpus, Vocabulary
-from attnkit.training.data import check_known_tokens, hold_out_every, parse_share
+from attnkit.training.data import encode_line, hold_out_every, parse_columns, parse_share
 from attnkit.training.recipe import Recipe
 
 CLASSIFIERS = ("lstm",)  # families that are trained as classifiers
@@ -31,27 +31,12 @@ class LabelledLine(NamedTuple):
 
 
 def parse_labelled(text: str, name: str) -> list[LabelledLine]:
-    """Return the lines of a file of labelled texts; lines of spaces are skipped.
-
-    DataError names the line that has no tab, more than one, or nothing on a side; and a file without texts.
+    """Return the lines of a file of labelled texts; errors are those of `parse_columns`.
 
     >>> parse_labelled("good\\tI liked it\\n\\nbad\\tI did not\\n", "labels.tsv")[1]
     LabelledLine(number=3, label='bad', text='I did not')
     """
-    lines = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise DataError(f"line {number}: {len(columns)} columns (expected label, tab, text)", name)
-        label, words = (column.strip() for column in columns)
-        if not label or not words:
-            raise DataError(f"line {number}: no {'text after' if label else 'label before'} the tab", name)
-        lines.append(LabelledLine(number, label, words))
-    if not lines:
-        raise DataError("no labelled texts (expected lines of label, tab, text)", name)
-    return lines
+    return [LabelledLine(*line) for line in parse_columns(text, name, "labelled texts", ("label", "text"))]
 
 
 def read_labels(
@@ -96,8 +81,7 @@ def encode_labelled(
     numbers = {label: number for number, label in enumerate(labels)}
     texts = []
     for line in lines:
-        check_known_tokens(tokenizer, line.text, line.number, name)
-        ids = tokenizer.encode(line.text, tokenizer.vocabulary).ids or []
+        ids = encode_line(tokenizer, line.text, line.number, name, added=True)
         texts.append(LabelledText(ids, numbers[line.label]))
     return texts
 

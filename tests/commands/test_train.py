@@ -181,6 +181,12 @@ def test_a_resumed_run_has_its_own_text_and_options(tales):
     assert files_of(tales / "gpt") == before
 
 
+def test_a_step_to_record_beyond_the_end_is_a_warning(tales):
+    result = run("train", "tales.txt", "-o", "m", *SMALL, "--steps", "2", "--record", "2,3,9", cwd=tales)
+    assert result.code == 0 and (tales / "m" / "step-2.npz").exists()
+    assert "--record: this run did steps 1 to 2, so there is none of 3, 9\n" in result.err
+
+
 def test_a_number_that_is_not_finite_ends_the_run(tales):
     flags = (*SMALL, "--lr", "1e30", "--warmup", "0", "--steps", "9", "--every", "1")
     done = run("train", "tales.txt", "-o", "gpt", *flags, cwd=tales)

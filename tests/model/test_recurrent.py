@@ -14,6 +14,7 @@ from attnkit.model.kernels.recurrent import run_direction_in_blocks
 from attnkit.model.recurrent import run_direction, step
 from attnkit.model.recurrent_cells import CELLS, State, check_parameters
 from attnkit.model.recurrent_layers import RecurrentLayer, run_layer, run_long_text, run_stack
+from tests.model.recurrent_cases import VARIANTS, random_layer
 
 REFERENCES = Path(__file__).parents[1] / "references"
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
@@ -121,23 +122,6 @@ def test_the_node_tests_of_onnx(case):
     for name, expected in one["outputs"].items():
         ours = values[name].swapaxes(0, 1) if is_batch_first and name != "Y" else values[name]
         close(ours, expected, 1e-6)
-
-
-def random_layer(cell, width, hidden, dtype=np.float64, **more):
-    rng, blocks = np.random.default_rng(7), CELLS[cell].blocks
-    output = more.get("projection", hidden)
-    shapes = {"input": (blocks * hidden, width), "hidden": (blocks * hidden, output)}
-    shapes |= dict.fromkeys(("input_bias", "hidden_bias"), (blocks * hidden,))
-    shapes |= {"peephole": (3, hidden)} if more.get("peephole") else {}
-    shapes |= {"projection": (output, hidden)} if "projection" in more else {}
-    return {name: (rng.standard_normal(shape) / hidden**0.5).astype(dtype) for name, shape in shapes.items()}
-
-
-VARIANTS = [(cell, {}) for cell in CELLS] + [
-    ("lstm", {"peephole": True}),
-    ("lstm", {"projection": 3}),
-    ("lstm", {"peephole": True, "projection": 3}),
-]
 
 
 def test_one_step_by_hand():

@@ -10,6 +10,7 @@ from attnkit.training import batches, corruption, data
 from attnkit.training.batches import PairSampler, SpecialIds, block_batch, consecutive_blocks, masked_batch, span_batch
 from attnkit.training.data import SentencePair, encode_pairs, encode_text, parse_pairs
 from attnkit.training.folder import write_folder
+from attnkit.training.labelled import parse_labelled
 from attnkit.training.random_draws import DrawKey, draw_integers, draw_uniform
 from attnkit.training.vocabulary import parse_kind, train_tokenizer
 
@@ -165,6 +166,11 @@ def test_pairs_are_ended_once(tmp_path):
     assert [one.vocabulary[id] for id in pair.target] == ["c", "</s>"]
     with pytest.raises(DataError, match=r"pairs.tsv: line 7: 'x' is not in the vocabulary"):
         encode_pairs((one, one), [(7, "ab", "cx")], one.special["eos"], "pairs.tsv")
+
+
+def test_labelled_lines_end_with_a_newline_alone():
+    lines = parse_labelled("good\tone\u2028two\x0cthree\n\nbad\tfour\n", "labels.tsv")
+    assert lines == [(1, "good", "one\u2028two\x0cthree"), (3, "bad", "four")]
 
 
 @pytest.mark.parametrize(

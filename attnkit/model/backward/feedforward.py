@@ -8,7 +8,7 @@ import numpy as np
 from attnkit.model.backward.linear import check_gradient, linear_backward
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.erf import erf
-from attnkit.model.feedforward import PART, check_gate, feed_forward, relu
+from attnkit.model.feedforward import PART, check_gate, feed_forward, relu, sigmoid
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.threads import run_parallel, split_range
 from attnkit.model.linear import linear
@@ -87,12 +87,12 @@ def silu_with_slope(x: Array) -> tuple[Array, Array]:
     >>> silu_with_slope(np.array([-1000.0, 0.0, 1.0]))[1].round(4)
     array([-0.    ,  0.5   ,  0.9277])
     """
-    sigmoid: Array = 1 / (1 + np.exp(-x))
-    slope = 1 - sigmoid
+    logistic = sigmoid(x)
+    slope = 1 - logistic
     slope *= x
     slope += 1
-    slope *= sigmoid
-    return x * sigmoid, slope
+    slope *= logistic
+    return x * logistic, slope
 
 
 @quiet

@@ -13,7 +13,7 @@ from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, quiet
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.masks import mask_block
-from attnkit.model.recurrent_cells import CELLS, State, multiply_input
+from attnkit.model.recurrent_cells import CELLS, State, map_state, multiply_input
 from attnkit.model.recurrent_decoder import (
     CROSS,
     READOUT,
@@ -39,13 +39,9 @@ class LayerRecord:
     cell: Array | None
     gates: dict[str, Array]
 
-    def state(self, t: int) -> State:
-        """Return the state before token t."""
-        return State(self.hidden[t], None if self.cell is None else self.cell[t])
-
-    def states(self, tokens: slice) -> State:
-        """Return the states before some tokens."""
-        return State(self.hidden[tokens], None if self.cell is None else self.cell[tokens])
+    def state(self, at: int | slice) -> State:
+        """Return the state before a token, or the states before some."""
+        return map_state(lambda part: part[at], State(self.hidden, self.cell))
 
     def keep(self, t: int, state: State, gates: dict[str, Array]) -> None:
         """Keep what token t computed."""

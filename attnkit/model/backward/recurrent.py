@@ -15,7 +15,7 @@ from attnkit.model.backward.linear import as_rows, check_gradient, sum_rows
 from attnkit.model.dtypes import Array, cast, quiet
 from attnkit.model.kernels.products import matrix_product
 from attnkit.model.recurrent import DirectionRun, Trace, reverse_texts, reverse_trace, select_state
-from attnkit.model.recurrent_cells import CELLS, Parameters, State, require_cell
+from attnkit.model.recurrent_cells import CELLS, Parameters, State, map_state, require_cell
 from attnkit.model.recurrent_layers import LayerRun, RecurrentLayer, States
 
 Gates = Mapping[str, Array]
@@ -262,7 +262,7 @@ def shift_states(trace: Trace) -> State:
 
 def state_at(states: State, t: int) -> State:
     """Return the state of one token."""
-    return State(states.hidden[:, t], None if states.cell is None else states.cell[:, t])
+    return map_state(lambda part: part[:, t], states)
 
 
 class LayerGradients(NamedTuple):

@@ -18,7 +18,7 @@ from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, quiet
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import matrix_product
-from attnkit.model.recurrent_cells import State
+from attnkit.model.recurrent_cells import State, map_state
 from attnkit.model.recurrent_decoder import (
     CROSS,
     READOUT,
@@ -80,7 +80,7 @@ def new_gradients(record: DecoderRecord) -> DecoderGradients:
     sums, hidden, cells, carry = [], [], [], []
     for layer, params in zip(record.layers, record.decoder.layers, strict=True):
         inputs = np.empty((*record.x.shape[:2], len(params["input"])), layer.hidden.dtype)
-        state = State(np.zeros_like(layer.hidden[0]), None if layer.cell is None else np.zeros_like(layer.cell[0]))
+        state = map_state(np.zeros_like, layer.state(0))
         sums.append(SumGradients(inputs, np.empty_like(inputs) if "product" in layer.gates else inputs, state))
         hidden.append(np.empty_like(layer.hidden[1:]))
         cells.append(None if layer.cell is None else np.empty_like(layer.cell[1:]))
@@ -173,7 +173,7 @@ def add_layer_gradients(record: DecoderRecord, gradients: DecoderGradients, reve
     added = record.added()
     x = record.x if added is None else np.concatenate([record.x, added], -1)
     for number, (layer, params) in enumerate(zip(record.layers, record.decoder.layers, strict=True)):
-        before, after = layer.states(slice(None, -1)), layer.states(slice(1, None))
+        before, after = layer.state(slice(None, -1)), layer.state(slice(1, None))
         sums, hidden = gradients.sums[number], gradients.hidden[number]
         parameters = sum_parameter_gradients(x, before, after, layer.gates, sums, hidden, params)
         reverse.add(f"decoder.{number}.rnn", parameters)

@@ -263,7 +263,8 @@ def test_blocks_equal_the_formula(case, way, dtype, has_saved):
             WAYS[way][1] if "dot" in options["score"] or options["score"] == "general" else WAYS["lse"][1]
         )
         blocks = attention_backward(grad, **inputs, **options, saved=saved if has_saved else None)
-    same({"heads": saved["heads"]}, {"heads": attention(**inputs, **options)["heads"]}, LIMITS[dtype])
+    heads, largest = attention(**inputs, **options)["heads"], np.abs(inputs["v"]).max(initial=0)
+    np.testing.assert_allclose(saved["heads"], heads, rtol=0, atol=LIMITS[dtype] * largest)  # values may cancel
     same(blocks, formula, LIMITS[dtype], smallest=1)  # dP - D cancels where a weight is nearly 1
 
 

@@ -5,24 +5,8 @@ import pytest
 
 from attnkit.model.backward.recurrent import direction_backward, step_backward
 from attnkit.model.recurrent import run_direction, step
-from attnkit.model.recurrent_cells import CELLS, State
-
-
-def random_layer(cell, width, hidden, dtype=np.float64, **more):
-    rng, blocks = np.random.default_rng(7), CELLS[cell].blocks
-    output = more.get("projection", hidden)
-    shapes = {"input": (blocks * hidden, width), "hidden": (blocks * hidden, output)}
-    shapes |= dict.fromkeys(("input_bias", "hidden_bias"), (blocks * hidden,))
-    shapes |= {"peephole": (3, hidden)} if more.get("peephole") else {}
-    shapes |= {"projection": (output, hidden)} if "projection" in more else {}
-    return {name: (rng.standard_normal(shape) / hidden**0.5).astype(dtype) for name, shape in shapes.items()}
-
-
-VARIANTS = [(cell, {}) for cell in CELLS] + [
-    ("lstm", {"peephole": True}),
-    ("lstm", {"projection": 3}),
-    ("lstm", {"peephole": True, "projection": 3}),
-]
+from attnkit.model.recurrent_cells import State
+from tests.model.recurrent_cases import VARIANTS, random_layer
 
 
 @pytest.mark.parametrize(("cell", "more"), VARIANTS)
