@@ -256,6 +256,24 @@ def parse_value(name: str, option: Option, value: Any) -> Any:
         raise UsageError(f"expected {expected}, got {value!r}{''.join(hint)}", name) from None
 
 
+# the options of the tools that an engine computes, and how sections of a help name them
+ENGINE: dict[str, Option] = {
+    "engine": choice(
+        "compute by numpy, or by jax on CPU, GPU and TPU [default: numpy, or ATTNKIT_ENGINE]", ("numpy", "jax")
+    ),
+    "compute": choice(
+        "let jax compute in this dtype [default: that of the model]", ("float32", "bfloat16", "float16")
+    ),
+    "mesh": text("let jax split the work over devices: texts (data), heads and weights (model), tokens (seq)",
+                 "data=N,model=N,seq=N"),
+    "coordinator": text("join processes on many hosts at this address of process 0; auto: as SLURM, MPI or Kubernetes "
+                        "say", "HOST:PORT"),
+    "process": integer("the number of this process, from 0; process 0 writes the result", 0, "I"),
+    "processes": integer("how many processes are joined", 1),
+}  # fmt: skip
+ENGINE_SECTION = " ".join(ENGINE)
+ENGINE_KEYWORDS = ("engine", "compute", "mesh")
+
 FIGURE_FORMATS = ("svg", "png", "pdf", "html")
 CELL_FORMATS = ("csv", "tsv", "markdown")
 DISPLAY_FORMATS = ("table", *CELL_FORMATS, *FIGURE_FORMATS)

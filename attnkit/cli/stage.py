@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from attnkit.display import Style
     from attnkit.display.cells import Cells
     from attnkit.display.figures import FigureOptions, Section
+    from attnkit.model.context import Engine
 
 INPUT, PARTS, PAIR = "[INPUT]", "[PART]...", "A B"  # the input of a tool: one file or pipe, several, or two
 Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
@@ -267,7 +268,33 @@ class Stage:
             on_non_finite=self._note_non_finite,
             write_side_output=functools.partial(self._write_side_output, item),
             is_output_file=self._is_output_file,
+            engine=self._load_engine(),
         )
+
+    def _engine_values(self) -> dict[str, Any]:
+        """Return the options of an engine that were given, {} for those of NumPy and for a tool without any."""
+        if "engine" not in self.tool.extra:
+            return {}
+        values = {name: self.extra[name] for name in options.ENGINE if self.extra.get(name) is not None}
+        named = os.environ.get("ATTNKIT_ENGINE")
+        return ({"engine": named} if named else {}) | values
+
+    def _load_engine(self) -> "Engine | None":
+        """Return the engine that computes; None for NumPy."""
+        if not (values := self._engine_values()):
+            return None
+        from attnkit.engines.choice import choose_options, load_engine
+
+        return load_engine(choose_options(values))
+
+    def is_written(self) -> bool:
+        """Return whether this process writes the result; of many that compute it, process 0 does."""
+        if self.extra.get("coordinator") is None:
+            return True
+        from attnkit.engines.choice import choose_options, is_writer
+
+        with error_context(self.tool.name, self.files):
+            return is_writer(choose_options(self._engine_values()))
 
     def _call_tool(self, item: Item) -> Result:
         """Call the function of the tool on one item; a result that cannot be finite becomes a DataError."""
@@ -334,7 +361,7 @@ class Stage:
         always = self.tool.record_defaults(self.parameters)
         common = {name: self.common.get(name) for name in ("only", "dtype") if name not in self.tool.flags}
         extra = self.extra | {"format": "json"} if self.tool.derived(self) else {}
-        for name, value in (self.parameters | always | common | extra).items():
+        for name, value in (self.parameters | always | common | extra | self._engine_values()).items():
             default = self.tool.defaults.get(name)
             is_default = value is default or (type(value) is type(default) and bool(value == default))
             if name in always or not is_default:

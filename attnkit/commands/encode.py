@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from attnkit import formats, model
 from attnkit.cli import options, text_input
+from attnkit.cli.stage import PythonForm
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inference import callbacks, encoding, intermediates, layers, source_states, text_inputs
@@ -22,6 +23,7 @@ POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "po
         "Layers and vectors": "layers_ pool prompt normalize",
         "Inspection": "keep trace trace_only weights patch ablate",
         "Results": "dtype",
+        "Engine": options.ENGINE_SECTION,
     },
     one_of=[("model",)],
     exclusive=[("lines", "batch")],
@@ -29,7 +31,8 @@ POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "po
     operand="[TEXT]...",
     reader=text_input.read_model_input,
     needs_no_input=text_input.replaces_text,
-    extra={"lines": options.LINES},
+    extra={"lines": options.LINES, **options.ENGINE},
+    python=PythonForm(options=options.ENGINE_KEYWORDS),
     adds=lambda parameters: bool(parameters["keep"]),
 )
 def encode(

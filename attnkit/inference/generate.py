@@ -65,7 +65,8 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool) -> Genera
 
 def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecoder:
     """Return the decoder that predicts the token after the prompt, and those after it, with a KV cache."""
-    return model.CachedDecoder(
+    engine = text_model.core.engine
+    decoder: model.CachedDecoder = (engine.decoder if engine else model.CachedDecoder)(
         text_model.core,
         prompt.cache,
         **memory_of(prompt),
@@ -73,6 +74,7 @@ def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecod
         hook=text_model.tracer.visit if text_model.options.ablate else model.no_hook,
         on_non_finite=callbacks.current().on_non_finite,
     )
+    return decoder
 
 
 def search_beams(

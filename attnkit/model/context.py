@@ -32,7 +32,9 @@ class Engine(Protocol):
     def decoder(self, model: "Model", cache: KVCache | None, **context: Any) -> Any:
         """Return what `CachedDecoder` is: a NextTokenModel with a cache."""
 
-    def attention(self, q: Array, k: Array, v: Array, params: Mapping[str, Array], **options: Any) -> dict[str, Array]:
+    def attention(
+        self, q: Array, k: Array, v: Array, params: Mapping[str, Array], options: Any, **request: Any
+    ) -> dict[str, Array]:
         """Return what `attention.multi_head_attention` does."""
 
 

@@ -257,7 +257,8 @@ def ring_attention(mesh: Mesh, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rul
         for step in range(size):
             source = (me - step) % size
             parts.append(block_attention(q, k, v, own, me * q.shape[-2], source * k.shape[-2]))
-            k, v = (pass_on(x) for x in (k, v)) if step + 1 < size else (k, v)
+            if step + 1 < size:
+                k, v = jnp.split(pass_on(jnp.concatenate([k, v], axis=-1)), [k.shape[-1]], axis=-1)
         return reduce(merge, parts)
 
     mapped = jax.shard_map(

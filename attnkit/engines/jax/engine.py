@@ -1,8 +1,7 @@
 """The engine: whole models, heads and attention computed by JAX, with the arrays and the errors of model/."""
 
-import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +10,23 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attnkit.engines.jax import formulas
+from attnkit.engines.jax.attending import attend
 from attnkit.engines.jax.attention import Kernel, Rules, dense_attention, fused_attention, ring_attention
+from attnkit.engines.jax.decoder import CompiledDecoder
 from attnkit.engines.jax.formulas import JaxArray, See, see_nothing
 from attnkit.engines.jax.inputs import Prepared, Sizes, bucket, fill, prepare_inputs, round_up
 from attnkit.engines.jax.placement import PlacedParameters, check_mesh, input_spec, make_mesh, put, used_layers
+from attnkit.engines.jax.passes import (
+    check_supported,
+    gated_layers,
+    memory_length,
+    precision,
+    read_caches,
+    with_rows,
+    write_caches,
+    x_has_rows,
+)
+from attnkit.engines.jax.processes import to_numpy
 from attnkit.engines.jax.program import Caches, Pass, keep_layout, run_steps
 from attnkit.engines.jax.seeing import hook_of_arrays, is_seen
 from attnkit.errors import UsageError
@@ -22,8 +34,9 @@ from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, DType, is_float, working
 from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.kernels.incremental_decoder import CachedDecoder
 from attnkit.model.kv_cache import KVCache
-from attnkit.model.recurrent_config import RecurrentConfig
+from attnkit.model.options import MultiHeadOptions
 
 HEAD_LAYERS = ("head.dense", "head.norm", "head", "pooler")
 
@@ -39,6 +52,8 @@ class JaxEngine:
 
     def __init__(self, compute: str | None = None, mesh: Mapping[str, int] | None = None) -> None:
         self.compute = compute
+        if mesh is None and jax.process_count() > 1:
+            mesh = {"data": jax.device_count()}
         self.mesh = None if mesh is None else make_mesh(mesh)
         self._placed: dict[tuple[int, str], tuple[Any, PlacedParameters]] = {}
         self._programs: dict[Any, Any] = {}
@@ -56,9 +71,9 @@ class JaxEngine:
         with precision(dtype):
             y, prepared = self._run_compiled(model, steps, x, context, dtype)
             y = y[: prepared.rows] if x_has_rows(steps[0], x, model) else y[0] if self.mesh else y
-            states = np.asarray(y[..., : prepared.tokens, :], result)
+            states = to_numpy(y[..., : prepared.tokens, :], result)
         if not np.isfinite(states).all():
-            self._report_non_finite(model, steps, x, context, dtype)
+            self.report_non_finite(model, steps, x, context, dtype)
         return states
 
     def head_logits(self, model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
@@ -78,8 +93,8 @@ class JaxEngine:
         with precision(dtype):
             if any(one is not None for one in wanted):
                 return self._head_seen(model, layers, compute, (x, real), hook, dtype)
-            y = self._call(model, dtype, layers, ("logits",), compute, (rows, real))
-            y = np.asarray(y, np.float64 if dtype == "float64" else np.float32)
+            y = self.call(model, dtype, layers, ("logits",), compute, (rows, real))
+            y = to_numpy(y, np.float64 if dtype == "float64" else np.float32)
         return y if pooled else y[: x[..., 0].size].reshape(*x.shape[:-1], y.shape[-1])
 
     def pool_first(self, model: Model, x: Array, hook: Hook = no_hook) -> Array:
@@ -92,7 +107,13 @@ class JaxEngine:
         with precision(dtype):
             if hook("pooler") is not None:
                 return self._head_seen(model, ["pooler"], compute, (x, None), hook, dtype)
-            return np.asarray(self._call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
+            return to_numpy(self.call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
+
+    def attention(
+        self, q: Array, k: Array, v: Array, params: Mapping[str, Array], options: MultiHeadOptions, **request: Any
+    ) -> dict[str, Array]:
+        """Return what `attention.multi_head_attention` does; request: its summary and keep."""
+        return attend(self, (q, k, v), params, options, **request)
 
     def placed(self, model: Model, dtype: str) -> PlacedParameters:
         """Return the parameters of a model on devices, in a dtype."""
@@ -163,10 +184,32 @@ class JaxEngine:
         spec = input_spec(name, array, has_rows) if self.mesh else PartitionSpec()
         return put(array, kind, self.mesh, spec)
 
-    def sizes(self, capacity: int | None = None) -> Sizes:
-        """Return the multiples that inputs are padded to."""
+    def sizes(self, capacity: int | None = None, memory: int = 0) -> Sizes:
+        """Return the multiples that inputs are padded to, for a cache of some places, with the keys of a memory."""
         shape = {"data": 1, "seq": 1} if self.mesh is None else self.mesh.shape
-        return Sizes(True, shape["data"], shape["seq"], capacity)
+        return Sizes(True, shape["data"], shape["seq"], capacity, memory)
+
+    def decoder(self, model: Model, cache: KVCache | None, **context: Any) -> CachedDecoder:
+        """Return a decoder that predicts the next token, compiled unless a hook looks into it."""
+        check_supported(model)
+        if self.mesh and self.mesh.shape["seq"] > 1:
+            raise UsageError("splits one long text, not the tokens that follow it; data and model do", "--mesh seq")
+        if context.get("hook", no_hook) is not no_hook:
+            return CachedDecoder(model, cache, **context)
+        return CompiledDecoder(self, model, cache, **context)
+
+    def spread(self, caches: Caches, rows: int) -> Caches:
+        """Return the caches of a batch of one text as those of so many rows, split over the mesh."""
+        if self.mesh is None:
+            return caches
+        spec, count = PartitionSpec("data"), round_up(rows, self.sizes().rows)
+        return {
+            layer: (
+                put(np.repeat(to_numpy(k), count, axis=0), k.dtype, self.mesh, spec),
+                put(np.repeat(to_numpy(v), count, axis=0), v.dtype, self.mesh, spec),
+            )
+            for layer, (k, v) in caches.items()
+        }
 
     def _run_compiled(
         self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str
@@ -175,26 +218,27 @@ class JaxEngine:
         sizes = self.sizes()
         if context.cache is not None:
             tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]
-            sizes = self.sizes(round_up(bucket(context.past + sizes.padded(tokens)), sizes.tokens))
+            places = round_up(bucket(context.past + sizes.padded(tokens)), sizes.tokens)
+            sizes = self.sizes(places, memory_length(context.cache))
         if self.mesh and not x_has_rows(steps[0], x, model):
             x, context = x[None], with_rows(context)
         prepared = prepare_inputs(model, steps, x, context, sizes)
-        caches = {} if context.cache is None else read_caches(context.cache, sizes, dtype)
+        caches = {} if context.cache is None else self.spread(read_caches(context.cache, sizes, dtype), prepared.rows)
         placed_x, inputs = self.put_inputs(prepared, dtype)
         layers = used_layers(model.config, steps, model.params)
-        key = tuple(steps), prepared.grid, sizes.capacity
+        key = "run", tuple(steps), prepared.grid, sizes.capacity
 
         def compute(params: Any, x: JaxArray, inputs: dict[str, Any], caches: Caches) -> Any:
             run = Pass(model.config, params, inputs | {"grid": prepared.grid}, self.kernel(), layout=self.layout())
             run.caches, run.capacity = dict(caches), sizes.capacity
             return run_steps(run, steps, x), run.caches
 
-        y, caches = self._call(model, dtype, layers, key, compute, (placed_x, inputs, caches))
+        y, caches = self.call(model, dtype, layers, key, compute, (placed_x, inputs, caches))
         if context.cache is not None:
             write_caches(context, caches, prepared.tokens)
         return y, prepared
 
-    def _call(
+    def call(
         self, model: Model, dtype: str, layers: Sequence[str], key: Any, compute: Any, arguments: tuple[Any, ...]
     ) -> Any:
         """Call a function of the parameters of some layers and of arguments, compiled once for each key and shapes."""
@@ -207,9 +251,9 @@ class JaxEngine:
             def assembled(arrays: Any, *arguments: Any) -> Any:
                 return compute(placed.views.assemble(arrays, layers), *arguments)
 
-            has_caches = key[:1] not in (("logits",), ("pooler",))
-            shardings = {"out_shardings": (whole, None) if has_caches else whole} if whole else {}
-            program = self._programs[id(placed), key] = jax.jit(assembled, **shardings)
+            shardings = {"out_shardings": (whole, None) if key[0] in ("run", "decode") else whole} if whole else {}
+            donated = {"donate_argnums": 3} if key[0] == "decode" else {}  # the caches
+            program = self._programs[id(placed), key] = jax.jit(assembled, **shardings, **donated)
         return program(arrays, *arguments)
 
     def _run_seen(
@@ -219,7 +263,9 @@ class JaxEngine:
         with precision(dtype):
             tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]
             capacity = None if context.cache is None else context.past + tokens
-            prepared = prepare_inputs(model, steps, x, context, Sizes(False, capacity=capacity))
+            prepared = prepare_inputs(
+                model, steps, x, context, Sizes(False, 1, 1, capacity, memory_length(context.cache))
+            )
             inputs = {"x": prepared.x, **prepared.arrays}
             whole = {name: jax.tree.map(lambda one: self._whole(one, dtype), one) for name, one in inputs.items()}
             layers = used_layers(model.config, steps, model.params)
@@ -232,7 +278,7 @@ class JaxEngine:
             y = run_steps(run, steps, whole["x"])
             if context.cache is not None:
                 write_caches(context, run.caches, prepared.tokens)
-            return np.asarray(y, result)
+            return to_numpy(y, result)
 
     def _whole(self, array: Array, dtype: str) -> JaxArray:
         kind = dtype if is_float(array.dtype) else bool if array.dtype == bool else np.int32
@@ -246,9 +292,9 @@ class JaxEngine:
         params = placed.views.assemble(placed.arrays(layers), layers)
         x, real = (None if one is None else self._whole(one, dtype) for one in arguments)
         kind = np.dtype("float64" if dtype == "float64" else "float32")
-        return np.asarray(compute(params, x, real, hook_of_arrays(Context(hook=hook), kind)), kind)
+        return to_numpy(compute(params, x, real, hook_of_arrays(Context(hook=hook), kind)), kind)
 
-    def _report_non_finite(
+    def report_non_finite(
         self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str
     ) -> None:
         """Find the first layer whose result is not finite, by a second pass, and tell the context."""
@@ -272,63 +318,3 @@ class JaxEngine:
         self._run_seen(model, steps, x, again, dtype, np.dtype("float64" if dtype == "float64" else "float32"))
         if found:
             context.on_non_finite(found[0])
-
-
-@contextlib.contextmanager
-def precision(dtype: str) -> Iterator[None]:
-    """Compute in float64 where that is the dtype, and in all bits of float32, not in TF32, where that is."""
-    exact = jax.default_matmul_precision("highest") if dtype in ("float32", "float64") else contextlib.nullcontext()
-    with jax.enable_x64(dtype == "float64"), exact:
-        yield
-
-
-def check_supported(model: Model) -> None:
-    """Raise UsageError for a model that is no Transformer."""
-    if isinstance(model.config, RecurrentConfig):
-        raise UsageError(f"jax computes Transformers, not a {model.config.family} model; numpy does", "--engine")
-
-
-def x_has_rows(first: Step, x: Array, model: Model) -> bool:
-    """Return whether the input of a first step is a batch."""
-    if first.op == "embed":
-        return x.ndim == (4 if model.config.patches else 2)
-    return x.ndim > 2
-
-
-def with_rows(context: Context) -> Context:
-    """Return the context of one text as that of a batch of one."""
-    from dataclasses import replace
-
-    past = context.past
-    context = replace(context, memory=None if context.memory is None else context.memory[None])
-    context.past = past
-    return context
-
-
-def read_caches(cache: KVCache, sizes: Sizes, dtype: str) -> Caches:
-    """Return keys and values of a cache on devices, padded: those of self-attention have room for more."""
-    caches: Caches = {}
-    for layer, (k, v) in cache:
-        places = sizes.capacity if layer.endswith(".self") else sizes.padded(k.shape[-2])
-        caches[layer] = jnp.array(fill(k, -2, places or 0), dtype), jnp.array(fill(v, -2, places or 0), dtype)
-    return caches
-
-
-def write_caches(context: Context, caches: Caches, tokens: int) -> None:
-    """Add the keys and values of new tokens, and of a memory, to the cache of a context."""
-    cache = context.cache
-    if cache is None:
-        return
-    known, past = {layer for layer, _ in cache}, context.past
-    for layer, pair in caches.items():
-        if layer.endswith(".self"):
-            k, v = (np.asarray(x[..., past : past + tokens, :]) for x in pair)
-            cache.append(layer, k, v)
-        elif layer not in known and context.memory is not None:
-            k, v = (np.asarray(x[..., : context.memory.shape[-2], :]) for x in pair)
-            cache.set(layer, k, v)
-
-
-def gated_layers(model: Model, steps: Sequence[Step]) -> frozenset[str]:
-    """Return the layers of feed-forward networks with a gate."""
-    return frozenset(step.layer for step in steps if step.op == "ffn" and "w3" in model.params[step.layer])

@@ -48,13 +48,14 @@ class Prepared(NamedTuple):
 class Sizes(NamedTuple):
     """What sizes are padded to: whether at all, texts to a multiple of `rows`, tokens to a multiple of `tokens`.
 
-    capacity  places of the cache, None without one
+    capacity  places of the cache, None without one; memory: those of the memory, whose keys are in the cache
     """
 
     is_padded: bool = True
     rows: int = 1
     tokens: int = 1
     capacity: int | None = None
+    memory: int = 0
 
     def padded(self, count: int) -> int:
         """Return how many tokens a text of so many is padded to."""
@@ -214,14 +215,13 @@ def memory_arrays(
     """Return the memory of layers of cross-attention, and its mask; DataError where there is none."""
     if not layers:
         return {}
-    cached = dict(context.cache or {})
-    memory = cached[layers[0]][0] if layers[0] in cached else attention_source(layers[0], np.empty(0), context)
+    memory = np.empty((sizes.memory, 0)) if sizes.memory else attention_source(layers[0], np.empty(0), context)
     count = memory.shape[-2]
     width = sizes.padded(count)
     mask = mask_arrays(
         "memory_", context.memory_mask, (*shape[:-1], count), (shape[-2], width), is_masked=sizes.is_padded
     )
-    return mask if layers[0] in cached else {"memory": fill(memory, -2, width)} | mask
+    return mask if sizes.memory else {"memory": fill(memory, -2, width)} | mask
 
 
 # the inputs that may have an entry for each text, and how many axes they then have

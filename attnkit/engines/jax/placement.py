@@ -24,6 +24,8 @@ def make_mesh(sizes: Mapping[str, int]) -> Mesh:
     count, devices = int(np.prod(shape)), jax.devices()
     if count > len(devices):
         raise UsageError(f"{count} devices, but there {are(len(devices))}: attnkit engines lists them", "--mesh")
+    if count < len(devices) and jax.process_count() > 1:
+        raise UsageError(f"{count} devices, but the processes have {len(devices)}, which all compute", "--mesh")
     return Mesh(np.array(devices[:count]).reshape(shape), AXES)
 
 
@@ -156,6 +158,6 @@ def put(array: Array, dtype: Any, mesh: Mesh | None, spec: PartitionSpec) -> Jax
         return jnp.array(array, dtype)
 
     def read(index: tuple[slice, ...]) -> Array:
-        return np.ascontiguousarray(array[index]).astype(dtype)
+        return np.array(array[index], dtype, order="C")
 
     return jax.make_array_from_callback(array.shape, NamedSharding(mesh, spec), read)

@@ -199,15 +199,27 @@ def relative_scores(run: Pass, layer: str, q: JaxArray, k: JaxArray) -> JaxArray
     own = run.params[layer if positions.shares_projections else f"{name}.{number}.relative"]
     table = shared["table"]
     rows = normalize(config, table, shared) if "gamma" in shared else table
-    places, heads = run.inputs["places"], q.shape[-3]
+    letters = {"c2p": "k", "p2c": "q"}
+    used = [f"{kind}{letters[term]}" for term in positions.terms for kind in "wb"]
+    return distance_scores(q, k, rows, run.inputs["places"], {name: own[name] for name in used if name in own})
+
+
+def distance_scores(q: JaxArray, k: JaxArray, rows: JaxArray, places: JaxArray, params: Params) -> JaxArray:
+    """Return the scores of queries and of keys with the rows of a table that their distances have.
+
+    q (..., H, T, K), k (..., H, S, K), rows (R, D), places (T, S); wk, wq (D, H*K), bk, bq -> (..., H, T, S)
+
+    >>> one, table = jnp.array([[[1.0], [2.0]]]), jnp.array([[10.0], [20.0], [30.0]])
+    >>> distance_scores(one, one, table, jnp.array([[1, 0], [2, 1]]), {"wk": jnp.eye(1)}).tolist()
+    [[[20.0, 10.0], [60.0, 40.0]]]
+    """
     total = jnp.zeros((), wide(q).dtype)
-    for term, x, letter, where in (("c2p", q, "k", places), ("p2c", k, "q", places.T)):
-        if term in positions.terms:
-            keys = view_heads(linear(rows, own[f"w{letter}"], own.get(f"b{letter}")), heads)  # (H, R, K)
-            scores = wide(x @ jnp.swapaxes(keys, -1, -2))  # (..., H, T, R)
-            index = where.reshape((1,) * (scores.ndim - 2) + where.shape)
-            part = jnp.take_along_axis(scores, index, axis=-1)
-            total = total + (part if term == "c2p" else jnp.swapaxes(part, -1, -2))
+    for x, letter, index in ((q, "k", places), (k, "q", places.T)):
+        if f"w{letter}" in params:
+            table = view_heads(linear(rows, params[f"w{letter}"], params.get(f"b{letter}")), q.shape[-3])  # (H, R, K)
+            scores = wide(x @ jnp.swapaxes(table, -1, -2))  # (..., H, T, R)
+            part = jnp.take_along_axis(scores, index.reshape((1,) * (scores.ndim - 2) + index.shape), axis=-1)
+            total = total + (part if letter == "k" else jnp.swapaxes(part, -1, -2))
     return total
 
 

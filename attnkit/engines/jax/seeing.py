@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnkit.engines.jax.formulas import JaxArray, See
+from attnkit.engines.jax.processes import to_numpy
 from attnkit.model.config import Config, Step
 from attnkit.model.context import Context
 from attnkit.model.dense_attention import query_positions
@@ -55,7 +56,7 @@ def hook_of_arrays(context: Context, dtype: DType) -> See:
     def see(name: str, x: JaxArray) -> JaxArray:
         layer, _, part = name.rpartition(".")
         if context.weights != "full" and part in ("masked", "weights"):
-            before[part] = np.asarray(x, dtype)
+            before[part] = to_numpy(x, dtype)
         x = visit(name, x)
         if part == "heads" and before:
             past = 0 if layer.endswith(".cross") else context.past
@@ -68,7 +69,7 @@ def hook_of_arrays(context: Context, dtype: DType) -> See:
         function = context.hook(name)
         if function is None:
             return x
-        array = np.asarray(x)
+        array = to_numpy(x)
         array = array.astype(dtype, copy=False) if is_float(array.dtype) else array
         changed = function(array)
         return x if changed is array else jnp.asarray(changed, x.dtype)
