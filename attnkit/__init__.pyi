@@ -245,6 +245,7 @@ def encode(
     weights: str | None = None,
     patch: Mapping[str, Tensor | Array] | str | None = None,
     ablate: Sequence[str] | str = (),
+    mean: Mapping[str, Tensor | Array] | Record | Path | None = None,
     dtype: Literal["float32", "float64"] | None = None,
     only: Sequence[str] | str | None = None,
     check_finite: bool = False,
@@ -278,6 +279,7 @@ def decode(
     trace_only: Sequence[str] | str = (),
     patch: Mapping[str, Tensor | Array] | str | None = None,
     ablate: Sequence[str] | str = (),
+    mean: Mapping[str, Tensor | Array] | Record | Path | None = None,
     grad: str | None = None,
     grad_only: Sequence[str] | str = (),
     check: bool = False,
@@ -396,6 +398,27 @@ def near(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def rollout(
+    record: TensorLike,
+    /,
+    *,
+    layers: str = "",
+    residual: float = 0.5,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...
+def heads(
+    trace: TensorLike | Sequence[Record] | None = None,
+    /,
+    *,
+    model: Checkpoint | Path | None = None,
+    sort: Literal["previous", "first", "self", "duplicate", "induction", "entropy", "span", "largest", "copying", "q", "k", "v"] | None = None,
+    top: int | None = None,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> Record: ...
 def show(
     record: TensorLike,
     /,
@@ -419,6 +442,19 @@ def show(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Rendering: ...
+def explore(
+    traces: Sequence[Record | Path] | Record | Path,
+    /,
+    *,
+    record: int | None = None,
+    exact: bool = False,
+    theme: Literal["light", "dark", "transparent"] | None = None,
+    title: str | None = None,
+    tokens: Literal["raw", "plain"] | None = None,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> str: ...
 def peek(
     record: TensorLike,
     /,
@@ -459,6 +495,8 @@ def run(
     record: TensorLike | None = None,
     /,
     *,
+    trace: str | None = None,
+    trace_only: Sequence[str] | str = (),
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
     check_finite: bool = False,

@@ -5,12 +5,18 @@ from dataclasses import replace
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config
 
 PREFIXES = ("albert.",)
 HEAD = "predictions"
+HEADS = {
+    "sequence": Head("classifier", pooler="pooler"),
+    "token": Head("classifier"),
+    "question": Head("qa_outputs"),
+}
 LARGEST_DEPTH = 1 << 12  # layers in all
 
 
@@ -26,7 +32,8 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         embed_width=width,
         head_width=width,
     )
-    return replace(config, encoder=replace(config.stack("encoder"), layers=len(_groups(raw))))
+    encoder = replace(config.stack("encoder"), layers=len(_groups(raw)))
+    return replace(config, encoder=encoder, **read_head(raw, stored, HEADS))
 
 
 def map_layers(raw: ConfigReader) -> Layers:
@@ -42,11 +49,13 @@ def map_layers(raw: ConfigReader) -> Layers:
         }
     is_tied = raw.get_bool("tie_word_embeddings", True)
     head = tied_head(WORDS) if is_tied else map_linear(w=f"{HEAD}.decoder", biased=False)
-    return layers | {
+    return {
+        **layers,
         "pooler": map_linear(w="pooler"),
         "head.dense": map_linear(w=f"{HEAD}.dense"),
         "head.norm": norm(f"{HEAD}.LayerNorm"),
         "head": head | {"b": TensorSpec((f"{HEAD}.bias", f"{HEAD}.decoder.bias"))},
+        **map_head(raw, HEADS),
     }
 
 

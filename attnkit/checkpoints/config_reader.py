@@ -23,6 +23,7 @@ ACTIVATIONS = {
     "gelu_python_tanh": "gelu-tanh",
     "silu": "silu",
     "swish": "silu",
+    "tanh": "tanh",
 }
 
 LARGEST = (1 << 31) - 1  # the largest size or id

@@ -1,10 +1,12 @@
 """DeBERTa version 2 and 3: a post-norm encoder whose attention reads contents and distances apart."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import PREDICTIONS, WORDS, read_encoder
-from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
+from attnkit.checkpoints.heads import Head, Heads, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, Specs, TensorSpec, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
@@ -21,7 +23,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     if raw.get_int("embedding_size", raw.get_int("hidden_size")) != raw.get_int("hidden_size"):
         raise raw.error(f"embedding_size {raw.get_int('embedding_size')} other than hidden_size is not supported")
     newer = f"{NEWER}.dense.weight"
-    return read_encoder(
+    config = read_encoder(
         raw,
         stored,
         head=newer if stored.has(newer) else f"{PREDICTIONS}.transform.dense.weight",
@@ -31,6 +33,17 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         types=raw.get_int("type_vocab_size", 0, least=0),
         pooler=False,
     )
+    return replace(config, **read_head(raw, stored, _heads(raw)))
+
+
+def _heads(raw: ConfigReader) -> Heads:
+    """Return the published names of the heads."""
+    activation = raw.get_choice("pooler_hidden_act", ACTIVATIONS, "gelu")
+    return {
+        "sequence": Head("classifier", dense="pooler.dense", activation=activation),
+        "token": Head("classifier"),
+        "question": Head("qa_outputs"),
+    }
 
 
 def map_layers(raw: ConfigReader) -> Layers:
@@ -50,6 +63,7 @@ def map_layers(raw: ConfigReader) -> Layers:
         "head.dense": _either("transform.dense", "dense"),
         "head.norm": _either("transform.LayerNorm", "LayerNorm", gamma="weight", beta="bias"),
         "head": tied_head(WORDS) | {"b": TensorSpec((f"{PREDICTIONS}.bias", f"{NEWER}.bias"))},
+        **map_head(raw, _heads(raw)),
     }
 
 

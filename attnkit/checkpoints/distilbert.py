@@ -1,6 +1,9 @@
 """DistilBERT: BERT without segments and pooler, under names of its own."""
 
+from dataclasses import replace
+
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
@@ -19,12 +22,17 @@ LAYERS: Layers = {
     "head.dense": map_linear(w="vocab_transform"),
     "head.norm": norm("vocab_layer_norm"),
 }
+HEADS = {
+    "sequence": Head("classifier", dense="pre_classifier", activation="relu"),
+    "token": Head("classifier"),
+    "question": Head("qa_outputs"),
+}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     """Return the configuration of the model; the stored names tell whether it has a head."""
     has_head = stored.has("vocab_transform.weight")
-    return Config(
+    config = Config(
         "distilbert",
         raw.get_int("dim"),
         encoder=raw.get_stack(KEYS),
@@ -36,10 +44,11 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         transform=has_head,
         special=raw.get_special_tokens(),
     )
+    return replace(config, **read_head(raw, stored, HEADS))
 
 
 def map_layers(raw: ConfigReader) -> Layers:
     """Return where the parameters of each layer are stored."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
     head = tied_head(WORDS) if is_tied else map_linear(w="vocab_projector", biased=False)
-    return {**LAYERS, "head": head | {"b": TensorSpec(("vocab_projector.bias",))}}
+    return {**LAYERS, "head": head | {"b": TensorSpec(("vocab_projector.bias",))}, **map_head(raw, HEADS)}

@@ -1,10 +1,11 @@
-"""ELECTRA: BERT with embeddings that may be narrower than the layers; a generator, or a discriminator of tokens."""
+"""ELECTRA: BERT with embeddings that may be narrower than the layers; a generator, a discriminator, and heads."""
 
 from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config
@@ -12,6 +13,11 @@ from attnkit.model.config import Config
 PREFIXES = ("electra.",)
 GENERATOR, DISCRIMINATOR = "generator_predictions", "discriminator_predictions"
 CLASSES = ("replaced", "original")  # of a token; the logit of the second is 0
+HEADS = {
+    "sequence": Head("classifier.out_proj", dense="classifier.dense", activation="gelu"),
+    "token": Head("classifier"),
+    "question": Head("qa_outputs"),
+}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
@@ -20,9 +26,10 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
     embed = 0 if embed_width == width else embed_width
     if _is_discriminator(raw):
         config = read_encoder(raw, stored, head=f"{DISCRIMINATOR}.dense.weight", embed_width=embed)
-        return replace(config, head_norm=False, token_classes=CLASSES)
+        return replace(config, head_norm=False, classes=CLASSES, task="token")
     head: dict[str, Any] = {"head_width": embed_width, "head_activation": "gelu"}
-    return read_encoder(raw, stored, head=f"{GENERATOR}.dense.weight", embed_width=embed, **head)
+    config = read_encoder(raw, stored, head=f"{GENERATOR}.dense.weight", embed_width=embed, **head)
+    return replace(config, **read_head(raw, stored, HEADS))
 
 
 def map_layers(raw: ConfigReader) -> Layers:
@@ -45,6 +52,7 @@ def map_layers(raw: ConfigReader) -> Layers:
         **LAYERS,
         "encoder.projection": map_linear(w="embeddings_project"),
         **(discriminator if _is_discriminator(raw) else generator),
+        **map_head(raw, HEADS),
     }
 
 

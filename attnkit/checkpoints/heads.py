@@ -67,6 +67,7 @@ def read_head(raw: ConfigReader, stored: Weights, heads: Heads) -> dict[str, Any
         "transform": bool(names.dense),
         "head_activation": names.activation,
         "head_norm": bool(names.norm),
+        "head_width": 0,
     }
     if task == "sequence":
         fields["pooling"] = "pooler" if names.pooler else "mean" if names.reads_mean else "first"

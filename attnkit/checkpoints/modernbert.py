@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
+from attnkit.checkpoints.heads import Head, Heads, map_head, read_head
 from attnkit.checkpoints.llama import read_rope
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, fused_qkv, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
@@ -12,13 +13,14 @@ from attnkit.model.config import Config, PositionConfig
 PREFIXES = ("model.",)
 WORDS, LAYER = "embeddings.tok_embeddings.weight", "layers.{n}"
 FULL, LOCAL = "full_attention", "sliding_attention"
+POOLINGS = {"cls": "first", "mean": "mean"}  # of a head of whole texts
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     """Return the configuration of the model; the stored names tell whether it has a head."""
     size, has_head = raw.get_int("max_position_embeddings", 8192), stored.has("head.dense.weight")
     stack = raw.get_stack(StackKeys(), final_norm=True)
-    return Config(
+    config = Config(
         "modernbert",
         raw.get_int("hidden_size"),
         encoder=replace(stack, windows=_read_windows(raw, stack.layers), first_norm=False),
@@ -34,9 +36,21 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         embed_norm=True,
         head=has_head,
         transform=has_head,
-        head_activation=raw.get_choice("classifier_activation", ACTIVATIONS, "gelu"),
+        head_activation=_head_activation(raw),
         special=raw.get_special_tokens(),
     )
+    return replace(config, **read_head(raw, stored, _heads(raw)))
+
+
+def _heads(raw: ConfigReader) -> Heads:
+    """Return the published names of the heads, which all begin with the layers of the head of masked words."""
+    pooling, activation = raw.get_choice("classifier_pooling", POOLINGS, "cls"), _head_activation(raw)
+    head = Head("classifier", dense="head.dense", activation=activation, norm="head.norm")
+    return {"sequence": head._replace(reads_mean=pooling == "mean"), "token": head, "question": head}
+
+
+def _head_activation(raw: ConfigReader) -> str:
+    return raw.get_choice("classifier_activation", ACTIVATIONS, "gelu")
 
 
 def map_layers(raw: ConfigReader) -> Layers:
@@ -57,7 +71,7 @@ def map_layers(raw: ConfigReader) -> Layers:
         "encoder.norm": norm("final_norm", has_beta),
         "head.dense": map_linear(w="head.dense", biased=raw.get_bool("classifier_bias", False)),
         "head.norm": norm("head.norm", has_beta),
-        "head": words | bias,
+        "head": map_head(raw, _heads(raw)).get("head", words | bias),
     }
 
 

@@ -1,10 +1,13 @@
-"""MPNet: a BERT without segments, with positions of RoBERTa and a relative position bias of T5, and RoBERTa's head."""
+"""MPNet: a BERT without segments, with positions of RoBERTa and a relative position bias of T5, and RoBERTa's heads."""
+
+from dataclasses import replace
 
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.heads import map_head, read_head
 from attnkit.checkpoints.mapping import Layers, embedding_table, map_linear, norm
-from attnkit.checkpoints.roberta import HEAD, map_head
+from attnkit.checkpoints.roberta import HEAD, HEADS, map_words
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
 
@@ -27,7 +30,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         raise raw.error(f"max_position_embeddings {size}: no positions are left after those of special tokens")
     if buckets != BUCKETS:
         raise raw.error(f"relative_attention_num_buckets {buckets} is not supported (use {BUCKETS})")
-    return read_encoder(
+    config = read_encoder(
         raw,
         stored,
         head=f"{HEAD}.dense.weight",
@@ -35,8 +38,9 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         positions=PositionConfig("learned", size=size, first=FIRST, relative="t5", buckets=buckets),
         types=0,
     )
+    return replace(config, **read_head(raw, stored, HEADS))
 
 
 def map_layers(raw: ConfigReader) -> Layers:
     """Return where the parameters of each layer are stored."""
-    return {**LAYERS, **map_head(raw)}
+    return {**LAYERS, **map_words(raw), **map_head(raw, HEADS)}

@@ -1,24 +1,33 @@
 """RoBERTa, XLM-RoBERTa and CamemBERT: BERT with positions that begin after that of the padding, and another head."""
 
+from dataclasses import replace
+
 from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
+from attnkit.checkpoints.heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
 
 PREFIXES = ("roberta.",)
 HEAD = "lm_head"
+HEADS = {
+    "sequence": Head("classifier.out_proj", dense="classifier.dense", activation="tanh"),
+    "token": Head("classifier"),
+    "question": Head("qa_outputs"),
+}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
     """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
-    return read_encoder(
+    config = read_encoder(
         raw,
         stored,
         head=f"{HEAD}.dense.weight",
         head_activation="gelu",
         positions=read_positions(raw),
     )
+    return replace(config, **read_head(raw, stored, HEADS))
 
 
 def read_positions(raw: ConfigReader) -> PositionConfig:
@@ -31,10 +40,10 @@ def read_positions(raw: ConfigReader) -> PositionConfig:
 
 def map_layers(raw: ConfigReader) -> Layers:
     """Return where the parameters of each layer are stored."""
-    return {**LAYERS, **map_head(raw)}
+    return {**LAYERS, **map_words(raw), **map_head(raw, HEADS)}
 
 
-def map_head(raw: ConfigReader) -> Layers:
+def map_words(raw: ConfigReader) -> Layers:
     """Return where the layers of the head that predicts masked words are stored."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
     head = tied_head(WORDS) if is_tied else map_linear(w=f"{HEAD}.decoder", biased=False)

@@ -1,16 +1,20 @@
-"""The vectors that near searches: a file mapped into memory, or the records of a pipe, one vector in each row."""
+"""The vectors that near searches: a mapped file, the records of a pipe, one vector in each row, or a model's words."""
 
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, UsageError
 from attnkit.formats import Source, read
 from attnkit.formats.mapped import map_file
 from attnkit.inference.operands import select_tensor
 from attnkit.record import Record, Tensor, shared_labels
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -24,6 +28,43 @@ class IndexRecord(Record):
         from attnkit.checkpoints.checkpoint import file_digest, file_stamp
 
         return {self.file: file_digest(self.file, *file_stamp(self.file))}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WordIndex(Record):
+    """The vectors of the words of a model, x (N, D), whose files are hashed only where a history names them."""
+
+    checkpoint: "Checkpoint" = field(kw_only=True)
+
+    @property
+    def file(self) -> str:
+        """The folder of the model."""
+        return self.checkpoint.folder
+
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of the files of the model, by their paths."""
+        return self.checkpoint.digests()
+
+
+def find_model(path: str) -> tuple[str, str | None]:
+    """Return the folder of a model and the layer that DIR or DIR:LAYER names; ("", None) for anything else."""
+    if os.path.isdir(path):
+        return path, None
+    folder, _, layer = path.rpartition(":")
+    return (folder, layer or None) if os.path.isdir(folder) and not os.path.exists(path) else ("", None)
+
+
+def load_words(folder: str, layer: str | None) -> WordIndex:
+    """Return the vectors of the words of a model, as its embedding layer makes them."""
+    from attnkit.checkpoints import open_checkpoint
+    from attnkit.inference.word_vectors import word_vectors
+
+    checkpoint = open_checkpoint(folder)
+    try:
+        words = word_vectors(checkpoint, layer)
+    except UsageError as error:
+        raise UsageError(error.problem, "--index") from None
+    return WordIndex(words.tensors, words.labels, checkpoint=checkpoint)
 
 
 def load_index(source: Source, name: str, bfloat16: bool) -> tuple[Record, dict[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnkit.cli.options import Load, Option
+from attnkit.cli.options import COMMA, Load, Option
 from attnkit.cli.python_values import check_operand
 from attnkit.errors import DataError, FileError, UsageError, flag_name, suggest
 from attnkit.formats import Source, open_source, read
@@ -15,6 +15,7 @@ from attnkit.formats.streams import is_missing
 from attnkit.inference.operands import decode_text, load_attended, select_tensor
 from attnkit.record import Record, Tensor, join_names
 
+FACTOR = re.compile(r"\*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)$", re.ASCII)  # of FILE*2.0
 FILE_SUFFIX = re.compile(r"\.(json|npy|npz|safetensors)(:\w+)?$")
 
 
@@ -137,15 +138,19 @@ def load_operand(
               memory -> the same of the record's `memory`, unless NAME is another one;
               words -> a list of words; tokenizer -> a Tokenizer, the built-in ones by their name;
               image -> the array of an image file or of a tensor; patches -> {NAME: array} of NAME=FILE,…;
+              means -> {LAYER.heads: (H, K)}, the means over all tokens of a stream
               targets -> words or ids as they are written, or a record with x the ids of a file
               lines -> the lines of a text, or of several comma-separated ones, a list for each
-              index -> a record with x (N, D), in a file that is mapped, and hashed when its history is written
+              index -> a record with x (N, D), in a file that is mapped, and hashed when its history is written;
+              of the folder of a model the vectors of its words
               model -> a Checkpoint, whose files are hashed when their history is written
     """
     if load == "patches":
         return load_patches(path)
     if load == "lines":
         return load_lines(path, piped)
+    if load == "means":
+        return load_means(path, piped)
     if load in ("model", "index"):
         return load_large(path, load, piped, bfloat16)
     if load == "tokenizer":
@@ -182,6 +187,9 @@ def load_large(path: str, load: Load, piped: list[Record | str] | None, bfloat16
         return open_checkpoint(path), {}
     from attnkit.cli import index_files
 
+    folder, layer = index_files.find_model(path)
+    if folder:
+        return index_files.load_words(folder, layer), {}
     if piped is not None:
         records = [item for item in piped if isinstance(item, Record)]
         return index_files.stack_tensors(records, path.partition(":")[2], "<stdin>"), {}
@@ -199,25 +207,42 @@ def names_a_file(text: str) -> bool:
 
 
 def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read the arrays of NAME=FILE, comma-separated; return them, and the digests of their files.
+    """Read the arrays of NAME=FILE or NAME[SLICE]+=FILE*FACTOR, comma-separated; return them by what is before the =.
 
-    Of a file with several tensors the one of that name is read, unless FILE:NAME names another.
+    The digests of the files come with them. Of a file with several tensors the one of that name is read, unless
+    FILE:NAME names another.
     """
+    from attnkit.inference.edits import parse_target
+
     arrays: dict[str, Any] = {}
     digests: dict[str, str] = {}
-    for part in text.split(","):
-        name, equals, path = part.partition("=")
-        if not (name and equals and path):
+    for part in COMMA.split(text):
+        target, equals, path = part.partition("=")
+        if not (target and equals and path):
             raise UsageError(f"{part!r} is not NAME=FILE", "--patch")
-        if name in arrays:
-            raise UsageError(f"{name} occurs twice", "--patch")
-        source, inner = open_operand(path, hash=True)
+        if target in arrays:
+            raise UsageError(f"{target} occurs twice", "--patch")
+        name, *_ = parse_target(target)
+        times = FACTOR.search(path)
+        source, inner = open_operand(path[: times.start()] if times else path, hash=True)
         with source:
             records = list(read(source, lone_is_x=False))
             inner = inner or find_patch(records, name, source.name)
-            arrays[name] = select_content(records, inner, source.name, "tensor")["x"]
+            array = select_content(records, inner, source.name, "tensor")["x"]
+            arrays[target] = array * float(times[1]) if times else array
             digests |= {source.name: source.digest()} if source.name != "<stdin>" else {}
     return arrays, digests
+
+
+def load_means(path: str, piped: list[Record | str] | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Read the records of a file one by one; return the means of their heads, and the digest of the file."""
+    from attnkit.inference.head_means import mean_heads
+
+    if piped is not None:
+        return mean_heads((item for item in piped if isinstance(item, Record)), "<stdin>"), {}
+    with open_source(path, hash=True) as source:
+        means = mean_heads(read(source, lone_is_x=False), source.name)
+        return means, {source.name: source.digest()} if source.name != "<stdin>" else {}
 
 
 def load_lines(paths: str, piped: list[Record | str] | None) -> tuple[list[list[str]], dict[str, str]]:

@@ -25,10 +25,14 @@ Load = Literal[
     "model",
     "image",
     "patches",
+    "means",
     "ids",
     "targets",
     "lines",
 ]
+
+
+COMMA = re.compile(r",(?![^\[\]]*\])")  # outside brackets
 
 
 class Option(NamedTuple):
@@ -162,6 +166,18 @@ def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Opti
     return Option(help, metavar, parse, choices=tuple(values), is_list=True)
 
 
+def split_targets(text: str) -> tuple[str, ...]:
+    """Split comma-separated names, each with or without a slice in brackets; ValueError for an empty one.
+
+    >>> split_targets("a[2,3],b:1")
+    ('a[2,3]', 'b:1')
+    """
+    parts = tuple(part.strip() for part in COMMA.split(text))
+    if not all(parts):
+        raise ValueError("comma-separated names")
+    return parts
+
+
 def tensor(help: str) -> Option:
     """Declare an option that names a tensor: FILE, FILE:NAME, or :NAME for one of the input record."""
     return Option(help, "FILE", str, "tensor")
@@ -201,15 +217,24 @@ CHECK_GRAD = switch(
     "is 1 for a relative error above 1e-6"
 )
 PATCH = Option(
-    "replace the intermediate NAME by the tensor of FILE; of several tensors, by the one called NAME",
+    "replace the intermediate NAME by the tensor of FILE (of several, by the one called NAME); NAME[2,:,5]=FILE some "
+    "cells of it, NAME+=FILE*2 adds the tensor times 2",
     "NAME=FILE",
     str,
     "patches",
 )
-ABLATE = names(
-    "set attention heads to 0: encoder.3.self (all its heads), encoder.3.self:5, encoder.3.self:5,7, or "
-    "encoder.3.self:0:4 (heads 0 to 3)",
-    metavar="LAYER[:HEADS]",
+ABLATE = Option(
+    "set attention heads to 0: encoder.3.self (all its heads), encoder.3.self:5, encoder.3.self:5,7, "
+    "encoder.3.self:0:4 (heads 0 to 3), or encoder.3.self[5,2:4] (head 5 at positions 2 and 3)",
+    "LAYER[:HEADS]",
+    split_targets,
+    is_list=True,
+)
+MEAN = Option(
+    "set the heads of --ablate to their means over all tokens of FILE, not to 0: records of encode --keep '*.heads'",
+    "FILE",
+    str,
+    "means",
 )
 IMAGE = Option("an image: PNG, JPEG, or a tensor (C, height, width)", "FILE", str, "image")
 WEIGHTS = text(

@@ -16,6 +16,7 @@ from attnkit.cli.output_format import (
     STDOUT,
     TEXT,
     check_figure_flags,
+    page_format,
     text_format,
 )
 from attnkit.cli.side_outputs import replace_together
@@ -95,6 +96,8 @@ def captured_input(call: Stage, chosen: str) -> list[Any] | None:
 
 def format_for(call: Stage, arriving: str | None) -> str:
     """Return the format that a stage writes: text of a tool that returns text, else one of records."""
+    if call.tool.is_page:
+        return page_format(call.common)
     if call.tool.returns_text(call.parameters):
         call.format.keeps_history = False
         return text_format(call.common)
@@ -114,7 +117,7 @@ def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record
 def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
     """Return the bytes of one result in a format; a text is written as it is, or as a figure."""
     result = call.format.convert(result, chosen)
-    if chosen in FIGURE_FORMATS:
+    if chosen in FIGURE_FORMATS and not call.extra.get("last", call).tool.is_page:
         from attnkit.cli import figures
 
         return [figures.encode_figure(call, result, chosen)]  # type: ignore[arg-type]

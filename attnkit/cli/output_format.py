@@ -138,6 +138,23 @@ def text_format(common: Mapping[str, Any]) -> str:
     return TEXT if chosen in ("table", "markdown") else str(chosen)
 
 
+def page_format(common: Mapping[str, Any]) -> str:
+    """Return the format of a page; UsageError for another one, and on a terminal.
+
+    A file of a page may have any suffix but one of another format.
+
+    >>> page_format({"output": "page.html"}), page_format({"output": "page"})
+    ('html', 'html')
+    """
+    path = common.get("output") or "-"
+    chosen = common.get("format") or formats.suffix_format(path) or SUFFIXES.get(os.path.splitext(path)[1], "html")
+    if chosen != "html":
+        raise UsageError(f"the result is a page, which {chosen} cannot hold (expected html)", path)
+    if path == "-" and os.isatty(STDOUT):
+        raise UsageError("the page is HTML, but standard output is a terminal; use -o page.html or a pipe")
+    return "html"
+
+
 def check_figure_flags(flags: Mapping[str, Any], chosen: str | None, tool: str) -> None:
     """Raise UsageError for a flag of figures where the result of a tool is written in another format."""
     for name in ONLY_IN_FIGURES if chosen not in FIGURE_FORMATS else ():

@@ -76,12 +76,15 @@ def blame_stage(name: str) -> Iterator[None]:
         raise
 
 
-def parse_stage(arguments: list[str]) -> Stage:
-    """Parse one stage of a pipeline from its words."""
+def parse_stage(arguments: list[str], refused: tuple[str, ...] = ("run", "history")) -> Stage:
+    """Parse one stage of a pipeline from its words.
+
+    refused  the tools that cannot be a stage
+    """
     if not arguments:
         raise UsageError("an empty stage: nothing on one side of a |")
     chosen = commands.find_tool(arguments[0])
-    if chosen.name in ("run", "history"):
+    if chosen.name in refused:
         raise UsageError(f"{chosen.name} cannot be a stage of a pipeline")
     with blame_stage(chosen.name):
         call = parser.parse(chosen, arguments[1:])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.errors import UsageError
-from attnkit.record import Record, Tensor
+from attnkit.record import Array, Record, Tensor
 
 
 def array_to_record(value: Any, name: str) -> Record:
@@ -60,11 +60,25 @@ def check_operand(value: Any, load: str, flag: str) -> Any:
         if not isinstance(value, Record) or "x" not in value:
             raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
         return value["x"] if load == "image" else check_numbers(value, flag)
-    fits, expected = CONTENTS[load]
-    if load == "lines" and is_text_list(value):
-        value = [value]
+    if load == "means":
+        return check_means(value, flag)
     if load == "tensors" and isinstance(value, Record):
         return value.arrays()
+    return check_kind([value] if load == "lines" and is_text_list(value) else value, load, flag)
+
+
+def check_kind(value: Any, load: str, flag: str) -> Any:
+    """Return a value of the kind that files of an option hold; UsageError for another one."""
+    fits, expected = CONTENTS[load]
     if not fits(value):
         raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
     return value
+
+
+def check_means(value: Any, flag: str) -> dict[str, Array]:
+    """Return the means of the heads of a record, or of a dict of arrays."""
+    from attnkit.inference.head_means import mean_heads
+
+    if not isinstance(value, Mapping | Record):
+        raise UsageError(f"expected a dict of arrays or a record, got {type(value).__name__}", flag)
+    return mean_heads([value if isinstance(value, Record) else Record(value)], flag)

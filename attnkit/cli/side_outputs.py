@@ -2,9 +2,11 @@
 
 import contextlib
 import contextvars
+import os
 from collections.abc import Callable, Iterator
 
 from attnkit import formats
+from attnkit.errors import DataError
 from attnkit.record import Record
 
 
@@ -34,10 +36,15 @@ def stored_by(store: Callable[[str, Record], None]) -> Iterator[None]:
 @contextlib.contextmanager
 def replace_together() -> Iterator[Callable[[str | None], formats.Sink]]:
     """Open sinks for a `with` block that replaces files only at its end, those of side outputs among them."""
+    sinks: dict[str, formats.Sink] = {}
     with formats.write_together() as opened:
 
         def store(path: str, record: Record) -> None:
-            opened(path).write(formats.encode(record, formats.file_format(path)))
+            format = formats.file_format(path)
+            if path in sinks and format not in formats.STREAMS and path != os.devnull:
+                raise DataError(f"{format} holds one record, but the stream has more", path)
+            sinks[path] = sinks.get(path) or opened(path)
+            sinks[path].write(formats.encode(record, format))
 
         with stored_by(store):
             yield opened

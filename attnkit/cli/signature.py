@@ -29,6 +29,7 @@ OPERAND_TYPES: Mapping[str | None, str] = {
     "memory": "TensorLike | Mapping[str, Tensor | Array]",
     "tensors": "Mapping[str, Tensor | Array] | Record | Path",
     "patches": "Mapping[str, Tensor | Array] | str",
+    "means": "Mapping[str, Tensor | Array] | Record | Path",
     "words": "Sequence[str] | Path",
     "lines": "Sequence[str] | Sequence[Sequence[str]] | Path",
     "tokenizer": "Tokenizer | Path",
@@ -37,6 +38,7 @@ OPERAND_TYPES: Mapping[str | None, str] = {
 INPUT_TYPES = {
     "[INPUT]": "TensorLike",
     "[PART]...": "Sequence[Record | Path] | Record | Path",
+    "[TRACE]...": "Sequence[Record | Path] | Record | Path",
     "[TEXT]...": "str | Sequence[str] | Record",
     "[INPUT | TEXT...]": "str | Sequence[str] | TensorLike",
 }

@@ -77,6 +77,7 @@ class Tool:
     needs_no_input  (parameters) -> whether it reads no input
     record_defaults (parameters) -> the defaults that the history must show: the seed in use
     returns_text    (parameters) -> whether its result is text, not a record
+    is_page         whether that text is a page, in HTML
     check_finite    (parameters) -> whether NaN and infinity in x are reported, because it computes with x
     table_on_stderr (parameters) -> whether a table goes to standard error where its output is not one
     shows_table     (parameters) -> whether its output is a table or text unless a format is requested
@@ -109,6 +110,7 @@ class Tool:
     check_finite: Callable[[Parameters], bool] = lambda parameters: True
     table_on_stderr: Callable[[Parameters], bool] = lambda parameters: False
     shows_table: Callable[[Parameters], bool] = lambda parameters: False
+    is_page: bool = False
     status_is_result: bool = False
     passthrough: bool = False
     keep_names: bool = False

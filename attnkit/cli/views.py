@@ -1,10 +1,8 @@
 """Views of a record: a table for each tensor, heat maps, statistics, a list."""
 
 import json
-import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -17,12 +15,12 @@ from attnkit.display.notebook import unmasked_cells
 from attnkit.errors import UsageError, flag_name
 from attnkit.formats.streams import name_errors
 from attnkit.inference.operands import CheckpointRecord
+from attnkit.inference.slices import ALL, Index, check_bound, fill_index, parse_slice
 from attnkit.record import (
     Array,
     Labels,
     Record,
     Tensor,
-    find_label,
     find_name,
     index_axes,
     join_names,
@@ -70,8 +68,6 @@ LOOK_FLAGS = {
         "colour map of a figure [default: bwr if values have both signs, otherwise viridis]", COLOR_MAPS
     ),
 }
-ALL = slice(None)
-Index = slice | int | str | EllipsisType
 MANY = 8  # most tensors, without an x, that are shown one by one: those of a layer
 
 
@@ -230,49 +226,14 @@ def check_slice(text: str) -> str:
     return text
 
 
-def parse_slice(text: str) -> tuple[Index, ...]:
-    """Parse a slice as NumPy writes it; what is no number and no range is the label of an index.
-
-    >>> parse_slice("0,:,2:5"), parse_slice("...,The")
-    ((0, slice(None, None, None), slice(2, 5, None)), (Ellipsis, 'The'))
-    """
-    index: list[Index] = []
-    for part in text.split(","):
-        if re.fullmatch(r"\s*-?[0-9]+\s*", part, re.ASCII):
-            index.append(int(part))
-        elif re.fullmatch(r"\s*(-?[0-9]+)?\s*:\s*(-?[0-9]+)?\s*(:\s*(-?[1-9][0-9]*)?\s*)?", part, re.ASCII):
-            index.append(slice(*(int(bound) if bound.strip() else None for bound in part.split(":"))))
-        elif part.strip() == "..." and ... not in index:
-            index.append(...)
-        elif part.strip() != "..." and not re.fullmatch(r"[-0-9:\s]*", part):
-            index.append(part.strip())
-        else:
-            raise ValueError("a slice such as 0,:,2:5")
-    return tuple(index)
-
-
 def place_index(record: Record, name: str, index: tuple[Index, ...]) -> tuple[slice | int, ...]:
-    """Return an index of all dimensions of a tensor: `...` filled up, labels replaced by the indices that have them.
-
-    UsageError for more indices than dimensions, and for a label that no index or several indices have.
-    """
-    tensor, axes = record[name], record.axes_of(name)
-    if len(index) - (... in index) > tensor.ndim:
-        raise UsageError(f"{len(index)} indices for {name} of shape {tensor.shape}", "--slice")
-    at = index.index(...) if ... in index else len(index)
-    filled = (*index[:at], *[ALL] * (tensor.ndim - len(index) + (... in index)), *index[at + 1 :])
-    placed: list[slice | int] = []
-    for dimension, part in enumerate(filled):
-        if isinstance(part, str):
-            labels = shared_labels(record.labels_of(name, dimension))
-            with name_errors("--slice"):
-                part = find_label(labels, part, f"axis {axes[dimension]} of {name}")
-        if isinstance(part, int) and not -tensor.shape[dimension] <= part < tensor.shape[dimension]:
-            raise UsageError(
-                f"index {part} is outside axis {axes[dimension]} of size {tensor.shape[dimension]}", "--slice"
-            )
-        placed.append(part)  # type: ignore[arg-type]
-    return tuple(placed)
+    """Return an index of all dimensions of a tensor; UsageError as `fill_index` and `check_bound` raise it."""
+    axes, shape = record.axes_of(name), record[name].shape
+    with name_errors("--slice"):
+        placed = fill_index(index, axes, lambda at: record.labels_of(name, at), name, shape)
+        for part, axis, size in zip(placed, axes, shape, strict=True):
+            check_bound(part, axis, size)
+    return placed
 
 
 NAME = options.names("show only these tensors (comma-separated names or shell patterns: *.weights)")

@@ -1,6 +1,6 @@
 """attnkit encode: run a whole encoder, or the layers of a decoder-only model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from attnkit import formats, model
@@ -9,7 +9,8 @@ from attnkit.cli.stage import PythonForm
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inference import callbacks, encoding, intermediates, layers, source_states, text_inputs
-from attnkit.inference.tracer import Tracer, head_counts
+from attnkit.inference.edits import make_edits
+from attnkit.inference.tracer import Tracer, axis_labels, head_counts
 from attnkit.record import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 
@@ -21,13 +22,18 @@ POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "po
     sections={
         "Model and input": "model_ ids pair image tokenizer batch lines",
         "Layers and vectors": "layers_ pool prompt normalize",
-        "Inspection": "keep trace trace_only weights patch ablate",
+        "Inspection": "keep trace trace_only weights patch ablate mean",
         "Results": "dtype",
         "Engine": options.ENGINE_SECTION,
     },
     one_of=[("model",)],
     exclusive=[("lines", "batch")],
-    requires=[("trace_only", "trace"), ("weights", "trace|keep"), ("normalize", "pool=" + "|".join(POOLS[1:]))],
+    requires=[
+        ("trace_only", "trace"),
+        ("weights", "trace|keep"),
+        ("mean", "ablate"),
+        ("normalize", "pool=" + "|".join(POOLS[1:])),
+    ],
     operand="[TEXT]...",
     reader=text_input.read_model_input,
     needs_no_input=text_input.replaces_text,
@@ -76,6 +82,7 @@ def encode(
     weights: Annotated[str | None, options.WEIGHTS] = None,
     patch: Annotated[dict[str, Array] | None, options.PATCH] = None,
     ablate: Annotated[tuple[str, ...], options.ABLATE] = (),
+    mean: Annotated[Mapping[str, Array] | None, options.MEAN] = None,
     dtype: Annotated[
         str | None, options.choice("compute in this dtype [default: float32]", ("float32", "float64"))
     ] = None,
@@ -100,7 +107,8 @@ def encode(
     core, stack, steps, is_whole, inputs, base = encoded[:6]
     detail = weights or "full"
     patterns = {"--keep": keep} | ({"--trace-only": trace_only or ("*",)} if trace else {})
-    tracer = Tracer(patterns, patch, ablate, detail, head_counts(core.config, steps))
+    tracer = Tracer(patterns, make_edits(patch, ablate, mean, head_counts(core.config, steps)), detail)
+    tracer.begin(axis_labels(base.labels.get("token")))
     layers.warn_empty_mask_rows(base.get("mask"))
     context = layers.context_from(base, hook=tracer.visit, weights=detail, dtype=dtype)
     x = model.run(core, steps, inputs, context)

@@ -117,9 +117,11 @@ def parse_command(command: str) -> Stage:
         raise DataError(f"its history has a command that is not attnkit's: {command}")
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # the help, where it has --help
-            call = pipeline.parse_stage(words[1:])
+            call = pipeline.parse_stage(words[1:], refused=("history",))
     except UsageError as error:
         raise DataError(f"its history has a command that attnkit {__version__} refuses ({error}): {command}") from None
+    if call.extra.get("save"):
+        raise DataError(f"its history writes the folder {call.extra['save']}: not one that attnkit made")
     if "output" in call.common:
         raise DataError(f"its history writes {call.common['output']}: not one that attnkit made")
     return call

@@ -11,7 +11,7 @@ from attnkit.cli.index_files import stack_vectors
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import tool
 from attnkit.display.cells import Cells
-from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.errors import AttnkitWarning, DataError
 from attnkit.formats.streams import name_errors
 from attnkit.model.nearest import METRICS, check_queries, find_nearest
 from attnkit.record import Array, Labels, Record, Tensor, join_names, row_labels, shared_labels
@@ -78,9 +78,15 @@ def near(
     *,
     index: Annotated[
         Any,
-        options.Option("vectors to search, x (N, D) of a file, or FILE:NAME", "FILE", str, "index"),
+        options.Option(
+            "vectors to search: x (N, D) of a file, or FILE:NAME; DIR: those of all words of a model, DIR:LAYER those "
+            "of another of its embedding layers",
+            "FILE",
+            str,
+            "index",
+        ),
     ] = None,
-    top: Annotated[int, options.integer("how many of the nearest rows to return", least=1)] = 5,
+    top: Annotated[int, options.integer("most of the nearest rows to return; of fewer rows, all", least=1)] = 5,
     metric: Annotated[
         str,
         options.choice("what near means: a large cosine, a large dot product, or a small Euclidean distance", METRICS),
@@ -94,16 +100,19 @@ def near(
     row of x (N, D), or each vector of an x of more dimensions, one after another. A row of zeros has the cosine 0.
 
     An index in a file is mapped into memory and read in blocks, so that it may be larger than the memory. A stream of
-    records, such as that of `encode --lines --pool mean`, is an index, too: each vector is a row.
+    records, such as that of `encode --lines --pool mean`, is an index, too: each vector is a row. The folder of a model
+    is an index of its words: the rows of its embedding table, as `embed --model` gives them, labelled with the tokens.
 
     \b
     Examples:
       attnkit encode --model DIR --batch --pool mean < sentences.txt -o index.npz
       attnkit encode --model DIR --pool mean "a question" | attnkit near --index index.npz --top 3
+      attnkit embed --model DIR " cat" | attnkit near --index DIR
       attnkit embed "The cat sat" --dim 8 | attnkit near --index :table --top 2
     """
     rows = stack_vectors([index], "--index")
-    queries = read_queries(record, rows["x"], top)
+    queries = read_queries(record, rows["x"])
+    top = min(top, len(rows["x"]))
     check_queries(queries, metric)
     with name_errors(getattr(index, "file", "--index")):
         nearest = find_nearest(rows["x"], queries, top, metric, formats.release_pages)
@@ -123,7 +132,7 @@ def near(
     return replace(record, labels=others).with_tensors(tensors, labels)
 
 
-def read_queries(record: Record, vectors: Array, top: int) -> Array:
+def read_queries(record: Record, vectors: Array) -> Array:
     """Return the vectors of x as queries (Q, D); an error where they do not fit the index, x (N, D)."""
     if "x" not in record:
         raise DataError(f"no x, whose vectors are the queries; the record has {join_names(record.tensors)}")
@@ -132,8 +141,6 @@ def read_queries(record: Record, vectors: Array, top: int) -> Array:
         raise DataError(f"x {x.shape}: expected vectors of {vectors.shape[1]}, as those of the index {vectors.shape}")
     if not x.size:
         raise DataError(f"x {x.shape}: there are no vectors in it")
-    if top > len(vectors):
-        raise UsageError(f"{top}: the index has {len(vectors)} row{'s' * (len(vectors) != 1)}", "--top")
     return x.reshape(-1, x.shape[-1])
 
 

@@ -3,9 +3,9 @@
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from attnkit import formats
 from attnkit.cli import operands, options, output, pipeline
@@ -78,10 +78,11 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
     save = call.extra.get("save")
     if save:
         make_folder(save)
-    counts = [0] * len(calls)
+    counts, trace = [0] * len(calls), trace_stages(call, calls)
 
     def after_stage(at: int, done: Stage, result: Result) -> None:
         counts[at] += 1
+        trace(at, done, result)
         if save:
             save_result(save, at, counts[at], done, result)
         steps = bool(call.extra.get("steps"))
@@ -92,7 +93,7 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
         elif done is not last or call.common["format"] not in DISPLAY_FORMATS:
             output.show_aside(done, result, with_command=steps)
 
-    flow = pipeline.chain_stages(calls, after_stage)
+    flow = pipeline.chain_stages(calls, after_stage, upstream=upstream)
     call.common |= last.common | {"format": output.format_for(last, flow.format)}
     format, items = last.format.settle(call.common["format"], flow.items)
     call.common["format"] = format
@@ -102,6 +103,7 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
     return Records(format, pipeline.convert_all(last, items, format))
 
 
+<<<<<<< HEAD
 def share_engine(call: Stage, calls: Sequence[Stage]) -> None:
     """Give the stages the engine of run where they name none; UsageError where none of them can compute on one."""
     values = {name: call.extra[name] for name in options.ENGINE if call.extra.get(name) is not None}
@@ -111,6 +113,17 @@ def share_engine(call: Stage, calls: Sequence[Stage]) -> None:
     for one in able:
         if all(one.extra.get(name) is None for name in options.ENGINE):
             one.extra |= values
+=======
+def trace_stages(call: Stage, calls: list[Stage]) -> Callable[[int, Stage, Result], None]:
+    """Return what is called after each stage, so that --trace writes the trace of every result of the last one."""
+    path, patterns = call.parameters["trace"], call.parameters["trace_only"]
+    if path is None:
+        return lambda at, done, result: None
+    from attnkit.cli.pipeline_trace import PipelineTrace
+
+    trace = PipelineTrace(path, patterns, calls)
+    return lambda at, done, result: trace.write() if done is calls[-1] else None
+>>>>>>> main
 
 
 def make_folder(name: str) -> None:
@@ -149,7 +162,7 @@ def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
         raise UsageError("Python writes no result to a file: attnkit.formats.save(record, FILE)", "--output")
     record = inputs[1] if len(inputs) > 1 else None
     upstream = pipeline.give_record(calls[0], record, "attnkit.run(pipeline, record)")
-    return pipeline.chain_stages(calls, upstream=upstream)
+    return pipeline.chain_stages(calls, trace_stages(call, calls), upstream=upstream)
 
 
 def present_last(result: Result, call: Stage) -> Any:
@@ -163,6 +176,7 @@ def present_last(result: Result, call: Stage) -> Any:
     reader=run_pipeline,
     view=lambda record, call, look: output.render(call.extra["last"], record, look),
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
+    requires=[("trace_only", "trace")],
     extra={
         "steps": options.switch(
             "show a table after each stage, on standard error or in the figure of -o FILE.html (.svg, .png, .pdf)"
@@ -180,13 +194,25 @@ def present_last(result: Result, call: Stage) -> Any:
     ),
     hint_at_value=hint_at_file,
 )
-def run(result: Any) -> Any:
+def run(
+    result: Any,
+    *,
+    trace: Annotated[
+        str | None,
+        options.text(
+            "write all that each stage computes, with its intermediates, to FILE: 1.embed.x, 2.attend.weights, …",
+            "FILE",
+        ),
+    ] = None,
+    trace_only: Annotated[tuple[str, ...], options.TRACE_ONLY] = (),
+) -> Any:
     """Run a whole pipeline in one process: 'embed "The cat" --dim 4 | posenc | attend'.
 
     Stages are separated by |; quotes and # comments work as in a shell. Tensors stay in memory between the stages. The
     result is byte for byte the same as that of a shell pipe. The pipeline may also be in a FILE: an operand that
     names a file, without | and blanks, or that is a path (./my layer). A file that begins with #!/usr/bin/env -S
-    attnkit run is a command of its own. INPUT is the input of the first stage.
+    attnkit run is a command of its own. INPUT is the input of the first stage. --trace writes one record for each
+    result: `attnkit help traces` says how its tensors are named.
 
     \b
     Example:

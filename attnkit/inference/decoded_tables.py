@@ -82,8 +82,6 @@ def _find_titles(config: model.Config) -> tuple[str, str]:
     """Return the title of the table of candidates, and the heading of its rows."""
     if config.classes:
         return ("class", "image") if config.patches else ("label", "text")
-    if config.token_classes:
-        return "class of each token", "position"
     return ("next word" if config.decoder else "word at each position"), "position"
 
 

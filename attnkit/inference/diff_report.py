@@ -17,8 +17,9 @@ from attnkit.record import Array, Record, Tensor, join_names
 
 FIGURES = ("differing", "size", "max_abs", "max_rel", "cosine")
 STAGE = re.compile(
-    r"(encoder|decoder)\.([0-9]+\.(self|cross|ffn|norm[0-9])(\.\w+)?|embed|positions|embed_norm|norm)"
-    r"|head\.(dense|norm)|pooler|logits|modules\.[0-9]+"
+    r"(encoder|decoder)\.([0-9]+\.)?(self|cross|ffn|norm[0-9]?|rnn|bridge|bridge_cell|readout|embed|embed_norm|positions"
+    r"|projection)(\.[\w.]+)?|head\.(dense|norm)|pooler|logits|modules\.[0-9]+"
+    r"|[0-9]+\.[a-z]+\..+"  # of a pipeline
 )
 HEADS = ("tensor", "differing", "max |a−b|", "max rel", "cosine", "where")
 LEFT = (0, 5)  # the columns of words
@@ -72,7 +73,7 @@ class DiffReport(Record):
 
 
 def are_traces(a: Record, b: Record) -> bool:
-    """Return whether all names of two records are stages of a model, and they share at least one."""
+    """Return whether all names of two records are stages of a model or of a pipeline, and they share at least one."""
     return all(STAGE.fullmatch(name) for record in (a, b) for name in record) and any(name in b for name in a)
 
 

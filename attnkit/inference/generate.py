@@ -14,7 +14,7 @@ from attnkit.inference.candidates import StepCandidates, candidate_tensors, rank
 from attnkit.inference.detokenizer import Detokenizer, common_prefix_length
 from attnkit.inference.options import CANDIDATES, GenerationOptions, compute_dtype, max_new_tokens
 from attnkit.inference.prompts import Prompt, memory_of
-from attnkit.inference.tracer import Tracer
+from attnkit.inference.tracer import Tracer, axis_labels
 from attnkit.model import GeneratedText
 from attnkit.model.beams import BeamsInfo
 from attnkit.model.generation import StepInfo
@@ -65,15 +65,16 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool) -> Genera
 
 def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecoder:
     """Return the decoder that predicts the token after the prompt, and those after it, with a KV cache."""
-    engine = text_model.core.engine
+    options, tracer, engine = text_model.options, text_model.tracer, text_model.core.engine
     decoder: model.CachedDecoder = (engine.decoder if engine else model.CachedDecoder)(
         text_model.core,
         prompt.cache,
         **memory_of(prompt),
-        dtype=text_model.options.dtype,
-        hook=text_model.tracer.visit if text_model.options.ablate else model.no_hook,
+        dtype=options.dtype,
+        hook=tracer.visit if options.patch or options.ablate else model.no_hook,
         on_non_finite=callbacks.current().on_non_finite,
     )
+    tracer.begin(axis_labels(text_model.detokenizer.token_strings(prompt.ids), prompt.source), lambda: decoder.length)
     return decoder
 
 

@@ -30,8 +30,6 @@ def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions
         callbacks.current().write_side_output(options.trace, tracer.record(record.labels.get("token")))
     if config.classes:
         return HeadOutput(record, logits, list(config.classes), None, "label")
-    if config.token_classes:
-        return HeadOutput(record, logits, list(config.token_classes), None, "label")
     side = "target" if config.encoder and config.decoder else "source"
     try:
         tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_, side)

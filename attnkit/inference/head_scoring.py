@@ -1,23 +1,88 @@
 """The scores of the heads in a trace, or in any record that keeps weights of attention."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from attnkit.errors import DataError
 from attnkit.inference.intermediates import KEY_AXES
-from attnkit.model.head_scores import HeadScores, score_heads
-from attnkit.record import Array, Record, row_labels
+from attnkit.model.head_scores import MEANS, HeadScores, concatenate_heads, score_heads
+from attnkit.record import Array, Record, Tensor, join_names, row_labels
 
 WEIGHTS = "weights"  # the name of the weights of attend, and the end of those of a trace: decoder.0.self.weights
 OTHER_TEXT = "source"  # the key axis of attention over another text
+COLUMNS = (*MEANS, "largest")
+
+
+def score_records(records: Iterable[Record]) -> Record:
+    """Return the scores of all heads over the texts of records, held one at a time: x (head, score), a row a head.
+
+    Beside x: `kind` (head), the measure of the kind of each head, whose labels are the kinds; `pair` (head, 3), the
+    text, query and key of its largest weight, whose labels are their words; `texts`, how many there are.
+
+    DataError where no record has a token, or the heads of one are not those of the first.
+    """
+    totals: dict[str, HeadScores] = {}
+    words: dict[str, list[str]] = {}
+    for number, record in enumerate(records, start=1):
+        layers = score_layers(record)
+        check_layers(layers, totals or layers, number)  # none where there is no token
+        for name, scores in layers.items():
+            pairs = name_pairs(record, name, scores)
+            before = totals.get(name)
+            is_new = scores.largest > (before.largest if before else -1)
+            old = words.get(name, pairs)
+            words[name] = [new if one else last for one, new, last in zip(is_new, pairs, old, strict=True)]
+            totals[name] = before + scores if before else scores
+    if not totals:
+        raise DataError("no record with a token")
+    return make_table(totals, words)
+
+
+def check_layers(layers: Mapping[str, HeadScores], first: Mapping[str, HeadScores], number: int) -> None:
+    """Raise DataError where a record of a stream has other heads than the first."""
+    ours, theirs = ({name: len(one.largest) for name, one in many.items()} for many in (layers, first))
+    if ours and ours != theirs:
+        has = [
+            join_names([f"{name or WEIGHTS} ({count} heads)" for name, count in one.items()], 3)
+            for one in (ours, theirs)
+        ]
+        raise DataError(f"record {number} has {has[0]}, the first {has[1]}")
+
+
+def make_table(totals: Mapping[str, HeadScores], words: Mapping[str, Sequence[str]]) -> Record:
+    """Return the scores of the heads of all layers as a record."""
+    scores = concatenate_heads(totals.values())
+    x = np.concatenate([scores.means(), np.where(scores.place[:, :1] < 0, np.nan, scores.largest[:, None])], axis=1)
+    names = [f"{name}:{head}".removeprefix(":") for name, one in totals.items() for head in range(len(one.largest))]
+    tensors = {
+        "x": Tensor(x, ("head", "score"), {"head": names, "score": [*COLUMNS]}, FORMULA),
+        "kind": Tensor(scores.kind_measures(), ("kind",), {"kind": scores.kinds()}),
+        "pair": Tensor(scores.place, ("pair", "place"), {"pair": [pair for pairs in words.values() for pair in pairs]}),
+        "texts": Tensor(np.array(scores.texts), ()),
+    }
+    return Record(tensors).with_tensors({}, {"place": ["text", "query", "key"]})
+
+
+FORMULA = "mean weight on a target; entropy in nats; mean |query − key|; largest weight"
+
+
+def name_pairs(record: Record, layer: str, scores: HeadScores) -> list[str]:
+    """Return the words of the query and the key of each head's largest weight: `cat → The`; numbers without labels."""
+    axes, names = record.axes_of(f"{layer}.{WEIGHTS}".removeprefix("."))[-2:], []
+    for text, *place in scores.place.tolist():
+        rows = [row_labels(record.labels.get(axis), text) for axis in axes if text >= 0]
+        pair = [row[at] if at < len(row) else str(at) for row, at in zip(rows, place, strict=text >= 0)]
+        names.append(" → ".join(pair))
+    return names
 
 
 def score_layers(record: Record) -> dict[str, HeadScores]:
     """Return the scores of the heads of each layer, "" for the weights of attend; each row of a batch is a text.
 
-    Padding is left out: where the mask of the record has it, else the keys that no query of any head attends to.
-    DataError where the record keeps no weights, or these are not (H, T, S) or (B, H, T, S).
+    Padding is left out: where the mask of the record has it, else the keys that no query of any head attends to. A
+    record without a token has no scores. DataError where a record keeps no weights, or these are not (H, T, S) or
+    (B, H, T, S).
 
     >>> from attnkit.record import Tensor
     >>> weights = Tensor(np.eye(4)[None], ("head", "query", "key"), {"key": [*"abcd"]})
@@ -27,7 +92,7 @@ def score_layers(record: Record) -> dict[str, HeadScores]:
     names = find_weights(record)
     if not names:
         raise DataError("no weights of attention; encode or decode --trace FILE, or --keep '*.weights', keeps them")
-    batches = {name: read_weights(record, name) for name in names}
+    batches = {name: weights for name in names if (weights := read_weights(record, name)).size}
     scores = {}
     for name, batch in batches.items():
         axis = record.axes_of(name)[-1]
@@ -51,9 +116,9 @@ def find_weights(record: Record) -> list[str]:
 
 
 def read_weights(record: Record, name: str) -> Array:
-    """Return weights as a batch (B, H, T, S); DataError for another shape, or without a text, a query or a key."""
+    """Return weights as a batch (B, H, T, S); DataError for another shape, or more queries than keys."""
     weights = record[name]
-    if weights.ndim not in (3, 4) or not weights.size or weights.dtype.kind != "f":
+    if weights.ndim not in (3, 4) or weights.dtype.kind != "f":
         raise DataError(f"{name} {weights.dtype} {weights.shape}: expected weights (head, query, key)")
     if record.axes_of(name)[-1] in KEY_AXES[:1] and weights.shape[-2] > weights.shape[-1]:
         raise DataError(f"{name} {weights.shape}: {weights.shape[-2]} queries for {weights.shape[-1]} keys")

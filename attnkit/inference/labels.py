@@ -100,7 +100,7 @@ def search_answers(text: str, options: GenerationOptions, locate: Locate) -> lis
     """Return the best answers in a text to the question of the options, as many as --top requests."""
     config, question = options.model_.config, options.question or ""
     places = locate(question, text)
-    size = config.positions.size or len(places.parts)
+    size = config.positions.longest or len(places.parts)
     if len(places.parts) > size:
         parts = f"the question and the text are {len(places.parts)} tokens"
         raise DataError(f"{parts}, and this {config.family} model has {size} positions", "--question")

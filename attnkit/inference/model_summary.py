@@ -124,7 +124,7 @@ def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
     others = {"embed": ("pixel", "model"), "projection": ("embedding", "model"), "cross": ("model", "source model")}
     into, out = others.get(place, ("model", "out"))
     if place == "head":
-        out = "class" if config.classes or config.token_classes else "vocab"
+        out = "class" if config.classes else "vocab"
     return {"w": (into, out), "b": (out,)}.get(name) or PARAMETER_AXES[name]
 
 
@@ -233,7 +233,6 @@ def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
         "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
         **(recurrent_facts(config) if isinstance(config, RecurrentConfig) else transformer_facts(checkpoint)),
         "classes": named(config.classes),
-        "token classes": named(config.token_classes),
         "tokens": tokens_text(config.special),
         "scale": scale_text(config),
     }
@@ -321,9 +320,7 @@ def positions_text(positions: PositionConfig) -> str:
         "t5": f"a bias on the scores: {positions.buckets} buckets up to distance {positions.max_distance}",
         "disentangled": f"disentangled ({', '.join(positions.terms)}), {2 * positions.buckets} distances",
     }
-    added = kinds.get(positions.kind, positions.kind) + (
-        f", at most {positions.size - positions.first:,}" if positions.size else ""
-    )
+    added = kinds.get(positions.kind, positions.kind) + (f", at most {positions.longest:,}" if positions.size else "")
     parts = [added] if positions.kind != "none" or not positions.relative else []
     return "; ".join([*parts, *filter(None, [relative.get(positions.relative)])])
 

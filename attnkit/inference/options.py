@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "min_p", "seed")
 SEARCH_FLAGS = ("beam", "best", "length_penalty")
-HOOK_FLAGS = ("trace", "trace_only", "patch", "ablate", "grad", "grad_only", "check")
+HOOK_FLAGS = ("trace", "trace_only", "patch", "ablate", "mean", "grad", "grad_only", "check")
 GENERATION_FLAGS = (
     "memory", "score", "max_tokens", "repetition_penalty", *SEARCH_FLAGS, "stop", "steps", "cache_in", "cache_out",
 )  # fmt: skip
@@ -33,7 +33,7 @@ EXCLUSIVE = (
     ("trace", "best"),
 )
 REQUIRES = (
-    *(("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace")),
+    *(("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace"), ("mean", "ablate")),
     *(("grad", "score"), ("grad_only", "grad"), ("check", "grad")),
 )
 CHECK_TOLERANCE = 1e-6  # the relative error of gradients above which their check fails
@@ -74,6 +74,7 @@ class GenerationOptions(NamedTuple):
     trace_only: tuple[str, ...] = ()
     patch: dict[str, Array] | None = None
     ablate: tuple[str, ...] = ()
+    mean: Mapping[str, Array] | None = None
     grad: str | None = None
     grad_only: tuple[str, ...] = ()
     check: bool = False
@@ -100,12 +101,13 @@ class GenerationOptions(NamedTuple):
 
     def tracer(self) -> "Tracer":
         """Return the tracer that keeps, patches and ablates what the options name."""
+        from attnkit.inference.edits import make_edits
         from attnkit.inference.tracer import Tracer, head_counts
 
         patterns = {"--trace-only": self.trace_only or ("*",)} if self.trace else {}
         config = self.model_.config
         steps = model.layer_plan(config, config.stacks[-1])
-        return Tracer(patterns, self.patch, self.ablate, counts=head_counts(config, steps))
+        return Tracer(patterns, make_edits(self.patch, self.ablate, self.mean, head_counts(config, steps)))
 
 
 def is_set(value: Any) -> bool:
@@ -115,8 +117,6 @@ def is_set(value: Any) -> bool:
 
 def check_options(options: GenerationOptions) -> None:
     """Raise UsageError for options that are mutually exclusive, and for one without the option it needs."""
-    if options.patch and not options.is_scoring:
-        raise UsageError("needs a single forward pass: --max-tokens 0, or --score TEXT", "--patch")
     vocabulary = options.model_.config.stack("decoder").vocab
     if (options.beam or 1) > vocabulary:
         raise UsageError(f"expected at most {vocabulary}, the size of the vocabulary, got {options.beam}", "--beam")

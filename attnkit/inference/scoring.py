@@ -12,6 +12,7 @@ from attnkit.inference.detokenizer import Detokenizer, common_prefix_length
 from attnkit.inference.generate import TextModel, positions_left, write_cache
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.prompts import Prompt, memory_of, tokenize_prompt
+from attnkit.inference.tracer import axis_labels
 from attnkit.model import Array
 from attnkit.record import Labels, Record, Tensor
 
@@ -31,6 +32,8 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
     positions_left(core.config, len(ids))
     cache = model.new_cache(core.config) if prompt.cache is None and options.cache_out else prompt.cache
     past = 0 if cache is None else cache.length
+    strings = detokenizer.token_strings
+    tracer.begin(axis_labels(strings(ids), prompt.source), len(ids))
     x = hidden_states(text_model, prompt, cache, ids[past:])
     skipped = 0 if options.trace or options.patch else first - 1 - past  # the head is the most of the work
     logits = model.head_logits(core, np.ascontiguousarray(x[skipped:]), tracer.visit)[first - 1 - past - skipped :]
@@ -54,6 +57,8 @@ def trace_text(text_model: TextModel, prompt: Prompt, ids: list[int]) -> Record:
     core, tracer = text_model.core, text_model.tracer
     ids = ids[: positions_left(core.config, 1)]
     past = 0 if prompt.cache is None else prompt.cache.length
+    labels = axis_labels(text_model.detokenizer.token_strings(prompt.ids), prompt.source)
+    tracer.begin(labels, len(ids), min(len(prompt.ids), len(ids)))
     x = hidden_states(text_model, prompt, prompt.cache, ids[past:])
     model.head_logits(core, x, tracer.visit)
     tracer.check()

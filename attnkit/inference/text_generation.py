@@ -55,6 +55,7 @@ def generate_texts(
     text_model = TextModel(core, options, detokenizer, options._replace(trace=None).tracer())
     caches = copy.deepcopy([prompt.cache for prompt in prompts]) if options.trace else []  # generation extends them
     generations = [generate_one(text_model, prompt, len(prompts) == 1) for prompt in prompts]
+    text_model.tracer.check()
     if options.trace:
         traces = [
             trace_text(

@@ -5,16 +5,14 @@ intermediates those that an operator passes to its hook; intermediates.py has th
 """
 
 import fnmatch
-import re
 from collections.abc import Callable, Mapping, Sequence
 
-from attnkit import formats, model
-from attnkit.errors import DataError, UsageError, suggest
+from attnkit import model
+from attnkit.errors import UsageError, suggest
 from attnkit.inference import intermediates
+from attnkit.inference.edits import OF_TOKENS, Edit, PassTokens
 from attnkit.record import Array, Labels, Record, Tensor, join_names
 
-HEADS = ".heads"  # suffix of the intermediate that holds the heads of a layer
-HEAD_RANGE = re.compile(r"[0-9]{1,9}|[0-9]{0,9}:[0-9]{0,9}", re.ASCII)  # HEAD or A:B
 INTERMEDIATE_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("hidden", "activated", "linear", "gated"), ("token", "hidden")
 )
@@ -28,32 +26,44 @@ class Tracer:
     """The hooks of a run: keep, replace and ablate intermediates.
 
     patterns  flag -> the shell patterns of the names that it keeps; without any, none is kept
-    patches   name -> the array that replaces that intermediate
-    ablated   the heads to set to 0, as `parse_ablation` reads them
+    edits     what is replaced or added to; several of one intermediate one after another
     weights   the summary saved in place of weights, as `model.parse_weight_summary` reads it; "full": the weights
-    counts    attention layer -> its heads: UsageError for an ablated layer or head that is not among them
     """
 
     def __init__(
         self,
         patterns: Mapping[str, tuple[str, ...]],
-        patches: Mapping[str, Array] | None = None,
-        ablated: tuple[str, ...] = (),
+        edits: Sequence[Edit] = (),
         weights: str = "full",
-        counts: Mapping[str, int] | None = None,
     ) -> None:
         self.saved: dict[str, Array] = {}
         self._patterns = dict(patterns)
-        self._patches = dict(patches or {})
-        self._ablated = parse_ablation(ablated)
-        check_heads(self._ablated, counts or {})
+        self._edits: dict[str, list[Edit]] = {}
+        for edit in edits:
+            self._edits.setdefault(edit.name, []).append(edit)
+        self._unused = {edit.target: edit for edit in edits}
         self._keeps_weights = weights == "full"
         self._names: set[str] = set()
+        self.begin({})
+
+    def begin(
+        self, labels: Mapping[str, Labels], length: int | Callable[[], int] | None = None, prompt: int | None = None
+    ) -> None:
+        """Begin the passes of one text, or the only pass of an input.
+
+        labels  axis -> the words along it, which may be indices of an edit
+        length  of the text, up to the last token of the pass: a function where it grows. Every row is edited alike;
+                without a length the rows of a batch are an axis
+        prompt  how many of its tokens would be those of a first pass, if this one has more
+        """
+        self._labels = labels
+        self._length, self._prompt = length, prompt
+        self._first: dict[str, PassTokens] = {}
 
     def visit(self, name: str) -> Callable[[Array], Array] | None:
-        """Return the hook of an intermediate, None where it is neither kept, patched nor ablated."""
+        """Return the hook of an intermediate, None where it is neither kept nor edited."""
         self._names.add(name)
-        is_hooked = name in self._patches or name in self._ablated or self.wants(name)
+        is_hooked = name in self._edits or self.wants(name)
         return (lambda array: self._apply(name, array)) if is_hooked else None
 
     def wants(self, name: str, flag: str = "") -> bool:
@@ -73,11 +83,15 @@ class Tracer:
         return any(fnmatch.fnmatchcase(each, pattern) for each in names for pattern in patterns)
 
     def check(self) -> None:
-        """Raise UsageError for a patch or a pattern that fits no intermediate of the run."""
-        for name in self._patches:
-            if name not in self._names:
-                near = suggest(name, sorted(self._names)) or f" (it has {join_names(sorted(self._names), 4)})"
-                raise UsageError(f"the run has no intermediate {name!r}{near}", "--patch")
+        """Raise UsageError for an edit or a pattern that fits no intermediate of the run, or no cell of it."""
+        for edit in self._unused.values():
+            if edit.name not in self._names:
+                near = suggest(edit.name, sorted(self._names)) or f" (it has {join_names(sorted(self._names), 4)})"
+                raise UsageError(f"the run has no intermediate {edit.name!r}{near}", edit.flag)
+            first = self._first[edit.name]
+            tokens = {at for axis, at in zip(first.axes, first.offsets(), strict=True) if axis in OF_TOKENS}
+            places = f"positions {max(tokens)} to {(self._size() or first.size) - 1}" if tokens else f"{first.shape}"
+            raise UsageError(f"{edit.target} selects nothing: the run computes {places}", edit.flag)
         for flag, pattern in ((flag, one) for flag, patterns in self._patterns.items() for one in patterns):
             if not fnmatch.filter({*self._names, *self.saved}, pattern):
                 near = suggest(pattern, sorted(self._names)) or f" (it has {join_names(sorted(self._names), 4)})"
@@ -93,82 +107,48 @@ class Tracer:
         """
         arrays = {name: array for name, array in self.saved.items() if self.wants(name, flag)}
         tensors = {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in arrays.items()}
-        labels: dict[str, Labels] = {}
-        for names, words in ((("token", "query"), tokens), (("key",), keys or tokens), (("source",), source)):
-            labels |= {name: words for name in names if words}
-        return Record(tensors, labels).select([*tensors])
+        return Record(tensors, axis_labels(tokens, source, keys)).select([*tensors])
 
     def _apply(self, name: str, array: Array) -> Array:
-        if name in self._patches:
-            patch = self._patches[name]
-            if patch.shape != array.shape:
-                raise DataError(f"shape {patch.shape} for {name} of shape {array.shape}", "--patch")
-            array = formats.cast_array(patch, array.dtype.name)
-        if name in self._ablated:
-            array = array.copy()
-            for heads in self._ablated[name]:
-                array[..., heads, :, :] = 0
+        for edit in self._edits.get(name, ()):
+            now = self._tokens_of(name, array)
+            first = self._first.setdefault(name, now if self._prompt is None else now.until(self._prompt))
+            changed = edit.apply(array, now, first, callable(self._length))
+            if changed is not None:
+                array = changed
+                self._unused.pop(edit.target, None)
         if self.wants(name):
             self.saved[name] = array
         return array
 
+    def _tokens_of(self, name: str, array: Array) -> PassTokens:
+        """Return where the tokens of an intermediate are in the text."""
+        axes, shape = intermediate_axes(name, array.ndim), array.shape
+        if self._length is None:
+            size = next((size for axis, size in zip(axes, shape, strict=True) if axis in OF_TOKENS), 0)
+            return PassTokens(shape, axes, size, self._labels)
+        rows = int(axes[0] == "batch")
+        return PassTokens(shape[rows:], axes[rows:], self._size(), self._labels)
 
-def parse_ablation(ablated: Sequence[str]) -> dict[str, list[slice]]:
-    """Return the heads to ablate, by the name of the intermediate that holds them.
+    def _size(self) -> int:
+        """Return the number of tokens of the text so far."""
+        return self._length() if callable(self._length) else self._length or 0
 
-    Each is LAYER, all its heads; LAYER:HEAD or LAYER:A:B, heads A to B - 1; or more heads of the layer before.
 
-    >>> parse_ablation(("encoder.3.self:5", "7:9", "encoder.4.self"))
-    {'encoder.3.self.heads': [slice(5, 6, None), slice(7, 9, None)], 'encoder.4.self.heads': [slice(None, None, None)]}
+def axis_labels(tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None) -> dict[str, Labels]:
+    """Return the labels of the axes of intermediates, from the tokens of a text, of the source, and of the keys.
+
+    >>> axis_labels(["a"], keys=["b", "a"])
+    {'token': ['a'], 'query': ['a'], 'key': ['b', 'a']}
     """
-    heads_of: dict[str, list[slice]] = {}
-    layer = ""
-    for text in ablated:
-        heads = text
-        if not HEAD_RANGE.fullmatch(text):
-            layer, _, heads = (text if ":" in text else f"{text}::").partition(":")  # LAYER has all heads, `:`
-        if not (layer and HEAD_RANGE.fullmatch(heads)):
-            expected = "LAYER, LAYER:HEAD or LAYER:A:B, such as encoder.3.self:5"
-            raise UsageError(f"expected {expected}, got {text!r}", "--ablate")
-        chosen = parse_heads(heads)
-        if chosen.stop is not None and chosen.stop <= (chosen.start or 0):
-            raise UsageError(f"{text}: the range of heads is empty", "--ablate")
-        heads_of.setdefault(f"{layer}{HEADS}", []).append(chosen)
-    return heads_of
-
-
-def parse_heads(text: str) -> slice:
-    """Return the heads of HEAD, or of A:B, where either may be left out.
-
-    >>> parse_heads("5"), parse_heads("7:9"), parse_heads(":")
-    (slice(5, 6, None), slice(7, 9, None), slice(None, None, None))
-    """
-    start, colon, stop = text.partition(":")
-    if not colon:
-        return slice(int(start), int(start) + 1)
-    return slice(int(start) if start else None, int(stop) if stop else None)
+    labels = {"token": tokens, "query": tokens, "key": keys or tokens, "source": source}
+    return {axis: words for axis, words in labels.items() if words}
 
 
 def head_counts(config: "model.Config", steps: "Sequence[model.Step]") -> dict[str, int]:
     """Return the number of heads of each attention layer among some steps of a model."""
     layers = [step.layer for step in steps if step.op == "attend"]
     return {layer: config.stack(model.parse_layer_name(layer)[0]).heads for layer in layers}
-
-
-def check_heads(ablated: Mapping[str, Sequence[slice]], counts: Mapping[str, int]) -> None:
-    """Raise UsageError for an ablated layer that is not in the run, or for a head that it lacks.
-
-    ablated  as `parse_ablation` returns them
-    counts   attention layer -> its heads
-    """
-    for name, chosen in ablated.items():
-        layer = name.removesuffix(HEADS)
-        if layer not in counts:
-            near = suggest(layer, counts) or f" (it has {join_names(counts, 4)})"
-            raise UsageError(f"the run has no attention layer {layer!r}{near}", "--ablate")
-        beyond = max(max(heads.start or 0, (heads.stop or 0) - 1) for heads in chosen)
-        if beyond >= counts[layer]:
-            raise UsageError(f"{layer} has heads 0 to {counts[layer] - 1}, not {beyond}", "--ablate")
 
 
 def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:

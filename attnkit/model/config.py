@@ -56,6 +56,11 @@ class PositionConfig:
     terms: tuple[str, ...] = ()
     shares_projections: bool = False
 
+    @property
+    def longest(self) -> int:
+        """The number of tokens of the longest text; 0: no limit."""
+        return self.size - self.first
+
 
 @dataclass(frozen=True)
 class PatchConfig:
@@ -127,7 +132,6 @@ class Config:
     pooling       the vector that a classifier of whole texts or images reads: first (the first token's), pooler, mean
                   (of the tokens), or concat (of the last token, the maximum and the mean)
     label_function   of the logits: softmax, sigmoid (several labels may hold), or none (numbers)
-    token_classes names of the logits of each token, where these are not words
     """
 
     family: str
@@ -157,7 +161,6 @@ class Config:
     classes: tuple[str, ...] = ()
     task: str = ""
     pooling: str = "first"
-    token_classes: tuple[str, ...] = ()
     label_function: str = "softmax"
     special: SpecialTokens = field(default_factory=SpecialTokens)
 
@@ -343,6 +346,6 @@ def _head_shape(config: Config, part: str, name: str) -> tuple[int, ...]:
     """Return the shape of a parameter of the pooler or of a layer of the head."""
     width = config.width
     inner = (config.head_width or width) if config.transform else width
-    words = len(config.classes or config.token_classes) or config.stack(config.stacks[-1]).vocab
+    words = len(config.classes) or config.stack(config.stacks[-1]).vocab
     rows, out = {"pooler": (width, width), "head": (inner, words)}.get(part, (width, inner))
     return {"w": (rows, out), "b": (out,), "gamma": (out,), "beta": (out,)}[name]

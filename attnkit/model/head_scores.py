@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnkit.model.dtypes import Array
+from attnkit.model.dtypes import Array, cast, working
 
 TARGETS = ("previous", "first", "self", "duplicate", "induction")
 MEANS = (*TARGETS, "entropy", "span")
@@ -123,12 +123,12 @@ def score_heads(
     Of fewer queries than keys, the queries are the last. A layer without any weight on a later key is causal: its
     queries may not attend to one. Entropy is in nats; the span is the mean |i - j|.
     """
-    weights = weights.astype(np.float64)
+    weights = cast(weights, working(weights))
     queries, keys = weights.shape[-2:]
     real = np.full(keys, True) if is_real is None else is_real
     own = np.arange(queries) + (0 if is_cross else keys - queries)  # the key of each query
     allowed = np.broadcast_to(real, (queries, keys)) if is_cross else real[own][:, None] & real
-    weights, is_later = weights * allowed, np.arange(keys) > own[:, None]
+    weights, is_later = np.where(allowed, weights, 0), np.arange(keys) > own[:, None]
     if not (is_cross or weights[:, is_later].any()):
         allowed = allowed & ~is_later
     targets = mark_targets(own, real, tokens) & allowed
@@ -160,21 +160,22 @@ def _sum_scores(weights: Array, allowed: Array, targets: dict[str, Array], own: 
     """Return the scores of weights (H, T, S) on the targets, each (T, S), of the cells that are allowed (T, S)."""
     heads, per_query = len(weights), allowed.sum(axis=-1)  # (T,)
     queries, has_choice = max(int((per_query > 0).sum()), 1), per_query > 1
+    distance = np.abs(own[:, None] - np.arange(allowed.shape[1]))
+    columns = np.stack([*targets.values(), distance]).astype(weights.dtype)  # (C, T, S)
+    mass = (np.swapaxes(weights, 0, 1) @ np.moveaxis(columns, 0, -1)).astype(np.float64)  # (T, H, C)
     sums, chosen, even = np.full((heads, 7), np.nan), np.zeros((heads, 6)), np.zeros((heads, 6))
     counts = np.zeros((heads, 5), np.int64)
-    for name, target in targets.items():
+    for at, (name, target) in enumerate(targets.items()):
         column, size = TARGETS.index(name), target.sum(axis=-1)
-        mass = (weights * target).sum(axis=-1)  # (H, T)
         judged = has_choice & (size > 0) & (size < per_query)
-        sums[:, column] = mass.sum(axis=-1) / queries
-        chosen[:, column] = mass[:, judged].sum(axis=-1)
+        sums[:, column] = mass[..., at].sum(axis=0) / queries
+        chosen[:, column] = mass[judged, :, at].sum(axis=0)
         even[:, column], counts[:, column] = (size[judged] / per_query[judged]).sum(), judged.sum()
-    entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(axis=-1)  # (H, T)
+    entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(axis=-1, dtype=np.float64)  # (H, T)
     chosen[:, -1], even[:, -1] = entropy[:, has_choice].sum(axis=-1), np.log(per_query[has_choice]).sum()
     sums[:, 5] = entropy.sum(axis=-1) / queries
     if len(targets) > 1:
-        distance = np.abs(own[:, None] - np.arange(allowed.shape[1]))
-        sums[:, 6] = (weights * distance).sum(axis=(-2, -1)) / queries
+        sums[:, 6] = mass[..., -1].sum(axis=0) / queries
     return HeadScores(1, sums, chosen, even, counts, *_find_largest(weights * has_choice[:, None]))
 
 
@@ -184,7 +185,7 @@ def _find_largest(weights: Array) -> tuple[Array, Array]:
     if not rows.shape[1]:
         return np.zeros(len(rows)), np.full((len(rows), 3), -1)
     best = rows.argmax(axis=-1)
-    largest = rows[np.arange(len(rows)), best]
+    largest = rows[np.arange(len(rows)), best].astype(np.float64)
     place = np.stack([np.zeros_like(best), *np.unravel_index(best, weights.shape[1:])], axis=1)
     return largest, np.where(largest[:, None] > 0, place, -1)
 

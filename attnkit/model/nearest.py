@@ -10,7 +10,8 @@ from attnkit.model.dtypes import Array, quiet, working
 from attnkit.model.kernels.threads import run_parallel, split_range
 
 METRICS = ("cosine", "dot", "euclidean")
-PIECE = 3 << 18  # elements of the rows that are multiplied at a time, which stay in the cache of a processor
+PIECE = 3 << 18  # most elements of the rows that are multiplied at a time; a fourth stays in the cache of a processor
+PIECE_ROWS = 512  # rows of a piece, where so many fit: NumPy lets other threads run in a product of more than 500
 PIECES = 16  # most pieces whose products are compared at a time
 QUERIES = 256  # queries that are compared at a time
 SAFE = (1e-25, 1e25)  # squared lengths whose products are far from the limits of float32
@@ -30,12 +31,13 @@ class Nearest(NamedTuple):
 
 
 class RowBlock(NamedTuple):
-    """Some rows (R, D) from row `start` on, their products with queries (Q, R), and their lengths (R)."""
+    """Some rows (R, D) from row `start` on, their products with queries (Q, R), their lengths (R) and the largest."""
 
     start: int
     rows: Array
     products: Array
     lengths: Array
+    largest: float
 
 
 def find_nearest(
@@ -95,7 +97,7 @@ def score_rows(rows: Array, query: Array, metric: str) -> Array:
 def _search(vectors: Array, queries: Array, top: int, metric: str, release: Callable[[Array], None]) -> Nearest:
     """Return the nearest vectors to a few queries, found by several threads, each in blocks of its own."""
     searches = [_Search(vectors, queries, top, metric)]
-    count = max(PIECE // max(vectors.shape[1], 1), 1) * max(PIECES // len(queries), 1)
+    count = _piece_rows(vectors) * max(PIECES // len(queries), 1)
 
     def work(starts: Iterator[int]) -> None:
         search = _Search(vectors, queries, top, metric)
@@ -140,17 +142,21 @@ class _Search:
         if products.dtype != np.float64 and not (self.is_safe and _is_safe(squares)):
             products, squares = _multiply(rows, self.queries, release)
         lengths = np.sqrt(squares)
-        _check_finite(rows, lengths, start, "row")
-        return RowBlock(start, rows, products, lengths)
+        if not _is_safe(squares):
+            _check_finite(rows, lengths, start, "row")
+            self.zeros += len(lengths) - int(np.count_nonzero(lengths))
+        return RowBlock(start, rows, products, lengths, float(lengths.max()))
 
     def compare(self, block: RowBlock) -> None:
         """Compare the rows of a block with the queries, and keep the nearest."""
-        self.zeros += len(block.lengths) - int(np.count_nonzero(block.lengths))
         keys, margin = self.approximate(block)
         floor = self.limits - margin
         if len(self.best[0][0]) < self.top <= keys.shape[1]:
             floor = np.maximum(floor, np.partition(keys, -self.top, axis=1)[:, -self.top] - 2 * margin)
-        queries, rows = np.nonzero(keys >= floor[:, None].astype(keys.dtype))
+        is_near = keys >= floor[:, None].astype(keys.dtype)
+        if not is_near.any():
+            return
+        queries, rows = np.nonzero(is_near)
         bounds = np.searchsorted(queries, np.arange(len(self.best) + 1))
         for query in np.flatnonzero(np.diff(bounds)):
             numbers = rows[bounds[query] : bounds[query + 1]]
@@ -159,11 +165,10 @@ class _Search:
 
     def approximate(self, block: RowBlock) -> tuple[Array, Array]:
         """Return keys (Q, R), the larger the nearer, and how far rounding can move one of each query (Q)."""
-        keys, largest, unit = block.products, float(block.lengths.max()), _unit(block)
-        if self.metric == "cosine":
-            keys /= np.where(block.lengths > 0, block.lengths, 1)
-            keys /= self.lengths[:, None].astype(keys.dtype)
-            return keys, np.full(len(keys), unit)
+        keys, largest, unit = block.products, block.largest, _unit(block)
+        if self.metric == "cosine":  # |q| cos, and 0 for a row of zeros
+            keys /= np.maximum(block.lengths, np.finfo(keys.dtype).tiny)
+            return keys, unit * self.lengths
         if self.metric == "euclidean":  # |q − r|² = |q|² − 2 (q·r − |r|²/2)
             keys -= np.square(block.lengths) / 2
             return keys, unit * np.square(self.lengths + largest)
@@ -185,7 +190,7 @@ class _Search:
             square = float(self.lengths[query]) * float(self.lengths[query])
             least: float = (square - score * score) / 2 - slack * (square + score * score)
             return least
-        return score - slack * abs(score)
+        return (score - slack * abs(score)) * (float(self.lengths[query]) if self.metric == "cosine" else 1)
 
 
 def _scaled(x: Array) -> Array:
@@ -206,7 +211,7 @@ def _multiply(rows: Array, queries: Array, release: Callable[[Array], None]) -> 
     rows (R, D), queries (Q, D) -> (Q, R), (R); a piece of the rows is read once, and used while it is in the cache
     """
     products, squares = np.empty((len(queries), len(rows)), queries.dtype), np.empty(len(rows), queries.dtype)
-    for part in split_range(0, len(rows), max(PIECE // max(rows.shape[1], 1), 1)):
+    for part in split_range(0, len(rows), _piece_rows(rows)):
         piece = rows[part].astype(queries.dtype, copy=False)
         np.vecdot(piece, piece, out=squares[part])
         np.matmul(queries, piece.T, out=products[:, part])
@@ -214,8 +219,14 @@ def _multiply(rows: Array, queries: Array, release: Callable[[Array], None]) -> 
     return products, squares
 
 
+def _piece_rows(vectors: Array) -> int:
+    """Return how many rows of vectors (N, D) are multiplied at a time."""
+    most = PIECE // max(int(vectors.shape[1]), 1)
+    return max(most // 4, min(most, PIECE_ROWS), 1)
+
+
 def _is_safe(squares: Array) -> bool:
-    return bool(((squares > SAFE[0]) & (squares < SAFE[1])).all())
+    return bool(SAFE[0] < squares.min(initial=1) and squares.max(initial=1) < SAFE[1])
 
 
 def _unit(block: RowBlock) -> float:

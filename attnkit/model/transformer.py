@@ -157,8 +157,8 @@ def changed_grid(config: Config, grid: tuple[int, int] | None) -> tuple[int, int
 
 def check_size(config: Config, where: Array) -> None:
     """Raise DataError for positions (..., T) beyond those of a model."""
-    size, most = config.positions.size - config.positions.first, int(where.max(initial=-1)) + 1
-    if config.positions.size and most > size:
+    size, most = config.positions.longest, int(where.max(initial=-1)) + 1
+    if size and most > size:
         raise DataError(f"{most} tokens, and this {config.family} model has {size} positions")
 
 

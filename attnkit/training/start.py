@@ -197,7 +197,7 @@ def start_from_model(recipe: Recipe, text: str, name: str) -> Start:
 
 def check_head(config: Config, folder: str) -> None:
     """Raise DataError for a model that predicts no tokens."""
-    if not config.head or config.classes or config.token_classes:
+    if not config.head or config.classes:
         hint = "; --classify trains on labelled texts" if config.classes and config.family in CLASSIFIERS else ""
         raise DataError(f"this {config.family} model has no head that predicts tokens{hint}", folder)
 

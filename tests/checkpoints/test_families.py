@@ -238,7 +238,7 @@ def test_an_electra_discriminator():
     same(model, "head.dense", "b", stored["discriminator_predictions.dense.bias"])
     weight = stored["discriminator_predictions.dense_prediction.weight"]
     same(model, "head", "w", np.concatenate([weight, np.zeros_like(weight)]).T)
-    assert model.config.token_classes == ("replaced", "original")
+    assert (model.config.classes, model.config.task) == (("replaced", "original"), "token")
 
 
 def test_modernbert():

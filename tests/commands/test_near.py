@@ -109,7 +109,6 @@ def test_a_table_on_a_pipe_and_as_csv(folder):
     [
         (VECTORS[0, :3], VECTORS, {}, DataError, "x (3,): expected vectors of 4, as those of the index (20, 4)"),
         (VECTORS[:0], VECTORS, {}, DataError, "x (0, 4): there are no vectors in it"),
-        (VECTORS[0], VECTORS, {"top": 21}, UsageError, "21: the index has 20 rows"),
         (VECTORS[0], VECTORS, {"top": 0}, UsageError, "a whole number of at least 1"),
         (VECTORS[0], VECTORS, {"metric": "cosin"}, UsageError, "did you mean cosine?"),
         (VECTORS[0], VECTORS[0], {}, DataError, "x (4,): expected (N, D), a vector in each row"),
@@ -135,6 +134,73 @@ def test_a_bad_index_is_named(folder):
     done = process.run("near", "query.npy", "--index", "bad.npz", "--top", "1", "-o", "out.json")
     assert (done.code, done.err) == (3, "attnkit near: bad.npz: row 0 has nan\n")
     assert not (folder / "out.json").exists()
+
+
+def test_an_index_of_fewer_rows_than_top_has_all_of_them():
+    assert attnkit.near(VECTORS[0], index=VECTORS[:3])["indices"].tolist()[0] == 0
+    assert attnkit.near(VECTORS[:2], index=VECTORS[:3])["x"].shape == (2, 3)  # the default is 5
+    assert attnkit.near(VECTORS[0], index=VECTORS[:3], top=99)["x"].shape == (3,)
+
+
+TABLE = {
+    "tensors": {"x": {"axes": ["vocab", "model"], "data": [[3.0, 4], [4, 3], [0, 2], [-1, 0]]}},
+    "labels": {"vocab": ["cat", "dog", "sun", "car"]},
+}
+
+
+def test_words_of_a_table_by_hand(tmp_path, monkeypatch):
+    """The cosines of cat (3, 4) with dog (4, 3) and sun (0, 2): 24/25 and 8/10."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "table.json").write_text(json.dumps(TABLE))
+    done = process.bash("attnkit embed cat --table table.json | attnkit near --index table.json --top 3 -f csv")
+    rows = ["query,rank,cosine,row,label", "cat,0,1.0,0,cat", "cat,1,0.96,1,dog", "cat,2,0.8,2,sun"]
+    assert (done.code, done.err, done.out.decode().split()) == (0, "", rows)
+
+
+STORY, FRENCH = "samples/data/story", "samples/data/fr-en"
+
+
+def test_words_of_a_model():
+    """The rows of the stored table, with the tokens as labels."""
+    record = attnkit.embed(" fox", model=STORY)
+    result = attnkit.near(record, index=STORY)
+    table = attnkit.formats.load(f"{STORY}/model.safetensors")["transformer.wte.weight"].astype(np.float64)
+    cosines = table @ table[278] / np.linalg.norm(table, axis=1) / np.linalg.norm(table[278])
+    assert result["indices"].tolist() == [np.argsort(-cosines, kind="stable")[:5].tolist()]
+    np.testing.assert_allclose(result["x"], [np.sort(cosines)[::-1][:5]], rtol=1e-6)
+    assert result.labels["neighbor"] == [["Ġfox", "Ġrobot", "Ġcat", "Ġbear", "Ġgirl"]]
+    files = result.history[-1]["files"]
+    assert f"{STORY}/model.safetensors" in files and all(len(digest) == 64 for digest in files.values())
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "index"),
+    [
+        (FRENCH, None, FRENCH),  # a scaled embedding
+        (FRENCH, "decoder.embed", f"{FRENCH}:decoder.embed"),
+        ("tests/references/models/bert", None, "tests/references/models/bert"),  # segments are added
+        ("tests/references/models/lstm", None, "tests/references/models/lstm"),
+    ],
+)
+def test_the_rows_of_a_model_are_what_embed_gives(model, layer, index):
+    record = attnkit.embed(ids=np.array([5, 8]), model=model, layer=layer)
+    result = attnkit.near(record, index=index, top=1, metric="euclidean")
+    assert result["x"].tolist() == [[0], [0]] and result["indices"].tolist() == [[5], [8]]
+
+
+@pytest.mark.parametrize(
+    ("index", "problem"),
+    [
+        (f"{STORY}:decoder.0.ffn", "--index: decoder.0.ffn is not a layer for embed"),
+        (f"{STORY}:x", "--index: the model has no layer 'x'"),
+        ("tests/references/models/vit", "tests/references/models/vit: a vit model embeds images"),
+        ("samples", "samples: no config.json in this folder"),
+        ("tests/references/models/gpt2", "x (1, 64): expected vectors of 16, as those of the index"),
+    ],
+)
+def test_a_folder_that_is_no_index(index, problem):
+    query = process.bash(f"attnkit embed --model {STORY} ' fox' | attnkit near --index {index}")
+    assert query.code in (2, 3, 4) and problem in query.err and query.err.count("\n") == 1
 
 
 def test_rows_of_zeros_are_a_warning():

@@ -44,6 +44,7 @@ BAD |= {
     "ids": TENSORS,
     "targets": TENSORS,
     "patches": TENSORS,
+    "means": TENSORS,
     "lines": {"empty": (b"", "empty input"), "not UTF-8": (b"a\n\xff", "not UTF-8 text (byte 2)")},
     "model": {"a file": (b"", "not a folder")},
 }
@@ -71,12 +72,15 @@ BESIDE = {
     "decode --ids": ["--model", GPT2],
     "decode --image": ["--model", VIT],
     "decode --memory": ["--model", MARIAN],
+    "encode --mean": ["a", "--model", GPT2, "--ablate", "decoder.0.self"],
+    "decode --mean": ["a", "--model", GPT2, "--ablate", "decoder.0.self"],
     "decode --cache-in": ["--model", GPT2],
     "decode --tokenizer": ["a", "--model", GPT2],
     "decode --patch": ["a", "--model", GPT2, "--max-tokens", "0"],
     "attend --past-key": ["good.json", "--past-value", "good.json"],
     "attend --past-value": ["good.json", "--past-key", "good.json"],
     "rnn --memory": ["good.json", "--model", SEQ2SEQ, "--layer", "decoder.rnn"],
+    "heads --model": [],
     "rnn --lengths": ["good.json", "--hidden", "2"],
     "rnn --state-in": ["good.json", "--hidden", "2"],
     "ffn --add": ["good.json", "--hidden", "2"],
@@ -116,7 +120,7 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
         main(*line, named.format(".")),
         4,
         f"{tool}: {place}.: ",
-        "no config.json" if load == "model" else "Is a directory",
+        "no config.json" if load in ("model", "index") else "Is a directory",
     )
     if load in ("tensor", "attended"):
         refused(main(*line, "good.json:y"), 3, f"{tool}: good.json: no tensor 'y' (it has x)")
@@ -146,7 +150,7 @@ def test_stages_of_a_pipeline(attnkit, main, refused, tool):
         attnkit.file("bad", content)
         run = main("run", f"{tool} bad {flags} -f json | layernorm | show", "-o", attnkit.file("old.json", b"old"))
         refused(run, 3, f"{tool}: bad: ", problem)
-        if tool != "merge":  # which takes parts alone
+        if tool not in ("merge", "rollout", "heads"):  # which take parts and traces alone
             run = main("run", f"layernorm good.json | {tool} {flags} -f json | attend --mask bad")
             refused(run._replace(err=last_line(run.err)), 3, "attend: bad: ", problem)
         assert (attnkit.folder / "old.json").read_bytes() == b"old"

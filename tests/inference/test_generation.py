@@ -327,7 +327,7 @@ WRONG = {
         "svg holds one text, but the stream has more; -f table",
     ),
     "--model {gpt2} --beam 2 --emit logits a": (2, "--beam: cannot be combined with --emit logits or probs"),
-    "--model {gpt2} --patch logits=good.json a": (2, "--patch: needs a single forward pass"),
+    "--model {gpt2} --patch logits=good.json a": (3, "--patch: shape (2, 2) for logits of shape (1, 300)"),
     "--model {gpt2} --beam 2 --best 2 --trace t.npz a": (2, "--trace: cannot be combined with --best"),
     "--model {gpt2} --length-penalty other:1 a": (2, "expected gnmt:A or average:A, got 'other:1'"),
     "--model {gpt2} --dtype float16 a": (2, "--dtype: float16: a model computes in float32 or float64"),

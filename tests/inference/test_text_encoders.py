@@ -38,7 +38,7 @@ def check_outputs(name, x, given, place, dtype, real=...):
     close(x, given, f"{place}hidden", name, dtype, real)
     if f"{place}logits.f64" in given:
         logits = model.head_logits(core(name), x)
-        logits = logits[..., :1] if core(name).config.token_classes else logits  # the other class has the logit 0
+        logits = logits[..., :1] if core(name).config.classes else logits  # the other class has the logit 0
         close(logits, given, f"{place}logits", name, dtype, real)
     if f"{place}pooled.f64" in given:
         close(model.pool_first(core(name), x), given, f"{place}pooled", name, dtype)
@@ -106,6 +106,11 @@ def test_a_discriminator_says_which_tokens_were_replaced():
     batch = frozen(name)
     expected = 1 / (1 + np.exp(-batch["batch.logits.f64"][1, batch["batch_mask"][1] == 1, 0]))
     np.testing.assert_allclose(record["x"][:, 0], expected, rtol=0, atol=1e-5)
+    is_replaced = expected > 0.5
+    words = attnkit.decode(tokens(name)["prompts"][1], model=folder(name), emit="text").split()
+    assert words == ["replaced" if one else "original" for one in is_replaced]
+    spans = attnkit.decode(tokens(name)["prompts"][1], model=folder(name), aggregate="simple")
+    assert spans["x"].shape == (1 + np.count_nonzero(np.diff(is_replaced[1:-1])), 2)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -129,7 +134,7 @@ def test_gradients_of_the_printed_pipeline(name, tmp_path):
     text = (
         shell_pipeline(config, folder(name), "all").replace("\\\n", "").replace('"TEXT"', f"--ids {tmp_path}/ids.npy")
     )
-    target = " | loss --target '1 2 3 4 5'" if config.head and not config.token_classes else ""
+    target = " | loss --target '1 2 3 4 5'" if config.head and not config.classes else ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", attnkit.errors.AttnkitWarning)  # of an x that is not one number
         (result,) = parser.parse(commands.find_tool("grad"), [text + target, "--check"]).open_stream(None).items

@@ -40,6 +40,11 @@ class CachedDecoder:
         self._text: Array | None = None
         self._layers: tuple[KVCache, Layer] | None = None
 
+    @property
+    def length(self) -> int:
+        """The number of tokens of the text so far."""
+        return 0 if self._text is None else self._text.shape[1]
+
     def __call__(self, tokens: Array) -> Array:
         """Append tokens and return the logits of the next one: tokens (B, T) -> (B, N)."""
         self._text = tokens if self._text is None else np.concatenate([self._text, tokens], axis=1)
@@ -47,7 +52,9 @@ class CachedDecoder:
             self.cache = KVCache()
         context, rest = Context(cache=self.cache, **self.context), self._text[:, self.cache.length :]
         x = (self._fast_step if self._can_use_fast_step(rest, context) else self._run)(rest, context)
-        return head_logits(self.model, np.ascontiguousarray(x[:, -1]), context.hook)
+        if context.hook is not no_hook:  # which takes the logits of tokens, (B, 1, N)
+            return head_logits(self.model, np.ascontiguousarray(x[:, -1:]), context.hook)[:, 0]
+        return head_logits(self.model, np.ascontiguousarray(x[:, -1]))
 
     def _can_use_fast_step(self, tokens: Array, context: Context) -> bool:
         """Return whether this is one token of a Transformer in float32, without hooks and padding."""

@@ -1,0 +1,214 @@
+"""The trace of a pipeline: what its first stage read, and what every stage computed, as one record named by stage."""
+
+import contextlib
+import fnmatch
+import functools
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnkit import formats
+from attnkit.cli import history
+from attnkit.cli.output_format import Result
+from attnkit.cli.side_outputs import write_side_output
+from attnkit.cli.stage import Item, Stage
+from attnkit.errors import UsageError, suggest
+from attnkit.inference import callbacks, layers
+from attnkit.inference.gradients.pipeline import gather_tensors, shorten_names
+from attnkit.inference.gradients.stages import part_prefix
+from attnkit.inference.options import is_same_file
+from attnkit.record import Labels, Record, Tensor, join_names
+
+INPUT = "0.input"
+SIDE_OUTPUT = "trace.npz"  # where a stage writes its own trace, which is not a file here
+KEEPERS = ("attend", "layernorm", "ffn", "rnn")  # tools whose --keep all keeps every intermediate
+# tools of a layer of a model -> the end of the name of their x in a trace, after that of the layer
+NAMES_OF_X = {"embed": "", "posenc": "", "layernorm": "", "linear": "", "attend": ".output", "ffn": ".output"}
+HELD_TWICE = ("present_key", "present_value", "residual")  # k and v of all tokens, and the input of a norm
+
+
+@dataclass(frozen=True)
+class TracedCall:
+    """One call of a stage.
+
+    tensors  what it computed, by the names in the stage
+    short    those of a layer of a model, by the names in a trace of the model
+    """
+
+    number: int
+    stage: Stage
+    item: Item
+    tensors: Mapping[str, Tensor]
+    short: Mapping[str, str]
+
+
+class PipelineTrace:
+    """What the stages of a pipeline compute, written as one record for each result of the last stage.
+
+    path      the file, which holds one record after another
+    patterns  shell patterns of the names that are kept; none: all are
+    """
+
+    def __init__(self, path: str, patterns: Sequence[str], stages: Sequence[Stage]) -> None:
+        if path == "-":
+            callbacks.refuse_side_output(path, Record({}))
+        formats.file_format(path)
+        if is_same_file(path, stages[-1].common.get("output")):
+            raise UsageError(f"{path}: --output writes the same file", "--trace")
+        self._path, self._patterns, self._calls = path, tuple(patterns), list[TracedCall]()
+        for number, stage in enumerate(stages, start=1):
+            stage.tool = replace(stage.tool, function=self._record_calls(stage, number))
+
+    def write(self) -> None:
+        """Write the trace of the last stage's result, and begin that of the next one."""
+        calls, self._calls = self._calls, []
+        counts, numbers, short = Counter(call.number for call in calls), Counter[int](), dict[str, str]()
+        groups = [name_inputs(calls[0].item)] if calls else []
+        for call in calls:
+            numbers[call.number] += 1
+            prefix = f"{call.number}.{call.stage.tool.name}."
+            prefix += part_prefix(numbers[call.number] if counts[call.number] > 1 else 0)
+            groups.append({prefix + name: one for name, one in call.tensors.items()})
+            short |= {prefix + name: call.short[name] for name in call.tensors if name in call.short}
+        separate = separate_axes({name: one for group in groups for name, one in group.items()})
+        record = self._select(gather_tensors(shorten_names([separate], short)))
+        write_side_output(self._path, replace(record, history=self._history(calls, counts)).check())
+
+    def _select(self, record: Record) -> Record:
+        for pattern in self._patterns:
+            if not fnmatch.filter([*record], pattern):
+                near = suggest(pattern, [*record]) or f" (it has {join_names([*record], 4)})"
+                raise UsageError(f"{pattern!r} matches no tensor of this pipeline{near}", "--trace-only")
+        names = [name for name in record if any(fnmatch.fnmatchcase(name, one) for one in self._patterns or ("*",))]
+        return record.select(names)
+
+    def _history(self, calls: Sequence[TracedCall], counts: Mapping[int, int]) -> list[dict[str, Any]]:
+        """Return the history of the trace: that of the input, and the whole pipeline as one command."""
+        first, commands, files = {call.number: call for call in reversed(calls)}, list[str](), dict[str, str]()
+        for number, call in sorted(first.items()):
+            before = getattr(call.item, "history", [])
+            files |= call.stage.files.compute_digests(not before)
+            line = call.stage.command_line(call.item if counts[number] == 1 else None)
+            commands.append(line.removeprefix("attnkit "))
+        flags = [("trace", self._path), *([("trace_only", self._patterns)] if self._patterns else [])]
+        command = history.command_line("run", [" | ".join(commands)], flags)
+        before = getattr(calls[0].item, "history", []) if calls else []
+        return [*before, history.history_entry(command, files, self._path)]
+
+    def _record_calls(self, stage: Stage, number: int) -> Callable[..., Result]:
+        """Return the function of a stage's tool, which also keeps what each of its calls computes."""
+        function = stage.tool.function
+
+        @functools.wraps(function)
+        def record_call(item: Any, **values: Any) -> Result:
+            result = function(item, **values)
+            stage.format.keeps_history = True  # so that its files are hashed: the history of the trace names them
+            own = computed_tensors(item, result)
+            inner, names = trace_inside(function, stage.tool.name, item, values)
+            inner = {name: one for name, one in inner.items() if name not in own}
+            last = {"x": own.pop("x")} if "x" in own else {}
+            short = {name: name for name in names} | name_layer(stage.tool.name, values, [*inner, *own, *last])
+            self._calls.append(TracedCall(number, stage, item, inner | own | last, short))
+            return result
+
+        return record_call
+
+
+def name_inputs(item: Item) -> dict[str, Tensor]:
+    """Return the tensors of the record that the first stage read, or of several: 0.input.x, 0.input.part2.x."""
+    records = item if isinstance(item, list) else [item]
+    return {
+        f"{INPUT}.{part_prefix(part if len(records) > 1 else 0)}{name}": record.tensor(name)
+        for part, record in enumerate(records, start=1)
+        if isinstance(record, Record)
+        for name in record
+    }
+
+
+def separate_axes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename an axis where it has other labels, or another size, than the labelled axis of that name in most tensors.
+
+    The labels of a record are those of an axis, so that only one of two texts can be `token`.
+
+    >>> import numpy as np
+    >>> words = [Tensor(np.zeros(2), ("token",), {"token": names}) for names in (["a", "b"], ["c", "d"], ["c", "d"])]
+    >>> named = dict(zip(("1.embed.x", "2.embed.x", "3.ffn.x"), words))
+    >>> [one.axes for one in separate_axes(named).values()]
+    [('1.token',), ('token',), ('token',)]
+    """
+    counts = Counter(
+        (axis, size, str(one.labels[axis]))
+        for one in tensors.values()
+        for axis, size in zip(one.axis_names(), one.shape, strict=True)
+        if one.labels.get(axis)
+    )
+    most = {axis: (size, labels) for (axis, size, labels), _ in sorted(counts.items(), key=lambda item: item[1])}
+
+    def rename(number: str, axis: str, size: int, labels: Labels | None) -> str:
+        usual = most.get(axis, (size, ""))
+        return axis if size == usual[0] and (not labels or str(labels) == usual[1]) else f"{number}.{axis}"
+
+    separate = {}
+    for name, one in tensors.items():
+        old = one.axis_names()
+        new = [
+            rename(name.partition(".")[0], *pair, one.labels.get(pair[0])) for pair in zip(old, one.shape, strict=True)
+        ]
+        labels = {after: one.labels[before] for before, after in zip(old, new, strict=True) if before in one.labels}
+        separate[name] = one if old == tuple(new) else replace(one, axes=tuple(new), labels=labels)
+    return separate
+
+
+def computed_tensors(item: Item, result: Result) -> dict[str, Tensor]:
+    """Return the tensors of a result that the tool did not merely pass on."""
+    if not isinstance(result, Record):
+        return {}
+    before = item[0] if isinstance(item, list) and item else item
+    passed = before.arrays() if isinstance(before, Record) else {}
+    return {name: result.tensor(name) for name in result if result[name] is not passed.get(name)}
+
+
+def trace_inside(
+    function: Callable[..., Result], name: str, item: Item, values: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the intermediates of a tool, computed once more beside its result, and those named as in a model's trace.
+
+    A tool that summarizes its weights, or that has none, computes nothing.
+    """
+    if name in ("encode", "decode") and values["model_"] is not None:
+        written: dict[str, Record] = {}
+        with contextlib.suppress(UsageError):  # several texts of a classifier have no trace
+            run_quietly(function, item, {**values, "trace": SIDE_OUTPUT, "trace_only": ()}, written)
+        traced = written.get(SIDE_OUTPUT, Record({}))
+        return {each: traced.tensor(each) for each in traced}, [*traced]
+    if name not in KEEPERS or values.get("weights") not in (None, "full"):
+        return {}, []
+    inner = computed_tensors(item, run_quietly(function, item, {**values, "keep": ("all",)}, {}))
+    return {each: one for each, one in inner.items() if each not in HELD_TWICE}, []
+
+
+def run_quietly(
+    function: Callable[..., Result], item: Item, values: Mapping[str, Any], written: dict[str, Record]
+) -> Result:
+    """Call a tool that has run before: its warnings and its progress are not shown again.
+
+    written  gets the files that it writes beside its result
+    """
+    quiet = callbacks.SILENT._replace(write_side_output=written.__setitem__)
+    with warnings.catch_warnings(), callbacks.use_callbacks(quiet):
+        warnings.simplefilter("ignore")
+        return function(item, **values)
+
+
+def name_layer(tool: str, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """Return the names that tensors of a layer of a model have in a trace of the model, by those in their stage."""
+    if values.get("model_") is None or tool not in NAMES_OF_X:
+        return {}
+    layer = layers.find_layer(values["model_"], values["layer"], tool)
+    x = NAMES_OF_X[tool]
+    if x == ".output" and (values["residual"] or values["add"] is not None):
+        x = ".residual"
+    inner = () if tool in ("embed", "posenc") else names
+    return {name: f"{layer}.{name}" for name in inner} | {"x": layer + x}

@@ -1,0 +1,119 @@
+"""attnkit explore: one page that explores traces."""
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, NamedTuple
+
+from attnkit.cli import figures, operands, options
+from attnkit.cli.stage import PythonForm, Records, Stage, running_stage
+from attnkit.cli.tool import make_item, tool
+from attnkit.errors import AttnkitNote, DataError, UsageError
+from attnkit.record import Record
+
+MOST = 16  # records of one page
+EXPECTED = "expected a record, the name of a file, or several of them"
+
+
+class Named(NamedTuple):
+    """A record, and the file that it is from."""
+
+    record: Record
+    file: str
+
+
+def read_traces(call: Stage, upstream: Records | None) -> Records:
+    """Read the records of all the files, or of standard input, as one input."""
+    paths = call.operands or ("-" if upstream is not None else operands.stdin_or_error(),)
+    return Records("json", iter([select_tensors(call, [one for path in paths for one in read_file(call, path)])]))
+
+
+def read_file(call: Stage, path: str) -> Iterator[Named]:
+    """Yield the records of a file, or of standard input."""
+    for record in call.read(path).items:
+        yield Named(record, "<stdin>" if path == "-" else path)
+
+
+def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
+    """Return the records that a caller in Python passes: one or a list of them, or the names of files."""
+    value = inputs[0] if inputs else None
+    traces: list[Named] = []
+    for one in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(one, str | os.PathLike):
+            traces += read_file(call, os.fspath(one))
+        elif isinstance(one, Record):
+            traces.append(Named(make_item(call.tool, one), "record"))
+        else:
+            raise UsageError(f"{EXPECTED}, got {type(one).__name__}", "traces")
+    return Records(None, iter([select_tensors(call, traces)]))
+
+
+def select_tensors(call: Stage, traces: list[Named]) -> list[Named]:
+    """Return the records with the tensors of --only alone."""
+    only = call.common.pop("only", None)
+    return [Named(one.record.select(only), one.file) for one in traces] if only else traces
+
+
+@tool(
+    operand="[TRACE]...",
+    reader=read_traces,
+    check_finite=lambda parameters: False,
+    returns_text=lambda parameters: True,
+    is_page=True,
+    python=PythonForm(
+        inputs={"traces": "Sequence[Record | Path] | Record | Path"},
+        reader=read_values,
+        options=("theme", "title", "tokens"),
+    ),
+)
+def explore(
+    traces: Sequence[Named],
+    *,
+    record: Annotated[
+        int | None,
+        options.integer("show only this record of a batch or a stream, from 0 [default: up to 16 of them]", least=0),
+    ] = None,
+    exact: Annotated[
+        bool, options.switch("keep all weights as they are [default: of many weights, 8 bits or the largest]")
+    ] = False,
+) -> str:
+    """Write one page that explores traces: an HTML file that loads nothing.
+
+    TRACE is a file of encode, decode or run --trace, or any record with weights (attend --keep weights), or a stream
+    or a batch of them; two records are compared. The page shows all heads and the kind of each, the text with what
+    each token attends to, and where two traces differ. Every view has an address, and is saved as SVG and PNG.
+
+    \b
+    Example:
+      attnkit embed "The cat sat" --dim 8 | attnkit attend --heads 2 --keep weights | attnkit explore -o page.html
+    """
+    from attnkit.display.explore import explore_page, pack_traces
+    from attnkit.display.figures.options import DEFAULT_OPTIONS
+    from attnkit.inference.exploration import compare_traces, make_trace
+
+    call = running_stage()
+    chosen = choose_records(traces, record)
+    is_raw = call is not None and call.common.get("tokens") == "raw"
+    pages = [make_trace(*one, is_raw) for one in chosen]
+    difference = compare_traces(chosen[0].record, chosen[1].record) if len(chosen) == 2 else None
+    looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
+    return explore_page(pack_traces(pages, difference, exact), looks, "attnkit explore")
+
+
+def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:
+    """Return the records of a page, those of one text each, by the names of their files and their numbers in them."""
+    from attnkit.inference.exploration import check_weights, choose_record, split_texts
+
+    if not traces:
+        raise DataError("nothing to explore: no record")
+    chosen = []
+    for file in dict.fromkeys(one.file for one in traces):
+        rows = [row for one in traces if one.file == file for row in split_texts(one.record)]
+        picked = enumerate(choose_record(rows, index, file), start=index or 0)
+        chosen += [Named(row, f"{file} {number}" if len(rows) > 1 else file) for number, row in picked]
+    if len(chosen) > MOST:
+        note = f"the page has the first {MOST} of {len(chosen)} records; --record N chooses one"
+        warnings.warn(note, AttnkitNote, stacklevel=2)
+    for one in chosen[:MOST]:
+        check_weights(one.record, one.file)
+    return chosen[:MOST]

@@ -1,0 +1,176 @@
+// Drawing: one interface of a few shapes, on a canvas for the screen and as SVG for a file.
+//
+// rect(x, y, width, height, color)            line(x1, y1, x2, y2, color, width)
+// text(x, y, word, {size, anchor, angle, bold, color})
+// cells(x, y, width, height, rows, columns, colorAt)     colorAt(row, column) -> "#rrggbb" or "" for none
+// polyline([[x, y], …], color, width)
+// Colours are #rrggbb; color("ink") is that of the theme.
+
+const TEXT_SIZE = 12;
+
+/** The colour of a variable of the page: ink, muted, grid, masked, background. */
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || "#000000";
+}
+
+/** The red, green and blue of #rrggbb. */
+function channels(hex) {
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+
+class CanvasSurface {
+  constructor(canvas, width, height, scale = window.devicePixelRatio || 1) {
+    canvas.width = Math.max(1, Math.round(width * scale));
+    canvas.height = Math.max(1, Math.round(height * scale));
+    this.context = canvas.getContext("2d");
+    this.context.scale(scale, scale);
+  }
+
+  rect(x, y, width, height, fill) {
+    this.context.fillStyle = fill;
+    this.context.fillRect(x, y, width, height);
+  }
+
+  line(x1, y1, x2, y2, stroke, width = 1) {
+    this.polyline([[x1, y1], [x2, y2]], stroke, width);
+  }
+
+  polyline(points, stroke, width = 1) {
+    this.context.strokeStyle = stroke;
+    this.context.lineWidth = width;
+    this.context.beginPath();
+    points.forEach(([x, y], at) => (at ? this.context.lineTo(x, y) : this.context.moveTo(x, y)));
+    this.context.stroke();
+  }
+
+  text(x, y, word, { size = TEXT_SIZE, anchor = "start", angle = 0, bold = false, color: fill = color("ink") } = {}) {
+    this.context.save();
+    this.context.translate(x, y);
+    this.context.rotate((angle * Math.PI) / 180);
+    this.context.font = `${bold ? "bold " : ""}${size}px ${PAYLOAD.look.sans}`;
+    this.context.textAlign = { start: "left", middle: "center", end: "right" }[anchor];
+    this.context.fillStyle = fill;
+    this.context.fillText(word, 0, 0);
+    this.context.restore();
+  }
+
+  cells(x, y, width, height, rows, columns, colorAt) {
+    this.context.imageSmoothingEnabled = false;
+    this.context.drawImage(cellsImage(rows, columns, colorAt), x, y, width, height);
+  }
+}
+
+/** A canvas with one pixel a cell. */
+function cellsImage(rows, columns, colorAt) {
+  const canvas = make("canvas", { width: columns, height: rows });
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(columns, rows);
+  const known = new Map([["", [0, 0, 0, 0]]]);
+  for (let row = 0, at = 0; row < rows; row++) {
+    for (let column = 0; column < columns; column++, at += 4) {
+      const hex = colorAt(row, column);
+      if (!known.has(hex)) known.set(hex, [...channels(hex), 255]);
+      image.data.set(known.get(hex), at);
+    }
+  }
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+class SvgSurface {
+  constructor(width, height) {
+    const namespace = "http://www.w3.org/2000/svg";
+    this.create = (tag, attributes) => {
+      const element = document.createElementNS(namespace, tag);
+      for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, typeof value === "number" ? +value.toFixed(2) : value);
+      return element;
+    };
+    this.svg = this.create("svg", {
+      width, height, viewBox: `0 0 ${+width.toFixed(2)} ${+height.toFixed(2)}`, role: "img", "font-family": PAYLOAD.look.sans,
+    });
+  }
+
+  add(tag, attributes, parent = this.svg) {
+    return parent.appendChild(this.create(tag, attributes));
+  }
+
+  rect(x, y, width, height, fill) {
+    this.add("rect", { x, y, width, height, fill });
+  }
+
+  line(x1, y1, x2, y2, stroke, width = 1) {
+    this.add("line", { x1, y1, x2, y2, stroke, "stroke-width": width });
+  }
+
+  polyline(points, stroke, width = 1) {
+    const all = points.map(([x, y]) => `${+x.toFixed(2)},${+y.toFixed(2)}`).join(" ");
+    this.add("polyline", { points: all, fill: "none", stroke, "stroke-width": width });
+  }
+
+  text(x, y, word, { size = TEXT_SIZE, anchor = "start", angle = 0, bold = false, color: fill = color("ink") } = {}) {
+    const place = angle ? { transform: `translate(${+x.toFixed(2)} ${+y.toFixed(2)}) rotate(${angle})` } : { x, y };
+    const looks = { ...place, "font-size": size, "text-anchor": anchor, fill, ...(bold ? { "font-weight": "bold" } : {}) };
+    this.add("text", looks).textContent = word;
+  }
+
+  /** Small maps as a path for each colour, a stroke through each run of equal cells; large ones as a picture. */
+  cells(x, y, width, height, rows, columns, colorAt) {
+    if (rows * columns > 1 << 16) {
+      const href = cellsImage(rows, columns, colorAt).toDataURL();
+      this.add("image", { x, y, width, height, href, preserveAspectRatio: "none", style: "image-rendering:pixelated" });
+      return;
+    }
+    const paths = new Map();
+    for (let row = 0; row < rows; row++) {
+      for (let start = 0, end; start < columns; start = end) {
+        const hex = colorAt(row, start);
+        for (end = start + 1; end < columns && colorAt(row, end) === hex; end++);
+        if (hex) paths.set(hex, `${paths.get(hex) || ""}M${start} ${row + 0.5}h${end - start}`);
+      }
+    }
+    const place = `translate(${+x.toFixed(2)} ${+y.toFixed(2)}) scale(${width / columns} ${height / rows})`;
+    const group = this.add("g", { transform: place, "shape-rendering": "crispEdges", fill: "none" });
+    for (const [stroke, d] of paths) this.add("path", { stroke, d }, group);
+  }
+
+  toString() {
+    return `${new XMLSerializer().serializeToString(this.svg)}\n`;
+  }
+}
+
+/** The width of a word in pixels. */
+function textWidth(word, size = TEXT_SIZE) {
+  textWidth.context ||= document.createElement("canvas").getContext("2d");
+  textWidth.context.font = `${size}px ${PAYLOAD.look.sans}`;
+  return textWidth.context.measureText(word).width;
+}
+
+/** Put a picture on a canvas. A picture is {name, width, height, paint(surface)}. */
+function showPicture(canvas, picture) {
+  canvas.style.width = `${picture.width}px`;
+  canvas.style.height = `${picture.height}px`;
+  picture.paint(new CanvasSurface(canvas, picture.width, picture.height));
+}
+
+/** Return the file of a picture: a Blob of SVG or PNG. */
+async function pictureFile(picture, kind) {
+  const paint = (surface) => {
+    surface.rect(0, 0, picture.width, picture.height, color("background"));
+    picture.paint(surface);
+  };
+  if (kind === "svg") {
+    const surface = new SvgSurface(picture.width, picture.height);
+    paint(surface);
+    return new Blob([surface.toString()], { type: "image/svg+xml" });
+  }
+  const canvas = make("canvas");
+  paint(new CanvasSurface(canvas, picture.width, picture.height, 2));
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
+
+/** Save a picture as a file. */
+async function savePicture(picture, kind) {
+  const url = URL.createObjectURL(await pictureFile(picture, kind));
+  make("a", { href: url, download: `${picture.name}.${kind}` }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}

@@ -1,0 +1,121 @@
+// Heat maps: the colours of numbers, small maps, and a large one with words on both axes.
+
+/** The colour of a number from 0 to `peak`, or, with both signs, from -peak to `peak`. */
+function heat(value, peak, isSigned = false) {
+  if (!Number.isFinite(value)) return color("not-finite");
+  const colors = PAYLOAD.look.maps[isSigned ? "bwr" : "viridis"];
+  const share = peak > 0 ? (isSigned ? (value / peak + 1) / 2 : value / peak) : isSigned ? 0.5 : 0;
+  return colors[Math.round(Math.min(Math.max(share, 0), 1) * (colors.length - 1))];
+}
+
+/** Black or white, whichever is legible on a colour. */
+function contrastingInk(hex) {
+  const [red, green, blue] = channels(hex);
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000000" : "#ffffff";
+}
+
+/** The colours of a head, cell by cell; what a causal mask hides is in the colour of masked cells. */
+function headColors(weights, head, peak) {
+  const masked = color("masked");
+  const notFinite = color("not-finite");
+  const isSigned = weights.layer.kinds.length === 0;
+  const colors = PAYLOAD.look.maps[isSigned ? "bwr" : "viridis"];
+  const last = colors.length - 1;
+  const { rows: high, columns: wide } = weights.block;
+  return (row, column) => {
+    if (weights.layer.causal && column * wide > (row + 1) * high - 1) return masked;
+    const value = weights.cell(head, row, column);
+    if (!Number.isFinite(value)) return notFinite;
+    const share = peak > 0 ? (isSigned ? (value / peak + 1) / 2 : value / peak) : isSigned ? 0.5 : 0;
+    return colors[Math.round(Math.min(Math.max(share, 0), 1) * last)];
+  };
+}
+
+/** The end of the range of the colours: 1, or the largest magnitude in a head where each has a range of its own. */
+function colorPeak(weights, head, state) {
+  return state.range === "each" || !weights.layer.kinds.length ? weights.peak(head) : 1;
+}
+
+/** Paint a small map of a head: not more cells than pixels, each the largest of what it covers. */
+function paintSmall(surface, weights, head, x, y, size, state) {
+  const ratio = Math.max(1, Math.ceil(Math.max(weights.rows, weights.columns) / size));
+  const rows = Math.ceil(weights.rows / ratio);
+  const columns = Math.ceil(weights.columns / ratio);
+  const isSigned = weights.layer.kinds.length === 0;
+  const peak = colorPeak(weights, head, state);
+  const colorAt = headColors(weights, head, peak);
+  if (ratio === 1) {
+    surface.cells(x, y, size, size, rows, columns, colorAt);
+    return;
+  }
+  const masked = color("masked");
+  surface.cells(x, y, size, size, rows, columns, (row, column) => {
+    let most = -1;
+    let signed = 0;
+    for (let i = row * ratio; i < Math.min((row + 1) * ratio, weights.rows); i++) {
+      for (let j = column * ratio; j < Math.min((column + 1) * ratio, weights.columns); j++) {
+        if (weights.layer.causal && j * weights.block.columns > (i + 1) * weights.block.rows - 1) continue;
+        const value = weights.cell(head, i, j);
+        if (Number.isNaN(value)) return color("not-finite");
+        if (Math.abs(value) > most) [most, signed] = [Math.abs(value), value];
+      }
+    }
+    return most < 0 ? masked : heat(signed, peak, isSigned);
+  });
+}
+
+/** The picture of one head with words on both axes. */
+function largePicture(weights, head, trace, title, width, state) {
+  const { queries, keys } = weights.layer;
+  const rowWords = wordsOf(trace, queries, weights.queries);
+  const columnWords = wordsOf(trace, keys, weights.keys);
+  const widest = (words) => Math.min(120, Math.max(12, ...words.slice(0, 600).map((word) => textWidth(shorten(word)))));
+  const left = widest(rowWords) + 10;
+  const top = widest(columnWords) + 44;
+  const room = Math.max(width - left - 4, 120);
+  const cell = Math.min(34, Math.max(room / weights.keys, weights.keys > 64 ? 0 : 12));
+  const [mapWidth, mapHeight] = [cell * weights.keys, cell * weights.queries];
+  const peak = colorPeak(weights, head, state);
+  const paint = (surface) => {
+    const step = Math.max(1, Math.ceil(13 / cell));
+    surface.text(0, 16, title, { size: 14, bold: true });
+    const [wide, high] = [weights.columns * weights.block.columns * cell, weights.rows * weights.block.rows * cell];
+    surface.cells(left, top, wide, high, weights.rows, weights.columns, headColors(weights, head, peak));
+    for (let at = 0; at < weights.queries; at += step) {
+      const bold = at === state.token;
+      surface.text(left - 6, top + (at + 0.5) * cell + 4, shorten(rowWords[at]), { anchor: "end", bold });
+    }
+    for (let at = 0; at < weights.keys; at += step) {
+      surface.text(left + (at + 0.5) * cell + 4, top - 6, shorten(columnWords[at]), { angle: -90 });
+    }
+    if (cell >= 30 && weights.form === "float32") paintNumbers(surface, weights, head, { left, top, cell, peak });
+    if (state.token >= 0 && state.token < weights.queries) {
+      const y = top + state.token * cell;
+      const ink = color("ink");
+      surface.polyline([[left, y], [left + mapWidth, y], [left + mapWidth, y + cell], [left, y + cell], [left, y]], ink, 1.5);
+    }
+  };
+  return { name: "head", width: left + mapWidth + 8, height: top + mapHeight + 8, paint, left, top, cell };
+}
+
+/** Paint the numbers of a map into its cells, to two decimals. */
+function paintNumbers(surface, weights, head, { left, top, cell, peak }) {
+  const colorAt = headColors(weights, head, peak);
+  for (let row = 0; row < weights.queries; row++) {
+    for (let column = 0; column < weights.keys; column++) {
+      if (weights.layer.causal && column > row) continue;
+      const text = weights.cell(head, row, column).toFixed(2);
+      const ink = contrastingInk(colorAt(row, column));
+      surface.text(left + (column + 0.5) * cell, top + (row + 0.5) * cell + 4, text, { size: 10, anchor: "middle", color: ink });
+    }
+  }
+}
+
+/** The scale of the colours, from `low` to `high`. */
+function paintScale(surface, x, y, low, high, isSigned) {
+  surface.text(x, y + 9, formatNumber(low), { size: 11, color: color("muted") });
+  const from = x + textWidth(formatNumber(low), 11) + 6;
+  const colors = PAYLOAD.look.maps[isSigned ? "bwr" : "viridis"];
+  surface.cells(from, y, 120, 10, 1, colors.length, (_, at) => colors[at]);
+  surface.text(from + 126, y + 9, formatNumber(high), { size: 11, color: color("muted") });
+}

@@ -1,0 +1,92 @@
+"""The page: its skeleton, style and scripts as one file, which loads nothing."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from attnkit.display.figures import FigureOptions
+from attnkit.display.figures.colors import DARK, LIGHT, NOT_FINITE_COLOR, SERIES, Palette, color_map
+from attnkit.display.figures.fonts import MONO, SANS
+from attnkit.display.figures.svg import escape_text
+
+SCRIPTS = ("elements", "data", "draw", "maps", "app", "heads", "text", "difference", "start")  # in this order
+MAPS = ("viridis", "bwr")
+
+
+def explore_page(payload: Mapping[str, Any], options: FigureOptions, name: str) -> str:
+    """Return the page of a payload; without a theme it is light or dark as the browser prefers, or as its user chooses.
+
+    The policy of the page lets its own script and style run by their SHA-256, and loads nothing else.
+
+    >>> page = explore_page({"traces": [], "note": "</script>"}, FigureOptions(), "attnkit explore")
+    >>> page.count("</script>"), "connect-src" in page, "default-src 'none'" in page
+    (2, False, True)
+    """
+    style, script = _style(), _script()
+    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:"
+    values = {
+        "policy": f"{policy}; base-uri 'none'; form-action 'none'",
+        "title": escape_text(options.title or name),
+        "theme": f' data-theme="{options.theme}"' if options.theme in ("light", "dark") else "",
+        "style": style,
+        "script": script,
+        "payload": inline_json({**payload, "look": _look(options, name)}),
+    }
+    head, *parts = _asset("page.html").split("{{")  # one pass: no value is looked for names of others
+    for part in parts:
+        key, _, rest = part.partition("}}")
+        head += values[key] + rest
+    return head
+
+
+def inline_json(value: Any) -> str:
+    """Return a value as JSON for a script element: no text ends the element, or begins a comment in it.
+
+    >>> inline_json(["</script>", chr(0x202E)])
+    '["\\\\u003c/script>","\\\\u202e"]'
+    """
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _look(options: FigureOptions, name: str) -> dict[str, Any]:
+    """Return the colours that scripts draw with, and the title."""
+    return {
+        "title": options.title or name,
+        "maps": {one: color_map(one) for one in MAPS},
+        "series": SERIES,
+        "sans": SANS,
+        "mono": MONO,
+    }
+
+
+@cache
+def _style() -> str:
+    light, dark = (_variables(palette) for palette in (LIGHT, DARK))
+    rules = (
+        f":root {{ {light} --not-finite: {NOT_FINITE_COLOR}; --sans: {SANS}; --mono: {MONO} }}\n"
+        f"@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme]) {{ {dark} }} }}\n"
+        f"@media screen {{ :root[data-theme=dark] {{ {dark} }} }}\n"
+    )
+    return rules + _asset("style.css")
+
+
+def _variables(palette: Palette) -> str:
+    return " ".join(f"--{name}: {color};" for name, color in palette._asdict().items())
+
+
+@cache
+def _script() -> str:
+    files = (_asset(f"{name}.js") for name in SCRIPTS)
+    return '"use strict";\n' + "\n".join(files)
+
+
+def _asset(name: str) -> str:
+    return resources.files("attnkit.display.explore").joinpath(name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

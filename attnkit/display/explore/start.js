@@ -1,0 +1,39 @@
+// The start: the title, the switch of the theme, the buttons that save, the foot, and the first state.
+
+/** Show the page in another theme, or in that of the browser. */
+function setTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  showState();
+}
+
+/** Show what does not change with the state. */
+function showFrame() {
+  document.title = document.getElementById("title").textContent = PAYLOAD.look.title;
+  const theme = document.documentElement.dataset.theme || "";
+  const themes = [["", "as the browser"], ["light", "light"], ["dark", "dark"]];
+  const buttons = ["svg", "png"].map((kind) =>
+    make("button", { "data-save": kind, disabled: true, onclick: () => savePicture(APP.picture, kind) }, `save ${kind.toUpperCase()}`));
+  document.getElementById("tools").append(makeChoice("theme", themes, theme, setTheme), ...buttons);
+  document.getElementById("foot").append(...PAYLOAD.traces.map((trace) =>
+    make("div", {}, make("h3", {}, trace.name), trace.history.length
+      ? make("pre", { tabindex: 0, "aria-label": `commands that made ${trace.name}` }, trace.history.join("\n"))
+      : make("p", { class: "note" }, "The record has no history."))));
+}
+
+/** Keys of the whole page: the number of a view, and Escape. */
+function handleKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT") return;
+  const view = VIEWS.filter((one) => one.fits())[Number(event.key) - 1];
+  if (view) go({ view: view.id });
+}
+
+showFrame();
+addEventListener("popstate", showState);
+addEventListener("hashchange", showState);
+addEventListener("keydown", handleKey);
+addEventListener("resize", () => {
+  clearTimeout(APP.resized);
+  APP.resized = setTimeout(showState, 150);
+});
+showState();

@@ -1,0 +1,107 @@
+"""What the weights of attention heads say without a text: their OV circuits, and which heads compose with which.
+
+Weights are taken as they are stored: without biases, rotations, and the scales of norms. Source: A Mathematical
+Framework for Transformer Circuits (transformer-circuits.pub/2021/framework).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from attnkit.model.dtypes import Array, cast, working
+
+ROWS = 4096  # words of the vocabulary multiplied at a time
+MODES = ("q", "k", "v")
+
+
+class HeadWeights(NamedTuple):
+    """The projections of each head of a layer: q, k (H, D, K), v (H, D, V), o (H, V, D)."""
+
+    q: Array
+    k: Array
+    v: Array
+    o: Array
+
+
+def split_projections(params: Mapping[str, Array], heads: int) -> HeadWeights:
+    """Return the projections of each head; heads that share keys and values have the same ones.
+
+    params  wq (D, H*K), wk (D, G*K), wv (D, G*V), wo (H*V, D)
+
+    >>> split_projections({"wq": np.eye(4), "wk": np.ones((4, 2)), "wv": np.ones((4, 2)), "wo": np.eye(4)}, 2).k.shape
+    (2, 4, 2)
+    """
+    width = params["wq"].shape[1] // heads
+
+    def split(w: Array) -> Array:
+        groups = np.moveaxis(cast(w, working(w)).reshape(len(w), -1, width), 1, 0)  # (G, D, K)
+        return np.repeat(groups, heads // len(groups), axis=0)
+
+    q, k, v = (split(params[f"w{name}"]) for name in MODES)
+    wo = params["wo"]
+    return HeadWeights(q, k, v, cast(wo, working(wo)).reshape(heads, width, -1))
+
+
+def vocabulary_product(head: Array, table: Array) -> Array:
+    """Return the output matrix times the embeddings, head (D, N), table (N, D) -> (D, D) float64, some words at a time.
+
+    >>> vocabulary_product(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]))
+    array([[11.]])
+    """
+    product = np.zeros((len(head), table.shape[1]))
+    for start in range(0, len(table), ROWS):
+        rows = slice(start, start + ROWS)
+        product += head[:, rows].astype(np.float64) @ table[rows].astype(np.float64)
+    return product
+
+
+def copying_scores(weights: HeadWeights, product: Array) -> Array:
+    """Return how much each head copies: Σ λ / Σ |λ| of its OV circuit from words to words, W_E W_V W_O W_U.
+
+    product (D, D), as of `vocabulary_product` -> (H,); 1: a word raises its own logit, -1: it lowers it
+
+    The eigenvalues (N, N) are those of the small matrix W_O W_U W_E W_V, (V, V), and zeros. NaN where all are 0.
+
+    >>> copying_scores(HeadWeights(*np.eye(2)[None].repeat(4, 0)[:, None]), np.diag([1.0, -3.0]))
+    array([-0.5])
+    """
+    circuits = weights.o.astype(np.float64) @ product @ weights.v.astype(np.float64)
+    if not np.isfinite(circuits).all():
+        return np.full(len(circuits), np.nan)
+    eigenvalues = np.linalg.eigvals(circuits)
+    with np.errstate(invalid="ignore"):
+        scores: Array = eigenvalues.sum(axis=-1).real / np.abs(eigenvalues).sum(axis=-1)
+    return scores
+
+
+def composition_scores(earlier: HeadWeights, later: HeadWeights) -> Iterator[Array]:
+    """Yield how much the queries, the keys and the values of heads read what earlier heads write: q, k, v, each (H, E).
+
+    The score of W_OV of a head with the W_QK, its transpose, or the W_OV of a later one is
+    |W_OV W| / (|W_OV| |W|) by Frobenius norms; NaN where a norm is 0.
+
+    >>> same = HeadWeights(*np.eye(2)[None].repeat(4, 0)[:, None])
+    >>> [score.round(4).tolist() for score in composition_scores(same, same)]
+    [[[0.7071]], [[0.7071]], [[0.7071]]]
+    """
+    left = reduce_left(earlier.v) @ earlier.o  # (E, V, D), the norms of W_V W_O
+    readers = (
+        later.q @ np.swapaxes(reduce_left(later.k), -1, -2),
+        later.k @ np.swapaxes(reduce_left(later.q), -1, -2),
+        later.v @ np.swapaxes(reduce_left(np.swapaxes(later.o, -1, -2)), -1, -2),
+    )
+    for right in readers:  # (H, D, K)
+        products = np.tensordot(left, right, axes=(2, 1))  # (E, V, H, K)
+        norms = np.linalg.norm(products.transpose(2, 0, 1, 3).reshape(len(right), len(left), -1), axis=-1)
+        with np.errstate(invalid="ignore"):
+            yield norms / np.linalg.norm(right, axis=(-2, -1))[:, None] / np.linalg.norm(left, axis=(-2, -1))
+
+
+def reduce_left(w: Array) -> Array:
+    """Return the factor R of Q R = w, of which |w x| = |R x| for every x: (H, D, K) -> (H, K, K).
+
+    >>> np.abs(reduce_left(np.array([[[3.0], [4.0]]]))).round(4).tolist()
+    [[[5.0]]]
+    """
+    return np.asarray(np.linalg.qr(w, mode="r"))

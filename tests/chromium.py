@@ -1,0 +1,138 @@
+"""A headless Chromium for tests of pages, over its debugging pipe: no port, no network, no library."""
+
+import base64
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import time
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--disable-dev-shm-usage",
+    "--force-device-scale-factor=1",
+    "--remote-debugging-pipe",
+)
+
+
+def find_chromium():
+    """Return the path of a Chromium, None where there is none."""
+    return next(filter(None, map(shutil.which, PROGRAMS)), None)
+
+
+class Chromium:
+    """A browser with one page; `events` are those of the page: requests, messages of the console, errors."""
+
+    def __init__(self, profile):
+        to_browser, self._write = os.pipe()
+        self._read, from_browser = os.pipe()
+
+        def use_pipes():
+            a, b = os.dup(to_browser), os.dup(from_browser)
+            os.dup2(a, 3)
+            os.dup2(b, 4)
+
+        command = [find_chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        quiet = subprocess.DEVNULL
+        self._process = subprocess.Popen(
+            command, stdin=quiet, stdout=quiet, stderr=quiet, preexec_fn=use_pipes, close_fds=False
+        )
+        os.close(to_browser)
+        os.close(from_browser)
+        self._ids, self._buffer, self.events = itertools.count(1), b"", []
+        target = self._send("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.send(f"{domain}.enable")
+
+    def close(self):
+        self._process.kill()
+        self._process.wait()
+        os.close(self._write)
+        os.close(self._read)
+
+    def send(self, method, **parameters):
+        """Call a method of the page and return its result."""
+        return self._send(method, self._session, **parameters)
+
+    def _send(self, method, session=None, **parameters):
+        number = next(self._ids)
+        message = {"id": number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self._write, data) :]
+        while True:
+            answer = self._receive()
+            if answer.get("id") == number:
+                assert "error" not in answer, (method, answer["error"])
+                return answer["result"]
+            self.events.append(answer)
+
+    def _receive(self):
+        while b"\0" not in self._buffer:
+            part = os.read(self._read, 1 << 20)
+            assert part, "the browser has ended"
+            self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\0")
+        return json.loads(line)
+
+    def run(self, expression):
+        """Return the value of an expression, of a promise what it becomes."""
+        result = self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        return result["result"].get("value")
+
+    def wait(self, expression, seconds=20):
+        """Wait until an expression is true."""
+        end = time.monotonic() + seconds
+        while not self.run(expression):
+            assert time.monotonic() < end, f"never: {expression}"
+            time.sleep(0.01)
+
+    def open(self, path, address=""):
+        """Open the file of a page at an address, and wait until it shows it."""
+        self.send("Page.navigate", url="about:blank")
+        self.events.clear()
+        self.send("Page.navigate", url=f"file://{path}{address}")
+        self.wait("document.body && document.body.dataset.shown !== undefined")
+
+    def resize(self, width, height=900):
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def press(self, *keys):
+        """Press keys one after another, by their names: Tab, Enter, ArrowRight, 2."""
+        for key in keys:
+            text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+            for kind in ("keyDown", "keyUp"):
+                code = {"Tab": 9, "Enter": 13, "Escape": 27}.get(key, 0)
+                typed = {"text": text} if text and kind == "keyDown" else {}
+                self.send("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **typed)
+
+    def screenshot(self, path):
+        """Save what the page shows, from its top to its end, as PNG."""
+        picture = self.send("Page.captureScreenshot", captureBeyondViewport=True)
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(picture["data"]))
+
+    def problems(self):
+        """Return the errors and warnings of the console, and the addresses of requests but that of the page."""
+        texts = []
+        for event in self.events:
+            kind, values = event.get("method"), event.get("params", {})
+            if kind == "Runtime.exceptionThrown":
+                texts.append(values["exceptionDetails"].get("exception", {}).get("description", "an exception"))
+            elif kind == "Runtime.consoleAPICalled" and values["type"] in ("error", "warning", "assert"):
+                texts.append(str(values["args"]))
+            elif kind == "Log.entryAdded" and values["entry"]["level"] in ("error", "warning"):
+                texts.append(values["entry"]["text"])
+            elif kind == "Network.requestWillBeSent" and values["type"] != "Document":
+                texts.append(values["request"]["url"])
+        return texts
