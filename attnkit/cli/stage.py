@@ -285,7 +285,7 @@ class Stage:
         """Return the engine that computes; None for NumPy."""
         if not (values := self._engine_values()):
             return None
-        from attnkit.engines.choice import choose_options, load_engine
+        from attnkit.backends.choice import choose_options, load_engine
 
         return load_engine(choose_options(values))
 
@@ -293,7 +293,7 @@ class Stage:
         """Return whether this process writes the result; of many that compute it, process 0 does."""
         if self.extra.get("coordinator") is None:
             return True
-        from attnkit.engines.choice import choose_options, is_writer
+        from attnkit.backends.choice import choose_options, is_writer
 
         with error_context(self.tool.name, self.files):
             return is_writer(choose_options(self._engine_values()))

@@ -103,7 +103,6 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
     return Records(format, pipeline.convert_all(last, items, format))
 
 
-<<<<<<< HEAD
 def share_engine(call: Stage, calls: Sequence[Stage]) -> None:
     """Give the stages the engine of run where they name none; UsageError where none of them can compute on one."""
     values = {name: call.extra[name] for name in options.ENGINE if call.extra.get(name) is not None}
@@ -113,7 +112,8 @@ def share_engine(call: Stage, calls: Sequence[Stage]) -> None:
     for one in able:
         if all(one.extra.get(name) is None for name in options.ENGINE):
             one.extra |= values
-=======
+
+
 def trace_stages(call: Stage, calls: list[Stage]) -> Callable[[int, Stage, Result], None]:
     """Return what is called after each stage, so that --trace writes the trace of every result of the last one."""
     path, patterns = call.parameters["trace"], call.parameters["trace_only"]
@@ -123,7 +123,6 @@ def trace_stages(call: Stage, calls: list[Stage]) -> Callable[[int, Stage, Resul
 
     trace = PipelineTrace(path, patterns, calls)
     return lambda at, done, result: trace.write() if done is calls[-1] else None
->>>>>>> main
 
 
 def make_folder(name: str) -> None:

@@ -9,8 +9,8 @@ from attnkit.errors import UsageError
 from attnkit.record import Record
 
 if TYPE_CHECKING:
-    from attnkit.model.context import Engine
     from attnkit.display import Style, TextTable
+    from attnkit.model.context import Engine
 
 
 def ignore(event: Any) -> None:

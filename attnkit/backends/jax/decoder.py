@@ -6,22 +6,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnkit.engines.jax import formulas
-from attnkit.engines.jax.formulas import JaxArray
-from attnkit.engines.jax.inputs import Sizes, prepare_inputs, round_up
-from attnkit.engines.jax.passes import memory_length, precision, read_caches, write_caches
-from attnkit.engines.jax.placement import used_layers
-from attnkit.engines.jax.processes import to_numpy
-from attnkit.engines.jax.program import Caches, Pass, run_steps
-from attnkit.errors import UsageError
+from attnkit.backends.jax import formulas
+from attnkit.backends.jax.formulas import JaxArray
+from attnkit.backends.jax.inputs import Sizes, prepare_inputs, round_up
+from attnkit.backends.jax.passes import memory_length, precision, read_caches, write_caches
+from attnkit.backends.jax.placement import used_layers
+from attnkit.backends.jax.processes import to_numpy
+from attnkit.backends.jax.program import Caches, Pass, run_steps
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array
-from attnkit.model.hooks import no_hook
 from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable
 from attnkit.model.kv_cache import KVCache
 
 if TYPE_CHECKING:
-    from attnkit.engines.jax.engine import JaxEngine
+    from attnkit.backends.jax.engine import JaxEngine
 
 LEAST = 64  # places of a cache at least
 
@@ -70,7 +68,7 @@ class CompiledDecoder(CachedDecoder):
 
     def _step(self, tokens: Array, context: Context) -> Array:
         """Compute new tokens (B, T) in the padded batch and length that programs are compiled for -> (B, N)."""
-        engine, rows, count = self._engine, *tokens.shape
+        engine, (rows, count) = self._engine, tokens.shape
         width = count if count == 1 else engine.sizes().padded(count)
         self._make_room(self._past + width, rows)
         sizes = engine.sizes(self._capacity, self._memory_length)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from attnkit.engines.jax.formulas import JaxArray
+from attnkit.backends.jax.formulas import JaxArray
 from attnkit.errors import UsageError
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.dtypes import Array
@@ -99,7 +99,9 @@ class Views(NamedTuple):
     def assemble(self, arrays: Mapping[str, JaxArray], layers: Sequence[str]) -> dict[str, dict[str, JaxArray]]:
         """Return the parameters of some layers."""
         return {
-            layer: {name: arrays[key].T if turned else arrays[key] for name, (key, turned) in self.layers[layer].items()}
+            layer: {
+                name: arrays[key].T if turned else arrays[key] for name, (key, turned) in self.layers[layer].items()
+            }
             for layer in layers
         }
 
@@ -125,7 +127,9 @@ class PlacedParameters:
     params  layer -> {parameter: array}, in NumPy
     """
 
-    def __init__(self, config: Config, params: Mapping[str, Mapping[str, Array]], dtype: Any, mesh: Mesh | None) -> None:
+    def __init__(
+        self, config: Config, params: Mapping[str, Mapping[str, Array]], dtype: Any, mesh: Mesh | None
+    ) -> None:
         self.config, self._params, self._dtype, self._mesh = config, params, dtype, mesh
         self.views = Views({})
         self._arrays: dict[str, JaxArray] = {}

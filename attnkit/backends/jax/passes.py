@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax.sharding import Mesh
 
-from attnkit.engines.jax.inputs import Sizes, fill
-from attnkit.engines.jax.processes import to_numpy
-from attnkit.engines.jax.program import Caches
+from attnkit.backends.jax.inputs import Sizes, fill
+from attnkit.backends.jax.placement import check_mesh
+from attnkit.backends.jax.processes import to_numpy
+from attnkit.backends.jax.program import Caches
 from attnkit.errors import UsageError
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
@@ -27,10 +28,12 @@ def precision(dtype: str) -> Iterator[None]:
         yield
 
 
-def check_supported(model: Model) -> None:
-    """Raise UsageError for a model that is no Transformer."""
+def check_supported(model: Model, mesh: Mesh | None) -> None:
+    """Raise UsageError for a model that is no Transformer, or that cannot be split over a mesh."""
     if isinstance(model.config, RecurrentConfig):
         raise UsageError(f"jax computes Transformers, not a {model.config.family} model; numpy does", "--engine")
+    if mesh is not None:
+        check_mesh(model.config, mesh)
 
 
 def x_has_rows(first: Step, x: Array, model: Model) -> bool:

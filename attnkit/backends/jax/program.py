@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attnkit.engines.jax.attention import Kernel, Rules, dense_attention
-from attnkit.engines.jax.formulas import (
+from attnkit.backends.jax.attention import Kernel, Rules, dense_attention
+from attnkit.backends.jax.formulas import (
     JaxArray,
     Params,
     See,
@@ -231,7 +231,5 @@ OPERATORS: dict[str, Operator] = {
     "layernorm": lambda run, layer, x: run.see(layer, normalize(run.config, x, run.params.get(layer, {}))),
     "attend": attend,
     "ffn": lambda run, layer, x: feed_forward(x, run.params[layer], run.config.activation, run.see_in(layer)),
-    "linear": lambda run, layer, x: run.see(
-        layer, linear(x, run.params[layer]["w"], run.params[layer].get("b"))
-    ),
+    "linear": lambda run, layer, x: run.see(layer, linear(x, run.params[layer]["w"], run.params[layer].get("b"))),
 }

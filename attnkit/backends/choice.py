@@ -54,8 +54,8 @@ def load_engine(options: EngineOptions) -> Engine | None:
 
 @cache
 def _make_engine(options: EngineOptions) -> Engine:
-    from attnkit.engines.jax.engine import JaxEngine
-    from attnkit.engines.jax.processes import join_processes
+    from attnkit.backends.jax.engine import JaxEngine
+    from attnkit.backends.jax.processes import join_processes
 
     mesh = None if options.mesh is None else parse_mesh(options.mesh)
     join_processes(options.coordinator, options.process, options.processes)
@@ -67,7 +67,7 @@ def is_writer(options: EngineOptions) -> bool:
     if options.coordinator is None:
         return True
     load_engine(options)
-    from attnkit.engines.jax.processes import is_first
+    from attnkit.backends.jax.processes import is_first
 
     return is_first()
 
@@ -81,7 +81,11 @@ def parse_mesh(text: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for part in text.split(","):
         axis, _, size = part.partition("=")
-        if axis not in MESH_AXES or axis in sizes or not (size.isascii() and size.isdigit() and 0 < int(size) < 1 << 20):
+        if (
+            axis not in MESH_AXES
+            or axis in sizes
+            or not (size.isascii() and size.isdigit() and 0 < int(size) < 1 << 20)
+        ):
             raise UsageError(f"expected data=N,model=N,seq=N, or some of them, got {text!r}", "--mesh")
         sizes[axis] = int(size)
     return sizes

@@ -132,14 +132,14 @@ def head_logits(
             x = see("head.norm", normalize(config, x, params.get("head.norm", {})))
     x = x * jnp.asarray(config.logit_scale, x.dtype) if config.logit_scale != 1 else x
     head = params["head"]
+    is_single = x.dtype == jnp.float16 and jax.default_backend() == "cpu"  # whose products have no wider result
+    x = wide(x) if is_single else x
     rows = jnp.matmul(x, head["w"], preferred_element_type=wide(x).dtype)
     rows = rows + head["b"] if "b" in head else rows
     return see("logits", rows[..., 0, :] if config.is_head_pooled else rows)
 
 
-def pool_head(
-    config: Config, params: Mapping[str, Params], x: JaxArray, real: JaxArray | None, see: See
-) -> JaxArray:
+def pool_head(config: Config, params: Mapping[str, Params], x: JaxArray, real: JaxArray | None, see: See) -> JaxArray:
     """Return the vector that a head of whole texts or images reads: x (..., T, D), real (..., T) -> (..., 1, D)."""
     if config.pooling == "pooler":
         return pool_first(params, x, see)[..., None, :]

@@ -14,7 +14,7 @@ PATIENCE = 20  # seconds without a sign of life from a process, after which all 
 
 
 def join_processes(coordinator: str | None, process: int | None, processes: int | None) -> None:
-    """Join the processes of a run, this one of them; UsageError for options that are not of one, FileError where it fails.
+    """Join the processes of a run, this one of them; UsageError for options that miss another, FileError.
 
     A process that dies ends the others, by JAX's own error, which names its number as `task`.
     """

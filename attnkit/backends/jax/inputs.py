@@ -204,7 +204,9 @@ def absolute_arrays(
     if not changed_grid(config, grid):
         check_size(config, where)
     if positions.kind == "sinusoidal":
-        table = sinusoidal_positions(where, config.embed_width or config.width, layout=positions.layout, base=positions.base)
+        table = sinusoidal_positions(
+            where, config.embed_width or config.width, layout=positions.layout, base=positions.base
+        )
         return {"sinusoids": fill(table, -2, width)}
     return {"positions": fill(where, -1, width)}
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from attnkit.engines.jax.formulas import JaxArray, See, see_nothing, wide
+from attnkit.backends.jax.formulas import JaxArray, See, see_nothing, wide
 from attnkit.model.scores import dot, product
 
 BLOCK = 1024  # queries, and keys, whose scores are computed at a time
@@ -144,14 +144,14 @@ def fused_attention(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: Se
     """Return the heads by `jax.nn.dot_product_attention`, on a GPU and in 16 bits by the kernel of cuDNN.
 
     By blocks where there are many scores and the kernel would hold them all; by `dense_attention` in float64, whose
-    scores the kernel would round.
+    scores the kernel would round, and in float16 on a CPU, which it does not know.
     """
     queries, keys, heads = q.shape[-2], k.shape[-2], q.shape[-3]
     is_cudnn = jax.default_backend() == "gpu" and q.dtype.itemsize == 2 and queries > 1
     is_cudnn &= q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_CUDNN and rules.distances is None
     if not is_cudnn and heads * queries * keys >= MANY and rules.bias is None:
         return block_attention(q, k, v, rules)[0].astype(q.dtype)
-    if q.dtype.itemsize == 8:
+    if q.dtype.itemsize == 8 or (q.dtype == jnp.float16 and jax.default_backend() == "cpu"):
         return dense_attention(q, k, v, rules)
     i, j = jnp.arange(queries), jnp.arange(keys)
     is_plain = rules.causal and rules.is_plain(queries, keys)
@@ -229,7 +229,8 @@ def block_attention(
                 is_needed, lambda: merge(carry, attend(block, keys, values, i=i, j=j)), lambda: carry
             ), None
 
-        return jax.lax.scan(add, empty, starts)[0]
+        parts: tuple[JaxArray, JaxArray] = jax.lax.scan(add, empty, starts)[0]
+        return parts
 
     heads, lse = jax.lax.map(over_keys, jnp.arange(0, q.shape[-2], rows))  # (blocks, ..., rows, V)
     return jnp.moveaxis(heads, 0, -3).reshape(*q.shape[:-1], -1), jnp.moveaxis(lse, 0, -2).reshape(q.shape[:-1])
@@ -259,7 +260,8 @@ def ring_attention(mesh: Mesh, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rul
             parts.append(block_attention(q, k, v, own, me * q.shape[-2], source * k.shape[-2]))
             if step + 1 < size:
                 k, v = jnp.split(pass_on(jnp.concatenate([k, v], axis=-1)), [k.shape[-1]], axis=-1)
-        return reduce(merge, parts)
+        whole: tuple[JaxArray, JaxArray] = reduce(merge, parts)
+        return whole
 
     mapped = jax.shard_map(
         turn,

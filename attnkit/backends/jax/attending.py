@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from attnkit.engines.jax.attention import MANY, Rules, block_attention, dense_with_lse, ring_attention
-from attnkit.engines.jax.formulas import JaxArray, linear, normalize, rotate, wide
-from attnkit.engines.jax.inputs import fill, mask_arrays, round_up
-from attnkit.engines.jax.passes import precision
-from attnkit.engines.jax.placement import put
-from attnkit.engines.jax.processes import to_numpy
-from attnkit.engines.jax.program import distance_scores
+from attnkit.backends.jax.attention import MANY, Rules, block_attention, dense_with_lse, ring_attention
+from attnkit.backends.jax.formulas import JaxArray, linear, normalize, rotate, wide
+from attnkit.backends.jax.inputs import fill, mask_arrays, round_up
+from attnkit.backends.jax.passes import precision
+from attnkit.backends.jax.placement import put
+from attnkit.backends.jax.processes import to_numpy
+from attnkit.backends.jax.program import distance_scores
 from attnkit.errors import DataError, UsageError
 from attnkit.model.attention import (
     SQUARE,
@@ -34,11 +34,11 @@ from attnkit.model.hooks import summary_names
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
 from attnkit.model.linear import check_inner
 from attnkit.model.masks import padding_mask
-from attnkit.model.options import MultiHeadOptions
+from attnkit.model.options import AttentionOptions, MultiHeadOptions
 from attnkit.model.scores import SCORES, dot, grouped
 
 if TYPE_CHECKING:
-    from attnkit.engines.jax.engine import JaxEngine
+    from attnkit.backends.jax.engine import JaxEngine
 
 PAIRS = (("query", "q"), ("key", "k"), ("value", "v"))
 ORDER = ("q", "k", "v", *SQUARE, "heads", "lse", "present_key", "present_value")
@@ -125,22 +125,22 @@ def attend_heads(
     steps = {"q": q, "k": k, "v": v}
     if options.relative is not None:
         options = options.replace(bias=relative_bias(options, q, k))
-    keys, values, options = prepend_past(*(np.asarray(x) for x in arrays), options, params)
+    keys, values, plain = prepend_past(np.asarray(q), np.asarray(k), np.asarray(v), options, params)
     k, v = jnp.asarray(keys), jnp.asarray(values)
     steps |= {"present_key": k, "present_value": v}
-    rules = make_rules(options, q, k, bool(np.isfinite(values).all()))
+    rules = make_rules(plain, q, k, bool(np.isfinite(values).all()))
     names = summary_names(summary)
     scorer = score_function(options.score, {name: jnp.asarray(x, q.dtype) for name, x in params.items()})
     is_looked_into = any(name in keep for name in SQUARE) or names or scorer is not dot
     if is_looked_into or rules.softcap or rules.rounding or rules.has_infinite or rules.bias is not None:
         seen: dict[str, JaxArray] = {}
-        heads, lse = dense_with_lse(q, k, v, rules, lambda name, x: seen.setdefault(name, x), scorer)
+        _, lse = dense_with_lse(q, k, v, rules, lambda name, x: seen.setdefault(name, x), scorer)
         steps |= seen | {"lse": lse}
     else:
         steps["heads"], steps["lse"] = heads_alone(engine, q, k, v, rules)
     if "weights" in keep and names:
         weights, lse = np.asarray(steps.pop("weights"), own), np.asarray(steps["lse"], np.float64)
-        position = query_positions(slice(0, q.shape[-2]), options.offset(q.shape[-2], k.shape[-2]))
+        position = query_positions(slice(0, q.shape[-2]), plain.offset(q.shape[-2], k.shape[-2]))
         steps |= summarize_dense_weights(summary, weights, lse, position)
         keep = {*keep, *names}
     order = [*ORDER, *names]
@@ -192,7 +192,7 @@ def split_attention(
     return cut if q.ndim == 4 else (cut[0][0], cut[1][0])
 
 
-def make_rules(options: MultiHeadOptions, q: JaxArray, k: JaxArray, is_finite: bool) -> Rules:
+def make_rules(options: AttentionOptions, q: JaxArray, k: JaxArray, is_finite: bool) -> Rules:
     """Return the rules of attention with these options; DataError for a mask or a bias that does not broadcast."""
     queries, keys = q.shape[-2], k.shape[-2]
     shape = (*q.shape[:-1], keys)

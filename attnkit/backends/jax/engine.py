@@ -7,16 +7,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
-from attnkit.engines.jax import formulas
-from attnkit.engines.jax.attending import attend
-from attnkit.engines.jax.attention import Kernel, Rules, dense_attention, fused_attention, ring_attention
-from attnkit.engines.jax.decoder import CompiledDecoder
-from attnkit.engines.jax.formulas import JaxArray, See, see_nothing
-from attnkit.engines.jax.inputs import Prepared, Sizes, bucket, fill, prepare_inputs, round_up
-from attnkit.engines.jax.placement import PlacedParameters, check_mesh, input_spec, make_mesh, put, used_layers
-from attnkit.engines.jax.passes import (
+from attnkit.backends.jax import formulas
+from attnkit.backends.jax.attending import attend
+from attnkit.backends.jax.attention import Kernel, Rules, dense_attention, fused_attention, ring_attention
+from attnkit.backends.jax.decoder import CompiledDecoder
+from attnkit.backends.jax.formulas import JaxArray, See, see_nothing
+from attnkit.backends.jax.inputs import Prepared, Sizes, bucket, fill, prepare_inputs, round_up
+from attnkit.backends.jax.passes import (
     check_supported,
     gated_layers,
     memory_length,
@@ -26,9 +25,10 @@ from attnkit.engines.jax.passes import (
     write_caches,
     x_has_rows,
 )
-from attnkit.engines.jax.processes import to_numpy
-from attnkit.engines.jax.program import Caches, Pass, keep_layout, run_steps
-from attnkit.engines.jax.seeing import hook_of_arrays, is_seen
+from attnkit.backends.jax.placement import PlacedParameters, input_spec, make_mesh, put, used_layers
+from attnkit.backends.jax.processes import to_numpy
+from attnkit.backends.jax.program import Caches, Pass, keep_layout, run_steps
+from attnkit.backends.jax.seeing import hook_of_arrays, is_seen
 from attnkit.errors import UsageError
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
@@ -62,7 +62,7 @@ class JaxEngine:
         """Return what `transformer.run` does."""
         if not steps:
             return x
-        check_supported(model)
+        check_supported(model, self.mesh)
         dtype, result = self.dtypes(model, steps[0], x, context.dtype)
         for step in steps:
             context.on_step(step)
@@ -120,8 +120,6 @@ class JaxEngine:
         key = id(model.params), dtype
         known = self._placed.get(key)
         if known is None or known[0]() is not model.params:
-            if self.mesh:
-                check_mesh(model.config, self.mesh)
             is_kept = isinstance(model.params, dict)
             owner = (lambda params=model.params: params) if is_kept else weakref.ref(model.params)
             self._placed[key] = known = owner, PlacedParameters(model.config, model.params, dtype, self.mesh)
@@ -129,8 +127,8 @@ class JaxEngine:
 
     def dtypes(self, model: Model, first: Step, x: Array, dtype: str | None) -> tuple[str, DType]:
         """Return the dtype to compute steps in, and that of their result."""
-        layer = first.layer if first.layer in model.params and model.params[first.layer] else next(
-            name for name in model.params if model.params[name]
+        layer = (
+            first.layer if model.params.get(first.layer) else next(name for name in model.params if model.params[name])
         )
         own = next(iter(model.params[layer].values())).dtype
         if first.op == "embed":
@@ -191,7 +189,7 @@ class JaxEngine:
 
     def decoder(self, model: Model, cache: KVCache | None, **context: Any) -> CachedDecoder:
         """Return a decoder that predicts the next token, compiled unless a hook looks into it."""
-        check_supported(model)
+        check_supported(model, self.mesh)
         if self.mesh and self.mesh.shape["seq"] > 1:
             raise UsageError("splits one long text, not the tokens that follow it; data and model do", "--mesh seq")
         if context.get("hook", no_hook) is not no_hook:
@@ -294,9 +292,7 @@ class JaxEngine:
         kind = np.dtype("float64" if dtype == "float64" else "float32")
         return to_numpy(compute(params, x, real, hook_of_arrays(Context(hook=hook), kind)), kind)
 
-    def report_non_finite(
-        self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str
-    ) -> None:
+    def report_non_finite(self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str) -> None:
         """Find the first layer whose result is not finite, by a second pass, and tell the context."""
         if is_float(x.dtype) and not np.isfinite(x).all():
             return

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
-import numpy as np
 
-from attnkit.engines.jax.formulas import JaxArray, See
-from attnkit.engines.jax.processes import to_numpy
+from attnkit.backends.jax.formulas import JaxArray, See
+from attnkit.backends.jax.processes import to_numpy
 from attnkit.model.config import Config, Step
 from attnkit.model.context import Context
 from attnkit.model.dense_attention import query_positions
@@ -43,7 +42,8 @@ def is_seen(config: Config, gated: frozenset[str], steps: Sequence[Step], contex
     if context.hook is no_hook:
         return False
     names = (name for step in steps for name in step_names(config, step, step.layer in gated, context.weights))
-    return any([context.hook(name) is not None for name in names])
+    hooks = [context.hook(name) for name in names]
+    return any(hook is not None for hook in hooks)
 
 
 def hook_of_arrays(context: Context, dtype: DType) -> See:
@@ -61,7 +61,8 @@ def hook_of_arrays(context: Context, dtype: DType) -> See:
         if part == "heads" and before:
             past = 0 if layer.endswith(".cross") else context.past
             for summary, array in summarize(context.weights, before, past).items():
-                visit(f"{layer}.{summary}", array)
+                if function := context.hook(f"{layer}.{summary}"):
+                    function(array)
             before.clear()
         return x
 
