@@ -1,1 +1,1 @@
-"""Engines beside NumPy, imported when asked for: what computes models and attention on GPUs, TPUs and many hosts."""
+"""Engines beside NumPy, imported where one is chosen: they compute models and attention on GPUs, TPUs, many hosts."""

@@ -44,8 +44,9 @@ def choose_options(values: Mapping[str, Any]) -> EngineOptions:
     return EngineOptions(**{**known, "engine": name})
 
 
-def load_engine(options: EngineOptions) -> Engine | None:
-    """Return the engine of some options, None for NumPy; UsageError where its library is not installed."""
+def choose_engine(values: Mapping[str, Any]) -> Engine | None:
+    """Return the engine of the values of flags, None for NumPy; UsageError where its library is not installed."""
+    options = choose_options(values)
     if options.engine == "numpy":
         return None
     import_library("jax", "jax", "--engine jax")
@@ -60,16 +61,6 @@ def _make_engine(options: EngineOptions) -> Engine:
     mesh = None if options.mesh is None else parse_mesh(options.mesh)
     join_processes(options.coordinator, options.process, options.processes)
     return JaxEngine(options.compute, mesh)
-
-
-def is_writer(options: EngineOptions) -> bool:
-    """Return whether this process writes the result: all but those of many that are not process 0."""
-    if options.coordinator is None:
-        return True
-    load_engine(options)
-    from attnkit.backends.jax.processes import is_first
-
-    return is_first()
 
 
 def parse_mesh(text: str) -> dict[str, int]:

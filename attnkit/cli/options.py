@@ -8,7 +8,7 @@ and because an option that is given twice is an error.
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from attnkit import formats
@@ -298,6 +298,36 @@ ENGINE: dict[str, Option] = {
 }  # fmt: skip
 ENGINE_SECTION = " ".join(ENGINE)
 ENGINE_KEYWORDS = ("engine", "compute", "mesh")
+
+
+def engine_values(known: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an engine that have a value, by ATTNKIT_ENGINE too; {} where NumPy is the default.
+
+    known  the options of a tool that are no parameters; flags: their values
+    """
+    if "engine" not in known:
+        return {}
+    named = os.environ.get("ATTNKIT_ENGINE")
+    stated = {name: flags[name] for name in ENGINE if flags.get(name) is not None}
+    return ({"engine": named} if named else {}) | stated
+
+
+def load_engine(known: Mapping[str, Any], flags: Mapping[str, Any]) -> Any:
+    """Return the engine that these options name, None for NumPy; UsageError where it is not installed."""
+    if not (values := engine_values(known, flags)):
+        return None
+    from attnkit.backends.choice import choose_engine
+
+    return choose_engine(values)
+
+
+def is_written(flags: Mapping[str, Any]) -> bool:
+    """Return whether this process writes the result; of many that compute it, process 0 does."""
+    if flags.get("coordinator") is None:
+        return True
+    engine = load_engine(ENGINE, flags)
+    return engine is None or bool(engine.is_first)
+
 
 FIGURE_FORMATS = ("svg", "png", "pdf", "html")
 CELL_FORMATS = ("csv", "tsv", "markdown")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from attnkit.display import Style
     from attnkit.display.cells import Cells
     from attnkit.display.figures import FigureOptions, Section
-    from attnkit.model.context import Engine
 
 INPUT, PARTS, PAIR = "[INPUT]", "[PART]...", "A B"  # the input of a tool: one file or pipe, several, or two
 Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
@@ -270,33 +269,8 @@ class Stage:
             on_non_finite=self._note_non_finite,
             write_side_output=functools.partial(self._write_side_output, item),
             is_output_file=self._is_output_file,
-            engine=self._load_engine(),
+            engine=options.load_engine(self.tool.extra, self.extra),
         )
-
-    def _engine_values(self) -> dict[str, Any]:
-        """Return the options of an engine that were given, {} for those of NumPy and for a tool without any."""
-        if "engine" not in self.tool.extra:
-            return {}
-        values = {name: self.extra[name] for name in options.ENGINE if self.extra.get(name) is not None}
-        named = os.environ.get("ATTNKIT_ENGINE")
-        return ({"engine": named} if named else {}) | values
-
-    def _load_engine(self) -> "Engine | None":
-        """Return the engine that computes; None for NumPy."""
-        if not (values := self._engine_values()):
-            return None
-        from attnkit.backends.choice import choose_options, load_engine
-
-        return load_engine(choose_options(values))
-
-    def is_written(self) -> bool:
-        """Return whether this process writes the result; of many that compute it, process 0 does."""
-        if self.extra.get("coordinator") is None:
-            return True
-        from attnkit.backends.choice import choose_options, is_writer
-
-        with error_context(self.tool.name, self.files):
-            return is_writer(choose_options(self._engine_values()))
 
     def _call_tool(self, item: Item) -> Result:
         """Call the function of the tool on one item; a result that cannot be finite becomes a DataError."""
@@ -346,8 +320,7 @@ class Stage:
         """
         before = getattr(item, "history", [])
         files = self.files.compute_digests(not before) if self.format.keeps_history else self.files.digests
-        entry = history.history_entry(self.command_line(item), files, beside)
-        return replace(result, history=[*before, entry]).check()
+        return replace(result, history=[*before, history.history_entry(self.command_line(item), files, beside)]).check()
 
     def command_line(self, item: Item = None) -> str:
         """Return the command line that does this again: the texts, or the files of an input without a history."""
@@ -363,7 +336,8 @@ class Stage:
         always = self.tool.record_defaults(self.parameters)
         common = {name: self.common.get(name) for name in ("only", "dtype") if name not in self.tool.flags}
         extra = self.extra | {"format": "json"} if self.tool.derived(self) else {}
-        for name, value in (self.parameters | always | common | extra | self._engine_values()).items():
+        extra |= options.engine_values(self.tool.extra, self.extra)
+        for name, value in (self.parameters | always | common | extra).items():
             default = self.tool.defaults.get(name)
             is_default = value is default or (type(value) is type(default) and bool(value == default))
             if name in always or not is_default:

@@ -6,13 +6,10 @@ from attnkit import display
 from attnkit.cli.output import report_text
 from attnkit.cli.stage import PythonForm, Records, Stage
 from attnkit.cli.tool import tool
-from attnkit.errors import UsageError
 
 
-def read_nothing(call: Stage, upstream: Records | None) -> Records:
-    """Read no input; UsageError for an operand."""
-    if call.operands:
-        raise UsageError(f"{call.operands[0]}: engines reads no input")
+def read_nothing(call: Stage, inputs: Any) -> Records:
+    """Read no input."""
     return Records(None, iter([None]))
 
 
@@ -22,12 +19,12 @@ def read_nothing(call: Stage, upstream: Records | None) -> Records:
     needs_no_input=lambda parameters: True,
     returns_text=lambda parameters: True,
     check_finite=lambda parameters: False,
-    python=PythonForm(reader=lambda call, inputs: read_nothing(call, None), result="str"),
+    python=PythonForm(reader=read_nothing, result="str"),
 )
 def engines(item: None) -> str:
     """List what computes: each engine, its version, and its devices with their memory.
 
-    NumPy computes everything, on the cores of this machine. attend, encode, decode and train also compute on JAX with
+    NumPy computes everything, on the cores of this machine. attend, encode and decode also compute by JAX, with
     --engine jax (pip install 'attnkit[jax]'): on CPU, GPU and TPU, on several of them with --mesh, and on many hosts.
     On a terminal the list is a table, else JSON.
 

@@ -1,7 +1,7 @@
 """Attention of a record by JAX: what `model.multi_head_attention` returns, by the same names, with the same errors."""
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,15 +37,12 @@ from attnkit.model.masks import padding_mask
 from attnkit.model.options import AttentionOptions, MultiHeadOptions
 from attnkit.model.scores import SCORES, dot, grouped
 
-if TYPE_CHECKING:
-    from attnkit.backends.jax.engine import JaxEngine
-
 PAIRS = (("query", "q"), ("key", "k"), ("value", "v"))
 ORDER = ("q", "k", "v", *SQUARE, "heads", "lse", "present_key", "present_value")
 
 
-def attend(
-    engine: "JaxEngine",
+def attend_record(
+    engine: Any,
     inputs: tuple[Array, Array, Array],
     params: Mapping[str, Array],
     options: MultiHeadOptions,
@@ -86,9 +83,9 @@ def project(
     if heads < 1 or groups < 1 or heads % groups:
         raise UsageError(f"heads {heads}, kv_heads {groups} (expected kv_heads to divide heads)")
     parts = []
-    for (name, letter), x, given in zip(PAIRS, arrays, inputs, strict=True):
-        names = ("x" if given is inputs[0] else name, f"w{letter}", f"b{letter}")
-        check_linear(given, params, names)
+    for (name, letter), x, source in zip(PAIRS, arrays, inputs, strict=True):
+        names = ("x" if source is inputs[0] else name, f"w{letter}", f"b{letter}")
+        check_linear(source, params, names)
         weights = [None if params.get(one) is None else jnp.asarray(params[one], x.dtype) for one in names[1:]]
         parts.append(linear(x, *weights))
     has_dots = options.score in ("scaled-dot", "dot")
@@ -111,7 +108,7 @@ def check_linear(x: Any, params: Mapping[str, Array], names: tuple[str, str, str
 
 
 def attend_heads(
-    engine: "JaxEngine",
+    engine: Any,
     arrays: list[JaxArray],
     options: MultiHeadOptions,
     own: Any,
@@ -124,30 +121,33 @@ def attend_heads(
     q, k, v = arrays
     steps = {"q": q, "k": k, "v": v}
     if options.relative is not None:
-        options = options.replace(bias=relative_bias(options, q, k))
+        options = options.replace(bias=distance_bias(options, q, k))
     keys, values, plain = prepend_past(np.asarray(q), np.asarray(k), np.asarray(v), options, params)
     k, v = jnp.asarray(keys), jnp.asarray(values)
     steps |= {"present_key": k, "present_value": v}
     rules = make_rules(plain, q, k, bool(np.isfinite(values).all()))
     names = summary_names(summary)
     scorer = score_function(options.score, {name: jnp.asarray(x, q.dtype) for name, x in params.items()})
-    is_looked_into = any(name in keep for name in SQUARE) or names or scorer is not dot
-    if is_looked_into or rules.softcap or rules.rounding or rules.has_infinite or rules.bias is not None:
-        seen: dict[str, JaxArray] = {}
-        _, lse = dense_with_lse(q, k, v, rules, lambda name, x: seen.setdefault(name, x), scorer)
-        steps |= seen | {"lse": lse}
+    if any(name in keep for name in SQUARE) or names or scorer is not dot or not rules.is_simple:
+        steps |= every_step(q, k, v, rules, scorer)
     else:
         steps["heads"], steps["lse"] = heads_alone(engine, q, k, v, rules)
     if "weights" in keep and names:
-        weights, lse = np.asarray(steps.pop("weights"), own), np.asarray(steps["lse"], np.float64)
         position = query_positions(slice(0, q.shape[-2]), plain.offset(q.shape[-2], k.shape[-2]))
+        weights, lse = np.asarray(steps.pop("weights"), own), np.asarray(steps["lse"], np.float64)
         steps |= summarize_dense_weights(summary, weights, lse, position)
-        keep = {*keep, *names}
-    order = [*ORDER, *names]
-    return {name: steps[name] for name in order if name in steps and (name in keep or name == "heads")}
+    returned = {"heads", *keep, *names}
+    return {name: steps[name] for name in (*ORDER, *names) if name in steps and name in returned}
 
 
-def heads_alone(engine: "JaxEngine", q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
+def every_step(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, scorer: Any) -> dict[str, JaxArray]:
+    """Return every intermediate of dense attention, and the log-sum-exps."""
+    steps: dict[str, JaxArray] = {}
+    _, lse = dense_with_lse(q, k, v, rules, lambda name, x: steps.setdefault(name, x), scorer)
+    return steps | {"lse": lse}
+
+
+def heads_alone(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
     """Return heads and log-sum-exps: around the ring of a mesh, by blocks where there are many scores, or at once."""
     if engine.mesh is not None and engine.mesh.shape["seq"] > 1:
         return split_attention(engine, q, k, v, rules)
@@ -157,9 +157,7 @@ def heads_alone(engine: "JaxEngine", q: JaxArray, k: JaxArray, v: JaxArray, rule
     return heads.astype(q.dtype), lse
 
 
-def split_attention(
-    engine: "JaxEngine", q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules
-) -> tuple[JaxArray, JaxArray]:
+def split_attention(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
     """Return heads and log-sum-exps of attention whose queries and keys are split over a mesh."""
     mesh: Any = engine.mesh
     if q.shape[-3] % mesh.shape["model"]:
@@ -177,10 +175,10 @@ def split_attention(
     real = np.arange(round_up(keys, size)) < keys
     mask = None if real.all() else real[None, None, None]
     if rules.mask is not None:
-        given = np.asarray(rules.mask)
-        given = given.reshape((1,) * (4 - given.ndim) + given.shape)
-        padded = fill(given, -1, len(real)) if given.shape[-1] > 1 else given
-        mask = fill(padded, -2, round_up(queries, size)) if given.shape[-2] > 1 else padded
+        own = np.asarray(rules.mask)
+        own = own.reshape((1,) * (4 - own.ndim) + own.shape)
+        padded = fill(own, -1, len(real)) if own.shape[-1] > 1 else own
+        mask = fill(padded, -2, round_up(queries, size)) if own.shape[-2] > 1 else padded
         mask = mask & real
     if mask is not None:
         if mask.shape[1] > 1:
@@ -217,7 +215,7 @@ def make_rules(options: AttentionOptions, q: JaxArray, k: JaxArray, is_finite: b
     )
 
 
-def relative_bias(options: MultiHeadOptions, q: JaxArray, k: JaxArray) -> Array:
+def distance_bias(options: MultiHeadOptions, q: JaxArray, k: JaxArray) -> Array:
     """Return the scaled scores of relative positions, with the bias of the options added."""
     relative: Any = options.relative
     parts = {name: jnp.asarray(x, q.dtype) for name, x in relative._asdict().items()

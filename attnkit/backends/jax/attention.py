@@ -41,6 +41,11 @@ class Rules(NamedTuple):
     rounding: str = ""
     has_infinite: bool = False
 
+    @property
+    def is_simple(self) -> bool:
+        """Whether scores are scaled dot products and nothing is added to them, so that any kernel computes them."""
+        return self.bias is None and not (self.softcap or self.rounding or self.has_infinite)
+
     def is_plain(self, queries: int, keys: int) -> bool:
         """Return whether causality, from the first key on, is all that these rules say."""
         is_from_start = isinstance(self.offset, int) and self.offset == 0 and queries == keys
@@ -64,7 +69,7 @@ def allowed_cells(rules: Rules, i: JaxArray, j: JaxArray) -> JaxArray | None:
     parts = [j <= where] if rules.causal else []
     parts += [j >= where - left] if left >= 0 else []
     parts += [j <= where + right] if right >= 0 else []
-    return jax.tree.reduce(jnp.logical_and, parts) if parts else None
+    return reduce(jnp.logical_and, parts) if parts else None
 
 
 def position_bias(rules: Rules, i: JaxArray, j: JaxArray) -> JaxArray | None:
@@ -146,34 +151,50 @@ def fused_attention(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: Se
     By blocks where there are many scores and the kernel would hold them all; by `dense_attention` in float64, whose
     scores the kernel would round, and in float16 on a CPU, which it does not know.
     """
-    queries, keys, heads = q.shape[-2], k.shape[-2], q.shape[-3]
-    is_cudnn = jax.default_backend() == "gpu" and q.dtype.itemsize == 2 and queries > 1
-    is_cudnn &= q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_CUDNN and rules.distances is None
-    if not is_cudnn and heads * queries * keys >= MANY and rules.bias is None:
+    queries, keys = q.shape[-2], k.shape[-2]
+    is_cudnn = has_cudnn(q, rules)
+    if not is_cudnn and q.shape[-3] * queries * keys >= MANY and rules.bias is None:
         return block_attention(q, k, v, rules)[0].astype(q.dtype)
     if q.dtype.itemsize == 8 or (q.dtype == jnp.float16 and jax.default_backend() == "cpu"):
         return dense_attention(q, k, v, rules)
-    i, j = jnp.arange(queries), jnp.arange(keys)
     is_plain = rules.causal and rules.is_plain(queries, keys)
-    parts = [] if is_plain else [one for one in (allowed_cells(rules, i, j), rules.mask) if one is not None]
-    mask = jax.tree.reduce(jnp.logical_and, parts) if parts else None
-    biases = [one for one in (rules.bias, position_bias(rules, i, j)) if one is not None]
-    bias = jax.tree.reduce(jnp.add, biases).astype(q.dtype) if biases else None
+    bias, mask = grids(q, k, rules, is_plain)
     lead = (1,) * (4 - q.ndim)
     rows = [jnp.swapaxes(x.reshape(*lead, *x.shape), -2, -3) for x in (q, k, v)]  # (B, T, H, K)
-    grids = [None if x is None else x.reshape((1,) * (4 - x.ndim) + x.shape) for x in (bias, mask)]
     y = jax.nn.dot_product_attention(
-        *rows, *grids, scale=rules.scale, is_causal=is_plain, implementation="cudnn" if is_cudnn else "xla"
+        *rows, bias, mask, scale=rules.scale, is_causal=is_plain, implementation="cudnn" if is_cudnn else "xla"
     )
-    y = jnp.swapaxes(y, -2, -3).reshape(*q.shape[:-1], v.shape[-1])
-    return y if mask is None else jnp.where(mask.any(axis=-1, keepdims=True), y, 0)
+    y = jnp.swapaxes(y, -2, -3)
+    y = y if mask is None else jnp.where(mask.any(axis=-1, keepdims=True), y, 0)
+    return y.reshape(*q.shape[:-1], v.shape[-1])
 
 
-def merge(first: tuple[JaxArray, JaxArray], second: tuple[JaxArray, JaxArray]) -> tuple[JaxArray, JaxArray]:
+def has_cudnn(q: JaxArray, rules: Rules) -> bool:
+    """Return whether cuDNN's kernel takes queries: on a GPU, in 16 bits, of a width that it knows."""
+    is_gpu = jax.default_backend() == "gpu" and q.dtype.itemsize == 2 and rules.distances is None
+    return is_gpu and q.shape[-2] > 1 and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_CUDNN
+
+
+def grids(q: JaxArray, k: JaxArray, rules: Rules, is_plain: bool) -> tuple[JaxArray | None, JaxArray | None]:
+    """Return all that is added to scores, and all that masks them, (B, H, T, S) or broadcast to it; None for nothing.
+
+    is_plain  whether the kernel has a flag for causal attention
+    """
+    i, j = jnp.arange(q.shape[-2]), jnp.arange(k.shape[-2])
+    masks = () if is_plain else (allowed_cells(rules, i, j), rules.mask)
+    parts = [one for one in masks if one is not None]
+    biases = [one.astype(q.dtype) for one in (rules.bias, position_bias(rules, i, j)) if one is not None]
+    mask = reduce(jnp.logical_and, parts) if parts else None
+    bias = reduce(jnp.add, biases) if biases else None
+    both = (None if x is None else x.reshape((1,) * (4 - x.ndim) + x.shape) for x in (bias, mask))
+    return next(both), next(both)
+
+
+def merge_parts(first: tuple[JaxArray, JaxArray], second: tuple[JaxArray, JaxArray]) -> tuple[JaxArray, JaxArray]:
     """Return attention over two parts of the keys put together: heads (..., T, V) and log-sum-exps (..., T) of both.
 
     >>> part = jnp.array([[1.0]]), jnp.array([0.0])
-    >>> [one.round(4).tolist() for one in merge(part, (jnp.array([[3.0]]), jnp.array([0.0])))]
+    >>> [one.round(4).tolist() for one in merge_parts(part, (jnp.array([[3.0]]), jnp.array([0.0])))]
     [[[2.0]], [0.6930999755859375]]
     """
     lse = jnp.logaddexp(first[1], second[1])
@@ -226,7 +247,7 @@ def block_attention(
             attend = jax.checkpoint(partial(part_attention, rules=rules))
             is_needed = (first_key + at <= i[-1] + jnp.max(jnp.asarray(rules.offset))) | (not rules.causal)
             return jax.lax.cond(
-                is_needed, lambda: merge(carry, attend(block, keys, values, i=i, j=j)), lambda: carry
+                is_needed, lambda: merge_parts(carry, attend(block, keys, values, i=i, j=j)), lambda: carry
             ), None
 
         parts: tuple[JaxArray, JaxArray] = jax.lax.scan(add, empty, starts)[0]
@@ -260,7 +281,7 @@ def ring_attention(mesh: Mesh, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rul
             parts.append(block_attention(q, k, v, own, me * q.shape[-2], source * k.shape[-2]))
             if step + 1 < size:
                 k, v = jnp.split(pass_on(jnp.concatenate([k, v], axis=-1)), [k.shape[-1]], axis=-1)
-        whole: tuple[JaxArray, JaxArray] = reduce(merge, parts)
+        whole: tuple[JaxArray, JaxArray] = reduce(merge_parts, parts)
         return whole
 
     mapped = jax.shard_map(

@@ -1,6 +1,6 @@
 """Decoding token by token: one compiled step, with caches of a fixed size that doubles when it is full."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +18,16 @@ from attnkit.model.dtypes import Array
 from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable
 from attnkit.model.kv_cache import KVCache
 
-if TYPE_CHECKING:
-    from attnkit.backends.jax.engine import JaxEngine
-
 LEAST = 64  # places of a cache at least
 
 
 class CompiledDecoder(CachedDecoder):
-    """A decoder as CachedDecoder is one; keys and values stay on the devices until `cache` is read."""
+    """A decoder as CachedDecoder is one; keys and values stay on the devices until `cache` is read.
 
-    def __init__(self, engine: "JaxEngine", model: Model, cache: KVCache | None, **context: Any) -> None:
+    engine  the JaxEngine that computes it
+    """
+
+    def __init__(self, engine: Any, model: Model, cache: KVCache | None, **context: Any) -> None:
         self._caches: Caches = {}
         super().__init__(model, cache, **context)
         self._engine, self._past = engine, self._cache.length
@@ -48,6 +48,7 @@ class CompiledDecoder(CachedDecoder):
 
     @cache.setter
     def cache(self, cache: KVCache) -> None:
+        """Begin anew with the keys and values of a cache."""
         self._cache, self._past, self._caches = cache, cache.length, {}
 
     def __call__(self, tokens: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attnkit.backends.jax import formulas
-from attnkit.backends.jax.attending import attend
+from attnkit.backends.jax.attending import attend_record
 from attnkit.backends.jax.attention import Kernel, Rules, dense_attention, fused_attention, ring_attention
 from attnkit.backends.jax.decoder import CompiledDecoder
 from attnkit.backends.jax.formulas import JaxArray, See, see_nothing
@@ -26,9 +26,9 @@ from attnkit.backends.jax.passes import (
     x_has_rows,
 )
 from attnkit.backends.jax.placement import PlacedParameters, input_spec, make_mesh, put, used_layers
-from attnkit.backends.jax.processes import to_numpy
+from attnkit.backends.jax.processes import is_first, to_numpy
 from attnkit.backends.jax.program import Caches, Pass, keep_layout, run_steps
-from attnkit.backends.jax.seeing import hook_of_arrays, is_seen
+from attnkit.backends.jax.seeing import head_names, hook_of_arrays, is_seen
 from attnkit.errors import UsageError
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
@@ -58,6 +58,11 @@ class JaxEngine:
         self._placed: dict[tuple[int, str], tuple[Any, PlacedParameters]] = {}
         self._programs: dict[Any, Any] = {}
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this is process 0 of those that compute."""
+        return is_first()
+
     def run(self, model: Model, steps: Sequence[Step], x: Array, context: Context) -> Array:
         """Return what `transformer.run` does."""
         if not steps:
@@ -78,20 +83,17 @@ class JaxEngine:
 
     def head_logits(self, model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
         """Return what `heads.head_logits` does."""
-        config = model.config
-        layers = [name for name in HEAD_LAYERS if name in model.params and (name != "pooler" or config.is_head_pooled)]
+        config, pooled = model.config, model.config.is_head_pooled
+        layers = [name for name in HEAD_LAYERS if name in model.params and (name != "pooler" or pooled)]
         dtype = self.compute or str(working(x, *model.params["head"].values()).name)
-        pooled = config.is_head_pooled
         real = None if mask is None or not pooled else np.broadcast_to(mask[..., 0, :], x.shape[:-1])
         rows = x if pooled else fill(x.reshape(-1, x.shape[-1]), 0, bucket(x[..., 0].size))
 
         def compute(params: Any, x: JaxArray, real: JaxArray | None, see: See = see_nothing) -> JaxArray:
             return formulas.head_logits(config, params, x, real, see)
 
-        names = [*["pooler"] * (config.pooling == "pooler" and pooled), "head.dense", "head.norm", "logits"]
-        wanted = [hook(name) for name in names if name in ("logits", "pooler") or config.transform]
         with precision(dtype):
-            if any(one is not None for one in wanted):
+            if any([hook(name) is not None for name in head_names(config)]):  # noqa: C419 (each is called)
                 return self._head_seen(model, layers, compute, (x, real), hook, dtype)
             y = self.call(model, dtype, layers, ("logits",), compute, (rows, real))
             y = to_numpy(y, np.float64 if dtype == "float64" else np.float32)
@@ -113,7 +115,7 @@ class JaxEngine:
         self, q: Array, k: Array, v: Array, params: Mapping[str, Array], options: MultiHeadOptions, **request: Any
     ) -> dict[str, Array]:
         """Return what `attention.multi_head_attention` does; request: its summary and keep."""
-        return attend(self, (q, k, v), params, options, **request)
+        return attend_record(self, (q, k, v), params, options, **request)
 
     def placed(self, model: Model, dtype: str) -> PlacedParameters:
         """Return the parameters of a model on devices, in a dtype."""
@@ -140,7 +142,7 @@ class JaxEngine:
         return self.compute or str(usual.name), result
 
     def kernel(self) -> Kernel:
-        """Return the kernel of attention of a pass that nobody looks into."""
+        """Return the kernel of attention of a pass without hooks."""
         mesh = self.mesh
         if mesh is None or mesh.shape["seq"] == 1:
             return fused_attention
@@ -188,7 +190,7 @@ class JaxEngine:
         return Sizes(True, shape["data"], shape["seq"], capacity, memory)
 
     def decoder(self, model: Model, cache: KVCache | None, **context: Any) -> CachedDecoder:
-        """Return a decoder that predicts the next token, compiled unless a hook looks into it."""
+        """Return a decoder that predicts the next token, compiled unless there is a hook."""
         check_supported(model, self.mesh)
         if self.mesh and self.mesh.shape["seq"] > 1:
             raise UsageError("splits one long text, not the tokens that follow it; data and model do", "--mesh seq")
@@ -296,7 +298,7 @@ class JaxEngine:
         """Find the first layer whose result is not finite, by a second pass, and tell the context."""
         if is_float(x.dtype) and not np.isfinite(x).all():
             return
-        found: list[str] = []
+        layers: list[str] = []
         names = {f"{step.layer}.residual" if step.adds_residual else step.layer: step.layer for step in steps}
         names |= {f"{step.layer}.output": step.layer for step in steps if not step.adds_residual}
 
@@ -304,13 +306,13 @@ class JaxEngine:
             return (lambda array: note(names[name], array)) if name in names else None
 
         def note(layer: str, array: Array) -> Array:
-            if not found and not np.isfinite(array).all():
-                found.append(layer)
+            if not layers and not np.isfinite(array).all():
+                layers.append(layer)
             return array
 
         again = Context(
             context.mask, context.memory, context.memory_mask, context.positions, context.segment_ids, hook=visit
         )
         self._run_seen(model, steps, x, again, dtype, np.dtype("float64" if dtype == "float64" else "float32"))
-        if found:
-            context.on_non_finite(found[0])
+        if layers:
+            context.on_non_finite(layers[0])

@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[JaxArray], JaxArray]] = {
 
 
 def see_nothing(name: str, x: JaxArray) -> JaxArray:
-    """Return an intermediate that nobody looks at.
+    """Return an intermediate unchanged, where no hook reads it.
 
     >>> see_nothing("encoder.0.self.weights", 1)
     1

@@ -82,10 +82,10 @@ def round_up(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-def pad(x: Array, axis: int, size: int, filler: Any = 0) -> Array:
+def pad_axis(x: Array, axis: int, size: int, filler: Any = 0) -> Array:
     """Return an array with a filler after its entries along an axis, up to a size; of size 1 it is left to broadcast.
 
-    >>> pad(np.array([[1, 2]]), -1, 3).tolist(), pad(np.array([[1]]), -1, 3).tolist()
+    >>> pad_axis(np.array([[1, 2]]), -1, 3).tolist(), pad_axis(np.array([[1]]), -1, 3).tolist()
     ([[1, 2, 0]], [[1]])
     """
     if x.shape[axis] in (1, size):
@@ -108,32 +108,52 @@ def prepare_inputs(model: Model, steps: Sequence[Step], x: Array, context: Conte
     Errors are those of `transformer.run`.
     """
     config, name = model.config, parse_layer_name(steps[0].layer)[0]
-    x, lead, tokens = read_input(config, steps[0], x, context)
-    width = sizes.padded(tokens) if not (steps[0].op == "embed" and config.patches) else tokens
-    arrays: dict[str, Any] = {}
-    if steps[0].op == "embed" and config.types:
-        arrays["types"] = fill(check_ids(segments(x, context), config.types), -1, width)
-    layers = [step.layer for step in steps if step.op == "attend"]
+    x, lead, tokens = check_first_input(config, steps[0], x, context)
+    is_image = steps[0].op == "embed" and config.patches is not None
+    width = tokens if is_image else sizes.padded(tokens)
     shape = (*lead, config.stack(name).heads, tokens, context.past + tokens)
-    keys = width if sizes.capacity is None else sizes.capacity
-    if any(layer.endswith(".self") for layer in layers):
-        is_checked = not config.stack(name).causal and sizes.is_padded
-        arrays |= mask_arrays("", context.mask, shape, (width, keys), is_checked)
-        arrays |= relative_arrays(config, name, tokens, width, keys, context)
-    if any(step.op == "posenc" for step in steps):
-        arrays |= absolute_arrays(config, context, tokens, width, (context.grid if config.patches else None))
-    arrays |= memory_arrays(config, [layer for layer in layers if layer.endswith(".cross")], context, shape, sizes)
-    if sizes.capacity is not None:
-        arrays["past"] = np.asarray(context.past, np.int32)
-    if not (steps[0].op == "embed" and config.patches):
+    arrays = token_arrays(config, steps, x, (tokens, width), context)
+    arrays |= attention_arrays(config, steps, shape, width, context, sizes)
+    if not is_image:
         x = fill(x, -1 if steps[0].op == "embed" else -2, width)
     rows = lead[0] if lead else 1
     if lead and sizes.rows > 1:
-        x, arrays = pad_rows(x, arrays, rows, round_up(rows, sizes.rows))
+        x, arrays = repeat_first(x, arrays, rows, round_up(rows, sizes.rows))
     return Prepared(x, narrow(arrays), context.grid if config.patches else None, rows, tokens)
 
 
-def read_input(config: Config, step: Step, x: Array, context: Context) -> tuple[Array, tuple[int, ...], int]:
+def token_arrays(
+    config: Config, steps: Sequence[Step], x: Array, widths: tuple[int, int], context: Context
+) -> dict[str, Array]:
+    """Return the segments and the absolute positions of tokens; widths: their number, without and with padding."""
+    arrays = {}
+    if steps[0].op == "embed" and config.types:
+        arrays["types"] = fill(check_ids(segments(x, context), config.types), -1, widths[1])
+    if any(step.op == "posenc" for step in steps):
+        arrays |= absolute_arrays(config, context, *widths, context.grid if config.patches else None)
+    return arrays
+
+
+def attention_arrays(
+    config: Config, steps: Sequence[Step], shape: tuple[int, ...], width: int, context: Context, sizes: Sizes
+) -> dict[str, Any]:
+    """Return the masks, the relative positions, the memory and the number of earlier tokens that attention reads.
+
+    shape  of the scores, (..., H, T, S); width: T with padding
+    """
+    name, arrays = parse_layer_name(steps[0].layer)[0], dict[str, Any]()
+    layers = [step.layer for step in steps if step.op == "attend"]
+    keys = width if sizes.capacity is None else sizes.capacity
+    if any(layer.endswith(".self") for layer in layers):
+        is_masked = not config.stack(name).causal and sizes.is_padded
+        arrays |= mask_arrays("", context.mask, shape, (width, keys), is_masked)
+        arrays |= relative_arrays(config, name, shape[-2], width, keys, context)
+    if crossing := [layer for layer in layers if layer.endswith(".cross")]:
+        arrays |= memory_arrays(crossing[0], context, shape, sizes)
+    return arrays if sizes.capacity is None else arrays | {"past": np.asarray(context.past, np.int32)}
+
+
+def check_first_input(config: Config, step: Step, x: Array, context: Context) -> tuple[Array, tuple[int, ...], int]:
     """Return the input of the first step, checked, the number of texts (or ()), and of tokens of each."""
     if step.op != "embed":
         return x.astype(context.dtype or x.dtype, copy=False), x.shape[:-2], x.shape[-2]
@@ -167,11 +187,13 @@ def mask_arrays(
     if mask.shape[-1:] == (1,):
         mask = np.broadcast_to(mask, (*mask.shape[:-1], shape[-1]))
     allowed = ~np.isneginf(mask) if is_float(mask.dtype) else to_boolean(mask)
-    arrays = {f"{prefix}mask": pad(fill(allowed, -1, keys), -2, queries) if mask.ndim > 1 else fill(allowed, -1, keys)}
+    arrays = {
+        f"{prefix}mask": pad_axis(fill(allowed, -1, keys), -2, queries) if mask.ndim > 1 else fill(allowed, -1, keys)
+    }
     if is_float(mask.dtype):
-        added = fill(np.where(allowed, mask, 0).astype(np.float32), -1, keys)
-        arrays[f"{prefix}bias"] = pad(added, -2, queries) if mask.ndim > 1 else added
-    return arrays
+        arrays[f"{prefix}bias"] = np.where(allowed, mask, 0).astype(np.float32)
+    wide = {name: fill(one, -1, keys) for name, one in arrays.items()}
+    return {name: pad_axis(one, -2, queries) if mask.ndim > 1 else one for name, one in wide.items()}
 
 
 def relative_arrays(
@@ -211,13 +233,9 @@ def absolute_arrays(
     return {"positions": fill(where, -1, width)}
 
 
-def memory_arrays(
-    config: Config, layers: Sequence[str], context: Context, shape: tuple[int, ...], sizes: Sizes
-) -> dict[str, Array]:
-    """Return the memory of layers of cross-attention, and its mask; DataError where there is none."""
-    if not layers:
-        return {}
-    memory = np.empty((sizes.memory, 0)) if sizes.memory else attention_source(layers[0], np.empty(0), context)
+def memory_arrays(layer: str, context: Context, shape: tuple[int, ...], sizes: Sizes) -> dict[str, Array]:
+    """Return the memory of a layer of cross-attention, and its mask; DataError where there is none."""
+    memory = np.empty((sizes.memory, 0)) if sizes.memory else attention_source(layer, np.empty(0), context)
     count = memory.shape[-2]
     width = sizes.padded(count)
     mask = mask_arrays(
@@ -231,7 +249,7 @@ BATCHED = {"types": 2, "positions": 2, "sinusoids": 3, "rotary": 4, "local_rotar
 BATCHED |= dict.fromkeys(("mask", "bias", "memory", "memory_mask", "memory_bias"), 3)
 
 
-def pad_rows(x: Array, arrays: dict[str, Any], rows: int, padded: int) -> tuple[Array, dict[str, Any]]:
+def repeat_first(x: Array, arrays: dict[str, Any], rows: int, padded: int) -> tuple[Array, dict[str, Any]]:
     """Return inputs of a batch with copies of its first text after the others."""
 
     def longer(one: Any, axes: int) -> Any:

@@ -43,9 +43,9 @@ def check_mesh(config: Config, mesh: Mesh) -> None:
     parts = mesh.shape["model"]
     for name in config.stacks:
         stack = config.stack(name)
-        for count, what in ((stack.heads, "heads"), (stack.hidden, "features of the feed-forward network")):
+        for count, noun in ((stack.heads, "heads"), (stack.hidden, "features of the feed-forward network")):
             if count % parts:
-                raise UsageError(f"{count} {what} are not divisible by model={parts}", "--mesh")
+                raise UsageError(f"{count} {noun} are not divisible by model={parts}", "--mesh")
     if mesh.shape["seq"] > 1 and config.positions.relative == "disentangled":
         problem = f"the scores of a {config.family} model need all keys at once; data and model split it"
         raise UsageError(problem, "--mesh seq")

@@ -103,7 +103,7 @@ def add_positions(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     return run.see(layer, x + table[run.inputs["positions"] + positions.first])
 
 
-def attend(run: Pass, layer: str, x: JaxArray) -> JaxArray:
+def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     """Apply multi-head attention of a layer to x, or of x over the memory: x (..., T, D) -> (..., T, D)."""
     config, params, see = run.config, run.params.get(layer, {}), run.see_in(layer)
     name, number, part = parse_layer_name(layer)
@@ -229,7 +229,7 @@ OPERATORS: dict[str, Operator] = {
     "embed": embed_tokens,
     "posenc": add_positions,
     "layernorm": lambda run, layer, x: run.see(layer, normalize(run.config, x, run.params.get(layer, {}))),
-    "attend": attend,
+    "attend": attend_layer,
     "ffn": lambda run, layer, x: feed_forward(x, run.params[layer], run.config.activation, run.see_in(layer)),
     "linear": lambda run, layer, x: run.see(layer, linear(x, run.params[layer]["w"], run.params[layer].get("b"))),
 }

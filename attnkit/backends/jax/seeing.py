@@ -1,4 +1,4 @@
-"""Hooks of a pass: which intermediates anybody looks at, and how an array of JAX reaches a hook and comes back."""
+"""Hooks of a pass: which intermediates they read, and how an array of JAX reaches a hook and comes back."""
 
 from collections.abc import Iterator, Sequence
 
@@ -34,8 +34,18 @@ def step_names(config: Config, step: Step, is_gated: bool, summary: str) -> Iter
     yield from (f"{step.layer}.{part}" for part in (*parts, *("residual",) * bool(step.adds_residual)))
 
 
+def head_names(config: Config) -> list[str]:
+    """Return the names of the intermediates of a head, in the order of a pass.
+
+    >>> head_names(Config("gpt2", 2)), head_names(Config("bert", 2, transform=True))
+    (['logits'], ['head.dense', 'head.norm', 'logits'])
+    """
+    transform = ["head.dense", *["head.norm"] * config.head_norm] if config.transform else []
+    return [*["pooler"] * (config.is_head_pooled and config.pooling == "pooler"), *transform, "logits"]
+
+
 def is_seen(config: Config, gated: frozenset[str], steps: Sequence[Step], context: Context) -> bool:
-    """Return whether the hook of a context has a function for any intermediate of the steps; it is asked for all.
+    """Return whether the hook of a context has a function for any intermediate of the steps; it is called for all.
 
     gated  the layers of feed-forward networks with a gate
     """
