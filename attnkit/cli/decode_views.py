@@ -20,6 +20,10 @@ def render_decoded(record: Record, call: Stage, look: "display.Style") -> str:
     """Render generated text as text, and probabilities as a table of the most probable words at every position."""
     from attnkit.cli import views
 
+    if call.parameters["attribute"]:
+        from attnkit.cli.attribution_views import render_attributions
+
+        return render_attributions(record, call, look)
     if gives_labels(record, call):
         from attnkit.cli.label_views import render_labels
 
@@ -37,6 +41,10 @@ def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[S
     from attnkit.display.figures import candidates_section, tensor_section
     from attnkit.inference.decoded_tables import list_scores
 
+    if call.parameters["attribute"]:
+        from attnkit.cli.attribution_views import draw_attributions
+
+        return draw_attributions(record, call, looks)
     if gives_labels(record, call):
         from attnkit.cli.label_views import draw_labels
 
@@ -130,7 +138,7 @@ def render_generation(record: Record, call: Stage, look: "display.Style") -> str
 
 def is_single_text(record: Record, call: Stage) -> bool:
     """Return whether the view of a result is one text without a table."""
-    is_text = call.parameters["emit"] in (None, "text") and "rank" not in record
+    is_text = call.parameters["emit"] in (None, "text") and "rank" not in record and "output" not in record
     if gives_labels(record, call):
         return record["x"].ndim == 1
     return makes_text(call) and is_text and len(shared_labels(record.labels.get("text"))) == 1

@@ -109,5 +109,5 @@ def stack_vectors(records: Sequence[Record], file: str) -> Record:
 
 
 def row_names(record: Record) -> list[str]:
-    """Return the labels of the rows of x; [] where it has none, or is one vector."""
-    return shared_labels(record.labels_of("x", 0)) if record["x"].ndim == 2 else []
+    """Return the labels of the rows of x, or the text of its one vector; [] where it has none."""
+    return shared_labels(record.labels_of("x", 0) if record["x"].ndim == 2 else record.labels.get("batch"))

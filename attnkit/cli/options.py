@@ -8,7 +8,7 @@ and because an option that is given twice is an error.
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from attnkit import formats
@@ -203,6 +203,26 @@ def lines(help: str, metavar: str = "FILE") -> Option:
     return Option(help, metavar, str, "lines")
 
 
+def attribution(of: str) -> Option:
+    """Declare an option that names a method of attribution; of: the number that tokens contribute to."""
+    help = f"how much the embedding of each token contributes to {of}: its product with the gradient, or with the mean "
+    return Option(f"{help}of the gradients at N points from zeros to it (integrated gradients)", METHODS, parse_method)
+
+
+METHODS = "input-x-gradient|integrated:N"
+
+
+def parse_method(text: str) -> str:
+    """Return a method of attribution as written; ValueError names both where it is neither.
+
+    >>> parse_method("integrated:32")
+    'integrated:32'
+    """
+    if not re.fullmatch(r"input-x-gradient|integrated:0*[1-9][0-9]{0,5}", text, re.ASCII):
+        raise ValueError(f"{METHODS}, N from 1 on")
+    return text
+
+
 MODEL = Option("folder of a published model (config.json, weights, tokenizer)", "DIR", str, "model")
 TRACE = text("write all intermediates to FILE, each by its name", "FILE")
 TRACE_ONLY = names("write only intermediates whose names match a shell pattern: *.weights", metavar="PATTERNS")
@@ -300,33 +320,27 @@ ENGINE_SECTION = " ".join(ENGINE)
 ENGINE_KEYWORDS = ("engine", "compute", "mesh")
 
 
-def engine_values(known: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of an engine that have a value, by ATTNKIT_ENGINE too; {} where NumPy is the default.
-
-    known  the options of a tool that are no parameters; flags: their values
-    """
-    if "engine" not in known:
+def engine_values(call: Any) -> dict[str, Any]:
+    """Return the options of an engine that a stage has, by ATTNKIT_ENGINE too; {} where NumPy is the default."""
+    if "engine" not in call.tool.extra:
         return {}
     named = os.environ.get("ATTNKIT_ENGINE")
-    stated = {name: flags[name] for name in ENGINE if flags.get(name) is not None}
+    stated = {name: call.extra[name] for name in ENGINE if call.extra.get(name) is not None}
     return ({"engine": named} if named else {}) | stated
 
 
-def load_engine(known: Mapping[str, Any], flags: Mapping[str, Any]) -> Any:
-    """Return the engine that these options name, None for NumPy; UsageError where it is not installed."""
-    if not (values := engine_values(known, flags)):
+def load_engine(call: Any) -> Any:
+    """Return the engine that computes a stage, None for NumPy; UsageError where it is not installed."""
+    if not (values := engine_values(call)):
         return None
     from attnkit.backends.choice import choose_engine
 
     return choose_engine(values)
 
 
-def is_written(flags: Mapping[str, Any]) -> bool:
-    """Return whether this process writes the result; of many that compute it, process 0 does."""
-    if flags.get("coordinator") is None:
-        return True
-    engine = load_engine(ENGINE, flags)
-    return engine is None or bool(engine.is_first)
+def is_written(call: Any) -> bool:
+    """Return whether this process writes the result of a stage; of many that compute it, process 0 does."""
+    return call.extra.get("coordinator") is None or bool(load_engine(call).is_first)
 
 
 FIGURE_FORMATS = ("svg", "png", "pdf", "html")

@@ -68,6 +68,7 @@ class Tool:
     one_of          rows of terms of which one must be met
     sections        title -> the names of its options, as the help groups them; without a table, one list
     reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
+    read_together   (stage, blocks of lines) -> the items for --lines; None: one for each line
     view            (record, stage, style) -> text for a terminal; None: tables of its tensors
     figure          (record, stage, options) -> sections of a figure; None: tables of its tensors, or its view as text
     cells           (record, stage) -> the table of CSV, TSV and Markdown; None: the tensor that it computed
@@ -75,8 +76,7 @@ class Tool:
     extra           flags that only reader and view use: they are not parameters of the function
     needs_no_input  (parameters) -> whether it reads no input
     record_defaults (parameters) -> the defaults that the history must show: the seed in use
-    returns_text    (parameters) -> whether its result is text, not a record
-    is_page         whether that text is a page, in HTML
+    returns_text    (parameters) -> whether its result is text, not a record; is_page: whether it is a page, in HTML
     check_finite    (parameters) -> whether NaN and infinity in x are reported, because it computes with x
     table_on_stderr (parameters) -> whether a table goes to standard error where its output is not one
     shows_table     (parameters) -> whether its output is a table or text unless a format is requested
@@ -98,6 +98,7 @@ class Tool:
     one_of: Sequence[tuple[str, ...]] = ()
     sections: Mapping[str, str] = field(default_factory=dict)
     reader: "Reader | None" = None
+    read_together: "Callable[[Stage, Iterator[Iterator[str]]], Iterator[Item]] | None" = None
     view: "View | None" = None
     figure: "Figure | None" = None
     cells: "Callable[[Record, Stage], Cells] | None" = None
@@ -269,7 +270,7 @@ class Stage:
             on_non_finite=self._note_non_finite,
             write_side_output=functools.partial(self._write_side_output, item),
             is_output_file=self._is_output_file,
-            engine=options.load_engine(self.tool.extra, self.extra),
+            engine=options.load_engine(self),
         )
 
     def _call_tool(self, item: Item) -> Result:
@@ -335,8 +336,7 @@ class Stage:
         """Yield the values that differ from their default, or that the tool always records, by name."""
         always = self.tool.record_defaults(self.parameters)
         common = {name: self.common.get(name) for name in ("only", "dtype") if name not in self.tool.flags}
-        extra = self.extra | {"format": "json"} if self.tool.derived(self) else {}
-        extra |= options.engine_values(self.tool.extra, self.extra)
+        extra = self.extra | {"format": "json"} if self.tool.derived(self) else options.engine_values(self)
         for name, value in (self.parameters | always | common | extra).items():
             default = self.tool.defaults.get(name)
             is_default = value is default or (type(value) is type(default) and bool(value == default))

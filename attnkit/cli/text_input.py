@@ -18,6 +18,7 @@ from attnkit.formats import Source, open_source
 from attnkit.inference.operands import decode_text
 from attnkit.record import Record
 
+Blocks = Iterator[Iterator[str]]  # lines that arrive together
 TEXT_NEEDED = "give TEXT, or pipe it in"
 
 
@@ -26,26 +27,33 @@ def read_texts(call: Stage, upstream: Records | None, alone: bool | None = None)
 
     alone  whether no text is read; None: as the parameters of the tool decide
     """
-    lines, batch = call.extra.get("lines"), call.parameters["batch"]
+    lines, batch = call.extra.get("lines"), call.parameters.get("batch")
     if call.tool.needs_no_input(call.parameters) if alone is None else alone:
         if call.operands or lines or batch:
             raise UsageError("--ids and --image replace text: they cannot be combined with TEXT, --lines or --batch")
         return Records(None, iter([()]))
-    if call.operands:
-        check_texts(call)
-        return Records(None, iter([(text,) for text in call.operands] if lines else [call.operands]))
-    arriving = stdin_lines() if upstream is None else upstream_lines(upstream)
-    if lines:
-        return Records(None, ((line,) for line in arriving))
-    return Records(None, (tuple(all_lines) if batch else ("\n".join(all_lines),) for all_lines in [list(arriving)]))
+    if not call.operands:
+        return divide_texts(call, stdin_blocks() if upstream is None else upstream_blocks(upstream))
+    check_texts(call)
+    return divide_texts(call, iter([iter(call.operands)])) if lines else Records(None, iter([call.operands]))
 
 
-def stdin_lines() -> Iterator[str]:
-    """Return the lines of standard input; UsageError where it is a record of tensors."""
+def divide_texts(call: Stage, blocks: Blocks) -> Records:
+    """Return the items of a tool for lines: one for each line with --lines, else one of all."""
+    if call.extra.get("lines"):
+        together = call.tool.read_together
+        items = together(call, blocks) if together else ((line,) for line in itertools.chain.from_iterable(blocks))
+        return Records(None, items)
+    lines = [*itertools.chain.from_iterable(blocks)]
+    return Records(None, iter([tuple(lines) if call.parameters.get("batch") else ("\n".join(lines),)]))
+
+
+def stdin_blocks() -> Blocks:
+    """Return the lines of standard input as they arrive; UsageError where it is a record of tensors."""
     source = open_source(stdin_or_error(TEXT_NEEDED))
     if looks_like_tensors(source.peek_available(16)):
         raise UsageError("expected text, got a record of tensors; --ids - takes its ids", source.name)
-    return read_lines(source)
+    return read_blocks(source)
 
 
 def replaces_text(parameters: Mapping[str, Any]) -> bool:
@@ -61,7 +69,7 @@ def check_texts(call: Stage) -> None:
         )
         raise UsageError(f"{'a pipe' if is_pipe(text) else 'a file of tensors'} (expected TEXT){remedy}", text)
     with running(call):
-        warn_odd_texts(call.operands, is_batch=bool(call.extra.get("lines") or call.parameters["batch"]))
+        warn_odd_texts(call.operands, is_batch=bool(call.extra.get("lines") or call.parameters.get("batch")))
 
 
 def warn_odd_texts(texts: Sequence[str], is_batch: bool) -> None:
@@ -98,7 +106,7 @@ def read_model_input(call: Stage, upstream: Records | None, alone: bool | None =
         source = open_source(stdin_or_error(TEXT_NEEDED))
         if looks_like_tensors(source.peek_available(16)):
             return call.read_stream(source, formats.read(source))
-        return read_texts(call, Records(None, read_lines(source)), alone)
+        return divide_texts(call, read_blocks(source))
     first = next(upstream.items, None)
     items = itertools.chain([] if first is None else [first], upstream.items)
     return (
@@ -140,25 +148,25 @@ def find_tensor_file(text: str) -> str:
     return ""
 
 
-def read_lines(source: Source) -> Iterator[str]:
-    """Yield the lines of a source, each as soon as it arrives."""
+def read_blocks(source: Source) -> Blocks:
+    """Yield the lines of a source, those that arrive together in one block."""
     rest, empty = b"", True
     while chunk := source.read_available():
         empty = False
         *whole, rest = (rest + chunk).split(b"\n")
-        yield from (decode_text(line, source.name).removesuffix("\r") for line in whole)
+        yield (decode_text(line, source.name).removesuffix("\r") for line in whole)
     if empty:
         raise source.empty_error("text")
     if rest:
-        yield decode_text(rest, source.name)
+        yield iter([decode_text(rest, source.name)])
 
 
-def upstream_lines(upstream: Records) -> Iterator[str]:
-    """Yield the lines that the stage before prints."""
+def upstream_blocks(upstream: Records) -> Blocks:
+    """Yield the lines of each text that the stage before prints."""
     for item in upstream.items:
         if isinstance(item, Record):
             raise UsageError("expected text, but the previous stage writes tensors")
-        yield from item.split("\n")
+        yield iter(item.split("\n"))
 
 
 def read_prompts(call: Stage, upstream: Records | None) -> Records:
@@ -192,7 +200,7 @@ def read_decoder_input(call: Stage, upstream: Records | None) -> Records:
 
 def has_texts(call: Stage) -> bool:
     """Decide whether TEXT, --lines or --batch is given."""
-    return bool(call.operands or call.extra.get("lines") or call.parameters["batch"])
+    return bool(call.operands or call.extra.get("lines") or call.parameters.get("batch"))
 
 
 def is_prompt_complete(call: Stage, has_encoder: bool) -> bool:

@@ -24,6 +24,8 @@ TOOLS = {
     "score": "perplexity of a text; BLEU and chrF of translations",
     "near": "the nearest of many vectors: sentences or words by meaning",
     "rollout": "the attention of all layers of a trace, multiplied",
+    "lens": "the words in the state of each layer; what each part adds to a logit",
+    "scan": "what each layer, head and position adds to the logit of a word",
     "heads": "what each attention head attends to, and what its weights say",
     "train": "train a model from a text file",
     "engines": "what computes: NumPy, JAX, their devices and memory",

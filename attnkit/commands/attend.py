@@ -11,7 +11,7 @@ from attnkit.cli import options
 from attnkit.cli.stage import PythonForm
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import attention_inputs, callbacks, intermediates
+from attnkit.inference import attention_inputs, callbacks, intermediates, layers
 from attnkit.inference.attention_inputs import AttentionInputs
 from attnkit.inference.masking import AttendedTensor
 from attnkit.record import Array, Labels, Record, Tensor
@@ -159,12 +159,11 @@ def attend(
     inputs, options, projections = attention_inputs.prepare_attention(record or Record({}), parameters)
     q, k, v = inputs.arrays()
     requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))
+    returned = (*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,)))
     engine = callbacks.current().engine
-    result = (engine.attention if engine else nn.multi_head_attention)(
-        q, k, v, projections, options,
-        summary="full" if weights is None else weights,
-        keep=(*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,))),
-    )  # fmt: skip
+    attention = engine.attention if engine else nn.multi_head_attention
+    with layers.products_of(model_, layer):
+        result = attention(q, k, v, projections, options, summary=weights or "full", keep=returned)
     if not partial and "lse" in result:
         intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), strict)
 

@@ -68,7 +68,7 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
         "Sampling": "temperature top_k top_p min_p seed repetition_penalty",
         "Search": "beam best length_penalty",
         "Length": "max_tokens stop cache_in cache_out",
-        "Inspection": "steps top score trace trace_only patch ablate mean grad grad_only check",
+        "Inspection": "steps top score trace trace_only patch ablate mean grad grad_only check attribute",
         "Results": "emit dtype",
         "Engine": options.ENGINE_SECTION,
     },
@@ -180,6 +180,9 @@ def decode(
     grad: Annotated[str | None, options.GRAD] = None,
     grad_only: Annotated[tuple[str, ...], options.GRAD_ONLY] = (),
     check: Annotated[bool, options.CHECK_GRAD] = False,
+    attribute: Annotated[
+        str | None, options.attribution("the log-probability of --score, the sum over its tokens")
+    ] = None,
     table: Annotated[
         Record | None,
         options.tensor("embedding table (vocab, model), used as output matrix [default: the record's table]"),

@@ -1,21 +1,38 @@
 """attnkit encode: run a whole encoder, or the layers of a decoder-only model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from attnkit import formats, model
 from attnkit.cli import options, text_input
-from attnkit.cli.stage import PythonForm
+from attnkit.cli.stage import PythonForm, Stage, running
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
-from attnkit.inference import callbacks, encoding, intermediates, layers, source_states, text_inputs
+from attnkit.inference import callbacks, corpus, encoding, intermediates, layers, source_states, text_inputs
 from attnkit.inference.edits import make_edits
 from attnkit.inference.tracer import Tracer, axis_labels, head_counts
+from attnkit.model.hooks import Hook, no_hook
 from attnkit.record import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 
 HEAD = ("head.dense", "head.norm", "logits")
 POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "pooler", "folder")
+
+
+def encode_together(call: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[corpus.Line]:
+    """Yield the lines of --lines, those that arrive together with their results."""
+    if any(call.parameters[name] for name in corpus.HOOKED):
+        yield from (line for lines in corpus.read_lines(blocks) for line in lines)
+        return
+    values = call.files.load_values(None, bfloat16=False)
+    engine = options.load_engine(call)
+    lines = corpus.encode_lines(blocks, values, lambda one, x: make_result(one, x, values["normalize"]))
+    while True:
+        with running(call), callbacks.use_callbacks(callbacks.current()._replace(engine=engine)):
+            line = next(lines, None)
+        if line is None:
+            return
+        yield line
 
 
 @tool(
@@ -36,6 +53,7 @@ POOLS = ("none", "cls", "mean", "max", "mean-sqrt", "weighted-mean", "last", "po
     ],
     operand="[TEXT]...",
     reader=text_input.read_model_input,
+    read_together=encode_together,
     needs_no_input=text_input.replaces_text,
     extra={"lines": options.LINES, **options.ENGINE},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
@@ -93,9 +111,10 @@ def encode(
     input, --ids, --image, or a record with ids (for BERT also `types` or `token_type_ids`, the segment of each
     token). The record needs x instead of ids if the model has no embeddings, or if --layers starts after layer 0.
     The result is x, and for an encoder-decoder model also `memory`, which decode --model attends to. A folder of
-    sentence-transformers gives the vector of each text, as its modules.json states; --pool none, its states. Every
-    intermediate has a name: --trace writes them and --patch replaces one. `attnkit show DIR --pipeline encoder` (or
-    decoder) prints the same computation as a pipeline of tools.
+    sentence-transformers gives the vector of each text, as its modules.json states; --pool none, its states. Lines
+    that have arrived are computed together, and each has the bits that it has alone (`attnkit help performance`).
+    Every intermediate has a name: --trace writes them and --patch replaces one. `attnkit show DIR --pipeline encoder`
+    (or decoder) prints the same computation as a pipeline of tools.
 
     \b
     Example:
@@ -103,28 +122,42 @@ def encode(
     """
     parameters = dict(locals())  # before any other name is bound
     check_trace_file(trace)
+    if not isinstance(source, corpus.Line):
+        return run_encoder(source, parameters)
+    with corpus.name_line(source.number):
+        result = source.result or run_encoder(source, parameters)
+    return result if "token" in result.axes_of("x") else result.with_tensors({}, {"batch": [*source]})
+
+
+def run_encoder(source: Sequence[str] | str | Record | None, parameters: Mapping[str, Any]) -> Record:
+    """Return the result of encode for one input and the values of its parameters."""
+    keep, trace = parameters["keep"], parameters["trace"]
     encoded = encoding.prepare_encoding(source, parameters)
-    core, stack, steps, is_whole, inputs, base = encoded[:6]
-    detail = weights or "full"
-    patterns = {"--keep": keep} | ({"--trace-only": trace_only or ("*",)} if trace else {})
+    core, steps, base, detail = encoded.core, encoded.steps, encoded.base, parameters["weights"] or "full"
+    patterns = {"--keep": keep} | ({"--trace-only": parameters["trace_only"] or ("*",)} if trace else {})
+    patch, ablate, mean = (parameters[name] for name in ("patch", "ablate", "mean"))
     tracer = Tracer(patterns, make_edits(patch, ablate, mean, head_counts(core.config, steps)), detail)
     tracer.begin(axis_labels(base.labels.get("token")))
     layers.warn_empty_mask_rows(base.get("mask"))
-    context = layers.context_from(base, hook=tracer.visit, weights=detail, dtype=dtype)
-    x = model.run(core, steps, inputs, context)
-    base = source_states.add_last_states(base, core.config, context, x.ndim == 3)
-    if is_whole:
-        trace_head(core, base, x, tracer)
-    if encoded.pool == "none":
-        result = make_states(core.config, base, x, stack, is_whole)
-    else:
-        result = encoding.make_pooled(encoded, x, normalize, tracer.visit)
-        if "batch" in result.axes_of("x") and source and not isinstance(source, Record):
-            result = result.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
+    context = layers.context_from(base, hook=tracer.visit, weights=detail, dtype=parameters["dtype"])
+    x = model.run(core, steps, encoded.inputs, context)
+    encoded = encoded._replace(base=source_states.add_last_states(base, core.config, context, x.ndim == 3))
+    if encoded.is_whole:
+        trace_head(core, encoded.base, x, tracer)
+    result = make_result(encoded, x, parameters["normalize"], tracer.visit)
+    if encoded.pool != "none" and "batch" in result.axes_of("x") and source and not isinstance(source, Record):
+        result = result.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
     tracer.check()
     if trace:
         callbacks.current().write_side_output(trace, traced(tracer, "--trace-only", detail, base, x.shape[-2]))
     return result.merge(traced(tracer, "--keep", detail, base, x.shape[-2])) if keep else result
+
+
+def make_result(encoded: encoding.Encoding, x: Array, normalize: bool, hook: Hook = no_hook) -> Record:
+    """Return the record of hidden states x, (..., T, D), or of one vector for each text."""
+    if encoded.pool != "none":
+        return encoding.make_pooled(encoded, x, normalize, hook)
+    return make_states(encoded.core.config, encoded.base, x, encoded.stack, encoded.is_whole)
 
 
 def check_trace_file(path: str | None) -> None:

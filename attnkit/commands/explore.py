@@ -5,10 +5,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
+from attnkit import formats
 from attnkit.cli import figures, operands, options
 from attnkit.cli.stage import PythonForm, Records, Stage, running_stage
 from attnkit.cli.tool import make_item, tool
 from attnkit.errors import AttnkitNote, DataError, UsageError
+from attnkit.formats.mapped import map_file
 from attnkit.record import Record
 
 MOST = 16  # records of one page
@@ -30,7 +32,12 @@ def read_traces(call: Stage, upstream: Records | None) -> Records:
 
 def read_file(call: Stage, path: str) -> Iterator[Named]:
     """Yield the records of a file, or of standard input."""
-    for record in call.read(path).items:
+    if os.path.isfile(path):
+        source = formats.Source.of(memoryview(map_file(path)), path)
+        items = iter(formats.read(source, call.dtype == "bfloat16", lone_is_x=False))
+    else:
+        items = call.read(path).items
+    for record in items:
         yield Named(record, "<stdin>" if path == "-" else path)
 
 
@@ -90,6 +97,7 @@ def explore(
     from attnkit.display.explore import explore_page, pack_traces
     from attnkit.display.figures.options import DEFAULT_OPTIONS
     from attnkit.inference.exploration import compare_traces, make_trace
+    from attnkit.inference.tensor_statistics import map_parallel
 
     call = running_stage()
     chosen = choose_records(traces, record)
@@ -97,7 +105,7 @@ def explore(
     pages = [make_trace(*one, is_raw) for one in chosen]
     difference = compare_traces(chosen[0].record, chosen[1].record) if len(chosen) == 2 else None
     looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
-    return explore_page(pack_traces(pages, difference, exact), looks, "attnkit explore")
+    return explore_page(pack_traces(pages, difference, exact, map_parallel), looks, "attnkit explore")
 
 
 def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:

@@ -7,6 +7,7 @@ from attnkit import model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
+from attnkit.inference import layers
 from attnkit.inference.ffn_weights import find_ffn_weights
 from attnkit.record import Array, Record, Tensor
 
@@ -60,7 +61,8 @@ def ffn(
     if missing := sorted({"linear", "gated"} & {*keep}) if "w3" not in weights else ():
         raise UsageError(f"a network without a gate has no {' and no '.join(missing)}", "--keep")
     names = None if steps or "all" in keep else keep
-    arrays = model.feed_forward(x, weights, activation=activation, keep=names)
+    with layers.products_of(model_, layer):
+        arrays = model.feed_forward(x, weights, activation=activation, keep=names)
     formulas = ffn_formulas(weights, activation)
     output, formula = arrays.pop("output"), formulas["output"]
     for addend, name in ((x if residual else None, "input"), (None if add is None else add["x"], "residual")):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from attnkit import display
 from attnkit.cli import operands, options, pipeline, views
+from attnkit.cli.attribution_views import render_attributions
 from attnkit.cli.output_format import Result
 from attnkit.cli.stage import PythonForm, Records, Stage
 from attnkit.cli.tool import tool
@@ -16,6 +17,7 @@ from attnkit.inference import callbacks
 from attnkit.inference.gradients.check import CHECKED, check_gradients
 from attnkit.inference.gradients.merging import number_parts
 from attnkit.inference.gradients.pipeline import pipeline_backward, select_names
+from attnkit.inference.gradients.pipeline_attribution import attribute_pipeline
 from attnkit.inference.gradients.stages import StageCall
 from attnkit.inference.options import CHECK_TOLERANCE
 from attnkit.record import Record
@@ -97,6 +99,8 @@ def keep_calls(stage: Stage, number: int, calls: list[StageCall]) -> Callable[..
 
 def render_gradients(record: Record, call: Stage, look: display.Style) -> str:
     """Render a table of the gradients: their shapes and norms."""
+    if call.parameters["attribute"]:
+        return render_attributions(record, call, look)
     names = [name for name in record if name not in ("x", CHECKED)]
     table = display.norms_table({name: record[name] for name in names}, look)
     return table if "x" not in record else f"{views.render_tensor(record, 'x', look)}\n\n{table}"
@@ -112,6 +116,7 @@ def has_failed(record: Record, call: Stage) -> int:
     reader=run_recorded_pipeline,
     view=render_gradients,
     status=has_failed,
+    exclusive=[("attribute", "check"), ("attribute", "grad_only")],
     requires=[("tolerance", "check"), ("seed", "check")],
     check_finite=lambda parameters: False,
     python=PythonForm(inputs={"pipeline": "str", "record": "TensorLike | None"}, reader=read_values),
@@ -127,6 +132,7 @@ def grad(
         float, options.number("the relative error from which --check fails, with exit code 1", above=0)
     ] = CHECK_TOLERANCE,
     seed: Annotated[int, options.integer("seed of the direction of --check", 0)] = 0,
+    attribute: Annotated[str | None, options.attribution("x, in place of the gradients")] = None,
 ) -> Record:
     """Compute the gradient of a pipeline's last x with respect to each of its tensors and parameters.
 
@@ -135,15 +141,15 @@ def grad(
     STAGE.TOOL.NAME: 2.attend.x is the x that the second stage returns, 2.attend.wq a weight of it, 2.attend.weights
     an intermediate, 2.attend.memory the file of its --memory; 0.input.x is what the first stage read. The parameters
     of a --model, and the intermediates of encode, have its own names, as decoder.0.self.wq. What is used more than
-    once, as a table that embeds and decodes, has one gradient, the sum. `x` is that of the pipeline. `attnkit help
-    gradients` says more.
+    once, as a table that embeds and decodes, has one gradient, the sum. `x` is that of the pipeline. With --attribute,
+    x is a number for each token, and `output` that of the pipeline. `attnkit help gradients` says more.
 
     \b
     Example:
       attnkit grad 'embed "The cat" --dim 8 | attend --seed 1 | decode | loss --target "cat"' -o g.npz
     """
     gradients = pipeline_backward(ran.calls)
-    record = gradients.record(ran.result)
+    record = attribute_pipeline(ran.calls, attribute) if attribute else gradients.record(ran.result)
     if grad_only:
         record = select_names(record, grad_only)
     shape = ran.calls[-1].result["x"].shape

@@ -118,6 +118,7 @@ def parse_command(command: str) -> Stage:
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # the help, where it has --help
             call = pipeline.parse_stage(words[1:], refused=("history",))
+            first_stage(call)
     except UsageError as error:
         raise DataError(f"its history has a command that attnkit {__version__} refuses ({error}): {command}") from None
     if call.extra.get("save"):
@@ -125,6 +126,11 @@ def parse_command(command: str) -> Stage:
     if "output" in call.common:
         raise DataError(f"its history writes {call.common['output']}: not one that attnkit made")
     return call
+
+
+def first_stage(call: Stage) -> Stage:
+    """Return the first stage of a pipeline that run traced, of another tool the call itself."""
+    return pipeline.parse_stages(call.operands[0])[0] if call.tool.name == "run" and call.operands else call
 
 
 def run_parts(parts: list[Part]) -> Iterator[Result]:
@@ -170,7 +176,7 @@ def script_comments(record: Record, calls: list[Stage]) -> list[str]:
         *(f"# {escaped(f'{digest}  {file}')}{stream * file.startswith(STREAMS)}" for file, digest in files.items()),
         *(
             [f"# attnkit {calls[0].tool.name} read standard input: give it the same again"]
-            if calls[0].count_stdin()
+            if first_stage(calls[0]).count_stdin()
             else []
         ),
         *(f"# without writing {escaped(path)}" for call in calls for path in side_outputs(call).values()),

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from attnkit import model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
-from attnkit.inference.layers import linear_weights
+from attnkit.inference import layers
 from attnkit.record import Array, Record, Tensor
 
 
@@ -32,7 +32,8 @@ def linear(
     Example:
       attnkit embed "The cat sat" --dim 4 | attnkit linear --params projection.npz
     """
-    weights = linear_weights(params, model_, layer)
-    y = model.linear(record["x"], weights["w"], weights.get("b"))
+    weights = layers.linear_weights(params, model_, layer)
+    with layers.products_of(model_, layer):
+        y = model.linear(record["x"], weights["w"], weights.get("b"))
     formula = "x W" + " + b" * ("b" in weights)
     return record.with_tensors({"x": Tensor(y, record.tensor("x").axes_like(y.shape), formula=formula)})

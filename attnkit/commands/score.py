@@ -13,7 +13,7 @@ from attnkit.cli import options
 from attnkit.cli.operands import read_text, split_lines, stdin_or_error
 from attnkit.cli.score_views import BY_LENGTH, draw_scores, render_scores, tabulate_scores
 from attnkit.cli.stage import PythonForm, Records, Stage
-from attnkit.cli.text_input import looks_like_tensors, upstream_lines
+from attnkit.cli.text_input import looks_like_tensors, upstream_blocks
 from attnkit.cli.tool import named_files, tool
 from attnkit.errors import AttnkitNote, UsageError, flag_name
 from attnkit.formats import open_source
@@ -54,7 +54,7 @@ def read_lazily(call: Stage, upstream: Records | None) -> Iterator[NamedText]:
     """Yield the one text to score."""
     path = call.operands[0] if call.operands else "-"
     if path == "-" and upstream is not None:
-        yield NamedText("<stdin>", "".join(f"{line}\n" for line in upstream_lines(upstream)))
+        yield NamedText("<stdin>", "".join(f"{line}\n" for block in upstream_blocks(upstream) for line in block))
         return
     source = open_source(path if call.operands else stdin_or_error(TEXT_NEEDED), hash=path != "-")
     call.files.source = source

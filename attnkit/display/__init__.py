@@ -1,5 +1,6 @@
 """Tables, heat maps and figures of tensors: arrays to text for a terminal, and to pictures; nothing here prints."""
 
+from attnkit.display.attributions import attributions_table, color_words
 from attnkit.display.bars import draw_bar
 from attnkit.display.curves import draw_curve
 from attnkit.display.facts import TextTable, format_table, property_list, text_table
@@ -25,9 +26,11 @@ __all__ = [
     "Style",
     "TensorView",
     "TextTable",
+    "attributions_table",
     "beams_table",
     "candidates_table",
     "choice_table",
+    "color_words",
     "compute_statistics",
     "detect_style",
     "dim_then_bold",

@@ -145,7 +145,7 @@ def make_scale(parts: Sequence[Matrix], style: Style, is_signed: bool) -> Scale:
         low, high = -max(-low, high), max(-low, high)
     marks = glyphs(style)
     if style.color:
-        inks = [_make_ink(color) for color in interpolate_colors(DIVERGING if is_diverging else SEQUENTIAL)]
+        inks = [make_ink(color) for color in interpolate_colors(DIVERGING if is_diverging else SEQUENTIAL)]
         special = ("\x1b[2m", marks.masked_mark, "\x1b[0m"), ("\x1b[31m", marks.non_finite_mark, "\x1b[0m")
     else:
         inks = [("", shade, "") for shade in marks.shades]
@@ -161,7 +161,7 @@ def interpolate_colors(anchors: Sequence[tuple[int, int, int]]) -> list[list[int
     return colors
 
 
-def _make_ink(color: Sequence[int]) -> tuple[str, str, str]:
+def make_ink(color: Sequence[int]) -> tuple[str, str, str]:
     """Return a background of this colour, with black or white on it, whichever is legible (Rec. 601 luma)."""
     red, green, blue = color
     text = 0 if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else 255

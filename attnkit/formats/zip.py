@@ -23,6 +23,7 @@ UTF8 = 0x800  # flag: the name is UTF-8
 
 STORED, DEFLATED = 0, 8
 CHUNK = 1 << 24  # bytes of which the checksum is computed at a time
+LARGE = 1 << 20  # bytes of a mapped file that do not stay in memory after they were summed
 WIDE = 0xFFFFFFFF  # sizes and offsets from here on are in a ZIP64 field
 NEW_YEAR_1980 = (1 << 5) | 1  # month and day; ZIP counts years from 1980
 ALIGNMENT = 64  # where arrays start, so that a reader can use them in place
@@ -57,7 +58,7 @@ def checksum(content: memoryview) -> int:
     for at in range(0, len(content), CHUNK):
         part = content[at : at + CHUNK]
         value = zlib.crc32(part, value)
-        if len(content) > CHUNK:
+        if len(content) > LARGE:
             release_pages(np.frombuffer(part, np.uint8))
     return value
 

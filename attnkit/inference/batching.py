@@ -81,7 +81,7 @@ def pad_arrays(rows: Sequence[Array], along: Sequence[tuple[list[Array], int]]) 
     for text, row in enumerate(rows):
         places = [places_of[text] for places_of, _ in along]
         last = tuple(slice(size - len(at), None) for at, size in zip(places, row.shape, strict=True))
-        batch[text][np.ix_(*places)] = row[last]
+        batch[text, ...][np.ix_(*places)] = row[last]
     return batch
 
 

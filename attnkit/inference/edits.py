@@ -83,18 +83,21 @@ class Edit(NamedTuple):
         """
         index = self.place(first, grows)
         ranges = [at for at, part in enumerate(index) if isinstance(part, slice)]
-        is_part, is_same = self.fit(first, make_grid(index, first), ranges)
+        grid = make_grid(index, first)
+        source, is_same = self.fit(first, grid, ranges)
         if not is_same and now.offsets() != first.offsets():
             return None
-        grid = make_grid(index, now if is_same else first)
+        grid = make_grid(index, now) if is_same else grid
         if not all(one.size for one in grid):
             return None
         sizes = [grid[at].size for at in ranges]
-        values = np.broadcast_to(self.values, sizes) if is_part else self.values[np.ix_(*grid)]
+        values = np.broadcast_to(self.values, sizes) if source is None else self.values[np.ix_(*source)]
         return self.put(array, grid, values.reshape([one.size for one in grid]))
 
-    def fit(self, first: PassTokens, grid: Sequence[Array], ranges: Sequence[int]) -> tuple[bool, bool]:
-        """Return whether the values are those of the cells alone, and whether they are the same in every pass.
+    def fit(
+        self, first: PassTokens, grid: Sequence[Array], ranges: Sequence[int]
+    ) -> tuple[Sequence[Array] | None, bool]:
+        """Return the cells of the values, None where they are the cells alone, and whether every pass takes them.
 
         ranges  the axes of the cells, which are no single index
 
@@ -103,10 +106,13 @@ class Edit(NamedTuple):
         sizes, shape = tuple(grid[at].size for at in ranges), self.values.shape
         lead = len(ranges) - len(shape)
         if lead >= 0 and shape == sizes[lead:]:
-            return True, not any(first.axes[at] in OF_TEXT for at in ranges[lead:])
-        if shape != first.shape:
+            return None, not any(first.axes[at] in OF_TEXT for at in ranges[lead:])
+        if shape == first.shape:
+            return grid, False
+        source = [one + offset for one, offset in zip(grid, first.offsets(), strict=True)]  # of another text
+        if not self.part or not has_cells(shape, source, first):
             raise DataError(f"shape {shape} for {self.target.rstrip('+')} of shape {sizes}", self.flag)
-        return False, False
+        return source, False
 
     def place(self, first: PassTokens, grows: bool) -> tuple[slice | int, ...]:
         """Return the index of every axis of an intermediate, counted from the start of the text."""
@@ -151,6 +157,18 @@ def make_grid(index: Sequence[slice | int], cells: PassTokens) -> list[Array]:
         whole = np.arange(size)[part if isinstance(part, slice) else slice(part, part + 1)] - offset
         grid.append(whole[whole >= 0])
     return grid
+
+
+def has_cells(shape: tuple[int, ...], cells: Sequence[Array], like: PassTokens) -> bool:
+    """Return whether an intermediate of that shape differs from another in its tokens alone, and has some cells.
+
+    >>> has_cells((9, 4), [np.array([8]), np.arange(4)], PassTokens((5, 4), ("token", "model"), 5, {}))
+    True
+    """
+    if len(shape) != len(like.shape):
+        return False
+    sizes = zip(shape, cells, like.shape, like.axes, strict=True)
+    return all(one.max(initial=-1) < size and (size == other or axis in OF_TEXT) for size, one, other, axis in sizes)
 
 
 def parse_target(text: str, flag: str = "--patch") -> tuple[str, tuple[Index, ...], bool]:

@@ -50,19 +50,37 @@ class Encoding(NamedTuple):
     prompt_length: int = 0
 
 
-def prepare_encoding(source: Any, values: Mapping[str, Any]) -> Encoding:
+class Plan(NamedTuple):
+    """What encode computes with, whatever its input is: the steps of `stack` from layer `first` on."""
+
+    core: model.Model
+    stack: str
+    steps: list[model.Step]
+    first: int
+    is_whole: bool
+
+
+def plan_encoding(values: Mapping[str, Any]) -> Plan:
+    """Return what the values of its flags have encode compute with; UsageError for layers that the model lacks."""
+    core = layers.complete_model(values["model_"])
+    stack = core.config.stacks[0]
+    count = core.config.stack(stack).layers
+    first, last = parse_layers(values["layers_"], count)
+    return Plan(core, stack, select_steps(core.config, stack, first, last), first, last == count)
+
+
+def prepare_encoding(source: Any, values: Mapping[str, Any], plan: Plan | None = None) -> Encoding:
     """Return what encode computes from its input, texts or a record, and the values of its flags.
+
+    plan  that of these values, where it is known
 
     Errors are those of encode: UsageError for an input that the model or its first layer does not take.
     """
-    checkpoint, tokenizer = values["model_"], values["tokenizer"]
-    config, core = checkpoint.config, layers.complete_model(checkpoint)
-    stack = config.stacks[0]
-    count = config.stack(stack).layers
-    first, last = parse_layers(values["layers_"], count)
+    core, stack, steps, first, is_whole = plan or plan_encoding(values)
+    checkpoint, tokenizer, config = values["model_"], values["tokenizer"], core.config
     layers.check_pair(config, values["pair"], source)
     modules = sentence_modules(checkpoint)
-    pool = choose_pool(values, modules, last == count)
+    pool = choose_pool(values, modules, is_whole)
     prompt = find_prompt(values["prompt"], modules, pool)
     if isinstance(source, Record):
         inputs, base = read_inputs(checkpoint, stack, first, source, tokenizer)
@@ -74,7 +92,6 @@ def prepare_encoding(source: Any, values: Mapping[str, Any]) -> Encoding:
         inputs, base = text_inputs.model_inputs(checkpoint, stack, read)
     if not inputs.ndim:
         raise DataError("ids (): a single number (expected (T) or (B, T))")
-    steps, is_whole = select_steps(config, stack, first, last), last == count
     length = 0 if isinstance(source, Record) else count_prompt(prompt, modules, tokenizer, checkpoint)
     return Encoding(core, stack, steps, is_whole, inputs, base, pool, modules, length)
 

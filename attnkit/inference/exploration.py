@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -11,10 +10,13 @@ from attnkit.display.explore import Attention, Difference, ExploredTrace
 from attnkit.errors import DataError, UsageError, escaped
 from attnkit.inference.diff_report import Pair, are_traces, compare_records, report_lines, report_rows
 from attnkit.inference.head_scoring import WEIGHTS, find_weights, score_layers
+from attnkit.inference.tensor_statistics import describe_tensors
 from attnkit.model.head_scores import HeadScores
-from attnkit.record import Array, Labels, Record, join_names, row_labels
+from attnkit.record import Labels, Record, index_axes, join_names, row_labels
 
 PRECISION = 4
+WORDED = ("token", "query", "key")  # the axes of a text
+TOP, KEYS = ".top", ".keys"  # the ends of the names of --weights topk:K
 
 
 def split_texts(record: Record) -> list[Record]:
@@ -24,11 +26,10 @@ def split_texts(record: Record) -> list[Record]:
     >>> [row["weights"].shape for row in split_texts(batch)]
     [(1, 3, 3), (1, 3, 3)]
     """
-    names = find_weights(record)
+    names = [*find_weights(record), *(name for name in record if name.endswith(f"{WEIGHTS}{TOP}"))]
     sizes = {record[name].shape[0] for name in names if record[name].ndim == 4}
-    if len(sizes) != 1:
-        return [record]
-    return [select_row(record, row, sizes.copy().pop()) for row in range(*sizes)]
+    rows = max(sizes, default=0)
+    return [select_row(record, row, rows) for row in range(rows)] if len(sizes) == 1 else [record]
 
 
 def select_row(record: Record, row: int, rows: int) -> Record:
@@ -48,19 +49,58 @@ def make_trace(record: Record, name: str, is_raw: bool = False) -> ExploredTrace
 
     is_raw  spell tokens as they are in the vocabulary, not as a reader writes them
     """
-    scores = score_layers(record)
+    scores = score_layers(record) if find_weights(record) else {}
     layers = [attention_of(record, f"{layer}.{WEIGHTS}".lstrip("."), one) for layer, one in scores.items()]
-    labels = {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis != "vocab"}
-    stages = [describe_tensor(record, name) for name in record]
+    layers += [top_attention(record, name) for name in find_top(record)]
+    labels = id_words(record) | {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis != "vocab"}
+    stages = [facts | {"name": escaped(facts["name"])} for facts in describe_tensors(record)]
     return ExploredTrace(escaped(name), labels, layers, stages, list_commands(record))
+
+
+def id_words(record: Record) -> dict[str, list[str]]:
+    """Return the token ids of a record as words of its axes, for one that has no other: those of a step of training.
+
+    >>> id_words(Record({"ids": np.array([5, 2])}))["key"]
+    ['#5', '#2']
+    """
+    ids = record.get("ids")
+    return {axis: [f"#{one}" for one in ids] for axis in WORDED} if ids is not None and ids.ndim == 1 else {}
 
 
 def attention_of(record: Record, name: str, scores: HeadScores) -> Attention:
     """Return the weights of a layer with the kinds of its heads."""
     queries, keys = record.axes_of(name)[-2:]
-    layer = name.removesuffix(WEIGHTS).removesuffix(".") or name
     measures = [float(one) for one in scores.kind_measures()]
-    return Attention(layer, record[name], queries, keys, scores.kinds(), measures)
+    return Attention(layer_name(name), record[name], queries, keys, scores.kinds(), measures)
+
+
+def layer_name(name: str) -> str:
+    """Return the layer that weights are of; their own name where it has none.
+
+    >>> layer_name("decoder.0.self.weights"), layer_name("weights")
+    ('decoder.0.self', 'weights')
+    """
+    return name.removesuffix(WEIGHTS).removesuffix(".") or name
+
+
+def find_top(record: Record) -> list[str]:
+    """Return the names of the weights of which a record keeps the largest of each row, and not all.
+
+    >>> find_top(Record({"weights.top": np.ones((1, 2, 1)), "weights.keys": np.ones((1, 2, 1), int)}))
+    ['weights']
+    """
+    names = [name.removesuffix(TOP) for name in record if f".{name}".endswith(f".{WEIGHTS}{TOP}")]
+    return [name for name in names if name not in record and f"{name}{KEYS}" in record and record[name + TOP].ndim == 3]
+
+
+def top_attention(record: Record, name: str) -> Attention:
+    """Return the largest weights of each row of a layer; the kinds of its heads are not known."""
+    weights, indices = record[f"{name}{TOP}"], record[f"{name}{KEYS}"]
+    axis = index_axes(f"{name}{KEYS}")[0]
+    words = record.labels.get(axis) or []
+    size = max(len(words), int(indices.max(initial=-1)) + 1, 1)
+    heads = len(weights)
+    return Attention(layer_name(name), weights, "query", axis, [""] * heads, [np.nan] * heads, indices, size)
 
 
 def spell(labels: Labels, is_raw: bool = False) -> list[str]:
@@ -73,44 +113,24 @@ def spell(labels: Labels, is_raw: bool = False) -> list[str]:
     return [escaped(one) for one in row_labels(words, 0)]
 
 
-def describe_tensor(record: Record, name: str) -> dict[str, Any]:
-    """Return the facts of a tensor: name, axes, shape, dtype, and the statistics of its finite values."""
-    array = record[name]
-    numbers, counts = display.compute_statistics(array)
-    return {
-        "name": escaped(name),
-        "axes": record.axes_of(name),
-        "shape": array.shape,
-        "dtype": array.dtype.name,
-        **dict(zip(("min", "max", "mean", "std"), map(float, numbers), strict=False)),
-        **dict(zip(("zeros", "nan", "inf"), counts, strict=True)),
-        "norm": norm_of(array),
-    }
-
-
-def norm_of(array: Array) -> float | None:
-    """Return the Euclidean norm of all numbers; None where it is not finite.
-
-    >>> norm_of(np.array([3.0, 4.0])), norm_of(np.array([np.nan]))
-    (5.0, None)
-    """
-    norm = float(np.sqrt(np.sum(np.square(array, dtype=np.float64))))
-    return norm if np.isfinite(norm) else None
-
-
 def list_commands(record: Record) -> list[str]:
     """Return the command lines that made a record, oldest first."""
     return [escaped(str(entry.get("command", ""))) for entry in record.history]
 
 
-def compare_traces(a: Record, b: Record) -> Difference:
-    """Return how two records differ, stage by stage, and A - B of the weights that both have in one shape."""
+def compare_traces(a: Record, b: Record) -> Difference | None:
+    """Return how two records differ, stage by stage, and A - B of the weights that both have in one shape.
+
+    None where they have no tensor of one name, such as an encoder and its decoder.
+    """
+    if not any(name in b for name in a):
+        return None
     report = compare_records(Pair(a, b, are_traces(a, b)), all_stages=True)
     names = [name for name in find_weights(a) if name in b and a[name].shape == b[name].shape]
     layers = []
     for name in names:
         queries, keys = a.axes_of(name)[-2:]
-        layers.append(Attention(name.removesuffix(WEIGHTS).removesuffix(".") or name, a[name] - b[name], queries, keys))
+        layers.append(Attention(layer_name(name), a[name] - b[name], queries, keys))
     rows = [[escaped(cell) for cell in row] for row in report_rows(report, PRECISION)]
     return Difference(rows, [escaped(line) for line in report_lines(report)], layers)
 
@@ -126,7 +146,7 @@ def choose_record(records: Sequence[Record], index: int | None, source: str) -> 
 
 def check_weights(record: Record, source: str) -> None:
     """Raise DataError where a record keeps no weights of attention, with how to keep them."""
-    if not find_weights(record):
+    if not (find_weights(record) or find_top(record)):
         raise DataError(
             f"no weights of attention (it has {join_names([*record])}); attend --keep weights, or --trace FILE of "
             "encode, decode or run, keeps them",

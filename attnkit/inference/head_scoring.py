@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.inference.intermediates import KEY_AXES
 from attnkit.model.head_scores import MEANS, HeadScores, concatenate_heads, score_heads
 from attnkit.record import Array, Record, Tensor, join_names, row_labels
 
@@ -97,7 +96,7 @@ def score_layers(record: Record) -> dict[str, HeadScores]:
     for name, batch in batches.items():
         axis = record.axes_of(name)[-1]
         same = [other for at, other in batches.items() if record.axes_of(at)[-1] == axis]
-        real = attended_keys(record, axis, [other for other in same if other.shape[-1] == batch.shape[-1]])
+        real = attended_keys(record, axis, [other for other in same if other.shape[::3] == batch.shape[::3]])
         texts = [
             score_heads(weights, token_numbers(record, axis, row, len(real[row])), real[row], axis == OTHER_TEXT)
             for row, weights in enumerate(batch)
@@ -120,7 +119,7 @@ def read_weights(record: Record, name: str) -> Array:
     weights = record[name]
     if weights.ndim not in (3, 4) or weights.dtype.kind != "f":
         raise DataError(f"{name} {weights.dtype} {weights.shape}: expected weights (head, query, key)")
-    if record.axes_of(name)[-1] in KEY_AXES[:1] and weights.shape[-2] > weights.shape[-1]:
+    if record.axes_of(name)[-1] != OTHER_TEXT and weights.shape[-2] > weights.shape[-1]:
         raise DataError(f"{name} {weights.shape}: {weights.shape[-2]} queries for {weights.shape[-1]} keys")
     return weights if weights.ndim == 4 else weights[None]
 

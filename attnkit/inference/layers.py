@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,13 @@ def linear_weights(
     if unknown := sorted({*tensors} - {"w", "b"}):
         raise DataError(f"{', '.join(unknown)} is not one of: b, w", "--params")
     return tensors
+
+
+def products_of(checkpoint: "Checkpoint | None", layer: str | None) -> AbstractContextManager[None]:
+    """Return the context of the products of a layer: of the shapes that they have where the whole model runs."""
+    if checkpoint is None or layer is None or not checkpoint.config.fixes_shapes(layer):
+        return nullcontext()
+    return model.fixed_shapes()
 
 
 def position_layers(checkpoint: "Checkpoint") -> tuple[str, ...]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "min_p", "seed")
 SEARCH_FLAGS = ("beam", "best", "length_penalty")
-HOOK_FLAGS = ("trace", "trace_only", "patch", "ablate", "mean", "grad", "grad_only", "check")
+HOOK_FLAGS = ("trace", "trace_only", "patch", "ablate", "mean", "grad", "grad_only", "check", "attribute")
 GENERATION_FLAGS = (
     "memory", "score", "max_tokens", "repetition_penalty", *SEARCH_FLAGS, "stop", "steps", "cache_in", "cache_out",
 )  # fmt: skip
@@ -31,10 +31,11 @@ EXCLUSIVE = (
     ),
     *(("grad", name) for name in ("patch", "ablate", "cache_in")),
     ("trace", "best"),
+    *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
 )
 REQUIRES = (
     *(("best", "beam"), ("length_penalty", "beam"), ("trace_only", "trace"), ("mean", "ablate")),
-    *(("grad", "score"), ("grad_only", "grad"), ("check", "grad")),
+    *(("grad", "score"), ("grad_only", "grad"), ("check", "grad"), ("attribute", "score")),
 )
 CHECK_TOLERANCE = 1e-6  # the relative error of gradients above which their check fails
 CANDIDATES = 5  # of a choice, unless --top sets another number
@@ -78,6 +79,7 @@ class GenerationOptions(NamedTuple):
     grad: str | None = None
     grad_only: tuple[str, ...] = ()
     check: bool = False
+    attribute: str | None = None
     dtype: str | None = None
 
     def is_set(self, name: str) -> bool:

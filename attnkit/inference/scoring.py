@@ -46,7 +46,12 @@ def score_text(text_model: TextModel, prompt: Prompt) -> ScoredText:
         from attnkit.inference.gradients.models import score_gradients
 
         gradients = score_gradients(text_model, prompt, ids, first)
-    return ScoredText(score_record(logits, ids, first, options, detokenizer), trace, gradients)
+    record = score_record(logits, ids, first, options, detokenizer)
+    if options.attribute:
+        from attnkit.inference.gradients.models import attribute_score
+
+        record = attribute_score(text_model, prompt, ids, first)
+    return ScoredText(record, trace, gradients)
 
 
 def trace_text(text_model: TextModel, prompt: Prompt, ids: list[int]) -> Record:

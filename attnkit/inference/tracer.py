@@ -156,13 +156,15 @@ def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:
 
     >>> intermediate_axes("encoder.0.self.weights", 4), intermediate_axes("decoder.0.cross.weights.received", 2)
     (('batch', 'head', 'query', 'key'), ('head', 'source'))
+    >>> intermediate_axes("modules.1", 2)
+    ('batch', 'model')
     """
     layer, dot, step = name.rpartition(".weights.") if ".weights." in name else name.rpartition(".")
     step = f"weights.{step}" if dot == ".weights." else step
     if step in intermediates.ATTENTION_AXES:
         axes = intermediates.attention_axes(step, "source" if layer.endswith(".cross") else "key")
     else:
-        axes = INTERMEDIATE_AXES.get(step, ("token", "model"))
+        axes = ("model",) if layer == "modules" else INTERMEDIATE_AXES.get(step, ("token", "model"))
     if rank < len(axes):  # one class for a whole image
         axes = axes[-rank:]
     return ("batch", *axes) if rank > len(axes) else axes

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import dense_attention
-from attnkit.model.checks import as_text
+from attnkit.model.checks import as_text, check_shapes
 from attnkit.model.dtypes import (
     Array,
     DType,
@@ -21,6 +21,7 @@ from attnkit.model.dtypes import (
 )
 from attnkit.model.embedding import check_ids
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook, request_intermediates
+from attnkit.model.kernels.products import has_fixed_shapes
 from attnkit.model.linear import linear
 from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.relative import add_relative_scores
@@ -149,11 +150,30 @@ def _choose_kernel(q: Array, k: Array, v: Array, options: AttentionOptions, requ
     has_many = _has_many_scores(q, k)
     if any(name in requested for name in SQUARE):
         return _run_dense
+    if not requested.has_summary and _text_lengths(q, k, options) is not None:
+        return _run_padded
     if has_many and not (v.shape[-1] or requested.has_summary or requested.is_lse_returned):
         return _empty_heads
     if SCORES[options.score].score is dot and options.softmax_dtype is None:
         return _run_tiled if has_many or requested.has_summary else _run_dense
     return _run_rows if has_many else _run_dense
+
+
+def _text_lengths(q: Array, k: Array, options: AttentionOptions) -> Array | None:
+    if options.mask is None or not has_fixed_shapes():
+        return None
+    from attnkit.model.kernels.padded_attention import text_lengths
+
+    return text_lengths(q, k, options)
+
+
+def _run_padded(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> dict[str, Array]:
+    from attnkit.model.kernels.padded_attention import attend_by_length
+
+    def attend(q: Array, k: Array, v: Array, options: AttentionOptions) -> dict[str, Array]:
+        return _choose_kernel(q, k, v, options, requested)(q, k, v, options, requested)
+
+    return attend_by_length(q, k, v, options, np.asarray(_text_lengths(q, k, options)), attend, MANY)
 
 
 def _has_many_scores(q: Array, k: Array) -> bool:
@@ -239,43 +259,6 @@ def prepend_past(
     options = options.replace(past_key=None, past_value=None, score_params=params, **resolved)
     options.offset(q.shape[-2], keys.shape[-2])  # UsageError for an unknown alignment
     return keys, values, options
-
-
-def check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: bool) -> None:
-    """Raise DataError unless batch, heads, lengths and widths match; the last `trailing` axes are not batch axes.
-
-    q (..., H, T, K), k (..., G, S, K), v (..., G, S, V), or without heads where `trailing` is 2
-
-    >>> check_shapes(np.ones((2, 3, 4)), np.ones((1, 5, 4)), np.ones((1, 5, 2)), trailing=3, same_width=True)
-    """
-    for name, x in (("Q", q), ("K", k), ("V", v)):
-        if x.ndim not in (trailing, trailing + 1):
-            raise DataError(
-                f"{name} {as_text(x.shape)}: rank {x.ndim} (expected {' or '.join(map(str, range(trailing, 5)))})"
-            )
-    for name, x, other, y in (("Q", q, "K", k), ("K", k, "V", v)):
-        pair = f"{name} {as_text(x.shape)} and {other} {as_text(y.shape)}"
-        if x.ndim != y.ndim:
-            raise DataError(f"{pair}: rank {x.ndim} != {y.ndim}")
-        if x.shape[:-trailing] != y.shape[:-trailing]:
-            raise DataError(f"{pair}: batch {x.shape[0]} != {y.shape[0]}")
-    if same_width and q.shape[-1] != k.shape[-1]:
-        pair = f"Q {as_text(q.shape)} and K {as_text(k.shape)}"
-        raise DataError(f"{pair}: last dimension {q.shape[-1]} != {k.shape[-1]}")
-    if k.shape[-2] != v.shape[-2]:
-        pair = f"K {as_text(k.shape)} and V {as_text(v.shape)}"
-        raise DataError(f"{pair}: {k.shape[-2]} keys but {v.shape[-2]} values")
-    if trailing == 3:
-        _check_head_counts(q, k, v)
-
-
-def _check_head_counts(q: Array, k: Array, v: Array) -> None:
-    heads, groups = q.shape[-3], k.shape[-3]
-    if v.shape[-3] != groups:
-        raise DataError(f"K {as_text(k.shape)} and V {as_text(v.shape)}: heads {groups} != {v.shape[-3]}")
-    if heads < 1 or groups < 1 or heads % groups:
-        pair = f"Q {as_text(q.shape)} and K {as_text(k.shape)}"
-        raise DataError(f"{pair}: {heads} heads are not a multiple of {groups}")
 
 
 def _prepend(past: Array | None, x: Array, past_name: str, name: str) -> Array:

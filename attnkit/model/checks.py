@@ -36,3 +36,40 @@ def index(where: Array) -> str:
     '[1][1]'
     """
     return "".join(f"[{i}]" for i in np.argwhere(where)[0])
+
+
+def check_shapes(q: Array, k: Array, v: Array, *, trailing: int, same_width: bool) -> None:
+    """Raise DataError unless batch, heads, lengths and widths match; the last `trailing` axes are not batch axes.
+
+    q (..., H, T, K), k (..., G, S, K), v (..., G, S, V), or without heads where `trailing` is 2
+
+    >>> check_shapes(np.ones((2, 3, 4)), np.ones((1, 5, 4)), np.ones((1, 5, 2)), trailing=3, same_width=True)
+    """
+    for name, x in (("Q", q), ("K", k), ("V", v)):
+        if x.ndim not in (trailing, trailing + 1):
+            raise DataError(
+                f"{name} {as_text(x.shape)}: rank {x.ndim} (expected {' or '.join(map(str, range(trailing, 5)))})"
+            )
+    for name, x, other, y in (("Q", q, "K", k), ("K", k, "V", v)):
+        pair = f"{name} {as_text(x.shape)} and {other} {as_text(y.shape)}"
+        if x.ndim != y.ndim:
+            raise DataError(f"{pair}: rank {x.ndim} != {y.ndim}")
+        if x.shape[:-trailing] != y.shape[:-trailing]:
+            raise DataError(f"{pair}: batch {x.shape[0]} != {y.shape[0]}")
+    if same_width and q.shape[-1] != k.shape[-1]:
+        pair = f"Q {as_text(q.shape)} and K {as_text(k.shape)}"
+        raise DataError(f"{pair}: last dimension {q.shape[-1]} != {k.shape[-1]}")
+    if k.shape[-2] != v.shape[-2]:
+        pair = f"K {as_text(k.shape)} and V {as_text(v.shape)}"
+        raise DataError(f"{pair}: {k.shape[-2]} keys but {v.shape[-2]} values")
+    if trailing == 3:
+        _check_head_counts(q, k, v)
+
+
+def _check_head_counts(q: Array, k: Array, v: Array) -> None:
+    heads, groups = q.shape[-3], k.shape[-3]
+    if v.shape[-3] != groups:
+        raise DataError(f"K {as_text(k.shape)} and V {as_text(v.shape)}: heads {groups} != {v.shape[-3]}")
+    if heads < 1 or groups < 1 or heads % groups:
+        pair = f"Q {as_text(q.shape)} and K {as_text(k.shape)}"
+        raise DataError(f"{pair}: {heads} heads are not a multiple of {groups}")

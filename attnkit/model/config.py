@@ -207,6 +207,14 @@ class Config:
         """Return the shape of a parameter of a layer: see `parameter_shape`."""
         return transformer_parameter_shape(self, layer, name)
 
+    def fixes_shapes(self, layer: str) -> bool:
+        """Return whether the products of a layer have fixed shapes, so that a text has its bits beside any others.
+
+        Those of an encoder of text do, and of its head; a decoder computes one text at a time, as fast as it can.
+        """
+        is_shared = self.encoder is None or self.patches is not None
+        return not is_shared and (self.decoder is None or parse_layer_name(layer)[0] == "encoder")
+
     @property
     def is_head_pooled(self) -> bool:
         """Whether the head reads one vector of the whole text or image, not each token."""

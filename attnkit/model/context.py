@@ -23,6 +23,16 @@ class Engine(Protocol):
     def run(self, model: "Model", steps: Sequence[Step], x: Array, context: "Context") -> Array:
         """Return what `transformer.run` does."""
 
+    def run_packed(
+        self,
+        model: "Model",
+        steps: Sequence[Step],
+        ids: Sequence[Array],
+        segments: Sequence[Array] | None,
+        dtype: str | None,
+    ) -> list[Array] | None:
+        """Return what `packed.run_packed` does, but for the last bits."""
+
     def head_logits(self, model: "Model", x: Array, hook: Hook, mask: Array | None) -> Array:
         """Return what `heads.head_logits` does."""
 

@@ -37,6 +37,10 @@ def gelu(x: Array) -> Array:
     >>> gelu(np.array([-1.0, 1.0])).round(4)
     array([-0.1587,  0.8413])
     """
+    if x.dtype == np.float32:
+        from attnkit.model.kernels.gelu import gelu_float32
+
+        return gelu_float32(x)
     y: Array = 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
     return y
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnkit.model.dtypes import Array, cast, working
+from attnkit.model.dtypes import Array, cast, quiet, working
 
 TARGETS = ("previous", "first", "self", "duplicate", "induction")
 MEANS = (*TARGETS, "entropy", "span")
@@ -109,6 +109,7 @@ def largest_of(row: Array) -> float:
     return float(row[~np.isnan(row)].max()) if not np.isnan(row).all() else np.nan
 
 
+@quiet
 def score_heads(
     weights: Array, tokens: Array | None = None, is_real: Array | None = None, is_cross: bool = False
 ) -> HeadScores:

@@ -6,6 +6,7 @@ from attnkit.model.context import Model
 from attnkit.model.dtypes import Array, cast, quiet, working
 from attnkit.model.feedforward import ACTIVATIONS, sigmoid
 from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.kernels.products import fixed_shapes
 from attnkit.model.linear import linear
 from attnkit.model.pooling import concat_pool, first_token, mean_pool
 from attnkit.model.sampling import logits, probabilities
@@ -20,6 +21,11 @@ def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None
     """
     if model.engine:
         return model.engine.head_logits(model, x, hook, mask)
+    with fixed_shapes(model.config.fixes_shapes("head")):
+        return _logits(model, x, hook, mask)
+
+
+def _logits(model: Model, x: Array, hook: Hook, mask: Array | None) -> Array:
     config, params = model.config, model.params
     x = cast(pool_head(model, x, hook, mask) if config.is_head_pooled else x, working(x))
     if config.transform:

@@ -31,13 +31,12 @@ class Nearest(NamedTuple):
 
 
 class RowBlock(NamedTuple):
-    """Some rows (R, D) from row `start` on, their products with queries (Q, R), their lengths (R) and the largest."""
+    """Some rows (R, D) from row `start` on, their products with queries (Q, R), and their lengths (R)."""
 
     start: int
     rows: Array
     products: Array
     lengths: Array
-    largest: float
 
 
 def find_nearest(
@@ -96,16 +95,16 @@ def score_rows(rows: Array, query: Array, metric: str) -> Array:
 
 def _search(vectors: Array, queries: Array, top: int, metric: str, release: Callable[[Array], None]) -> Nearest:
     """Return the nearest vectors to a few queries, found by several threads, each in blocks of its own."""
-    searches = [_Search(vectors, queries, top, metric)]
+    searches = [_Search(vectors, queries, top, metric, np.full(len(queries), -np.inf))]
     count = _piece_rows(vectors) * max(PIECES // len(queries), 1)
 
     def work(starts: Iterator[int]) -> None:
-        search = _Search(vectors, queries, top, metric)
+        search = _Search(vectors, queries, top, metric, searches[0].limits)
         searches.append(search)
         for start in starts:
             rows = vectors[start : start + count]
-            search.compare(search.multiply(start, rows, release))
-            release(rows)  # of candidates, which are read again
+            search.compare(search.multiply(start, rows))
+            release(rows)
 
     run_parallel(work, range(0, len(vectors), count))
     first, *others = searches
@@ -120,38 +119,38 @@ class _Search:
     """The search for the nearest vectors to a few queries (Q, D).
 
     best    for each query the indices and scores found so far, nearest first
-    limits  for each query a key that a row must reach to be among them
+    limits  for each query a key that a row must reach to be among the nearest; several threads raise it
     zeros   how many zero vectors were seen
     """
 
-    def __init__(self, vectors: Array, queries: Array, top: int, metric: str) -> None:
-        self.top, self.metric, self.zeros = top, metric, 0
+    def __init__(self, vectors: Array, queries: Array, top: int, metric: str, limits: Array) -> None:
+        self.top, self.metric, self.limits, self.zeros = top, metric, limits, 0
         self.dtype = working(vectors, queries)
         self.queries = queries.astype(np.float64)
         self.lengths = check_queries(queries, metric)
         self.is_safe = _is_safe(np.square(self.lengths[self.lengths > 0]))
         self.best = [(np.empty(0, np.int64), np.empty(0, self.dtype)) for _ in queries]
-        self.limits = np.full(len(queries), -np.inf)
 
-    def multiply(self, start: int, rows: Array, release: Callable[[Array], None]) -> RowBlock:
+    def multiply(self, start: int, rows: Array) -> RowBlock:
         """Multiply rows by the queries, in float64 where products might leave the range of float32.
 
         DataError names a row that is not finite.
         """
-        products, squares = _multiply(rows, self.queries.astype(working(rows)), release)
-        if products.dtype != np.float64 and not (self.is_safe and _is_safe(squares)):
-            products, squares = _multiply(rows, self.queries, release)
+        products, squares = _multiply(rows, self.queries.astype(working(rows)))
+        is_safe = _is_safe(squares)
+        if products.dtype != np.float64 and not (self.is_safe and is_safe):
+            products, squares = _multiply(rows, self.queries)
         lengths = np.sqrt(squares)
-        if not _is_safe(squares):
+        if not is_safe:
             _check_finite(rows, lengths, start, "row")
             self.zeros += len(lengths) - int(np.count_nonzero(lengths))
-        return RowBlock(start, rows, products, lengths, float(lengths.max()))
+        return RowBlock(start, rows, products, lengths)
 
     def compare(self, block: RowBlock) -> None:
         """Compare the rows of a block with the queries, and keep the nearest."""
         keys, margin = self.approximate(block)
         floor = self.limits - margin
-        if len(self.best[0][0]) < self.top <= keys.shape[1]:
+        if np.isneginf(self.limits).any() and self.top <= keys.shape[1]:
             floor = np.maximum(floor, np.partition(keys, -self.top, axis=1)[:, -self.top] - 2 * margin)
         is_near = keys >= floor[:, None].astype(keys.dtype)
         if not is_near.any():
@@ -165,10 +164,11 @@ class _Search:
 
     def approximate(self, block: RowBlock) -> tuple[Array, Array]:
         """Return keys (Q, R), the larger the nearer, and how far rounding can move one of each query (Q)."""
-        keys, largest, unit = block.products, block.largest, _unit(block)
+        keys, unit = block.products, _unit(block)
         if self.metric == "cosine":  # |q| cos, and 0 for a row of zeros
-            keys /= np.maximum(block.lengths, np.finfo(keys.dtype).tiny)
+            keys /= np.maximum(block.lengths, np.finfo(keys.dtype).tiny, out=block.lengths)
             return keys, unit * self.lengths
+        largest = float(block.lengths.max())
         if self.metric == "euclidean":  # |q − r|² = |q|² − 2 (q·r − |r|²/2)
             keys -= np.square(block.lengths) / 2
             return keys, unit * np.square(self.lengths + largest)
@@ -181,7 +181,7 @@ class _Search:
         order = np.lexsort((indices, scores if self.metric == "euclidean" else -scores))[: self.top]
         self.best[query] = indices[order], scores[order]
         if len(order) == self.top:
-            self.limits[query] = self.limit(query, float(scores[order[-1]]))
+            self.limits[query] = max(self.limits[query], self.limit(query, float(scores[order[-1]])))
 
     def limit(self, query: int, score: float) -> float:
         """Return the least key of a row with that score, which is rounded to the dtype of the result."""
@@ -205,7 +205,7 @@ def _length(x: Array) -> Array:
 
 
 @quiet
-def _multiply(rows: Array, queries: Array, release: Callable[[Array], None]) -> tuple[Array, Array]:
+def _multiply(rows: Array, queries: Array) -> tuple[Array, Array]:
     """Return the products of queries with rows, and the squared lengths of these, in the dtype of the queries.
 
     rows (R, D), queries (Q, D) -> (Q, R), (R); a piece of the rows is read once, and used while it is in the cache
@@ -215,7 +215,6 @@ def _multiply(rows: Array, queries: Array, release: Callable[[Array], None]) -> 
         piece = rows[part].astype(queries.dtype, copy=False)
         np.vecdot(piece, piece, out=squares[part])
         np.matmul(queries, piece.T, out=products[:, part])
-        release(rows[part])
     return products, squares
 
 

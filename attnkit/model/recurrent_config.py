@@ -82,6 +82,10 @@ class RecurrentConfig(Config):
         """Return the encoder or the decoder; UsageError if the model has none."""
         return cast(RecurrentStack, self.stack(name))
 
+    def fixes_shapes(self, layer: str) -> bool:
+        """Return False: recurrent layers compute the tokens of a text one after another."""
+        return False
+
     @property
     def memory_width(self) -> int:
         """The width of the encoder's hidden states."""

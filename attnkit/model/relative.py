@@ -12,6 +12,7 @@ from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast
 from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.kernels.products import whole_tiles_product
 from attnkit.model.linear import linear
 from attnkit.model.norms import layer_norm
 
@@ -55,18 +56,16 @@ def relative_scores(q: Array, k: Array, relative: RelativePositions) -> Array:
     >>> relative_scores(one, one, RelativePositions(index, table, wq=np.eye(1))).tolist()  # k_j · table[d]
     [[[20.0, 20.0], [30.0, 40.0]]]
     """
-    shape, heads = (q.shape[-2], k.shape[-2]), q.shape[-3]
+    shape = q.shape[-2], k.shape[-2]
     if relative.places.shape != shape:
         raise DataError(
             f"relative positions {as_text(relative.places.shape)} for {shape[0]} queries and {shape[1]} keys"
         )
     rows, scores = relative.rows(q.dtype), np.zeros((*q.shape[:-1], shape[1]), q.dtype)
     if relative.wk is not None:
-        scores += _gather(q @ _split(linear(rows, relative.wk, relative.bk), heads), relative.places)
+        scores += _gather(_with_rows(q, linear(rows, relative.wk, relative.bk)), relative.places)
     if relative.wq is not None:
-        scores += np.swapaxes(
-            _gather(k @ _split(linear(rows, relative.wq, relative.bq), heads), relative.places.T), -1, -2
-        )
+        scores += np.swapaxes(_gather(_with_rows(k, linear(rows, relative.wq, relative.bq)), relative.places.T), -1, -2)
     return scores
 
 
@@ -88,9 +87,10 @@ def add_relative_scores(
     return scores if bias is None else scores + bias
 
 
-def _split(x: Array, heads: int) -> Array:
-    """Return the columns of each head: (R, H*K) -> (H, K, R)."""
-    return np.ascontiguousarray(x.reshape(len(x), heads, -1).transpose(1, 2, 0))
+def _with_rows(x: Array, rows: Array) -> Array:
+    """Return the product of each head with its part of projected rows: (..., H, T, K), (R, H*K) -> (..., H, T, R)."""
+    columns = np.ascontiguousarray(rows.reshape(len(rows), x.shape[-3], -1).transpose(1, 2, 0))
+    return whole_tiles_product(x, columns)
 
 
 def _gather(scores: Array, index: Array) -> Array:

@@ -8,6 +8,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array
+from attnkit.model.kernels.products import stacked_product
 from attnkit.model.linear import check_inner
 
 
@@ -19,7 +20,7 @@ def grouped(x: Array, groups: int) -> Array:
 
 def product(x: Array, y: Array) -> Array:
     """Multiply head h of x by head h // (H/G) of y: x (..., H, T, M), y (..., G, M, N) -> (..., H, T, N)."""
-    return (grouped(x, y.shape[-3]) @ y).reshape(*x.shape[:-1], y.shape[-1])
+    return stacked_product(grouped(x, y.shape[-3]), y).reshape(*x.shape[:-1], y.shape[-1])
 
 
 def dot(q: Array, k: Array, params: Mapping[str, Array] | None = None) -> Array:

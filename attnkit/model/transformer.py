@@ -14,6 +14,7 @@ from attnkit.model.dtypes import Array
 from attnkit.model.embedding import embed
 from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import apply_hook, scoped
+from attnkit.model.kernels.products import fixed_shapes
 from attnkit.model.linear import add, linear
 from attnkit.model.norms import Normalized, layer_norm, rms_norm
 from attnkit.model.patch_embedding import extract_patches, interpolate_positions
@@ -24,7 +25,10 @@ from attnkit.model.rotary import rope_frequencies, rotary_angles
 
 def apply_step(model: Model, step: Step, x: Array, context: Context) -> Array:
     """Apply the operator of one step to x, without its residual: what x is to the operator -> (..., T, D)."""
-    return OPERATORS[step.op](model, step.layer, x, context)
+    if not model.config.fixes_shapes(step.layer):
+        return OPERATORS[step.op](model, step.layer, x, context)
+    with fixed_shapes():
+        return OPERATORS[step.op](model, step.layer, x, context)
 
 
 def run(
@@ -33,16 +37,19 @@ def run(
     x: Array,
     context: Context,
     apply: Callable[[Model, Step, Array, Context], Array] = apply_step,
+    saved: Array | None = None,
 ) -> Array:
     """Apply the steps to x, one after another, each by `apply`.
 
     x (..., T, D), or what the first step takes: ids (..., T), an image (..., C, height, width) -> (..., T, D)
 
+    saved  what a step before these saved for the residual of one of them [x]
+
     Errors are those of the steps.
     """
     if model.engine and apply is apply_step:
         return model.engine.run(model, [*steps], x, context)
-    saved, finite = x, bool(np.isfinite(x).all())
+    saved, finite = x if saved is None else saved, bool(np.isfinite(x).all())
     for step in steps:
         context.on_step(step)
         before = x

@@ -13,10 +13,12 @@ from attnkit.model.config import (
     parse_layer_name,
     layer_plan,
 )
+from attnkit.model.kernels.products import fixed_shapes
 from attnkit.model.kernels.tiled_attention import tiled_attention, merge_partial_attention
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
 from attnkit.model.heads import head_logits, label_probabilities, pool_first
 from attnkit.model.kv_cache import KVCache
+from attnkit.model.packed import can_pack, run_packed
 from attnkit.model.recurrent_cells import State
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.state_cache import StateCache

@@ -5,6 +5,7 @@ tokens.py           the `Tokenizer` value; tokens numbered by a vocabulary
 simple.py           built-in tokenizers: words and characters
 huggingface.py      tokenizer.json, vocab.txt, vocab.json with merges.txt: by the tokenizers library
 sentencepiece.py    sentencepiece models of Marian, T5 and Llama; vocabularies of words between spaces
+unigram.py          sentencepiece models of ALBERT, DeBERTa, XLM-RoBERTa and CamemBERT, by the tokenizers library
 files.py            the files of a folder, read and checked
 yaml_vocabulary.py  vocabularies in YAML
 streaming.py        text as it is generated

@@ -14,6 +14,14 @@ from attnkit.tokenizers.sentencepiece import (
     load_whitespace,
 )
 from attnkit.tokenizers.tokens import Tokenizer
+from attnkit.tokenizers.unigram import load_unigram
+
+
+def load_spiece(folder: TokenizerFolder) -> Tokenizer:
+    """Load spiece.model: of ALBERT, else of T5."""
+    is_albert = folder.read_json("config.json").get("model_type") == "albert"
+    return load_unigram(folder) if is_albert else load_t5(folder)
+
 
 # files -> loader; the first entry whose files are all in the folder counts
 LOADERS: dict[tuple[str, ...], Callable[[TokenizerFolder], Tokenizer]] = {
@@ -21,7 +29,9 @@ LOADERS: dict[tuple[str, ...], Callable[[TokenizerFolder], Tokenizer]] = {
     ("vocab.txt",): load_wordpiece,
     ("vocab.json", "merges.txt"): load_bpe,
     ("source.spm",): load_marian,
-    ("spiece.model",): load_t5,
+    ("spiece.model",): load_spiece,
+    ("spm.model",): load_unigram,
+    ("sentencepiece.bpe.model",): load_unigram,
     ("tokenizer.model",): load_llama,
 }
 

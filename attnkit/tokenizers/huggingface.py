@@ -163,11 +163,10 @@ def set_byte_level(tokenizer: Any, library: Any, has_prefix_space: bool, is_qwen
 
 
 def set_roberta_template(tokenizer: Any, library: Any, name: str, vocabulary: Mapping[str, int]) -> None:
-    """Set the tokens around a text and between two: <s> a </s>, and <s> a </s></s> b </s>; <mask> takes its space."""
+    """Set the tokens around a text and between two: <s> a </s>, and <s> a </s></s> b </s>."""
     for token in ("<s>", "</s>", "<mask>"):
         if token not in vocabulary:
             raise DataError(f"the vocabulary has no {token} ({len(vocabulary)} words)", name)
-    tokenizer.add_special_tokens([library.AddedToken("<mask>", lstrip=True, normalized=False)])
     tokenizer.post_processor = library.processors.RobertaProcessing(
         ("</s>", vocabulary["</s>"]), ("<s>", vocabulary["<s>"]), add_prefix_space=False
     )
@@ -177,9 +176,9 @@ def complete_tokenizer(tokenizer: Any, folder: TokenizerFolder, name: str, speci
     """Add the special and the added tokens of a folder to a tokenizer of the library, and wrap it."""
     new_token = import_library("tokenizers", "text", name).AddedToken
     with call_library("cannot be made a tokenizer", name):
-        tokenizer.add_special_tokens(
-            [new_token(tokenizer.id_to_token(id), normalized=False) for id in special.values()]
-        )
+        there = added_token_ids(tokenizer)  # to add one again would change whether it takes the space before it
+        tokens = [token for id in special.values() if (token := tokenizer.id_to_token(id)) not in there]
+        tokenizer.add_special_tokens([new_token(token, normalized=False) for token in tokens])
         for added in folder.added_tokens:
             tokenizer.add_tokens([new_token(added.content, normalized=False, special=added.special)])
             if tokenizer.token_to_id(added.content) != added.id:

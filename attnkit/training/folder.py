@@ -21,7 +21,7 @@ ORIGIN = "training.json"  # how a model was made
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json")
 TOKENIZER_FILES = {
     *COMPANIONS, "tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "vocab.yml", "target_vocab.json",
-    "source.spm", "target.spm", "spiece.model", "tokenizer.model",
+    "source.spm", "target.spm", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model",
 }  # fmt: skip
 STATE, CURVE = "state.safetensors", "training.jsonl"
 LEFTOVER = re.compile(r"\..+\.attnkit-[0-9a-f]{8}")  # temporary names of attnkit.formats.atomic

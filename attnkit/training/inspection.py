@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from attnkit.errors import AttnkitError
+from attnkit.inference.tracer import intermediate_axes
 from attnkit.model import Array
-from attnkit.record import Record
+from attnkit.record import Record, Tensor
 from attnkit.training.trainer import Hooks, Trainer
 
 GRADIENT = ".grad"  # after the name of what it is the gradient of, as in PyTorch
@@ -28,8 +29,14 @@ def record_step(trainer: Trainer, number: int) -> Record:
         slopes |= {name: trainer.gradient_of(name) for name in trainer.table.names}
     except AttnkitError:  # an operator refuses what is not finite: what came before it is kept
         pass
-    named = {name + GRADIENT: np.array(array) for name, array in slopes.items()}
-    return Record(tensors | activations | named)
+    named: dict[str, Tensor] = {
+        name: Tensor(array, ("batch", "token")[: array.ndim]) for name, array in tensors.items()
+    }
+    named |= {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in activations.items()}
+    for name, array in slopes.items():
+        axes = named[name].axes if name in activations else None  # those of a parameter are as in its file
+        named[name + GRADIENT] = Tensor(np.array(array), axes)
+    return Record(named)
 
 
 def keeping(arrays: dict[str, Array]) -> Callable[[str], Callable[[Array], Array]]:

@@ -143,6 +143,32 @@ def test_a_trace_is_made_again_from_its_history(tmp_path):
     assert "attnkit run 'embed" in script and "| attend'" in script and "--trace /dev/fd/3" in script
 
 
+def test_a_script_says_that_its_pipeline_reads_standard_input(tmp_path):
+    process.run("run", "layernorm | attend", "--trace", "a.npz", "-o", "x.npz", stdin=b"[[1,2],[3,5]]", cwd=tmp_path)
+    script = process.run("history", "a.npz", cwd=tmp_path).out.decode()
+    assert "# attnkit run read standard input: give it the same again" in script
+    again = process.run("history", "a.npz", "--replay", stdin=b"[[1,2],[3,5]]", cwd=tmp_path)
+    assert again.out == b"1 command run again: equal bit for bit\n"
+
+
+@pytest.mark.parametrize("line", ["attnkit run 'embed a |'", "attnkit run 'no such'", "attnkit run 'run \"embed a\"'"])
+def test_a_history_with_a_wrong_pipeline_is_refused(line):
+    record = attnkit.run('embed "a" --dim 2')
+    record.history[:] = [{"command": line, "version": "1"}]
+    for replay in (False, True):
+        with pytest.raises(DataError, match="its history has a command that attnkit"):
+            attnkit.history(record, replay=replay)
+
+
+def test_a_pipeline_of_a_file_has_a_trace_that_needs_no_file(tmp_path):
+    (tmp_path / "line.txt").write_text(f"{LINE} # from a file\n")
+    attnkit.run(tmp_path / "line.txt", trace=str(tmp_path / "a.npz"))
+    attnkit.run(LINE, trace=str(tmp_path / "b.npz"))
+    a, b = (formats.load(str(tmp_path / name)) for name in ("a.npz", "b.npz"))
+    assert a.history[0]["command"].replace("a.npz", "b.npz") == b.history[0]["command"]
+    assert attnkit.diff(a, b).same
+
+
 def test_a_trace_after_a_pipe_has_the_history_of_both(tmp_path):
     piped = process.bash(
         'attnkit embed "The cat" --dim 4 -f npz | attnkit run "attend | layernorm" --trace a.npz > x.npz; '

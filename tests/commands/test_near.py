@@ -228,3 +228,10 @@ def test_memory_does_not_grow_with_the_index(folder, suffix):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *_, row, peak = done.stdout.split("\n")[:-1]
     assert row.split(",")[3] == "7" and int(peak) < 130 << 10
+
+
+def test_texts_of_an_index_of_lines_are_labels(tmp_path):
+    lines = [Record({"x": Tensor(x, ("model",))}, {"batch": [text]}) for x, text in zip(np.eye(2), "ab", strict=True)]
+    (tmp_path / "index.npz").write_bytes(b"".join(b"".join(formats.encode(line, "npz")) for line in lines))
+    found = attnkit.near(Record({"x": np.array([0.1, 0.9])}), index=str(tmp_path / "index.npz"), top=2)
+    assert found.labels["neighbor"] == ["b", "a"]

@@ -118,6 +118,35 @@ def test_each_text_of_a_batch_is_a_record_and_record_chooses_one():
     assert unpack(one["attention"][0]["map"]["values"], "<f4").tobytes() == weights[1].tobytes()
 
 
+def test_an_encoder_and_its_decoder_are_not_compared():
+    weights = softmax(np.random.default_rng(9), 1, 3, 3)
+    records = [
+        Record({f"{stack}.0.self.weights": Tensor(weights, ("head", "query", "key"))})
+        for stack in ("encoder", "decoder")
+    ]
+    page = read_payload(attnkit.explore(records))
+    assert [one["attention"][0]["name"] for one in page["traces"]] == ["encoder.0.self", "decoder.0.self"]
+    assert page["difference"] is None
+
+
+def test_weights_of_both_signs_keep_them():
+    weights = np.array([[[-1.0, 0.25, 0.5]]], np.float32)
+    assert unpack(matrices.pack_bytes(weights)["values"], np.int8).tolist() == [-127, 32, 63]  # rounded
+    assert unpack(matrices.pack_pooled(weights)["values"], np.int8).tolist() == [-127, 32, 64]  # at most
+    assert unpack(matrices.pack_largest(weights, 2)["values"], "<f4").tolist() == [-1.0, 0.5]
+
+
+def test_the_largest_weights_of_long_texts_are_explored_without_the_others():
+    kept = attnkit.attend(attnkit.embed("a b c d e a", dim=4), heads=2, weights="topk:3", causal=True)
+    (layer,) = read_payload(attnkit.explore(kept))["traces"][0]["attention"]
+    assert (layer["shape"], layer["keys"], layer["map"]["kept"]) == ([2, 6, 6], "key", True)
+    assert {one["kind"] for one in layer["kinds"]} == {""}
+    values = unpack(layer["largest"]["values"], "<f4")
+    assert values.tobytes() == kept["weights.top"].astype(np.float32).tobytes()
+    keys = unpack(layer["largest"]["keys"], "<u2").reshape(2, 6, 3).astype(int)
+    assert np.array_equal(np.where(keys < 6, keys, -1), kept["weights.keys"]) and (keys == 65535).any()
+
+
 def test_two_records_are_compared_as_diff_compares_them():
     a, b = (softmax(np.random.default_rng(seed), 2, 4, 4) for seed in (7, 8))
     page = read_payload(attnkit.explore([make_record(a), make_record(b)]))

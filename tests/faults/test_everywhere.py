@@ -74,6 +74,8 @@ BESIDE = {
     "decode --memory": ["--model", MARIAN],
     "encode --mean": ["a", "--model", GPT2, "--ablate", "decoder.0.self"],
     "decode --mean": ["a", "--model", GPT2, "--ablate", "decoder.0.self"],
+    "scan --model": ["a", "--score", " a", "--ablate", "heads"],
+    "scan --mean": ["a", "--model", GPT2, "--score", " a", "--ablate", "heads"],
     "decode --cache-in": ["--model", GPT2],
     "decode --tokenizer": ["a", "--model", GPT2],
     "decode --patch": ["a", "--model", GPT2, "--max-tokens", "0"],
@@ -100,6 +102,7 @@ READING = {
     "rnn": ["--hidden", "2"],
     "linear": ["--params", "weights.json"],
     "near": ["--index", "good.json", "--top", "1"],
+    "lens": ["--model", GPT2],
     "decode": ["--table", "good.json"],
     "loss": ["--target", "0"],
 }
@@ -127,7 +130,7 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "score", "train"}))
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "scan", "score", "train"}))
 def test_operands(attnkit, main, refused, tool):
     attnkit.file("weights.json", WEIGHTS)
     for content, problem in TENSORS.values():
@@ -141,7 +144,7 @@ def test_operands(attnkit, main, refused, tool):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "score", "train", "history", "diff"})
+    "tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "scan", "score", "train", "history", "diff"})
 )
 def test_stages_of_a_pipeline(attnkit, main, refused, tool):
     attnkit.file("weights.json", WEIGHTS)
@@ -150,7 +153,7 @@ def test_stages_of_a_pipeline(attnkit, main, refused, tool):
         attnkit.file("bad", content)
         run = main("run", f"{tool} bad {flags} -f json | layernorm | show", "-o", attnkit.file("old.json", b"old"))
         refused(run, 3, f"{tool}: bad: ", problem)
-        if tool not in ("merge", "rollout", "heads"):  # which take parts and traces alone
+        if tool not in ("merge", "rollout", "heads", "lens"):  # which take parts and traces alone
             run = main("run", f"layernorm good.json | {tool} {flags} -f json | attend --mask bad")
             refused(run._replace(err=last_line(run.err)), 3, "attend: bad: ", problem)
         assert (attnkit.folder / "old.json").read_bytes() == b"old"

@@ -72,6 +72,17 @@ def test_the_cells_of_a_slice_are_those_of_numpy(target, cells):
             assert (made["x"] != traced()["x"]).any() or np.array_equal(expected, before)
 
 
+def test_the_cells_of_a_text_of_another_length_are_those_of_the_same_positions():
+    longer = traced(f"{OTHER} at the stars")
+    made = encoded(patch={f"{NAME}[1:3]": longer[NAME], f"{HEADS}[0,4]": longer[HEADS]})
+    np.testing.assert_array_equal(made[NAME][1:3], longer[NAME][1:3])
+    np.testing.assert_array_equal(made[HEADS][0, 4], longer[HEADS][0, 4])
+    with pytest.raises(DataError, match=r"--patch: shape \(8, 64\) for decoder.1.self.residual of shape \(5, 64\)"):
+        encoded(patch={NAME: longer[NAME]})
+    with pytest.raises(DataError, match=r"--patch: shape \(3, 64\) for decoder.1.self.residual\[3\] of shape \(64,\)"):
+        encoded(patch={f"{NAME}[3]": longer[NAME][:3]})
+
+
 def test_one_vector_is_for_all_positions_and_a_factor_scales_it(tmp_path):
     vector, path = traced(OTHER)[NAME][2], str(tmp_path / "vector.npy")
     formats.save(Record({"x": vector}), path)
@@ -208,7 +219,7 @@ def test_the_mean_of_a_head_takes_its_place(tmp_path):
         ({f"{NAME}[0,0,0]": 0}, r"--patch: 3 indices for decoder.1.self.residual of shape \(5, 64\)"),
         ({f"{NAME}[Ġsea]": 0}, r"--patch: axis token of decoder.1.self.residual has no label 'Ġsea' \(it has Once, "),
         ({f"{NAME}[1]": np.ones(3)}, r"--patch: shape \(3,\) for decoder.1.self.residual\[1\] of shape \(64,\)"),
-        ({f"{NAME}[:2]+": np.ones((3, 64))}, r"--patch: shape \(3, 64\) for .*\[:2\] of shape \(2, 64\)"),
+        ({f"{NAME}[:2]+": np.ones((3, 63))}, r"--patch: shape \(3, 63\) for .*\[:2\] of shape \(2, 64\)"),
         ({f"{NAME}[1": 0}, r"--patch: 'decoder.1.self.residual\[1' is not NAME or NAME\[SLICE\]"),
         ({f"{NAME}[]": 0}, r"--patch: .* expected a slice such as 0,:,2:5 in the brackets"),
         ({"decoder.1.self.residul[1]": 0}, "the run has no intermediate '.*'; did you mean decoder.1.self.residual"),

@@ -116,4 +116,4 @@ def test_no_query_and_released_blocks(blocks):
     result = find_nearest(np.ones((9, 2)), np.ones((0, 2)), 3)
     assert result.indices.shape == result.scores.shape == (0, 3)
     find_nearest(np.ones((900, 2)), np.ones((1, 2)), 3, "dot", lambda rows: released.append(len(rows)))
-    assert sum(released) == 2 * 900  # after the products, and after candidates are read again
+    assert sum(released) == 900  # each block, once it is compared

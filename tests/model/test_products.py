@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attnkit.model.kernels import products, threads
-from attnkit.model.kernels.products import matrix_product, parallel_products
+from attnkit.model.kernels.products import fixed_shapes, matrix_product, parallel_products, row_places
 
 
 @pytest.mark.parametrize("shape", [(1000, 64), (4, 250, 64), (128, 64), (127, 64), (0, 64), (64,)])
@@ -45,3 +45,45 @@ def test_products_outside_are_left_to_blas(monkeypatch):
         matrix_product(x, np.ones((8, 8)))
     matrix_product(x, np.ones((8, 8)))
     assert len(calls) == 2
+
+
+def fixed(x, y):
+    with fixed_shapes():
+        return matrix_product(x, y)
+
+
+@pytest.mark.parametrize("shape", [(64, 40), (384, 1536), (1536, 384), (130, 61)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_row_has_the_same_bits_whatever_rows_follow_it_and_on_any_threads(shape, dtype):
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal((130, shape[0])).astype(dtype), rng.standard_normal(shape).astype(dtype)
+    for right in (y, np.asfortranarray(y)):
+        whole = fixed(x, right)
+        np.testing.assert_allclose(whole, x @ right, rtol=0, atol={"float32": 1e-3, "float64": 1e-12}[dtype])
+        for count in (2, 3, 7, 12, 23, 24, 25, 64, 129):
+            np.testing.assert_array_equal(fixed(x[:count], right), whole[:count])
+            stack = np.stack([x[:count], x[:count]])
+            np.testing.assert_array_equal(fixed(stack, right), np.stack([whole[:count]] * 2))
+        with threads.single_blas():
+            np.testing.assert_array_equal(fixed(x, right), whole)
+
+
+def test_rows_of_several_texts_have_the_bits_of_each_alone():
+    rng = np.random.default_rng(3)
+    texts = [rng.standard_normal((length, 64)).astype(np.float32) for length in (2, 5, 11, 3, 40, 5)]
+    y = rng.standard_normal((64, 300)).astype(np.float32)
+    places, size = row_places([len(text) for text in texts])
+    assert size % 24 == 0 and len({*np.concatenate(places).tolist()}) == 66 and size - 66 < 24
+    rows = np.zeros((size, 64), np.float32)
+    rows[np.concatenate(places)] = np.concatenate(texts)
+    with fixed_shapes(is_arranged=True):
+        result = matrix_product(rows, y)
+    for text, place in zip(texts, places, strict=True):
+        np.testing.assert_array_equal(result[place], fixed(text, y))
+
+
+def test_single_rows_and_empty_matrices_are_those_of_numpy():
+    y = np.random.default_rng(4).standard_normal((8, 5))
+    for x in (np.ones(8), np.ones((1, 8)), np.ones((3, 1, 8)), np.ones((0, 8)), np.ones((2, 0, 8))):
+        np.testing.assert_array_equal(fixed(x, y), x @ y)
+    assert fixed(np.ones((3, 0)), np.ones((0, 4))).tolist() == [[0.0] * 4] * 3

@@ -6,9 +6,9 @@
     python tests/references/make_heads.py answers
 
 writes for each model a folder models/bert-TASK as such models are published, and heads.json: of every text the logits
-of the model read back from its folder, in float64 (`logits`) and in float32 (`logits.f32`), and what the pipeline of
-the task returns: `labels` of a text; for each aggregation strategy the spans of a text; with `answers`, answers.json,
-the best answers to questions. The same bytes come out of every run.
+of the model read back from its folder, in float64 (`logits`), and what the pipeline of the task returns: `labels` of a
+text; for each aggregation strategy the spans of a text; with `answers`, answers.json, the best answers to questions.
+The same bytes come out of every run.
 """
 
 import json
@@ -68,7 +68,7 @@ def make(name: str, seed: int):
 
 
 def logits(model, tokenizer, *texts: str) -> dict:
-    """The logits of a text or a pair, in both dtypes."""
+    """The logits of a text or a pair, in float64."""
     inputs = tokenizer(*texts, return_tensors="pt")
 
     def outputs(of):
@@ -76,8 +76,7 @@ def logits(model, tokenizer, *texts: str) -> dict:
         parts = [result.start_logits, result.end_logits] if "start_logits" in result else None
         return {"logits": (torch.stack(parts, -1) if parts else result.logits)[0]}
 
-    arrays = both(model, outputs)
-    return {"logits": arrays["logits.f64"].tolist(), "logits.f32": arrays["logits.f32"].tolist()}
+    return {"logits": both(model, outputs)["logits.f64"].tolist()}
 
 
 def plain(value):

@@ -212,6 +212,8 @@ def test_records_of_steps_have_activations_and_gradients_and_change_nothing(tmp_
         for name in ("decoder.0.self.weights", "decoder.0.ffn.hidden", "logits", "decoder.0.self.wq"):
             assert f"{name}.grad" in record.files
         assert record["decoder.0.ffn.hidden"].shape == record["decoder.0.ffn.hidden.grad"].shape
+        axes = json.loads(record["meta.json"])["axes"]
+    assert axes["decoder.0.self.weights"] == axes["decoder.0.self.weights.grad"] == ["batch", "head", "query", "key"]
 
 
 def test_fine_tuning_begins_with_a_published_model(tmp_path):

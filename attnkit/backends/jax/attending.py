@@ -20,13 +20,12 @@ from attnkit.model.attention import (
     SQUARE,
     cast_intermediates,
     check_parameters,
-    check_shapes,
     find_score,
     merge_heads,
     prepend_past,
     view_heads,
 )
-from attnkit.model.checks import as_text
+from attnkit.model.checks import as_text, check_shapes
 from attnkit.model.config import Config
 from attnkit.model.dense_attention import broadcast_mask, query_positions
 from attnkit.model.dtypes import Array, output_dtype, working

@@ -37,6 +37,7 @@ from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.kernels.incremental_decoder import CachedDecoder
 from attnkit.model.kv_cache import KVCache
 from attnkit.model.options import MultiHeadOptions
+from attnkit.model.transformer import token_positions
 
 HEAD_LAYERS = ("head.dense", "head.norm", "head", "pooler")
 
@@ -80,6 +81,31 @@ class JaxEngine:
         if not np.isfinite(states).all():
             self.report_non_finite(model, steps, x, context, dtype)
         return states
+
+    def run_packed(
+        self,
+        model: Model,
+        steps: Sequence[Step],
+        ids: Sequence[Array],
+        segments: Sequence[Array] | None,
+        dtype: str | None,
+    ) -> list[Array] | None:
+        """Return the hidden states of several texts, (T, D) of each, computed as one padded batch.
+
+        None where one is not finite.
+        """
+        rows, width = bucket(len(ids)), max(map(len, ids))
+        batch, kinds, real = np.zeros((3, rows, width), np.int64)
+        for at, one in enumerate(ids):
+            batch[at, : len(one)], real[at, : len(one)] = one, 1
+            kinds[at, : len(one)] = 0 if segments is None else segments[at]
+        real[len(ids) :, 0] = 1
+        flaws: list[str] = []
+        mask = real[:, None].astype(bool)
+        context = Context(mask, positions=token_positions(mask), segment_ids=kinds, dtype=dtype)
+        context.on_non_finite = flaws.append
+        x = self.run(model, steps, batch, context)
+        return None if flaws else [x[at, : len(one)] for at, one in enumerate(ids)]
 
     def head_logits(self, model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
         """Return what `heads.head_logits` does."""

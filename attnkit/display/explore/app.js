@@ -9,14 +9,20 @@ const VIEWS = [];
 const DEFAULTS = { view: "", trace: 0, layer: 0, head: -1, token: -1, by: "head", range: "" };
 const APP = { picture: null, turn: 0 };
 
-/** The state that the address has: what it lacks or gets wrong is the default. */
-function readState() {
+/** What the address says of the state; the defaults of what it does not. */
+function readAddress() {
   const state = { ...DEFAULTS };
   for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
     if (!(name in DEFAULTS)) continue;
     if (typeof DEFAULTS[name] !== "number") state[name] = value;
     else if (/^-?\d{1,9}$/.test(value)) state[name] = Number(value);
   }
+  return state;
+}
+
+/** The state that the address has: what it gets wrong is the default. */
+function readState() {
+  const state = readAddress();
   const views = VIEWS.filter((view) => view.fits());
   if (!views.some((view) => view.id === state.view)) state.view = views[0].id;
   state.trace = bound(state.trace, PAYLOAD.traces.length, 0);
@@ -36,7 +42,7 @@ function bound(value, size, other) {
 
 /** Change a part of the state; the address has it, so that it shows the same again. */
 function go(changes, replace = false) {
-  const state = { ...readState(), ...changes };
+  const state = { ...readAddress(), ...changes };
   const words = Object.entries(state).filter(([name, value]) => value !== DEFAULTS[name]);
   const hash = `#${new URLSearchParams(words)}`;
   if (hash === location.hash) return;
@@ -60,17 +66,20 @@ async function showState() {
   showTabs(state);
   const root = make("section", { "aria-label": view.title });
   const place = document.getElementById("view");
-  root.style.width = `${place.clientWidth}px`; // as wide as it will be, before it is on the page
   place.setAttribute("aria-labelledby", `tab-${view.id}`);
   const picture = await view.show(root, state);
   if (turn !== APP.turn) return; // a later state is on its way
-  root.style.width = "";
   place.replaceChildren(root);
   APP.picture = picture;
   document.getElementById("tools").querySelectorAll("[data-save]").forEach((one) => (one.disabled = !picture));
   const again = held && [...document.querySelectorAll("[data-key]")].find((one) => one.dataset.key === held);
   if (again) again.focus({ preventScroll: true });
   document.body.dataset.shown = location.hash || "#";
+}
+
+/** How wide a view may be, in pixels. */
+function placeWidth() {
+  return document.getElementById("view").clientWidth - 2;
 }
 
 /** Show the tabs of the views that the data has. */
@@ -116,7 +125,7 @@ function precisionNote(weights) {
   const count = weights.layer.largest && weights.layer.largest.count;
   const kept = count ? `The ${count} largest of each row are as in the file` : "";
   if (weights.form === "bytes") return `${kept}; others are rounded to 8 bits (±). attnkit explore --exact keeps all.`;
-  if (weights.form === "signed") return "Differences are rounded to 8 bits (±). attnkit explore --exact keeps all.";
   const { rows, columns } = weights.block;
+  if (weights.layer.map.kept) return `Only the largest of each row are in the file, of which the page has ${count}; the map shows the largest in each ${rows} × ${columns} block.`;
   return weights.form === "pooled" ? `${kept}; the map shows the largest of each ${rows} × ${columns} block. attnkit explore --exact keeps all.` : "";
 }

@@ -14,12 +14,12 @@ async function unpack(blob, dtype) {
 class Weights {
   static async of(layer) {
     const { form, values, scale } = layer.map;
-    const dtype = { float32: "float32", signed: "int8" }[form] || "uint8";
+    const dtype = form === "float32" ? form : layer.signed ? "int8" : "uint8";
     const largest = layer.largest;
     const parts = await Promise.all([
       unpack(values, dtype),
       scale ? unpack(scale, "float32") : null,
-      largest ? unpack(largest.keys, layer.shape[2] <= 65536 ? "uint16" : "uint32") : null,
+      largest ? unpack(largest.keys, layer.shape[2] < 65536 ? "uint16" : "uint32") : null,
       largest ? unpack(largest.values, "float32") : null,
     ]);
     return new Weights(layer, ...parts);
@@ -33,7 +33,8 @@ class Weights {
     this.block = { rows, columns };
     this.rows = Math.ceil(this.queries / rows); // of the map
     this.columns = Math.ceil(this.keys / columns);
-    this.notFinite = { bytes: 255, pooled: 255, signed: -128 }[this.form];
+    this.notFinite = layer.signed ? -128 : 255; // of the levels
+    this.isSigned = layer.signed || !layer.kinds.length;
   }
 
   /** The number of a cell of the map: a weight, or of a pooled map a bound of the weights of a block. */
@@ -50,36 +51,31 @@ class Weights {
     const found = this.largest(head, query).find((one) => one.key === key);
     if (found) return { value: found.value, error: 0 };
     const value = this.cell(head, Math.floor(query / this.block.rows), Math.floor(key / this.block.columns));
-    if (this.form === "pooled") return { most: Math.min(value, this.least(head, query)) };
+    const least = this.least(head, query);
+    if (this.form === "pooled") return { most: this.layer.map.kept ? least : Math.min(Math.abs(value), least) };
     return { value, error: Number.isNaN(value) ? 0 : this.scale[head * this.queries + query] / 2 };
   }
 
   /** The smallest of the weights of a row that are kept as they are. */
   least(head, query) {
-    return this.topKeys ? this.topValues[(head * this.queries + query + 1) * this.layer.largest.count - 1] : Infinity;
+    return this.topKeys ? Math.abs(this.topValues[(head * this.queries + query + 1) * this.layer.largest.count - 1]) : Infinity;
   }
 
   /** The largest weights of a row, as they are in the file: [{key, value}], largest first. */
   largest(head, query) {
     if (!this.topKeys) {
       const all = Array.from({ length: this.keys }, (_, key) => ({ key, value: this.cell(head, query, key) }));
-      return this.form === "float32" ? all.sort((a, b) => Math.abs(b.value) - Math.abs(a.value)) : [];
+      return all.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
     }
     const { count } = this.layer.largest;
     const start = (head * this.queries + query) * count;
-    return Array.from({ length: count }, (_, at) => ({ key: this.topKeys[start + at], value: this.topValues[start + at] }));
+    const kept = Array.from({ length: count }, (_, at) => ({ key: this.topKeys[start + at], value: this.topValues[start + at] }));
+    return kept.filter((one) => one.key < this.keys);
   }
 
   /** All weights of a row as far as they are known: a list of {value, error} or {most}. */
   row(head, query) {
-    const all = [];
-    const known = new Map(this.topKeys ? this.largest(head, query).map((one) => [one.key, one.value]) : []);
-    for (let key = 0; key < this.keys; key++) {
-      all.push(known.has(key) ? { value: known.get(key), error: 0 } : this.form === "float32" || !this.topKeys
-        ? { value: this.cell(head, query, key), error: this.form === "float32" ? 0 : this.scale[head * this.queries + query] / 2 }
-        : this.at(head, query, key));
-    }
-    return all;
+    return Array.from({ length: this.keys }, (_, key) => this.at(head, query, key));
   }
 
   /** The largest magnitude in the map of a head. */

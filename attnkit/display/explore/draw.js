@@ -77,8 +77,11 @@ function cellsImage(rows, columns, colorAt) {
   return canvas;
 }
 
+const MOST_CELLS = 100000; // of heat maps in an SVG that are shapes; those after them are pictures
+
 class SvgSurface {
   constructor(width, height) {
+    this.cellCount = 0;
     const namespace = "http://www.w3.org/2000/svg";
     this.create = (tag, attributes) => {
       const element = document.createElementNS(namespace, tag);
@@ -113,9 +116,10 @@ class SvgSurface {
     this.add("text", looks).textContent = word;
   }
 
-  /** Small maps as a path for each colour, a stroke through each run of equal cells; large ones as a picture. */
+  /** Maps as a path for each colour, a stroke through each run of equal cells; many cells as a picture. */
   cells(x, y, width, height, rows, columns, colorAt) {
-    if (rows * columns > 1 << 16) {
+    this.cellCount += rows * columns;
+    if (this.cellCount > MOST_CELLS) {
       const href = cellsImage(rows, columns, colorAt).toDataURL();
       this.add("image", { x, y, width, height, href, preserveAspectRatio: "none", style: "image-rendering:pixelated" });
       return;

@@ -47,11 +47,16 @@ function count(number, noun) {
   return `${number} ${noun}${number === 1 ? "" : "s"}`;
 }
 
+/** How many elements the page is wide enough for in a row. */
+function rowLength(elements) {
+  const second = elements.findIndex((one) => one.offsetTop > elements[0].offsetTop + 4);
+  return second < 0 ? elements.length : second;
+}
+
 /** Move the focus among elements by the arrow keys, Home and End; `columns` of a grid, 1 of a list. */
 function arrowKeys(event, elements, columns) {
   const at = elements.indexOf(document.activeElement);
-  const rows = typeof columns === "function" ? columns() : columns;
-  const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: rows, ArrowUp: -rows, Home: -at, End: elements.length - 1 - at };
+  const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, Home: -at, End: elements.length - 1 - at };
   if (at < 0 || !(event.key in steps) || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   elements[Math.min(Math.max(at + steps[event.key], 0), elements.length - 1)].focus();

@@ -7,7 +7,11 @@ VIEWS.push({
   show: (root, state) => (state.head < 0 ? showHeads(root, state) : showHead(root, state)),
 });
 
-const SMALL = 84; // pixels of a small map
+/** The size of a small map: as many as the widest layer has fit side by side, where that is not too small. */
+function smallSize(layers) {
+  const most = Math.max(...layers.map((one) => one.heads));
+  return Math.min(Math.max(Math.floor(placeWidth() / most) - 18, 60), 144);
+}
 
 /** Show all heads of a record: a row of small maps for each layer. */
 async function showHeads(root, state) {
@@ -15,41 +19,38 @@ async function showHeads(root, state) {
   const layers = await Promise.all(trace.attention.map(weightsOf));
   const controls = choices(state, { layer: false, head: false });
   controls.append(makeRange(state));
-  root.append(controls, makeKinds(trace));
-  const grid = make("div", { class: "heads" });
-  const buttons = [];
-  layers.forEach((weights, layer) => {
-    const row = make("div", { class: "row" });
-    for (let head = 0; head < weights.heads; head++) {
-      const button = makeHead(weights, layer, head, state);
-      buttons.push(button);
-      row.append(button);
-    }
-    grid.append(make("h3", {}, weights.layer.name), row);
-  });
-  buttons.forEach((button) => (button.tabIndex = -1));
-  const from = buttons[layers.slice(0, state.layer).reduce((sum, one) => sum + one.heads, 0)];
-  if (from) from.tabIndex = 0;
-  grid.addEventListener("keydown", (event) => arrowKeys(event, buttons, () => {
-    const y = buttons[0].offsetTop; // as many to a row as the page is wide
-    const to = buttons.findIndex((one) => one.offsetTop !== y);
-    return to < 0 ? buttons.length : to;
-  }));
-  root.append(grid, make("p", { class: "note" }, precisionNote(layers[0])));
+  const select = (layer) => (head) => go({ layer, head });
+  const rows = layers.map((weights, layer) => makeRow(weights, state, smallSize(layers), `head-${layer}`, select(layer)));
+  const buttons = rows.flatMap((row) => [...row.children]);
+  const first = rows[state.layer].firstChild;
+  buttons.forEach((button) => (button.tabIndex = button === first ? 0 : -1));
+  const grid = make("div", { class: "heads" }, rows.map((row, at) => [make("h3", {}, layers[at].layer.name), row]).flat());
+  grid.addEventListener("keydown", (event) => arrowKeys(event, buttons, rowLength(buttons)));
+  root.append(controls, makeKinds(trace), grid, make("p", { class: "note" }, precisionNote(layers[0])));
   return headsPicture(trace, layers, state);
 }
 
-/** A head as a button: its map, its number and its kind. */
-function makeHead(weights, layer, head, state) {
-  const { kind, measure } = weights.layer.kinds[head];
-  const canvas = make("canvas", { "aria-hidden": "true" });
-  showPicture(canvas, { width: SMALL, height: SMALL, paint: (surface) => paintSmall(surface, weights, head, 0, 0, SMALL, state) });
-  const measured = measure === null ? "" : ` ${measure.toFixed(2)}`;
-  return make("button", {
-    class: "head", "data-key": `head-${layer}-${head}`, "data-kind": kind,
-    "aria-label": `${weights.layer.name} head ${head}: ${kind}${measured}`,
-    onclick: () => go({ layer, head }),
-  }, canvas, make("span", {}, `${head} `, make("b", { class: `kind ${kind}` }, kind), measured));
+/** The heads of a layer as buttons: the map of each, its number and its kind. */
+function makeRow(weights, state, size, key, select) {
+  const heads = Array.from({ length: weights.heads }, (_, head) => {
+    const canvas = make("canvas", { "aria-hidden": "true" });
+    showPicture(canvas, { width: size, height: size, paint: (surface) => paintSmall(surface, weights, head, 0, 0, size, state) });
+    const { kind, text } = describeHead(weights, head);
+    const button = make("button", {
+      class: "head", "data-key": `${key}-${head}`, "data-kind": kind,
+      "aria-label": `${weights.layer.name} head ${head}${text && ": "}${text}`,
+      onclick: () => select(head),
+    }, canvas, make("span", {}, `${head} `, make("b", { class: `kind ${kind}` }, kind), text.slice(kind.length)));
+    button.style.width = `${size + 8}px`;
+    return button;
+  });
+  return make("div", { class: "row" }, heads);
+}
+
+/** The kind of a head and its measure in words; nothing of a difference, or where the kind is not known. */
+function describeHead(weights, head) {
+  const { kind, measure } = weights.layer.kinds[head] || { kind: "", measure: null };
+  return { kind, text: measure === null ? kind : `${kind} ${measure.toFixed(2)}` };
 }
 
 /** Whether the colours of all heads end at 1, or those of each at its largest weight. */
@@ -61,48 +62,48 @@ function makeRange(state) {
 /** How many heads there are of each kind. */
 function makeKinds(trace) {
   const numbers = {};
-  for (const layer of trace.attention) for (const { kind } of layer.kinds) numbers[kind] = (numbers[kind] || 0) + 1;
+  for (const layer of trace.attention) for (const { kind } of layer.kinds) if (kind) numbers[kind] = (numbers[kind] || 0) + 1;
   const texts = Object.entries(numbers).sort((a, b) => b[1] - a[1]).map(([kind, number]) => `${number} ${kind}`);
-  const words = "The number beside a kind is the weight on its target beyond even attention (1: all of it); of broad heads it is the entropy as a share of even attention's.";
+  if (!texts.length) return make("p", { class: "note" }, "The kinds of the heads are not known: that takes all weights.");
+  const words = "The number beside a kind is the weight on its target beyond even attention (1: all of it); of “other” it is the largest that falls short, of “broad” the entropy as a share of that of even attention.";
   return make("p", { class: "note" }, `${texts.join(", ")}. ${words}`);
 }
 
 /** The picture of all heads. */
-function headsPicture(trace, layers, state) {
-  const most = Math.max(...layers.map((one) => one.heads));
-  const columns = Math.min(most, 16);
+function headsPicture(trace, layers, state, size = 84) {
+  const columns = Math.min(Math.max(...layers.map((one) => one.heads)), 16);
   const rows = layers.map((one) => Math.ceil(one.heads / columns));
-  const [wide, high] = [SMALL + 10, SMALL + 24];
+  const [wide, high] = [size + 10, size + 24];
   const left = 16 + Math.max(...layers.map((one) => textWidth(one.layer.name)));
   const paint = (surface) => {
     surface.text(0, 16, trace.name, { size: 14, bold: true });
     let top = 28;
     layers.forEach((weights, at) => {
-      surface.text(0, top + SMALL / 2, weights.layer.name);
+      surface.text(0, top + size / 2, weights.layer.name);
       for (let head = 0; head < weights.heads; head++) {
         const [x, y] = [left + (head % columns) * wide, top + Math.floor(head / columns) * high];
-        const { kind, measure } = weights.layer.kinds[head];
-        paintSmall(surface, weights, head, x, y, SMALL, state);
-        surface.text(x, y + SMALL + 12, `${head} ${kind}${measure === null ? "" : ` ${measure.toFixed(2)}`}`, { size: 10 });
+        paintSmall(surface, weights, head, x, y, size, state);
+        surface.text(x, y + size + 12, `${head} ${describeHead(weights, head).text}`, { size: 10 });
       }
       top += rows[at] * high + 8;
     });
+    if (state.range !== "each") paintScale(surface, left, top, 0, 1, false);
   };
-  const height = 28 + rows.reduce((sum, one) => sum + one * high + 8, 0);
-  return { name: "heads", width: left + columns * wide, height, paint };
+  const height = 28 + rows.reduce((sum, one) => sum + one * high + 8, 0) + 20;
+  return { name: "heads", width: Math.max(left + columns * wide, 320), height, paint };
 }
 
 /** Show one head large: the pointer and the arrow keys read its weights. */
 async function showHead(root, state) {
   const { trace, layer } = chosen(state);
   const weights = await weightsOf(layer);
-  const { kind, measure } = layer.kinds[state.head];
-  const title = `${layer.name}, head ${state.head}: ${kind}${measure === null ? "" : ` ${measure.toFixed(2)}`}`;
+  const { text } = describeHead(weights, state.head);
+  const title = `${layer.name}, head ${state.head}${text && ": "}${text}`;
   const controls = choices(state);
   controls.append(makeRange(state), make("button", { "data-key": "all", onclick: () => go({ head: -1 }) }, "all heads"),
     make("button", { "data-key": "as-text", onclick: () => go({ view: "text", by: "head" }) }, "in the text"));
   root.append(controls);
-  const picture = largePicture(weights, state.head, trace, title, root.clientWidth || document.getElementById("view").clientWidth - 8, state);
+  const picture = largePicture(weights, state.head, trace, title, placeWidth(), state);
   root.append(makeMap(picture, weights, state.head, trace, title), make("p", { class: "note" }, precisionNote(weights)));
   root.onkeydown = (event) => event.key === "Escape" && go({ head: -1 });
   return picture;

@@ -18,7 +18,7 @@ function contrastingInk(hex) {
 function headColors(weights, head, peak) {
   const masked = color("masked");
   const notFinite = color("not-finite");
-  const isSigned = weights.layer.kinds.length === 0;
+  const { isSigned } = weights;
   const colors = PAYLOAD.look.maps[isSigned ? "bwr" : "viridis"];
   const last = colors.length - 1;
   const { rows: high, columns: wide } = weights.block;
@@ -33,7 +33,7 @@ function headColors(weights, head, peak) {
 
 /** The end of the range of the colours: 1, or the largest magnitude in a head where each has a range of its own. */
 function colorPeak(weights, head, state) {
-  return state.range === "each" || !weights.layer.kinds.length ? weights.peak(head) : 1;
+  return state.range === "each" || weights.isSigned ? weights.peak(head) : 1;
 }
 
 /** Paint a small map of a head: not more cells than pixels, each the largest of what it covers. */
@@ -41,7 +41,7 @@ function paintSmall(surface, weights, head, x, y, size, state) {
   const ratio = Math.max(1, Math.ceil(Math.max(weights.rows, weights.columns) / size));
   const rows = Math.ceil(weights.rows / ratio);
   const columns = Math.ceil(weights.columns / ratio);
-  const isSigned = weights.layer.kinds.length === 0;
+  const { isSigned } = weights;
   const peak = colorPeak(weights, head, state);
   const colorAt = headColors(weights, head, peak);
   if (ratio === 1) {
@@ -89,13 +89,14 @@ function largePicture(weights, head, trace, title, width, state) {
       surface.text(left + (at + 0.5) * cell + 4, top - 6, shorten(columnWords[at]), { angle: -90 });
     }
     if (cell >= 30 && weights.form === "float32") paintNumbers(surface, weights, head, { left, top, cell, peak });
+    paintScale(surface, left, top + mapHeight + 12, weights.isSigned ? -peak : 0, peak, weights.isSigned);
     if (state.token >= 0 && state.token < weights.queries) {
       const y = top + state.token * cell;
-      const ink = color("ink");
-      surface.polyline([[left, y], [left + mapWidth, y], [left + mapWidth, y + cell], [left, y + cell], [left, y]], ink, 1.5);
+      const corners = [[left, y], [left + mapWidth, y], [left + mapWidth, y + cell], [left, y + cell], [left, y]];
+      surface.polyline(corners, color("glow"), cell > 6 ? 2 : 1);
     }
   };
-  return { name: "head", width: left + mapWidth + 8, height: top + mapHeight + 8, paint, left, top, cell };
+  return { name: `${weights.layer.name}-head-${head}`, width: Math.max(left + mapWidth, 240) + 8, height: top + mapHeight + 28, paint, left, top, cell };
 }
 
 /** Paint the numbers of a map into its cells, to two decimals. */
@@ -104,7 +105,7 @@ function paintNumbers(surface, weights, head, { left, top, cell, peak }) {
   for (let row = 0; row < weights.queries; row++) {
     for (let column = 0; column < weights.keys; column++) {
       if (weights.layer.causal && column > row) continue;
-      const text = weights.cell(head, row, column).toFixed(2);
+      const text = weights.cell(head, row, column).toFixed(2).replace(/^-0\.00$/, "0.00");
       const ink = contrastingInk(colorAt(row, column));
       surface.text(left + (column + 0.5) * cell, top + (row + 0.5) * cell + 4, text, { size: 10, anchor: "middle", color: ink });
     }

@@ -1,18 +1,19 @@
 """Matrices of a page: numbers as compressed bytes in base64, whole, in 8 bits or as the largest of each block and row.
 
-A blob is the bytes of an array, little-endian, C order, compressed (RFC 1950) and in base64.
+A blob is the bytes of an array, little-endian, C order, compressed (RFC 1950) and in base64. Numbers in 8 bits are
+levels times a scale: uint8 0 to 254, and 255 for what is not finite; of matrices with both signs int8 -127 to 127, and
+-128.
 """
 
 import base64
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LEVELS = 254  # of a row in 8 bits, 0 to its largest number; 255: NaN or infinite
-SIGNED = 127  # levels of each sign in a row with both; -128: NaN or infinite
 SIDE = 128  # most blocks of a pooled map on each side
 FAST = 1  # level of compression
 
@@ -27,50 +28,63 @@ def blob(array: Array) -> str:
     return base64.b64encode(zlib.compress(little.data.cast("B") if little.size else b"", FAST)).decode()
 
 
+def has_signs(weights: Array) -> bool:
+    """Return whether a number is below 0."""
+    return bool((weights < 0).any())
+
+
 def pack_exact(weights: Array) -> dict[str, Any]:
     """Return matrices (H, T, S) in float32: {form, values}."""
     return {"form": "float32", "values": blob(weights.astype(np.float32, copy=False))}
 
 
-def pack_bytes(weights: Array, is_signed: bool = False) -> dict[str, Any]:
+def pack_bytes(weights: Array) -> dict[str, Any]:
     """Return matrices (H, T, S) in 8 bits: {form, scale, values}; a number is its level times the scale of its row.
 
     >>> packed = pack_bytes(np.array([[[0.0, 0.5, 1.0]]], np.float32))
     >>> zlib.decompress(base64.b64decode(packed["values"])), packed["form"]
     (b'\\x00\\x7f\\xfe', 'bytes')
     """
-    finite = np.isfinite(weights)
-    values = weights if finite.all() else np.where(finite, weights, 0)
-    most = SIGNED if is_signed else LEVELS
-    peak = (np.abs(values) if is_signed else values).max(axis=-1, keepdims=True, initial=0)
-    scale = (peak / most).astype(np.float32)
-    with np.errstate(all="ignore"):
-        levels = np.rint(np.where(scale > 0, values / scale, 0)).clip(-most if is_signed else 0, most)
-    kind = np.int8 if is_signed else np.uint8
-    packed = np.where(finite, levels, -128 if is_signed else 255).astype(kind)
-    return {"form": "signed" if is_signed else "bytes", "scale": blob(scale[..., 0]), "values": blob(packed)}
+    scale, levels = _quantize(weights, (-1,), has_signs(weights), np.rint)
+    return {"form": "bytes", "scale": blob(scale), "values": blob(levels)}
 
 
 def pack_pooled(weights: Array) -> dict[str, Any]:
     """Return the largest of each block of matrices (H, T, S) in 8 bits: {form, block, shape, scale, values}.
 
-    No number of a block is larger than its level times the scale of its matrix.
+    No number of a block is larger in magnitude than its level times the scale of its matrix.
     """
+    is_signed = has_signs(weights)
     queries, keys = weights.shape[1:]
     block = [-(-queries // SIDE), -(-keys // SIDE)]
-    rows = np.maximum.reduceat(weights, np.arange(0, queries, block[0]), axis=1)
-    pooled = np.maximum.reduceat(rows, np.arange(0, keys, block[1]), axis=2).astype(np.float64)
-    is_finite = np.isfinite(pooled)
-    pooled = np.where(is_finite, pooled, 0).clip(0)
-    scale = np.nextafter((pooled.max(axis=(1, 2)) / LEVELS).astype(np.float32), np.float32(np.inf))
-    levels = np.ceil(pooled / scale[:, None, None]).clip(0, LEVELS)
-    return {
-        "form": "pooled",
-        "block": block,
-        "shape": list(pooled.shape),
-        "scale": blob(scale),
-        "values": blob(np.where(is_finite, levels, 255).astype(np.uint8)),
-    }
+    pooled = _pool(weights, block, np.maximum)
+    if is_signed:
+        low = _pool(weights, block, np.minimum)
+        pooled = np.where(-low > pooled, low, pooled)
+    scale, levels = _quantize(pooled, (-2, -1), is_signed, lambda values: np.copysign(np.ceil(np.abs(values)), values))
+    return {"form": "pooled", "block": block, "shape": list(pooled.shape), "scale": blob(scale), "values": blob(levels)}
+
+
+def _pool(weights: Array, block: list[int], reduce: np.ufunc) -> Array:
+    """Return the largest or the smallest of each block: (H, T, S) -> (H, rows, columns)."""
+    queries, keys = weights.shape[1:]
+    rows = reduce.reduceat(weights, np.arange(0, queries, block[0]), axis=1)
+    pooled: Array = reduce.reduceat(rows, np.arange(0, keys, block[1]), axis=2)
+    return pooled
+
+
+def _quantize(
+    weights: Array, axes: tuple[int, ...], is_signed: bool, rounded: Callable[[Array], Array]
+) -> tuple[Array, Array]:
+    """Return the scale over some axes in float32, and the levels; a scale is not below the largest number's share."""
+    most = 127 if is_signed else 254
+    finite = np.isfinite(weights)
+    values = weights if finite.all() else np.where(finite, weights, 0)
+    peak = (np.abs(values) if is_signed else values).max(axis=axes, keepdims=True, initial=0)
+    scale = np.nextafter((peak / most).astype(np.float32), np.float32(np.inf))
+    levels = rounded(values / scale).clip(-most if is_signed else 0, most)
+    kind, hole = (np.int8, -128) if is_signed else (np.uint8, 255)
+    return scale.squeeze(axes), np.where(finite, levels, hole).astype(kind)
 
 
 def pack_largest(weights: Array, count: int) -> dict[str, Any]:
@@ -81,9 +95,31 @@ def pack_largest(weights: Array, count: int) -> dict[str, Any]:
     (b'\\x01\\x00', 1)
     """
     count = min(count, weights.shape[-1])
-    keys = np.argpartition(weights, -count, axis=-1)[..., -count:]
-    values = np.take_along_axis(weights, keys, axis=-1)
-    order = np.argsort(-values, axis=-1, kind="stable")
-    keys, values = (np.take_along_axis(one, order, axis=-1) for one in (keys, values))
-    kind = np.uint16 if weights.shape[-1] <= 1 << 16 else np.uint32
-    return {"count": count, "keys": blob(keys.astype(kind)), "values": blob(values.astype(np.float32))}
+    size = np.abs(weights) if has_signs(weights) else weights
+    keys = np.argpartition(size, -count, axis=-1)[..., -count:]
+    order = np.argsort(-np.take_along_axis(size, keys, axis=-1), axis=-1, kind="stable")
+    keys = np.take_along_axis(keys, order, axis=-1)
+    return pack_top(keys, np.take_along_axis(weights, keys, axis=-1), weights.shape[-1])
+
+
+def pack_top(keys: Array, values: Array, size: int) -> dict[str, Any]:
+    """Return numbers of each row (H, T, K) by their keys, of `size` keys, -1 for none: {count, keys, values}."""
+    kind = np.uint16 if size < 1 << 16 else np.uint32
+    return {"count": keys.shape[-1], "keys": blob(keys.astype(kind)), "values": blob(values.astype(np.float32))}
+
+
+def scatter_blocks(keys: Array, values: Array, size: int) -> Array:
+    """Return the largest of the numbers of rows (H, T, K) in each block of a map: (H, rows, columns), 0 for none.
+
+    >>> scatter_blocks(np.array([[[1, -1], [0, 1]]]), np.array([[[0.5, 0.0], [0.25, 0.75]]]), 2)
+    array([[[0.  , 0.5 ],
+            [0.25, 0.75]]])
+    """
+    heads, queries, _ = keys.shape
+    high, wide = -(-queries // SIDE), -(-size // SIDE)
+    blocks = np.zeros((heads, -(-queries // high), -(-size // wide)), values.dtype)
+    head, query = np.arange(heads)[:, None, None], np.arange(queries)[:, None]
+    is_key = keys >= 0
+    place = np.broadcast_arrays(head, query // high, keys // wide)
+    np.maximum.at(blocks, tuple(one[is_key] for one in place), values[is_key])
+    return blocks

@@ -30,11 +30,11 @@ def explore_page(payload: Mapping[str, Any], options: FigureOptions, name: str) 
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:"
     values = {
         "policy": f"{policy}; base-uri 'none'; form-action 'none'",
-        "title": escape_text(options.title or name),
+        "title": escape_text(_title(payload, options, name)),
         "theme": f' data-theme="{options.theme}"' if options.theme in ("light", "dark") else "",
         "style": style,
         "script": script,
-        "payload": inline_json({**payload, "look": _look(options, name)}),
+        "payload": inline_json({**payload, "look": _look(_title(payload, options, name))}),
     }
     head, *parts = _asset("page.html").split("{{")  # one pass: no value is looked for names of others
     for part in parts:
@@ -52,10 +52,15 @@ def inline_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _look(options: FigureOptions, name: str) -> dict[str, Any]:
+def _title(payload: Mapping[str, Any], options: FigureOptions, name: str) -> str:
+    """Return the title that was chosen, else the name of the tool with those of the traces."""
+    return options.title or ": ".join([name, *[", ".join(one["name"] for one in payload["traces"])][:1]])
+
+
+def _look(title: str) -> dict[str, Any]:
     """Return the colours that scripts draw with, and the title."""
     return {
-        "title": options.title or name,
+        "title": title,
         "maps": {one: color_map(one) for one in MAPS},
         "series": SERIES,
         "sans": SANS,

@@ -12,27 +12,37 @@ TRACE = {
   "history":   [command, ...]
 }
 LAYER = {
-  "name": "encoder.0.self",  "queries": axis,  "keys": axis,  "shape": [heads, queries, keys],  "causal": bool,
-  "kinds": [{"kind": "previous", "measure": 0.93}, ...] one a head,
-  "map": MAP,  "largest": {"count": K, "keys": BLOB uint16 or uint32 (H, T, K), "values": BLOB float32 (H, T, K)}
+  "name": "encoder.0.self",  "queries": axis,  "keys": axis,  "shape": [heads, queries, keys],
+  "causal": bool,  "signed": bool: whether the map is int8, else uint8,
+  "kinds": [{"kind": "previous", "measure": 0.93 or null}, ...] one a head, "" where it is not known; [] of A - B
+  "map": MAP,  "largest": LARGEST, or null where the map has all weights as they are
 }
+LARGEST = {"count": K, "keys": BLOB uint16 or uint32 (H, T, K), "values": BLOB float32 (H, T, K)}    no key: none
 MAP is one of
-  {"form": "float32", "values": BLOB (H, T, S)}
-  {"form": "bytes",   "scale": BLOB float32 (H, T), "values": BLOB uint8 (H, T, S)}    255: not finite
-  {"form": "signed",  "scale": BLOB float32 (H, T), "values": BLOB int8 (H, T, S)}     -128: not finite
+  {"form": "float32", "values": BLOB float32 (H, T, S)}
+  {"form": "bytes",   "scale": BLOB float32 (H, T), "values": BLOB (H, T, S)}    a number is its level times its scale
   {"form": "pooled",  "block": [rows, columns], "shape": [H, rows, columns], "scale": BLOB float32 (H,),
-   "values": BLOB uint8 (H, rows, columns)}    at most; 255: not finite
-BLOB: the bytes of an array, little-endian, compressed (RFC 1950), in base64.
+   "values": BLOB (H, rows, columns)}    no number of a block is larger in magnitude; "kept": true: no kept number is
+BLOB and levels: matrices.py.
 STAGE = {"name", "axes", "shape", "dtype", "min", "max", "mean", "std", "norm", "zeros", "nan", "inf"}
 DIFFERENCE = {"heads": [...], "rows": [[...]], "lines": [...], "attention": [LAYER without kinds, map of A - B, ...]}
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.display.explore.matrices import Array, pack_bytes, pack_exact, pack_largest, pack_pooled
+from attnkit.display.explore.matrices import (
+    Array,
+    has_signs,
+    pack_bytes,
+    pack_exact,
+    pack_largest,
+    pack_pooled,
+    pack_top,
+    scatter_blocks,
+)
 
 EXACT = 250_000  # most weights of a page that are kept as they are
 WHOLE = 6_000_000  # most weights of a page that are kept in 8 bits
@@ -44,6 +54,8 @@ class Attention(NamedTuple):
     """The attention of a layer: weights (H, T, S), or A - B of two traces, with the kind of each head and its measure.
 
     queries, keys  the axes whose labels are the words
+    indices        of weights (H, T, K) the keys, -1 for none; None: these are the weights on all keys
+    size           how many keys there are, where some are kept
     """
 
     name: str
@@ -52,6 +64,8 @@ class Attention(NamedTuple):
     keys: str
     kinds: Sequence[str] = ()
     measures: Sequence[float] = ()
+    indices: Array | None = None
+    size: int = 0
 
 
 class ExploredTrace(NamedTuple):
@@ -73,54 +87,66 @@ class Difference(NamedTuple):
 
 
 def pack_traces(
-    traces: Sequence[ExploredTrace], difference: Difference | None = None, is_exact: bool = False
+    traces: Sequence[ExploredTrace],
+    difference: Difference | None = None,
+    is_exact: bool = False,
+    apply: Callable[..., Iterable[dict[str, Any]]] = map,
 ) -> dict[str, Any]:
     """Return the data of a page of traces.
 
     is_exact  keep all weights as they are, however many there are
+    apply     (function, items) -> the values of the function, in order: `map`, or one that uses every core
     """
     layers = [layer for trace in traces for layer in trace.attention]
+    layers += difference.attention if difference else []
     cells, rows = (sum(int(np.prod(one.weights.shape[:end])) for one in layers) for end in (3, 2))
     form = "exact" if is_exact or cells <= EXACT else "bytes" if cells <= WHOLE else "pooled"
     count = max(1, min(LARGEST, ROWS // max(rows, 1)))
-    return {
-        "traces": [_pack_trace(trace, form, count) for trace in traces],
-        "difference": difference and _pack_difference(difference, form, count),
-    }
 
+    def pack_layers(attention: Sequence[Attention]) -> list[dict[str, Any]]:
+        return [*apply(lambda layer: _pack_layer(layer, form, count), attention)]
 
-def _pack_trace(trace: ExploredTrace, form: str, count: int) -> dict[str, Any]:
-    return trace._asdict() | {"attention": [_pack_layer(layer, form, count) for layer in trace.attention]}
+    packed = [trace._asdict() | {"attention": pack_layers(trace.attention)} for trace in traces]
+    return {"traces": packed, "difference": difference and _pack_difference(difference, pack_layers)}
 
 
 def _pack_layer(layer: Attention, form: str, count: int) -> dict[str, Any]:
-    """Return a layer; a weight below 0, which no softmax gives, is kept as it is."""
-    weights = layer.weights
-    is_causal = weights.shape[1] == weights.shape[2] > 1 and not np.triu(weights, 1).any()
+    weights = layer.weights.astype(np.float32, copy=False)
+    is_square = layer.indices is None and weights.shape[1] == weights.shape[2] > 1
     pairs = zip(layer.kinds, layer.measures, strict=True)
     return {
         "name": layer.name,
         "queries": layer.queries,
         "keys": layer.keys,
-        "shape": list(weights.shape),
-        "causal": bool(is_causal),
+        "shape": [*weights.shape[:2], weights.shape[2] if layer.indices is None else layer.size],
+        "causal": is_square and not np.triu(weights, 1).any(),
+        "signed": has_signs(weights),
         "kinds": [{"kind": kind, "measure": measure if np.isfinite(measure) else None} for kind, measure in pairs],
-        "map": _pack_map(weights, form),
-        "largest": None if form == "exact" else pack_largest(weights, count),
+        **(
+            _pack_top(weights, layer.indices, layer.size, count)
+            if layer.indices is not None
+            else _pack(weights, form, count)
+        ),
     }
 
 
-def _pack_map(weights: Array, form: str) -> dict[str, Any]:
+def _pack(weights: Array, form: str, count: int) -> dict[str, Any]:
     if form == "exact":
-        return pack_exact(weights)
-    return pack_bytes(weights) if form == "bytes" else pack_pooled(weights)
+        return {"map": pack_exact(weights), "largest": None}
+    return {"map": (pack_bytes if form == "bytes" else pack_pooled)(weights), "largest": pack_largest(weights, count)}
 
 
-def _pack_difference(difference: Difference, form: str, count: int) -> dict[str, Any]:
+def _pack_top(weights: Array, keys: Array, size: int, count: int) -> dict[str, Any]:
+    """Return what a record keeps of weights: a map of blocks, and the first of each row, which are its largest."""
+    blocks = scatter_blocks(keys, weights, size)
+    block = [-(-weights.shape[1] // blocks.shape[1]), -(-size // blocks.shape[2])]
+    packed = pack_pooled(blocks) | {"block": block, "kept": True}
+    return {"map": packed, "largest": pack_top(keys[..., :count], weights[..., :count], size)}
+
+
+def _pack_difference(
+    difference: Difference, pack_layers: Callable[[Sequence[Attention]], list[dict[str, Any]]]
+) -> dict[str, Any]:
     heads, *rows = difference.rows or [[]]
-    layers = [
-        _pack_layer(layer, "exact", count)
-        | {"map": pack_exact(layer.weights) if form == "exact" else pack_bytes(layer.weights, is_signed=True)}
-        for layer in difference.attention
-    ]
+    layers = [layer | {"kinds": []} for layer in pack_layers(difference.attention)]
     return {"heads": heads, "rows": rows, "lines": difference.lines, "attention": layers}

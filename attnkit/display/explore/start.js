@@ -23,7 +23,7 @@ function showFrame() {
 
 /** Keys of the whole page: the number of a view, and Escape. */
 function handleKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT") return;
+  if (event.ctrlKey || event.metaKey || event.altKey || /SELECT|INPUT/.test(event.target.tagName)) return;
   const view = VIEWS.filter((one) => one.fits())[Number(event.key) - 1];
   if (view) go({ view: view.id });
 }
@@ -32,6 +32,7 @@ showFrame();
 addEventListener("popstate", showState);
 addEventListener("hashchange", showState);
 addEventListener("keydown", handleKey);
+matchMedia("print").addEventListener("change", showState); // pictures in the colours of paper
 addEventListener("resize", () => {
   clearTimeout(APP.resized);
   APP.resized = setTimeout(showState, 150);

@@ -7,6 +7,7 @@ VIEWS.push({
   show: showText,
 });
 
+const MOST_ALIGNED = 300; // words of two texts that are drawn with lines between them
 const NEAR = 400; // tokens of a long text on each side of the chosen one that are shown
 
 /** Show the text of a layer: by one head, the mean of its heads, or the mean of all layers over the same texts. */
@@ -16,11 +17,11 @@ async function showText(root, state) {
   const ways = [["head", "one head"], ["layer", "the mean of the heads"], ["all", "the mean of all layers"]];
   const by = makeChoice("by", ways, state.by, (value) => go({ by: value }));
   by.querySelector("select").dataset.key = "by";
-  controls.append(by);
   const weights = await weightsOf(layer);
   const token = Math.min(state.token < 0 ? weights.queries - 1 : state.token, weights.queries - 1);
+  controls.append(by, makePosition(token, weights.queries));
   const row = await attendedRow(trace, layer, state, token);
-  const isCross = layer.keys !== "key" && layer.keys !== layer.queries;
+  const isCross = layer.keys === "source"; // of another text
   const texts = make("div", { class: "texts" });
   const queries = wordsOf(trace, layer.queries, weights.queries);
   const keys = wordsOf(trace, layer.keys, weights.keys);
@@ -29,7 +30,20 @@ async function showText(root, state) {
   texts.append(makeText(isCross ? "source" : shift > 0 ? "keys" : "text", keys, isCross || shift > 0 ? -1 : token, row));
   root.append(controls, texts, makeLargest(row, keys, queries[token]));
   root.append(make("p", { class: "note" }, state.by === "head" ? precisionNote(weights) : meanNote(weights)));
-  return textPicture({ trace, layer, state, row, keys, queries, token, isCross, width: root.clientWidth || document.getElementById("view").clientWidth });
+  if (!isCross || weights.queries + weights.keys > MOST_ALIGNED) return textPicture({ layer, state, row, keys, queries, token, isCross });
+  const rows = await Promise.all(queries.map((_, query) => attendedRow(trace, layer, state, query)));
+  const picture = alignmentPicture({ layer, state, rows, keys, queries, token });
+  const canvas = make("canvas", { role: "img", "aria-label": `${describeRow(layer, state)}: lines from each query to its keys, as wide as the weights` });
+  showPicture(canvas, picture);
+  texts.after(make("div", { class: "wide" }, canvas));
+  return picture;
+}
+
+/** The position of the chosen token, which a long text has no room for. */
+function makePosition(token, size) {
+  const choose = () => go({ token: Math.min(Math.max(Math.round(input.valueAsNumber) || 0, 0), size - 1) });
+  const input = make("input", { type: "number", min: 0, max: size - 1, value: token, "data-key": "position", onchange: choose });
+  return make("label", { class: "choice" }, "position ", input);
 }
 
 /** The weights of a query on all keys: of a head, or means. */
@@ -83,7 +97,7 @@ function makeText(name, words, token, row) {
   });
   if (buttons.length) buttons[Math.max(0, Math.min(token - from, buttons.length - 1))].tabIndex = 0;
   const text = make("div", { class: "text", role: "group", "aria-label": name }, buttons);
-  text.addEventListener("keydown", (event) => arrowKeys(event, buttons, 10));
+  text.addEventListener("keydown", (event) => arrowKeys(event, buttons, rowLength(buttons)));
   const hidden = words.length - buttons.length;
   const more = hidden ? make("p", { class: "note" }, `tokens ${from} to ${to - 1} of ${words.length}`) : null;
   return make("div", {}, make("h3", {}, name), text, more);
@@ -103,10 +117,37 @@ function makeLargest(row, keys, word) {
     make("table", { class: "largest" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, bars))));
 }
 
-/** The picture of the text: words that wrap, lit by their weights; two texts with lines for another source. */
-function textPicture({ trace, layer, state, row, keys, queries, token, isCross, width }) {
-  const head = state.by === "head" ? `, head ${Math.max(state.head, 0)}` : state.by === "layer" ? ", mean of heads" : "";
-  const title = `${state.by === "all" ? "mean of all layers" : layer.name}${head}: ${shorten(queries[token], 40)}`;
+/** What a row of weights is of, in words. */
+function describeRow(layer, state) {
+  if (state.by === "all") return "mean of all layers";
+  return `${layer.name}, ${state.by === "head" ? `head ${Math.max(state.head, 0)}` : "mean of heads"}`;
+}
+
+/** The picture of two texts side by side, with a line from each query to each key, as wide as its weight. */
+function alignmentPicture({ layer, state, rows, keys, queries, token }) {
+  const widest = (words) => Math.max(...words.map((word) => textWidth(shorten(word, 30), 14)));
+  const left = widest(queries) + 12;
+  const right = left + 160;
+  const high = 24;
+  const y = (at) => 48 + at * high;
+  const paint = (surface) => {
+    const [ground, glow, muted] = [color("background"), color("glow"), color("muted")];
+    surface.text(4, 16, describeRow(layer, state), { size: 14, bold: true });
+    const draw = (query, to) => rows[query].forEach(({ value }, key) => {
+      if (value >= 0.02) surface.line(left, y(query) - 5, right, y(key) - 5, blend(ground, to, Math.min(1, 0.2 + value)), 1 + 4 * value);
+    });
+    queries.forEach((_, query) => query !== token && draw(query, muted));
+    draw(token, glow);
+    queries.forEach((word, at) => surface.text(left - 8, y(at), shorten(word, 30), { size: 14, anchor: "end", bold: at === token }));
+    keys.forEach((word, at) => surface.text(right + 8, y(at), shorten(word, 30), { size: 14 }));
+  };
+  return { name: "alignment", width: right + widest(keys) + 16, height: y(Math.max(queries.length, keys.length)) - 8, paint };
+}
+
+/** The picture of the text: words that wrap, lit by their weights; of two texts one above the other. */
+function textPicture({ layer, state, row, keys, queries, token, isCross }) {
+  const width = Math.max(placeWidth(), 240);
+  const title = `${describeRow(layer, state)}: ${shorten(queries[token], 40)}`;
   const known = row.map((one) => (one.value === undefined ? 0 : one.value));
   const peak = known.reduce((most, one) => Math.max(most, one), 0) || 1;
   const lines = isCross ? [[queries, token, null], [keys, -1, known]] : [[keys, keys.length - queries.length + token, known]];
@@ -126,17 +167,13 @@ function textPicture({ trace, layer, state, row, keys, queries, token, isCross, 
   const paint = (surface) => {
     surface.text(4, 16, title, { size: 14, bold: true });
     for (const one of places) {
-      const fill = blend(color("background"), glowColor(), one.share * 0.85);
+      const fill = blend(color("background"), color("glow"), one.share);
       if (one.share > 0) surface.rect(one.x, one.y - 15, one.wide, 21, fill);
       surface.text(one.x + 4, one.y, one.word, { size: 14, bold: one.isChosen, color: one.share > 0 ? contrastingInk(fill) : color("ink") });
       if (one.isChosen) surface.line(one.x, one.y + 7, one.x + one.wide, one.y + 7, color("ink"), 2);
     }
   };
-  return { name: "text", width: Math.max(width, 240), height: y - 24, paint };
-}
-
-function glowColor() {
-  return color("glow");
+  return { name: "text", width, height: y - 24, paint };
 }
 
 /** A colour between two. */

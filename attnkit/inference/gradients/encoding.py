@@ -16,6 +16,7 @@ from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.transformer import run_backward, run_recorded
 from attnkit.model.backward.whole_models import head_backward, pool_first_backward
 from attnkit.model.dtypes import is_float
+from attnkit.model.hooks import Hook, no_hook
 from attnkit.record import Record, Tensor
 
 HEAD = ("head.dense", "head.norm", "logits")  # what --keep adds of the head of a model without a decoder
@@ -25,11 +26,20 @@ def undo_encode(call: StageCall, outer: Outer, into: StageGradients) -> None:
     """Add the gradients of the model's parameters, of every intermediate, and of hidden states or an image as input."""
     if call.values["patch"] or call.values["ablate"]:
         raise call.error("no gradient with --patch or --ablate")
+    reverse_encoding(call, outer, into)
+
+
+def reverse_encoding(call: StageCall, outer: Outer, into: StageGradients, forward: Hook = no_hook) -> None:
+    """Add the gradients of a run of encode.
+
+    forward  reads intermediates of the run, and may replace the embeddings
+    """
     encoded = encoding.prepare_encoding(call.item, call.values)
     core, inputs, base = encoded.core, encoded.inputs, encoded.base
     if "mask" in base and is_float(base["mask"].dtype):
         raise call.error("no gradient of a mask of floats; one of booleans has none")
-    x, tape = run_recorded(core, encoded.steps, inputs, layers.context_from(base, dtype=call.values["dtype"]))
+    context = layers.context_from(base, hook=forward, dtype=call.values["dtype"])
+    x, tape = run_recorded(core, encoded.steps, inputs, context)
     collected: dict[str, Array] = {}
     used, has_many = set(outer), count_scores(encoded) > MANY
 

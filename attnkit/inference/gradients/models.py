@@ -7,6 +7,13 @@ import numpy as np
 from attnkit import model
 from attnkit.inference import callbacks
 from attnkit.inference.generate import TextModel
+from attnkit.inference.gradients.attribution import (
+    Embeddings,
+    attribute,
+    attribution_record,
+    count_points,
+    read_and_replace,
+)
 from attnkit.inference.gradients.check import (
     CHECKED,
     STEP,
@@ -30,7 +37,7 @@ from attnkit.model.backward.transformer import run_backward, run_recorded
 from attnkit.model.backward.whole_models import head_backward, memory_gradient
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.loss import loss_and_gradient
-from attnkit.record import Record, Tensor
+from attnkit.record import Labels, Record, Tensor
 
 LOSS = "loss"  # the name of the mean negative log-likelihood in the record
 
@@ -72,11 +79,14 @@ def score_gradients(text_model: TextModel, prompt: Prompt, ids: list[int], first
 
 
 def run_reverse(
-    text_model: TextModel, prompt: Prompt, ids: list[int], first: int, hook: Hook = no_hook
+    text_model: TextModel, prompt: Prompt, ids: list[int], first: int, hook: Hook = no_hook, forward: Hook = no_hook
 ) -> tuple[Array, Reverse]:
-    """Return the mean of −log p over the tokens of a text from the index `first` on, and the gradients of its run."""
+    """Return the mean of −log p over the tokens of a text from the index `first` on, and the gradients of its run.
+
+    hook     receives the gradients of intermediates; forward: reads these, and may replace embeddings
+    """
     core, reverse = text_model.core, Reverse(hook=hook)
-    passed = run_scoring(text_model, prompt, ids)
+    passed = run_scoring(text_model, prompt, ids, forward)
     logits = model.head_logits(core, passed.hidden)
     slope = np.zeros_like(logits)
     loss, slope[first - 1 : len(ids) - 1] = loss_and_gradient(logits[first - 1 : len(ids) - 1], ids[first:])
@@ -85,6 +95,30 @@ def run_reverse(
     if passed.encoder is not None and memory is not None:
         run_backward(core, passed.encoder, memory, reverse)
     return loss, reverse
+
+
+def attribute_score(text_model: TextModel, prompt: Prompt, ids: list[int], first: int) -> Record:
+    """Return how much each token contributes to the sum of log p over the tokens of a text from the index `first` on.
+
+    x (T,) is of all tokens that the decoder reads, `source` (S,) of those that its encoder reads for it.
+    """
+    count, detokenizer = len(ids) - first, text_model.detokenizer
+    names = {"decoder.embed": ("x", "token")}
+    names |= {"encoder.embed": ("source", "source")} if prompt.source_ids is not None else {}
+
+    def evaluate(embeddings: Embeddings, read: dict[str, Array] | None = None) -> tuple[float, dict[str, Array]]:
+        collected: dict[str, Array] = {}
+        hook, forward = collect_gradients(collected, {}, names.__contains__), read_and_replace(read or {}, embeddings)
+        loss, _ = run_reverse(text_model, prompt, ids, first, hook, forward)
+        return -count * float(loss), {name: -count * collected[name] for name in names}
+
+    embeddings = {name: np.zeros(0) for name in names}
+    evaluate({}, embeddings)
+    result = attribute(embeddings, evaluate, count_points(text_model.options.attribute or ""))
+    labels: dict[str, Labels] = {"token": detokenizer.token_strings(ids)}
+    if prompt.source_ids is not None and prompt.source:
+        labels["source"] = prompt.source
+    return attribution_record(result, names, labels)
 
 
 def check_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], first: int) -> CheckResult:
@@ -112,17 +146,17 @@ def check_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], first: 
     return CheckResult(dot_gradients(gradients, direction), difference, float(loss))
 
 
-def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int]) -> ScoringPass:
+def run_scoring(text_model: TextModel, prompt: Prompt, ids: list[int], hook: Hook) -> ScoringPass:
     """Run the model on the ids of a text, and its encoder on those of the source; record both."""
     core, options = text_model.core, text_model.options
     memory, encoder, states = prompt.memory, None, prompt.source_states
     if prompt.source_ids is not None:
-        context = model.Context(dtype=compute_dtype(options))
+        context = model.Context(hook=hook, dtype=compute_dtype(options))
         memory, encoder = run_recorded(
             core, model.layer_plan(core.config, "encoder"), np.array(prompt.source_ids), context
         )
         states = context.last_states()
-    context = model.Context(memory=memory, source_states=states, dtype=options.dtype)
+    context = model.Context(memory=memory, source_states=states, hook=hook, dtype=options.dtype)
     hidden, decoder = run_recorded(core, model.layer_plan(core.config, "decoder"), np.array(ids), context)
     return ScoringPass(hidden, decoder, encoder, memory)
 

@@ -11,7 +11,6 @@ from attnkit.model.attention import (
     SQUARE,
     attention,
     check_parameters,
-    check_shapes,
     find_score,
     merge_heads,
     prepend_past,
@@ -24,6 +23,7 @@ from attnkit.model.backward.linear import check_gradient, linear_backward, sum_t
 from attnkit.model.backward.relative import relative_scores_backward
 from attnkit.model.backward.rotary import rotate_backward
 from attnkit.model.backward.scores import SCORE_ADJOINTS, Gradients
+from attnkit.model.checks import check_shapes
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.linear import linear

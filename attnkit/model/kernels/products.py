@@ -1,8 +1,8 @@
-"""Large matrix products by blocks of rows on every core, where a caller requests them."""
+"""Matrix products by blocks of rows: large ones on every core, or of fixed shapes, which keep the bits of a row."""
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,7 +10,13 @@ import numpy as np
 from attnkit.model.dtypes import Array
 
 LARGE = 1 << 25  # multiplications from which several threads are faster
+SHARED = 1 << 23  # the same of blocks of columns, which need no copies
 BLOCKS, LEAST = 8, 96  # most blocks of a product, and the fewest rows of one; on any number of cores
+ROWS, HALF = 24, 6  # a multiple of the rows that a loop of OpenBLAS computes at once, and half of a tile of 12
+BLOCK = 20 * ROWS  # rows that one call multiplies
+SMALL = 1 << 20  # multiplications up to which OpenBLAS has other loops, on some processors
+THREADED = 1 << 18  # multiplications from which BLAS may take several threads
+WIDE, LANES = 1 << 17, 32  # numbers of a right matrix whose columns are halved, at a multiple of those
 _local = threading.local()
 
 
@@ -36,20 +42,164 @@ def parallel_products() -> Iterator[None]:
             _local.is_parallel = outer
 
 
+@contextmanager
+def fixed_shapes(is_wanted: bool = True, *, is_arranged: bool = False) -> Iterator[None]:
+    """Have the products of this thread keep the bits of a row, whatever texts are beside its own: see `matrix_product`.
+
+    is_wanted    False leaves them as they are
+    is_arranged  whether the caller has placed the rows, by `row_places`; so they are in blocks within this one too
+    """
+    outer = getattr(_local, "shapes", None)
+    if is_wanted:
+        _local.shapes = "arranged" if is_arranged else outer or "fixed"
+    try:
+        yield
+    finally:
+        _local.shapes = outer
+
+
+def has_fixed_shapes() -> bool:
+    """Return whether the products of this thread have fixed shapes.
+
+    >>> with fixed_shapes():
+    ...     has_fixed_shapes()
+    True
+    """
+    return getattr(_local, "shapes", None) is not None
+
+
+def row_places(lengths: Sequence[int]) -> tuple[list[Array], int]:
+    """Return the places of the rows of several texts in one matrix for `fixed_shapes`, and how many rows it has.
+
+    lengths  the rows of each text
+
+    Even rows of a text are in the first half of a tile, odd rows in the second: see `matrix_product`.
+
+    >>> places, size = row_places([3, 4])
+    >>> [one.tolist() for one in places], size
+    ([[0, 6, 1], [2, 7, 3, 8]], 24)
+    """
+    halves, places = [0, 0], []
+    for length in lengths:
+        own = np.empty(length, np.intp)
+        for odd in (0, 1):
+            at = halves[odd] + np.arange(len(own[odd::2]))
+            own[odd::2] = at // HALF * 2 * HALF + at % HALF + odd * HALF
+            halves[odd] += len(at)
+        places.append(own)
+    tiles = -(-max(halves) // HALF)
+    return places, -(-tiles * 2 * HALF // ROWS) * ROWS
+
+
 def matrix_product(x: Array, y: Array) -> Array:
-    """Return x @ y; within `parallel_products` large ones by blocks of rows on every core.
+    """Return x @ y; within `fixed_shapes` a row has the same bits whatever is beside it, on any number of threads.
 
     x (..., M, K), y (K, N) -> (..., M, N)
+
+    OpenBLAS multiplies tiles of rows, of up to 12 on any processor, and those left over by other loops, which round
+    differently; on some processors also the two halves of a tile, and small products. So a product of fixed shape has a
+    multiple of ROWS rows, the last ones zeros, with even rows in the first halves of tiles and odd rows in the second
+    halves; it is divided at such multiples, with BLAS on one thread; a large y is divided into halves of its columns,
+    and a small one multiplies ROWS rows at a time. A single row is a product of its own, which is faster and has other
+    bits. Within `parallel_products` large products are divided into a few blocks of rows.
 
     >>> matrix_product(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]])).tolist()
     [[11.0]]
     """
     count = math.prod(x.shape[:-1])
-    if not getattr(_local, "is_parallel", False) or x.size * y.shape[-1] < LARGE or count < 2 * LEAST:
+    if has_fixed_shapes() and x.ndim > 1 and x.shape[-2] > 1 and x.size and y.size:
+        return _product_of_blocks(x, y) if _local.shapes == "arranged" else _product_of_places(x, y)
+    if getattr(_local, "is_parallel", False) and x.size * y.shape[-1] >= LARGE and count >= 2 * LEAST:
+        return _divided(x, y)
+    product: Array = x @ y
+    return product
+
+
+def stacked_product(x: Array, y: Array) -> Array:
+    """Return x @ y of stacks of matrices; within `fixed_shapes` large ones on one thread each, which keeps their bits.
+
+    x (..., T, M), y (..., M, N), broadcast to x -> (..., T, N)
+
+    >>> stacked_product(np.ones((2, 1, 3)), np.ones((2, 3, 1))).tolist()
+    [[[3.0]], [[3.0]]]
+    """
+    if not has_fixed_shapes() or x.shape[-2] * x.shape[-1] * y.shape[-1] < THREADED:
         product: Array = x @ y
         return product
+    from attnkit.model.kernels.threads import run_parallel
+
+    result, y = (
+        np.empty((*x.shape[:-1], y.shape[-1]), np.result_type(x, y)),
+        np.broadcast_to(y, (*x.shape[:-2], *y.shape[-2:])),
+    )
+
+    def work(places: Iterator[tuple[int, ...]]) -> None:
+        for place in places:
+            np.matmul(x[place], y[place], out=result[place])
+
+    run_parallel(work, np.ndindex(x.shape[:-2]))
+    return result
+
+
+def whole_tiles_product(x: Array, y: Array) -> Array:
+    """Return x @ y of stacks of matrices, where a row of x has the same bits however many rows come after it.
+
+    x (..., T, M), y (..., M, N), broadcast to x -> (..., T, N)
+
+    >>> whole_tiles_product(np.ones((2, 1, 3)), np.ones((3, 1))).tolist()
+    [[[3.0]], [[3.0]]]
+    """
+    rows = np.zeros((*x.shape[:-2], -(-x.shape[-2] // ROWS) * ROWS, x.shape[-1]), x.dtype)
+    rows[..., : x.shape[-2], :] = x
+    return stacked_product(rows, y)[..., : x.shape[-2], :]
+
+
+def _swap_rows(rows: Array, outer: int) -> Array:
+    """Return the rows of each tile in another order: `outer` parts, the first row of each part, then the second, ….
+
+    >>> _swap_rows(np.arange(12)[:, None], 6).ravel().tolist()
+    [0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11]
+    """
+    tiles = rows.reshape(-1, outer, 2 * HALF // outer, rows.shape[1])
+    return tiles.swapaxes(1, 2).reshape(rows.shape)
+
+
+def _product_of_places(x: Array, y: Array) -> Array:
+    """Return x @ y with the rows of x in their places, each matrix from an even one on."""
+    (each, width), texts = x.shape[-2:], x.shape[:-2]
+    even = each + each % 2
+    count = math.prod(texts) * even
+    rows = np.zeros((-(-count // ROWS) * ROWS, width), x.dtype)
+    rows[:count].reshape(*texts, even, width)[..., :each, :] = x
+    result = _swap_rows(_product_of_blocks(_swap_rows(rows, HALF), y), 2)
+    return result[:count].reshape(*texts, even, y.shape[-1])[..., :each, :]
+
+
+def _product_of_blocks(rows: Array, y: Array) -> Array:
+    """Return rows @ y by blocks of a multiple of ROWS rows, on every core where it is large."""
+    if ROWS * y.size <= SMALL:
+        product: Array = rows.reshape(-1, ROWS, rows.shape[1]) @ y
+        return product.reshape(len(rows), y.shape[1])
     from attnkit.model.kernels.threads import run_parallel, split_range
 
+    result = np.empty((len(rows), y.shape[1]), np.result_type(rows, y))
+    half = y.shape[1] if y.size < WIDE else -(-y.shape[1] // (2 * LANES)) * LANES
+
+    def work(parts: Iterator[tuple[slice, slice]]) -> None:
+        for part, columns in parts:
+            np.matmul(rows[part], y[:, columns], out=result[part, columns])
+
+    blocks = [*split_range(0, len(rows), BLOCK)]
+    tasks = [(part, columns) for columns in split_range(0, y.shape[1], half) for part in blocks]
+    run_parallel(work, tasks, None if rows.size * y.shape[1] >= SHARED else 1)
+    return result
+
+
+def _divided(x: Array, y: Array) -> Array:
+    """Return x @ y by a few blocks of rows on every core."""
+    from attnkit.model.kernels.threads import run_parallel, split_range
+
+    count = math.prod(x.shape[:-1])
     rows = x.reshape(count, x.shape[-1])
     result = np.empty((count, y.shape[-1]), np.result_type(x, y))
 

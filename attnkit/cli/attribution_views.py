@@ -1,0 +1,98 @@
+"""Views of attributions: words coloured by sign and size, tables with bars, and their sum beside the output."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnkit.cli.stage import Stage
+from attnkit.record import Record, row_labels
+
+if TYPE_CHECKING:
+    from attnkit import display
+    from attnkit.display.figures import FigureOptions, Section
+
+TEXTS = ("source", "x")  # the tensors of attributions, in the order in which they are shown
+
+
+def render_attributions(record: Record, call: Stage, look: "display.Style") -> str:
+    """Render the attributions of each text as a table below its words, which have colours on a terminal."""
+    from attnkit import display
+
+    parts = []
+    for row in range(count_texts(record)):
+        texts, most = list_texts(record, row), largest_attribution(record, row)
+        if look.color:
+            parts += [display.color_words(words, values, most, look) for words, values in texts]
+        tables = [display.attributions_table(words, values, most, look) for words, values in texts]
+        parts += [display.format_table(table, look) for table in tables]
+        parts += describe_sum(record, row, look.precision)
+    return "\n\n".join(parts)
+
+
+def draw_attributions(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Draw the attributions of each text as a table with bars, their sum below it."""
+    from attnkit import display
+    from attnkit.cli import figures
+
+    style = figures.text_style(call)
+    sections = []
+    for row in range(count_texts(record)):
+        tables = [
+            display.attributions_table(words, values, largest_attribution(record, row), style)
+            for words, values in list_texts(record, row)
+        ]
+        sections += [figures.table_section(table) for table in tables]
+        sections[-1] = sections[-1]._replace(notes=describe_sum(record, row, style.precision))
+    return sections
+
+
+def count_texts(record: Record) -> int:
+    """Return the number of texts, 1 of one that is no batch."""
+    x = record["x"]
+    return len(x) if x.ndim == 2 else 1
+
+
+def list_texts(record: Record, row: int) -> list[tuple[list[str], list[float]]]:
+    """Return the words of a text and of its source, if there is one, with their attributions, without padding."""
+    texts = []
+    for name in TEXTS:
+        if name in record:
+            array = np.atleast_2d(record[name])[row]
+            words = row_labels(record.labels_of(name, -1), row) or [str(at) for at in range(len(array))]
+            real = [at for at, is_real in enumerate(unpadded(record, name, row, len(array))) if is_real]
+            texts.append(([words[at] for at in real], [float(array[at]) for at in real]))
+    return texts
+
+
+def unpadded(record: Record, name: str, row: int, count: int) -> list[bool]:
+    """Return which tokens of a text are no padding: of x by the mask of its batch."""
+    has_mask = name == "x" and record["x"].ndim == 2 and "mask" in record
+    return record["mask"][row, 0].tolist() if has_mask else [True] * count
+
+
+def largest_attribution(record: Record, row: int) -> float:
+    """Return the size of the largest_attribution attribution of a text."""
+    return max((abs(value) for _, values in list_texts(record, row) for value in values), default=0.0)
+
+
+def describe_sum(record: Record, row: int, precision: int) -> list[str]:
+    """Return the line on the sum of the attributions of a text, of all texts after the last where they have one output.
+
+    >>> record = Record({"x": np.array([0.5, 1.0]), "output": np.array(-1.0), "baseline": np.array(-2.5)})
+    >>> describe_sum(record, 0, 2)
+    ['sum 1.50; output -1.00 less -2.50 of the baseline is 1.50, difference 0']
+    """
+    is_total, count = not record["output"].ndim, count_texts(record)
+    if is_total and row < count - 1:
+        return []
+    rows = range(count) if is_total else [row]
+    total = sum(value for one in rows for _, values in list_texts(record, one) for value in values)
+    at = 0 if is_total else row
+    output = float(record["output"].reshape(-1)[at])
+    line = f"sum {total:.{precision}f}; output {output:.{precision}f}"
+    if "baseline" not in record:
+        return [line]
+    baseline = float(record["baseline"].reshape(-1)[at])
+    change = output - baseline
+    rest = f"less {baseline:.{precision}f} of the baseline is {change:.{precision}f}, difference {total - change:.2g}"
+    return [f"{line} {rest}"]

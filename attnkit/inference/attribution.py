@@ -1,0 +1,176 @@
+"""Direct logit attribution: how much each part of a model adds to the logit of a word, by a trace.
+
+Every part, an embedding, a head, a feed-forward network or a bias, is a vector that is added to the state of a token.
+The norms on its way to the head are taken with the scale that they had in the run, so that all is linear: the parts
+add up to the logit. Source: the decompositions of ActivationCache of TransformerLens, with `apply_ln_to_stack`.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnkit import model
+from attnkit.errors import DataError, UsageError
+from attnkit.inference import layers
+from attnkit.inference.lens import (
+    compare_logits,
+    find_stack,
+    find_word,
+    last_position,
+    read_states,
+    result_name,
+    state_logits,
+    state_names,
+    take_position,
+)
+from attnkit.model.attribution import normalize_parts, split_output
+from attnkit.record import Array, Record, Tensor, row_labels
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+REST = "rest"
+Parts = dict[str, Array]  # name -> the vector (D,) that it adds
+
+
+def attribute_logit(
+    record: Record, checkpoint: "Checkpoint", words: Sequence[str], position: int | None, by: str
+) -> Record:
+    """Return what each part of a model adds to the logit of a word at a position: x (part), or (batch, part).
+
+    words     the word, and the one whose logit is subtracted, if there is one
+    position  of the token whose next word it is; None: the last one
+    by        layer: attention with its bias is one part; head: each head is one, and the bias
+
+    `logit` is the logit as the model computes it, and the last part the rest of it, which is rounding; `digits`, to how
+    many the parts add up to it without the rest. UsageError for a model whose head is not linear, or a word of several
+    tokens; DataError where the trace lacks what is needed.
+    """
+    core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
+    if core.config.transform:
+        problem = f"the head of this {core.config.family} model is not linear: parts do not add up to its logits"
+        raise UsageError(problem, "--direct")
+    ids = [find_word(checkpoint, word, flag) for word, flag in zip(words, ("--direct", "--minus"), strict=False)]
+    last = [*read_states(record, state_names(core.config, stack), checkpoint).values()][-1]
+    take_position(last, position)
+    logits = state_logits(core, stack, last)
+    compare_logits(record, logits, None)
+    rows = [()] if last.ndim == 2 else [(row,) for row in range(len(last))]
+    columns, totals, digits, labels, names = [], [], [], [], [""]
+    for row in rows:
+        at = last_position(record, sum(row), last.shape[-2]) if position is None else position % last.shape[-2]
+        parts = project_parts(core, decompose_state(core, stack, record, (*row, at), by), ids)
+        chosen = require_finite(logits[(*row, at)][ids].astype(np.float64), "the logits", (*row, at))
+        total = float(chosen[0] - sum(chosen[1:]))
+        names = [*parts, REST]
+        columns.append([*parts.values(), total - sum(parts.values())])
+        totals.append(total)
+        digits.append(count_digits(columns[-1][-1], total, logits.dtype))
+        labels.append(" ".join([str(at), *row_labels(record.labels.get("token"), sum(row))[at : at + 1]]))
+    lead = ("batch",)[: last.ndim - 2]
+    formula = "part · norm · head, at the scale of the run"
+    arrays = {"x": (np.array(columns), formula), "logit": (np.array(totals), ""), "digits": (np.array(digits), "")}
+    tensors = {
+        name: Tensor(array if lead else array[0], (*lead, *("part",)[: array.ndim - 1]), formula=formula)
+        for name, (array, formula) in arrays.items()
+    }
+    return Record(tensors, {"part": names, "word": [*words], "position": labels}, record.history)
+
+
+def decompose_state(core: "model.Model", stack: str, record: Record, at: tuple[int, ...], by: str) -> Parts:
+    """Return the parts that add up to what the head reads at one token, by name, float64.
+
+    at  the index of the token: of its text in a batch, and of its position
+    """
+    parts: Parts = {}
+    state, width = "", 0  # the name of the state that the parts add up to, and its width
+    for step in model.layer_plan(core.config, stack):
+        params = core.params.get(step.layer, {})
+        if step.op in ("attend", "ffn"):
+            parts |= split_step(core, step, record, at, by)
+        elif step.op == "layernorm" and not step.saves_residual:
+            parts = pass_norm(core, step.layer, parts, read_vector(record, state, at, width))
+        elif step.op == "linear":
+            width = params["w"].shape[1]
+            parts = {name: part @ params["w"] for name, part in parts.items()}
+            parts |= {f"{step.layer}.b": params["b"].astype(np.float64)} if "b" in params else {}
+        elif step.op in ("embed", "posenc"):
+            width = width or params["table"].shape[1]
+            before = read_vector(record, state, at, width) if state else 0
+            parts[step.layer] = read_vector(record, step.layer, at, width) - before
+        if not step.saves_residual:
+            state = result_name(step)
+    return parts
+
+
+def pass_norm(core: "model.Model", layer: str, parts: Parts, x: Array) -> Parts:
+    """Return what parts of x are after a norm of x, and its shift as one more."""
+    params = core.params.get(layer, {})
+    passed = normalize_parts(np.stack([*parts.values()]), x, params, core.config.norm, core.config.eps)
+    shift = {f"{layer}.beta": params["beta"].astype(np.float64)} if "beta" in params else {}
+    return dict(zip(parts, passed, strict=True)) | shift
+
+
+def split_step(core: "model.Model", step: "model.Step", record: Record, at: tuple[int, ...], by: str) -> Parts:
+    """Return what attention or a feed-forward network adds at one token, of attention by heads where requested."""
+    params = core.params.get(step.layer, {})
+    if step.op == "ffn" or by == "layer":
+        return {step.layer: read_vector(record, f"{step.layer}.output", at, core.config.width)}
+    heads = read_heads(record, f"{step.layer}.heads", at, core.config.stack(model.parse_layer_name(step.layer)[0]))
+    parts = {f"{step.layer}:{head}": part for head, part in enumerate(split_output(heads, params["wo"]))}
+    return parts | ({f"{step.layer}.bo": params["bo"].astype(np.float64)} if "bo" in params else {})
+
+
+def read_heads(record: Record, name: str, at: tuple[int, ...], stack: "model.StackConfig") -> Array:
+    """Return the results of the heads (H, V) at one token in float64; DataError where the trace does not hold them."""
+    array, (*row, token) = find_tensor(record, name), at
+    is_there = array.ndim == len(row) + 3 and all(i < n for i, n in zip((*row, 0, token), array.shape, strict=False))
+    if not is_there or array.shape[-3::2] != (stack.heads, stack.head_dim):
+        raise DataError(f"{name} {array.shape}: expected ({stack.heads}, T, {stack.head_dim}) for each text")
+    return require_finite(array[tuple(row)][:, token].astype(np.float64), name, at)
+
+
+def read_vector(record: Record, name: str, at: tuple[int, ...], width: int) -> Array:
+    """Return one vector of a trace in float64; DataError where the trace does not hold it."""
+    array = find_tensor(record, name)
+    is_there = array.ndim == len(at) + 1 and all(index < size for index, size in zip(at, array.shape, strict=False))
+    if not is_there or array.shape[-1] != width:
+        raise DataError(f"{name} {array.shape}: expected a vector of {width} for each token, as the model has")
+    return require_finite(array[at].astype(np.float64), name, at)
+
+
+def require_finite(numbers: Array, name: str, at: tuple[int, ...]) -> Array:
+    """Return numbers of a token; DataError where one is NaN or infinite, so that parts cannot add up."""
+    if not np.isfinite(numbers).all():
+        raise DataError(f"{name}: not finite at position {at[-1]}, where parts cannot add up")
+    return numbers
+
+
+def find_tensor(record: Record, name: str) -> Array:
+    """Return a tensor of a trace; DataError names the option that keeps it."""
+    if name not in record:
+        raise DataError(f"no {name} in the trace; encode or decode --trace FILE keeps all that a run computes")
+    return record[name]
+
+
+def project_parts(core: "model.Model", parts: Parts, ids: Sequence[int]) -> dict[str, float]:
+    """Return what each part adds to the logit of a word, or to that of one word less that of another."""
+    head = core.params["head"]
+    direction, *less = [head["w"][:, id].astype(np.float64) for id in ids]
+    direction = direction - sum(less)
+    added = {name: float(part @ direction) * core.config.logit_scale for name, part in parts.items()}
+    if "b" in head:
+        bias, *others = [float(head["b"][id]) for id in ids]
+        added["head.b"] = bias - sum(others)
+    return added
+
+
+def count_digits(rest: float, logit: float, dtype: np.dtype[Any]) -> int:
+    """Return to how many digits the parts without the rest are the logit, at most those that its dtype holds.
+
+    >>> count_digits(1e-4, 2.0, np.dtype("float32")), count_digits(0.0, 2.0, np.dtype("float32"))
+    (4, 6)
+    """
+    most = np.finfo(dtype).precision
+    return most if rest == 0 else min(max(int(np.floor(np.log10(max(abs(logit), 1e-300) / abs(rest)))), 0), most)

@@ -1,0 +1,191 @@
+"""The logit lens: the words that a model's head reads in the state of each layer, as a trace keeps it."""
+
+import re
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnkit import model
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError
+from attnkit.inference import layers, text_inputs
+from attnkit.inference.detokenizer import Detokenizer
+from attnkit.record import Array, Record, Tensor, join_names, row_labels
+from attnkit.tokenizers import PADDING
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+EMBEDDING = "embedding"  # the label of the state before layer 0
+TOLERANCE = 1e-3  # of the logits of a trace, beside those of its last state: more is another model
+
+
+def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int | None) -> Record:
+    """Return the likeliest words of each layer's state: x (layer, token, rank), their probabilities, and `ids`.
+
+    A trace of a batch has an axis more in front. The labels under `ids` are the words: a list for each state.
+
+    position  the only token, from the end where it is negative; None: all
+
+    The state of each layer is normalized by the norm after the last layer, where the model has one, and the head
+    applied: the row of the last layer is what the model predicts. DataError where the trace does not hold the states
+    of this model, UsageError for a model without a head of words.
+    """
+    core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
+    layer_states = read_states(record, state_names(checkpoint.config, stack), checkpoint)
+    ids, shares = [], []
+    for states in layer_states.values():
+        logits = state_logits(core, stack, take_position(states, position))
+        likeliest = model.candidates(model.probabilities(logits), min(top, logits.shape[-1]))
+        ids.append(likeliest[0])
+        shares.append(likeliest[1])
+    compare_logits(record, logits, position)
+    lead = ("batch",)[: ids[0].ndim - 2]
+    axes = (*lead, "layer", "token", "rank")
+    stacked = np.stack(ids, axis=len(lead))
+    labels: dict[str, Any] = {"layer": [*layer_states]}
+    if tokens := take_labels(record, position):
+        labels["token"] = tokens
+    if position is not None:
+        labels["position"] = [str(position % states.shape[-2])]
+    if words := find_words(checkpoint).words():
+        labels["ids"] = [[words[id] for id in row] for row in stacked.reshape(-1, stacked.shape[-1]).tolist()]
+    x = Tensor(np.stack(shares, axis=len(lead)), axes, formula="softmax(head(norm(state of a layer)))")
+    return Record({"x": x, "ids": Tensor(stacked, axes)}, history=record.history).with_tensors({}, labels)
+
+
+def find_stack(checkpoint: "Checkpoint") -> str:
+    """Return the stack whose states the head reads; UsageError for a model whose head gives no words."""
+    config = checkpoint.config
+    if isinstance(config, model.RecurrentConfig):
+        raise UsageError(
+            f"the layers of a {config.family} model are recurrent: their states are not added up", "--model"
+        )
+    stack = config.stacks[-1]
+    if not config.head or config.classes or not config.stack(stack).vocab:
+        raise UsageError(f"this {config.family} model has no head that gives words", "--model")
+    return stack
+
+
+def state_names(config: "model.Config", stack: str) -> dict[str, str]:
+    """Return the names of the states between the layers of a stack in a trace, by layer: before layer 0, after each.
+
+    >>> small = model.StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2, vocab=5, final_norm=True)
+    >>> state_names(model.Config("gpt2", 2, decoder=small, norm_first=True), "decoder")
+    {'embedding': 'decoder.embed', 'decoder.0': 'decoder.0.ffn.residual'}
+    """
+    names = {}
+    for step in model.layer_plan(config, stack):
+        number = model.parse_layer_name(step.layer)[1]
+        if step.layer != f"{stack}.norm":
+            names[EMBEDDING if number is None else f"{stack}.{number}"] = result_name(step)
+    return names
+
+
+def result_name(step: "model.Step") -> str:
+    """Return the name of the result of a step in a trace: with a residual connection that of the sum."""
+    return f"{step.layer}.residual" if step.adds_residual else step.layer
+
+
+def read_states(record: Record, names: Mapping[str, str], checkpoint: "Checkpoint") -> dict[str, Array]:
+    """Return the states of a trace by layer, (T, D) or (B, T, D); DataError for missing ones, or of another model."""
+    width = checkpoint.config.width
+    for name in names.values():
+        if name not in record:
+            hint = "encode or decode --trace FILE keeps all states"
+            raise DataError(f"no {name}, which the model has (it has {join_names(record.tensors, 4)}); {hint}")
+        states = record[name]
+        if states.ndim not in (2, 3) or states.shape[-1] != width or states.dtype.kind != "f":
+            expected = f"expected (T, {width}) or (B, T, {width}), the width of the model"
+            raise DataError(f"{name} {states.dtype} {states.shape}: {expected}")
+    first = next(iter(names.values()))
+    for name in names.values():
+        if record[name].shape != record[first].shape or not record[name].size:
+            problem = f"expected the shape of {first} {record[first].shape}, of at least one token"
+            raise DataError(f"{name} {record[name].shape}: {problem}")
+    return {layer: record[name] for layer, name in names.items()}
+
+
+def state_logits(core: "model.Model", stack: str, states: Array) -> Array:
+    """Return the logits of the states of any layer: (..., T, D) -> (..., T, N)."""
+    if core.config.stack(stack).final_norm:
+        states = model.normalize(core, f"{stack}.norm", states).y
+    return model.head_logits(core, states)
+
+
+def take_position(states: Array, position: int | None) -> Array:
+    """Return the states of one position, (..., T, D) -> (..., 1, D), or of all; UsageError for one that is not there.
+
+    >>> take_position(np.array([[1], [2]]), -1).tolist()
+    [[2]]
+    """
+    if position is None:
+        return states
+    tokens = states.shape[-2]
+    if not -tokens <= position < tokens:
+        raise UsageError(f"{position}: the trace has positions 0 to {tokens - 1}", "--position")
+    at = position % tokens
+    return states[..., at : at + 1, :]
+
+
+def take_labels(record: Record, position: int | None) -> Any:
+    """Return the labels of the tokens of a trace, or of one position; [] where it has none."""
+    labels = record.labels.get("token", [])
+    if position is None or not labels:
+        return labels
+    return [labels[position]] if isinstance(labels[0], str) else [[row[position]] for row in labels]
+
+
+def compare_logits(record: Record, logits: Array, position: int | None) -> None:
+    """Warn where a trace holds other logits than those of its last states: it is of another model, or patched."""
+    if "logits" not in record or record["logits"].ndim != logits.ndim:
+        return
+    theirs = take_position(record["logits"], position)
+    if theirs.shape != logits.shape or np.abs(theirs - logits).max() > TOLERANCE * max(
+        1.0, float(np.abs(theirs).max())
+    ):
+        problem = "the logits of the trace are not those of this model: it is of another one, or its head was patched"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+
+
+def find_words(checkpoint: "Checkpoint") -> Detokenizer:
+    """Return what spells the ids of a model: its tokenizer, if it has one."""
+    config = checkpoint.config
+    side, size = "target" if config.encoder and config.decoder else "source", config.stack(config.stacks[-1]).vocab
+    try:
+        return Detokenizer(text_inputs.tokenizer_of(checkpoint, side), size)
+    except AttnkitError:
+        return Detokenizer(None, size)
+
+
+def find_word(checkpoint: "Checkpoint", text: str, flag: str) -> int:
+    """Return the id of a word that is one token; UsageError with the flag for another.
+
+    A word is as the tokenizer reads it, with the space before it, or as it spells the token: ` fox`, Ġfox, ▁fox. For
+    a model without a tokenizer, it is an id.
+    """
+    tokenizer, size = find_words(checkpoint)[:2]
+    if tokenizer is None:
+        if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or int(text) >= size:
+            raise UsageError(f"{text!r}: the model has no tokenizer (expected an id from 0 to {size - 1})", flag)
+        return int(text)
+    tokens = text_inputs.encode_texts([text], tokenizer, None)[0]
+    special = {*tokenizer.special.values()}
+    ids = [id for id in tokens.ids or [] if id not in special]
+    spellings = [text, *(mark + text.removeprefix(" ") for mark in "Ġ▁" if text.startswith(" "))]
+    known = [tokenizer.vocabulary.index(one) for one in spellings if one in tokenizer.vocabulary]
+    if len(ids) != 1 and not known:
+        pieces = join_names([repr(word) for word in find_words(checkpoint).token_strings(ids)])
+        raise UsageError(f"{text!r} is {len(ids)} tokens: {pieces} (expected one)", flag)
+    return ids[0] if len(ids) == 1 else known[0]
+
+
+def last_position(record: Record, row: int, tokens: int) -> int:
+    """Return the position of the last token of a text that is no padding, of `tokens` in its row of a batch.
+
+    >>> last_position(Record({}, {"token": [["a", "[PAD]"], ["a", "b"]]}), 0, 2)
+    0
+    """
+    labels = row_labels(record.labels.get("token"), row)
+    return max((at for at, label in enumerate(labels) if label not in PADDING), default=tokens - 1)

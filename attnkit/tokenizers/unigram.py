@@ -1,0 +1,273 @@
+"""Sentencepiece models of text encoders, as tokenizers of the `tokenizers` library: they give pairs and places too."""
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from attnkit.errors import DataError
+from attnkit.libraries import call_library, import_library
+from attnkit.tokenizers.files import TokenizerFolder, find_special_tokens
+from attnkit.tokenizers.huggingface import complete_tokenizer
+from attnkit.tokenizers.tokens import Tokenizer
+
+UNIGRAM, CONTROL, USER_DEFINED = 1, 3, 4  # the algorithm; the types of pieces
+PIECES, TRAINER, NORMALIZER = 1, 2, 3  # fields of a model
+LONGEST_VARINT = 63  # bits, but for the last seven
+NEEDS = "; such a folder needs a tokenizer.json"
+BERT_TEMPLATE = "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
+ROBERTA_TEMPLATE = "<s> $A </s>", "<s> $A </s> </s> $B </s>"
+
+
+class Piece(NamedTuple):
+    """A piece of text, its log-probability and its type."""
+
+    text: str
+    score: float
+    kind: int
+
+
+class SentencePieceModel(NamedTuple):
+    """What a file holds: its pieces by id, the one of unknown text, its algorithm, and how text is normalized."""
+
+    pieces: list[Piece]
+    unknown: int
+    algorithm: int
+    charsmap: bytes
+
+
+class PieceRules(NamedTuple):
+    """How the tokenizer of a family differs from the model in its file.
+
+    mask         the token for masked words, and whether it takes the space before it
+    template     the tokens around a text, and around a pair
+    special      tokens that are never split
+    normalizers  (library, folder, that of the file) -> what is done to text, in this order
+    before       pieces in front of those of the file, whose first ones, `dropped`, are left out
+    """
+
+    file: str
+    mask: tuple[str, bool]
+    template: tuple[str, str]
+    special: Sequence[str]
+    normalizers: Callable[[Any, TokenizerFolder, list[Any]], list[Any]]
+    before: Sequence[tuple[str, float]] = ()
+    dropped: Sequence[str] = ()
+
+
+def find_family(folder: TokenizerFolder) -> str:
+    """Return the family of a folder's tokenizer: of its tokenizer_class, else the model_type of config.json, or ""."""
+    name = str(folder.settings.get("tokenizer_class") or "").removesuffix("Fast")
+    return CLASSES.get(name) or str(folder.read_json("config.json").get("model_type") or "")
+
+
+def load_unigram(folder: TokenizerFolder) -> Tokenizer:
+    """Load the sentencepiece model of a text encoder, as transformers converts it to a tokenizer.json.
+
+    DataError for a family of which no rules are known here, for a model of another algorithm than unigram, and for one
+    without the tokens of its family.
+    """
+    kind = find_family(folder)
+    family = RULES.get(kind)
+    if family is None or family.file not in folder.names:
+        files = ", ".join(sorted(folder.names & FILES))
+        raise DataError(f"{files} is not that of a tokenizer of {kind[:40] or 'a known family'}{NEEDS}", folder.path)
+    path = folder.file_path(family.file)
+    library = import_library("tokenizers", "text", path)
+    stored = read_sentencepiece(folder.read_bytes(family.file), path)
+    if stored.algorithm != UNIGRAM:
+        raise DataError(f"a sentencepiece model of algorithm {stored.algorithm}, not unigram (1){NEEDS}", path)
+    vocabulary, unknown = list_pieces(stored, family, path, is_albert=kind == "albert")
+    with call_library("not a sentencepiece model of this family", path):
+        tokenizer = library.Tokenizer(library.models.Unigram(vocabulary, unknown, byte_fallback=False))
+        charsmap = [library.normalizers.Precompiled(stored.charsmap)] if stored.charsmap else []
+        tokenizer.normalizer = library.normalizers.Sequence(family.normalizers(library, folder, charsmap))
+        set_spaces(tokenizer, library, kind == "deberta-v2" and bool(folder.get_bool("split_by_punct", False)))
+        add_tokens(tokenizer, library, stored, family, bool(folder.get_bool("do_lower_case", False)))
+        single, pair = family.template
+        ends = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(single.replace(":0", "").split()[::2])]
+        tokenizer.post_processor = library.processors.TemplateProcessing(single=single, pair=pair, special_tokens=ends)
+    special = find_special_tokens(folder.settings, tokenizer.token_to_id)
+    return complete_tokenizer(tokenizer, folder, path, special)
+
+
+def list_pieces(
+    stored: SentencePieceModel, family: PieceRules, name: str, is_albert: bool
+) -> tuple[list[tuple[str, float]], int]:
+    """Return the pieces of a family with their scores, by id, and the id of unknown text.
+
+    DataError where the first pieces are others than those that the family leaves out, or special ones are missing.
+    """
+    texts = [piece.text for piece in stored.pieces]
+    if texts[: len(family.dropped)] != [*family.dropped]:
+        raise DataError(f"the first pieces are not {', '.join(family.dropped)}{NEEDS}", name)
+    own = [(text, score - 100 * (is_albert and ends_in_number(text))) for text, score, _ in stored.pieces]
+    vocabulary = [*family.before, *own[len(family.dropped) :]]
+    vocabulary += [(family.mask[0], 0.0)] if family.before else []
+    known = {text for text, _ in vocabulary}
+    for token in family.special:
+        if token not in known:
+            raise DataError(f"the model of {len(texts)} pieces has no {token}{NEEDS}", name)
+    unknown = [text for text, _ in vocabulary].index("<unk>") if family.before else stored.unknown
+    return vocabulary, unknown
+
+
+def ends_in_number(piece: str) -> bool:
+    """Tell whether a piece ends with a digit and a comma: ALBERT splits these.
+
+    >>> ends_in_number("▁2,"), ends_in_number(",")
+    (True, False)
+    """
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+
+
+def set_spaces(tokenizer: Any, library: Any, splits_marks: bool) -> None:
+    """Split text at its spaces, which begin the piece after them, and, where requested, at punctuation marks."""
+    spaces = library.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    marks = [library.pre_tokenizers.Punctuation(behavior="isolated")] if splits_marks else []
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([*marks, spaces])
+    tokenizer.decoder = library.decoders.Metaspace(replacement="▁", prepend_scheme="always")
+
+
+def add_tokens(tokenizer: Any, library: Any, stored: SentencePieceModel, family: PieceRules, is_lower: bool) -> None:
+    """Add the tokens that are never split: those of the family, its mask, and what the file lists as such."""
+    mask, takes_space = family.mask
+    known = {piece.text: piece.kind for piece in stored.pieces if piece.text != mask}
+    tokens = [library.AddedToken(mask, lstrip=takes_space, normalized=False)]
+    # the unknown token of DeBERTa alone is found in text that is normalized; in lower case it would be another
+    tokens += [library.AddedToken(one, normalized=one == "[UNK]" and not is_lower) for one in family.special]
+    tokens += [library.AddedToken(text, normalized=False) for text, kind in known.items() if kind == CONTROL]
+    tokenizer.add_special_tokens(tokens)
+    more = [library.AddedToken(text, normalized=False) for text, kind in known.items() if kind == USER_DEFINED]
+    tokenizer.add_tokens(more)
+
+
+def albert_normalizers(library: Any, folder: TokenizerFolder, charsmap: list[Any]) -> list[Any]:
+    """Return what ALBERT does to text: quotes, accents and case, then the file's rules."""
+    kinds = library.normalizers
+    steps = [kinds.Replace("``", '"'), kinds.Replace("''", '"')]
+    steps += [] if folder.get_bool("keep_accents", False) else [kinds.NFKD(), kinds.StripAccents()]
+    steps += [kinds.Lowercase()] if folder.get_bool("do_lower_case", True) else []
+    return [*steps, *charsmap, single_spaces(library, " ")]
+
+
+def deberta_normalizers(library: Any, folder: TokenizerFolder, charsmap: list[Any]) -> list[Any]:
+    """Return what DeBERTa does to text: case where requested, spaces around it, then the file's rules."""
+    lower = [library.normalizers.Lowercase()] if folder.get_bool("do_lower_case", False) else []
+    return [*lower, library.normalizers.Strip(), *charsmap, single_spaces(library, " ")]
+
+
+def roberta_normalizers(library: Any, folder: TokenizerFolder, charsmap: list[Any]) -> list[Any]:
+    """Return what XLM-RoBERTa and CamemBERT do to text: the file's rules, then spaces after it and between words."""
+    return [*charsmap, library.normalizers.Strip(left=False, right=True), single_spaces(library, "▁")]
+
+
+def single_spaces(library: Any, space: str) -> Any:
+    """Return the normalizer that makes several spaces one."""
+    return library.normalizers.Replace(library.Regex(" {2,}"), space)
+
+
+ROBERTA_FILE, ROBERTA_MASK = "sentencepiece.bpe.model", ("<mask>", True)
+RULES = {
+    "albert": PieceRules(
+        "spiece.model", ("[MASK]", True), BERT_TEMPLATE, ("<pad>", "<unk>", "[CLS]", "[SEP]"), albert_normalizers
+    ),
+    "deberta-v2": PieceRules(
+        "spm.model", ("[MASK]", False), BERT_TEMPLATE, ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), deberta_normalizers
+    ),
+    "xlm-roberta": PieceRules(
+        ROBERTA_FILE,
+        ROBERTA_MASK,
+        ROBERTA_TEMPLATE,
+        ("<s>", "<pad>", "</s>", "<unk>"),
+        roberta_normalizers,
+        before=[("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)],
+        dropped=("<unk>", "<s>", "</s>"),
+    ),
+    "camembert": PieceRules(
+        ROBERTA_FILE,
+        ROBERTA_MASK,
+        ROBERTA_TEMPLATE,
+        ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"),
+        roberta_normalizers,
+        before=[("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0), ("<unk>NOTUSED", -100.0)],
+        dropped=("<unk>",),
+    ),
+}
+FILES = {family.file for family in RULES.values()}
+CLASSES = {  # tokenizer_class -> the family
+    "AlbertTokenizer": "albert",
+    "DebertaV2Tokenizer": "deberta-v2",
+    "XLMRobertaTokenizer": "xlm-roberta",
+    "CamembertTokenizer": "camembert",
+}
+
+
+def read_sentencepiece(data: bytes, name: str) -> SentencePieceModel:
+    """Read a sentencepiece model, a message of Protocol Buffers; DataError where it is none.
+
+    Source: sentencepiece_model.proto.
+    """
+    pieces: list[Piece] = []
+    trainer: dict[int, Any] = {}
+    normalizer: dict[int, Any] = {}
+    try:
+        for number, value in read_fields(data):
+            if number == PIECES:
+                pieces.append(read_piece(value))
+            elif number in (TRAINER, NORMALIZER):  # of a field that is there twice, the last one counts
+                (trainer if number == TRAINER else normalizer).update(read_fields(value))
+    except (ValueError, LookupError, TypeError, AttributeError, struct.error):
+        raise DataError("not a sentencepiece model", name) from None
+    if not pieces or not all(math.isfinite(piece.score) for piece in pieces):
+        raise DataError("not a sentencepiece model: no pieces, or a score that is not finite", name)
+    return SentencePieceModel(pieces, trainer.get(40, 0), trainer.get(3, UNIGRAM), normalizer.get(2, b""))
+
+
+def read_piece(data: bytes) -> Piece:
+    """Read a piece: its text, its score as a float32, and its type, 1 unless it is stored."""
+    fields = dict(read_fields(data))
+    return Piece(fields[1].decode("utf-8"), struct.unpack("<f", fields.get(2, bytes(4)))[0], fields.get(3, 1))
+
+
+def read_fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Return the number and the value of each field of a message: a whole number, or bytes.
+
+    ValueError or LookupError where it ends early or is malformed.
+
+    >>> [*read_fields(bytes([0x08, 0x96, 0x01, 0x12, 2, 104, 105]))]
+    [(1, 150), (2, b'hi')]
+    """
+    at = 0
+    while at < len(data):
+        key, at = read_varint(data, at)
+        wire, value = key & 7, b""
+        if wire == 0:
+            number, at = read_varint(data, at)
+            yield key >> 3, number
+            continue
+        size, at = read_varint(data, at) if wire == 2 else (SIZES[wire], at)
+        value, at = data[at : at + size], at + size
+        if at > len(data):
+            raise ValueError("a field ends early")
+        yield key >> 3, value
+
+
+SIZES = {1: 8, 5: 4}  # of numbers of fixed width, in bytes
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a whole number of seven bits a byte, the lowest first, and where it ends.
+
+    >>> read_varint(bytes([0x96, 0x01]), 0)
+    (150, 2)
+    """
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value, at = value | (byte & 127) << shift, at + 1
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > LONGEST_VARINT:
+            raise ValueError("a number of too many bits")

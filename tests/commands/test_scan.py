@@ -1,0 +1,198 @@
+"""scan: sweeps of patches and ablations; each cell is one run of decode with --patch or --ablate."""
+
+import shutil
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit.errors import DataError, UsageError
+from attnkit.inference import sweeps
+
+ROOT = Path(__file__).parent.parent.parent
+STORY = str(ROOT / "samples/data/story")
+REFERENCES = ROOT / "tests/references"
+MODELS = REFERENCES / "models"
+CLEAN, CORRUPTED = (f"There was a small {hero} by the sea. Every evening the" for hero in ("bear", "robot"))
+TOLERANCE = {"float32": 2e-5, "float64": 1e-10}
+HELPERS = {
+    "resid_pre": ("decoder.*.ffn.residual", ["positions"]),
+    "resid_mid": ("decoder.*.self.residual", ["positions"]),
+    "attn_out": ("decoder.*.self.output", ["positions"]),
+    "mlp_out": ("decoder.*.ffn.output", ["positions"]),
+    "attn_head_out_all_pos": ("decoder.*.self.heads", ["heads"]),
+    "attn_head_out_by_pos": ("decoder.*.self.heads", ["heads", "positions"]),
+    "attn_head_v_all_pos": ("decoder.*.self.v", ["heads"]),
+    "attn_head_pattern_all_pos": ("decoder.*.self.weights", ["heads"]),
+}
+
+
+def scan(text=CLEAN, **values):
+    return attnkit.scan(text, **({"model": STORY, "score": " bear"} | values))
+
+
+@cache
+def traced(model, text, dtype):
+    return attnkit.encode(text, model=model, keep="*", dtype=dtype)
+
+
+def word(model, text, name):
+    one, two = (attnkit.encode(part, model=model)["ids"] for part in (text, text + name))
+    assert len(two) == len(one) + 1
+    return int(two[-1])
+
+
+def final_logits(text, dtype, model=STORY, **values):
+    return attnkit.decode(text, model=model, max_tokens=0, emit="logits", dtype=dtype, **values)["x"][-1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "heads", "positions", "dtype", "limit"),
+    [
+        ("decoder.*.self.residual", False, True, "float32", 8192),
+        ("decoder.*.ffn.residual", False, True, "float64", 8192),
+        ("decoder.*.self.heads", True, False, "float64", 30),
+        ("decoder.*.self.[qkv]", True, True, "float64", 8192),
+        ("decoder.*.self.weights", True, True, "float32", 8192),
+        ("decoder.1.*", False, True, "float64", 30),
+        ("decoder.[ep]*", False, True, "float64", 8192),
+        ("decoder.*.norm?", False, False, "float64", 8192),
+        ("decoder.norm", False, True, "float32", 8192),
+    ],
+)
+def test_every_cell_is_one_run_with_one_patch(pattern, heads, positions, dtype, limit, monkeypatch):
+    monkeypatch.setattr(sweeps, "MOST", limit)  # few rows at a time give the same
+    made = scan(against=CORRUPTED, minus=" robot", patch=pattern, heads=heads, positions=positions, dtype=dtype)
+    clean = traced(STORY, CLEAN, dtype)
+    names = [name if name in clean else pattern.replace("*", name) for name in made.labels["layer"]]
+    bear, robot = (word(STORY, CLEAN, name) for name in (" bear", " robot"))
+    assert made["x"].shape == (len(names), *[4] * heads, *[len(clean["ids"])] * positions)
+    for cell in [*np.ndindex(made["x"].shape)][:: made["x"].size // 8 + 1]:
+        name, at = names[cell[0]], [*map(str, cell[1:])]
+        whole_heads = [":"] * ("head" in clean.axes_of(name) and not heads)
+        logits = final_logits(
+            CORRUPTED, dtype, patch={f"{name}[{','.join(whole_heads + at)}]" if at else name: clean[name]}
+        )
+        assert abs(logits[bear] - logits[robot] - made["patched"][cell]) < TOLERANCE[dtype]
+    difference = made["clean"] - made["corrupted"]
+    np.testing.assert_allclose(made["x"], (made["patched"] - made["corrupted"]) / difference, rtol=1e-6, atol=1e-7)
+    for text, name in ((CLEAN, "clean"), (CORRUPTED, "corrupted")):
+        logits = final_logits(text, dtype)
+        assert abs(logits[bear] - logits[robot] - made[name]) < TOLERANCE[dtype]
+
+
+def test_a_text_patched_with_itself_is_the_text():
+    made = scan(against=CORRUPTED, patch="decoder.*.self.residual", positions=True)
+    np.testing.assert_allclose(made["x"][:, :4], 0, atol=1e-6)  # equal tokens have equal states
+    np.testing.assert_allclose(made["x"][-1, -1], 1, atol=1e-5)
+    assert made.axes_of("x") == ("layer", "token") and made.labels["layer"] == ["0", "1", "2"]
+    assert [token for token in made.labels["token"] if "|" in token] == ["Ġbear|Ġrobot"]
+
+
+@pytest.mark.parametrize("helper", HELPERS)
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_the_maps_are_those_of_transformer_lens(name, helper, tmp_path):
+    folder = tmp_path / name
+    shutil.copytree(MODELS / name, folder)
+    (folder / "tokenizer.model").unlink(missing_ok=True)
+    (folder / "tokenizer_config.json").unlink(missing_ok=True)
+    shutil.copy(MODELS / "gpt2/tokenizer.json", folder)
+    with np.load(REFERENCES / "patching.npz") as arrays:
+        frozen = {key.partition(".")[2]: arrays[key] for key in arrays if key.startswith(f"{name}.")}
+    pattern, flags = HELPERS[helper]
+    texts = {"against": "the mat was on", "score": " the", "model": str(folder)}
+    made = attnkit.scan("the cat was on", patch=pattern, **texts, **dict.fromkeys(flags, True))
+    ids = [attnkit.embed(text, model=str(folder))["ids"] for text in ("the cat was on", "the mat was on")]
+    np.testing.assert_array_equal(ids, frozen["ids"])
+    ours, theirs = made["patched"], frozen[helper]
+    if helper == "resid_pre":  # of the next layer
+        ours, theirs = ours[:-1], theirs[1:]
+    theirs = theirs.swapaxes(-1, -2) if theirs.ndim == 3 else theirs
+    for key in ("clean", "corrupted"):
+        np.testing.assert_allclose(made[key], frozen[key], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mean", [None, np.arange(64.0).reshape(4, 16)])
+def test_every_ablated_head_is_one_run_without_it(mean):
+    means = None if mean is None else {f"decoder.{layer}.self.heads": mean for layer in range(3)}
+    made = scan(ablate="heads", mean=means, dtype="float64")
+    bear = word(STORY, CLEAN, " bear")
+    for layer, head in np.ndindex(3, 4):
+        logits = final_logits(CLEAN, "float64", ablate=f"decoder.{layer}.self:{head}", mean=means)
+        assert abs(logits[bear] - made["ablated"][layer, head]) < 1e-10
+    np.testing.assert_allclose(made["x"], made["ablated"] - made["clean"], atol=1e-12)
+    assert abs(made["clean"] - final_logits(CLEAN, "float64")[bear]) < 1e-10
+    assert made.axes_of("x") == ("layer", "head")
+    each = scan(ablate="heads", positions=True, dtype="float64")
+    logits = final_logits(CLEAN, "float64", ablate="decoder.1.self[3,4:5]")
+    assert abs(each["ablated"][1, 3, 4] - logits[bear]) < 1e-10
+
+
+def test_a_model_with_a_mask_is_scored_in_its_place():
+    texts, name = ("the cat [MASK] on a mat", "a cat [MASK] on a book"), "encoder.*.norm1"
+    model = str(MODELS / "bert-mlm")
+    made = attnkit.scan(
+        texts[0], against=texts[1], model=model, score="sat", patch=name, positions=True, dtype="float64"
+    )
+    ids, clean = attnkit.embed(texts[1], model=model)["ids"], traced(model, texts[0], "float64")
+    [sat] = attnkit.embed("sat", model=model)["ids"][1:-1]
+    for layer, position in np.ndindex(made["x"].shape):
+        patch = {f"encoder.{layer}.norm1[{position}]": clean[f"encoder.{layer}.norm1"]}
+        logits = attnkit.decode(model=model, ids=ids, emit="logits", patch=patch, dtype="float64")["x"]
+        assert abs(logits[3, sat] - made["patched"][layer, position]) < 1e-10
+    assert made["x"].shape == (2, len(ids)) and np.ptp(made["x"]) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({}, "needs --patch PATTERN or --ablate heads"),
+        ({"patch": "*"}, "--patch: needs --against"),
+        ({"against": CORRUPTED, "ablate": "heads"}, "--ablate: cannot be combined with --against"),
+        ({"against": "Once upon", "patch": "*"}, "--against: 2 tokens, but the text has 14; both must have the same"),
+        (
+            {"against": CLEAN, "patch": "decoder.*.ffn"},
+            r"--patch: 'decoder.\*.ffn' matches no intermediate of the run",
+        ),
+        ({"against": CORRUPTED, "patch": "*.residul"}, r"--patch: '\*.residul' matches no intermediate of the run"),
+        (
+            {"against": CLEAN, "patch": "*.norm1"},
+            "--against: both texts have the score .*, so there is nothing",
+        ),
+        (
+            {"against": CORRUPTED, "patch": "*.norm1", "heads": True},
+            r"--heads: decoder.0.norm1 \(14, 64\) has no axis of",
+        ),
+        ({"score": " bears and", "ablate": "heads"}, "--score: ' bears and' is 3 tokens: 'Ġbear', 's', 'Ġand' "),
+        ({"score": "zebras", "ablate": "heads"}, "--score: 'zebras' is 4 tokens: 'z', 'e', 'b', 'ras' "),
+        ({"score": "", "ablate": "heads"}, "--score: '' is 0 tokens: none"),
+        ({"minus": " bear", "ablate": "heads"}, "--minus: ' bear' is the word of --score"),
+        ({"ablate": "heads", "mean": {"decoder.0.self.heads": np.ones((4, 16))}}, "--mean: no 'decoder.1.self.heads'"),
+        (
+            {"ablate": "heads", "mean": {f"decoder.{n}.self.heads": np.ones((4, 3)) for n in range(3)}},
+            r"\(4, 3\) .expec",
+        ),
+        ({"model": str(MODELS / "marian"), "ablate": "heads"}, "--model: an encoder and a decoder; scan takes a"),
+        ({"model": str(MODELS / "bert-sequence"), "ablate": "heads"}, "--model: predicts no words"),
+        (
+            {"model": str(MODELS / "bert-mlm"), "score": "sat", "ablate": "heads"},
+            "0 mask tokens in .* .expected 1, whose",
+        ),
+        ({"model": str(MODELS / "lstm"), "ablate": "heads"}, "--model: a recurrent model"),
+    ],
+)
+def test_what_cannot_be_scanned(values, problem):
+    with pytest.raises((UsageError, DataError), match=problem):
+        scan(**values)
+
+
+def test_one_text_is_scanned():
+    with pytest.raises(UsageError, match=r"TEXT: 2 texts \(expected 1; --against is the other\)"):
+        scan([CLEAN, CORRUPTED], ablate="heads")
+    with pytest.raises(DataError, match="TEXT: an empty text has no score"):
+        scan("", ablate="heads")
+    with pytest.raises(UsageError, match="TEXT: takes text, got a record"):
+        scan(attnkit.embed("a", dim=2), ablate="heads")

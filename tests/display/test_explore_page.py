@@ -1,0 +1,165 @@
+"""The page in a real Chromium: what it shows, that it loads nothing, keys, addresses, widths, and what it saves."""
+
+import base64
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit.display.explore import payload
+from attnkit.record import Record, Tensor
+from tests.chromium import Chromium, find_chromium
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not find_chromium(), reason="no chromium on PATH"),
+]
+
+WORDS = ["<script>window.ran = 1</script>", "cat", "‮cat", "a" * 300, "</script>", "mat"]
+SOURCE = ["le", "chat", "noir", "dort"]
+NAMES = {
+    "decoder.0.self.weights": ("head", "query", "key"),
+    "decoder.0.cross.weights": ("head", "query", "source"),
+    "decoder.1.self.weights": ("head", "query", "key"),
+    "decoder.1.cross.weights": ("head", "query", "source"),
+}
+
+
+def make_record(seed):
+    """A trace of two layers of three heads, with hostile words."""
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for name, axes in NAMES.items():
+        weights = np.exp(rng.normal(size=(3, 6, 6 if axes[-1] == "key" else 4)) * 2)
+        tensors[name] = Tensor((weights / weights.sum(-1, keepdims=True)).astype(np.float32), axes)
+    history = [{"command": "attnkit encode '<b>x</b>'", "version": "0", "files": {}}]
+    return Record(tensors, {"token": WORDS, "query": WORDS, "key": WORDS, "source": SOURCE}, history)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    chromium = Chromium(tmp_path_factory.mktemp("profile"))
+    yield chromium
+    chromium.close()
+
+
+@pytest.fixture
+def write_page(tmp_path):
+    def write(*records, **options):
+        path = tmp_path / "page.html"
+        path.write_text(attnkit.explore([*records], **options))
+        return path
+
+    return write
+
+
+def check_layout(browser):
+    """What holds of every view: no overflow, a name for every control and picture, no error, no request."""
+    for width in (320, 2560):
+        browser.resize(width)
+        browser.run("showState()")
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth"), width
+    browser.resize(1000)
+    browser.run("showState()")
+    assert browser.run("[...document.querySelectorAll('canvas')].every(c => c.ariaHidden === 'true' || c.ariaLabel)")
+    assert browser.run("[...document.querySelectorAll('button')].every(b => b.ariaLabel || b.textContent.trim())")
+    assert browser.run("[...document.querySelectorAll('select')].every(s => s.closest('label').textContent.trim())")
+    assert browser.problems() == []
+
+
+def read_picture(browser, kind):
+    """The bytes of the picture that the buttons save."""
+    script = f"""pictureFile(APP.picture, '{kind}').then(file => new Promise(done => {{
+        const reader = new FileReader();
+        reader.onload = () => done(reader.result.split(',')[1]);
+        reader.readAsDataURL(file);
+    }}))"""
+    return base64.b64decode(browser.run(script))
+
+
+def test_every_view_of_a_trace(browser, write_page):
+    record = make_record(0)
+    page = write_page(record)
+    browser.resize(1000)
+    browser.open(page)
+    assert browser.run("document.querySelectorAll('.head').length") == 12
+    assert browser.run("window.ran") is None and "attnkit encode '<b>x</b>'" in browser.run("document.body.innerText")
+    check_layout(browser)
+
+    values = "weightsOf(PAYLOAD.traces[0].attention[{}]).then(one => [...one.values])"
+    for at, name in enumerate(NAMES):
+        assert browser.run(values.format(at)) == record[name].astype(float).ravel().tolist()
+
+    browser.open(page, "#view=text&layer=3&head=2&token=1")
+    rows = browser.run(
+        "[...document.querySelectorAll('.largest tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
+    )
+    weights = record["decoder.1.cross.weights"][2, 1]
+    order = np.argsort(-weights)
+    assert [row[0] for row in rows] == [SOURCE[at] for at in order]
+    assert [float(row[2]) for row in rows] == [float(f"{weights[at]:.4g}") for at in order]
+    assert browser.run("document.querySelector('.token.chosen').innerText") == "cat"
+    check_layout(browser)
+    svg = ET.fromstring(read_picture(browser, "svg"))
+    texts = {one.text for one in svg.iter("{http://www.w3.org/2000/svg}text")}
+    assert {*SOURCE, "<script>window.ran = 1</scrip…"} <= texts
+
+    browser.open(page, "#view=heads&layer=0&head=1&token=2")
+    check_layout(browser)
+    shown = browser.run("document.getElementById('view').innerText")
+    browser.open(page, browser.run("location.hash"))
+    assert browser.run("document.getElementById('view').innerText") == shown != ""
+    assert read_picture(browser, "png").startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_the_keyboard_reaches_every_view_and_reads_a_weight(browser, write_page):
+    record = make_record(1)
+    browser.resize(1000)
+    browser.open(write_page(record))
+    for _ in range(20):
+        browser.press("Tab")
+        if browser.run("document.activeElement.className") == "head":
+            break
+    browser.press("ArrowRight", "ArrowDown", "Enter")
+    browser.wait("document.body.dataset.shown.includes('head=')")
+    browser.run("document.querySelector('[data-key=map]').focus()")
+    browser.press("ArrowDown", "ArrowRight", "ArrowRight")
+    said = browser.run("document.getElementById('readout').textContent")
+    state = browser.run("readState()")
+    assert (state["layer"], state["head"]) == (1, 1)
+    weight = record["decoder.0.cross.weights"][1, 1, 2]
+    assert float(said.rpartition(": ")[2]) == float(f"{weight:.4g}")
+    browser.press("Escape")
+    browser.wait("!document.body.dataset.shown.includes('head=')")
+    browser.press("2")
+    browser.wait("document.body.dataset.shown.includes('view=text')")
+    browser.run("document.querySelector('.token.chosen').focus()")
+    browser.press("Home", "Enter")
+    browser.wait("document.body.dataset.shown.includes('token=0')")
+    assert browser.run("document.activeElement.dataset.index") == "0"
+    assert browser.problems() == []
+
+
+def test_two_traces_rounded_to_8_bits_and_in_the_dark(browser, write_page, monkeypatch):
+    monkeypatch.setattr(payload, "EXACT", 0)
+    monkeypatch.setattr(payload, "LARGEST", 2)
+    a, b = make_record(2), make_record(3)
+    browser.resize(1000)
+    browser.open(write_page(a, b, title="Two"), "#view=difference&layer=1&head=2")
+    assert browser.run("document.title") == "Two"
+    check_layout(browser)
+    known = """Promise.all([PAYLOAD.traces[0], PAYLOAD.traces[1], PAYLOAD.difference].map(async one => {
+        const weights = await weightsOf(one.attention[1]);
+        return [0, 1, 2].map(head => [0, 1, 2, 3, 4, 5].map(query => weights.row(head, query)));
+    }))"""
+    x, y = a["decoder.0.cross.weights"], b["decoder.0.cross.weights"]
+    for shown, weights in zip(browser.run(known), (x, y, x - y), strict=True):
+        values, errors = (
+            np.array([[[one[key] for one in row] for row in head] for head in shown]) for key in ("value", "error")
+        )
+        assert np.all(np.abs(values - weights) <= errors * 1.001 + 1e-9) and (errors == 0).sum() == 2 * 18 < errors.size
+    browser.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    assert browser.run("color('background')") == "#16181c"
+    browser.run("setTheme('light')")
+    assert browser.run("color('background')") == "#ffffff"

@@ -1,0 +1,126 @@
+"""Folders of text encoders with a sentencepiece model and no tokenizer.json: the tokens of transformers, and errors."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import attnkit
+from attnkit.errors import DataError
+from attnkit.tokenizers.auto import load_tokenizer
+from tests.tokenizers.spiece_folders import FILES, HERE, REFERENCES, model_bytes, write_folder
+
+MODELS = REFERENCES / "models"
+FROZEN = json.loads((HERE / "tokens.json").read_text())
+
+
+def load(folder, family, model=None, settings=None, has_class=True):
+    write_folder(folder, family, model_bytes(family) if model is None else model, settings or {}, has_class)
+    return load_tokenizer(str(folder))
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_tokens_are_those_of_transformers(tmp_path, name):
+    one = FROZEN[name]
+    tokenizer = load(tmp_path, name.partition(".")[0], settings=one["settings"], has_class=name != "albert")
+    assert len(tokenizer.vocabulary) == one["size"]
+    for row in one["rows"]:
+        text, pair = (*row["text"], None)[:2]
+        if name == "deberta-v2.lower" and "[UNK]" in text:  # which is found before the text is in lower case
+            continue
+        found = tokenizer.encode(text, pair=pair)
+        assert (found.ids, found.spellings) == (row["ids"], row["tokens"])
+        assert tokenizer.decode(found.ids) == row["words"]
+        if pair is not None:
+            assert found.types == row["types"]
+            assert [list(place) for place in tokenizer.locate(text, pair).offsets] == row["offsets"]
+
+
+@pytest.mark.parametrize("family", FILES)
+def test_a_text_is_cut_with_its_special_tokens(tmp_path, family):
+    tokenizer = load(tmp_path, family)
+    whole = tokenizer.encode("The cat sat on the mat.").ids
+    cut = tokenizer.truncate("The cat sat on the mat.", None, 5).ids
+    assert cut == [*whole[:4], whole[-1]]
+
+
+def test_a_model_reads_text_by_it(tmp_path):
+    row, words = FROZEN["albert"]["rows"][0], "albert.embeddings.word_embeddings.weight"
+    raw = json.loads((MODELS / "albert/config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(raw | {"vocab_size": FROZEN["albert"]["size"]}))
+    tensors = load_file(MODELS / "albert/model.safetensors")
+    resized = {words: np.resize(tensors[words], (FROZEN["albert"]["size"], raw["embedding_size"]))}
+    resized["predictions.bias"] = np.resize(tensors["predictions.bias"], FROZEN["albert"]["size"])
+    save_file(tensors | resized, tmp_path / "model.safetensors")
+    (tmp_path / "spiece.model").write_bytes(model_bytes("albert"))
+    record = attnkit.encode(row["text"][0], model=str(tmp_path))
+    assert record["ids"].tolist() == row["ids"] and record.labels["token"] == row["tokens"]
+
+
+def varint(number):
+    head, rest = number & 127, number >> 7
+    return bytes([head | 128]) + varint(rest) if rest else bytes([head])
+
+
+def field(number, value):
+    """A field of a message: bytes, or a whole number."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def piece(text, score=-1.0, kind=1):
+    return field(1, field(1, text.encode()) + bytes([2 << 3 | 5]) + struct.pack("<f", score) + field(3, kind))
+
+
+BPE = field(2, field(3, 2))
+NEEDS = "; such a folder needs a tokenizer.json"
+
+
+@pytest.mark.parametrize(
+    ("family", "model", "problem"),
+    [
+        ("albert", b"", "empty file"),
+        ("albert", b"\x0a\x05abc", "not a sentencepiece model"),
+        ("deberta-v2", b"not a model at all", "not a sentencepiece model"),
+        ("camembert", b"\xff" * 40, "not a sentencepiece model"),
+        ("albert", field(1, b"\x0a\x01\xff"), "not a sentencepiece model"),
+        ("albert", field(2, b""), "not a sentencepiece model: no pieces, or a score that is not finite"),
+        ("albert", piece("a", float("nan")), "not a sentencepiece model: no pieces, or a score that is not finite"),
+        ("albert", piece("a"), f"the model of 1 pieces has no <pad>{NEEDS}"),
+        ("deberta-v2", piece("[PAD]") + piece("[CLS]"), f"the model of 2 pieces has no [SEP]{NEEDS}"),
+        ("xlm-roberta", piece("a"), f"the first pieces are not <unk>, <s>, </s>{NEEDS}"),
+        ("camembert", piece("<unk>"), f"the model of 1 pieces has no <s>{NEEDS}"),
+        ("xlm-roberta", piece("a") + BPE, f"a sentencepiece model of algorithm 2, not unigram (1){NEEDS}"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_model_of_its_family(tmp_path, family, model, problem):
+    with pytest.raises(DataError) as error:
+        load(tmp_path, family, model)
+    assert str(error.value) == f"{tmp_path}/{FILES[family]}: {problem}"
+
+
+def test_a_charsmap_that_is_none(tmp_path):
+    good = (HERE / "albert.model").read_bytes()
+    with pytest.raises(DataError, match="not a sentencepiece model of this family: ") as error:
+        load(tmp_path, "albert", good + field(3, field(2, b"\xff\xff\xff\x7fabc")))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("file", ["spm.model", "sentencepiece.bpe.model"])
+def test_a_file_of_another_family(tmp_path, file):
+    (tmp_path / file).write_bytes(model_bytes("albert"))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(DataError) as error:
+        load_tokenizer(str(tmp_path))
+    assert str(error.value) == f"{tmp_path}: {file} is not that of a tokenizer of bert{NEEDS}"
+
+
+def test_the_class_of_a_tokenizer_comes_before_the_family_of_the_model(tmp_path):
+    """A BERT may have the tokenizer of XLM-RoBERTa, as multilingual sentence models do."""
+    tokenizer = load(tmp_path, "xlm-roberta", settings={"tokenizer_class": "XLMRobertaTokenizerFast"})
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    text = "The cat sat"
+    assert load_tokenizer(str(tmp_path)).encode(text).ids == tokenizer.encode(text).ids
