@@ -70,7 +70,7 @@ def hook_of_arrays(context: Context, dtype: DType) -> See:
         x = visit(name, x)
         if part == "heads" and before:
             past = 0 if layer.endswith(".cross") else context.past
-            for summary, array in summarize(context.weights, before, past).items():
+            for summary, array in summarize_arrays(context.weights, before, past).items():
                 if function := context.hook(f"{layer}.{summary}"):
                     function(array)
             before.clear()
@@ -88,7 +88,7 @@ def hook_of_arrays(context: Context, dtype: DType) -> See:
     return see
 
 
-def summarize(summary: str, arrays: dict[str, Array], past: int) -> dict[str, Array]:
+def summarize_arrays(summary: str, arrays: dict[str, Array], past: int) -> dict[str, Array]:
     """Return a summary of the weights of attention, from the weights and the masked scores."""
     weights = arrays["weights"]
     position = query_positions(slice(0, weights.shape[-2]), past)
