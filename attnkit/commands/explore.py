@@ -67,6 +67,7 @@ def select_tensors(call: Stage, traces: list[Named]) -> list[Named]:
     check_finite=lambda parameters: False,
     returns_text=lambda parameters: True,
     is_page=True,
+    keep_names=True,
     python=PythonForm(
         inputs={"traces": "Sequence[Record | Path] | Record | Path"},
         reader=read_values,
@@ -103,7 +104,7 @@ def explore(
     chosen = choose_records(traces, record)
     is_raw = call is not None and call.common.get("tokens") == "raw"
     pages = [make_trace(*one, is_raw) for one in chosen]
-    difference = compare_traces(chosen[0].record, chosen[1].record) if len(chosen) == 2 else None
+    difference = compare_traces(chosen[0].record, chosen[1].record) if len(traces) == len(chosen) == 2 else None
     looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
     return explore_page(pack_traces(pages, difference, exact, map_parallel), looks, "attnkit explore")
 

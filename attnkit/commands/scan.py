@@ -99,7 +99,8 @@ def scan(
     the clean text (activation patching): a layer's, or with --positions and --heads one position or head of it. x is
     how much of the difference of the scores it restores, (patched − corrupted) / (clean − corrupted): 0 as for the
     corrupted text, 1 as for the clean one. The score is the logit of --score, less that of --minus, after the last
-    token, or of a model with a mask token in its place. `patched`, `clean` and `corrupted` are the scores.
+    token, in place of the mask token of a model that has one, or as the first word that an encoder-decoder model, whose
+    encoder is patched, makes of the text. `patched`, `clean` and `corrupted` are the scores.
 
     --ablate heads sets each head of TEXT to 0, or to its mean over the tokens of --mean FILE: x is how much the score
     changes, ablated − clean; `ablated` and `clean` are the scores.

@@ -8,9 +8,10 @@ import numpy as np
 from attnkit import display
 from attnkit.display.explore import Attention, Difference, ExploredTrace
 from attnkit.errors import DataError, UsageError, escaped
-from attnkit.inference.diff_report import Pair, are_traces, compare_records, report_lines, report_rows
+from attnkit.inference.comparison import compare_tensors
+from attnkit.inference.diff_report import Pair, are_traces, make_report, report_lines, report_rows
 from attnkit.inference.head_scoring import WEIGHTS, find_weights, score_layers
-from attnkit.inference.tensor_statistics import describe_tensors
+from attnkit.inference.tensor_statistics import describe_tensors, map_parallel
 from attnkit.model.head_scores import HeadScores
 from attnkit.record import Labels, Record, index_axes, join_names, row_labels
 
@@ -125,7 +126,9 @@ def compare_traces(a: Record, b: Record) -> Difference | None:
     """
     if not any(name in b for name in a):
         return None
-    report = compare_records(Pair(a, b, are_traces(a, b)), all_stages=True)
+    pair = Pair(a, b, are_traces(a, b))
+    comparisons = map_parallel(lambda name: compare_tensors(a, b, name, 0.0, 0.0), pair.names())
+    report = make_report(pair, tuple(comparisons), all_stages=True)
     names = [name for name in find_weights(a) if name in b and a[name].shape == b[name].shape]
     layers = []
     for name in names:
@@ -146,7 +149,10 @@ def choose_record(records: Sequence[Record], index: int | None, source: str) -> 
 
 def check_weights(record: Record, source: str) -> None:
     """Raise DataError where a record keeps no weights of attention, with how to keep them."""
-    if not (find_weights(record) or find_top(record)):
+    names = [*find_weights(record), *(f"{name}{TOP}" for name in find_top(record))]
+    if names and not any(record[name].size for name in names):
+        raise DataError("weights of attention of no token, or of no head", source)
+    if not names:
         raise DataError(
             f"no weights of attention (it has {join_names([*record])}); attend --keep weights, or --trace FILE of "
             "encode, decode or run, keeps them",

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from attnkit.errors import DataError
+from attnkit.model.dtypes import is_float
 from attnkit.model.head_scores import MEANS, HeadScores, concatenate_heads, score_heads
 from attnkit.record import Array, Record, Tensor, join_names, row_labels
 
@@ -117,7 +118,7 @@ def find_weights(record: Record) -> list[str]:
 def read_weights(record: Record, name: str) -> Array:
     """Return weights as a batch (B, H, T, S); DataError for another shape, or more queries than keys."""
     weights = record[name]
-    if weights.ndim not in (3, 4) or weights.dtype.kind != "f":
+    if weights.ndim not in (3, 4) or not is_float(weights.dtype):
         raise DataError(f"{name} {weights.dtype} {weights.shape}: expected weights (head, query, key)")
     if record.axes_of(name)[-1] != OTHER_TEXT and weights.shape[-2] > weights.shape[-1]:
         raise DataError(f"{name} {weights.shape}: {weights.shape[-2]} queries for {weights.shape[-1]} keys")

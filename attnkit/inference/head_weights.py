@@ -13,8 +13,10 @@ from attnkit.model.head_circuits import (
     HeadWeights,
     composition_scores,
     copying_scores,
+    read_by,
     split_projections,
     vocabulary_product,
+    written_by,
 )
 from attnkit.record import Array, Record, Tensor
 
@@ -77,10 +79,12 @@ def list_copying(checkpoint: "Checkpoint", stack: str, weights: Mapping[str, Hea
 
 def fill_composition(composition: Mapping[str, Array], weights: Mapping[str, HeadWeights], first: int) -> None:
     """Fill in the composition scores of the layers of one stack, whose heads begin at index `first`."""
-    starts = first + np.cumsum([0, *(len(one.q) for one in weights.values())])
-    for at, (name, later) in enumerate(weights.items()):
+    written: list[tuple[slice, Array]] = []  # of each earlier layer: its heads, what they write
+    for name, later in weights.items():
         callbacks.current().on_progress(name)
-        for before, earlier in enumerate([*weights.values()][:at]):
-            rows, columns = slice(starts[at], starts[at + 1]), slice(starts[before], starts[before + 1])
-            for mode, scores in zip(MODES, composition_scores(earlier, later), strict=True):
-                composition[mode][rows, columns] = scores
+        rows = slice(first, first + len(later.q))
+        for mode, read in read_by(later).items():
+            for columns, earlier in written:
+                composition[mode][rows, columns] = composition_scores(earlier, read)
+        written.append((rows, written_by(later)))
+        first = rows.stop

@@ -60,7 +60,7 @@ def scan_model(checkpoint: "Checkpoint", text: str, options: ScanOptions) -> Rec
     if len(clean.ids) != len(corrupted.ids):
         sizes = f"{len(corrupted.ids)} tokens, but the text has {len(clean.ids)}"
         raise DataError(f"{sizes}; both must have the same number", "--against")
-    if not scored.is_causal and find_place(checkpoint, corrupted) != scored.place:
+    if not scored.is_causal and scored.target is None and find_place(checkpoint, corrupted) != scored.place:
         raise DataError("its mask token has another position than that of the text", "--against")
     return scan_patches(scored, clean, corrupted, options)
 
@@ -119,10 +119,9 @@ def ablated_values(base: SweepBase, names: Sequence[str], means: Mapping[str, Ar
 
 def check_model(config: "model.Config") -> None:
     """Raise UsageError for a model without the logit of a word at one position."""
-    if len(config.stacks) > 1 or isinstance(config, model.RecurrentConfig):
-        kind = "a recurrent model" if isinstance(config, model.RecurrentConfig) else "an encoder and a decoder"
-        raise UsageError(f"{kind}; scan takes a Transformer that generates text, or that fills in a mask", "--model")
-    if not config.head or config.classes or config.task or not config.stack(config.stacks[0]).vocab:
+    if isinstance(config, model.RecurrentConfig):
+        raise UsageError("a recurrent model; scan takes a Transformer", "--model")
+    if not config.head or config.classes or config.task or not all(config.stack(name).vocab for name in config.stacks):
         raise UsageError("predicts no words, whose logit is the score", "--model")
 
 
@@ -136,17 +135,27 @@ def tokenize_text(checkpoint: "Checkpoint", text: str) -> TokenizedText:
 
 
 def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptions) -> Scored:
-    """Return the model with its score: of the next token, or of the mask token."""
+    """Return the model with its score: of the next token, of the mask token, or of the first one of a translation."""
     core, config = layers.complete_model(checkpoint), checkpoint.config
     scored = Scored(core, model.layer_plan(config, config.stacks[0]), {}, 0, options.dtype)
-    place = len(read.ids) - 1 if config.stack(config.stacks[0]).causal else find_place(checkpoint, read)
+    target = find_start(checkpoint) if len(config.stacks) > 1 else None
+    place = len(read.ids) - 1 if scored.is_causal or target is not None else find_place(checkpoint, read)
     flags = [("--score", options.score), ("--minus", options.minus)]
     words = [find_word(checkpoint, word, flag) for flag, word in flags if word is not None]
     if len({*words}) < len(words):
         raise UsageError(f"{options.minus!r} is the word of --score", "--minus")
     head = {layer: core.params[layer] for layer in ("head.dense", "head.norm", "head") if layer in core.params}
     head["head"] = {name: np.ascontiguousarray(one[..., words]) for name, one in head["head"].items()}
-    return scored._replace(head=head, place=place)
+    return scored._replace(head=head, place=place, target=target)
+
+
+def find_start(checkpoint: "Checkpoint") -> int:
+    """Return the id that begins the target of an encoder-decoder model; DataError where there is none."""
+    special = checkpoint.config.special
+    start = special.bos if special.start is None else special.start
+    if start is None:
+        raise DataError("the model has no decoder_start_token_id", checkpoint.folder)
+    return start
 
 
 def find_place(checkpoint: "Checkpoint", text: TokenizedText) -> int:

@@ -42,11 +42,12 @@ class SweepBase(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """A model, the steps of its only stack, and what its score is.
+    """A model, the steps of its first stack, and what its score is.
 
     head    the parameters of its head, of the scored words alone
     place   the position whose logits are the score
     dtype   to compute in
+    target  the id that begins the target of an encoder-decoder model; the logits after it are the score's
     """
 
     core: model.Model
@@ -54,22 +55,33 @@ class Scored(NamedTuple):
     head: Mapping[str, Mapping[str, Array]]
     place: int
     dtype: str | None = None
+    target: int | None = None
 
     @property
     def is_causal(self) -> bool:
+        """Whether a token attends to none after it."""
+        return self.core.config.stack(self.core.config.stacks[0]).causal
+
+    @property
+    def is_cached(self) -> bool:
         """Whether the tokens before a patched one stay as they are, with their keys and values."""
-        config = self.core.config
-        return config.stack(config.stacks[0]).causal and model.cacheable(config)
+        return self.is_causal and model.cacheable(self.core.config)
 
     def score(self, x: Array, start: int = 0) -> Array:
         """Return the score of hidden states from a position on: the logit of the first word, less that of the second.
 
         x (B, T, D) -> (B,)
         """
-        rows = np.ascontiguousarray(x[:, self.place - start])
+        rows = self.decode(x)[:, -1] if self.target is not None else np.ascontiguousarray(x[:, self.place - start])
         words = model.head_logits(model.Model(self.core.config, self.head), rows)
         score: Array = words[:, 0] - words[:, 1] if words.shape[1] > 1 else words[:, 0]
         return score
+
+    def decode(self, memory: Array) -> Array:
+        """Return the states of the decoder at the token that begins the target: memory (B, S, D) -> (B, 1, D)."""
+        ids = np.full((len(memory), 1), self.target)
+        context = layers.new_context(memory=memory, dtype=self.dtype)
+        return model.run(self.core, model.layer_plan(self.core.config, "decoder"), ids, context)
 
 
 class Patch(NamedTuple):
@@ -109,7 +121,7 @@ class PrefixCache(model.KVCache):
 
 def run_text(scored: Scored, ids: Array, patterns: Sequence[str]) -> SweepBase:
     """Run a model on one text, ids (T,); keep the intermediates that match patterns, without the axis of rows."""
-    record = SweepBase([], [], [], {}, model.KVCache() if scored.is_causal else None)
+    record = SweepBase([], [], [], {}, model.KVCache() if scored.is_cached else None)
 
     def save(name: str, array: Array) -> Array:
         record.states[name] = array[0]
@@ -228,7 +240,7 @@ def list_patches(
     positions = range(base.inputs[0].shape[1]) if by_position else [None]
     steps = {name: number for number, names in enumerate(base.names) for name in names}
     patches = [
-        Patch(steps[name], name, (position or 0) * scored.is_causal, head, position)
+        Patch(steps[name], name, (position or 0) * scored.is_cached, head, position)
         for name in names
         for head in heads
         for position in positions

@@ -4,7 +4,7 @@ Weights are taken as they are stored: without biases, rotations, and the scales 
 Framework for Transformer Circuits (transformer-circuits.pub/2021/framework).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -75,27 +75,43 @@ def copying_scores(weights: HeadWeights, product: Array) -> Array:
     return scores
 
 
-def composition_scores(earlier: HeadWeights, later: HeadWeights) -> Iterator[Array]:
-    """Yield how much the queries, the keys and the values of heads read what earlier heads write: q, k, v, each (H, E).
+def written_by(weights: HeadWeights) -> Array:
+    """Return matrices (H, V, D) with the norms of what heads write, W_OV = W_V W_O, in every product after them.
 
-    The score of W_OV of a head with the W_QK, its transpose, or the W_OV of a later one is
-    |W_OV W| / (|W_OV| |W|) by Frobenius norms; NaN where a norm is 0.
+    >>> np.abs(written_by(HeadWeights(*np.full((4, 1, 1, 1), 2.0)))).tolist()
+    [[[4.0]]]
+    """
+    return np.asarray(reduce_left(weights.v) @ weights.o)
+
+
+def read_by(weights: HeadWeights) -> dict[str, Array]:
+    """Return matrices (H, D, K) with the norms of what heads read with, in every product before them, by MODES.
+
+    The queries read with W_QK = W_Q W_Kᵀ, the keys with its transpose, the values with W_OV.
+
+    >>> {mode: w.shape for mode, w in read_by(HeadWeights(*np.ones((3, 2, 4, 1)), np.ones((2, 1, 4)))).items()}
+    {'q': (2, 4, 1), 'k': (2, 4, 1), 'v': (2, 4, 1)}
+    """
+    q, k, v, o = weights
+    pairs = zip((q, k, v), (k, q, np.swapaxes(o, -1, -2)), strict=True)
+    reading = (one @ np.swapaxes(reduce_left(other), -1, -2) for one, other in pairs)
+    return dict(zip(MODES, reading, strict=True))
+
+
+def composition_scores(written: Array, read: Array) -> Array:
+    """Return how much later heads read of what earlier heads write: |W_OV W| / (|W_OV| |W|) by Frobenius norms.
+
+    written (E, V, D), as of `written_by`; read (H, D, K), as of `read_by` -> (H, E); NaN where a norm is 0
 
     >>> same = HeadWeights(*np.eye(2)[None].repeat(4, 0)[:, None])
-    >>> [score.round(4).tolist() for score in composition_scores(same, same)]
-    [[[0.7071]], [[0.7071]], [[0.7071]]]
+    >>> composition_scores(written_by(same), read_by(same)["q"]).round(4)
+    array([[0.7071]])
     """
-    left = reduce_left(earlier.v) @ earlier.o  # (E, V, D), the norms of W_V W_O
-    readers = (
-        later.q @ np.swapaxes(reduce_left(later.k), -1, -2),
-        later.k @ np.swapaxes(reduce_left(later.q), -1, -2),
-        later.v @ np.swapaxes(reduce_left(np.swapaxes(later.o, -1, -2)), -1, -2),
-    )
-    for right in readers:  # (H, D, K)
-        products = np.tensordot(left, right, axes=(2, 1))  # (E, V, H, K)
-        norms = np.linalg.norm(products.transpose(2, 0, 1, 3).reshape(len(right), len(left), -1), axis=-1)
-        with np.errstate(invalid="ignore"):
-            yield norms / np.linalg.norm(right, axis=(-2, -1))[:, None] / np.linalg.norm(left, axis=(-2, -1))
+    products = np.tensordot(written, read, axes=(2, 1))  # (E, V, H, K)
+    norms = np.linalg.norm(products.transpose(2, 0, 1, 3).reshape(len(read), len(written), -1), axis=-1)
+    lengths = np.linalg.norm(read, axis=(-2, -1))[:, None] * np.linalg.norm(written, axis=(-2, -1))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(norms / lengths)
 
 
 def reduce_left(w: Array) -> Array:

@@ -6,12 +6,14 @@ import json
 import re
 import zlib
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import attnkit
 from attnkit.display.explore import Attention, ExploredTrace, explore_page, matrices, pack_traces, payload
 from attnkit.display.figures import FigureOptions
+from attnkit.errors import DataError
 from attnkit.record import Record, Tensor
 
 HOSTILE = ["</script><script>alert(1)</script>", "<!--", "‮evil", "a\0b", "\ud800", "x" * 5000, "", "&amp;", '"', "日本"]
@@ -113,9 +115,29 @@ def test_each_text_of_a_batch_is_a_record_and_record_chooses_one():
     )
     traces = read_payload(attnkit.explore(batch))["traces"]
     assert [one["labels"]["key"][0] for one in traces] == ["a", "e", "i"]
+    two = Record({"weights": Tensor(weights[:2], ("batch", "head", "query", "key"))})
+    assert read_payload(attnkit.explore(two))["difference"] is None
     (one,) = read_payload(attnkit.explore(batch, record=1))["traces"]
     assert one["labels"]["key"] == [*"efgh"]
     assert unpack(one["attention"][0]["map"]["values"], "<f4").tobytes() == weights[1].tobytes()
+
+
+def test_what_is_not_finite_is_no_number_of_the_page():
+    weights = softmax(np.random.default_rng(10), 2, 3, 3)
+    weights[0, 0, 0], weights[1, 1] = np.nan, np.inf
+    record = make_record(weights).with_tensors({"x": np.array([np.nan, np.inf, 1e308, -1e308])})
+    (trace,) = read_payload(attnkit.explore(record))["traces"]  # strict JSON
+    np.testing.assert_array_equal(unpack(trace["attention"][0]["map"]["values"], "<f4").reshape(2, 3, 3), weights)
+    (x,) = [one for one in trace["stages"] if one["name"] == "x"]
+    assert (x["max"], x["nan"], x["inf"]) == (1e308, 1, 1) and "norm" not in x
+
+
+def test_weights_of_no_token_are_an_error_and_those_of_half_the_bits_are_read():
+    with pytest.raises(DataError, match="of no token"):
+        attnkit.explore(make_record(np.ones((2, 0, 0), np.float32)))
+    half = np.full((1, 2, 2), 0.5, ml_dtypes.bfloat16)
+    (layer,) = read_payload(attnkit.explore(make_record(half)))["traces"][0]["attention"]
+    assert unpack(layer["map"]["values"], "<f4").tolist() == [0.5] * 4
 
 
 def test_an_encoder_and_its_decoder_are_not_compared():

@@ -91,6 +91,15 @@ def test_every_view_of_a_trace(browser, write_page):
     for at, name in enumerate(NAMES):
         assert browser.run(values.format(at)) == record[name].astype(float).ravel().tolist()
 
+    for address in (
+        "view=nope&layer=99&head=-7&token=1e9",
+        "by=x&range=y&trace=3&token=999999&view=text",
+        "%",
+        "head=2",
+    ):
+        browser.run(f"location.hash = '#{address}'; showState()")
+    assert browser.problems() == []
+
     browser.open(page, "#view=text&layer=3&head=2&token=1")
     rows = browser.run(
         "[...document.querySelectorAll('.largest tbody tr')].map(r => [...r.cells].map(c => c.innerText))"

@@ -27,7 +27,7 @@ async function showText(root, state) {
   const keys = wordsOf(trace, layer.keys, weights.keys);
   const shift = isCross ? 0 : weights.keys - weights.queries; // keys of a cache come first
   if (isCross || shift > 0) texts.append(makeText("queries", queries, token, null));
-  texts.append(makeText(isCross ? "source" : shift > 0 ? "keys" : "text", keys, isCross || shift > 0 ? -1 : token, row));
+  texts.append(makeText(isCross ? "source" : shift > 0 ? "keys" : "text", keys, isCross || shift > 0 ? -1 : token, row, layer.causal ? token : keys.length));
   root.append(controls, texts, makeLargest(row, keys, queries[token]));
   root.append(make("p", { class: "note" }, state.by === "head" ? precisionNote(weights) : meanNote(weights)));
   if (!isCross || weights.queries + weights.keys > MOST_ALIGNED) return textPicture({ layer, state, row, keys, queries, token, isCross });
@@ -74,8 +74,8 @@ function meanNote(weights) {
   return weights.form === "float32" ? "" : "Means of weights that are rounded to 8 bits, or of which only the largest are kept.";
 }
 
-/** The words of a text as buttons: the chosen one framed, the attended ones lit by their weights. */
-function makeText(name, words, token, row) {
+/** The words of a text as buttons: the chosen one framed, the attended ones lit by their weights, masked ones grey. */
+function makeText(name, words, token, row, last = words.length) {
   const isChoice = token >= 0 || row === null;
   const [from, to] = words.length > 2 * NEAR ? [Math.max(0, token - NEAR), Math.min(words.length, Math.max(0, token) + NEAR)] : [0, words.length];
   const known = row ? row.map((one) => (one.value === undefined ? 0 : one.value)) : [];
@@ -84,7 +84,7 @@ function makeText(name, words, token, row) {
     const index = from + at;
     const share = row && peak > 0 ? known[index] / peak : 0;
     const button = make("button", {
-      class: index === token ? "token chosen" : "token", tabindex: -1, "data-key": `${name}-${index}`, "data-index": index,
+      class: `token${index === token ? " chosen" : ""}${index > last ? " masked" : ""}`, tabindex: -1, "data-key": `${name}-${index}`, "data-index": index,
       "aria-pressed": isChoice ? String(index === token) : null,
       "aria-label": `${word}${row ? `: ${formatWeight(row[index])}` : ""}`,
       title: row ? `${index}: ${formatWeight(row[index])}` : String(index),
@@ -105,7 +105,7 @@ function makeText(name, words, token, row) {
 
 /** The largest weights as a table with bars. */
 function makeLargest(row, keys, word) {
-  const known = row.map((one, key) => ({ key, ...one })).filter((one) => one.value !== undefined);
+  const known = row.map((one, key) => ({ key, ...one })).filter((one) => one.value); // neither 0 nor unknown
   const largest = known.sort((a, b) => b.value - a.value).slice(0, 10);
   const bars = largest.map((one) => {
     const bar = make("meter", { min: 0, max: 1, value: one.value, "aria-hidden": "true" });
