@@ -4,6 +4,7 @@ commands/      one file per tool: read, call, write
 cli/           what every tool shares: options, stages, output, errors to exit codes
 training/      optimizers, schedules, batches, initial parameters, the folder of a model
 inference/     models and records: prompts, generation, scoring, hooks, layers
+backends/      engines beside NumPy: the same steps on GPUs, TPUs and many hosts, by JAX
 checkpoints/   published folders to a configuration and parameters, one file per family
 model/         the arithmetic: pure functions on arrays; reference.py: the paper in plain NumPy; kernels/: fast paths
 formats/       records to bytes and back, one file per format
@@ -40,6 +41,7 @@ TOOLS = (
     "train",
     "score",
     "near",
+    "engines",
     "rollout",
     "lens",
     "scan",

@@ -137,6 +137,9 @@ def attend(
     partial: bool = False,
     steps: bool = False,
     strict: bool = False,
+    engine: Literal["numpy", "jax"] | None = None,
+    compute: Literal["float32", "bfloat16", "float16"] | None = None,
+    mesh: str | None = None,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
     check_finite: bool = False,
@@ -247,6 +250,9 @@ def encode(
     ablate: Sequence[str] | str = (),
     mean: Mapping[str, Tensor | Array] | Record | Path | None = None,
     dtype: Literal["float32", "float64"] | None = None,
+    engine: Literal["numpy", "jax"] | None = None,
+    compute: Literal["float32", "bfloat16", "float16"] | None = None,
+    mesh: str | None = None,
     only: Sequence[str] | str | None = None,
     check_finite: bool = False,
 ) -> Record: ...
@@ -294,6 +300,9 @@ def decode(
     seed: int | None = None,
     emit: Literal["text", "ids", "logits", "probs"] | None = None,
     dtype: DType | None = None,
+    engine: Literal["numpy", "jax"] | None = None,
+    compute: Literal["float32", "bfloat16", "float16"] | None = None,
+    mesh: str | None = None,
     only: Sequence[str] | str | None = None,
     check_finite: bool = False,
 ) -> Record | str: ...
@@ -400,6 +409,14 @@ def near(
     dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
+def engines(
+    item: Any,
+    /,
+    *,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
+    check_finite: bool = False,
+) -> str: ...
 def rollout(
     record: TensorLike,
     /,
@@ -532,6 +549,9 @@ def run(
     *,
     trace: str | None = None,
     trace_only: Sequence[str] | str = (),
+    engine: Literal["numpy", "jax"] | None = None,
+    compute: Literal["float32", "bfloat16", "float16"] | None = None,
+    mesh: str | None = None,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
     check_finite: bool = False,

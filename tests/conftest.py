@@ -8,6 +8,14 @@ import pytest
 
 from tests import process
 
+# of the engine of JAX, where it is installed: eight devices on one processor, and programs that are compiled fast
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+    "--xla_cpu_use_fusion_emitters=false --xla_llvm_disable_expensive_passes=true",
+)
+
 hypothesis.settings.register_profile("repeatable", derandomize=True)  # the same random cases in every run
 hypothesis.settings.load_profile("repeatable")
 

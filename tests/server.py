@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests import client
 
-LAST = ("__main__", "engines")  # what is imported when it runs, and what needs libraries of its own
+LAST = ("__main__", "backends")  # what is imported when it runs, and what needs libraries of its own
 MOST, HIGH = 250, 300  # descriptors that a message holds, and a number above those of every client
 
 

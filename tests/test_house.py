@@ -27,7 +27,7 @@ FLOORS = (
     ("record", "libraries", "help"),
     ("model", "formats", "tokenizers", "display"),
     ("checkpoints",),
-    ("inference",),
+    ("inference", "backends"),
     ("training",),
     ("cli",),
     ("commands",),

@@ -149,7 +149,8 @@ def test_a_public_name_has_one_meaning():
     for path in FILES:
         for node in public_definitions(path):
             homes[node.name].setdefault(room(path), place(path, node.lineno))
-    several = {name: rooms for name, rooms in homes.items() if len(rooms) > 1}
+    same = {"model", "backends"}  # a formula, and the same one on arrays of another library
+    several = {name: rooms for name, rooms in homes.items() if len({*rooms} - same) + bool({*rooms} & same) > 1}
     hits = [f"{name}: {' and '.join(rooms.values())}" for name, rooms in several.items() if name not in SHARED]
     assert not hits, "\n".join(hits)
 

@@ -63,7 +63,7 @@ def execute(call: "Stage") -> int:
     """Run a stage from its input to its output; warnings become lines on standard error."""
     import warnings
 
-    from attnkit.cli import output
+    from attnkit.cli import options, output
     from attnkit.cli.stage import running, running_stage
     from attnkit.inference.callbacks import Callbacks, ignore, use_callbacks
     from attnkit.libraries import silence_libraries
@@ -85,7 +85,7 @@ def execute(call: "Stage") -> int:
         report = output.PROGRESS.report if has_progress else ignore
         callbacks = Callbacks(report, output.show_remark, output.show_check, on_report=output.show_report)
         with running(call), silence_libraries(), use_callbacks(callbacks):
-            return output.write(call)
+            return output.write(call) if options.is_written(call) else output.discard(call)
 
 
 def show_help(names: list[str]) -> int:

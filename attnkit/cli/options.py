@@ -301,6 +301,48 @@ def parse_value(name: str, option: Option, value: Any) -> Any:
         raise UsageError(f"expected {expected}, got {value!r}{''.join(hint)}", name) from None
 
 
+# the options of the tools that an engine computes, and how sections of a help name them
+ENGINE: dict[str, Option] = {
+    "engine": choice(
+        "compute by numpy, or by jax on CPU, GPU and TPU [default: numpy, or ATTNKIT_ENGINE]", ("numpy", "jax")
+    ),
+    "compute": choice(
+        "let jax compute in this dtype [default: that of the model]", ("float32", "bfloat16", "float16")
+    ),
+    "mesh": text("let jax split the work over devices: texts (data), heads and weights (model), tokens (seq)",
+                 "data=N,model=N,seq=N"),
+    "coordinator": text("join processes on many hosts at this address of process 0; auto: as SLURM, MPI or Kubernetes "
+                        "say", "HOST:PORT"),
+    "process": integer("the number of this process, from 0; process 0 writes the result", 0, "I"),
+    "processes": integer("how many processes are joined", 1),
+}  # fmt: skip
+ENGINE_SECTION = " ".join(ENGINE)
+ENGINE_KEYWORDS = ("engine", "compute", "mesh")
+
+
+def engine_values(call: Any) -> dict[str, Any]:
+    """Return the options of an engine that a stage has, by ATTNKIT_ENGINE too; {} where NumPy is the default."""
+    if "engine" not in call.tool.extra:
+        return {}
+    named = os.environ.get("ATTNKIT_ENGINE")
+    stated = {name: call.extra[name] for name in ENGINE if call.extra.get(name) is not None}
+    return ({"engine": named} if named else {}) | stated
+
+
+def load_engine(call: Any) -> Any:
+    """Return the engine that computes a stage, None for NumPy; UsageError where it is not installed."""
+    if not (values := engine_values(call)):
+        return None
+    from attnkit.backends.choice import choose_engine
+
+    return choose_engine(values)
+
+
+def is_written(call: Any) -> bool:
+    """Return whether this process writes the result of a stage; of many that compute it, process 0 does."""
+    return call.extra.get("coordinator") is None or bool(load_engine(call).is_first)
+
+
 FIGURE_FORMATS = ("svg", "png", "pdf", "html")
 CELL_FORMATS = ("csv", "tsv", "markdown")
 DISPLAY_FORMATS = ("table", *CELL_FORMATS, *FIGURE_FORMATS)

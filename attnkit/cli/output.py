@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnkit import formats
+from attnkit.cli import side_outputs
 from attnkit.cli.output_format import (
     CELL_FORMATS,
     DISPLAY_FORMATS,
@@ -69,6 +70,14 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
         if isinstance(result, Record):
             status = max(status, call.tool.status(result, call))
     return status
+
+
+def discard(call: Stage) -> int:
+    """Compute the results of a stage, and write none; return 0."""
+    with side_outputs.stored_by(lambda path, record: None):
+        for _ in call.open_stream(None).items:
+            pass
+    return 0
 
 
 def result_bytes(call: Stage, data: list[Any], chosen: str, sink: formats.Sink) -> list[Any]:

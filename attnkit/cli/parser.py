@@ -43,7 +43,7 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     raw = parse_arguments(chosen, flags, arguments)
     if not raw:
         return None
-    operands = tuple(raw.pop("operands") or ())
+    operands = tuple(raw.pop("operands", None) or ())
     if chosen.operand == INPUT and len(operands) > 1:
         raise UsageError(f"expected one INPUT, got {len(operands)}: {' '.join(operands)}")
     values = {name: parse_value(chosen, name, flags[name], texts) for name, texts in raw.items() if texts}
@@ -67,7 +67,7 @@ def collect_flags(chosen: Tool) -> dict[str, Option]:
 
 def parse_arguments(chosen: Tool, flags: dict[str, Option], arguments: list[str]) -> dict[str, Any]:
     """Split a command line into {parameter: its texts} with Typer; {} once the help has been printed."""
-    parameters = [declare_operands(chosen.operand)]
+    parameters = [declare_operands(chosen.operand)] if chosen.operand else []
     parameters += [declare_option(name, flag, chosen.defaults) for name, flag in flags.items()]
     command = Command(
         chosen.name,

@@ -270,6 +270,7 @@ class Stage:
             on_non_finite=self._note_non_finite,
             write_side_output=functools.partial(self._write_side_output, item),
             is_output_file=self._is_output_file,
+            engine=options.load_engine(self),
         )
 
     def _call_tool(self, item: Item) -> Result:
@@ -320,8 +321,7 @@ class Stage:
         """
         before = getattr(item, "history", [])
         files = self.files.compute_digests(not before) if self.format.keeps_history else self.files.digests
-        entry = history.history_entry(self.command_line(item), files, beside)
-        return replace(result, history=[*before, entry]).check()
+        return replace(result, history=[*before, history.history_entry(self.command_line(item), files, beside)]).check()
 
     def command_line(self, item: Item = None) -> str:
         """Return the command line that does this again: the texts, or the files of an input without a history."""
@@ -336,7 +336,7 @@ class Stage:
         """Yield the values that differ from their default, or that the tool always records, by name."""
         always = self.tool.record_defaults(self.parameters)
         common = {name: self.common.get(name) for name in ("only", "dtype") if name not in self.tool.flags}
-        extra = self.extra | {"format": "json"} if self.tool.derived(self) else {}
+        extra = self.extra | {"format": "json"} if self.tool.derived(self) else options.engine_values(self)
         for name, value in (self.parameters | always | common | extra).items():
             default = self.tool.defaults.get(name)
             is_default = value is default or (type(value) is type(default) and bool(value == default))

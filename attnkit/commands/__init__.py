@@ -28,6 +28,7 @@ TOOLS = {
     "scan": "what each layer, head and position adds to the logit of a word",
     "heads": "what each attention head attends to, and what its weights say",
     "train": "train a model from a text file",
+    "engines": "what computes: NumPy, JAX, their devices and memory",
     "show": "a tensor, record or file as tables and heat maps",
     "explore": "a page that explores a trace: heads, text, stages, differences",
     "peek": "show the records in the middle of a pipe",

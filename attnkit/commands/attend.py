@@ -8,9 +8,10 @@ import numpy as np
 
 from attnkit import model as nn
 from attnkit.cli import options
+from attnkit.cli.stage import PythonForm
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import attention_inputs, intermediates, layers
+from attnkit.inference import attention_inputs, callbacks, intermediates, layers
 from attnkit.inference.attention_inputs import AttentionInputs
 from attnkit.inference.masking import AttendedTensor
 from attnkit.record import Array, Labels, Record, Tensor
@@ -54,12 +55,15 @@ def hint_at_group(flag: str, text: str) -> str:
         "Masks": "mask causal align window lengths offset strict",
         "Scores": "score scale softcap bias softmax_dtype",
         "Results": "residual add concat emit keep weights partial steps",
+        "Engine": options.ENGINE_SECTION,
     },
     exclusive=EXCLUSIVE,
     requires=REQUIRES,
     needs_no_input=needs_no_record,
     table_on_stderr=lambda flags: bool(flags["steps"]),
     computes_x_last=True,
+    extra=options.ENGINE,
+    python=PythonForm(options=options.ENGINE_KEYWORDS),
     check_finite=lambda flags: flags["emit"] != "masked",  # where -inf is no accident
     hint_at_value=hint_at_group,
 )
@@ -156,8 +160,10 @@ def attend(
     q, k, v = inputs.arrays()
     requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))
     returned = (*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,)))
+    engine = callbacks.current().engine
+    attention = engine.attention if engine else nn.multi_head_attention
     with layers.products_of(model_, layer):
-        result = nn.multi_head_attention(q, k, v, projections, options, summary=weights or "full", keep=returned)
+        result = attention(q, k, v, projections, options, summary=weights or "full", keep=returned)
     if not partial and "lse" in result:
         intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), strict)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from attnkit import model
 from attnkit.cli import options, text_input
 from attnkit.cli.decode_views import draw_decoded, is_single_text, list_decoded, render_decoded
-from attnkit.cli.stage import Stage, cast_x
+from attnkit.cli.stage import PythonForm, Stage, cast_x
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import layers
@@ -70,6 +70,7 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
         "Length": "max_tokens stop cache_in cache_out",
         "Inspection": "steps top score trace trace_only patch ablate mean grad grad_only check attribute",
         "Results": "emit dtype",
+        "Engine": options.ENGINE_SECTION,
     },
     exclusive=EXCLUSIVE,
     requires=REQUIRES,
@@ -81,7 +82,8 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
     plain_text=is_single_text,
     status=has_failed_check,
     needs_no_input=text_input.needs_no_input,
-    extra={"lines": options.switch("write a stream: one record for each line of text")},
+    extra={"lines": options.switch("write a stream: one record for each line of text"), **options.ENGINE},
+    python=PythonForm(options=options.ENGINE_KEYWORDS),
     record_defaults=lambda parameters: (
         {"seed": parameters["seed"] or 0} if make_word_choice(parameters).is_sampled else {}
     ),

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from attnkit import formats, model
 from attnkit.cli import options, text_input
-from attnkit.cli.stage import Stage, running
+from attnkit.cli.stage import PythonForm, Stage, running
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inference import callbacks, corpus, encoding, intermediates, layers, source_states, text_inputs
@@ -25,9 +25,10 @@ def encode_together(call: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[co
         yield from (line for lines in corpus.read_lines(blocks) for line in lines)
         return
     values = call.files.load_values(None, bfloat16=False)
+    engine = options.load_engine(call)
     lines = corpus.encode_lines(blocks, values, lambda one, x: make_result(one, x, values["normalize"]))
     while True:
-        with running(call):
+        with running(call), callbacks.use_callbacks(callbacks.current()._replace(engine=engine)):
             line = next(lines, None)
         if line is None:
             return
@@ -40,6 +41,7 @@ def encode_together(call: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[co
         "Layers and vectors": "layers_ pool prompt normalize",
         "Inspection": "keep trace trace_only weights patch ablate mean",
         "Results": "dtype",
+        "Engine": options.ENGINE_SECTION,
     },
     one_of=[("model",)],
     exclusive=[("lines", "batch")],
@@ -53,7 +55,8 @@ def encode_together(call: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[co
     reader=text_input.read_model_input,
     read_together=encode_together,
     needs_no_input=text_input.replaces_text,
-    extra={"lines": options.LINES},
+    extra={"lines": options.LINES, **options.ENGINE},
+    python=PythonForm(options=options.ENGINE_KEYWORDS),
     adds=lambda parameters: bool(parameters["keep"]),
 )
 def encode(

@@ -71,6 +71,7 @@ def hint_at_file(flag: str, value: str) -> str:
 def run_pipeline(call: Stage, upstream: Records | None) -> Records:
     """Run the pipeline: return the results of the last stage, whose output flags apply where run has none."""
     calls = pipeline.parse_stages(read_pipeline(call))
+    share_engine(call, calls)
     set_input(calls[0], call.operands[1:])
     call.extra["last"] = last = calls[-1]
     last.common |= call.common
@@ -100,6 +101,17 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
         call.common.pop(name, None)  # the last stage applies it
     call.format.is_noted = True  # the last stage prints the notes
     return Records(format, pipeline.convert_all(last, items, format))
+
+
+def share_engine(call: Stage, calls: Sequence[Stage]) -> None:
+    """Give the stages the engine of run where they name none; UsageError where none of them can compute on one."""
+    values = {name: call.extra[name] for name in options.ENGINE if call.extra.get(name) is not None}
+    able = [one for one in calls if "engine" in one.tool.extra]
+    if values and not able:
+        raise UsageError("no stage of the pipeline computes on an engine: attend, encode and decode do", "--engine")
+    for one in able:
+        if all(one.extra.get(name) is None for name in options.ENGINE):
+            one.extra |= values
 
 
 def trace_stages(call: Stage, calls: list[Stage]) -> Callable[[int, Stage, Result], None]:
@@ -142,6 +154,7 @@ def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
     else:
         text = inputs[0]
     calls = pipeline.parse_stages(text)
+    share_engine(call, calls)
     call.extra["last"] = last = calls[-1]
     last.common |= {name: call.common.pop(name) for name in ("only", "dtype", "check_finite") if name in call.common}
     if last.common.get("output"):
@@ -159,6 +172,7 @@ def present_last(result: Result, call: Stage) -> Any:
 
 @tool(
     operand="PIPELINE|FILE [INPUT]",
+    sections={"Engine": options.ENGINE_SECTION},
     reader=run_pipeline,
     view=lambda record, call, look: output.render(call.extra["last"], record, look),
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
@@ -168,6 +182,7 @@ def present_last(result: Result, call: Stage) -> Any:
             "show a table after each stage, on standard error or in the figure of -o FILE.html (.svg, .png, .pdf)"
         ),
         "save": options.Option("write the record of each stage to DIR: 1-embed.npz, 2-posenc.npz, …", "DIR", str),
+        **options.ENGINE,
     },
     check_finite=lambda parameters: False,
     python=PythonForm(
@@ -175,6 +190,7 @@ def present_last(result: Result, call: Stage) -> Any:
         reader=read_values,
         result="Any",
         present=present_last,
+        options=options.ENGINE_KEYWORDS,
     ),
     hint_at_value=hint_at_file,
 )

@@ -10,6 +10,7 @@ from attnkit.record import Record
 
 if TYPE_CHECKING:
     from attnkit.display import Style, TextTable
+    from attnkit.model.context import Engine
 
 
 def ignore(event: Any) -> None:
@@ -32,6 +33,7 @@ class Callbacks(NamedTuple):
     on_non_finite      the first layer whose result has NaN or infinity
     write_side_output  (path, record), a second result: a trace, a KV cache
     is_output_file     whether a path is the file of the result itself
+    engine             what computes models and attention; None: NumPy
     """
 
     on_progress: Callable[[str], None] = ignore
@@ -42,6 +44,7 @@ class Callbacks(NamedTuple):
     on_non_finite: Callable[[str], None] = ignore
     write_side_output: Callable[[str, Record], None] = refuse_side_output
     is_output_file: Callable[[str], bool] = lambda path: False
+    engine: "Engine | None" = None
 
 
 SILENT = Callbacks()

@@ -65,8 +65,8 @@ def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool) -> Genera
 
 def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecoder:
     """Return the decoder that predicts the token after the prompt, and those after it, with a KV cache."""
-    options, tracer = text_model.options, text_model.tracer
-    decoder = model.CachedDecoder(
+    options, tracer, engine = text_model.options, text_model.tracer, text_model.core.engine
+    decoder: model.CachedDecoder = (engine.decoder if engine else model.CachedDecoder)(
         text_model.core,
         prompt.cache,
         **memory_of(prompt),

@@ -93,8 +93,8 @@ def require_recurrent(checkpoint: "Checkpoint") -> "model.RecurrentConfig":
 
 
 def core_model(checkpoint: "Checkpoint") -> "Model":
-    """Return the configuration and the parameters of a checkpoint as a model."""
-    return model.Model(checkpoint.config, checkpoint.params)
+    """Return the configuration and the parameters of a checkpoint as a model, computed by the engine of the run."""
+    return model.Model(checkpoint.config, checkpoint.params, callbacks.current().engine)
 
 
 def complete_model(checkpoint: "Checkpoint") -> "Model":

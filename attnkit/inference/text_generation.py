@@ -27,6 +27,8 @@ def run_decode(source: Sequence[str] | Record | None, options: GenerationOptions
     core = layers.complete_model(options.model_)
     if not core.config.head:
         raise UsageError(f"this {core.config.family} model has no head: it maps tokens to vectors", "--model")
+    if core.engine and options.grad:
+        raise UsageError("numpy computes gradients (--engine numpy)", "--grad")
     detokenizer = make_detokenizer(options)
     prompts, is_batch = make_prompts(source, options, detokenizer)
     for flag, value in (("--best", options.best), ("--cache-out", options.cache_out), ("--grad", options.grad)):
@@ -48,7 +50,8 @@ def generate_texts(
     core: Model, prompts: list[Prompt], options: GenerationOptions, detokenizer: Detokenizer, is_batch: bool
 ) -> Record:
     """Generate a text after each prompt; write their traces if requested, each of one pass over the whole text."""
-    layers.prepare_decoding(options.model_, max_new_tokens(options))
+    if core.engine is None:
+        layers.prepare_decoding(options.model_, max_new_tokens(options))
     text_model = TextModel(core, options, detokenizer, options._replace(trace=None).tracer())
     caches = copy.deepcopy([prompt.cache for prompt in prompts]) if options.trace else []  # generation extends them
     generations = [generate_one(text_model, prompt, len(prompts) == 1) for prompt in prompts]

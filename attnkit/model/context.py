@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from attnkit.model.config import Config, Step
 from attnkit.model.dtypes import Array
@@ -13,11 +13,47 @@ from attnkit.model.recurrent_cells import State
 Params = Mapping[str, Mapping[str, Array]]
 
 
+class Engine(Protocol):
+    """What computes in place of NumPy, with the results and the errors of the functions named here."""
+
+    @property
+    def name(self) -> str:
+        """Its name, a value of --engine."""
+
+    def run(self, model: "Model", steps: Sequence[Step], x: Array, context: "Context") -> Array:
+        """Return what `transformer.run` does."""
+
+    def run_packed(
+        self,
+        model: "Model",
+        steps: Sequence[Step],
+        ids: Sequence[Array],
+        segments: Sequence[Array] | None,
+        dtype: str | None,
+    ) -> list[Array] | None:
+        """Return what `packed.run_packed` does, but for the last bits."""
+
+    def head_logits(self, model: "Model", x: Array, hook: Hook, mask: Array | None) -> Array:
+        """Return what `heads.head_logits` does."""
+
+    def pool_first(self, model: "Model", x: Array, hook: Hook) -> Array:
+        """Return what `heads.pool_first` does."""
+
+    def decoder(self, model: "Model", cache: KVCache | None, **context: Any) -> Any:
+        """Return what `CachedDecoder` is: a NextTokenModel with a cache."""
+
+    def attention(
+        self, q: Array, k: Array, v: Array, params: Mapping[str, Array], options: Any, **request: Any
+    ) -> dict[str, Array]:
+        """Return what `attention.multi_head_attention` does."""
+
+
 class Model(NamedTuple):
-    """A configuration and the parameters of its layers, by name (see config.py)."""
+    """A configuration and the parameters of its layers, by name (see config.py), and what computes it [NumPy]."""
 
     config: Config
     params: Params
+    engine: Engine | None = None
 
 
 @dataclass

@@ -19,6 +19,8 @@ def head_logits(model: Model, x: Array, hook: Hook = no_hook, mask: Array | None
     x (..., T, D), mask (..., 1, T), True = a token, not padding -> (..., T, N), or (..., C) for classes of the whole,
     at least float32
     """
+    if model.engine:
+        return model.engine.head_logits(model, x, hook, mask)
     with fixed_shapes(model.config.fixes_shapes("head")):
         return _logits(model, x, hook, mask)
 
@@ -83,6 +85,8 @@ def pool_first(model: Model, x: Array, hook: Hook = no_hook) -> Array:
 
     x (..., T, D) -> (..., D)
     """
+    if model.engine:
+        return model.engine.pool_first(model, x, hook)
     params = model.params["pooler"]
     pooled = np.tanh(linear(first_token(x)[..., None, :], params["w"], params.get("b")))  # one text a product
     return apply_hook(hook, "pooler", pooled[..., 0, :])

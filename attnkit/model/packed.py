@@ -38,6 +38,8 @@ def run_packed(
 
     Texts of one length should come one after another: attention takes them together. Errors are those of the steps.
     """
+    if model.engine:
+        return model.engine.run_packed(model, steps, ids, segments, dtype)
     lengths = [len(one) for one in ids]
     places, size = row_places(lengths)
     rows, positions, kinds = (np.zeros(size, np.int64) for _ in range(3))

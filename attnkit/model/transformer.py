@@ -47,6 +47,8 @@ def run(
 
     Errors are those of the steps.
     """
+    if model.engine and apply is apply_step:
+        return model.engine.run(model, [*steps], x, context)
     saved, finite = x if saved is None else saved, bool(np.isfinite(x).all())
     for step in steps:
         context.on_step(step)
@@ -141,13 +143,13 @@ def position_encoding(
     """Return the function from positions (..., T) to the vectors (..., T, D) that this model adds to x."""
     positions = model.config.positions
     if positions.kind == "sinusoidal":
-        _check_size(model.config, where)
+        check_size(model.config, where)
         return lambda part: sinusoidal_positions(part, x.shape[-1], layout=positions.layout, base=positions.base)
     table, grids = model.params[layer]["table"], changed_grid(model.config, grid)
     if grids:
         table = interpolate_positions(table.astype(x.dtype, copy=False), *grids)
     else:
-        _check_size(model.config, where)
+        check_size(model.config, where)
     return lambda part: learned_positions(part + positions.first, table)
 
 
@@ -160,7 +162,8 @@ def changed_grid(config: Config, grid: tuple[int, int] | None) -> tuple[int, int
     return None if grid == usual else (*usual, *grid)
 
 
-def _check_size(config: Config, where: Array) -> None:
+def check_size(config: Config, where: Array) -> None:
+    """Raise DataError for positions (..., T) beyond those of a model."""
     size, most = config.positions.longest, int(where.max(initial=-1)) + 1
     if size and most > size:
         raise DataError(f"{most} tokens, and this {config.family} model has {size} positions")
@@ -255,20 +258,28 @@ def relative_positions(
 
     is_local  whether the layers are those with a window, which may have a rotation of their own
     """
-    positions, past, stack = model.config.positions, context.past, model.config.stack(name)
+    positions, past = model.config.positions, context.past
     options: dict[str, Any] = {}
     if positions.kind == "rotary":
-        rope = positions.local_rope if is_local else positions.rope
-        where = context.positions if context.positions is not None else past + np.arange(queries)
-        frequencies, factor = rope_frequencies(stack.head_dim, rope, int(where.max(initial=0)) + 1)
-        cos, sin = rotary_angles(where, stack.head_dim, frequencies=frequencies)
-        if where.ndim == 2:
-            cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
-        options["rotary"] = cos * factor, sin * factor
+        options["rotary"] = rotation(model.config, name, queries, context, is_local=is_local)
     if positions.relative == "t5":
         buckets = position_buckets(model.config, name, past, queries)
         options["bias"] = t5_bias(buckets, model.params[f"{name}.bias"]["table"])
     return options
+
+
+def rotation(
+    config: Config, name: str, queries: int, context: Context, *, is_local: bool = False
+) -> tuple[Array, Array]:
+    """Return the cosines and sines (T, R/2) or (B, 1, T, R/2) that rotary positions turn a stack's queries by."""
+    rope = config.positions.local_rope if is_local else config.positions.rope
+    where = context.positions if context.positions is not None else context.past + np.arange(queries)
+    width = config.stack(name).head_dim
+    frequencies, factor = rope_frequencies(width, rope, int(where.max(initial=0)) + 1)
+    cos, sin = rotary_angles(where, width, frequencies=frequencies)
+    if where.ndim == 2:
+        cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
+    return cos * factor, sin * factor
 
 
 def disentangled_positions(model: Model, layer: str, queries: int, context: Context) -> RelativePositions:

@@ -1,0 +1,91 @@
+"""Which engine computes: its name, its options, and what is installed. No library is imported until one is chosen."""
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from attnkit.errors import UsageError
+from attnkit.libraries import import_library
+from attnkit.model.context import Engine
+
+ENGINES = ("numpy", "jax")
+VARIABLE = "ATTNKIT_ENGINE"
+MESH_AXES = ("data", "model", "seq")
+
+
+class EngineOptions(NamedTuple):
+    """The options of an engine, by the names of their flags; those of processes are of many hosts."""
+
+    engine: str = "numpy"
+    compute: str | None = None
+    mesh: str | None = None
+    coordinator: str | None = None
+    process: int | None = None
+    processes: int | None = None
+
+
+def choose_options(values: Mapping[str, Any]) -> EngineOptions:
+    """Return the options of an engine among the values of flags; without --engine that of ATTNKIT_ENGINE.
+
+    UsageError for an option that needs an engine.
+
+    >>> choose_options({"engine": "jax", "mesh": None}).engine
+    'jax'
+    """
+    known = {name: values[name] for name in EngineOptions._fields if values.get(name) is not None}
+    name = known.get("engine") or os.environ.get(VARIABLE) or "numpy"
+    if name not in ENGINES:
+        raise UsageError(f"{name!r} (expected {' or '.join(ENGINES)})", VARIABLE)
+    others = [one for one in known if one != "engine"]
+    if name == "numpy" and others:
+        raise UsageError("needs --engine jax", f"--{others[0]}")
+    return EngineOptions(**{**known, "engine": name})
+
+
+def choose_engine(values: Mapping[str, Any]) -> Engine | None:
+    """Return the engine of the values of flags, None for NumPy; UsageError where its library is not installed."""
+    options = choose_options(values)
+    if options.engine == "numpy":
+        return None
+    import_library("jax", "jax", "--engine jax")
+    return _make_engine(options)
+
+
+@cache
+def _make_engine(options: EngineOptions) -> Engine:
+    from attnkit.backends.jax.engine import JaxEngine
+    from attnkit.backends.jax.processes import join_processes
+
+    mesh = None if options.mesh is None else parse_mesh(options.mesh)
+    join_processes(options.coordinator, options.process, options.processes)
+    return JaxEngine(options.compute, mesh)
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """Return the sizes of the axes of a mesh: data (texts), model (heads and features), seq (tokens).
+
+    >>> parse_mesh("data=2,model=4")
+    {'data': 2, 'model': 4}
+    """
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        if (
+            axis not in MESH_AXES
+            or axis in sizes
+            or not (size.isascii() and size.isdigit() and 0 < int(size) < 1 << 20)
+        ):
+            raise UsageError(f"expected data=N,model=N,seq=N, or some of them, got {text!r}", "--mesh")
+        sizes[axis] = int(size)
+    return sizes
+
+
+def is_installed(name: str) -> bool:
+    """Return whether the library of an engine is installed.
+
+    >>> is_installed("numpy")
+    True
+    """
+    return importlib.util.find_spec(name) is not None

@@ -1,0 +1,55 @@
+"""What is installed, and the devices that it computes on."""
+
+import contextlib
+import os
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from attnkit.backends.choice import is_installed
+
+
+def list_engines() -> list[dict[str, Any]]:
+    """Return every engine: its name, its version (None: not installed), how to install it, and its devices.
+
+    >>> list_engines()[0]["engine"], list_engines()[0]["devices"][0]["kind"]
+    ('numpy', 'CPU')
+    """
+    numpy = {"engine": "numpy", "version": np.__version__, "install": None, "devices": [processor()]}
+    if not is_installed("jax"):
+        return [numpy, {"engine": "jax", "version": None, "install": "pip install 'attnkit[jax]'", "devices": []}]
+    import jax
+
+    kinds = [(kind_of(one), memory(one)) for one in jax.devices()]
+    devices = [{"kind": kind, "count": len([*same]), "memory": size} for (kind, size), same in groupby(kinds)]
+    return [numpy, {"engine": "jax", "version": jax.__version__, "install": None, "devices": devices}]
+
+
+def processor() -> dict[str, Any]:
+    """Return the cores that this process may use, and the memory of the machine."""
+    with contextlib.suppress(AttributeError):
+        return {"kind": "CPU", "count": len(os.sched_getaffinity(0)), "memory": machine_memory()}
+    return {"kind": "CPU", "count": os.cpu_count() or 1, "memory": machine_memory()}
+
+
+def machine_memory() -> int | None:
+    """Return the bytes of memory of this machine, None where it does not say."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def kind_of(device: Any) -> str:
+    """Return the platform of a device of JAX, and its model where that is not the same."""
+    platform = str(device.platform).upper()
+    return platform if device.device_kind.upper() == platform else f"{platform} {device.device_kind}"
+
+
+def memory(device: Any) -> int | None:
+    """Return the bytes of memory of a device of JAX, None where it does not say."""
+    statistics = None
+    with contextlib.suppress(Exception):  # a device of another process, or one without statistics
+        statistics = device.memory_stats()
+    size = (statistics or {}).get("bytes_limit") or (machine_memory() if device.platform == "cpu" else None)
+    return None if size is None else int(size)

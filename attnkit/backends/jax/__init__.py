@@ -1,0 +1,10 @@
+"""The engine of JAX: the steps of a model compiled by XLA. Nothing here is imported unless it is chosen.
+
+formulas.py    the formulas of model/ on arrays of JAX, each tested equal to NumPy's
+attention.py   kernels of attention: with every intermediate, fused, by blocks, and around a ring of devices
+program.py     the steps of a configuration as one function, which JAX compiles, differentiates and splits
+inputs.py      what a pass reads besides parameters, checked and padded in NumPy
+placement.py   which part of each array a device holds, and reads from the file; processes.py: many processes
+engine.py      the engine: whole passes and heads; decoder.py: token by token; attending.py: attention of a record
+seeing.py      hooks of a pass; passes.py: its precision and its caches
+"""

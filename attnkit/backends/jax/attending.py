@@ -1,0 +1,247 @@
+"""Attention of a record by JAX: what `model.multi_head_attention` returns, by the same names, with the same errors."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from attnkit.backends.jax.attention import MANY, Rules, block_attention, dense_with_lse, ring_attention
+from attnkit.backends.jax.formulas import JaxArray, linear, normalize, rotate, wide
+from attnkit.backends.jax.inputs import fill, mask_arrays, round_up
+from attnkit.backends.jax.passes import precision
+from attnkit.backends.jax.placement import put
+from attnkit.backends.jax.processes import to_numpy
+from attnkit.backends.jax.program import distance_scores
+from attnkit.errors import DataError, UsageError
+from attnkit.model.attention import (
+    SQUARE,
+    cast_intermediates,
+    check_parameters,
+    find_score,
+    merge_heads,
+    prepend_past,
+    view_heads,
+)
+from attnkit.model.checks import as_text, check_shapes
+from attnkit.model.config import Config
+from attnkit.model.dense_attention import broadcast_mask, query_positions
+from attnkit.model.dtypes import Array, output_dtype, working
+from attnkit.model.hooks import summary_names
+from attnkit.model.kernels.weight_stats import summarize_dense_weights
+from attnkit.model.linear import check_inner
+from attnkit.model.masks import padding_mask
+from attnkit.model.options import AttentionOptions, MultiHeadOptions
+from attnkit.model.scores import SCORES, dot, grouped
+
+PAIRS = (("query", "q"), ("key", "k"), ("value", "v"))
+ORDER = ("q", "k", "v", *SQUARE, "heads", "lse", "present_key", "present_value")
+
+
+def attend_record(
+    engine: Any,
+    inputs: tuple[Array, Array, Array],
+    params: Mapping[str, Array],
+    options: MultiHeadOptions,
+    summary: str,
+    keep: Collection[str],
+) -> dict[str, Array]:
+    """Return the intermediates of attention that are kept, and its output.
+
+    inputs  query (..., T, D), key (..., S, D), value (..., S, D), or already split into heads (B, H, T, K)
+    """
+    check_parameters(inputs[0], params)
+    own = working(*inputs, *params.values())
+    dtype, result = engine.compute or own.name, output_dtype(inputs[0])
+    with precision(dtype):
+        arrays = [jnp.asarray(np.asarray(x, own), dtype) for x in inputs]
+        is_split = inputs[0].ndim == 4
+        if not is_split:
+            arrays = project(arrays, params, options, inputs)
+        steps = attend_heads(engine, arrays, options, own, summary, keep)
+        output = steps["heads"]
+        if not is_split:
+            weights = {name: jnp.asarray(params[name], dtype) for name in ("wo", "bo") if name in params}
+            check_linear(merge_heads(output), params, ("heads", "wo", "bo"))
+            output = linear(merge_heads(output), weights.get("wo"), weights.get("bo"))
+        steps["output"] = output
+        numbers = {name: to_numpy(x, np.float64 if name == "lse" else None) for name, x in steps.items()}
+    numbers = {name: x if x.dtype.kind in "iub" else x.astype(own if name != "lse" else x.dtype) for name, x in
+               numbers.items()}  # fmt: skip
+    return cast_intermediates(result, numbers)
+
+
+def project(
+    arrays: list[JaxArray], params: Mapping[str, Array], options: MultiHeadOptions, inputs: tuple[Array, ...]
+) -> list[JaxArray]:
+    """Return queries, keys and values projected, split into heads and rotated; errors of `project_heads`."""
+    heads, rotary = options.heads, options.rotary
+    groups = heads if options.kv_heads is None else options.kv_heads
+    if heads < 1 or groups < 1 or heads % groups:
+        raise UsageError(f"heads {heads}, kv_heads {groups} (expected kv_heads to divide heads)")
+    parts = []
+    for (name, letter), x, source in zip(PAIRS, arrays, inputs, strict=True):
+        names = ("x" if source is inputs[0] else name, f"w{letter}", f"b{letter}")
+        check_linear(source, params, names)
+        weights = [None if params.get(one) is None else jnp.asarray(params[one], x.dtype) for one in names[1:]]
+        parts.append(linear(x, *weights))
+    has_dots = options.score in ("scaled-dot", "dot")
+    check_shapes(*parts, trailing=2, same_width=heads == groups and has_dots)
+    split = [view_heads(x, count) for x, count in zip(parts, (heads, groups, groups), strict=True)]
+    if rotary is None:
+        return split
+    cos, sin = (jnp.asarray(x, wide(split[0]).dtype) for x in rotary)
+    return [rotate(split[0], cos, sin), rotate(split[1], cos, sin), split[2]]
+
+
+def check_linear(x: Any, params: Mapping[str, Array], names: tuple[str, str, str]) -> None:
+    """Raise the errors of `linear` for a weight and a bias among parameters."""
+    weight, bias = params.get(names[1]), params.get(names[2])
+    if weight is not None:
+        check_inner(x, weight, names)
+    width = x.shape[-1:] if weight is None else weight.shape[1:]
+    if bias is not None and bias.shape != width:
+        raise DataError(f"{names[2]} {as_text(bias.shape)}: expected {as_text(width)}")
+
+
+def attend_heads(
+    engine: Any,
+    arrays: list[JaxArray],
+    options: MultiHeadOptions,
+    own: Any,
+    summary: str,
+    keep: Collection[str],
+) -> dict[str, Any]:
+    """Return the intermediates of attention of queries, keys and values that are split into heads."""
+    score, params = find_score(options, own)
+    check_shapes(*arrays, trailing=3, same_width=not score.parameters)
+    q, k, v = arrays
+    steps = {"q": q, "k": k, "v": v}
+    if options.relative is not None:
+        options = options.replace(bias=distance_bias(options, q, k))
+    keys, values, plain = prepend_past(np.asarray(q), np.asarray(k), np.asarray(v), options, params)
+    k, v = jnp.asarray(keys), jnp.asarray(values)
+    steps |= {"present_key": k, "present_value": v}
+    rules = make_rules(plain, q, k, bool(np.isfinite(values).all()))
+    names = summary_names(summary)
+    scorer = score_function(options.score, {name: jnp.asarray(x, q.dtype) for name, x in params.items()})
+    if any(name in keep for name in SQUARE) or names or scorer is not dot or not rules.is_simple:
+        steps |= every_step(q, k, v, rules, scorer)
+    else:
+        steps["heads"], steps["lse"] = heads_alone(engine, q, k, v, rules)
+    if "weights" in keep and names:
+        position = query_positions(slice(0, q.shape[-2]), plain.offset(q.shape[-2], k.shape[-2]))
+        weights, lse = np.asarray(steps.pop("weights"), own), np.asarray(steps["lse"], np.float64)
+        steps |= summarize_dense_weights(summary, weights, lse, position)
+    returned = {"heads", *keep, *names}
+    return {name: steps[name] for name in (*ORDER, *names) if name in steps and name in returned}
+
+
+def every_step(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, scorer: Any) -> dict[str, JaxArray]:
+    """Return every intermediate of dense attention, and the log-sum-exps."""
+    steps: dict[str, JaxArray] = {}
+    _, lse = dense_with_lse(q, k, v, rules, lambda name, x: steps.setdefault(name, x), scorer)
+    return steps | {"lse": lse}
+
+
+def heads_alone(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
+    """Return heads and log-sum-exps: around the ring of a mesh, by blocks where there are many scores, or at once."""
+    if engine.mesh is not None and engine.mesh.shape["seq"] > 1:
+        return split_attention(engine, q, k, v, rules)
+    is_large = q.shape[-3] * q.shape[-2] * k.shape[-2] >= MANY
+    program = jax.jit(lambda q, k, v: (block_attention if is_large else dense_with_lse)(q, k, v, rules))
+    heads, lse = program(q, k, v)
+    return heads.astype(q.dtype), lse
+
+
+def split_attention(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
+    """Return heads and log-sum-exps of attention whose queries and keys are split over a mesh."""
+    mesh: Any = engine.mesh
+    if q.shape[-3] % mesh.shape["model"]:
+        raise UsageError(f"{q.shape[-3]} heads are not divisible by model={mesh.shape['model']}", "--mesh")
+    lead, queries, keys = (1,) * (4 - q.ndim), q.shape[-2], k.shape[-2]
+    rows, size = (q.shape[0] if q.ndim == 4 else 1), mesh.shape["seq"]
+    texts = round_up(rows, mesh.shape["data"])
+
+    def place(x: JaxArray) -> JaxArray:
+        whole = np.asarray(x).reshape(*lead, *x.shape)
+        whole = fill(np.asarray(fill(whole, -2, round_up(x.shape[-2], size))), 0, texts)
+        groups = "model" if x.shape[-3] % mesh.shape["model"] == 0 else None
+        return put(whole, x.dtype, mesh, PartitionSpec("data", groups, "seq", None))
+
+    real = np.arange(round_up(keys, size)) < keys
+    mask = None if real.all() else real[None, None, None]
+    if rules.mask is not None:
+        own = np.asarray(rules.mask)
+        own = own.reshape((1,) * (4 - own.ndim) + own.shape)
+        padded = fill(own, -1, len(real)) if own.shape[-1] > 1 else own
+        mask = fill(padded, -2, round_up(queries, size)) if own.shape[-2] > 1 else padded
+        mask = mask & real
+    if mask is not None:
+        if mask.shape[1] > 1:
+            raise UsageError("a mask of each head needs all keys at once", "--mesh seq")
+        mask = put(np.broadcast_to(mask, (texts, *mask.shape[1:])), bool, mesh, PartitionSpec("data"))
+    ring = jax.jit(lambda q, k, v, mask: ring_attention(mesh, q, k, v, rules._replace(mask=mask)))
+    heads, lse = map(to_numpy, ring(place(q), place(k), place(v), mask))
+    cut = jnp.asarray(heads[:rows, :, :queries], q.dtype), lse[:rows, :, :queries]
+    return cut if q.ndim == 4 else (cut[0][0], cut[1][0])
+
+
+def make_rules(options: AttentionOptions, q: JaxArray, k: JaxArray, is_finite: bool) -> Rules:
+    """Return the rules of attention with these options; DataError for a mask or a bias that does not broadcast."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    shape = (*q.shape[:-1], keys)
+    broadcast_mask(None, options.bias, shape, np.dtype(np.float32))
+    arrays = {} if options.mask is None else mask_arrays("", options.mask, shape, (queries, keys), False)
+    if options.lengths is not None:
+        valid = padding_mask(options.lengths, keys)[..., None, :, :]
+        arrays["mask"] = arrays["mask"] & valid if "mask" in arrays else valid
+    biases = [one for one in (options.bias, arrays.get("bias")) if one is not None]
+    kind = wide(q).dtype
+    bias = sum(np.asarray(one, np.float64) for one in biases) if biases else None
+    return Rules(
+        options.scale_for(q.shape[-1]),
+        causal=options.causal,
+        window=options.window,
+        offset=options.offset(queries, keys),
+        mask=jnp.asarray(arrays["mask"]) if "mask" in arrays else None,
+        bias=None if bias is None else jnp.asarray(bias, kind),
+        softcap=options.softcap,
+        rounding=options.softmax_dtype or "",
+        has_infinite=not is_finite,
+    )
+
+
+def distance_bias(options: MultiHeadOptions, q: JaxArray, k: JaxArray) -> Array:
+    """Return the scaled scores of relative positions, with the bias of the options added."""
+    relative: Any = options.relative
+    parts = {name: jnp.asarray(x, q.dtype) for name, x in relative._asdict().items()
+             if x is not None and name not in ("places", "eps")}  # fmt: skip
+    config = Config("", parts["table"].shape[-1], eps=relative.eps)
+    rows = normalize(config, parts["table"], parts) if "gamma" in parts else parts["table"]
+    projections = {name: parts[name] for name in ("wk", "bk", "wq", "bq") if name in parts}
+    scores = distance_scores(q, k, rows, jnp.asarray(relative.places, jnp.int32), projections)
+    bias = np.asarray(scores * options.scale_for(q.shape[-1]))
+    return bias if options.bias is None else bias + options.bias
+
+
+def score_function(name: str, params: Mapping[str, JaxArray]) -> Any:
+    """Return the function of queries and keys that gives their scores."""
+    if name == "additive":
+        return lambda q, k: additive_scores(q @ params["wa"], k @ params["ua"], params["va"])
+    if name == "general":
+        return lambda q, k: dot(q @ params["w"], k)
+    return SCORES[name].score
+
+
+def additive_scores(q: JaxArray, k: JaxArray, va: JaxArray) -> JaxArray:
+    """Return tanh(q + k) . va of projected queries and keys: see model/scores.py.
+
+    >>> one = jnp.ones((1, 1, 1))
+    >>> additive_scores(one, one, jnp.array([2.0])).round(4).tolist()
+    [[[1.9279999732971191]]]
+    """
+    rows = grouped(q, k.shape[-3])[..., :, None, :]
+    return (jnp.tanh(rows + k[..., None, :, :]) @ va.reshape(-1)).reshape(*q.shape[:-1], k.shape[-2])

@@ -1,0 +1,295 @@
+"""Kernels of attention on arrays of JAX: with every intermediate, fused, by blocks of keys, and around a ring.
+
+q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> heads (..., H, T, V); query head h uses key head h // (H/G).
+"""
+
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from attnkit.backends.jax.formulas import JaxArray, See, see_nothing, wide
+from attnkit.model.scores import dot, product
+
+BLOCK = 1024  # queries, and keys, whose scores are computed at a time
+MANY = 1 << 26  # scores of all heads, from which on they are computed by blocks
+WIDEST_CUDNN = 128  # features of a head that cuDNN's kernel takes
+
+
+class Rules(NamedTuple):
+    """What attention computes beside its operands: which keys a query may attend to, and what its scores are.
+
+    causal, window  as in AttentionOptions, for a first query at position `offset`, () or (B,), among the keys
+    mask       boolean, True = may attend, broadcastable to (..., H, T, S)
+    bias       added to the scores, broadcastable to (..., H, T, S)
+    distances  (L, H) added to the scores by key − query, of which row L // 2 is that of distance 0
+    rounding   the dtype that scores and weights are rounded to, "" for none
+    has_infinite  whether values may not be finite: those of weight 0 then add nothing
+    """
+
+    scale: float
+    causal: bool = False
+    window: tuple[int, int] = (-1, -1)
+    offset: Any = 0
+    mask: JaxArray | None = None
+    bias: JaxArray | None = None
+    distances: JaxArray | None = None
+    softcap: float = 0.0
+    rounding: str = ""
+    has_infinite: bool = False
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether scores are scaled dot products and nothing is added to them, so that any kernel computes them."""
+        return self.bias is None and not (self.softcap or self.rounding or self.has_infinite)
+
+    def is_plain(self, queries: int, keys: int) -> bool:
+        """Return whether causality, from the first key on, is all that these rules say."""
+        is_from_start = isinstance(self.offset, int) and self.offset == 0 and queries == keys
+        return is_from_start and self.window == (-1, -1) and self.mask is None
+
+
+Kernel = Callable[[JaxArray, JaxArray, JaxArray, Rules, See], JaxArray]
+
+
+def allowed_cells(rules: Rules, i: JaxArray, j: JaxArray) -> JaxArray | None:
+    """Return which keys queries may attend to by causality and window, None for all.
+
+    i (T,) numbers of queries, j (S,) numbers of keys -> (T, S), or (B, 1, T, S) where each row has its offset
+
+    >>> allowed_cells(Rules(1.0, causal=True, offset=1), jnp.arange(1), jnp.arange(3)).tolist()
+    [[True, True, False]]
+    """
+    where = i[:, None] + jnp.asarray(rules.offset)[..., None, None]
+    where = where[:, None] if where.ndim == 3 else where
+    left, right = rules.window
+    parts = [j <= where] if rules.causal else []
+    parts += [j >= where - left] if left >= 0 else []
+    parts += [j <= where + right] if right >= 0 else []
+    return reduce(jnp.logical_and, parts) if parts else None
+
+
+def position_bias(rules: Rules, i: JaxArray, j: JaxArray) -> JaxArray | None:
+    """Return what the distances of queries and keys add to the scores, (H, T, S), or None."""
+    if rules.distances is None:
+        return None
+    distance = j - i[:, None] - jnp.asarray(rules.offset)
+    return jnp.moveaxis(rules.distances[distance + len(rules.distances) // 2], -1, 0)
+
+
+def mask_scores(scores: JaxArray, rules: Rules, i: JaxArray, j: JaxArray, mask: JaxArray | None) -> JaxArray:
+    """Return scores with the biases of the rules added, and -inf where a key is blocked: (..., H, T, S)."""
+    for bias in (rules.bias, position_bias(rules, i, j)):
+        scores = scores if bias is None else scores + bias.astype(scores.dtype)
+    for allowed in (allowed_cells(rules, i, j), mask):
+        scores = scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
+    return scores
+
+
+def softmax(scores: JaxArray) -> tuple[JaxArray, JaxArray]:
+    """Return the softmax of each row, zeros for a row of only -inf, and its log-sum-exp: (..., S) -> (..., S), (...).
+
+    >>> [part.tolist() for part in softmax(jnp.array([[0.0, 0.0], [-jnp.inf, -jnp.inf]]))]
+    [[[0.5, 0.5], [0.0, 0.0]], [0.6931471824645996, -inf]]
+    """
+    top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+    top = jnp.where(jnp.isneginf(top), 0, top)
+    exponentials = jnp.exp(scores - top)
+    total = exponentials.sum(axis=-1, keepdims=True)
+    weights = exponentials / jnp.where(total == 0, 1, total)
+    return weights, (top + jnp.log(total))[..., 0]
+
+
+def dense_attention(
+    q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: See = see_nothing, score: Any = dot
+) -> JaxArray:
+    """Return the heads, from all scores at once; `see` may read and replace every intermediate.
+
+    >>> x = jnp.array([[[1.0, 0], [0, 1]]])
+    >>> dense_attention(x, x, x, Rules(0.0, causal=True)).tolist()
+    [[[1.0, 0.0], [0.5, 0.5]]]
+    """
+    return dense_with_lse(q, k, v, rules, see, score)[0]
+
+
+def dense_with_lse(
+    q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: See = see_nothing, score: Any = dot
+) -> tuple[JaxArray, JaxArray]:
+    """Return what `dense_attention` does, and the log-sum-exp of each query's scores, (..., H, T)."""
+    i, j = jnp.arange(q.shape[-2]), jnp.arange(k.shape[-2])
+    scores = see("scores", wide(score(q, k)))
+    scaled = see("scaled", scores * rules.scale)
+    capped = see("capped", rules.softcap * jnp.tanh(scaled / rules.softcap) if rules.softcap else scaled)
+    masked = see("masked", mask_scores(capped, rules, i, j, rules.mask))
+    rounded = masked.astype(rules.rounding).astype(masked.dtype) if rules.rounding else masked
+    weights, lse = softmax(rounded)
+    weights = weights.astype(rules.rounding).astype(weights.dtype) if rules.rounding else weights
+    weights = see("weights", weights)
+    values = weighted_values if rules.has_infinite else product
+    return see("heads", values(weights.astype(v.dtype), v)), lse
+
+
+def weighted_values(weights: JaxArray, v: JaxArray) -> JaxArray:
+    """Return the weighted sum of values that may not be finite, where 0 x NaN is 0.
+
+    >>> weighted_values(jnp.array([[[1.0, 0.0]]]), jnp.array([[[3.0], [jnp.nan]]])).tolist()
+    [[[3.0]]]
+    """
+    heads = product(weights, jnp.where(jnp.isfinite(v), v, 0))
+    has_weight = (weights != 0).astype(v.dtype)
+    for kind, value in ((v == jnp.inf, jnp.inf), (v == -jnp.inf, -jnp.inf), (jnp.isnan(v), jnp.nan)):
+        heads = heads + jnp.where(product(has_weight, kind.astype(v.dtype)) > 0, value, 0).astype(v.dtype)
+    return heads
+
+
+def fused_attention(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: See = see_nothing) -> JaxArray:
+    """Return the heads by `jax.nn.dot_product_attention`, on a GPU and in 16 bits by the kernel of cuDNN.
+
+    By blocks where there are many scores and the kernel would hold them all; by `dense_attention` in float64, whose
+    scores the kernel would round, and in float16 on a CPU, which it does not know.
+    """
+    queries, keys = q.shape[-2], k.shape[-2]
+    is_cudnn = has_cudnn(q, rules)
+    if not is_cudnn and q.shape[-3] * queries * keys >= MANY and rules.bias is None:
+        return block_attention(q, k, v, rules)[0].astype(q.dtype)
+    if q.dtype.itemsize == 8 or (q.dtype == jnp.float16 and jax.default_backend() == "cpu"):
+        return dense_attention(q, k, v, rules)
+    is_plain = rules.causal and rules.is_plain(queries, keys)
+    bias, mask = grids(q, k, rules, is_plain)
+    lead = (1,) * (4 - q.ndim)
+    rows = [jnp.swapaxes(x.reshape(*lead, *x.shape), -2, -3) for x in (q, k, v)]  # (B, T, H, K)
+    y = jax.nn.dot_product_attention(
+        *rows, bias, mask, scale=rules.scale, is_causal=is_plain, implementation="cudnn" if is_cudnn else "xla"
+    )
+    y = jnp.swapaxes(y, -2, -3)
+    y = y if mask is None else jnp.where(mask.any(axis=-1, keepdims=True), y, 0)
+    return y.reshape(*q.shape[:-1], v.shape[-1])
+
+
+def has_cudnn(q: JaxArray, rules: Rules) -> bool:
+    """Return whether cuDNN's kernel takes queries: on a GPU, in 16 bits, of a width that it knows."""
+    is_gpu = jax.default_backend() == "gpu" and q.dtype.itemsize == 2 and rules.distances is None
+    return is_gpu and q.shape[-2] > 1 and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_CUDNN
+
+
+def grids(q: JaxArray, k: JaxArray, rules: Rules, is_plain: bool) -> tuple[JaxArray | None, JaxArray | None]:
+    """Return all that is added to scores, and all that masks them, (B, H, T, S) or broadcast to it; None for nothing.
+
+    is_plain  whether the kernel has a flag for causal attention
+    """
+    i, j = jnp.arange(q.shape[-2]), jnp.arange(k.shape[-2])
+    masks = () if is_plain else (allowed_cells(rules, i, j), rules.mask)
+    parts = [one for one in masks if one is not None]
+    biases = [one.astype(q.dtype) for one in (rules.bias, position_bias(rules, i, j)) if one is not None]
+    mask = reduce(jnp.logical_and, parts) if parts else None
+    bias = reduce(jnp.add, biases) if biases else None
+    both = (None if x is None else x.reshape((1,) * (4 - x.ndim) + x.shape) for x in (bias, mask))
+    return next(both), next(both)
+
+
+def merge_parts(first: tuple[JaxArray, JaxArray], second: tuple[JaxArray, JaxArray]) -> tuple[JaxArray, JaxArray]:
+    """Return attention over two parts of the keys put together: heads (..., T, V) and log-sum-exps (..., T) of both.
+
+    >>> part = jnp.array([[1.0]]), jnp.array([0.0])
+    >>> [one.round(4).tolist() for one in merge_parts(part, (jnp.array([[3.0]]), jnp.array([0.0])))]
+    [[[2.0]], [0.6930999755859375]]
+    """
+    lse = jnp.logaddexp(first[1], second[1])
+    safe = jnp.where(jnp.isneginf(lse), 0, lse)
+    shares = [jnp.exp(part - safe)[..., None] * heads for heads, part in (first, second)]
+    return shares[0] + shares[1], lse
+
+
+def part_attention(
+    q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, i: JaxArray, j: JaxArray
+) -> tuple[JaxArray, JaxArray]:
+    """Return heads and log-sum-exps of queries with the numbers i over keys with the numbers j, in float32 at least."""
+    mask = rules.mask
+    if mask is not None:
+        mask = mask if mask.shape[-1] == 1 else mask[..., j]
+        mask = mask if mask.shape[-2] == 1 else mask[..., i, :]
+    scores = mask_scores(wide(dot(q, k)) * rules.scale, rules, i, j, mask)
+    weights, lse = softmax(scores)
+    return wide(product(weights.astype(v.dtype), v)), lse
+
+
+def block_size(count: int) -> int:
+    """Return the largest size of equal blocks of at most BLOCK.
+
+    >>> block_size(1536), block_size(7)
+    (768, 7)
+    """
+    return next(count // parts for parts in range(-(-count // BLOCK), count + 1) if count % parts == 0)
+
+
+def block_attention(
+    q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, first_query: Any = 0, first_key: Any = 0
+) -> tuple[JaxArray, JaxArray]:
+    """Return heads and log-sum-exps, in blocks of queries and keys: memory grows with T + S, not with T · S.
+
+    first_query, first_key  the numbers of the first query and key, where these are a part of all
+    """
+    rows, columns = block_size(q.shape[-2]), block_size(k.shape[-2])
+    starts = jnp.arange(0, k.shape[-2], columns)
+
+    def over_keys(start: Any) -> tuple[JaxArray, JaxArray]:
+        block = jax.lax.dynamic_slice_in_dim(q, start, rows, axis=-2)
+        i = first_query + start + jnp.arange(rows)
+        none = wide(jnp.zeros((*block.shape[:-1], v.shape[-1]), q.dtype))
+        empty = none, jnp.full_like(none[..., 0], -jnp.inf)
+
+        def add(carry: Any, at: Any) -> tuple[Any, None]:
+            keys, values = (jax.lax.dynamic_slice_in_dim(x, at, columns, axis=-2) for x in (k, v))
+            j = first_key + at + jnp.arange(columns)
+            attend = jax.checkpoint(partial(part_attention, rules=rules))
+            is_needed = (first_key + at <= i[-1] + jnp.max(jnp.asarray(rules.offset))) | (not rules.causal)
+            return jax.lax.cond(
+                is_needed, lambda: merge_parts(carry, attend(block, keys, values, i=i, j=j)), lambda: carry
+            ), None
+
+        parts: tuple[JaxArray, JaxArray] = jax.lax.scan(add, empty, starts)[0]
+        return parts
+
+    heads, lse = jax.lax.map(over_keys, jnp.arange(0, q.shape[-2], rows))  # (blocks, ..., rows, V)
+    return jnp.moveaxis(heads, 0, -3).reshape(*q.shape[:-1], -1), jnp.moveaxis(lse, 0, -2).reshape(q.shape[:-1])
+
+
+def ring_attention(mesh: Mesh, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
+    """Return heads and log-sum-exps where queries and keys are split over the axis `seq` of a mesh.
+
+    q (B, H, T, K), k (B, G, S, K), v (B, G, S, V); T and S are divisible by the size of `seq`
+
+    Every device has a part of the queries, and the keys pass it part by part, around the ring; what it has of the
+    keys so far is merged with what the next part adds (Liu et al. 2023, Ring Attention).
+    """
+    size = mesh.shape["seq"]
+    groups = k.shape[-3]
+    if groups % mesh.shape["model"]:
+        k, v = (jnp.repeat(x, q.shape[-3] // groups, axis=-3) for x in (k, v))
+    spec = PartitionSpec("data", "model", "seq", None)
+    arrays = {name: getattr(rules, name) for name in ("mask", "distances") if getattr(rules, name) is not None}
+    specs = {"mask": PartitionSpec("data", None, None, None), "distances": PartitionSpec(None, "model")}
+
+    def turn(q: JaxArray, k: JaxArray, v: JaxArray, arrays: dict[str, JaxArray]) -> tuple[JaxArray, JaxArray]:
+        own, me, parts = rules._replace(**arrays), jax.lax.axis_index("seq"), []
+        pass_on = partial(jax.lax.ppermute, axis_name="seq", perm=[(one, (one + 1) % size) for one in range(size)])
+        for step in range(size):
+            source = (me - step) % size
+            parts.append(block_attention(q, k, v, own, me * q.shape[-2], source * k.shape[-2]))
+            if step + 1 < size:
+                k, v = jnp.split(pass_on(jnp.concatenate([k, v], axis=-1)), [k.shape[-1]], axis=-1)
+        whole: tuple[JaxArray, JaxArray] = reduce(merge_parts, parts)
+        return whole
+
+    mapped = jax.shard_map(
+        turn,
+        mesh=mesh,
+        in_specs=(spec, spec, spec, {name: specs[name] for name in arrays}),
+        out_specs=(spec, PartitionSpec("data", "model", "seq")),
+        check_vma=False,
+    )
+    result: tuple[JaxArray, JaxArray] = mapped(q, k, v, arrays)
+    return result

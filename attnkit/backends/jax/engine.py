@@ -1,0 +1,344 @@
+"""The engine: whole models, heads and attention computed by JAX, with the arrays and the errors of model/."""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from attnkit.backends.jax import formulas
+from attnkit.backends.jax.attending import attend_record
+from attnkit.backends.jax.attention import Kernel, Rules, dense_attention, fused_attention, ring_attention
+from attnkit.backends.jax.decoder import CompiledDecoder
+from attnkit.backends.jax.formulas import JaxArray, See, see_nothing
+from attnkit.backends.jax.inputs import Prepared, Sizes, bucket, fill, prepare_inputs, round_up
+from attnkit.backends.jax.passes import (
+    check_supported,
+    gated_layers,
+    memory_length,
+    precision,
+    read_caches,
+    with_rows,
+    write_caches,
+    x_has_rows,
+)
+from attnkit.backends.jax.placement import PlacedParameters, input_spec, make_mesh, put, used_layers
+from attnkit.backends.jax.processes import is_first, to_numpy
+from attnkit.backends.jax.program import Caches, Pass, keep_layout, run_steps
+from attnkit.backends.jax.seeing import head_names, hook_of_arrays, is_seen
+from attnkit.errors import UsageError
+from attnkit.model.config import Step
+from attnkit.model.context import Context, Model
+from attnkit.model.dtypes import Array, DType, is_float, working
+from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.kernels.incremental_decoder import CachedDecoder
+from attnkit.model.kv_cache import KVCache
+from attnkit.model.options import MultiHeadOptions
+from attnkit.model.transformer import token_positions
+
+HEAD_LAYERS = ("head.dense", "head.norm", "head", "pooler")
+
+
+class JaxEngine:
+    """What computes a model by JAX.
+
+    compute  the dtype to compute in: float32, bfloat16 or float16; None: that of the model, or of --dtype
+    mesh     axis -> its size; None: one device
+    """
+
+    name = "jax"
+
+    def __init__(self, compute: str | None = None, mesh: Mapping[str, int] | None = None) -> None:
+        self.compute = compute
+        if mesh is None and jax.process_count() > 1:
+            mesh = {"data": jax.device_count()}
+        self.mesh = None if mesh is None else make_mesh(mesh)
+        self._placed: dict[tuple[int, str], tuple[Any, PlacedParameters]] = {}
+        self._programs: dict[Any, Any] = {}
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is process 0 of those that compute."""
+        return is_first()
+
+    def run(self, model: Model, steps: Sequence[Step], x: Array, context: Context) -> Array:
+        """Return what `transformer.run` does."""
+        if not steps:
+            return x
+        check_supported(model, self.mesh)
+        dtype, result = self.dtypes(model, steps[0], x, context.dtype)
+        for step in steps:
+            context.on_step(step)
+        if is_seen(model.config, gated_layers(model, steps), steps, context):
+            return self._run_seen(model, steps, x, context, dtype, result)
+        with precision(dtype):
+            y, prepared = self._run_compiled(model, steps, x, context, dtype)
+            y = y[: prepared.rows] if x_has_rows(steps[0], x, model) else y[0] if self.mesh else y
+            states = to_numpy(y[..., : prepared.tokens, :], result)
+        if not np.isfinite(states).all():
+            self.report_non_finite(model, steps, x, context, dtype)
+        return states
+
+    def run_packed(
+        self,
+        model: Model,
+        steps: Sequence[Step],
+        ids: Sequence[Array],
+        segments: Sequence[Array] | None,
+        dtype: str | None,
+    ) -> list[Array] | None:
+        """Return the hidden states of several texts, (T, D) of each, computed as one padded batch.
+
+        None where one is not finite.
+        """
+        rows, width = bucket(len(ids)), max(map(len, ids))
+        batch, kinds, real = np.zeros((3, rows, width), np.int64)
+        for at, one in enumerate(ids):
+            batch[at, : len(one)], real[at, : len(one)] = one, 1
+            kinds[at, : len(one)] = 0 if segments is None else segments[at]
+        real[len(ids) :, 0] = 1
+        flaws: list[str] = []
+        mask = real[:, None].astype(bool)
+        context = Context(mask, positions=token_positions(mask), segment_ids=kinds, dtype=dtype)
+        context.on_non_finite = flaws.append
+        x = self.run(model, steps, batch, context)
+        return None if flaws else [x[at, : len(one)] for at, one in enumerate(ids)]
+
+    def head_logits(self, model: Model, x: Array, hook: Hook = no_hook, mask: Array | None = None) -> Array:
+        """Return what `heads.head_logits` does."""
+        config, pooled = model.config, model.config.is_head_pooled
+        layers = [name for name in HEAD_LAYERS if name in model.params and (name != "pooler" or pooled)]
+        dtype = self.compute or str(working(x, *model.params["head"].values()).name)
+        real = None if mask is None or not pooled else np.broadcast_to(mask[..., 0, :], x.shape[:-1])
+        rows = x if pooled else fill(x.reshape(-1, x.shape[-1]), 0, bucket(x[..., 0].size))
+
+        def compute(params: Any, x: JaxArray, real: JaxArray | None, see: See = see_nothing) -> JaxArray:
+            return formulas.head_logits(config, params, x, real, see)
+
+        with precision(dtype):
+            if any([hook(name) is not None for name in head_names(config)]):  # noqa: C419 (each is called)
+                return self._head_seen(model, layers, compute, (x, real), hook, dtype)
+            y = self.call(model, dtype, layers, ("logits",), compute, (rows, real))
+            y = to_numpy(y, np.float64 if dtype == "float64" else np.float32)
+        return y if pooled else y[: x[..., 0].size].reshape(*x.shape[:-1], y.shape[-1])
+
+    def pool_first(self, model: Model, x: Array, hook: Hook = no_hook) -> Array:
+        """Return what `heads.pool_first` does."""
+        dtype = self.compute or str(working(x, *model.params["pooler"].values()).name)
+
+        def compute(params: Any, x: JaxArray, real: None, see: See = see_nothing) -> JaxArray:
+            return formulas.pool_first(params, x, see)
+
+        with precision(dtype):
+            if hook("pooler") is not None:
+                return self._head_seen(model, ["pooler"], compute, (x, None), hook, dtype)
+            return to_numpy(self.call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
+
+    def attention(
+        self, q: Array, k: Array, v: Array, params: Mapping[str, Array], options: MultiHeadOptions, **request: Any
+    ) -> dict[str, Array]:
+        """Return what `attention.multi_head_attention` does; request: its summary and keep."""
+        return attend_record(self, (q, k, v), params, options, **request)
+
+    def placed(self, model: Model, dtype: str) -> PlacedParameters:
+        """Return the parameters of a model on devices, in a dtype."""
+        key = id(model.params), dtype
+        known = self._placed.get(key)
+        if known is None or known[0]() is not model.params:
+            is_kept = isinstance(model.params, dict)
+            owner = (lambda params=model.params: params) if is_kept else weakref.ref(model.params)
+            self._placed[key] = known = owner, PlacedParameters(model.config, model.params, dtype, self.mesh)
+        return known[1]
+
+    def dtypes(self, model: Model, first: Step, x: Array, dtype: str | None) -> tuple[str, DType]:
+        """Return the dtype to compute steps in, and that of their result."""
+        layer = (
+            first.layer if model.params.get(first.layer) else next(name for name in model.params if model.params[name])
+        )
+        own = next(iter(model.params[layer].values())).dtype
+        if first.op == "embed":
+            result = np.dtype(dtype or (x.dtype if model.config.patches and is_float(x.dtype) else own))
+            usual = np.result_type(result, own) if model.config.patches else result
+        else:
+            result = np.dtype(dtype or x.dtype)
+            usual = np.result_type(working(np.empty(0, result)), own)
+        return self.compute or str(usual.name), result
+
+    def kernel(self) -> Kernel:
+        """Return the kernel of attention of a pass without hooks."""
+        mesh = self.mesh
+        if mesh is None or mesh.shape["seq"] == 1:
+            return fused_attention
+
+        def ring(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: See) -> JaxArray:
+            if rules.bias is not None:
+                raise UsageError("a mask of numbers needs all keys at once (expected booleans)", "--mesh seq")
+            if rules.mask is not None:
+                shape = (q.shape[0], 1, *rules.mask.shape[-2:])
+                rules = rules._replace(mask=jnp.broadcast_to(rules.mask, shape))
+            return ring_attention(mesh, q, k, v, rules)[0].astype(q.dtype)
+
+        return ring
+
+    def layout(self) -> Callable[[JaxArray], JaxArray]:
+        """Return the function that places hidden states (B, T, D) on the devices of a mesh."""
+        mesh = self.mesh
+        if mesh is None:
+            return keep_layout
+        sharding = NamedSharding(mesh, PartitionSpec("data", "seq", None))
+        return lambda x: jax.lax.with_sharding_constraint(x, sharding) if x.ndim == 3 else x
+
+    def put_inputs(self, prepared: Prepared, dtype: str, has_rows: bool = True) -> tuple[JaxArray, dict[str, Any]]:
+        """Return the inputs of a program on devices."""
+        arrays: dict[str, Any] = {"x": prepared.x, **prepared.arrays}
+        placed = {
+            name: tuple(self._put(name, part, dtype, has_rows) for part in one)
+            if isinstance(one, tuple)
+            else self._put(name, one, dtype, has_rows)
+            for name, one in arrays.items()
+        }
+        return placed.pop("x"), placed
+
+    def _put(self, name: str, array: Array, dtype: str, has_rows: bool) -> JaxArray:
+        if is_float(array.dtype):
+            kind: Any = dtype if name in ("x", "memory") else jnp.promote_types(dtype, jnp.float32)
+        else:
+            kind = array.dtype if array.dtype == bool else np.int32
+        spec = input_spec(name, array, has_rows) if self.mesh else PartitionSpec()
+        return put(array, kind, self.mesh, spec)
+
+    def sizes(self, capacity: int | None = None, memory: int = 0) -> Sizes:
+        """Return the multiples that inputs are padded to, for a cache of some places, with the keys of a memory."""
+        shape = {"data": 1, "seq": 1} if self.mesh is None else self.mesh.shape
+        return Sizes(True, shape["data"], shape["seq"], capacity, memory)
+
+    def decoder(self, model: Model, cache: KVCache | None, **context: Any) -> CachedDecoder:
+        """Return a decoder that predicts the next token, compiled unless there is a hook."""
+        check_supported(model, self.mesh)
+        if self.mesh and self.mesh.shape["seq"] > 1:
+            raise UsageError("splits one long text, not the tokens that follow it; data and model do", "--mesh seq")
+        if context.get("hook", no_hook) is not no_hook:
+            return CachedDecoder(model, cache, **context)
+        return CompiledDecoder(self, model, cache, **context)
+
+    def spread(self, caches: Caches, rows: int) -> Caches:
+        """Return the caches of a batch of one text as those of so many rows, split over the mesh."""
+        if self.mesh is None:
+            return caches
+        spec, count = PartitionSpec("data"), round_up(rows, self.sizes().rows)
+        return {
+            layer: (
+                put(np.repeat(to_numpy(k), count, axis=0), k.dtype, self.mesh, spec),
+                put(np.repeat(to_numpy(v), count, axis=0), v.dtype, self.mesh, spec),
+            )
+            for layer, (k, v) in caches.items()
+        }
+
+    def _run_compiled(
+        self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str
+    ) -> tuple[JaxArray, Prepared]:
+        """Return the hidden states of padded inputs; a cache of the context gets the keys and values of its tokens."""
+        sizes = self.sizes()
+        if context.cache is not None:
+            tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]
+            places = round_up(bucket(context.past + sizes.padded(tokens)), sizes.tokens)
+            sizes = self.sizes(places, memory_length(context.cache))
+        if self.mesh and not x_has_rows(steps[0], x, model):
+            x, context = x[None], with_rows(context)
+        prepared = prepare_inputs(model, steps, x, context, sizes)
+        caches = {} if context.cache is None else self.spread(read_caches(context.cache, sizes, dtype), prepared.rows)
+        placed_x, inputs = self.put_inputs(prepared, dtype)
+        layers = used_layers(model.config, steps, model.params)
+        key = "run", tuple(steps), prepared.grid, sizes.capacity
+
+        def compute(params: Any, x: JaxArray, inputs: dict[str, Any], caches: Caches) -> Any:
+            run = Pass(model.config, params, inputs | {"grid": prepared.grid}, self.kernel(), layout=self.layout())
+            run.caches, run.capacity = dict(caches), sizes.capacity
+            return run_steps(run, steps, x), run.caches
+
+        y, caches = self.call(model, dtype, layers, key, compute, (placed_x, inputs, caches))
+        if context.cache is not None:
+            write_caches(context, caches, prepared.tokens)
+        return y, prepared
+
+    def call(
+        self, model: Model, dtype: str, layers: Sequence[str], key: Any, compute: Any, arguments: tuple[Any, ...]
+    ) -> Any:
+        """Call a function of the parameters of some layers and of arguments, compiled once for each key and shapes."""
+        placed = self.placed(model, dtype)
+        arrays = placed.arrays(layers)
+        program = self._programs.get((id(placed), key))
+        if program is None:
+            whole = self.mesh and NamedSharding(self.mesh, PartitionSpec())
+
+            def assembled(arrays: Any, *arguments: Any) -> Any:
+                return compute(placed.views.assemble(arrays, layers), *arguments)
+
+            shardings = {"out_shardings": (whole, None) if key[0] in ("run", "decode") else whole} if whole else {}
+            donated = {"donate_argnums": 3} if key[0] == "decode" else {}  # the caches
+            program = self._programs[id(placed), key] = jax.jit(assembled, **shardings, **donated)
+        return program(arrays, *arguments)
+
+    def _run_seen(
+        self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str, result: DType
+    ) -> Array:
+        """Run steps one operation after another, with the hooks of the context."""
+        with precision(dtype):
+            tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]
+            capacity = None if context.cache is None else context.past + tokens
+            prepared = prepare_inputs(
+                model, steps, x, context, Sizes(False, 1, 1, capacity, memory_length(context.cache))
+            )
+            inputs = {"x": prepared.x, **prepared.arrays}
+            whole = {name: jax.tree.map(lambda one: self._whole(one, dtype), one) for name, one in inputs.items()}
+            layers = used_layers(model.config, steps, model.params)
+            placed = self.placed(model, dtype)
+            params = placed.views.assemble(placed.arrays(layers), layers)
+            run = Pass(model.config, params, whole | {"grid": prepared.grid}, dense_attention)
+            run.see, run.capacity = hook_of_arrays(context, result), capacity
+            if context.cache is not None:
+                run.caches = read_caches(context.cache, Sizes(False, capacity=capacity), dtype)
+            y = run_steps(run, steps, whole["x"])
+            if context.cache is not None:
+                write_caches(context, run.caches, prepared.tokens)
+            return to_numpy(y, result)
+
+    def _whole(self, array: Array, dtype: str) -> JaxArray:
+        kind = dtype if is_float(array.dtype) else bool if array.dtype == bool else np.int32
+        return put(array, kind, self.mesh, PartitionSpec())
+
+    def _head_seen(
+        self, model: Model, layers: Sequence[str], compute: Any, arguments: tuple[Any, ...], hook: Hook, dtype: str
+    ) -> Array:
+        """Compute a head one operation after another, with a hook."""
+        placed = self.placed(model, dtype)
+        params = placed.views.assemble(placed.arrays(layers), layers)
+        x, real = (None if one is None else self._whole(one, dtype) for one in arguments)
+        kind = np.dtype("float64" if dtype == "float64" else "float32")
+        return to_numpy(compute(params, x, real, hook_of_arrays(Context(hook=hook), kind)), kind)
+
+    def report_non_finite(self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str) -> None:
+        """Find the first layer whose result is not finite, by a second pass, and tell the context."""
+        if is_float(x.dtype) and not np.isfinite(x).all():
+            return
+        layers: list[str] = []
+        names = {f"{step.layer}.residual" if step.adds_residual else step.layer: step.layer for step in steps}
+        names |= {f"{step.layer}.output": step.layer for step in steps if not step.adds_residual}
+
+        def visit(name: str) -> Callable[[Array], Array] | None:
+            return (lambda array: note(names[name], array)) if name in names else None
+
+        def note(layer: str, array: Array) -> Array:
+            if not layers and not np.isfinite(array).all():
+                layers.append(layer)
+            return array
+
+        again = Context(
+            context.mask, context.memory, context.memory_mask, context.positions, context.segment_ids, hook=visit
+        )
+        self._run_seen(model, steps, x, again, dtype, np.dtype("float64" if dtype == "float64" else "float32"))
+        if layers:
+            context.on_non_finite(layers[0])

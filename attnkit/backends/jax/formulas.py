@@ -1,0 +1,155 @@
+"""The formulas of model/ on arrays of JAX: those that are more than @, reshape and swapaxes, which serve both.
+
+Statistics of norms, softmax and logits are computed in float32 at least, whatever the rest is computed in.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attnkit.model.config import Config
+from attnkit.model.patch_embedding import bicubic_weights
+
+JaxArray = Any
+Params = Mapping[str, JaxArray]
+See = Callable[[str, JaxArray], JaxArray]  # the name of an intermediate and its value -> its value
+
+ACTIVATIONS: dict[str, Callable[[JaxArray], JaxArray]] = {
+    "relu": jax.nn.relu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu-tanh": jax.nn.gelu,
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
+
+
+def see_nothing(name: str, x: JaxArray) -> JaxArray:
+    """Return an intermediate unchanged, where no hook reads it.
+
+    >>> see_nothing("encoder.0.self.weights", 1)
+    1
+    """
+    return x
+
+
+def wide(x: JaxArray) -> JaxArray:
+    """Return x in float32 at least.
+
+    >>> wide(jnp.ones(2, jnp.bfloat16)).dtype.name
+    'float32'
+    """
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def linear(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = None) -> JaxArray:
+    """Return x W + b, where a missing weight is the identity and a missing bias zero: see model/linear.py.
+
+    x (..., D), weight (D, E), bias (E,) -> (..., E)
+
+    >>> linear(jnp.array([[1.0, 2.0]]), jnp.eye(2), jnp.array([10.0, 20.0])).tolist()
+    [[11.0, 22.0]]
+    """
+    y = x if weight is None else x @ weight
+    return y if bias is None else y + bias
+
+
+def normalize(config: Config, x: JaxArray, params: Params) -> JaxArray:
+    """Return the layer norm of x, or its RMS norm: see model/norms.py.
+
+    x (..., D), gamma, beta (D,) -> (..., D)
+
+    >>> normalize(Config("", 2, eps=1e-20), jnp.array([[1.0, 5.0]]), {}).tolist()
+    [[-1.0, 1.0]]
+    """
+    y = wide(x)
+    if config.norm == "layer":
+        y = y - y.mean(axis=-1, keepdims=True)
+    y = y / jnp.sqrt(jnp.square(y).mean(axis=-1, keepdims=True) + config.eps)
+    y = y * params["gamma"] if "gamma" in params else y
+    y = y + params["beta"] if "beta" in params else y
+    return y.astype(x.dtype)
+
+
+def feed_forward(x: JaxArray, params: Params, activation: str, see: See = see_nothing) -> JaxArray:
+    """Return activation(x W1 + b1) W2 + b2, gated by x W3 + b3 if there is a w3: see model/feedforward.py.
+
+    x (..., D), w1 (D, F), b1 (F,), w2 (F, D), b2 (D,), w3 (D, F), b3 (F,) -> (..., D)
+
+    >>> one = jnp.array([[1.0]])
+    >>> feed_forward(jnp.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one, "b2": jnp.array([1.0])}, "relu").tolist()
+    [[1.0], [7.0]]
+    """
+    hidden = see("hidden", linear(x, params["w1"], params.get("b1")))
+    inner = see("activated", ACTIVATIONS[activation](hidden))
+    if "w3" in params:
+        inner = see("gated", inner * see("linear", linear(x, params["w3"], params.get("b3"))))
+    return see("output", linear(inner, params["w2"], params.get("b2")))
+
+
+def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray) -> JaxArray:
+    """Rotate each pair (i, i + R/2) of the first R features by its angle: see model/rotary.py.
+
+    x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
+
+    >>> rotate(jnp.array([[1.0, 2.0, 7.0]]), jnp.array([[0.0]]), jnp.array([[1.0]])).tolist()
+    [[-2.0, 1.0, 7.0]]
+    """
+    half = cos.shape[-1]
+    left, right, rest = wide(x[..., :half]), wide(x[..., half : 2 * half]), x[..., 2 * half :]
+    turned = [cos * left - sin * right, sin * left + cos * right]
+    return jnp.concatenate([*(part.astype(x.dtype) for part in turned), rest], axis=-1)
+
+
+def interpolate_positions(table: JaxArray, rows: int, columns: int, new_rows: int, new_columns: int) -> JaxArray:
+    """Interpolate learned positions of a grid of patches to another size: see model/patch_embedding.py.
+
+    table (1 + rows * columns, D) -> (1 + new_rows * new_columns, D)
+
+    >>> interpolate_positions(jnp.array([[9.0], [0.0], [4.0]]), 1, 2, 1, 2).ravel().tolist()
+    [9.0, 0.0, 4.0]
+    """
+    grid = table[1:].reshape(rows, columns, -1)
+    down, across = bicubic_weights(rows, new_rows), bicubic_weights(columns, new_columns)
+    points = jnp.einsum("yr,xc,rcd->yxd", down.astype(table.dtype), across.astype(table.dtype), grid)
+    return jnp.concatenate([table[:1], points.reshape(new_rows * new_columns, -1)])
+
+
+def head_logits(
+    config: Config, params: Mapping[str, Params], x: JaxArray, real: JaxArray | None, see: See = see_nothing
+) -> JaxArray:
+    """Return the logits of hidden states: see model/heads.py.
+
+    x (..., T, D), real (..., T) which tokens are no padding -> (..., T, N), or (..., C) for classes of the whole
+    """
+    if config.is_head_pooled:
+        x = pool_head(config, params, x, real, see)
+    if config.transform:
+        dense = ACTIVATIONS[config.head_activation or config.activation]
+        x = see("head.dense", dense(linear(x, params["head.dense"]["w"], params["head.dense"].get("b"))))
+        if config.head_norm:
+            x = see("head.norm", normalize(config, x, params.get("head.norm", {})))
+    x = x * jnp.asarray(config.logit_scale, x.dtype) if config.logit_scale != 1 else x
+    head = params["head"]
+    is_single = x.dtype == jnp.float16 and jax.default_backend() == "cpu"  # whose products have no wider result
+    x = wide(x) if is_single else x
+    rows = jnp.matmul(x, head["w"], preferred_element_type=wide(x).dtype)
+    rows = rows + head["b"] if "b" in head else rows
+    return see("logits", rows[..., 0, :] if config.is_head_pooled else rows)
+
+
+def pool_head(config: Config, params: Mapping[str, Params], x: JaxArray, real: JaxArray | None, see: See) -> JaxArray:
+    """Return the vector that a head of whole texts or images reads: x (..., T, D), real (..., T) -> (..., 1, D)."""
+    if config.pooling == "pooler":
+        return pool_first(params, x, see)[..., None, :]
+    if config.pooling == "first":
+        return x[..., :1, :]
+    weights = jnp.ones(x.shape[:-1], x.dtype) if real is None else real.astype(x.dtype)
+    total = (x * weights[..., None]).sum(axis=-2, keepdims=True)
+    return total / jnp.maximum(weights.sum(axis=-1), 1)[..., None, None]
+
+
+def pool_first(params: Mapping[str, Params], x: JaxArray, see: See = see_nothing) -> JaxArray:
+    """Apply the pooler to the first token's hidden state, tanh(x w + b): x (..., T, D) -> (..., D)."""
+    return see("pooler", jnp.tanh(linear(x[..., 0, :], params["pooler"]["w"], params["pooler"].get("b"))))

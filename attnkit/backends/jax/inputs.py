@@ -1,0 +1,270 @@
+"""What a pass reads besides parameters: checked and padded in NumPy, with the errors of model/transformer.py.
+
+A program is compiled for every size of its inputs. So texts are padded to one of a few sizes, of which there are four
+between a power of two and the next.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.model.config import Config, Step, parse_layer_name
+from attnkit.model.context import Context, Model
+from attnkit.model.dense_attention import broadcast_mask
+from attnkit.model.dtypes import Array, is_float
+from attnkit.model.embedding import check_ids
+from attnkit.model.masks import to_boolean
+from attnkit.model.positions import sinusoidal_positions, t5_buckets
+from attnkit.model.relative import distance_rows
+from attnkit.model.transformer import (
+    absolute_positions,
+    attention_source,
+    changed_grid,
+    check_size,
+    rotation,
+    segments,
+)
+
+LEAST = 16  # tokens that a text is padded to at least
+
+
+class Prepared(NamedTuple):
+    """The inputs of a program.
+
+    x       padded ids (..., T), hidden states (..., T, D), or an image
+    arrays  what `Pass.inputs` holds
+    grid    rows and columns of the patches of an image
+    rows    texts, and tokens of each, without padding
+    """
+
+    x: Array
+    arrays: dict[str, Any]
+    grid: tuple[int, int] | None
+    rows: int
+    tokens: int
+
+
+class Sizes(NamedTuple):
+    """What sizes are padded to: whether at all, texts to a multiple of `rows`, tokens to a multiple of `tokens`.
+
+    capacity  places of the cache, None without one; memory: those of the memory, whose keys are in the cache
+    """
+
+    is_padded: bool = True
+    rows: int = 1
+    tokens: int = 1
+    capacity: int | None = None
+    memory: int = 0
+
+    def padded(self, count: int) -> int:
+        """Return how many tokens a text of so many is padded to."""
+        is_single = self.capacity is not None and count == 1
+        return round_up(bucket(count), self.tokens) if self.is_padded and not is_single else count
+
+
+def bucket(count: int) -> int:
+    """Return the first of the sizes 16, 20, 24, 28, 32, 40, 48 … that is not less than a number.
+
+    >>> [bucket(count) for count in (1, 17, 33, 1025)]
+    [16, 20, 40, 1280]
+    """
+    step = 1 << max(count - 1, LEAST).bit_length() - 3
+    return max(round_up(count, step), LEAST)
+
+
+def round_up(count: int, step: int) -> int:
+    """Return the least multiple of a step that is not less than a number.
+
+    >>> round_up(5, 4)
+    8
+    """
+    return -(-count // step) * step
+
+
+def pad_axis(x: Array, axis: int, size: int, filler: Any = 0) -> Array:
+    """Return an array with a filler after its entries along an axis, up to a size; of size 1 it is left to broadcast.
+
+    >>> pad_axis(np.array([[1, 2]]), -1, 3).tolist(), pad_axis(np.array([[1]]), -1, 3).tolist()
+    ([[1, 2, 0]], [[1]])
+    """
+    if x.shape[axis] in (1, size):
+        return x
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = 0, size - x.shape[axis]
+    return np.pad(x, widths, constant_values=filler)
+
+
+def fill(x: Array, axis: int, size: int) -> Array:
+    """Return an array with zeros after its entries along an axis, up to a size, also where it has one entry."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = 0, size - x.shape[axis]
+    return np.pad(x, widths) if x.shape[axis] < size else x
+
+
+def prepare_inputs(model: Model, steps: Sequence[Step], x: Array, context: Context, sizes: Sizes) -> Prepared:
+    """Return the inputs of the steps of a model for ids, hidden states or images.
+
+    Errors are those of `transformer.run`.
+    """
+    config, name = model.config, parse_layer_name(steps[0].layer)[0]
+    x, lead, tokens = check_first_input(config, steps[0], x, context)
+    is_image = steps[0].op == "embed" and config.patches is not None
+    width = tokens if is_image else sizes.padded(tokens)
+    shape = (*lead, config.stack(name).heads, tokens, context.past + tokens)
+    arrays = token_arrays(config, steps, x, (tokens, width), context)
+    arrays |= attention_arrays(config, steps, shape, width, context, sizes)
+    if not is_image:
+        x = fill(x, -1 if steps[0].op == "embed" else -2, width)
+    rows = lead[0] if lead else 1
+    if lead and sizes.rows > 1:
+        x, arrays = repeat_first(x, arrays, rows, round_up(rows, sizes.rows))
+    return Prepared(x, narrow(arrays), context.grid if config.patches else None, rows, tokens)
+
+
+def token_arrays(
+    config: Config, steps: Sequence[Step], x: Array, widths: tuple[int, int], context: Context
+) -> dict[str, Array]:
+    """Return the segments and the absolute positions of tokens; widths: their number, without and with padding."""
+    arrays = {}
+    if steps[0].op == "embed" and config.types:
+        arrays["types"] = fill(check_ids(segments(x, context), config.types), -1, widths[1])
+    if any(step.op == "posenc" for step in steps):
+        arrays |= absolute_arrays(config, context, *widths, context.grid if config.patches else None)
+    return arrays
+
+
+def attention_arrays(
+    config: Config, steps: Sequence[Step], shape: tuple[int, ...], width: int, context: Context, sizes: Sizes
+) -> dict[str, Any]:
+    """Return the masks, the relative positions, the memory and the number of earlier tokens that attention reads.
+
+    shape  of the scores, (..., H, T, S); width: T with padding
+    """
+    name, arrays = parse_layer_name(steps[0].layer)[0], dict[str, Any]()
+    layers = [step.layer for step in steps if step.op == "attend"]
+    keys = width if sizes.capacity is None else sizes.capacity
+    if any(layer.endswith(".self") for layer in layers):
+        is_masked = not config.stack(name).causal and sizes.is_padded
+        arrays |= mask_arrays("", context.mask, shape, (width, keys), is_masked)
+        arrays |= relative_arrays(config, name, shape[-2], width, keys, context)
+    if crossing := [layer for layer in layers if layer.endswith(".cross")]:
+        arrays |= memory_arrays(crossing[0], context, shape, sizes)
+    return arrays if sizes.capacity is None else arrays | {"past": np.asarray(context.past, np.int32)}
+
+
+def check_first_input(config: Config, step: Step, x: Array, context: Context) -> tuple[Array, tuple[int, ...], int]:
+    """Return the input of the first step, checked, the number of texts (or ()), and of tokens of each."""
+    if step.op != "embed":
+        return x.astype(context.dtype or x.dtype, copy=False), x.shape[:-2], x.shape[-2]
+    if config.patches:
+        cut = config.patches
+        if x.ndim < 3 or x.shape[-3] != cut.channels:
+            from attnkit.model.transformer import embed_patches
+
+            embed_patches(config, {}, x)  # its error
+        context.grid = x.shape[-2] // cut.patch_height, x.shape[-1] // cut.patch_width
+        return x, x.shape[:-3], 1 + context.grid[0] * context.grid[1]
+    ids = check_ids(x, config.stack(parse_layer_name(step.layer)[0]).vocab)
+    return ids, ids.shape[:-1], ids.shape[-1]
+
+
+def mask_arrays(
+    prefix: str, mask: Array | None, shape: tuple[int, ...], padded: tuple[int, int], is_masked: bool
+) -> dict[str, Array]:
+    """Return the mask of scores, True = may attend, and what a mask of floats adds, padded; DataError for its shape.
+
+    shape      of the scores (..., H, T, S); padded: T and S with padding
+    is_masked  whether padded keys are masked, and not left to causality
+    """
+    queries, keys = padded
+    if mask is None:
+        if not is_masked:
+            return {}
+        return {f"{prefix}mask": np.broadcast_to(np.arange(keys) < shape[-1], (*shape[:-3], 1, 1, keys))}
+    mask = mask[:, None] if mask.ndim == 3 else mask
+    broadcast_mask(mask, None, shape, np.dtype(np.float32))
+    if mask.shape[-1:] == (1,):
+        mask = np.broadcast_to(mask, (*mask.shape[:-1], shape[-1]))
+    allowed = ~np.isneginf(mask) if is_float(mask.dtype) else to_boolean(mask)
+    arrays = {
+        f"{prefix}mask": pad_axis(fill(allowed, -1, keys), -2, queries) if mask.ndim > 1 else fill(allowed, -1, keys)
+    }
+    if is_float(mask.dtype):
+        arrays[f"{prefix}bias"] = np.where(allowed, mask, 0).astype(np.float32)
+    wide = {name: fill(one, -1, keys) for name, one in arrays.items()}
+    return {name: pad_axis(one, -2, queries) if mask.ndim > 1 else one for name, one in wide.items()}
+
+
+def relative_arrays(
+    config: Config, name: str, tokens: int, width: int, keys: int, context: Context
+) -> dict[str, Array | tuple[Array, Array]]:
+    """Return what rotary positions and the distances of tokens need: angles, T5 buckets, rows of a table."""
+    positions, arrays = config.positions, dict[str, Any]()
+    if positions.kind == "rotary":
+        arrays["rotary"] = tuple(fill(x, -2, width) for x in rotation(config, name, tokens, context))
+        if positions.local_rope:
+            local = rotation(config, name, tokens, context, is_local=True)
+            arrays["local_rotary"] = tuple(fill(x, -2, width) for x in local)
+    if positions.relative == "t5":
+        options = {"buckets": positions.buckets, "max_distance": positions.max_distance}
+        distances = np.arange(1 - keys, keys)
+        is_bidirectional = not config.stack(name).causal
+        arrays["buckets"] = t5_buckets(np.zeros(1, np.int64), distances, bidirectional=is_bidirectional, **options)[0]
+    if positions.relative == "disentangled":
+        places = np.arange(keys)
+        arrays["places"] = distance_rows(places, places, positions.buckets, positions.max_distance)
+    return arrays
+
+
+def absolute_arrays(
+    config: Config, context: Context, tokens: int, width: int, grid: tuple[int, int] | None
+) -> dict[str, Array]:
+    """Return the positions of tokens, or the encodings of sinusoidal ones; DataError for more than the model has."""
+    positions = config.positions
+    where = absolute_positions(np.empty((tokens, 0)), context)
+    if not changed_grid(config, grid):
+        check_size(config, where)
+    if positions.kind == "sinusoidal":
+        table = sinusoidal_positions(
+            where, config.embed_width or config.width, layout=positions.layout, base=positions.base
+        )
+        return {"sinusoids": fill(table, -2, width)}
+    return {"positions": fill(where, -1, width)}
+
+
+def memory_arrays(layer: str, context: Context, shape: tuple[int, ...], sizes: Sizes) -> dict[str, Array]:
+    """Return the memory of a layer of cross-attention, and its mask; DataError where there is none."""
+    memory = np.empty((sizes.memory, 0)) if sizes.memory else attention_source(layer, np.empty(0), context)
+    count = memory.shape[-2]
+    width = sizes.padded(count)
+    mask = mask_arrays(
+        "memory_", context.memory_mask, (*shape[:-1], count), (shape[-2], width), is_masked=sizes.is_padded
+    )
+    return mask if sizes.memory else {"memory": fill(memory, -2, width)} | mask
+
+
+# the inputs that may have an entry for each text, and how many axes they then have
+BATCHED = {"types": 2, "positions": 2, "sinusoids": 3, "rotary": 4, "local_rotary": 4}
+BATCHED |= dict.fromkeys(("mask", "bias", "memory", "memory_mask", "memory_bias"), 3)
+
+
+def repeat_first(x: Array, arrays: dict[str, Any], rows: int, padded: int) -> tuple[Array, dict[str, Any]]:
+    """Return inputs of a batch with copies of its first text after the others."""
+
+    def longer(one: Any, axes: int) -> Any:
+        if isinstance(one, tuple):
+            return tuple(longer(part, axes) for part in one)
+        if one.ndim < axes or len(one) != rows:
+            return one
+        return np.concatenate([one, np.broadcast_to(one[:1], (padded - rows, *one.shape[1:]))])
+
+    return longer(x, 1), {name: longer(one, BATCHED[name]) if name in BATCHED else one for name, one in arrays.items()}
+
+
+def narrow(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return arrays with whole numbers in 32 bits."""
+    return {
+        name: one.astype(np.int32) if isinstance(one, np.ndarray) and one.dtype.kind in "iu" else one
+        for name, one in arrays.items()
+    }

@@ -1,0 +1,167 @@
+"""Parameters and inputs on devices: which part of each array every device holds, and reads from the file."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from attnkit.backends.jax.formulas import JaxArray
+from attnkit.errors import UsageError
+from attnkit.model.config import Config, Step, parse_layer_name
+from attnkit.model.dtypes import Array
+
+AXES = ("data", "model", "seq")  # texts; heads and features; tokens
+COLUMNS = ("wq", "wk", "wv", "w1", "w3")  # weights (in, out) of which each device has some columns
+ROWS = ("wo", "w2")  # of which each has some rows, whose products are added up
+
+
+def make_mesh(sizes: Mapping[str, int]) -> Mesh:
+    """Return a mesh of devices with the axes data, model and seq; UsageError where there are fewer devices."""
+    shape = [sizes.get(axis, 1) for axis in AXES]
+    count, devices = int(np.prod(shape)), jax.devices()
+    if count > len(devices):
+        raise UsageError(f"{count} devices, but there {are(len(devices))}: attnkit engines lists them", "--mesh")
+    if count < len(devices) and jax.process_count() > 1:
+        raise UsageError(f"{count} devices, but the processes have {len(devices)}, which all compute", "--mesh")
+    return Mesh(np.array(devices[:count]).reshape(shape), AXES)
+
+
+def are(count: int) -> str:
+    """Return how many there are, in words of a sentence.
+
+    >>> are(1), are(2)
+    ('is 1', 'are 2')
+    """
+    return "is 1" if count == 1 else f"are {count}"
+
+
+def check_mesh(config: Config, mesh: Mesh) -> None:
+    """Raise UsageError for a model that cannot be split over a mesh."""
+    parts = mesh.shape["model"]
+    for name in config.stacks:
+        stack = config.stack(name)
+        for count, noun in ((stack.heads, "heads"), (stack.hidden, "features of the feed-forward network")):
+            if count % parts:
+                raise UsageError(f"{count} {noun} are not divisible by model={parts}", "--mesh")
+    if mesh.shape["seq"] > 1 and config.positions.relative == "disentangled":
+        problem = f"the scores of a {config.family} model need all keys at once; data and model split it"
+        raise UsageError(problem, "--mesh seq")
+    if mesh.shape["seq"] > 1 and config.patches:
+        raise UsageError("an image is not split; data and model split what computes it", "--mesh seq")
+
+
+def parameter_spec(config: Config, mesh: Mesh, layer: str, name: str, shape: tuple[int, ...]) -> PartitionSpec:
+    """Return how a parameter is split: by heads and features, embeddings by width; others are whole everywhere."""
+    parts = mesh.shape["model"]
+    stack_name, _, part = parse_layer_name(layer)
+    if part in ("self", "cross") and name[1:] in ("k", "v") and config.stack(stack_name).kv_heads % parts:
+        return PartitionSpec()
+    if part in ("self", "cross", "ffn"):
+        if name in COLUMNS:
+            return PartitionSpec(None, "model")
+        if name in ROWS:
+            return PartitionSpec("model", None)
+        if name.replace("b", "w", 1) in COLUMNS:
+            return PartitionSpec("model")
+    is_table = part in ("embed", "positions") and name == "table"
+    if is_table and shape[-1] % parts == 0:
+        return PartitionSpec(None, "model")
+    if layer == "head" and name == "w" and shape[0] % parts == 0:
+        return PartitionSpec("model", None)
+    return PartitionSpec()
+
+
+# the axes of an input that are split, by the number of its axes: (B, T, …), (B, 1, T, S) …
+def input_spec(name: str, array: Array, has_rows: bool) -> PartitionSpec:
+    """Return how an input is split: its texts over `data`, its tokens over `seq`."""
+    batched = {"x": 1, "types": 2, "positions": 2, "sinusoids": 3, "memory": 3, "rotary": 4, "local_rotary": 4}
+    tokens = {"x": 1, "types": -1, "positions": -1, "sinusoids": -2, "memory": -2, "rotary": -2, "local_rotary": -2}
+    masks = ("mask", "bias", "memory_mask", "memory_bias")
+    axes: list[str | None] = [None] * array.ndim
+    if name in batched:
+        if array.ndim > tokens[name] >= -array.ndim:
+            axes[tokens[name]] = "seq"
+        if has_rows and array.ndim >= batched[name]:
+            axes[0] = "data"
+    elif name in masks and has_rows and array.ndim == 4 and array.shape[0] > 1:
+        axes[0] = "data"
+    return PartitionSpec(*axes)
+
+
+class Views(NamedTuple):
+    """Which placed array each parameter is: {layer: {parameter: (name of the array, whether it is transposed)}}."""
+
+    layers: dict[str, dict[str, tuple[str, bool]]]
+
+    def assemble(self, arrays: Mapping[str, JaxArray], layers: Sequence[str]) -> dict[str, dict[str, JaxArray]]:
+        """Return the parameters of some layers."""
+        return {
+            layer: {
+                name: arrays[key].T if turned else arrays[key] for name, (key, turned) in self.layers[layer].items()
+            }
+            for layer in layers
+        }
+
+    def keys(self, layers: Sequence[str]) -> list[str]:
+        """Return the names of the arrays that some layers use."""
+        return sorted({key for layer in layers for key, _ in self.layers[layer].values()})
+
+
+def used_layers(config: Config, steps: Sequence[Step], params: Mapping[str, Any]) -> list[str]:
+    """Return the layers that have parameters for some steps, those of relative positions among them."""
+    names = []
+    for step in steps:
+        stack, number, part = parse_layer_name(step.layer)
+        names.append(step.layer)
+        if part == "self" and config.positions.relative:
+            names += [f"{stack}.bias", f"{stack}.relative", f"{stack}.{number}.relative"]
+    return [name for name in dict.fromkeys(names) if name in params]
+
+
+class PlacedParameters:
+    """The parameters of a model on devices, each placed when it is first used, tied ones once.
+
+    params  layer -> {parameter: array}, in NumPy
+    """
+
+    def __init__(
+        self, config: Config, params: Mapping[str, Mapping[str, Array]], dtype: Any, mesh: Mesh | None
+    ) -> None:
+        self.config, self._params, self._dtype, self._mesh = config, params, dtype, mesh
+        self.views = Views({})
+        self._arrays: dict[str, JaxArray] = {}
+        self._owners: dict[tuple[Any, ...], str] = {}
+
+    def arrays(self, layers: Sequence[str]) -> dict[str, JaxArray]:
+        """Return the arrays of some layers by name."""
+        for layer in layers:
+            if layer not in self.views.layers:
+                parts = self._params[layer]
+                self.views.layers[layer] = {name: self._place(layer, name, parts[name]) for name in parts}
+        return {key: self._arrays[key] for key in self.views.keys(layers)}
+
+    def _place(self, layer: str, name: str, array: Array) -> tuple[str, bool]:
+        """Put a parameter on devices, unless it is one of before or its transpose; return its name and which."""
+        address = array.__array_interface__["data"][0]
+        for is_turned, one in ((False, array), (True, array.T)):
+            if array.size > 1 and (key := self._owners.get((address, one.shape, one.strides))):
+                return key, is_turned
+        key = f"{layer}.{name}"
+        self._owners[address, array.shape, array.strides] = key
+        spec = self._mesh and parameter_spec(self.config, self._mesh, layer, name, array.shape)
+        self._arrays[key] = put(array, self._dtype, self._mesh, spec or PartitionSpec())
+        return key, False
+
+
+def put(array: Array, dtype: Any, mesh: Mesh | None, spec: PartitionSpec) -> JaxArray:
+    """Return an array on devices, of which every process reads only the parts that its own devices hold."""
+    if mesh is None:
+        return jnp.array(array, dtype)
+
+    def read(index: tuple[slice, ...]) -> Array:
+        return np.array(array[index], dtype, order="C")
+
+    return jax.make_array_from_callback(array.shape, NamedSharding(mesh, spec), read)

@@ -1,0 +1,235 @@
+"""The steps of a configuration as one function of parameters and inputs, which JAX compiles, differentiates, splits.
+
+The steps are those of model/config.py, and what each computes is what model/transformer.py says.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attnkit.backends.jax.attention import Kernel, Rules, dense_attention
+from attnkit.backends.jax.formulas import (
+    JaxArray,
+    Params,
+    See,
+    feed_forward,
+    interpolate_positions,
+    linear,
+    normalize,
+    rotate,
+    see_nothing,
+    wide,
+)
+from attnkit.model.attention import merge_heads, view_heads
+from attnkit.model.config import Config, Step, parse_layer_name
+from attnkit.model.patch_embedding import extract_patches
+from attnkit.model.transformer import changed_grid
+
+Pair = tuple[JaxArray, JaxArray]
+Caches = dict[str, Pair]
+
+
+def keep_layout(x: JaxArray) -> JaxArray:
+    """Return hidden states as they are: where nothing is split over devices."""
+    return x
+
+
+@dataclass
+class Pass:
+    """One forward pass: a configuration, parameters, and what is read besides.
+
+    params   layer -> {parameter: array}, in the dtype that is computed in
+    inputs   what `prepare_inputs` returns: mask, positions, angles, memory …, as far as the steps need them
+    kernel   of attention
+    see      reads and may replace every intermediate
+    drop     (layer, x) -> x with dropout
+    layout   places hidden states on devices
+    caches   attention layer -> keys and values of all places of a cache; layers of self-attention write to them
+    capacity  places of the caches, None where there are none
+    """
+
+    config: Config
+    params: Mapping[str, Params]
+    inputs: Mapping[str, Any]
+    kernel: Kernel = dense_attention
+    see: See = see_nothing
+    drop: Callable[[str, JaxArray], JaxArray] = lambda layer, x: x
+    layout: Callable[[JaxArray], JaxArray] = keep_layout
+    caches: Caches = field(default_factory=dict)
+    capacity: int | None = None
+
+    def see_in(self, layer: str) -> See:
+        """Return the function that reads the intermediates of one layer."""
+        return lambda name, x: self.see(f"{layer}.{name}", x)
+
+
+def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
+    """Apply the steps to x, one after another: ids (..., T), x (..., T, D) or an image -> (..., T, D)."""
+    saved = x
+    for step in steps:
+        before = x
+        saved = x if step.saves_residual else saved
+        x = run.drop(step.layer, OPERATORS[step.op](run, step.layer, x))
+        if step.adds_residual:
+            x = run.see(f"{step.layer}.residual", x + (saved if step.adds_residual == "saved" else before))
+        x = run.layout(x)
+    return x
+
+
+def embed_tokens(run: Pass, layer: str, ids: JaxArray) -> JaxArray:
+    """Return the scaled embeddings of ids with those of their segments, or of the patches of an image."""
+    config, params = run.config, run.params[layer]
+    if config.patches:
+        cut = config.patches
+        rows = linear(extract_patches(ids, cut.patch_height, cut.patch_width), params["w"], params.get("b"))
+        first = jnp.broadcast_to(params["cls"], (*rows.shape[:-2], 1, rows.shape[-1]))
+        return run.see(layer, jnp.concatenate([first, rows], axis=-2))
+    x = params["table"][ids]
+    x = x * jnp.asarray(config.embed_scale, x.dtype) if config.embed_scale != 1 else x
+    return run.see(layer, x + params["types"][run.inputs["types"]] if "types" in params else x)
+
+
+def add_positions(run: Pass, layer: str, x: JaxArray) -> JaxArray:
+    """Add learned or sinusoidal positions to x (..., T, D)."""
+    if "sinusoids" in run.inputs:
+        return run.see(layer, x + run.inputs["sinusoids"].astype(x.dtype))
+    table, positions = run.params[layer]["table"], run.config.positions
+    if grids := changed_grid(run.config, run.inputs.get("grid")):
+        table = interpolate_positions(table, *grids)
+    return run.see(layer, x + table[run.inputs["positions"] + positions.first])
+
+
+def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
+    """Apply multi-head attention of a layer to x, or of x over the memory: x (..., T, D) -> (..., T, D)."""
+    config, params, see = run.config, run.params.get(layer, {}), run.see_in(layer)
+    name, number, part = parse_layer_name(layer)
+    stack, is_cross = config.stack(name), part == "cross"
+    window = stack.windows[number or 0] if stack.windows and not is_cross else -1
+    rotary = find_angles(run, window) if not is_cross else None
+    source = run.inputs["memory"] if is_cross and layer not in run.caches else x
+    q = view_heads(linear(x, params.get("wq"), params.get("bq")), stack.heads)
+    if is_cross and layer in run.caches:
+        k, v = run.caches[layer]
+    else:
+        k, v = (
+            view_heads(linear(source, params.get(f"w{one}"), params.get(f"b{one}")), stack.kv_heads) for one in "kv"
+        )
+        k = k if rotary is None else rotate(k, *rotary)
+        k, v = store(run, layer, k, v)
+    q = q if rotary is None else rotate(q, *rotary)
+    rules = cross_rules(run, layer, q) if is_cross else self_rules(run, layer, q, k, window)
+    q, k, v = see("q", q), see("k", k), see("v", v)
+    heads = run.kernel(q, k, v, rules, see)
+    return see("output", linear(merge_heads(heads), params.get("wo"), params.get("bo")))
+
+
+def find_angles(run: Pass, window: int) -> Pair | None:
+    """Return the cosines and sines of rotary positions, those of layers with a window where they have their own."""
+    is_local = window >= 0 and "local_rotary" in run.inputs
+    angles: Pair | None = run.inputs.get("local_rotary" if is_local else "rotary")
+    return angles
+
+
+def store(run: Pass, layer: str, k: JaxArray, v: JaxArray) -> Pair:
+    """Return all keys and values of a layer, the new ones written to their places in its cache if there is one.
+
+    k, v (..., G, T, K) -> (..., G, C, K)
+    """
+    if run.capacity is None:
+        return k, v
+    if layer.endswith(".self"):
+        room = (*k.shape[:-2], run.capacity, k.shape[-1])
+        before = run.caches.get(layer) or (jnp.zeros(room, k.dtype), jnp.zeros(room, v.dtype))
+        k, v = (write_slice(cache, x, run.inputs["past"]) for cache, x in zip(before, (k, v), strict=True))
+    run.caches[layer] = k, v
+    return k, v
+
+
+def write_slice(cache: JaxArray, x: JaxArray, at: JaxArray) -> JaxArray:
+    """Return a cache (..., C, K) with x (..., T, K) at the places from `at` on.
+
+    >>> write_slice(jnp.zeros((3, 1)), jnp.ones((1, 1)), 1).tolist()
+    [[0.0], [1.0], [0.0]]
+    """
+    return jax.lax.dynamic_update_slice_in_dim(cache, x, at, axis=-2)
+
+
+def cross_rules(run: Pass, layer: str, q: JaxArray) -> Rules:
+    """Return the rules of attention to the memory."""
+    scale = layer_scale(run.config, layer, q.shape[-1])
+    return Rules(scale, mask=run.inputs.get("memory_mask"), bias=run.inputs.get("memory_bias"))
+
+
+def self_rules(run: Pass, layer: str, q: JaxArray, k: JaxArray, window: int) -> Rules:
+    """Return the rules of self-attention in a layer, with the scores of its relative positions in the bias."""
+    config, inputs = run.config, run.inputs
+    name, _, _ = parse_layer_name(layer)
+    causal, scale = config.stack(name).causal, layer_scale(config, layer, q.shape[-1])
+    rules = Rules(
+        scale,
+        causal=causal,
+        window=(window, -1 if causal else window) if window >= 0 else (-1, -1),
+        offset=inputs.get("past", 0),
+        mask=inputs.get("mask"),
+        bias=inputs.get("bias"),
+    )
+    if config.positions.relative == "t5":
+        return rules._replace(distances=run.params[f"{name}.bias"]["table"][inputs["buckets"]])
+    if config.positions.relative == "disentangled":
+        scores = run.see(f"{layer}.relative", relative_scores(run, layer, q, k) * scale)
+        return rules._replace(bias=scores if rules.bias is None else scores + rules.bias)
+    return rules
+
+
+def layer_scale(config: Config, layer: str, width: int) -> float:
+    """Return the factor on the scores of a layer, for queries of a width."""
+    number = parse_layer_name(layer)[1] or 0
+    scale = 1 / math.sqrt(max(width, 1)) if config.scale is None else config.scale
+    return scale / (number + 1) if config.scale_by_layer else scale
+
+
+def relative_scores(run: Pass, layer: str, q: JaxArray, k: JaxArray) -> JaxArray:
+    """Return the scores of queries and keys with the distances between them: see model/relative.py."""
+    config, (name, number, _) = run.config, parse_layer_name(layer)
+    positions, shared = config.positions, run.params[f"{name}.relative"]
+    own = run.params[layer if positions.shares_projections else f"{name}.{number}.relative"]
+    table = shared["table"]
+    rows = normalize(config, table, shared) if "gamma" in shared else table
+    letters = {"c2p": "k", "p2c": "q"}
+    used = [f"{kind}{letters[term]}" for term in positions.terms for kind in "wb"]
+    return distance_scores(q, k, rows, run.inputs["places"], {name: own[name] for name in used if name in own})
+
+
+def distance_scores(q: JaxArray, k: JaxArray, rows: JaxArray, places: JaxArray, params: Params) -> JaxArray:
+    """Return the scores of queries and of keys with the rows of a table that their distances have.
+
+    q (..., H, T, K), k (..., H, S, K), rows (R, D), places (T, S); wk, wq (D, H*K), bk, bq -> (..., H, T, S)
+
+    >>> one, table = jnp.array([[[1.0], [2.0]]]), jnp.array([[10.0], [20.0], [30.0]])
+    >>> distance_scores(one, one, table, jnp.array([[1, 0], [2, 1]]), {"wk": jnp.eye(1)}).tolist()
+    [[[20.0, 10.0], [60.0, 40.0]]]
+    """
+    total = jnp.zeros((), wide(q).dtype)
+    for x, letter, index in ((q, "k", places), (k, "q", places.T)):
+        if f"w{letter}" in params:
+            table = view_heads(linear(rows, params[f"w{letter}"], params.get(f"b{letter}")), q.shape[-3])  # (H, R, K)
+            scores = wide(x @ jnp.swapaxes(table, -1, -2))  # (..., H, T, R)
+            part = jnp.take_along_axis(scores, index.reshape((1,) * (scores.ndim - 2) + index.shape), axis=-1)
+            total = total + (part if letter == "k" else jnp.swapaxes(part, -1, -2))
+    return total
+
+
+Operator = Callable[[Pass, str, JaxArray], JaxArray]
+
+OPERATORS: dict[str, Operator] = {
+    "embed": embed_tokens,
+    "posenc": add_positions,
+    "layernorm": lambda run, layer, x: run.see(layer, normalize(run.config, x, run.params.get(layer, {}))),
+    "attend": attend_layer,
+    "ffn": lambda run, layer, x: feed_forward(x, run.params[layer], run.config.activation, run.see_in(layer)),
+    "linear": lambda run, layer, x: run.see(layer, linear(x, run.params[layer]["w"], run.params[layer].get("b"))),
+}

@@ -1,0 +1,54 @@
+"""attnkit engines: what can compute: the engines that are installed, their devices, and the memory of these."""
+
+from typing import Any
+
+from attnkit import display
+from attnkit.cli.output import report_text
+from attnkit.cli.stage import PythonForm, Records, Stage
+from attnkit.cli.tool import tool
+
+
+def read_nothing(call: Stage, inputs: Any) -> Records:
+    """Read no input."""
+    return Records(None, iter([None]))
+
+
+@tool(
+    operand="",
+    reader=read_nothing,
+    needs_no_input=lambda parameters: True,
+    returns_text=lambda parameters: True,
+    check_finite=lambda parameters: False,
+    python=PythonForm(reader=read_nothing, result="str"),
+)
+def engines(item: None) -> str:
+    """List what computes: each engine, its version, and its devices with their memory.
+
+    NumPy computes everything, on the cores of this machine. attend, encode and decode also compute by JAX, with
+    --engine jax (pip install 'attnkit[jax]'): on CPU, GPU and TPU, on several of them with --mesh, and on many hosts.
+    On a terminal the list is a table, else JSON.
+
+    \b
+    Example:
+      attnkit engines
+    """
+    from attnkit.backends.devices import list_engines
+
+    rows = list_engines()
+    return report_text({"engines": rows}, lambda style: draw_engines(rows, style))
+
+
+def draw_engines(rows: list[dict[str, Any]], style: display.Style) -> str:
+    """Return the engines as a table, a line for each device."""
+    lines = [
+        (
+            row["engine"],
+            row["version"] or row["install"],
+            device["kind"],
+            str(device["count"]),
+            "" if device["memory"] is None else display.human_size(device["memory"]),
+        )
+        for row in rows
+        for device in row["devices"] or [{"kind": "", "count": "", "memory": None}]
+    ]
+    return display.text_table(("engine", "version", "device", "count", "memory of each"), lines, style)

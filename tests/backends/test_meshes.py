@@ -1,0 +1,78 @@
+"""A model split over devices gives what one device gives; every device holds its part of the weights."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+
+from attnkit import model
+from attnkit.backends.jax.engine import JaxEngine
+from attnkit.backends.jax.inputs import bucket
+from attnkit.errors import UsageError
+from tests.backends.test_models import both, core, inputs, run_both
+
+MESHES = ({"data": 2}, {"model": 2}, {"seq": 4}, {"data": 2, "model": 2, "seq": 2})
+pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: tests/conftest.py makes them")
+
+
+@cache
+def split(**mesh):
+    return JaxEngine(mesh=mesh)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("name", ["mistral", "t5"])
+def test_a_mesh_gives_what_one_device_gives(name, mesh):
+    run_both(name, "float32", split(**mesh))
+
+
+def test_one_text_is_split_over_its_tokens():
+    numpy, ours = both("modernbert", split(seq=4))
+    x, steps = inputs(numpy.config, "encoder"), model.layer_plan(numpy.config, "encoder")
+    theirs, mine = (model.run(each, steps, x, model.Context()) for each in (numpy, ours))
+    np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def test_tokens_are_generated_by_a_split_model():
+    numpy, ours = both("gpt2", split(data=2, model=2))
+    ids, settings = inputs(numpy.config, "decoder")[:5], model.SamplingConfig(limit=6)
+    decoders = model.CachedDecoder(numpy), split(data=2, model=2).decoder(ours, None)
+    theirs, mine = (model.generate(each, ids, settings).ids for each in decoders)
+    assert mine == theirs
+
+
+def test_every_device_holds_its_part_of_weights_and_tables():
+    numpy, ours = both("llama", split(model=2))
+    placed = split(model=2).placed(ours, "float32")
+    layer = "decoder.0.ffn"
+    placed.arrays([layer, "decoder.embed"])
+    array = placed.arrays([layer])[f"{layer}.w1"]
+    rows, columns = numpy.params[layer]["w1"].shape
+    assert {shard.data.shape for shard in array.addressable_shards} == {(rows, columns // 2)}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "name", "problem"),
+    [
+        ({"model": 3}, "gpt2", "--mesh: 4 heads are not divisible by model=3"),
+        ({"data": 9}, "gpt2", "--mesh: 9 devices, but there are 8: attnkit engines lists them"),
+        ({"seq": 2}, "deberta-v2", "--mesh seq: the scores of a deberta-v2 model need all keys at once"),
+        ({"seq": 2}, "vit", "--mesh seq: an image is not split"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_an_error(mesh, name, problem):
+    with pytest.raises(UsageError) as raised:
+        run_both(name, "float32", split(**mesh))
+    assert str(raised.value).startswith(problem)
+
+
+def test_the_tokens_after_a_text_are_not_split():
+    with pytest.raises(UsageError, match="--mesh seq: splits one long text"):
+        split(seq=2).decoder(core("gpt2")._replace(engine=split(seq=2)), None)
+
+
+def test_a_few_sizes_are_compiled_for_texts_of_all_lengths():
+    sizes = {bucket(count) for count in range(1, 4097)}
+    assert len(sizes) < 40 and all(bucket(count) <= max(16, 1.25 * count + 4) for count in range(1, 4097))

@@ -1,0 +1,183 @@
+"""Every reference model by JAX is what it is by NumPy: states, logits, intermediates, tokens, caches and streams."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+
+from attnkit import model
+from attnkit.backends.jax.engine import JaxEngine
+from attnkit.checkpoints import open_checkpoint
+from attnkit.inference import layers
+
+MODELS = Path(__file__).parent.parent / "references" / "models"
+CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
+          "mistral", "qwen2")  # fmt: skip
+ENCODERS = ("bert", "bert-mlm", "bert-old", "bert-sequence", "bert-token", "bert-question", "albert", "albert-groups",
+            "camembert", "deberta-v2", "deberta-v3", "distilbert", "electra", "electra-discriminator", "modernbert",
+            "modernbert-biased", "mpnet", "roberta", "xlm-roberta", "vit")  # fmt: skip
+SEQ2SEQ = ("t5", "t5-gated", "marian", "marian-half", "marian-native", "transformer", "transformer-prenorm")
+LIMITS = {"float32": 1e-5, "float64": 1e-9}
+TOKENS = 11
+
+
+@cache
+def engine():
+    return JaxEngine()
+
+
+@cache
+def core(name):
+    return layers.core_model(open_checkpoint(str(MODELS / name)))
+
+
+def both(name, one=None):
+    """The model by NumPy, and by JAX."""
+    return core(name), core(name)._replace(engine=one or engine())
+
+
+def inputs(config, stack, dtype="float64", rows=()):
+    """Ids, vectors or an image of a stack; equal in every call."""
+    rng, part = np.random.default_rng(7), config.stack(stack)
+    if config.patches:
+        return rng.standard_normal((*rows, 3, config.patches.height, config.patches.width)).astype(dtype)
+    if part.vocab:
+        return rng.integers(3, part.vocab - 1, (*rows, TOKENS))
+    return rng.standard_normal((*rows, TOKENS, config.width)).astype(dtype)
+
+
+def padding(config):
+    """The context of a batch of two texts, of which the second has four tokens of padding."""
+    if config.patches:
+        return {}, np.ones((2, 1), bool)
+    mask = np.ones((2, 1, TOKENS), bool)
+    mask[1, 0, 7:] = False
+    return {"mask": mask, "positions": model.token_positions(mask)}, mask[:, 0]
+
+
+def assert_close(ours, theirs, dtype, real=...):
+    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+    ours, theirs = ours[real], theirs[real]
+    same = np.isfinite(theirs)
+    assert (same == np.isfinite(ours)).all()
+    limit = LIMITS[dtype] * max(1, np.abs(theirs[same]).max(initial=0))
+    np.testing.assert_allclose(ours[same], theirs[same], rtol=0, atol=limit)
+
+
+def run_both(name, dtype, one=None, **known):
+    """The last hidden states of every stack of a padded batch, by NumPy and by JAX."""
+    numpy, jax = both(name, one)
+    config, memory = numpy.config, {}
+    for stack in config.stacks:
+        context, real = padding(config)
+        x, steps = inputs(config, stack, dtype, (2,)), model.layer_plan(config, stack)
+        theirs, ours = (
+            model.run(each, steps, x, model.Context(dtype=dtype, **context, **memory)) for each in (numpy, jax)
+        )
+        assert_close(ours, theirs, dtype, real if "mask" in context else ...)
+        memory = {"memory": theirs, "memory_mask": context.get("mask")}
+    return theirs, real[:, None]
+
+
+@pytest.mark.parametrize("name", [*CAUSAL, *ENCODERS, *SEQ2SEQ])
+def test_padded_batches_of_every_family_in_float64(name):
+    x, real = run_both(name, "float64")
+    if core(name).config.head:
+        numpy, jax = both(name)
+        logits = [
+            model.head_logits(one, x, mask=real if core(name).config.is_head_pooled else None) for one in (jax, numpy)
+        ]
+        assert_close(*logits, "float64")
+
+
+@pytest.mark.parametrize("name", ["llama", "t5", "deberta-v3"])
+def test_float32(name):
+    run_both(name, "float32")
+
+
+@pytest.mark.parametrize("name", ["llama", "t5-gated", "deberta-v2", "electra"])
+def test_traces_have_the_same_names_shapes_and_numbers(name):
+    numpy, jax = both(name)
+    stack = numpy.config.stacks[0]
+    found = []
+    for one in (jax, numpy):
+        kept = {}
+        context = model.Context(
+            hook=lambda name, kept=kept: lambda array: kept.setdefault(name, array), weights="stats"
+        )
+        model.run(one, model.layer_plan(one.config, stack), inputs(one.config, stack), context)
+        found.append(kept)
+    assert [*found[0]] == [*found[1]]
+    for key, array in found[1].items():
+        assert_close(found[0][key], array, "float32")
+    assert found[1][f"{stack}.0.self.weights.lse"].dtype == np.float64
+
+
+def test_a_hook_replaces_what_later_layers_see():
+    hooks, states = {"decoder.0.self.heads": np.zeros_like, "decoder.0.ffn": None}, []
+    for one in both("gpt2"):
+        x, steps = inputs(one.config, "decoder"), model.layer_plan(one.config, "decoder")
+        states.append([model.run(one, steps, x, model.Context(hook=hook)) for hook in (hooks.get, model.no_hook)])
+    assert_close(states[1][0], states[0][0], "float32")
+    assert np.abs(states[1][0] - states[1][1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["gpt2", "marian"])
+def test_greedy_tokens_beams_and_caches(name):
+    numpy, jax = both(name)
+    config, memory = numpy.config, {}
+    if config.encoder:
+        states = model.run(numpy, model.layer_plan(config, "encoder"), inputs(config, "encoder"), model.Context())
+        memory = {"memory": states[None]}
+    ids, settings = inputs(config, "decoder")[:5], model.SamplingConfig(limit=50 if config.positions.size < 100 else 70)
+    theirs, ours = model.CachedDecoder(numpy, **memory), engine().decoder(jax, None, **memory)
+    expected, text = model.generate(theirs, ids, settings), model.generate(ours, ids, settings)
+    assert text.ids == expected.ids
+    np.testing.assert_allclose(text.logprobs, expected.logprobs, atol=1e-5)
+    for layer, pair in ours.cache:
+        for mine, known in zip(pair, dict(theirs.cache)[layer], strict=True):
+            assert_close(mine, known, "float32")
+    whole = np.array([[*ids, *text.ids]])
+    more = [model.CachedDecoder(numpy, theirs.cache, **memory), engine().decoder(jax, ours.cache, **memory)]
+    assert_close(*(decoder(whole) for decoder in more[::-1]), "float32")
+    few = model.SamplingConfig(limit=4)
+    beams = [model.beam_search(decoder, ids, few, 3)[0].ids for decoder in
+             (model.CachedDecoder(numpy, **memory), engine().decoder(jax, None, **memory))]  # fmt: skip
+    assert beams[0] == beams[1]
+
+
+def test_a_text_is_continued_from_a_cache_of_numpy():
+    numpy, jax = both("gpt2")
+    ids, steps = inputs(numpy.config, "decoder")[None], model.layer_plan(numpy.config, "decoder")
+    caches = [model.KVCache(), model.KVCache()]
+    for part in (ids[:, :6], ids[:, 6:]):
+        states = [
+            model.run(one, steps, part, model.Context(cache=cached))
+            for one, cached in zip((jax, numpy), caches, strict=True)
+        ]
+        assert_close(*states, "float32")
+    assert caches[0].length == caches[1].length == TOKENS
+
+
+@pytest.mark.parametrize("compute", ["bfloat16", "float16"])
+def test_computing_in_16_bits_gives_float32_nearby(compute):
+    numpy, jax = both("bert", JaxEngine(compute))
+    x, steps = inputs(numpy.config, "encoder"), model.layer_plan(numpy.config, "encoder")
+    theirs, ours = (model.run(one, steps, x, model.Context()) for one in (numpy, jax))
+    error = np.abs(ours - theirs).max()
+    assert ours.dtype == np.float32 and 1e-5 < error < 0.1
+
+
+def test_the_first_layer_that_is_not_finite_is_named():
+    numpy, jax = both("gpt2")
+    params = {layer: dict(numpy.params[layer]) for layer in numpy.params}
+    params["decoder.1.ffn"]["b2"] = np.full_like(params["decoder.1.ffn"]["b2"], np.inf)
+    named = []
+    context = model.Context(on_non_finite=named.append)
+    model.run(
+        jax._replace(params=params), model.layer_plan(jax.config, "decoder"), inputs(jax.config, "decoder"), context
+    )
+    assert named == ["decoder.1.ffn"]

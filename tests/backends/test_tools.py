@@ -1,0 +1,115 @@
+"""The tools with --engine: records, histories, errors in one line, and what happens without JAX."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit.backends import choice
+from attnkit.cli.main import main
+from attnkit.errors import UsageError
+
+
+def errors(capfd, *arguments):
+    """The exit code and the error of a command line."""
+    code = main([*arguments])
+    return code, capfd.readouterr().err.strip()
+
+
+def test_an_engine_that_is_not_installed_names_the_extra(monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    choice._make_engine.cache_clear()
+    line = "attnkit encode: --engine jax: needs the jax library: pip install 'attnkit[jax]'"
+    folder = "tests/references/models/bert-sentences"
+    assert errors(capfd, "encode", "--model", folder, "a", "--engine", "jax") == (2, line)
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--engine", "torch"], "--engine: expected one of: numpy, jax, got 'torch'"),
+        (["--mesh", "data=2"], "--mesh: needs --engine jax"),
+        (["--compute", "bfloat16"], "--compute: needs --engine jax"),
+    ],
+)
+def test_options_of_no_engine(flags, problem, capfd):
+    code, line = errors(capfd, "encode", "--model", "tests/references/models/bert-sentences", "a", *flags)
+    assert (code, line) == (2, f"attnkit encode: {problem}")
+
+
+def test_the_variable_chooses_the_engine(monkeypatch, capfd):
+    monkeypatch.setenv("ATTNKIT_ENGINE", "torch")
+    code, line = errors(capfd, "encode", "--model", "tests/references/models/bert-sentences", "a")
+    assert (code, line) == (2, "attnkit encode: ATTNKIT_ENGINE: 'torch' (expected numpy or jax)")
+    assert errors(capfd, "mask", "--size", "2", "--causal", "-f", "json")[0] == 0  # a tool that no engine computes
+
+
+@pytest.mark.parametrize("text", ["data=0", "rows=2", "data=2,data=2", "data", "", "data=²"])
+def test_a_mesh_is_written_in_one_way(text):
+    with pytest.raises(UsageError, match="--mesh: expected data=N,model=N,seq=N"):
+        choice.parse_mesh(text)
+
+
+def test_engines_lists_numpy_first():
+    listed = attnkit.engines()
+    assert listed.startswith('{"engines":[{"engine":"numpy","version":') and '"engine":"jax"' in listed
+
+
+@pytest.fixture(scope="module")
+def with_jax():
+    return pytest.importorskip("jax")
+
+
+def test_encode_and_decode_give_the_records_of_numpy(with_jax):
+    folder = "tests/references/models/bert-sentences"
+    ours, theirs = (attnkit.encode(["a b", "c"], model=folder, engine=name) for name in ("jax", "numpy"))
+    assert [*ours] == [*theirs] and ours.labels == theirs.labels
+    np.testing.assert_allclose(ours["x"], theirs["x"], atol=1e-5)
+    assert "--engine jax" in ours.history[-1]["command"]
+    folder = "tests/references/trained/gpt2"
+    ours, theirs = (attnkit.decode("a", model=folder, max_tokens=6, engine=name) for name in ("jax", "numpy"))
+    assert ours["ids"].tolist() == theirs["ids"].tolist() and ours.labels == theirs.labels
+    ours, theirs = (attnkit.decode("a", model=folder, score=" the cat", engine=name) for name in ("jax", "numpy"))
+    np.testing.assert_allclose(ours["x"], theirs["x"], atol=1e-5)
+
+
+def test_a_trace_and_an_ablation_of_a_generation(with_jax, tmp_path):
+    folder, traces = "tests/references/trained/gpt2", []
+    for name in ("jax", "numpy"):
+        path = str(tmp_path / f"{name}.npz")
+        attnkit.decode("a", model=folder, score=" the cat", trace=path, ablate=("decoder.0.self:1",), engine=name)
+        traces.append(next(iter(attnkit.formats.read(attnkit.formats.open_source(path)))))
+    assert [*traces[0]] == [*traces[1]] and traces[0].labels == traces[1].labels
+    for name in traces[1]:
+        assert traces[0][name].shape == traces[1][name].shape
+        finite = np.isfinite(traces[1][name])
+        np.testing.assert_allclose(traces[0][name][finite], traces[1][name][finite], atol=1e-4)
+
+
+def test_run_gives_its_engine_to_the_stages(with_jax):
+    line = "embed 'the cat' --dim 4 | attend --heads 2"
+    ours, piped = attnkit.run(line, engine="jax"), attnkit.run(f"{line} --engine jax")
+    assert ours.history == piped.history and (ours["x"] == piped["x"]).all()
+    with pytest.raises(UsageError, match="--engine: no stage of the pipeline computes on an engine"):
+        attnkit.run("embed a --dim 4 | posenc", engine="jax")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["decode", "--model", "tests/references/trained/gpt2", "a", "--score", " b", "--grad", "g.npz"],
+         "--grad: numpy computes gradients (--engine numpy)"),
+        (["encode", "--model", "tests/references/models/lstm", "--ids", "IDS"],
+         "--engine: jax computes Transformers, not a lstm model; numpy does"),
+        (["encode", "--model", "tests/references/models/bert", "--ids", "IDS", "--mesh", "model=3"],
+         "--mesh: 4 heads are not divisible by model=3"),
+        (["encode", "--model", "tests/references/models/bert", "--ids", "IDS", "--process", "1"],
+         "--process: needs --coordinator HOST:PORT"),
+    ],
+)  # fmt: skip
+def test_what_jax_cannot_do_names_what_can(with_jax, arguments, problem, capfd, tmp_path):
+    ids = tmp_path / "ids.json"
+    ids.write_text("[3, 4, 5]")
+    arguments = [str(ids) if one == "IDS" else one for one in arguments]
+    assert errors(capfd, *arguments, "--engine", "jax") == (2, f"attnkit {arguments[0]}: {problem}")
