@@ -204,6 +204,12 @@ def test_a_cell_of_attention_written_out_by_hand(browser, write_page):
     check_layout(browser)
     svg = ET.fromstring(read_picture(browser, "svg"))
     assert {*lines} <= {one.text for one in svg.iter("{http://www.w3.org/2000/svg}text")}
+    browser.open(page, "#view=heads&head=0")
+    browser.run("document.querySelector('[data-key=map]').focus()")
+    browser.press("ArrowDown", "ArrowDown", "ArrowRight", "Enter")
+    browser.run("document.querySelector('[data-key=as-numbers]').click()")
+    browser.wait("document.querySelector('.step') !== null")
+    assert browser.run("document.querySelector('.step p').innerText") == lines[0]
     browser.open(page, "#view=stages&token=0&key=2")
     assert "masked[0,0,2] = -inf: the mask is causal: key 2 is after query 0" in browser.run("document.body.innerText")
 

@@ -9,10 +9,15 @@ VIEWS.push({
 
 const FACTS = ["norm", "min", "max", "mean", "std"];
 
-/** The stages of a trace as rows of boxes, in the order of computation: [{name, boxes: [{id, name, tensors}]}]. */
+/** The stages of a trace as rows of boxes, in the order of computation: [{name, boxes: [{id, name, tensors}]}].
+ * The tensors of a record that is no trace are a row of boxes without order. */
 function diagramOf(trace) {
+  const stages = trace.stages.filter((one) => !one.name.endsWith(GRADIENT));
+  if (!stages.some((one) => /^(\w+\.)?\d+\./.test(one.name))) {
+    return [{ name: "", isLoose: true, isNumbered: true, boxes: stages.map((one) => ({ id: one.name, name: one.name, tensors: [one] })) }];
+  }
   const rows = [];
-  for (const stage of trace.stages.filter((one) => !one.name.endsWith(GRADIENT))) {
+  for (const stage of stages) {
     const parts = stage.name.split(".");
     const layer = /^\d+$/.test(parts[1]) ? parts.splice(0, 2).join(".") : parts.length > 1 ? parts.shift() : "";
     const name = parts.length > 1 ? parts.slice(0, -1).join(".") : layer && /^\d+$/.test(layer) ? "" : parts[0];
@@ -74,7 +79,7 @@ function makeDiagram(rows, chosenBox, trace) {
     },
   }, make("b", {}, shorten(box.name || box.id, 30)), ...describeBox(box).map((line) => make("span", {}, line)))]));
   const list = [...buttons.values()];
-  const diagram = make("div", { class: "diagram" }, rows.map((row) => make("div", { class: "flow", role: "group", "aria-label": row.name || "stages" },
+  const diagram = make("div", { class: "diagram" }, rows.map((row) => make("div", { class: row.isLoose ? "flow" : "flow ordered", role: "group", "aria-label": row.name || "stages" },
     row.isNumbered ? null : make("h3", {}, row.name), row.boxes.map((box) => buttons.get(box)))));
   diagram.addEventListener("keydown", (event) => arrowKeys(event, list, rowLength(list)));
   return diagram;
@@ -120,14 +125,14 @@ function stagesPicture(rows, chosenBox, trace, cell) {
     let before = null;
     for (const { word, box, x, y, wide } of places) {
       if (box) {
-        if (before) paintArrow(surface, before, { x, y });
+        if (before && !rows[0].isLoose) paintArrow(surface, before, { x, y });
         paintBox(surface, box, { x, y, wide }, box === chosenBox);
         before = { x: x + wide, y };
       } else surface.text(x, y, word);
     }
     lines.forEach((line, at) => surface.text(0, bottom + 14 + at * 18, line, { bold: at === 0 }));
   };
-  return { name: "stages", width: Math.max(width, ...lines.map((line) => textWidth(line))) + 8, height: bottom + lines.length * 18 + 8, paint };
+  return { name: "stages", width: Math.max(width, ...lines.map((line) => textWidth(line))) + 16, height: bottom + lines.length * 18 + 8, paint };
 }
 
 /** Paint a box of the diagram. */

@@ -16,7 +16,7 @@ function showFrame() {
     make("button", { "data-save": kind, disabled: true, onclick: () => savePicture(APP.picture, kind) }, `save ${kind.toUpperCase()}`));
   document.getElementById("tools").append(makeChoice("theme", themes, theme, setTheme), ...buttons);
   document.getElementById("foot").append(...(isTraining() ? PAYLOAD.traces.slice(0, 1) : PAYLOAD.traces).map((trace) =>
-    make("div", {}, make("h3", {}, trace.name), trace.history.length
+    make("div", {}, make("h3", {}, isTraining() ? trace.name.replace(/ step \d+$/, "") : trace.name), trace.history.length
       ? make("pre", { tabindex: 0, "aria-label": `commands that made ${trace.name}` }, trace.history.join("\n"))
       : make("p", { class: "note" }, "The record has no history."))));
 }
