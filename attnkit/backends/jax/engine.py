@@ -65,6 +65,10 @@ class JaxEngine:
         """Whether this is process 0 of those that compute."""
         return is_first()
 
+    def end(self) -> None:
+        """Wait for the other processes of the run, and leave them."""
+        jax.distributed.shutdown()
+
     def run(self, model: Model, steps: Sequence[Step], x: Array, context: Context) -> Array:
         """Return what `transformer.run` does."""
         if not steps:
