@@ -42,7 +42,7 @@ class Engine(Protocol):
     def decoder(self, model: "Model", cache: KVCache | None, **context: Any) -> Any:
         """Return what `CachedDecoder` is: a NextTokenModel with a cache."""
 
-    def differentiator(self, model: "Model", unflatten: Callable[[Any], Any]) -> Any:
+    def differentiator(self, model: "Model", buffer: Any, assemble: Callable[[Any], Any]) -> Any:
         """Return what gives the loss of a batch, and its gradients, of parameters in one array."""
 
     def attention(

@@ -86,15 +86,13 @@ class Trainer:
         self.optimizer = Optimizer(self.parameters, recipe.optimizer_options(), groups)
         frozen = match_parameters(self.table.names, recipe.freeze)
         engine = callbacks.current().engine
-        self._engine: Any = engine and engine.differentiator(self.model, self._unflatten)
+        self._engine: Any = engine and engine.differentiator(self.model, self.parameters, self._assemble)
         self._free = set(self.parameters) - tensors_of(self.table, frozen)
         if not self._free:
             raise UsageError("every parameter is frozen (--freeze)")
 
-    def _unflatten(self, flat: Any) -> Params:
-        """Return the parameters by layer of an array like that of the buffer, which may be of another library."""
-        shapes = self.parameters.shapes()
-        tensors = {name: flat[place].reshape(shapes[name]) for name, place in self.parameters.ranges.items()}
+    def _assemble(self, tensors: Mapping[str, Any]) -> Params:
+        """Return the parameters by layer of tensors, which may be those of another library."""
         return assemble_checkpoint(self.raw, tensors).params
 
     def trainable(self, step: int) -> set[str]:

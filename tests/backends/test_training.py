@@ -65,13 +65,10 @@ def both(name, dtype, engine=None, dropping=None, smoothing=0.0):
     raw, buffer = random_model(name, dtype)
     model = views_as_model(raw, buffer)
     inputs, targets = batch(model.config)
-    shapes = buffer.shapes()
 
-    def unflatten(flat):
-        tensors = {name: flat[place].reshape(shapes[name]) for name, place in buffer.ranges.items()}
-        return assemble_checkpoint(raw, tensors).params
-
-    one = (engine or JaxEngine()).differentiator(model, unflatten)
+    one = (engine or JaxEngine()).differentiator(
+        model, buffer, lambda tensors: assemble_checkpoint(raw, tensors).params
+    )
     ours = one.differentiate(buffer.flat, inputs, targets, count=7, smoothing=smoothing, dropping=dropping)
     logits = one.logits(buffer.flat, inputs), run_model(model, inputs)[0]
     np.testing.assert_allclose(*logits, atol=1e-9 if dtype == "float64" else 1e-3)

@@ -25,22 +25,23 @@ from attnkit.model.dtypes import Array
 from attnkit.model.loss import IGNORE_INDEX
 
 Inputs = Mapping[str, StackInputs]  # stack -> its inputs
-Unflatten = Callable[[JaxArray], Mapping[str, Any]]  # all parameters in one array -> layer -> {parameter: array}
+Assemble = Callable[[Mapping[str, JaxArray]], Mapping[str, Any]]  # tensors by name -> layer -> {parameter: array}
 
 
 class Differentiator:
     """A model whose parameters are one array, its loss and the gradient of that array.
 
-    engine     the JaxEngine that computes
-    unflatten  makes the parameters by layer of the array
+    engine    the JaxEngine that computes
+    buffer    the places of tensors in the array, and their shapes: a ParameterBuffer
+    assemble  makes the parameters by layer of the tensors
     """
 
-    def __init__(self, engine: Any, model: Model, unflatten: Unflatten) -> None:
+    def __init__(self, engine: Any, model: Model, buffer: Any, assemble: Assemble) -> None:
         check_supported(model, engine.mesh)
-        self._engine, self._model, self._unflatten = engine, model, unflatten
+        self._engine, self._model, self._buffer, self._assemble = engine, model, buffer, assemble
         self._steps: dict[str, list[Step]] = {name: layer_plan(model.config, name) for name in model.config.stacks}
-        self._loss = jax.jit(jax.value_and_grad(self._compute_loss), static_argnames=("rate",))
-        self._logits = jax.jit(self._compute_logits, static_argnames=("rate",))
+        self._loss = jax.jit(self._compute_gradients, static_argnames=("rate",))
+        self._logits = jax.jit(lambda flat, arrays: self._compute_logits(self._split(flat), arrays, {}, rate=0.0))
 
     def differentiate(
         self,
@@ -72,7 +73,7 @@ class Differentiator:
         ids = inputs[self._model.config.stacks[-1]].x
         with precision(self._dtype(flat)):
             arrays, _ = self._place(flat, inputs)
-            logits = to_numpy(self._logits(self._put(flat), arrays, {}, rate=0.0), flat.dtype)
+            logits = to_numpy(self._logits(self._put(flat), arrays), flat.dtype)
         return logits[: len(ids)] if self._model.config.is_head_pooled else logits[: len(ids), : ids.shape[1]]
 
     def _dtype(self, flat: Array) -> str:
@@ -112,10 +113,27 @@ class Differentiator:
                 masks[layer] = self._put(whole)
         return masks
 
-    def _compute_logits(self, flat: JaxArray, arrays: Any, masks: Mapping[str, JaxArray], rate: float) -> JaxArray:
+    def _split(self, flat: JaxArray) -> dict[str, JaxArray]:
+        """Return the tensors of an array."""
+        shapes = self._buffer.shapes()
+        return {name: flat[place].reshape(shapes[name]) for name, place in self._buffer.ranges.items()}
+
+    def _compute_gradients(self, flat: JaxArray, *arguments: Any, rate: float) -> tuple[JaxArray, JaxArray]:
+        """Return the loss, and its gradient as an array like that of the parameters."""
+        compute = jax.value_and_grad(self._compute_loss)
+        loss, gradients = compute(self._split(flat), *arguments, rate=rate)
+        parts, end = [], 0
+        for name, place in self._buffer.ranges.items():
+            parts += [jnp.zeros(place.start - end, flat.dtype), gradients[name].ravel()]
+            end = place.stop
+        return loss, jnp.concatenate([*parts, jnp.zeros(flat.size - end, flat.dtype)])
+
+    def _compute_logits(
+        self, tensors: Mapping[str, JaxArray], arrays: Any, masks: Mapping[str, JaxArray], rate: float
+    ) -> JaxArray:
         """Return the logits of padded inputs, with dropout where there are masks."""
         config, engine = self._model.config, self._engine
-        params, memory, real = self._parameters(flat), None, None
+        params, memory, real = self._parameters(tensors), None, None
 
         def drop(layer: str, x: JaxArray) -> JaxArray:
             return x * masks[layer] / (1 - rate) if layer in masks else x
@@ -128,10 +146,11 @@ class Differentiator:
             real = own["mask"][:, 0, 0] if "mask" in own and own["mask"].ndim == 4 else None
         return formulas.head_logits(config, params, memory, real)
 
-    def _parameters(self, flat: JaxArray) -> dict[str, dict[str, JaxArray]]:
+    def _parameters(self, tensors: Mapping[str, JaxArray]) -> dict[str, dict[str, JaxArray]]:
         """Return the parameters by layer, in the dtype to compute in, split over a mesh as those of a model are."""
         config, mesh = self._model.config, self._engine.mesh
-        params = self._unflatten(flat.astype(self._engine.compute or flat.dtype))
+        kind = self._engine.compute
+        params = self._assemble({name: x.astype(kind or x.dtype) for name, x in tensors.items()})
         steps = [step for steps in self._steps.values() for step in steps]
         layers = [*used_layers(config, steps, params), *(one for one in params if one.startswith(("head", "pooler")))]
 
@@ -144,11 +163,11 @@ class Differentiator:
         return {layer: {name: split(layer, name, x) for name, x in params[layer].items()} for layer in layers}
 
     def _compute_loss(
-        self, flat: JaxArray, arrays: Any, targets: JaxArray, options: JaxArray, masks: Any, rate: float
+        self, tensors: Any, arrays: Any, targets: JaxArray, options: JaxArray, masks: Any, *, rate: float
     ) -> JaxArray:
         """Return the sum of the losses times the first of the options; the second is label smoothing."""
         scale, smoothing = options
-        logs = jax.nn.log_softmax(self._compute_logits(flat, arrays, masks, rate))
+        logs = jax.nn.log_softmax(self._compute_logits(tensors, arrays, masks, rate))
         counts = targets != IGNORE_INDEX
         hard = jnp.take_along_axis(logs, jnp.where(counts, targets, 0)[..., None], axis=-1)[..., 0]
         losses = (1 - smoothing) * hard + smoothing * logs.mean(axis=-1)
