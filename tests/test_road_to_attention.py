@@ -30,14 +30,14 @@ def record_of(path: Path) -> Record:
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the script pipes into jq")
 def test_the_script_trains_translates_scores_and_draws(tmp_path):
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    command = ["bash", str(SCRIPT), "road", "4", "200", "12"]
+    command = ["bash", str(SCRIPT), "road", "3", "200", "9", "1"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     made, stored = record_of(tmp_path / "road" / "results.json"), record_of(STORED)
     assert made.labels == stored.labels
     assert {name: made[name].shape for name in made} == {name: stored[name].shape for name in stored}
     np.testing.assert_array_equal(made["parameters"], stored["parameters"])
-    assert len((tmp_path / "road" / "transformer.txt").read_text().splitlines()) == 12
+    assert len((tmp_path / "road" / "transformer.txt").read_text().splitlines()) == 9
     assert (tmp_path / "road" / "bleu.svg").read_text().startswith("<svg")
 
 

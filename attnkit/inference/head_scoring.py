@@ -91,6 +91,8 @@ def score_layers(record: Record) -> dict[str, HeadScores]:
     """
     names = find_weights(record)
     if not names:
+        if summaries := [name for name in record if f".{WEIGHTS}." in f".{name}"]:
+            raise DataError(f"{summaries[0]} is a summary of the weights; --weights full keeps them all")
         raise DataError("no weights of attention; encode or decode --trace FILE, or --keep '*.weights', keeps them")
     batches = {name: weights for name in names if (weights := read_weights(record, name)).size}
     scores = {}

@@ -38,12 +38,14 @@ def test_the_copying_score_is_that_of_the_whole_circuit():
     """The eigenvalues of the matrix (vocab, vocab) itself, which is never computed."""
     from attnkit.checkpoints import open_checkpoint
 
-    folder = ROOT / "references" / "models" / "gpt2"
-    params = open_checkpoint(str(folder)).params
-    attention, table = params["decoder.1.self"], params["decoder.embed"]["table"]
-    circuit = table @ attention["wv"][:, 4:8] @ attention["wo"][4:8] @ params["head"]["w"]
+    folder = str(ROOT / "references" / "models" / "llama3")  # of 60 words
+    checkpoint = open_checkpoint(folder)
+    attention, table = (checkpoint.params[name] for name in ("decoder.1.self", "decoder.embed"))
+    width, heads = checkpoint.config.decoder.head_dim, checkpoint.config.decoder.heads
+    values, output = attention["wv"][:, :width], attention["wo"][:width]
+    circuit = table["table"] @ values @ output @ checkpoint.params["head"]["w"]
     eigenvalues = np.linalg.eigvals(circuit.astype(np.float64))
-    copying = attnkit.heads(model=str(folder))["x"][5, 0]
+    copying = attnkit.heads(model=folder)["x"][heads, 0]
     np.testing.assert_allclose(eigenvalues.sum().real / np.abs(eigenvalues).sum(), copying, atol=1e-5)
 
 
