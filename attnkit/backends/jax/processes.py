@@ -44,6 +44,7 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
     """Call jax.distributed.initialize; FileError with the first line of what it raises."""
     try:
         jax.distributed.initialize(*arguments, **options)
+        jax.devices()  # those of all processes, which wait for each other here
     except (RuntimeError, ValueError) as error:
         raise FileError(f"cannot join the processes: {str(error).splitlines()[0]}", name) from None
 
