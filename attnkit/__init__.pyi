@@ -500,6 +500,8 @@ def explore(
     /,
     *,
     record: int | None = None,
+    model: Checkpoint | Path | None = None,
+    top: int = 5,
     exact: bool = False,
     theme: Literal["light", "dark", "transparent"] | None = None,
     title: str | None = None,

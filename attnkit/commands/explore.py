@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from attnkit import formats
 from attnkit.cli import figures, operands, options
@@ -13,15 +13,21 @@ from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.formats.mapped import map_file
 from attnkit.record import Record
 
+if TYPE_CHECKING:
+    from attnkit.display.explore import ExploredTrace
+
+TOP = 5  # words of each layer, unless --top sets another number
 MOST = 16  # records of one page
 EXPECTED = "expected a record, the name of a file, or several of them"
 
 
 class Named(NamedTuple):
-    """A record, and the file that it is from."""
+    """A record, and the file that it is from; of training, its step, and the reports of the run."""
 
     record: Record
     file: str
+    step: int | None = None
+    curve: Sequence[dict[str, Any]] = ()
 
 
 def read_traces(call: Stage, upstream: Records | None) -> Records:
@@ -32,6 +38,9 @@ def read_traces(call: Stage, upstream: Records | None) -> Records:
 
 def read_file(call: Stage, path: str) -> Iterator[Named]:
     """Yield the records of a file, or of standard input."""
+    if os.path.isdir(path):
+        yield from read_steps(call, path)
+        return
     if os.path.isfile(path):
         source = formats.Source.of(memoryview(map_file(path)), path)
         items = iter(formats.read(source, call.dtype == "bfloat16", lone_is_x=False))
@@ -39,6 +48,20 @@ def read_file(call: Stage, path: str) -> Iterator[Named]:
         items = call.read(path).items
     for record in items:
         yield Named(record, "<stdin>" if path == "-" else path)
+
+
+def read_steps(call: Stage, folder: str) -> Iterator[Named]:
+    """Yield the recorded steps of a training run, the first and the last of them among at most MOST."""
+    from attnkit.training.recorded import describe_step, find_steps, read_reports, thin
+
+    steps = find_steps(folder)
+    chosen = thin([*steps], MOST)
+    if len(chosen) < len(steps):
+        warnings.warn(f"{folder}: the page has {len(chosen)} of {len(steps)} steps", AttnkitNote, stacklevel=2)
+    curve = read_reports(folder)
+    for step in chosen:
+        for one in read_file(call, steps[step]):
+            yield Named(describe_step(one.record, folder), folder, step, curve)
 
 
 def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
@@ -58,7 +81,7 @@ def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
 def select_tensors(call: Stage, traces: list[Named]) -> list[Named]:
     """Return the records with the tensors of --only alone."""
     only = call.common.pop("only", None)
-    return [Named(one.record.select(only), one.file) for one in traces] if only else traces
+    return [one._replace(record=one.record.select(only)) for one in traces] if only else traces
 
 
 @tool(
@@ -67,6 +90,7 @@ def select_tensors(call: Stage, traces: list[Named]) -> list[Named]:
     check_finite=lambda parameters: False,
     returns_text=lambda parameters: True,
     is_page=True,
+    requires=[("top", "model")],
     keep_names=True,
     python=PythonForm(
         inputs={"traces": "Sequence[Record | Path] | Record | Path"},
@@ -81,15 +105,19 @@ def explore(
         int | None,
         options.integer("show only this record of a batch or a stream, from 0 [default: up to 16 of them]", least=0),
     ] = None,
+    model_: Annotated[Any, options.MODEL] = None,
+    top: Annotated[int | None, options.integer(f"words of each layer [default: {TOP}]", least=1)] = None,
     exact: Annotated[
-        bool, options.switch("keep all weights as they are [default: of many weights, 8 bits or the largest]")
+        bool, options.switch("keep all numbers as they are [default: of many weights, 8 bits or the largest]")
     ] = False,
 ) -> str:
     """Write one page that explores traces: an HTML file that loads nothing.
 
     TRACE is a file of encode, decode or run --trace, or any record with weights (attend --keep weights), or a stream
-    or a batch of them; two records are compared. The page shows all heads and the kind of each, the text with what
-    each token attends to, and where two traces differ. Every view has an address, and is saved as SVG and PNG.
+    or a batch of them; two records are compared. A folder of train has the steps that --record named. The page shows
+    all heads and the kind of each, the text with what each token attends to, where two traces differ, the statistics
+    of every tensor, each attention weight step by step, and with --model what lens says of each layer. Every view has
+    an address, and is saved as SVG and PNG.
 
     \b
     Example:
@@ -97,32 +125,65 @@ def explore(
     """
     from attnkit.display.explore import explore_page, pack_traces
     from attnkit.display.figures.options import DEFAULT_OPTIONS
-    from attnkit.inference.exploration import compare_traces, make_trace
+    from attnkit.inference.exploration import compare_traces
     from attnkit.inference.tensor_statistics import map_parallel
 
     call = running_stage()
     chosen = choose_records(traces, record)
     is_raw = call is not None and call.common.get("tokens") == "raw"
-    pages = [make_trace(*one, is_raw) for one in chosen]
+    pages = [read_lens(one, model_, top or TOP, is_raw) for one in chosen]
     difference = compare_traces(chosen[0].record, chosen[1].record) if len(traces) == len(chosen) == 2 else None
     looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
-    return explore_page(pack_traces(pages, difference, exact, map_parallel), looks, "attnkit explore")
+    curve = [*chosen[0].curve] or None
+    return explore_page(
+        pack_traces(pages, difference, exact, map_parallel) | {"curve": curve}, looks, "attnkit explore"
+    )
+
+
+def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool) -> "ExploredTrace":
+    """Return a record as a trace, of a model with the words that its head reads in the states of the layers."""
+    from attnkit.inference.exploration import is_lens, make_lens, make_trace
+    from attnkit.inference.lens import apply_lens
+
+    trace = make_trace(named.record, named.file, is_raw)._replace(step=named.step)
+    if checkpoint is None or is_lens(named.record):
+        return trace
+    return trace._replace(lens=make_lens(apply_lens(named.record, checkpoint, top, None), is_raw))
 
 
 def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:
     """Return the records of a page, those of one text each, by the names of their files and their numbers in them."""
-    from attnkit.inference.exploration import check_weights, choose_record, split_texts
+    from attnkit.inference.exploration import check_weights
 
     if not traces:
         raise DataError("nothing to explore: no record")
-    chosen = []
-    for file in dict.fromkeys(one.file for one in traces):
-        rows = [row for one in traces if one.file == file for row in split_texts(one.record)]
-        picked = enumerate(choose_record(rows, index, file), start=index or 0)
-        chosen += [Named(row, f"{file} {number}" if len(rows) > 1 else file) for number, row in picked]
+    is_training = any(one.step is not None for one in traces)
+    chosen = choose_steps(traces, index or 0) if is_training else choose_texts(traces, index)
     if len(chosen) > MOST:
         note = f"the page has the first {MOST} of {len(chosen)} records; --record N chooses one"
         warnings.warn(note, AttnkitNote, stacklevel=2)
     for one in chosen[:MOST]:
         check_weights(one.record, one.file)
     return chosen[:MOST]
+
+
+def choose_texts(traces: Sequence[Named], index: int | None) -> list[Named]:
+    """Return the texts of all records, or of each file the one of an index."""
+    from attnkit.inference.exploration import choose_record, split_texts
+
+    chosen = []
+    for file in dict.fromkeys(one.file for one in traces):
+        rows = [row for one in traces if one.file == file for row in split_texts(one.record)]
+        picked = enumerate(choose_record(rows, index, file), start=index or 0)
+        chosen += [Named(row, f"{file} {number}" if len(rows) > 1 else file) for number, row in picked]
+    return chosen
+
+
+def choose_steps(traces: Sequence[Named], index: int) -> list[Named]:
+    """Return one text of the batch of each step of a training run, with the step in its name."""
+    from attnkit.inference.exploration import choose_record, split_texts
+
+    if len({(one.file, one.step is None) for one in traces}) > 1:
+        raise UsageError("a folder of train is explored alone (expected one folder)", "TRACE")
+    rows = [choose_record(split_texts(one.record), index, one.file)[0] for one in traces]
+    return [one._replace(record=row, file=f"{one.file} step {one.step}") for one, row in zip(traces, rows, strict=True)]

@@ -6,16 +6,17 @@ from dataclasses import replace
 import numpy as np
 
 from attnkit import display
-from attnkit.display.explore import Attention, Difference, ExploredTrace
+from attnkit.display.explore import Attention, Difference, ExploredTrace, Lens
 from attnkit.errors import DataError, UsageError, escaped
 from attnkit.inference.comparison import compare_tensors
 from attnkit.inference.diff_report import Pair, are_traces, make_report, report_lines, report_rows
 from attnkit.inference.head_scoring import WEIGHTS, find_weights, score_layers
 from attnkit.inference.tensor_statistics import describe_tensors, map_parallel
 from attnkit.model.head_scores import HeadScores
-from attnkit.record import Labels, Record, index_axes, join_names, row_labels
+from attnkit.record import Array, Labels, Record, Tensor, index_axes, join_names, row_labels
 
 PRECISION = 4
+PARTS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "heads")  # in the order of computation
 WORDED = ("token", "query", "key")  # the axes of a text
 TOP, KEYS = ".top", ".keys"  # the ends of the names of --weights topk:K
 
@@ -27,6 +28,8 @@ def split_texts(record: Record) -> list[Record]:
     >>> [row["weights"].shape for row in split_texts(batch)]
     [(1, 3, 3), (1, 3, 3)]
     """
+    if is_lens(record):
+        return split_lens(record)
     names = [*find_weights(record), *(name for name in record if name.endswith(f"{WEIGHTS}{TOP}"))]
     sizes = {record[name].shape[0] for name in names if record[name].ndim == 4}
     rows = max(sizes, default=0)
@@ -46,10 +49,13 @@ def select_row(record: Record, row: int, rows: int) -> Record:
 
 
 def make_trace(record: Record, name: str, is_raw: bool = False) -> ExploredTrace:
-    """Return a record of one text as a trace to explore; DataError where it keeps no weights of attention.
+    """Return a record of one text as a trace to explore.
 
     is_raw  spell tokens as they are in the vocabulary, not as a reader writes them
     """
+    if is_lens(record):
+        labels = {"token": spell(record.labels.get("token", []), is_raw)}
+        return ExploredTrace(escaped(name), labels, [], [], list_commands(record), lens=make_lens(record, is_raw))
     scores = score_layers(record) if find_weights(record) else {}
     layers = [attention_of(record, f"{layer}.{WEIGHTS}".lstrip("."), one) for layer, one in scores.items()]
     layers += [top_attention(record, name) for name in find_top(record)]
@@ -72,7 +78,23 @@ def attention_of(record: Record, name: str, scores: HeadScores) -> Attention:
     """Return the weights of a layer with the kinds of its heads."""
     queries, keys = record.axes_of(name)[-2:]
     measures = [float(one) for one in scores.kind_measures()]
-    return Attention(layer_name(name), record[name], queries, keys, scores.kinds(), measures)
+    parts = find_parts(record, name.removesuffix(WEIGHTS), record[name].shape)
+    return Attention(layer_name(name), record[name], queries, keys, scores.kinds(), measures, parts=parts)
+
+
+def find_parts(record: Record, prefix: str, shape: tuple[int, ...]) -> dict[str, Array]:
+    """Return the other intermediates of attention of one text, of weights of a shape (H, T, S), that a record keeps.
+
+    >>> record = Record({"weights": np.ones((2, 1, 3)), "k": np.ones((1, 3, 4)), "q": np.ones((1, 2, 1, 4))})
+    >>> [*find_parts(record, "", (2, 1, 3))]
+    ['k']
+    """
+    heads, queries, keys = shape[-3:]
+    rows = {"q": queries, "k": keys, "v": keys, "scores": queries, "heads": queries}
+    rows |= dict.fromkeys(("scaled", "capped", "masked"), queries)
+    parts = {name: record[prefix + name] for name in PARTS if prefix + name in record}
+    fits = {name: one.ndim == 3 and one.shape[1] == rows[name] for name, one in parts.items()}
+    return {name: one for name, one in parts.items() if fits[name] and heads % one.shape[0] == 0}
 
 
 def layer_name(name: str) -> str:
@@ -102,6 +124,42 @@ def top_attention(record: Record, name: str) -> Attention:
     size = max(len(words), int(indices.max(initial=-1)) + 1, 1)
     heads = len(weights)
     return Attention(layer_name(name), weights, "query", axis, [""] * heads, [np.nan] * heads, indices, size)
+
+
+def is_lens(record: Record) -> bool:
+    """Return whether a record is the likeliest words of the states of layers, as `lens` gives them.
+
+    >>> is_lens(Record({"x": np.ones((2, 3, 1))}))
+    False
+    """
+    if not {"x", "ids"} <= {*record} or record["ids"].shape != record["x"].shape or not record["x"].size:
+        return False
+    return record.axes_of("x")[-3:] == ("layer", "token", "rank")
+
+
+def split_lens(record: Record) -> list[Record]:
+    """Return the words of the layers for each text of a batch; the labels under `ids` have a list for each state."""
+    if record["x"].ndim == 3:
+        return [record]
+    x, words = record["x"], record.labels.get("ids", [])
+    states = x.shape[1] * x.shape[2]
+    rows = []
+    for row in range(len(x)):
+        tensors = {name: Tensor(record[name][row], record.axes_of(name)[1:]) for name in ("x", "ids")}
+        labels: dict[str, Labels] = {axis: row_labels(names, row) for axis, names in record.labels.items()}
+        labels["ids"] = words[row * states : (row + 1) * states]
+        rows.append(Record(tensors, {axis: names for axis, names in labels.items() if names}, record.history))
+    return rows
+
+
+def make_lens(record: Record, is_raw: bool = False) -> Lens:
+    """Return the words of the layers of one text, as `lens` gives them, for a page."""
+    ids, names = record["ids"], record.labels.get("ids", [])
+    flat = [word for row in names for word in ([row] if isinstance(row, str) else row)]
+    words = dict(zip(ids.reshape(-1).tolist(), spell(flat, is_raw), strict=False))
+    layers = row_labels(record.labels.get("layer"), 0) or [str(at) for at in range(len(ids))]
+    position = row_labels(record.labels.get("position"), 0) or ["0"]
+    return Lens([escaped(one) for one in layers], ids, record["x"], words, int(position[0]))
 
 
 def spell(labels: Labels, is_raw: bool = False) -> list[str]:
@@ -148,7 +206,9 @@ def choose_record(records: Sequence[Record], index: int | None, source: str) -> 
 
 
 def check_weights(record: Record, source: str) -> None:
-    """Raise DataError where a record keeps no weights of attention, with how to keep them."""
+    """Raise DataError where a record keeps no weights of attention, with how to keep them; not for words of layers."""
+    if is_lens(record):
+        return
     names = [*find_weights(record), *(f"{name}{TOP}" for name in find_top(record))]
     if names and not any(record[name].size for name in names):
         raise DataError("weights of attention of no token, or of no head", source)

@@ -5,17 +5,19 @@ import hashlib
 import json
 import re
 import zlib
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import attnkit
-from attnkit.display.explore import Attention, ExploredTrace, explore_page, matrices, pack_traces, payload
+from attnkit.display.explore import Attention, ExploredTrace, Lens, explore_page, matrices, pack_traces, payload
 from attnkit.display.figures import FigureOptions
-from attnkit.errors import DataError
+from attnkit.errors import DataError, UsageError
 from attnkit.record import Record, Tensor
 
+STORY = str(Path(__file__).parents[2] / "samples" / "data" / "story")
 HOSTILE = ["</script><script>alert(1)</script>", "<!--", "‮evil", "a\0b", "\ud800", "x" * 5000, "", "&amp;", '"', "日本"]
 
 
@@ -83,6 +85,19 @@ def test_a_page_of_64_tokens_has_at_most_2_mb_and_one_of_512_at_most_10():
         layers = [Attention(f"{at}", weights, "query", "key", ["other"] * 12, [0.0] * 12) for at in range(12)]
         page = explore_page(pack_traces([ExploredTrace("a", {}, layers, [], [])]), FigureOptions(), "a")
         assert len(page) <= most
+
+
+def test_a_page_of_64_tokens_with_all_that_it_has_room_for_has_at_most_2_mb():
+    rng = np.random.default_rng(0)
+    layers = []
+    for at in range(12):
+        weights = softmax(rng, 4, 64, 64)
+        parts = {name: rng.normal(size=(4, 64, 64)).astype(np.float32) for name in ("q", "k", "v", "scores", "masked")}
+        layers.append(Attention(f"{at}", weights, "query", "key", [""] * 4, [0.0] * 4, parts=parts))
+    lens = Lens([*"abcdefghijklm"], np.arange(13 * 64 * 5).reshape(13, 64, 5), rng.random((13, 64, 5)), {})
+    packed = pack_traces([ExploredTrace("a", {}, layers, [], [], lens=lens)])
+    assert [bool(one["parts"]) for one in packed["traces"][0]["attention"]] == [True, True] + [False] * 10
+    assert len(explore_page(packed, FigureOptions(), "a")) <= 2e6
 
 
 def test_hostile_words_are_data_and_end_no_element():
@@ -175,3 +190,112 @@ def test_two_records_are_compared_as_diff_compares_them():
     (layer,) = page["difference"]["attention"]
     assert unpack(layer["map"]["values"], "<f4").tobytes() == (a - b).tobytes()
     assert page["difference"]["rows"][0][:2] == ["weights", "32 of 32"]
+
+
+def read_part(parts, name):
+    """The numbers of an intermediate of a layer, as the page makes them of those before it."""
+    part = parts[name]
+    if "of" not in part:
+        return unpack(part["values"], "<f4").reshape(part["shape"])
+    before = read_part(parts, part["of"])
+    if "hidden" in part:
+        return np.where(unpack(part["hidden"], np.uint8).reshape(before.shape), -np.inf, before).astype(np.float32)
+    return (before * np.float32(part["times"])).astype(np.float32)
+
+
+@pytest.mark.parametrize("options", [{"causal": True}, {"softcap": 2.0}, {"scale": 0.3}, {"kv_heads": 1, "seed": 1}])
+def test_the_intermediates_of_attention_are_those_of_the_record(options):
+    text = attnkit.embed("a b c a", dim=12)
+    record = attnkit.attend(text, heads=2, keep=("q", "k", "v", "scores", "scaled", "masked", "weights"), **options)
+    (layer,) = read_payload(attnkit.explore(record))["traces"][0]["attention"]
+    for name in ("q", "k", "v", "scores", "scaled", "masked"):
+        assert read_part(layer["parts"], name).tobytes() == record[name].astype(np.float32).tobytes(), name
+    assert layer["parts"]["scaled"]["of"] == "scores"
+
+
+def test_of_many_intermediates_a_page_has_those_of_the_first_layers_unless_it_is_exact(monkeypatch):
+    tensors = {}
+    for at in range(2):
+        tensors |= {f"decoder.{at}.self.weights": softmax(np.random.default_rng(at), 2, 4, 4)}
+        tensors |= {f"decoder.{at}.self.{name}": np.ones((2, 4, 3), np.float32) for name in "qkv"}
+    record = Record({name: Tensor(array, ("head", "query", "key")) for name, array in tensors.items()})
+    monkeypatch.setattr(payload, "NUMBERS", 64 + 3 * 24)
+    for exact, has_parts in ((False, [True, False]), (True, [True, True])):
+        layers = read_payload(attnkit.explore(record, exact=exact))["traces"][0]["attention"]
+        assert [bool(layer["parts"]) for layer in layers] == has_parts
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """A trace of the story model."""
+    path = tmp_path_factory.mktemp("story") / "fox.npz"
+    attnkit.encode("the fox looked", model=STORY, trace=path)
+    return attnkit.formats.load(str(path))
+
+
+def read_words(lens):
+    """The words and the probabilities of a lens, (L, T, K)."""
+    words = np.array(lens["words"])[unpack(lens["ids"], "<u4")].reshape(lens["shape"])
+    return words, unpack(lens["probabilities"], "<f4").reshape(lens["shape"])
+
+
+def test_the_words_of_layers_are_those_of_lens(story):
+    kept = attnkit.lens(story, model=STORY, top=3)
+    of_trace = read_payload(attnkit.explore(story, model=STORY, top=3, tokens="raw"))["traces"][0]["lens"]
+    of_lens = read_payload(attnkit.explore(kept, tokens="raw"))["traces"][0]
+    assert of_trace == of_lens["lens"] and of_lens["attention"] == []
+    words, probabilities = read_words(of_trace)
+    assert words.reshape(-1, 3).tolist() == kept.labels["ids"] and probabilities.tobytes() == kept["x"].tobytes()
+    assert of_trace["layers"] == ["embedding", "decoder.0", "decoder.1", "decoder.2"]
+    last = read_payload(attnkit.explore(attnkit.lens(story, model=STORY, position=-1)))["traces"][0]["lens"]
+    assert (last["first"], last["shape"]) == (len(story["logits"]) - 1, [4, 1, 3])
+
+
+def test_words_of_layers_of_a_batch_are_a_record_each(tmp_path):
+    attnkit.encode(["the fox", "a"], model=STORY, trace=tmp_path / "batch.npz")
+    kept = attnkit.lens(attnkit.formats.load(str(tmp_path / "batch.npz")), model=STORY)
+    traces = read_payload(attnkit.explore(kept, tokens="raw"))["traces"]
+    words = np.array(kept.labels["ids"]).reshape(kept["x"].shape)
+    for row, trace in enumerate(traces):
+        assert np.array_equal(read_words(trace["lens"])[0], words[row])
+    assert len(traces) == 2
+
+
+def make_run(folder, steps):
+    """A folder of a training run that recorded some steps of a batch of two texts."""
+    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for step in steps:
+        weights = np.stack([softmax(np.random.default_rng(step + row), 2, 3, 3) for row in range(2)])
+        record = Record(
+            {
+                "ids": Tensor(np.array([[0, 1, 0], [1, 1, 0]]), ("batch", "token")),
+                "decoder.0.self.weights": Tensor(weights, ("batch", "head", "query", "key")),
+                "decoder.0.self.weights.grad": Tensor(weights, ("batch", "head", "query", "key")),
+                "decoder.0.self.wq.grad": np.full((2, 2), step / 2.0),
+            }
+        )
+        attnkit.formats.save(record, str(folder / f"step-{step}.npz"))
+    reports = [
+        {"step": at, "loss": 3 - at / 10, "held_out_loss": 3.5, "gradient_norm": 1, "learning_rate": 0.1, "tokens": at}
+        for at in (5, 10)
+    ]
+    (folder / "training.jsonl").write_text("".join(json.dumps(one) + "\n" for one in reports))
+    return reports
+
+
+def test_the_steps_of_a_training_run_and_its_curve(tmp_path):
+    reports = make_run(tmp_path, (10, 2))
+    page = read_payload(attnkit.explore(tmp_path, record=1))
+    assert page["curve"] == reports and [one["step"] for one in page["traces"]] == [2, 10]
+    assert page["traces"][0]["labels"]["key"] == ["b", "b", "a"]
+    norms = [stage["norm"] for one in page["traces"] for stage in one["stages"] if stage["name"].endswith("wq.grad")]
+    assert norms == [2.0, 10.0]
+
+
+def test_folders_that_are_no_training_run(tmp_path):
+    with pytest.raises(DataError, match="without recorded steps"):
+        attnkit.explore(tmp_path)
+    make_run(tmp_path, (1,))
+    with pytest.raises(UsageError, match="a folder of train is explored alone"):
+        attnkit.explore([tmp_path, make_record(softmax(np.random.default_rng(0), 1, 3, 3))])

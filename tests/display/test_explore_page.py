@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 import attnkit
+from attnkit import formats
+from attnkit.display import numbers
 from attnkit.display.explore import payload
 from attnkit.record import Record, Tensor
 from tests.chromium import Chromium, find_chromium
+from tests.display.test_explore import STORY, make_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -172,3 +175,102 @@ def test_two_traces_rounded_to_8_bits_and_in_the_dark(browser, write_page, monke
     assert browser.run("color('background')") == "#16181c"
     browser.run("setTheme('light')")
     assert browser.run("color('background')") == "#ffffff"
+
+
+def read_tables(browser):
+    """The cells of the tables of a view, row by row, without their heads."""
+    rows = "[...table.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.innerText))"
+    return browser.run(f"[...document.querySelectorAll('#view table')].map(table => {rows})")
+
+
+def test_a_cell_of_attention_written_out_by_hand(browser, write_page):
+    x = np.array([[1, 0], [0, 1], [1, 2]], np.float32)
+    record = attnkit.attend(Record({"x": x}), causal=True, steps=True)
+    page = write_page(record)
+    browser.resize(1000)
+    browser.open(page, "#view=stages&token=2&key=1&dim=1")
+    lines = browser.run("[...document.querySelectorAll('.step p')].map(p => p.innerText)")
+    assert lines == [
+        "scores[0,2,1] = q · k = 2.0000",
+        "scaled[0,2,1] = 2.0000 × 0.7071 (1/√2) = 1.4142",
+        "masked[0,2,1] = 1.4142: the mask allows this key",
+        "weights[0,2,1] = exp(1.4142 − 3.5355) / 1.1790 = 0.1017",
+        "heads[0,2,1] = sum of weight × v[1] over the keys = 1.7981",
+    ]
+    _, dot, row, values = read_tables(browser)
+    assert dot == [["0", "1.0000", "0.0000", "0.0000"], ["1", "2.0000", "1.0000", "2.0000"], ["sum", "", "", "2.0000"]]
+    assert [cells[2:] for cells in row[:3]] == [["0.0591", "0.0501"], ["0.1199", "0.1017"], ["1.0000", "0.8482"]]
+    assert [cells[3] for cells in values] == ["0.0000", "0.1017", "1.6964", "1.7981"]
+    check_layout(browser)
+    svg = ET.fromstring(read_picture(browser, "svg"))
+    assert {*lines} <= {one.text for one in svg.iter("{http://www.w3.org/2000/svg}text")}
+    browser.open(page, "#view=stages&token=0&key=2")
+    assert "masked[0,0,2] = -inf: the mask is causal: key 2 is after query 0" in browser.run("document.body.innerText")
+
+
+def test_the_numbers_of_a_cell_of_a_model_are_those_of_show_and_its_words_those_of_lens(browser, tmp_path):
+    trace = tmp_path / "fox.npz"
+    attnkit.encode("the fox looked", model=STORY, trace=trace)
+    record, page = formats.load(str(trace)), tmp_path / "page.html"
+    page.write_text(attnkit.explore(trace, model=STORY, tokens="raw"))
+    browser.resize(1000)
+    browser.open(page, "#view=stages&layer=2&head=3&token=4&key=3")
+    facts, dot, row, _ = read_tables(browser)
+    shown = [read_row(record[f"decoder.2.self.{name}"][3, at]) for name, at in (("q", 4), ("k", 3))]
+    assert [[cells[at] for cells in dot[:-1]] for at in (1, 2)] == shown
+    for name, column in (("masked", 1), ("weights", 3)):
+        assert [cells[column] for cells in row[:-1]] == read_row(record[f"decoder.2.self.{name}"][3, 4])
+    assert facts[0][3:6] == [format(float(one), ".4g") for one in norm_and_range(record["decoder.2.self.q"])]
+    check_layout(browser)
+
+    browser.press("3")
+    browser.wait("document.querySelector('[data-key=lens]') !== null")
+    kept = attnkit.lens(record, model=STORY, top=5)
+    words = np.array(kept.labels["ids"]).reshape(kept["x"].shape)
+    browser.open(page, "#view=lens&token=3&layer=2")
+    (likeliest,) = read_tables(browser)
+    assert [cells[0] for cells in likeliest] == words[2, 3].tolist()
+    assert [cells[1] for cells in likeliest] == read_row(kept["x"][2, 3])
+    browser.run("document.querySelector('[data-key=lens]').focus()")
+    browser.press("ArrowLeft", "ArrowUp")
+    said = browser.run("document.getElementById('readout').textContent")
+    assert said.startswith(
+        f"2 {record.labels['token'][2]}, after decoder.0: {words[1, 2, 0]} {kept['x'][1, 2, 0]:.4f}, "
+    )
+    browser.press("Enter")
+    browser.wait("location.hash.includes('token=2')")
+    check_layout(browser)
+    svg = ET.fromstring(read_picture(browser, "svg"))
+    assert {*words[..., 0].ravel()} <= {one.text for one in svg.iter("{http://www.w3.org/2000/svg}text")}
+
+
+def read_row(row):
+    """The numbers of a row, as `show` prints them."""
+    return [format(one, numbers.number_format(row, 4)) for one in row.tolist()]
+
+
+def norm_and_range(array):
+    return np.linalg.norm(array.astype(float)), array.min(), array.max()
+
+
+def test_a_slider_over_the_steps_of_a_training_run(browser, tmp_path):
+    make_run(tmp_path, (2, 10, 30))
+    page = tmp_path / "page.html"
+    page.write_text(attnkit.explore(tmp_path))
+    browser.resize(1000)
+    browser.open(page, "#view=training")
+    assert read_tables(browser) == [[["decoder.0.self.wq", "2", "1", "1", "0"]]]
+    browser.run("document.querySelector('[data-key=step]').focus()")
+    browser.press("ArrowRight", "ArrowRight")
+    browser.wait("document.querySelector('output').value === 'step 30'")
+    assert read_tables(browser) == [[["decoder.0.self.wq", "30", "15", "15", "0"]]]
+    assert browser.run("document.activeElement.dataset.key") == "step"
+    check_layout(browser)
+    texts = {one.text for one in ET.fromstring(read_picture(browser, "svg")).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"loss", "held-out loss", "2", "10", "30", "decoder.0.self.wq"} <= texts
+    browser.press("1")
+    browser.wait("document.querySelector('.head') !== null")
+    shown = browser.run("weightsOf(chosen(readState()).layer).then(one => [...one.values])")
+    weights = formats.load(str(tmp_path / "step-30.npz"))["decoder.0.self.weights"][0]
+    assert shown == weights.astype(float).ravel().tolist()
+    check_layout(browser)

@@ -1,12 +1,13 @@
 // The page: its state is its address, and a view shows a state.
 //
 // A file of a view adds it to VIEWS:
-//   {id, title, fits() -> whether the data has what it shows, async show(root, state) -> picture to save, or null}
+//   {id, title, fits(trace) -> whether the data has what it shows, async show(root, state) -> picture to save, or null,
+//    layers(trace) -> how many layers the state may choose, where they are not those of attention}
 // `root` is an empty section. A picture is {name, width, height, paint(surface)} of draw.js.
-// State: {view, trace, layer, head, token, by, range}; numbers are indices from 0, -1: none. `go` changes some of it.
+// State: {view, trace, layer, head, token, by, range, key, dim, stage}; numbers are indices from 0, -1: none. `go` changes some of it.
 
 const VIEWS = [];
-const DEFAULTS = { view: "", trace: 0, layer: 0, head: -1, token: -1, by: "head", range: "" };
+const DEFAULTS = { view: "", trace: 0, layer: 0, head: -1, token: -1, by: "head", range: "", key: -1, dim: 0, stage: "" };
 const APP = { picture: null, turn: 0 };
 
 /** What the address says of the state; the defaults of what it does not. */
@@ -23,16 +24,23 @@ function readAddress() {
 /** The state that the address has: what it gets wrong is the default. */
 function readState() {
   const state = readAddress();
-  const views = VIEWS.filter((view) => view.fits());
-  if (!views.some((view) => view.id === state.view)) state.view = views[0].id;
   state.trace = bound(state.trace, PAYLOAD.traces.length, 0);
-  const layers = PAYLOAD.traces[state.trace].attention;
-  state.layer = bound(state.layer, layers.length, 0);
+  const views = fittingViews(state);
+  const view = views.find((one) => one.id === state.view) || views[0];
+  state.view = view.id;
+  const trace = PAYLOAD.traces[state.trace];
+  const layers = trace.attention;
+  state.layer = bound(state.layer, view.layers ? view.layers(trace) : layers.length, 0);
   const layer = layers[state.layer];
   state.head = bound(state.head, layer ? layer.shape[0] : 0, -1);
   state.token = Math.max(state.token, -1);
   if (!state.range) state.range = layer && layer.shape[2] > 48 ? "each" : "one";
   return state;
+}
+
+/** The views that a record has the data of. */
+function fittingViews(state) {
+  return VIEWS.filter((view) => view.fits(PAYLOAD.traces[state.trace]));
 }
 
 /** A number where it is an index of `size` things, else another. */
@@ -85,7 +93,7 @@ function placeWidth() {
 /** Show the tabs of the views that the data has. */
 function showTabs(state) {
   const tabs = document.getElementById("tabs");
-  const buttons = VIEWS.filter((view) => view.fits()).map((view, at) =>
+  const buttons = fittingViews(state).map((view, at) =>
     make("button", {
       id: `tab-${view.id}`, role: "tab", "data-key": `tab-${view.id}`, "aria-selected": String(view.id === state.view),
       tabindex: view.id === state.view ? 0 : -1, title: `key ${at + 1}`, "aria-controls": "view",
@@ -104,7 +112,8 @@ function say(text) {
 function choices(state, { layer = true, head = true } = {}) {
   const { trace, layer: one } = chosen(state);
   const row = make("div", { class: "choices" });
-  if (PAYLOAD.traces.length > 1) {
+  if (isTraining()) row.append(makeSteps(state));
+  else if (PAYLOAD.traces.length > 1) {
     const names = PAYLOAD.traces.map((each, at) => [at, each.name]);
     row.append(makeChoice("record", names, state.trace, (value) => go({ trace: Number(value) })));
   }

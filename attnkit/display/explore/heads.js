@@ -3,7 +3,7 @@
 VIEWS.push({
   id: "heads",
   title: "Heads",
-  fits: () => PAYLOAD.traces.some((trace) => trace.attention.length),
+  fits: (trace) => trace.attention.length > 0,
   show: (root, state) => (state.head < 0 ? showHeads(root, state) : showHead(root, state)),
 });
 
@@ -101,7 +101,8 @@ async function showHead(root, state) {
   const title = `${layer.name}, head ${state.head}${text && ": "}${text}`;
   const controls = choices(state);
   controls.append(makeRange(state), make("button", { "data-key": "all", onclick: () => go({ head: -1 }) }, "all heads"),
-    make("button", { "data-key": "as-text", onclick: () => go({ view: "text", by: "head" }) }, "in the text"));
+    make("button", { "data-key": "as-text", onclick: () => go({ view: "text", by: "head" }) }, "in the text"),
+    make("button", { "data-key": "as-numbers", onclick: () => go({ view: "stages", stage: "" }) }, "step by step"));
   root.append(controls);
   const picture = largePicture(weights, state.head, trace, title, placeWidth(), state);
   root.append(makeMap(picture, weights, state.head, trace, title), make("p", { class: "note" }, precisionNote(weights)));
@@ -125,11 +126,11 @@ function makeMap(picture, weights, head, trace, title) {
     return isInside;
   };
   canvas.addEventListener("pointermove", (event) => point(event) && read());
-  canvas.addEventListener("click", (event) => point(event) && go({ token: place.query }, true));
+  canvas.addEventListener("click", (event) => point(event) && go({ token: place.query, key: place.key }, true));
   canvas.addEventListener("focus", read);
   canvas.addEventListener("keydown", (event) => {
     const steps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
-    if (event.key === "Enter") go({ token: place.query }, true);
+    if (event.key === "Enter") go({ token: place.query, key: place.key }, true);
     if (!(event.key in steps)) return;
     event.preventDefault();
     place.query = Math.min(Math.max(place.query + steps[event.key][0], 0), weights.queries - 1);

@@ -13,8 +13,11 @@ from attnkit.display.figures.colors import DARK, LIGHT, NOT_FINITE_COLOR, SERIES
 from attnkit.display.figures.fonts import MONO, SANS
 from attnkit.display.figures.svg import escape_text
 
-SCRIPTS = ("elements", "data", "draw", "maps", "app", "heads", "text", "difference", "start")  # in this order
+SHARED = ("elements", "numbers", "data", "draw", "maps", "app")
+VIEWS = ("heads", "text", "difference", "lens", "stages", "cell", "training")
+SCRIPTS = (*SHARED, *VIEWS, "start")  # in this order
 MAPS = ("viridis", "bwr")
+PRECISION = 4  # decimals, as in tables of `show`
 
 
 def explore_page(payload: Mapping[str, Any], options: FigureOptions, name: str) -> str:
@@ -34,7 +37,7 @@ def explore_page(payload: Mapping[str, Any], options: FigureOptions, name: str) 
         "theme": f' data-theme="{options.theme}"' if options.theme in ("light", "dark") else "",
         "style": style,
         "script": script,
-        "payload": inline_json({**payload, "look": _look(_title(payload, options, name))}),
+        "payload": inline_json({**payload, "look": _look(_title(payload, options, name), options)}),
     }
     head, *parts = _asset("page.html").split("{{")  # one pass: no value is looked for names of others
     for part in parts:
@@ -54,10 +57,16 @@ def inline_json(value: Any) -> str:
 
 def _title(payload: Mapping[str, Any], options: FigureOptions, name: str) -> str:
     """Return the title that was chosen, else the name of the tool with those of the traces."""
-    return options.title or ": ".join([name, *[", ".join(one["name"] for one in payload["traces"])][:1]])
+    return options.title or ": ".join([name, *[", ".join(_names(payload))][:1]])
 
 
-def _look(title: str) -> dict[str, Any]:
+def _names(payload: Mapping[str, Any]) -> list[str]:
+    """Return the names of the traces; of the steps of training that of their run."""
+    names = [(one["name"], one.get("step")) for one in payload["traces"]]
+    return [*dict.fromkeys(name.removesuffix(f" step {step}") for name, step in names)]
+
+
+def _look(title: str, options: FigureOptions) -> dict[str, Any]:
     """Return the colours that scripts draw with, and the title."""
     return {
         "title": title,
@@ -65,6 +74,7 @@ def _look(title: str) -> dict[str, Any]:
         "series": SERIES,
         "sans": SANS,
         "mono": MONO,
+        "precision": PRECISION if options.precision is None else options.precision,
     }
 
 

@@ -3,6 +3,7 @@
 {
   "traces":     [TRACE, ...]          records side by side: a batch, a stream, two files, steps of training
   "difference": DIFFERENCE or null    of the first two traces
+  "curve":      [{"step", "loss", "held_out_loss", "gradient_norm", …}, ...] or null    of a training run
 }
 TRACE = {
   "name":      the file, and the number of the record in it where there are several
@@ -10,12 +11,15 @@ TRACE = {
   "attention": [LAYER, ...]           in the order of the record
   "stages":    [STAGE, ...]           every tensor, in the order of the record
   "history":   [command, ...]
+  "step":      the step of training that it is of, or null
+  "lens":      LENS or null
 }
 LAYER = {
   "name": "encoder.0.self",  "queries": axis,  "keys": axis,  "shape": [heads, queries, keys],
   "causal": bool,  "signed": bool: whether the map is int8, else uint8,
   "kinds": [{"kind": "previous", "measure": 0.93 or null}, ...] one a head, "" where it is not known; [] of A - B
   "map": MAP,  "largest": LARGEST, or null where the map has all weights as they are
+  "parts": PARTS                      intermediates of attention, what the page has room for
 }
 LARGEST = {"count": K, "keys": BLOB uint16 or uint32 (H, T, K), "values": BLOB float32 (H, T, K)}    no key: none
 MAP is one of
@@ -23,18 +27,25 @@ MAP is one of
   {"form": "bytes",   "scale": BLOB float32 (H, T), "values": BLOB (H, T, S)}    a number is its level times its scale
   {"form": "pooled",  "block": [rows, columns], "shape": [H, rows, columns], "scale": BLOB float32 (H,),
    "values": BLOB (H, rows, columns)}    no number of a block is larger in magnitude; "kept": true: no kept number is
+PARTS = {"q", "k", "v", "scores", "scaled", "capped", "masked", "heads": PART, ...}
+PART is {"shape", "values": BLOB float32}, or of what comes of another part
+  {"of": "scores", "times": number}    that part times the number, rounded to float32; 1: it is the same
+  {"of": "capped", "hidden": BLOB}     that part, and -inf where the bytes are 1
+LENS = {"layers": [name, ...], "first": position, "shape": [L, T, K], "words": [word, ...],
+        "ids": BLOB uint32 (L, T, K) of indices of words, "probabilities": BLOB float32 (L, T, K)}
 BLOB and levels: matrices.py.
 STAGE = {"name", "axes", "shape", "dtype", "min", "max", "mean", "std", "norm", "zeros", "nan", "inf"}
 DIFFERENCE = {"heads": [...], "rows": [[...]], "lines": [...], "attention": [LAYER without kinds, map of A - B, ...]}
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnkit.display.explore.matrices import (
     Array,
+    blob,
     has_signs,
     pack_bytes,
     pack_exact,
@@ -45,7 +56,10 @@ from attnkit.display.explore.matrices import (
 )
 
 EXACT = 250_000  # most weights of a page that are kept as they are
+NUMBERS = 330_000  # most weights and numbers of other intermediates together that are kept as they are
 WHOLE = 6_000_000  # most weights of a page that are kept in 8 bits
+CHAIN = ("scores", "scaled", "capped", "masked")  # each comes of the one before it
+COSTLY = frozenset(("q", "k", "v", "scores", "heads"))  # the other parts cost little
 LARGEST = 8  # of a row that are kept as they are, where the others are not
 ROWS = 600_000  # most of these in a page, but one a row
 
@@ -56,6 +70,7 @@ class Attention(NamedTuple):
     queries, keys  the axes whose labels are the words
     indices        of weights (H, T, K) the keys, -1 for none; None: these are the weights on all keys
     size           how many keys there are, where some are kept
+    parts          other intermediates of the layer by name, in the order of PARTS
     """
 
     name: str
@@ -66,16 +81,36 @@ class Attention(NamedTuple):
     measures: Sequence[float] = ()
     indices: Array | None = None
     size: int = 0
+    parts: Mapping[str, Array] = {}
+
+
+class Lens(NamedTuple):
+    """The likeliest words of the state of each layer: their ids and probabilities (L, T, K), and the words of ids.
+
+    first  the position of the first token
+    """
+
+    layers: Sequence[str]
+    ids: Array
+    probabilities: Array
+    words: Mapping[int, str]
+    first: int = 0
 
 
 class ExploredTrace(NamedTuple):
-    """A record to explore: its words by axis, its layers of attention, facts of its tensors, and its commands."""
+    """A record to explore: its words by axis, its layers of attention, facts of its tensors, and its commands.
+
+    step  the step of training that it is of
+    lens  what the head of its model reads in the states of its layers
+    """
 
     name: str
     labels: Mapping[str, Sequence[str]]
     attention: Sequence[Attention]
     stages: Sequence[Mapping[str, Any]]
     history: Sequence[str]
+    step: int | None = None
+    lens: Lens | None = None
 
 
 class Difference(NamedTuple):
@@ -94,7 +129,7 @@ def pack_traces(
 ) -> dict[str, Any]:
     """Return the data of a page of traces.
 
-    is_exact  keep all weights as they are, however many there are
+    is_exact  keep all weights and other intermediates of attention as they are, however many there are
     apply     (function, items) -> the values of the function, in order: `map`, or one that uses every core
     """
     layers = [layer for trace in traces for layer in trace.attention]
@@ -102,19 +137,32 @@ def pack_traces(
     cells, rows = (sum(int(np.prod(one.weights.shape[:end])) for one in layers) for end in (3, 2))
     form = "exact" if is_exact or cells <= EXACT else "bytes" if cells <= WHOLE else "pooled"
     count = max(1, min(LARGEST, ROWS // max(rows, 1)))
+    detailed = set(map(id, layers if is_exact else _select_detailed(layers, NUMBERS - cells if form == "exact" else 0)))
 
     def pack_layers(attention: Sequence[Attention]) -> list[dict[str, Any]]:
-        return [*apply(lambda layer: _pack_layer(layer, form, count), attention)]
+        return [*apply(lambda layer: _pack_layer(layer, form, count, id(layer) in detailed), attention)]
 
-    packed = [trace._asdict() | {"attention": pack_layers(trace.attention)} for trace in traces]
-    return {"traces": packed, "difference": difference and _pack_difference(difference, pack_layers)}
+    packed = [
+        trace._asdict() | {"attention": pack_layers(trace.attention), "lens": trace.lens and pack_lens(trace.lens)}
+        for trace in traces
+    ]
+    return {"traces": packed, "difference": difference and _pack_difference(difference, pack_layers), "curve": None}
 
 
-def _pack_layer(layer: Attention, form: str, count: int) -> dict[str, Any]:
+def _select_detailed(layers: Sequence[Attention], room: int) -> Iterator[Attention]:
+    """Yield the layers whose parts have room on the page: the first ones, up to a count of numbers."""
+    for layer in layers:
+        room -= sum(layer.parts[name].size for name in layer.parts.keys() & COSTLY)
+        if room >= 0:
+            yield layer
+
+
+def _pack_layer(layer: Attention, form: str, count: int, has_parts: bool) -> dict[str, Any]:
     weights = layer.weights.astype(np.float32, copy=False)
     is_square = layer.indices is None and weights.shape[1] == weights.shape[2] > 1
     pairs = zip(layer.kinds, layer.measures, strict=True)
     return {
+        "parts": pack_parts(layer.parts if has_parts else {}),
         "name": layer.name,
         "queries": layer.queries,
         "keys": layer.keys,
@@ -127,6 +175,58 @@ def _pack_layer(layer: Attention, form: str, count: int) -> dict[str, Any]:
             if layer.indices is not None
             else _pack(weights, form, count)
         ),
+    }
+
+
+def pack_parts(parts: Mapping[str, Array]) -> dict[str, Any]:
+    """Return intermediates of attention; one that comes of the one before it in scores, scaled … by that.
+
+    >>> scores = np.array([[1, 2]], np.float32)
+    >>> packed = pack_parts({"scores": scores, "scaled": scores / 2, "capped": scores / 2})
+    >>> packed["scaled"], packed["capped"]
+    ({'of': 'scores', 'times': 0.5}, {'of': 'scaled', 'times': 1.0})
+    """
+    packed: dict[str, Any] = {}
+    before = ""
+    for name, array in parts.items():
+        numbers = array.astype(np.float32, copy=False)
+        derived = _derive(before, parts[before], numbers) if before and name in CHAIN else None
+        packed[name] = derived or {"shape": numbers.shape, "values": blob(numbers)}
+        before = name if name in CHAIN else before
+    return packed
+
+
+def _derive(name: str, before: Array, numbers: Array) -> dict[str, Any] | None:
+    """Return how numbers come of those of a part before them: times a number, or some of them hidden; else None."""
+    if numbers.shape != before.shape:
+        return None
+    at = np.unravel_index(np.argmax(np.abs(before)), before.shape) if before.size else ()
+    with np.errstate(all="ignore"):
+        ratio = np.float32(numbers[at] / before[at]) if before.size else np.float32(1)
+        for times in {
+            np.float32(1),
+            ratio,
+            np.nextafter(ratio, np.float32(0)),
+            np.nextafter(ratio, np.float32(np.inf)),
+        }:
+            if np.array_equal(before.astype(np.float32, copy=False) * times, numbers):
+                return {"of": name, "times": float(times)}
+    hidden = np.isneginf(numbers)
+    if hidden.any() and np.array_equal(np.where(hidden, 0, before), np.where(hidden, 0, numbers)):
+        return {"of": name, "hidden": blob(hidden.astype(np.uint8))}
+    return None
+
+
+def pack_lens(lens: Lens) -> dict[str, Any]:
+    """Return the words of a lens, each once, with their numbers."""
+    known, places = np.unique(lens.ids, return_inverse=True)
+    return {
+        "layers": lens.layers,
+        "first": lens.first,
+        "shape": lens.ids.shape,
+        "words": [lens.words.get(int(id), str(id)) for id in known],
+        "ids": blob(places.reshape(-1).astype(np.uint32)),
+        "probabilities": blob(lens.probabilities.astype(np.float32)),
     }
 
 

@@ -15,7 +15,7 @@ function showFrame() {
   const buttons = ["svg", "png"].map((kind) =>
     make("button", { "data-save": kind, disabled: true, onclick: () => savePicture(APP.picture, kind) }, `save ${kind.toUpperCase()}`));
   document.getElementById("tools").append(makeChoice("theme", themes, theme, setTheme), ...buttons);
-  document.getElementById("foot").append(...PAYLOAD.traces.map((trace) =>
+  document.getElementById("foot").append(...(isTraining() ? PAYLOAD.traces.slice(0, 1) : PAYLOAD.traces).map((trace) =>
     make("div", {}, make("h3", {}, trace.name), trace.history.length
       ? make("pre", { tabindex: 0, "aria-label": `commands that made ${trace.name}` }, trace.history.join("\n"))
       : make("p", { class: "note" }, "The record has no history."))));
@@ -23,8 +23,8 @@ function showFrame() {
 
 /** Keys of the whole page: the number of a view, and Escape. */
 function handleKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || /SELECT|INPUT/.test(event.target.tagName)) return;
-  const view = VIEWS.filter((one) => one.fits())[Number(event.key) - 1];
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT" || event.target.type === "number") return;
+  const view = fittingViews(readState())[Number(event.key) - 1];
   if (view) go({ view: view.id });
 }
 

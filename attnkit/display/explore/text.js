@@ -3,7 +3,7 @@
 VIEWS.push({
   id: "text",
   title: "Text",
-  fits: () => PAYLOAD.traces.some((trace) => trace.attention.length),
+  fits: (trace) => trace.attention.length > 0,
   show: showText,
 });
 

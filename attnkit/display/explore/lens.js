@@ -1,0 +1,120 @@
+// View: the lens. The likeliest word of the state of each layer at each token, coloured by its probability.
+
+VIEWS.push({
+  id: "lens",
+  title: "Lens",
+  fits: (trace) => Boolean(trace.lens) || !isTraining() && trace.stages.some((stage) => /^(encoder|decoder)\.\d+\./.test(stage.name)),
+  layers: (trace) => (trace.lens ? trace.lens.layers.length : trace.attention.length),
+  show: showLens,
+});
+
+const LENS_ROWS = 250; // tokens on each side of the chosen one that are shown of a long text
+const LENS = new Map();
+
+/** The words of a lens and their probabilities, unpacked once. */
+async function lensOf(lens) {
+  if (!LENS.has(lens)) LENS.set(lens, Promise.all([unpack(lens.ids, "uint32"), unpack(lens.probabilities, "float32")]));
+  const [ids, probabilities] = await LENS.get(lens);
+  const [layers, tokens, top] = lens.shape;
+  const at = (layer, token, rank) => (layer * tokens + token) * top + rank;
+  return {
+    ...lens, count: layers, tokens, top,
+    word: (layer, token, rank = 0) => lens.words[ids[at(layer, token, rank)]],
+    probability: (layer, token, rank = 0) => probabilities[at(layer, token, rank)],
+  };
+}
+
+/** Show the words of all layers as a map, and the likeliest of the chosen state as a table. */
+async function showLens(root, state) {
+  const { trace } = chosen(state);
+  root.append(choices(state, { layer: false, head: false }));
+  if (!trace.lens) {
+    root.append(make("p", {}, "The words of each layer need the model that made the trace: "), make("pre", {}, "attnkit explore TRACE --model DIR -o page.html"));
+    return null;
+  }
+  const lens = await lensOf(trace.lens);
+  const tokens = wordsOf(trace, "token", lens.tokens);
+  const place = { token: state.token < 0 ? lens.tokens - 1 : Math.min(state.token, lens.tokens - 1), layer: state.token < 0 ? lens.count - 1 : state.layer };
+  const picture = lensPicture(lens, tokens, place, trace.name);
+  root.append(make("p", { class: "note" }, "Each cell is the likeliest next word in the state after a layer, read by the last norm and the head of the model; the column of the last layer is what the model predicts. The colour is its probability."));
+  root.append(makeLensMap(picture, lens, tokens, place), makeLikeliest(lens, tokens, place));
+  if (picture.to - picture.from < lens.tokens) root.append(make("p", { class: "note" }, `tokens ${picture.from} to ${picture.to - 1} of ${lens.tokens}`));
+  return picture;
+}
+
+/** The map of a lens as a canvas that the pointer and the arrow keys read. */
+function makeLensMap(picture, lens, tokens, place) {
+  const canvas = make("canvas", { tabindex: 0, role: "img", "data-key": "lens", "aria-label": "The likeliest word of each layer at each token. Arrow keys read them, Enter lists more." });
+  showPicture(canvas, picture);
+  const at = { ...place };
+  const read = () => {
+    const words = Array.from({ length: Math.min(lens.top, 3) }, (_, rank) => `${lens.word(at.layer, at.token, rank)} ${formatFixed(lens.probability(at.layer, at.token, rank))}`);
+    say(`${lens.first + at.token} ${tokens[at.token]}, after ${lens.layers[at.layer]}: ${words.join(", ")}`);
+  };
+  const point = (event) => {
+    const layer = Math.floor((event.offsetX - picture.left) / picture.wide);
+    const token = picture.from + Math.floor((event.offsetY - picture.top) / picture.high);
+    const isInside = layer >= 0 && layer < lens.count && token >= picture.from && token < picture.to;
+    if (isInside) Object.assign(at, { layer, token });
+    return isInside;
+  };
+  canvas.addEventListener("pointermove", (event) => point(event) && read());
+  canvas.addEventListener("click", (event) => point(event) && go(at, true));
+  canvas.addEventListener("focus", read);
+  canvas.addEventListener("keydown", (event) => {
+    const steps = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
+    if (event.key === "Enter") go(at, true);
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    at.layer = Math.min(Math.max(at.layer + steps[event.key][0], 0), lens.count - 1);
+    at.token = Math.min(Math.max(at.token + steps[event.key][1], 0), lens.tokens - 1);
+    read();
+  });
+  return make("div", { class: "wide" }, canvas);
+}
+
+/** The likeliest words of one state as a table with bars. */
+function makeLikeliest(lens, tokens, { token, layer }) {
+  const rows = Array.from({ length: lens.top }, (_, rank) => [lens.word(layer, token, rank), lens.probability(layer, token, rank)]);
+  const bars = rows.map(([word, probability]) => make("tr", {}, make("td", { class: "left" }, shorten(word, 40)),
+    make("td", {}, formatFixed(probability)), make("td", {}, make("meter", { min: 0, max: 1, value: probability, "aria-hidden": "true" }))));
+  const heads = ["word", "probability", ""].map((text, at) => make("th", { class: at ? null : "left" }, text));
+  return make("div", {}, make("h3", {}, `${lens.first + token} ${shorten(tokens[token], 40)}, after ${lens.layers[layer]}`), make("div", { class: "wide" },
+    make("table", { class: "likeliest" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, bars))));
+}
+
+/** The picture of a lens: a row for each token, a column for each layer. */
+function lensPicture(lens, tokens, place, title) {
+  const from = Math.max(0, Math.min(place.token - LENS_ROWS, lens.tokens - 2 * LENS_ROWS));
+  const to = Math.min(lens.tokens, from + 2 * LENS_ROWS);
+  const labels = tokens.map((word, at) => `${lens.first + at} ${shorten(word)}`);
+  const left = Math.min(150, Math.max(...labels.slice(from, to).map((label) => textWidth(label)))) + 10;
+  const widest = Math.max(...lens.layers.map((name) => textWidth(name, 11))) + 8;
+  const wide = Math.max(widest, 60, Math.min(110, Math.floor((placeWidth() - left - 8) / lens.count)));
+  const [high, top] = [22, 44];
+  const paint = (surface) => {
+    surface.text(0, 16, title, { size: 14, bold: true });
+    const colorAt = (row, column) => heat(lens.probability(column, from + row), 1);
+    surface.cells(left, top, wide * lens.count, high * (to - from), to - from, lens.count, colorAt);
+    lens.layers.forEach((name, at) => surface.text(left + at * wide + 4, top - 6, name, { size: 11, color: color("muted") }));
+    for (let token = from; token < to; token++) {
+      const y = top + (token - from) * high;
+      surface.text(left - 6, y + 15, labels[token], { anchor: "end", bold: token === place.token });
+      for (let layer = 0; layer < lens.count; layer++) {
+        const ink = contrastingInk(colorAt(token - from, layer));
+        surface.text(left + layer * wide + 4, y + 15, fitWord(lens.word(layer, token), wide - 8), { color: ink });
+      }
+    }
+    const [x, y] = [left + place.layer * wide, top + (place.token - from) * high];
+    surface.polyline([[x, y], [x + wide, y], [x + wide, y + high], [x, y + high], [x, y - 1]], color("ink"), 2);
+    paintScale(surface, left, top + high * (to - from) + 10, 0, 1, false);
+  };
+  return { name: "lens", width: Math.max(left + wide * lens.count + 4, 240), height: top + high * (to - from) + 28, paint, left, top, wide, high, from, to };
+}
+
+/** Shorten a word to a width in pixels. */
+function fitWord(word, width) {
+  let text = shorten(word, 24);
+  for (let most = [...text].length - 1; most > 1 && textWidth(text) > width; most--) text = shorten(word, most);
+  return text;
+}
