@@ -380,6 +380,9 @@ def train(
     every: int | None = None,
     sample: str | None = None,
     record: Sequence[int] | int | str = (),
+    engine: Literal["numpy", "jax"] | None = None,
+    compute: Literal["float32", "bfloat16", "float16"] | None = None,
+    mesh: str | None = None,
     only: Sequence[str] | str | None = None,
     check_finite: bool = False,
 ) -> dict[str, Any]: ...

@@ -85,7 +85,9 @@ def execute(call: "Stage") -> int:
         report = output.PROGRESS.report if has_progress else ignore
         callbacks = Callbacks(report, output.show_remark, output.show_check, on_report=output.show_report)
         with running(call), silence_libraries(), use_callbacks(callbacks):
-            return output.write(call) if options.is_written(call) else output.discard(call)
+            status = output.write(call) if options.is_written(call) else output.discard(call)
+            options.end_engine(call)
+            return status
 
 
 def show_help(names: list[str]) -> int:

@@ -343,6 +343,12 @@ def is_written(call: Any) -> bool:
     return call.extra.get("coordinator") is None or bool(load_engine(call).is_first)
 
 
+def end_engine(call: Any) -> None:
+    """Let a process that is one of many wait for the others, after its part is done."""
+    if call.extra.get("coordinator") is not None:
+        load_engine(call).end()
+
+
 FIGURE_FORMATS = ("svg", "png", "pdf", "html")
 CELL_FORMATS = ("csv", "tsv", "markdown")
 DISPLAY_FORMATS = ("table", *CELL_FORMATS, *FIGURE_FORMATS)

@@ -24,8 +24,8 @@ def read_nothing(call: Stage, inputs: Any) -> Records:
 def engines(item: None) -> str:
     """List what computes: each engine, its version, and its devices with their memory.
 
-    NumPy computes everything, on the cores of this machine. attend, encode and decode also compute by JAX, with
-    --engine jax (pip install 'attnkit[jax]'): on CPU, GPU and TPU, on several of them with --mesh, and on many hosts.
+    NumPy computes everything, on the cores of this machine. attend, encode, decode and train also compute by JAX,
+    with --engine jax (pip install 'attnkit[jax]'): on CPU, GPU and TPU, on several of them with --mesh, on many hosts.
     On a terminal the list is a table, else JSON.
 
     \b

@@ -108,7 +108,9 @@ def share_engine(call: Stage, calls: Sequence[Stage]) -> None:
     values = {name: call.extra[name] for name in options.ENGINE if call.extra.get(name) is not None}
     able = [one for one in calls if "engine" in one.tool.extra]
     if values and not able:
-        raise UsageError("no stage of the pipeline computes on an engine: attend, encode and decode do", "--engine")
+        raise UsageError(
+            "no stage of the pipeline computes on an engine: attend, encode, decode and train do", "--engine"
+        )
     for one in able:
         if all(one.extra.get(name) is None for name in options.ENGINE):
             one.extra |= values

@@ -80,10 +80,12 @@ def present_run(line: str, call: Stage) -> dict[str, Any]:
         "weight_drop smoothing freeze unfreeze_every layer_decay seed",
         "End": "steps epochs minutes patience valid resume",
         "Results": "output dtype every sample record",
+        "Engine": options.ENGINE_SECTION,
     },
     exclusive=[("from", "config", "family"), *(("resume", name) for name in ("from", "config", "family"))],
     one_of=[("output", "resume")],
-    python=PythonForm(inputs={"text": "Path"}, reader=read_name, result="dict[str, Any]", present=present_run),
+    extra=options.ENGINE,
+    python=PythonForm({"text": "Path"}, read_name, options.ENGINE_KEYWORDS, "dict[str, Any]", present_run),
 )
 def train(
     text: str,

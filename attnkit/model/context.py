@@ -42,6 +42,9 @@ class Engine(Protocol):
     def decoder(self, model: "Model", cache: KVCache | None, **context: Any) -> Any:
         """Return what `CachedDecoder` is: a NextTokenModel with a cache."""
 
+    def differentiator(self, model: "Model", buffer: Any, assemble: Callable[[Any], Any]) -> Any:
+        """Return what gives the loss of a batch, and its gradients, of parameters in one array."""
+
     def attention(
         self, q: Array, k: Array, v: Array, params: Mapping[str, Array], options: Any, **request: Any
     ) -> dict[str, Array]:

