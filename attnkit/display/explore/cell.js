@@ -158,6 +158,7 @@ function explainSoftmax({ weights, masked, head, query, key, place }, words) {
   const line = `weights${place} = `;
   if (!masked) return { lines: [`${line}${formatWeight(row[key])}`] };
   const peak = Math.max(...masked);
+  if (peak === -Infinity) return { lines: [`${line}${formatWeight(row[key])}: the mask hides every key`] };
   const powers = masked.map((value) => Math.exp(value - peak));
   const total = powers.reduce((sum, one) => sum + one, 0);
   const write = numberFormat(row.map((one) => (one.value === undefined ? 0 : one.value)));

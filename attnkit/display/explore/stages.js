@@ -58,7 +58,7 @@ async function showStages(root, state) {
   const { trace, layer } = chosen(state);
   const rows = diagramOf(trace);
   const boxes = rows.flatMap((row) => row.boxes);
-  const box = boxes.find((one) => one.id === (state.stage || (layer && layer.name)));
+  const box = boxes.find((one) => one.id === (state.stage || (layer && !rows[0].isLoose && layer.name)));
   const tensors = box ? box.tensors : trace.stages;
   root.append(choices(state, { layer: false, head: false }), makeDiagram(rows, box, trace));
   const all = make("button", { "data-key": "all-stages", disabled: !box, onclick: () => go({ stage: "all" }) }, "all tensors");
