@@ -501,7 +501,7 @@ def explore(
     *,
     record: int | None = None,
     model: Checkpoint | Path | None = None,
-    top: int = 5,
+    top: int | None = None,
     exact: bool = False,
     theme: Literal["light", "dark", "transparent"] | None = None,
     title: str | None = None,
