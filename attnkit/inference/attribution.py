@@ -15,13 +15,13 @@ from attnkit.errors import DataError, UsageError
 from attnkit.inference import layers
 from attnkit.inference.lens import (
     compare_logits,
-    find_places,
     find_stack,
     find_word,
     read_states,
     result_name,
     state_logits,
     state_names,
+    text_positions,
 )
 from attnkit.model.attribution import normalize_parts, split_output
 from attnkit.record import Array, Record, Tensor, row_labels
@@ -52,7 +52,7 @@ def attribute_logit(
         raise UsageError(problem, "--direct")
     ids = [find_word(checkpoint, word, flag) for word, flag in zip(words, ("--direct", "--minus"), strict=False)]
     last = [*read_states(record, state_names(core.config, stack), checkpoint).values()][-1]
-    places = find_places(record, last.shape, -1 if position is None else position)
+    places = text_positions(record, last.shape, -1 if position is None else position)
     logits = state_logits(core, stack, last)
     compare_logits(record, logits, None)
     rows = [()] if last.ndim == 2 else [(row,) for row in range(len(last))]

@@ -34,7 +34,7 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
     """
     core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
     layer_states = read_states(record, state_names(checkpoint.config, stack), checkpoint)
-    places = None if position is None else find_places(record, layer_states[EMBEDDING].shape, position)
+    places = None if position is None else text_positions(record, layer_states[EMBEDDING].shape, position)
     ids, shares = [], []
     for states in layer_states.values():
         logits = state_logits(core, stack, take_places(states, places))
@@ -116,10 +116,10 @@ def state_logits(core: "model.Model", stack: str, states: Array) -> Array:
     return model.head_logits(core, states)
 
 
-def find_places(record: Record, shape: tuple[int, ...], position: int) -> list[int]:
+def text_positions(record: Record, shape: tuple[int, ...], position: int) -> list[int]:
     """Return a position of each text of states (T, D) or (B, T, D), from 0; UsageError where one does not have it.
 
-    >>> find_places(Record({}, {"token": [["a", "[PAD]"], ["a", "b"]]}), (2, 2, 8), -1)
+    >>> text_positions(Record({}, {"token": [["a", "[PAD]"], ["a", "b"]]}), (2, 2, 8), -1)
     [0, 1]
     """
     places = []

@@ -189,6 +189,18 @@ def test_a_trace_of_generation(tmp_path):
     assert ids[-5:-1].tolist() == chosen[-4:].tolist()
 
 
+def test_a_trace_that_is_not_finite_is_named(trace):
+    record, folder = trace("llama")
+    states = record["decoder.0.ffn.residual"].copy()
+    states[2, 0] = np.nan
+    record = Record({**record.tensors, "decoder.0.ffn.residual": states})
+    problem = r"the result is nan at \[1\]\[2\]\[0\]: decoder.0.ffn.residual is nan at \[2\]\[0\]"
+    with pytest.warns(AttnkitWarning, match=problem):
+        attnkit.lens(record, model=folder)
+    with pytest.raises(DataError, match=problem):
+        attnkit.lens(record, model=folder, check_finite=True)
+
+
 def test_words_of_one_token():
     from attnkit.checkpoints import open_checkpoint
     from attnkit.inference.lens import find_word
