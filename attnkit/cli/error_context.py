@@ -68,11 +68,22 @@ def check_range(item: Any, result: Record, files: OperandFiles, layer: str, is_s
         return
     problem = f"x is {before}"
     if after:
-        usual = f"outside the range of {result['x'].dtype}"
+        usual = describe_flaw(item) or f"outside the range of {result['x'].dtype}"
         problem = f"the result is {after}{explain_non_finite(files, layer, usual)}"
     if is_strict:
         raise DataError(problem)
     warnings.warn(problem, AttnkitWarning, stacklevel=2)
+
+
+def describe_flaw(item: Any) -> str:
+    """Return which tensor of a record is NaN or infinite, and where; "" for none.
+
+    >>> import numpy as np
+    >>> describe_flaw(Record({"x": np.zeros(1), "weights": np.array([0.0, np.nan])}))
+    'weights is nan at [1]'
+    """
+    places = {name: formats.first_non_finite(item[name]) for name in item} if isinstance(item, Record) else {}
+    return next((f"{name} is {at}" for name, at in places.items() if at and not at.startswith("-inf")), "")
 
 
 def explain_non_finite(files: OperandFiles, layer: str, default: str = "") -> str:

@@ -10,8 +10,8 @@ from attnkit.cli.cells import computed_cells
 from attnkit.cli.stage import Stage
 from attnkit.display.cells import Cells
 from attnkit.display.slicing import elide
+from attnkit.inference.lens import text_size
 from attnkit.record import Record, row_labels, shared_labels
-from attnkit.tokenizers import PADDING
 
 if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
@@ -56,7 +56,7 @@ def text_count(record: Record) -> int:
 
 
 def list_positions(record: Record, text: int) -> list[display.Candidates]:
-    """Return the candidates of the layers at each position of a text but padding."""
+    """Return the candidates of the layers at each position of a text."""
     is_batch = record.axes_of("x")[0] == "batch"
     ids, shares = (record[name][text] if is_batch else record[name] for name in ("ids", "x"))
     layers, count, _ = ids.shape
@@ -66,15 +66,15 @@ def list_positions(record: Record, text: int) -> list[display.Candidates]:
     rows, lead = shared_labels(record.labels.get("layer")), f"batch {text}, " * is_batch
     return [
         display.Candidates(rows, places[:, at], shares[:, at], words or None, f"{lead}position {name}", corner="layer")
-        for at, name, token in list_tokens(record, text)
-        if token not in PADDING
+        for at, name, _ in list_tokens(record, text)
     ]
 
 
 def list_tokens(record: Record, text: int) -> list[tuple[int, str, str]]:
-    """Return for each token its place in the record, its position with its label, and its label, "" for none."""
-    count = record["x"].shape[-2]
-    numbers = shared_labels(record.labels.get("position")) or [str(at) for at in range(count)]
+    """Return for each token but padding its place in the record, its position with its label, and its label or ""."""
+    numbers = row_labels(record.labels.get("position"), text)
+    count = len(numbers) or text_size(record, text, record["x"].shape[-2])
+    numbers = numbers or [str(at) for at in range(count)]
     tokens = row_labels(record.labels.get("token"), text) or [""] * count
     return [(at, f"{numbers[at]} {tokens[at]}".rstrip(), tokens[at]) for at in range(count)]
 
@@ -87,10 +87,11 @@ def part_tables(record: Record, look: display.Style) -> list[display.TextTable]:
     for text, (x, digits) in enumerate(zip(np.atleast_2d(record["x"]), np.atleast_1d(record["digits"]), strict=True)):
         most = float(np.abs(x).max())
         rows = [
-            [name, f"{part:.{look.precision}f}", draw_part(float(part), most)]
+            [name, f"{part:z.{look.precision}f}", draw_part(float(part), most)]
             for name, part in zip(names, x, strict=True)
         ]
-        title = f"logit of {word}{f' less that of {other[0]}' if other else ''} at position {places[text]}"
+        lead = f"batch {text}, " * (record["x"].ndim > 1)
+        title = f"{lead}logit of {word}{f' less that of {other[0]}' if other else ''} at position {places[text]}"
         footer = f"sum {x.sum():.{look.precision}f}, the logit of the model; without the rest equal to {digits} digits"
         tables.append(display.TextTable(["part", "adds", ""], rows, (1,), title, footer))
     return tables
@@ -125,11 +126,12 @@ def word_rows(record: Record) -> Cells:
     layers, words = shared_labels(record.labels.get("layer")), record.labels.get("ids")
     is_batch, top = record.axes_of("x")[0] == "batch", record["x"].shape[-1]
     rows: list[list[Any]] = []
-    for state, index in enumerate(np.ndindex(record["x"].shape[:-1])):
-        *batch, layer, at = index
-        _, name, token = list_tokens(record, sum(batch))[at]
-        spellings = row_labels(words, state) or [""] * top
-        place = [*batch, layers[layer], int(name.split()[0]), token]
-        for rank, columns in enumerate(zip(record["ids"][index], spellings, record["x"][index], strict=True)):
-            rows += [[*place, rank, *columns]] * (token not in PADDING)
+    for *batch, layer in np.ndindex(record["x"].shape[:-2]):
+        for at, name, token in list_tokens(record, sum(batch)):
+            index = (*batch, layer, at)
+            state = int(np.ravel_multi_index(index, record["x"].shape[:-1]))
+            spellings = row_labels(words, state) or [""] * top
+            place = [*batch, layers[layer], int(name.split()[0]), token]
+            columns = zip(record["ids"][index], spellings, record["x"][index], strict=True)
+            rows += [[*place, rank, *column] for rank, column in enumerate(columns)]
     return Cells([*["batch"] * is_batch, "layer", "position", "token", "rank", "id", "word", "probability"], rows)

@@ -66,13 +66,14 @@ def heads(
 
     The scores are means over the queries of the weight on a target: the token before (previous), the first token, the
     query's own (self), earlier tokens that are the same (duplicate), and the tokens after these (induction); then the
-    mean entropy of the weights, their span |query − key|, and the largest weight of a query with several keys, with
-    its words. Over several texts, which are read one at a time, they are the mean of the texts. They equal detect_head
-    of TransformerLens. Padding is left out.
+    mean entropy of the weights, their mean span |query − key|, and the largest weight of a query with several keys,
+    with its words. Several texts are read one at a time: their scores are averaged, and the largest weight is
+    that of all. The scores of targets equal detect_head of TransformerLens. Padding is left out.
 
-    A head is of the kind of the target that has at least 40% of the weight that even attention leaves over, over the
-    queries that have that target, 3 or more; else it is broad, if its entropy is at least 70% of that of even
-    attention; else other. `-f csv` lists these measures, too.
+    The kind of a head compares the weight w on a target with that of even attention, e: the target with the largest
+    (w − e) / (1 − e) is the kind, if this is at least 0.4. Only queries that have the target count, and there must be
+    3 or more. Without such a target, a head is broad if its entropy is at least 0.7 of that of even attention, else
+    other. `-f csv` lists this number as `measure`.
 
     With --model alone, what the weights say: copying is Σ λ / Σ |λ| of a head's circuit from words to words,
     W_E W_V W_O W_U, where it has one; q, k and v are its largest composition scores |W_OV W| / (|W_OV| |W|) with a head

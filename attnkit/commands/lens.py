@@ -17,7 +17,6 @@ TOP = 3  # words of each layer, unless --top sets another number
     figure=draw_lens,
     cells=list_lens,
     keep_names=True,
-    check_finite=lambda parameters: False,
     one_of=[("model",)],
     exclusive=[("top", "direct")],
     requires=[("minus", "direct"), ("by", "direct")],
@@ -29,7 +28,9 @@ def lens(
     top: Annotated[int | None, options.integer(f"words of each layer [default: {TOP}]", least=1)] = None,
     position: Annotated[
         int | None,
-        options.integer("only the token at this position, -1 the last [default: all; with --direct the last]"),
+        options.integer(
+            "only the token at this position, -1 the last of each text [default: all; with --direct the last]"
+        ),
     ] = None,
     direct: Annotated[
         str | None, options.text("what each part adds to the logit of this next word, one token", "WORD")
@@ -44,7 +45,8 @@ def lens(
 
     The input is a trace of the model. The state of each layer is normalized by the norm after the last layer, where the
     model has one (a post-norm model has normalized it already), and the head applied: the row of the last layer is what
-    the model predicts, bit for bit. An encoder needs a head of words, as a masked language model has.
+    the model predicts, bit for bit (with --position, to rounding). An encoder needs a head of words, as a masked
+    language model has.
 
     --direct says how much each part adds to the logit of a word at a position: the embedding, positions, each layer's
     attention (or its heads and bias) and feed-forward network, the shift of norms, the bias of the head. Norms scale

@@ -9,7 +9,7 @@ from attnkit.model.rollout import roll_out
 from attnkit.record import Record, Tensor
 
 
-@tool(keep_names=True, check_finite=lambda parameters: False)
+@tool(keep_names=True)
 def rollout(
     record: Record,
     *,

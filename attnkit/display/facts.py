@@ -78,14 +78,19 @@ def text_table(
         ]
         body = grid(broken, column_widths(broken), style, left=range(len(heads))).lines
     else:
-        body = [line for row in cells[1:] for line in _stack(row, style)]
+        body = [line for row in cells[1:] for line in _stack(row, cells[0], style)]
     below = [ansi(line, "2", style) for line in wrap(_to_charset(footer, style), style)] if footer else []
     return join_lines([*above, *body, *below])
 
 
-def _stack(row: Sequence[str], style: Style) -> list[str]:
-    """Draw a row whose columns do not fit side by side: its first text, the others indented below it."""
-    below = _break_lines(", ".join(row[1:]), style.width - COLUMN_GAP)
+def _stack(row: Sequence[str], heads: Sequence[str], style: Style) -> list[str]:
+    """Draw a row whose columns do not fit side by side: its first text, the others with their headings below it.
+
+    >>> _stack(["0:1", "0.25", "0.5", "++"], ["head", "self", "first", ""], Style(width=16))
+    ['0:1', '  self 0.25,', '  first 0.5, ++']
+    """
+    named = [f"{head.strip()} {text.strip()}".strip() for head, text in zip(heads[1:], row[1:], strict=True)]
+    below = _break_lines(", ".join(filter(None, named)), style.width - COLUMN_GAP)
     return [
         *(ansi(line, "36", style) for line in _break_lines(row[0], style.width)),
         *(" " * COLUMN_GAP + line for line in below),

@@ -17,12 +17,11 @@ from attnkit.inference.lens import (
     compare_logits,
     find_stack,
     find_word,
-    last_position,
     read_states,
     result_name,
     state_logits,
     state_names,
-    take_position,
+    text_positions,
 )
 from attnkit.model.attribution import normalize_parts, split_output
 from attnkit.record import Array, Record, Tensor, row_labels
@@ -53,13 +52,12 @@ def attribute_logit(
         raise UsageError(problem, "--direct")
     ids = [find_word(checkpoint, word, flag) for word, flag in zip(words, ("--direct", "--minus"), strict=False)]
     last = [*read_states(record, state_names(core.config, stack), checkpoint).values()][-1]
-    take_position(last, position)
+    places = text_positions(record, last.shape, -1 if position is None else position)
     logits = state_logits(core, stack, last)
     compare_logits(record, logits, None)
     rows = [()] if last.ndim == 2 else [(row,) for row in range(len(last))]
     columns, totals, digits, labels, names = [], [], [], [], [""]
-    for row in rows:
-        at = last_position(record, sum(row), last.shape[-2]) if position is None else position % last.shape[-2]
+    for row, at in zip(rows, places, strict=True):
         parts = project_parts(core, decompose_state(core, stack, record, (*row, at), by), ids)
         chosen = require_finite(logits[(*row, at)][ids].astype(np.float64), "the logits", (*row, at))
         total = float(chosen[0] - sum(chosen[1:]))

@@ -58,7 +58,7 @@ def find_layers(checkpoint: "Checkpoint") -> list[str]:
     config = checkpoint.config
     layers = [name for name in checkpoint.layers() if name.endswith(".self")]
     if isinstance(config, model.RecurrentConfig) or not layers:
-        raise UsageError(f"a {config.family} model has no heads of self-attention", "--model")
+        raise UsageError(f"this {config.family} model has no heads of self-attention", "--model")
     return layers
 
 

@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +26,7 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
 
     A trace of a batch has an axis more in front. The labels under `ids` are the words: a list for each state.
 
-    position  the only token, from the end where it is negative; None: all
+    position  the only token of each text, from its end where it is negative; None: all
 
     The state of each layer is normalized by the norm after the last layer, where the model has one, and the head
     applied: the row of the last layer is what the model predicts. DataError where the trace does not hold the states
@@ -34,21 +34,22 @@ def apply_lens(record: Record, checkpoint: "Checkpoint", top: int, position: int
     """
     core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
     layer_states = read_states(record, state_names(checkpoint.config, stack), checkpoint)
+    places = None if position is None else text_positions(record, layer_states[EMBEDDING].shape, position)
     ids, shares = [], []
     for states in layer_states.values():
-        logits = state_logits(core, stack, take_position(states, position))
+        logits = state_logits(core, stack, take_places(states, places))
         likeliest = model.candidates(model.probabilities(logits), min(top, logits.shape[-1]))
         ids.append(likeliest[0])
         shares.append(likeliest[1])
-    compare_logits(record, logits, position)
+    compare_logits(record, logits, places)
     lead = ("batch",)[: ids[0].ndim - 2]
     axes = (*lead, "layer", "token", "rank")
     stacked = np.stack(ids, axis=len(lead))
     labels: dict[str, Any] = {"layer": [*layer_states]}
-    if tokens := take_labels(record, position):
+    if tokens := take_labels(record, places):
         labels["token"] = tokens
-    if position is not None:
-        labels["position"] = [str(position % states.shape[-2])]
+    if places is not None:
+        labels["position"] = [[str(at)] for at in places] if lead else [str(places[0])]
     if words := find_words(checkpoint).words():
         labels["ids"] = [[words[id] for id in row] for row in stacked.reshape(-1, stacked.shape[-1]).tolist()]
     x = Tensor(np.stack(shares, axis=len(lead)), axes, formula="softmax(head(norm(state of a layer)))")
@@ -60,7 +61,7 @@ def find_stack(checkpoint: "Checkpoint") -> str:
     config = checkpoint.config
     if isinstance(config, model.RecurrentConfig):
         raise UsageError(
-            f"the layers of a {config.family} model are recurrent: their states are not added up", "--model"
+            f"this {config.family} model is recurrent: the states of its layers are not added up", "--model"
         )
     stack = config.stacks[-1]
     if not config.head or config.classes or not config.stack(stack).vocab:
@@ -93,7 +94,8 @@ def read_states(record: Record, names: Mapping[str, str], checkpoint: "Checkpoin
     width = checkpoint.config.width
     for name in names.values():
         if name not in record:
-            hint = "encode or decode --trace FILE keeps all states"
+            runs = "decode" if checkpoint.config.encoder and checkpoint.config.decoder else "encode or decode"
+            hint = f"{runs} --trace FILE keeps all states"
             raise DataError(f"no {name}, which the model has (it has {join_names(record.tensors, 4)}); {hint}")
         states = record[name]
         if states.ndim not in (2, 3) or states.shape[-1] != width or states.dtype.kind != "f":
@@ -114,34 +116,60 @@ def state_logits(core: "model.Model", stack: str, states: Array) -> Array:
     return model.head_logits(core, states)
 
 
-def take_position(states: Array, position: int | None) -> Array:
-    """Return the states of one position, (..., T, D) -> (..., 1, D), or of all; UsageError for one that is not there.
+def text_positions(record: Record, shape: tuple[int, ...], position: int) -> list[int]:
+    """Return a position of each text of states (T, D) or (B, T, D), from 0; UsageError where one does not have it.
 
-    >>> take_position(np.array([[1], [2]]), -1).tolist()
+    >>> text_positions(Record({}, {"token": [["a", "[PAD]"], ["a", "b"]]}), (2, 2, 8), -1)
+    [0, 1]
+    """
+    places = []
+    for row in range(shape[0] if len(shape) == 3 else 1):
+        size = text_size(record, row, shape[-2])
+        if not -size <= position < size:
+            text = f"text {row} of the batch" if len(shape) == 3 else "the trace"
+            raise UsageError(f"{position}: {text} has positions 0 to {size - 1}", "--position")
+        places.append(position % size)
+    return places
+
+
+def text_size(record: Record, row: int, tokens: int) -> int:
+    """Return how many tokens a text has, of `tokens` in its row of a batch: all but the padding at its end.
+
+    >>> text_size(Record({}, {"token": [["<pad>", "a", "<pad>"]]}), 0, 3), text_size(Record({}), 0, 3)
+    (2, 3)
+    """
+    labels = record.labels.get("token")
+    is_batch = labels and not isinstance(labels[0], str)
+    words = row_labels(labels, row) if is_batch else []
+    return max((at + 1 for at, word in enumerate(words) if word not in PADDING), default=tokens)
+
+
+def take_places(states: Array, places: Sequence[int] | None) -> Array:
+    """Return the states of one position of each text, (T, D) -> (1, D) or (B, T, D) -> (B, 1, D); None: of all.
+
+    >>> take_places(np.array([[1], [2]]), [1]).tolist()
     [[2]]
     """
-    if position is None:
+    if places is None:
         return states
-    tokens = states.shape[-2]
-    if not -tokens <= position < tokens:
-        raise UsageError(f"{position}: the trace has positions 0 to {tokens - 1}", "--position")
-    at = position % tokens
-    return states[..., at : at + 1, :]
+    return states[places] if states.ndim == 2 else states[np.arange(len(places)), places][:, None]
 
 
-def take_labels(record: Record, position: int | None) -> Any:
-    """Return the labels of the tokens of a trace, or of one position; [] where it has none."""
+def take_labels(record: Record, places: Sequence[int] | None) -> Any:
+    """Return the labels of the tokens of a trace, or of one position of each text; [] where it has none."""
     labels = record.labels.get("token", [])
-    if position is None or not labels:
+    if places is None or not labels:
         return labels
-    return [labels[position]] if isinstance(labels[0], str) else [[row[position]] for row in labels]
+    if isinstance(labels[0], str):
+        return [labels[places[0]]] if len({*places}) == 1 else [[labels[at]] for at in places]
+    return [[row[at]] for row, at in zip(labels, places, strict=True)]
 
 
-def compare_logits(record: Record, logits: Array, position: int | None) -> None:
+def compare_logits(record: Record, logits: Array, places: Sequence[int] | None) -> None:
     """Warn where a trace holds other logits than those of its last states: it is of another model, or patched."""
-    if "logits" not in record or record["logits"].ndim != logits.ndim:
+    if "logits" not in record or record["logits"].shape[:-2] != logits.shape[:-2]:
         return
-    theirs = take_position(record["logits"], position)
+    theirs = take_places(record["logits"], places)
     if theirs.shape != logits.shape or np.abs(theirs - logits).max() > TOLERANCE * max(
         1.0, float(np.abs(theirs).max())
     ):
@@ -179,13 +207,3 @@ def find_word(checkpoint: "Checkpoint", text: str, flag: str) -> int:
         pieces = join_names([repr(word) for word in find_words(checkpoint).token_strings(ids)])
         raise UsageError(f"{text!r} is {len(ids)} tokens: {pieces} (expected one)", flag)
     return ids[0] if len(ids) == 1 else known[0]
-
-
-def last_position(record: Record, row: int, tokens: int) -> int:
-    """Return the position of the last token of a text that is no padding, of `tokens` in its row of a batch.
-
-    >>> last_position(Record({}, {"token": [["a", "[PAD]"], ["a", "b"]]}), 0, 2)
-    0
-    """
-    labels = row_labels(record.labels.get("token"), row)
-    return max((at for at, label in enumerate(labels) if label not in PADDING), default=tokens - 1)

@@ -60,7 +60,11 @@ def scan_model(checkpoint: "Checkpoint", text: str, options: ScanOptions) -> Rec
     if len(clean.ids) != len(corrupted.ids):
         sizes = f"{len(corrupted.ids)} tokens, but the text has {len(clean.ids)}"
         raise DataError(f"{sizes}; both must have the same number", "--against")
-    if not scored.is_causal and scored.target is None and find_place(checkpoint, corrupted) != scored.place:
+    if (
+        not scored.is_causal
+        and scored.target is None
+        and find_place(checkpoint, corrupted, "--against") != scored.place
+    ):
         raise DataError("its mask token has another position than that of the text", "--against")
     return scan_patches(scored, clean, corrupted, options)
 
@@ -120,9 +124,9 @@ def ablated_values(base: SweepBase, names: Sequence[str], means: Mapping[str, Ar
 def check_model(config: "model.Config") -> None:
     """Raise UsageError for a model without the logit of a word at one position."""
     if isinstance(config, model.RecurrentConfig):
-        raise UsageError("a recurrent model; scan takes a Transformer", "--model")
+        raise UsageError(f"this {config.family} model is recurrent (expected a Transformer)", "--model")
     if not config.head or config.classes or config.task or not all(config.stack(name).vocab for name in config.stacks):
-        raise UsageError("predicts no words, whose logit is the score", "--model")
+        raise UsageError(f"this {config.family} model has no head that gives words", "--model")
 
 
 def tokenize_text(checkpoint: "Checkpoint", text: str) -> TokenizedText:
@@ -139,7 +143,7 @@ def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptio
     core, config = layers.complete_model(checkpoint), checkpoint.config
     scored = Scored(core, model.layer_plan(config, config.stacks[0]), {}, 0, options.dtype)
     target = find_start(checkpoint) if len(config.stacks) > 1 else None
-    place = len(read.ids) - 1 if scored.is_causal or target is not None else find_place(checkpoint, read)
+    place = len(read.ids) - 1 if scored.is_causal or target is not None else find_place(checkpoint, read, "TEXT")
     flags = [("--score", options.score), ("--minus", options.minus)]
     words = [find_word(checkpoint, word, flag) for flag, word in flags if word is not None]
     if len({*words}) < len(words):
@@ -158,13 +162,13 @@ def find_start(checkpoint: "Checkpoint") -> int:
     return start
 
 
-def find_place(checkpoint: "Checkpoint", text: TokenizedText) -> int:
-    """Return the position of the mask token of a text; DataError where it has not one."""
+def find_place(checkpoint: "Checkpoint", text: TokenizedText, name: str) -> int:
+    """Return the position of the mask token of a text; DataError with its name where it has not one."""
     mask = text_inputs.tokenizer_of(checkpoint).special.get("mask")
     places = [at for at, id in enumerate(text.ids) if id == mask]
     if len(places) != 1:
         raise DataError(
-            f"{len(places)} mask tokens in {' '.join(text.tokens)[:60]!r} (expected 1, whose word is scored)"
+            f"{len(places)} mask tokens in {' '.join(text.tokens)[:60]!r} (expected 1, whose word is scored)", name
         )
     return places[0]
 

@@ -133,6 +133,32 @@ def test_a_batch_is_its_texts(tmp_path):
         )
 
 
+def test_the_last_position_of_a_batch_is_that_of_each_text(tmp_path):
+    texts, file = ["the fox looked at the stars", "Once upon a time"], str(tmp_path / "run.npz")
+    attnkit.encode(texts, model=STORY, batch=True, trace=file)
+    batch = attnkit.formats.load(file)
+    last, parts = attnkit.lens(batch, model=STORY, position=-1), attnkit.lens(batch, model=STORY, direct=" fox")
+    at_the_end = attnkit.lens(batch, model=STORY, direct=" fox", position=-1)
+    assert [one.split()[1] for one in at_the_end.labels["position"]] == ["Ġstars", "Ġtime"]
+    assert last.labels["token"] == [["Ġstars"], ["Ġtime"]] and last.labels["position"] == [["7"], ["3"]]
+    np.testing.assert_array_equal(parts["x"], at_the_end["x"])
+    for row, text in enumerate(texts):
+        attnkit.encode(text, model=STORY, trace=file)
+        alone = attnkit.lens(attnkit.formats.load(file), model=STORY, position=-1)
+        np.testing.assert_array_equal(last["ids"][row], alone["ids"])
+    with pytest.raises(UsageError, match="--position: 4: text 1 of the batch has positions 0 to 3"):
+        attnkit.lens(batch, model=STORY, position=4)
+
+
+def test_the_first_token_of_a_decoder_is_no_padding(tmp_path):
+    folder, file = str(ROOT.parent / "samples" / "data" / "fr-en"), str(tmp_path / "run.npz")
+    attnkit.decode(attnkit.encode("le chat", model=folder), model=folder, score="the cat", trace=file)
+    cells = process.run("lens", file, "--model", folder, "--top", "1", "-f", "csv").out.decode().splitlines()
+    assert [line.split(",")[1:3] for line in cells[-4:-1]] == [["0", "<pad>"], ["1", "▁the"], ["2", "▁cat"]]
+    one = process.run("lens", file, "--model", folder, "--top", "1", "--position", "0", "-f", "table").out.decode()
+    assert one.startswith("position 0 <pad>") and "▁the" in one
+
+
 def test_the_same_as_the_pipeline_of_tools(tmp_path):
     """The page traces: a part of the layers, the final norm, the head."""
     text, file = "Every evening the fox", str(tmp_path / "run.npz")
@@ -158,13 +184,21 @@ def test_one_position(trace):
 
 def test_a_trace_of_generation(tmp_path):
     file = str(tmp_path / "run.npz")
-    text = attnkit.decode("Once upon a time", model=STORY, max_tokens=4, trace=file)
+    chosen = attnkit.decode("Once upon a time", model=STORY, max_tokens=4, emit="ids", trace=file)["x"]
     ids = attnkit.lens(attnkit.formats.load(file), model=STORY, top=1)["ids"][-1, :, 0]
-    assert (
-        attnkit.decode("Once upon a time", model=STORY, max_tokens=4, emit="ids")["x"].tolist()[-4:]
-        == ids[-4:].tolist()
-        or text
-    )
+    assert ids[-5:-1].tolist() == chosen[-4:].tolist()
+
+
+def test_a_trace_that_is_not_finite_is_named(trace):
+    record, folder = trace("llama")
+    states = record["decoder.0.ffn.residual"].copy()
+    states[2, 0] = np.nan
+    record = Record({**record.tensors, "decoder.0.ffn.residual": states})
+    problem = r"the result is nan at \[1\]\[2\]\[0\]: decoder.0.ffn.residual is nan at \[2\]\[0\]"
+    with pytest.warns(AttnkitWarning, match=problem):
+        attnkit.lens(record, model=folder)
+    with pytest.raises(DataError, match=problem):
+        attnkit.lens(record, model=folder, check_finite=True)
 
 
 def test_words_of_one_token():
@@ -187,7 +221,7 @@ def test_words_of_one_token():
         ("gpt2", {}, r"decoder.embed|expected \(T, 24\)"),
         ("bert", {}, "this bert model has no head that gives words"),
         ("bert-sequence", {}, "this bert model has no head that gives words"),
-        ("lstm", {}, "the layers of a lstm model are recurrent"),
+        ("lstm", {}, "this lstm model is recurrent: the states of its layers are not added up"),
         ("llama", {"position": 9}, "--position: 9: the trace has positions 0 to 8"),
         ("llama", {"direct": "a very long word"}, "--direct: 'a very long word' is .* tokens"),
         ("bert-mlm", {"direct": "the"}, "the head of this bert model is not linear"),

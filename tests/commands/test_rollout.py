@@ -7,7 +7,7 @@ import pytest
 
 import attnkit
 from attnkit import formats
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.model.rollout import roll_out
 from attnkit.record import Record, Tensor
 from tests import process
@@ -126,3 +126,15 @@ def test_a_hint_for_two_stacks_works(tmp_path, monkeypatch):
         "encoder.1.self.weights",
         "x",
     ]
+
+
+def test_weights_that_are_not_finite_are_named():
+    weights = np.full((1, 2, 2), 0.5)
+    weights[0, 1, 0] = np.nan
+    record = attnkit.Record({"encoder.0.self.weights": weights})
+    with pytest.warns(
+        AttnkitWarning, match=r"the result is nan at .*: encoder.0.self.weights is nan at \[0\]\[1\]\[0\]"
+    ):
+        attnkit.rollout(record)
+    with pytest.raises(DataError, match=r"encoder.0.self.weights is nan at \[0\]\[1\]\[0\]"):
+        attnkit.rollout(record, check_finite=True)

@@ -191,12 +191,15 @@ def test_the_encoder_of_a_translator_is_swept():
             {"ablate": "heads", "mean": {f"decoder.{n}.self.heads": np.ones((4, 3)) for n in range(3)}},
             r"\(4, 3\) .expec",
         ),
-        ({"model": str(MODELS / "bert-sequence"), "ablate": "heads"}, "--model: predicts no words"),
+        (
+            {"model": str(MODELS / "bert-sequence"), "ablate": "heads"},
+            "--model: this bert model has no head that gives words",
+        ),
         (
             {"model": str(MODELS / "bert-mlm"), "score": "sat", "ablate": "heads"},
-            "0 mask tokens in .* .expected 1, whose",
+            "TEXT: 0 mask tokens in .* .expected 1, whose",
         ),
-        ({"model": str(MODELS / "lstm"), "ablate": "heads"}, "--model: a recurrent model"),
+        ({"model": str(MODELS / "lstm"), "ablate": "heads"}, "--model: this lstm model is recurrent"),
     ],
 )
 def test_what_cannot_be_scanned(values, problem):

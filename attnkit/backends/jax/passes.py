@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from attnkit.backends.jax.inputs import Sizes, fill
 from attnkit.backends.jax.placement import check_mesh
-from attnkit.backends.jax.processes import spare_stdout, to_numpy
+from attnkit.backends.jax.processes import name_failures, spare_stdout, to_numpy
 from attnkit.backends.jax.program import Caches
 from attnkit.errors import UsageError
 from attnkit.model.config import Step
@@ -24,7 +24,7 @@ from attnkit.model.recurrent_config import RecurrentConfig
 def precision(dtype: str) -> Iterator[None]:
     """Compute in float64 where that is the dtype, and in all bits of float32, not in TF32, where that is."""
     exact = jax.default_matmul_precision("highest") if dtype in ("float32", "float64") else contextlib.nullcontext()
-    with jax.enable_x64(dtype == "float64"), exact, spare_stdout():
+    with jax.enable_x64(dtype == "float64"), exact, spare_stdout(), name_failures():
         yield
 
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from attnkit.errors import FileError, UsageError
+from attnkit.libraries import quote_error
 from attnkit.model.dtypes import Array
 
 AUTO = "auto"  # the coordinator that SLURM, MPI or Kubernetes tell of
@@ -47,6 +48,19 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
         jax.devices()  # those of all processes, which wait for each other here
     except (RuntimeError, ValueError) as error:
         raise FileError(f"cannot join the processes: {str(error).splitlines()[0]}", name) from None
+
+
+@contextlib.contextmanager
+def name_failures() -> Iterator[None]:
+    """Turn what JAX raises in a `with` block into an error of one line: no memory, or a process that has ended."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" in str(error):
+            raise MemoryError(quote_error(error)) from None
+        if jax.process_count() == 1:
+            raise
+        raise FileError(f"another process has ended: {quote_error(error)}", "--coordinator") from None
 
 
 @contextlib.contextmanager
