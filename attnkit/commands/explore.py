@@ -131,7 +131,7 @@ def explore(
     call = running_stage()
     chosen = choose_records(traces, record)
     is_raw = call is not None and call.common.get("tokens") == "raw"
-    pages = [read_lens(one, model_, top or TOP, is_raw) for one in chosen]
+    pages = [read_lens(one, model_, top or TOP, is_raw, len(chosen) == 1) for one in chosen]
     difference = compare_traces(chosen[0].record, chosen[1].record) if len(traces) == len(chosen) == 2 else None
     looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
     curve = [*chosen[0].curve] or None
@@ -140,15 +140,25 @@ def explore(
     )
 
 
-def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool) -> "ExploredTrace":
-    """Return a record as a trace, of a model with the words that its head reads in the states of the layers."""
+def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool, is_alone: bool) -> "ExploredTrace":
+    """Return a record as a trace, of a model with the words that its head reads in the states of the layers.
+
+    is_alone  raise DataError where it lacks them; beside others it may be of an encoder, whose decoder has them
+    """
     from attnkit.inference.exploration import is_lens, make_lens, make_trace
     from attnkit.inference.lens import apply_lens
 
     trace = make_trace(named.record, named.file, is_raw)._replace(step=named.step)
     if checkpoint is None or is_lens(named.record):
         return trace
-    return trace._replace(lens=make_lens(apply_lens(named.record, checkpoint, top, None), is_raw))
+    try:
+        words = apply_lens(named.record, checkpoint, top, None)
+    except DataError as error:
+        if is_alone:
+            raise
+        warnings.warn(f"{named.file}: no words of its layers: {error.problem}", AttnkitNote, stacklevel=2)
+        return trace
+    return trace._replace(lens=make_lens(words, is_raw))
 
 
 def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:

@@ -14,7 +14,7 @@ import pytest
 import attnkit
 from attnkit.display.explore import Attention, ExploredTrace, Lens, explore_page, matrices, pack_traces, payload
 from attnkit.display.figures import FigureOptions
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.record import Record, Tensor
 
 STORY = str(Path(__file__).parents[2] / "samples" / "data" / "story")
@@ -249,6 +249,15 @@ def test_the_words_of_layers_are_those_of_lens(story):
     assert of_trace["layers"] == ["embedding", "decoder.0", "decoder.1", "decoder.2"]
     last = read_payload(attnkit.explore(attnkit.lens(story, model=STORY, position=-1)))["traces"][0]["lens"]
     assert (last["first"], last["shape"]) == (len(story["logits"]) - 1, [4, 1, 3])
+
+
+def test_an_encoder_beside_its_decoder_has_no_words_of_layers(story):
+    other = make_record(softmax(np.random.default_rng(0), 1, 3, 3))
+    with pytest.warns(AttnkitNote, match="no words of its layers: no decoder"):
+        traces = read_payload(attnkit.explore([other, story], model=STORY))["traces"]
+    assert [one["lens"] is None for one in traces] == [True, False]
+    with pytest.raises(DataError, match=r"no decoder\."):
+        attnkit.explore(other, model=STORY)
 
 
 def test_words_of_layers_of_a_batch_are_a_record_each(tmp_path):
