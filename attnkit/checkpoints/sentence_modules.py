@@ -12,7 +12,11 @@ from attnkit.errors import DataError
 from attnkit.formats.streams import exists
 from attnkit.model.dtypes import Array
 
-MODULES, SENTENCE, PROMPTS = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
+SETTINGS = tuple(  # the first of these; older folders have one with the name of their family
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # of modules; a dropout does nothing here
 POOLS = {  # the names of sentence-transformers -> those of --pool; vectors of several are joined in this order
     "cls": "cls",
@@ -96,7 +100,8 @@ def load_sentence_modules(folder: str, name: str = "") -> SentenceModules:
             modules[number] = None
     if modules and not isinstance(next(iter(modules.values())), Pooling):
         raise DataError("its first module after the Transformer is not a Pooling", path)
-    settings = read_optional(folder, SENTENCE, files)
+    settings_file = next((name for name in SETTINGS if exists(os.path.join(folder, name))), SETTINGS[0])
+    settings = read_optional(folder, settings_file, files)
     prompts = read_optional(folder, PROMPTS, files)
     return SentenceModules(
         modules,
@@ -105,6 +110,26 @@ def load_sentence_modules(folder: str, name: str = "") -> SentenceModules:
         *read_prompt_texts(prompts),
         tuple(files),
     )
+
+
+def check_widths(modules: Mapping[int, Pooling | Dense | None], width: int, path: str) -> None:
+    """Raise DataError unless each Dense takes vectors as wide as those before it make them, from states (T, width).
+
+    >>> import numpy as np
+    >>> two = Pooling(("mean", "cls"), with_prompt=True)
+    >>> check_widths({1: two, 2: Dense(np.ones((3, 2)), None, "tanh")}, 3, "modules.json")
+    Traceback (most recent call last):
+        ...
+    attnkit.errors.DataError: modules.json: module 2 takes vectors of 3, and those before it are of 6
+    """
+    for number, module in modules.items():
+        if isinstance(module, Pooling):
+            width *= len(module.pools)
+        elif module is not None:
+            size, out = module.w.shape
+            if size != width:
+                raise DataError(f"module {number} takes vectors of {size}, and those before it are of {width}", path)
+            width = out
 
 
 def read_module_list(path: str) -> list[tuple[str, str]]:
@@ -146,6 +171,8 @@ def read_json_list(path: str) -> list[Any]:
 def read_pooling(raw: ConfigReader) -> Pooling:
     """Return how a Pooling makes one vector; the mean of the tokens where it names nothing."""
     named = raw.values.get("pooling_mode") or [mode for key, mode in FLAGS.items() if raw.get_bool(key, False)]
+    if named == [] and raw.has("pooling_mode_mean_tokens"):
+        raise raw.error("no pooling_mode is true")
     modes = [named] if isinstance(named, str) else named
     unknown = [mode for mode in modes if mode not in POOLS] if isinstance(modes, list) else [modes]
     if unknown:

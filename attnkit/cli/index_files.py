@@ -90,13 +90,13 @@ def stack_tensors(records: Iterable[Record], name: str, file: str) -> Record:
 
 
 def stack_vectors(records: Sequence[Record], file: str) -> Record:
-    """Return the vectors of records, each x (N, D), or (D) in a stream, as one x (N, D) with the labels of its rows.
+    """Return the vectors of records, each x (N, D) or (D), as one x (N, D) with the labels of its rows.
 
     >>> stack_vectors([Record({"x": np.ones(2)}), Record({"x": np.zeros((3, 2))})], "a.npy")["x"].shape
     (4, 2)
     """
     arrays = [record["x"] for record in records]
-    rows = [array[None] if array.ndim == 1 and len(arrays) > 1 else array for array in arrays]
+    rows = [array[None] if array.ndim == 1 else array for array in arrays]
     bad = next((array for array in rows if array.ndim != 2 or array.shape[1] != rows[0].shape[-1]), None)
     if bad is not None:
         width = f"{rows[0].shape[1]}" if rows[0].ndim == 2 else "D"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from attnkit import display
 from attnkit.cli.stage import Stage
 from attnkit.display.cells import Cells
+from attnkit.display.text import escape
 from attnkit.inference.labels import LabelRow, list_labels
 from attnkit.record import Record
 
@@ -23,7 +24,7 @@ def render_labels(record: Record, call: Stage, look: display.Style) -> str:
     """Render the label of one text as a line, and labels of several texts, of tokens or of spans as a table."""
     rows = shown_labels(record, call)
     if record["x"].ndim == 1:
-        return "\n".join(f"{row.label}  {row.score:.{look.precision}f}" for row in rows)
+        return "\n".join(f"{escape(row.label, look)}  {row.score:.{look.precision}f}" for row in rows)
     return display.format_table(label_table(record, call, look), look)
 
 

@@ -117,9 +117,9 @@ def compute_together(lines: Sequence[Line], values: Mapping[str, Any], finish: F
 
 
 def is_packable(one: encoding.Encoding) -> bool:
-    """Return whether a text can be computed with others: one of two tokens or more, and not more than the model has."""
+    """Return whether a text can be computed with others: one of a token or more, and not more than the model has."""
     positions, length = one.core.config.positions, len(one.inputs)
-    return length > 1 and not 0 < positions.size < positions.first + length
+    return length > 0 and not 0 < positions.size < positions.first + length
 
 
 def split_packs(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.checkpoints.sentence_modules import Pooling, SentenceModules, load_sentence_modules
+from attnkit.checkpoints.sentence_modules import Pooling, SentenceModules, check_widths, load_sentence_modules
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import layers, text_inputs
 from attnkit.model.hooks import Hook, apply_hook, no_hook
@@ -99,6 +99,8 @@ def prepare_encoding(source: Any, values: Mapping[str, Any], plan: Plan | None =
 def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
     """Return what the files of sentence-transformers in the folder of a model state, if there are any."""
     modules: SentenceModules = checkpoint.load_companion("modules", load_sentence_modules)
+    if modules.is_pooled:
+        check_widths(modules.modules, checkpoint.config.width, modules.files[0])
     return modules
 
 

@@ -149,7 +149,7 @@ def select_labels(record: Record, emit: str | None) -> Record:
 
 
 def labels_to_text(record: Record, config: "Config") -> str:
-    """Return labels as text: of each text or token its best ones, of each span its label and its words, a line each."""
+    """Return labels as text, a line for each text, token or span: the best ones, or numbers where no label is best."""
     names = [str(name) for name in record.labels["label"]]
     if record.axes_of("x")[0] == "span":
         spans = [str(words) for words in record.labels["span"]]
@@ -159,7 +159,7 @@ def labels_to_text(record: Record, config: "Config") -> str:
         return "\n".join(words if is_answer else f"{names[label]}\t{words}" for label, words in pairs)
     rows = record["x"].reshape(-1, *record["x"].shape[-2:] if config.task == "token" else record["x"].shape[-1:])
     if config.task == "sequence":
-        return "\n".join(", ".join(names[at] for at in best_labels(row, config)) for row in rows)
+        return "\n".join(", ".join(best_labels(row, names, config)) for row in rows)
     real = record["mask"][:, 0] if "mask" in record else np.ones(rows.shape[:-1], bool)
     return "\n".join(
         " ".join(names[label] for label in row.argmax(axis=-1)[is_token])
@@ -167,15 +167,17 @@ def labels_to_text(record: Record, config: "Config") -> str:
     )
 
 
-def best_labels(values: Array, config: "Config") -> list[int]:
+def best_labels(values: Array, names: Sequence[str], config: "Config") -> list[str]:
     """Return the labels that hold for a text, best first: the most probable one; each from 0.5 on where several may.
 
-    values (C,)
+    values (C,), which are themselves the result where they are not probabilities
     """
+    if config.label_function == "none":
+        return [str(value) for value in values]
     order = [int(at) for at in np.argsort(-values, kind="stable")]
     if config.label_function == "sigmoid" and len(order) > 1:
-        return [at for at in order if values[at] >= 0.5]
-    return order if config.label_function == "none" else order[:1]
+        return [names[at] for at in order if values[at] >= 0.5]
+    return [names[order[0]]]
 
 
 class LabelRow(NamedTuple):
@@ -210,7 +212,7 @@ def list_labels(record: Record, config: "Config", count: int | None) -> list[Lab
         parts = text_parts(record, at, row.ndim, len(row))
         for part, values in zip(parts, row if row.ndim > 1 else row[None], strict=True):
             best = np.argsort(-values, kind="stable")[: count or many]
-            if part not in tokenizers.PADDING:
+            if row.ndim == 1 or part not in tokenizers.PADDING:
                 listed += [LabelRow(text, part, names[label], float(values[label])) for label in best]
     return listed
 

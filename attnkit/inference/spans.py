@@ -133,7 +133,7 @@ def find_answers(logits: Array, places: TokenPlaces, text: str, count: int) -> l
     order = np.argsort(-scores, axis=None, kind="stable")[: 2 * count + 10]
     answers: dict[str, Span] = {}
     for first, last in zip(*np.unravel_index(order, scores.shape), strict=True):
-        if allowed[first] and allowed[last] and first and last:
+        if allowed[first] and allowed[last] and 0 < first <= last:
             start, end, score = places.words[first][0], places.words[last][1], float(scores[first, last])
             same = answers.setdefault(text[start:end].lower(), Span("answer", 0.0, start, end))
             answers[text[start:end].lower()] = same._replace(score=same.score + score)

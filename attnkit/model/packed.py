@@ -32,7 +32,7 @@ def can_pack(model: Model, steps: Sequence[Step]) -> bool:
 def run_packed(
     model: Model, steps: Sequence[Step], ids: Sequence[Array], segments: Sequence[Array] | None, dtype: str | None
 ) -> list[Array] | None:
-    """Apply the steps to several texts of two tokens or more; None where a result is not finite.
+    """Apply the steps to several texts, not empty ones; None where a result is not finite.
 
     ids and segments (T,) of each text -> (T, D) of each, with the bits that `run` gives it alone
 

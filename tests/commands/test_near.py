@@ -84,6 +84,14 @@ def test_where_an_index_comes_from(folder, how):
     assert json.loads(done.out)["labels"]["neighbor"] == ["word 7"]
 
 
+def test_one_vector_is_an_index_as_a_stream_of_one_line_is(folder):
+    assert attnkit.near(VECTORS[0], index=VECTORS[0])["indices"].tolist() == [0]
+    record = Record({"x": Tensor(VECTORS[0], ("model",))}, {"batch": ["a line"]})
+    formats.save(record, "line.npz")
+    done = process.run("near", "line.npz", "--index", "line.npz", "-f", "tsv")
+    assert done.out == b"query\trank\tcosine\trow\tlabel\n\t0\t1.0\t0\ta line\n"
+
+
 def test_a_stream_of_queries_and_a_stream_as_index(folder):
     with open("stream.npy", "wb") as file:
         for vector in VECTORS:
@@ -111,7 +119,7 @@ def test_a_table_on_a_pipe_and_as_csv(folder):
         (VECTORS[:0], VECTORS, {}, DataError, "x (0, 4): there are no vectors in it"),
         (VECTORS[0], VECTORS, {"top": 0}, UsageError, "a whole number of at least 1"),
         (VECTORS[0], VECTORS, {"metric": "cosin"}, UsageError, "did you mean cosine?"),
-        (VECTORS[0], VECTORS[0], {}, DataError, "x (4,): expected (N, D), a vector in each row"),
+        (VECTORS[0], VECTORS[0, 0], {}, DataError, "x (): expected (N, D), a vector in each row"),
         (VECTORS[0], VECTORS[:0], {}, DataError, "x (0, 4): there are no vectors in it"),
         (VECTORS[0], VECTORS[None], {}, DataError, "x (1, 20, 4): expected (N, D), a vector in each row"),
         (VECTORS[0] * np.nan, VECTORS, {}, DataError, "query 0 has nan"),

@@ -202,6 +202,25 @@ def test_labels_as_text_and_as_tensors():
     assert list(logits) == ["x", "ids"] and logits.labels["label"][0] == "NEGATIVE"
 
 
+def test_numbers_as_text():
+    texts = ["The cat sat", "a dog"]
+    expected = "\n".join(str(label(text, "bert-score")["x"][0]) for text in texts)
+    assert label(texts, "bert-score", emit="text") == expected
+
+
+def test_the_worst_answers_have_their_words_in_order():
+    record = label("the cat sat on the mat", "bert-question", question="who sat?", top=10_000)
+    assert len(record["start"]) > 10 and (record["start"] < record["end"]).all() and "" not in record.labels["span"]
+
+
+def test_the_table_has_a_text_that_is_spelled_as_padding_and_no_control_characters(tmp_path):
+    code, out, _ = process.run("decode", "--model", folder("bert-sequence"), "[PAD]", "cat", "-f", "csv")
+    assert code == 0 and [line.split(b",")[-1] for line in out.splitlines()] == [b"text", b"[PAD]", b"cat"]
+    path = changed(tmp_path, "bert-sequence", {"id2label": dict.fromkeys("012", "a\n\x1b[31m")})
+    code, out, _ = process.run("decode", "--model", path, "cat", "-f", "table")
+    assert code == 0 and out.startswith(b"a\\n\\x1b[31m  0.") and out.count(b"\n") == 1
+
+
 def test_spans_of_several_texts_say_which_text_they_are_of():
     texts = ["The cat sat upon", "once"]
     record = label(texts, "bert-token", aggregate="simple")

@@ -168,6 +168,8 @@ def test_configurations_of_modules_that_cannot_be_read(tmp_path):
     for at, (part, value, problem) in enumerate(
         [
             ("1_Pooling/config", {"pooling_mode": "median"}, "pooling_mode 'median' is not supported"),
+            ("1_Pooling/config", dict.fromkeys(["pooling_mode_mean_tokens"], False), "no pooling_mode is true"),
+            ("1_Pooling/config", {"pooling_mode": ["cls", "max"]}, "module 2 takes vectors of 24, and those before"),
             ("2_Dense/config", SIZES | {"out_features": 11}, "tensor 'linear.weight' has shape (10, 24)"),
             ("2_Dense/config", SIZES | {"activation_function": "os.system"}, "activation_function 'system' is not"),
             ("2_Dense/config", SIZES | {"use_residual": True}, "or with a residual, is not supported"),
@@ -184,6 +186,13 @@ def test_configurations_of_modules_that_cannot_be_read(tmp_path):
     shutil.rmtree(Path(path, "1_Pooling"))
     with pytest.raises(FileError):
         attnkit.encode("a", model=path)
+
+
+def test_settings_of_older_folders_have_the_name_of_their_family(tmp_path):
+    path = Path(copied(tmp_path, **{"sentence_xlm-roberta_config": {"max_seq_length": 5}}))
+    (path / "sentence_bert_config.json").unlink()
+    with pytest.warns(AttnkitWarning, match="cut to 5 tokens"):
+        assert attnkit.encode(LONG, model=str(path))["ids"].shape == (5,)
 
 
 def test_flags_that_need_such_a_folder():

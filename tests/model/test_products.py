@@ -60,7 +60,7 @@ def test_a_row_has_the_same_bits_whatever_rows_follow_it_and_on_any_threads(shap
     for right in (y, np.asfortranarray(y)):
         whole = fixed(x, right)
         np.testing.assert_allclose(whole, x @ right, rtol=0, atol={"float32": 1e-3, "float64": 1e-12}[dtype])
-        for count in (2, 3, 7, 12, 23, 24, 25, 64, 129):
+        for count in (1, 2, 3, 7, 12, 23, 24, 25, 64, 129):
             np.testing.assert_array_equal(fixed(x[:count], right), whole[:count])
             stack = np.stack([x[:count], x[:count]])
             np.testing.assert_array_equal(fixed(stack, right), np.stack([whole[:count]] * 2))
@@ -82,8 +82,8 @@ def test_rows_of_several_texts_have_the_bits_of_each_alone():
         np.testing.assert_array_equal(result[place], fixed(text, y))
 
 
-def test_single_rows_and_empty_matrices_are_those_of_numpy():
+def test_vectors_and_empty_matrices_are_those_of_numpy():
     y = np.random.default_rng(4).standard_normal((8, 5))
-    for x in (np.ones(8), np.ones((1, 8)), np.ones((3, 1, 8)), np.ones((0, 8)), np.ones((2, 0, 8))):
+    for x in (np.ones(8), np.ones((0, 8)), np.ones((2, 0, 8))):
         np.testing.assert_array_equal(fixed(x, y), x @ y)
     assert fixed(np.ones((3, 0)), np.ones((0, 4))).tolist() == [[0.0] * 4] * 3

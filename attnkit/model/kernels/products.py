@@ -100,14 +100,14 @@ def matrix_product(x: Array, y: Array) -> Array:
     differently; on some processors also the two halves of a tile, and small products. So a product of fixed shape has a
     multiple of ROWS rows, the last ones zeros, with even rows in the first halves of tiles and odd rows in the second
     halves; it is divided at such multiples, with BLAS on one thread; a large y is divided into halves of its columns,
-    and a small one multiplies ROWS rows at a time. A single row is a product of its own, which is faster and has other
-    bits. Within `parallel_products` large products are divided into a few blocks of rows.
+    and a small one multiplies ROWS rows at a time. Within `parallel_products` large products are divided into a few
+    blocks of rows.
 
     >>> matrix_product(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]])).tolist()
     [[11.0]]
     """
     count = math.prod(x.shape[:-1])
-    if has_fixed_shapes() and x.ndim > 1 and x.shape[-2] > 1 and x.size and y.size:
+    if has_fixed_shapes() and x.ndim > 1 and x.size and y.size:
         return _product_of_blocks(x, y) if _local.shapes == "arranged" else _product_of_places(x, y)
     if getattr(_local, "is_parallel", False) and x.size * y.shape[-1] >= LARGE and count >= 2 * LEAST:
         return _divided(x, y)
