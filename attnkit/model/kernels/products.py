@@ -4,19 +4,21 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 
 from attnkit.model.dtypes import Array
 
 LARGE = 1 << 25  # multiplications from which several threads are faster
-SHARED = 1 << 23  # the same of blocks of columns, which need no copies
+SHARED = 1 << 22  # the same of products of fixed shapes
 BLOCKS, LEAST = 8, 96  # most blocks of a product, and the fewest rows of one; on any number of cores
-ROWS, HALF = 24, 6  # a multiple of the rows that a loop of OpenBLAS computes at once, and half of a tile of 12
+TILE, HALF = 12, 6  # a multiple of the rows that a loop of OpenBLAS computes at once, and half of it
+ROWS = 2 * TILE  # rows of a small product
 BLOCK = 20 * ROWS  # rows that one call multiplies
 SMALL = 1 << 20  # multiplications up to which OpenBLAS has other loops, on some processors
 THREADED = 1 << 18  # multiplications from which BLAS may take several threads
-WIDE, LANES = 1 << 17, 32  # numbers of a right matrix whose columns are halved, at a multiple of those
+LANES = 32  # the columns of a large right matrix are halved at a multiple of those
 _local = threading.local()
 
 
@@ -68,10 +70,11 @@ def has_fixed_shapes() -> bool:
     return getattr(_local, "shapes", None) is not None
 
 
-def row_places(lengths: Sequence[int]) -> tuple[list[Array], int]:
+def row_places(lengths: Sequence[int], step: int = ROWS) -> tuple[list[Array], int]:
     """Return the places of the rows of several texts in one matrix for `fixed_shapes`, and how many rows it has.
 
     lengths  the rows of each text
+    step     what the rows of the matrix are a multiple of: TILE, or ROWS where it has small products
 
     Even rows of a text are in the first half of a tile, odd rows in the second: see `matrix_product`.
 
@@ -84,11 +87,11 @@ def row_places(lengths: Sequence[int]) -> tuple[list[Array], int]:
         own = np.empty(length, np.intp)
         for odd in (0, 1):
             at = halves[odd] + np.arange(len(own[odd::2]))
-            own[odd::2] = at // HALF * 2 * HALF + at % HALF + odd * HALF
+            own[odd::2] = at // HALF * TILE + at % HALF + odd * HALF
             halves[odd] += len(at)
         places.append(own)
     tiles = -(-max(halves) // HALF)
-    return places, -(-tiles * 2 * HALF // ROWS) * ROWS
+    return places, -(-tiles * TILE // step) * step
 
 
 def matrix_product(x: Array, y: Array) -> Array:
@@ -98,7 +101,7 @@ def matrix_product(x: Array, y: Array) -> Array:
 
     OpenBLAS multiplies tiles of rows, of up to 12 on any processor, and those left over by other loops, which round
     differently; on some processors also the two halves of a tile, and small products. So a product of fixed shape has a
-    multiple of ROWS rows, the last ones zeros, with even rows in the first halves of tiles and odd rows in the second
+    multiple of TILE rows, the last ones zeros, with even rows in the first halves of tiles and odd rows in the second
     halves; it is divided at such multiples, with BLAS on one thread; a large y is divided into halves of its columns,
     and a small one multiplies ROWS rows at a time. Within `parallel_products` large products are divided into a few
     blocks of rows.
@@ -154,43 +157,50 @@ def whole_tiles_product(x: Array, y: Array) -> Array:
     return stacked_product(rows, y)[..., : x.shape[-2], :]
 
 
-def _swap_rows(rows: Array, outer: int) -> Array:
-    """Return the rows of each tile in another order: `outer` parts, the first row of each part, then the second, ….
-
-    >>> _swap_rows(np.arange(12)[:, None], 6).ravel().tolist()
-    [0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11]
-    """
-    tiles = rows.reshape(-1, outer, 2 * HALF // outer, rows.shape[1])
-    return tiles.swapaxes(1, 2).reshape(rows.shape)
-
-
 def _product_of_places(x: Array, y: Array) -> Array:
-    """Return x @ y with the rows of x in their places, each matrix from an even one on."""
-    (each, width), texts = x.shape[-2:], x.shape[:-2]
-    even = each + each % 2
-    count = math.prod(texts) * even
-    rows = np.zeros((-(-count // ROWS) * ROWS, width), x.dtype)
-    rows[:count].reshape(*texts, even, width)[..., :each, :] = x
-    result = _swap_rows(_product_of_blocks(_swap_rows(rows, HALF), y), 2)
-    return result[:count].reshape(*texts, even, y.shape[-1])[..., :each, :]
+    """Return x @ y with the rows of each matrix of x in their places."""
+    texts = x.shape[:-2]
+    places, size = _places_of(x.shape[-2], math.prod(texts))
+    step = TILE if TILE * y.size > SMALL else ROWS
+    rows = np.zeros((-(-size // step) * step, x.shape[-1]), x.dtype)
+    rows[places] = x.reshape(len(places), -1)
+    return _product_of_blocks(rows, y)[places].reshape(*x.shape[:-1], y.shape[-1])
+
+
+@lru_cache(maxsize=16)
+def _places_of(rows: int, texts: int) -> tuple[Array, int]:
+    """Return the places of the rows of texts of one length, one after another, and how many rows tiles of them have."""
+    places, size = row_places([rows] * texts, TILE)
+    return np.concatenate(places), size
+
+
+def column_width(inner: int, columns: int) -> int:
+    """Return how many columns of a right matrix (K, N) are multiplied at once: half, unless that is a small product.
+
+    >>> column_width(384, 384), column_width(384, 1536)
+    (384, 768)
+    """
+    half = -(-columns // (2 * LANES)) * LANES
+    return half if TILE * inner * (columns - half) > SMALL else columns
 
 
 def _product_of_blocks(rows: Array, y: Array) -> Array:
-    """Return rows @ y by blocks of a multiple of ROWS rows, on every core where it is large."""
+    """Return rows @ y by blocks of whole tiles of rows, on every core where it is large."""
     if ROWS * y.size <= SMALL:
         product: Array = rows.reshape(-1, ROWS, rows.shape[1]) @ y
         return product.reshape(len(rows), y.shape[1])
     from attnkit.model.kernels.threads import run_parallel, split_range
 
     result = np.empty((len(rows), y.shape[1]), np.result_type(rows, y))
-    half = y.shape[1] if y.size < WIDE else -(-y.shape[1] // (2 * LANES)) * LANES
+    width = column_width(*y.shape)
+    height = BLOCK if width < y.shape[1] else min(BLOCK, -(-len(rows) // ROWS) * TILE)
 
     def work(parts: Iterator[tuple[slice, slice]]) -> None:
         for part, columns in parts:
             np.matmul(rows[part], y[:, columns], out=result[part, columns])
 
-    blocks = [*split_range(0, len(rows), BLOCK)]
-    tasks = [(part, columns) for columns in split_range(0, y.shape[1], half) for part in blocks]
+    blocks = [*split_range(0, len(rows), height)]
+    tasks = [(part, columns) for columns in split_range(0, y.shape[1], width) for part in blocks]
     run_parallel(work, tasks, None if rows.size * y.shape[1] >= SHARED else 1)
     return result
 
