@@ -52,6 +52,8 @@ def is_text_list(value: Any) -> bool:
 
 def check_operand(value: Any, load: str, flag: str) -> Any:
     """Check a value passed from Python in place of a file, and return the content that the file would have."""
+    if load == "patches" and isinstance(value, Mapping):
+        return check_patches(value, flag)
     if isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values()):
         value = Record(value).arrays()
     if load in (*SINGLE, "memory", "attended") and not isinstance(value, Mapping | Record):
@@ -73,6 +75,25 @@ def check_kind(value: Any, load: str, flag: str) -> Any:
     if not fits(value):
         raise UsageError(f"expected {expected}, got {type(value).__name__}", flag)
     return value
+
+
+def check_patches(patches: Mapping[str, Any], flag: str) -> dict[str, Array]:
+    """Return the array of each NAME or NAME[SLICE]; of a record that is its tensor NAME, or its x.
+
+    >>> check_patches({"decoder.0.ffn[2]": Record({"decoder.0.ffn": np.ones((3, 1))})}, "--patch")
+    {'decoder.0.ffn[2]': array([[1.],
+           [1.],
+           [1.]])}
+    """
+    from attnkit.inference.edits import parse_target
+
+    arrays: dict[str, Array] = {}
+    for target, value in patches.items():
+        name, *_ = parse_target(target)
+        if isinstance(value, Record):
+            value = value["x" if name not in value and "x" in value else name]
+        arrays[target] = array_to_record(value, flag)["x"]
+    return arrays
 
 
 def check_means(value: Any, flag: str) -> dict[str, Array]:

@@ -28,7 +28,7 @@ OPERAND_TYPES: Mapping[str | None, str] = {
     "image": "TensorLike",
     "memory": "TensorLike | Mapping[str, Tensor | Array]",
     "tensors": "Mapping[str, Tensor | Array] | Record | Path",
-    "patches": "Mapping[str, Tensor | Array] | str",
+    "patches": "Mapping[str, TensorLike] | str",
     "means": "Mapping[str, Tensor | Array] | Record | Path",
     "words": "Sequence[str] | Path",
     "lines": "Sequence[str] | Sequence[Sequence[str]] | Path",

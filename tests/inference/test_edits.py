@@ -210,6 +210,17 @@ def test_the_mean_of_a_head_takes_its_place(tmp_path):
     np.testing.assert_allclose(made["x"], whole["x"][-5:-1], atol=1e-4)
 
 
+def test_a_patch_in_python_is_an_array_a_tensor_or_a_record_with_it():
+    one = scored(TEXT, patch={f"{NAME}[-1]": traced(OTHER)[NAME]})
+    assert not np.array_equal(one, scored(TEXT))
+    for value in (traced(OTHER), traced(OTHER).tensors[NAME], Record({"x": traced(OTHER)[NAME]})):
+        np.testing.assert_array_equal(scored(TEXT, patch={f"{NAME}[-1]": value}), one)
+    with pytest.raises(DataError, match=f"no tensor '{NAME}'"):
+        scored(TEXT, patch={NAME: Record({"y": np.ones(3)})})
+    with pytest.raises(UsageError, match="--patch: expected an array of numbers, got dtype <U7"):
+        scored(TEXT, patch={NAME: "run.npz"})
+
+
 @pytest.mark.parametrize(
     ("patch", "problem"),
     [
