@@ -66,8 +66,9 @@ def test_a_sample_without_its_model_says_how_to_get_it(tmp_path):
     assert len(asking) == 5
 
 
-def test_every_output_has_its_script():
+def test_every_output_has_its_script_and_every_script_its_number():
     assert {one.stem for one in SAMPLES.glob("*.out")} == {one.stem for one in SCRIPTS}
+    assert [int(one.stem[:2]) for one in SCRIPTS] == [*range(1, len(SCRIPTS) + 1)]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)

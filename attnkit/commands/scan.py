@@ -39,8 +39,9 @@ def score_name(call: Stage) -> str:
 def render_scan(record: Record, call: Stage, look: display.Style) -> str:
     """Render the map as a table or a heat map, and the scores of the texts."""
     draw = display.heatmap if call.extra.get("heatmap") else display.tensor_table
-    scores = ", ".join(f"{name} {record[name]:.4f}" for name in ("clean", "corrupted") if name in record)
-    return f"{draw(map_view(record, call, look))}\n{score_name(call)}: {scores}"
+    texts = [name for name in ("clean", "corrupted") if name in record]
+    scores = ", ".join(f"{name} {record[name]:.{look.precision}f}" for name in texts)
+    return f"{draw(map_view(record, call, look))}\n{display.text_lines(f'{score_name(call)}: {scores}', look)}"
 
 
 def draw_scan(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":

@@ -3,7 +3,7 @@
 from attnkit.display.attributions import attributions_table, color_words
 from attnkit.display.bars import draw_bar
 from attnkit.display.curves import draw_curve
-from attnkit.display.facts import TextTable, format_table, property_list, text_table
+from attnkit.display.facts import TextTable, format_table, property_list, text_lines, text_table
 from attnkit.display.generation import beams_table, choice_table, dim_then_bold, losses_table, scores_table
 from attnkit.display.heatmaps import heatmap, heatmap_grid
 from attnkit.display.labels import plain_labels
@@ -48,5 +48,6 @@ __all__ = [
     "statistics_table",
     "tensor_list",
     "tensor_table",
+    "text_lines",
     "text_table",
 ]

@@ -40,6 +40,15 @@ def property_list(title: str, rows: Sequence[tuple[str, str]], style: Style) -> 
     return join_lines(lines)
 
 
+def text_lines(text: str, style: Style) -> str:
+    """Break a text into lines of the width, its symbols spelled in ASCII where the style has no Unicode.
+
+    >>> text_lines("clean 13.4916, corrupted − 5.8", Style(width=20, unicode=False))
+    'clean 13.4916,\\n    corrupted - 5.8'
+    """
+    return "\n".join(wrap(_to_charset(text, style), style))
+
+
 def format_table(table: TextTable, style: Style) -> str:
     """Draw a table of texts, its columns of numbers right-aligned.
 

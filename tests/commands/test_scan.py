@@ -1,5 +1,6 @@
 """scan: sweeps of patches and ablations; each cell is one run of decode with --patch or --ablate."""
 
+import re
 import shutil
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import attnkit
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import sweeps
+from tests import process
 
 ROOT = Path(__file__).parent.parent.parent
 STORY, TRANSLATOR = (str(ROOT / "samples/data" / name) for name in ("story", "fr-en"))
@@ -129,6 +131,15 @@ def test_every_ablated_head_is_one_run_without_it(mean):
     each = scan(ablate="heads", positions=True, dtype="float64")
     logits = final_logits(CLEAN, "float64", ablate="decoder.1.self[3,4:5]")
     assert abs(each["ablated"][1, 3, 4] - logits[bear]) < 1e-10
+
+
+def test_the_scores_below_a_map_fit_the_terminal_and_have_its_precision():
+    arguments = ("scan", CLEAN, "--model", STORY, "--against", CORRUPTED, "--score", " bear", "--heatmap")
+    asked = (*arguments, "--patch", "decoder.*.self.residual", "--positions", "--precision", "1", "-f", "table")
+    lines = process.run(*asked, env={"COLUMNS": "30"}).out.decode().splitlines()
+    assert max(map(len, lines)) <= 30
+    assert " ".join(line.strip() for line in lines[-2:]).startswith("the logit of ' bear': clean 13.")
+    assert re.fullmatch(r"\s+.*corrupted -?\d+\.\d", lines[-1])
 
 
 def test_a_model_with_a_mask_is_scored_in_its_place():
