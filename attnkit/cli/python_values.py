@@ -59,14 +59,19 @@ def check_operand(value: Any, load: str, flag: str) -> Any:
     if load in (*SINGLE, "memory", "attended") and not isinstance(value, Mapping | Record):
         value = array_to_record(value, flag)
     if load in SINGLE:
-        if not isinstance(value, Record) or "x" not in value:
-            raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
-        return value["x"] if load == "image" else check_numbers(value, flag)
+        return check_single(value, load, flag)
     if load == "means":
         return check_means(value, flag)
     if load == "tensors" and isinstance(value, Record):
         return value.arrays()
     return check_kind([value] if load == "lines" and is_text_list(value) else value, load, flag)
+
+
+def check_single(value: Any, load: str, flag: str) -> Any:
+    """Return a record with x, of an image its array; UsageError for another value."""
+    if not isinstance(value, Record) or "x" not in value:
+        raise UsageError(f"expected an array or a record with x, got {type(value).__name__}", flag)
+    return value["x"] if load == "image" else check_numbers(value, flag)
 
 
 def check_kind(value: Any, load: str, flag: str) -> Any:
