@@ -174,7 +174,7 @@ def present_last(result: Result, call: Stage) -> Any:
 
 @tool(
     operand="PIPELINE|FILE [INPUT]",
-    sections={"Engine": options.ENGINE_SECTION},
+    sections={"Stages": "trace trace_only steps save", "Engine": options.ENGINE_SECTION},
     reader=run_pipeline,
     view=lambda record, call, look: output.render(call.extra["last"], record, look),
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
