@@ -161,7 +161,7 @@ def _product_of_places(x: Array, y: Array) -> Array:
     """Return x @ y with the rows of each matrix of x in their places."""
     texts = x.shape[:-2]
     places, size = _places_of(x.shape[-2], math.prod(texts))
-    step = TILE if TILE * y.size > SMALL else ROWS
+    step = TILE if TILE * y.size > SMALL and not y.shape[1] % 4 else ROWS  # other columns: by loops of their own
     rows = np.zeros((-(-size // step) * step, x.shape[-1]), x.dtype)
     rows[places] = x.reshape(len(places), -1)
     return _product_of_blocks(rows, y)[places].reshape(*x.shape[:-1], y.shape[-1])
@@ -193,7 +193,7 @@ def _product_of_blocks(rows: Array, y: Array) -> Array:
 
     result = np.empty((len(rows), y.shape[1]), np.result_type(rows, y))
     width = column_width(*y.shape)
-    height = BLOCK if width < y.shape[1] else min(BLOCK, -(-len(rows) // ROWS) * TILE)
+    height = BLOCK if width < y.shape[1] else min(BLOCK, -(-len(rows) // (2 * ROWS)) * ROWS)
 
     def work(parts: Iterator[tuple[slice, slice]]) -> None:
         for part, columns in parts:
