@@ -13,7 +13,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
-    "--xla_cpu_use_fusion_emitters=false --xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_use_fusion_emitters=false --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_parallel_codegen_split_count=1",
 )
 
 hypothesis.settings.register_profile("repeatable", derandomize=True)  # the same random cases in every run

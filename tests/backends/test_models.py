@@ -12,6 +12,7 @@ from attnkit import model
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inference import layers
+from attnkit.model.config import parse_layer_name
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
@@ -20,6 +21,8 @@ ENCODERS = ("bert", "bert-mlm", "bert-old", "bert-sequence", "bert-token", "bert
             "camembert", "deberta-v2", "deberta-v3", "distilbert", "electra", "electra-discriminator", "modernbert",
             "modernbert-biased", "mpnet", "roberta", "xlm-roberta", "vit")  # fmt: skip
 SEQ2SEQ = ("t5", "t5-gated", "marian", "marian-half", "marian-native", "transformer", "transformer-prenorm")
+# models all of whose layers compute the same: the first and what is around the layers shows it
+SAME = (set(CAUSAL) | set(ENCODERS) | set(SEQ2SEQ)) - {"gpt2-scaled", "albert-groups", "mistral", "modernbert", "t5"}
 LIMITS = {"float32": 1e-5, "float64": 1e-9}
 TOKENS = 11
 
@@ -67,13 +70,18 @@ def assert_close(ours, theirs, dtype, real=...):
     np.testing.assert_allclose(ours[same], theirs[same], rtol=0, atol=limit)
 
 
-def run_both(name, dtype, one=None, **known):
+def first_layer(steps):
+    """The steps of the first layer, and those before and after all layers: the other layers are like the first."""
+    return [step for step in steps if parse_layer_name(step.layer)[1] in (None, 0)]
+
+
+def run_both(name, dtype, one=None, choose=list):
     """The last hidden states of every stack of a padded batch, by NumPy and by JAX."""
     numpy, jax = both(name, one)
     config, memory = numpy.config, {}
     for stack in config.stacks:
         context, real = padding(config)
-        x, steps = inputs(config, stack, dtype, (2,)), model.layer_plan(config, stack)
+        x, steps = inputs(config, stack, dtype, (2,)), choose(model.layer_plan(config, stack))
         theirs, ours = (
             model.run(each, steps, x, model.Context(dtype=dtype, **context, **memory)) for each in (numpy, jax)
         )
@@ -84,7 +92,7 @@ def run_both(name, dtype, one=None, **known):
 
 @pytest.mark.parametrize("name", [*CAUSAL, *ENCODERS, *SEQ2SEQ])
 def test_padded_batches_of_every_family_in_float64(name):
-    x, real = run_both(name, "float64")
+    x, real = run_both(name, "float64", choose=first_layer if name in SAME else list)
     if core(name).config.head:
         numpy, jax = both(name)
         logits = [
@@ -93,12 +101,12 @@ def test_padded_batches_of_every_family_in_float64(name):
         assert_close(*logits, "float64")
 
 
-@pytest.mark.parametrize("name", ["llama", "t5", "deberta-v3"])
+@pytest.mark.parametrize("name", ["llama", "deberta-v3"])
 def test_float32(name):
     run_both(name, "float32")
 
 
-@pytest.mark.parametrize("name", ["llama", "t5-gated", "deberta-v2", "electra"])
+@pytest.mark.parametrize("name", ["llama", "t5-gated", "deberta-v2"])
 def test_traces_have_the_same_names_shapes_and_numbers(name):
     numpy, jax = both(name)
     stack = numpy.config.stacks[0]

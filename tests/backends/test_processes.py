@@ -25,7 +25,7 @@ def start(folder, *arguments, processes=2):
             [sys.executable, "-m", "attnkit", *arguments, "--coordinator", address, "--process", str(number),
              "--processes", str(processes)],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": ""},
+            env={**os.environ, "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("count=8", "count=1")},
         )
         for number in range(processes)
     ]  # fmt: skip
