@@ -32,6 +32,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         self.specs = specs
         self._stored = match_tensors(config, weights, specs)
         self._layers: dict[str, dict[str, Array]] = {}
+        self._views: dict[str, dict[str, Array]] = {}  # in the dtype of the file
         self._tensors: dict[tuple[str, float | None], Array] = {}  # one may hold several parameters
 
     def __getitem__(self, layer: str) -> Mapping[str, Array]:
@@ -39,11 +40,20 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
             self._layers[layer] = {name: self._convert(layer, name) for name in self.specs[layer]}
         return self._layers[layer]
 
+    def __contains__(self, layer: object) -> bool:
+        return layer in self.specs
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.specs)
 
     def __len__(self) -> int:
         return len(self.specs)
+
+    def stored(self, layer: str) -> Mapping[str, Array]:
+        """Return the parameters of a layer as views of the file, in 16 bits where it holds these."""
+        if layer not in self._views:
+            self._views[layer] = {name: self._view(layer, name) for name in self.specs[layer]}
+        return self._views[layer]
 
     def to_column_major(self, layer: str, name: str) -> None:
         """Replace the memory-mapped view of a tall weight by a column-major copy."""
@@ -70,8 +80,9 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
 
         "" where all are finite.
         """
-        for layer in dict.fromkeys([first, *self._layers]):
-            for name, array in self._layers.get(layer, {}).items():
+        used = self._views | self._layers
+        for layer in dict.fromkeys([first, *used]):
+            for name, array in used.get(layer, {}).items():
                 if value := formats.first_non_finite(array):
                     return f"parameter {layer}.{name} is {value}"
         return ""
@@ -82,6 +93,15 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         if key not in self._tensors:
             self._tensors[key] = spec.pad_row(as_float(self.weights.tensor(key[0])))
         return spec.to_parameter(self._tensors[key], parameter_shape(self.config, layer, name))
+
+    def _view(self, layer: str, name: str) -> Array:
+        """Return a parameter as it is stored; converted where a row is added to it."""
+        spec = self.specs[layer][name]
+        if spec.padding_row is not None:
+            return self._convert(layer, name)
+        return spec.to_parameter(
+            self.weights.tensor(self._key(layer, name)[0]), parameter_shape(self.config, layer, name)
+        )
 
     def _key(self, layer: str, name: str) -> tuple[str, float | None]:
         return self._stored[layer][name], self.specs[layer][name].padding_row

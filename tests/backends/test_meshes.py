@@ -1,5 +1,7 @@
 """A model split over devices gives what one device gives; every device holds its part of the weights."""
 
+import json
+import tracemalloc
 from functools import cache
 
 import numpy as np
@@ -7,10 +9,15 @@ import pytest
 
 jax = pytest.importorskip("jax")
 
+import attnkit
 from attnkit import model
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.backends.jax.inputs import bucket
+from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError
+from attnkit.formats import safetensors
+from attnkit.inference import layers
 from tests.backends.test_models import both, core, inputs, run_both
 
 MESHES = (("mistral", {"model": 2}), ("mistral", {"seq": 4}), ("bert", {"data": 2}),
@@ -51,6 +58,23 @@ def test_every_device_holds_its_part_of_weights_and_tables():
     array = placed.arrays([layer])[f"{layer}.w1"]
     rows, columns = numpy.params[layer]["w1"].shape
     assert {shard.data.shape for shard in array.addressable_shards} == {(rows, columns // 2)}
+
+
+def test_weights_in_16_bits_are_not_widened_as_a_whole(tmp_path):
+    raw = {"model_type": "gpt2", "n_embd": 256, "n_head": 4, "n_layer": 2, "vocab_size": 2000, "n_positions": 64}
+    tensors = {name: np.zeros(shape, np.float16) for name, shape in published_tensors(raw).shapes.items()}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    (tmp_path / "model.safetensors").write_bytes(b"".join(safetensors.encode(attnkit.Record(tensors))))
+    checkpoint, engine = open_checkpoint(str(tmp_path)), split(model=2)
+    ours = layers.core_model(checkpoint)._replace(engine=engine)
+    tracemalloc.start()
+    try:
+        decoder = engine.decoder(ours, None)
+        assert np.isfinite(decoder(np.array([[1, 2, 3]]))).all()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not checkpoint.params._tensors and peak < 4 * checkpoint.params.count() + 5e6
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from attnkit.backends.jax.passes import (
     write_caches,
     x_has_rows,
 )
-from attnkit.backends.jax.placement import PlacedParameters, input_spec, make_mesh, put, used_layers
+from attnkit.backends.jax.placement import PlacedParameters, empty_parameters, input_spec, make_mesh, put, used_layers
 from attnkit.backends.jax.processes import is_first, to_numpy
 from attnkit.backends.jax.program import Caches, Pass, keep_layout, run_steps
 from attnkit.backends.jax.seeing import head_names, hook_of_arrays, is_seen
@@ -116,7 +116,7 @@ class JaxEngine:
         """Return what `heads.head_logits` does."""
         config, pooled = model.config, model.config.is_head_pooled
         layers = [name for name in HEAD_LAYERS if name in model.params and (name != "pooler" or pooled)]
-        dtype = self.compute or str(working(x, *model.params["head"].values()).name)
+        dtype = self.compute or str(working(x, *empty_parameters(model.params, "head")).name)
         real = None if mask is None or not pooled else np.broadcast_to(mask[..., 0, :], x.shape[:-1])
         rows = x if pooled else fill(x.reshape(-1, x.shape[-1]), 0, bucket(x[..., 0].size))
 
@@ -132,7 +132,7 @@ class JaxEngine:
 
     def pool_first(self, model: Model, x: Array, hook: Hook = no_hook) -> Array:
         """Return what `heads.pool_first` does."""
-        dtype = self.compute or str(working(x, *model.params["pooler"].values()).name)
+        dtype = self.compute or str(working(x, *empty_parameters(model.params, "pooler")).name)
 
         def compute(params: Any, x: JaxArray, real: None, see: See = see_nothing) -> JaxArray:
             return formulas.pool_first(params, x, see)
@@ -164,10 +164,8 @@ class JaxEngine:
 
     def dtypes(self, model: Model, first: Step, x: Array, dtype: str | None) -> tuple[str, DType]:
         """Return the dtype to compute steps in, and that of their result."""
-        layer = (
-            first.layer if model.params.get(first.layer) else next(name for name in model.params if model.params[name])
-        )
-        own = next(iter(model.params[layer].values())).dtype
+        layers = (layer for layer in (first.layer, *model.params) if layer in model.params)
+        own = next(one.dtype for layer in layers for one in empty_parameters(model.params, layer))
         if first.op == "embed":
             result = np.dtype(dtype or (x.dtype if model.config.patches and is_float(x.dtype) else own))
             usual = np.result_type(result, own) if model.config.patches else result

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from attnkit.backends.jax.inputs import Sizes, fill
-from attnkit.backends.jax.placement import check_mesh
+from attnkit.backends.jax.placement import check_mesh, stored_parameters
 from attnkit.backends.jax.processes import name_failures, spare_stdout, to_numpy
 from attnkit.backends.jax.program import Caches
 from attnkit.errors import UsageError
@@ -77,7 +77,9 @@ def write_caches(context: Context, caches: Caches, tokens: int) -> None:
 
 def gated_layers(model: Model, steps: Sequence[Step]) -> frozenset[str]:
     """Return the layers of feed-forward networks with a gate."""
-    return frozenset(step.layer for step in steps if step.op == "ffn" and "w3" in model.params[step.layer])
+    return frozenset(
+        step.layer for step in steps if step.op == "ffn" and "w3" in stored_parameters(model.params, step.layer)
+    )
 
 
 def memory_length(cache: KVCache | None) -> int:

@@ -9,7 +9,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attnkit.backends.jax.formulas import JaxArray
+from attnkit.checkpoints.parameters import Parameters
 from attnkit.errors import UsageError
+from attnkit.formats import release_pages
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.dtypes import Array
 
@@ -139,7 +141,7 @@ class PlacedParameters:
         """Return the arrays of some layers by name."""
         for layer in layers:
             if layer not in self.views.layers:
-                parts = self._params[layer]
+                parts = stored_parameters(self._params, layer)
                 self.views.layers[layer] = {name: self._place(layer, name, parts[name]) for name in parts}
         return {key: self._arrays[key] for key in self.views.keys(layers)}
 
@@ -153,7 +155,21 @@ class PlacedParameters:
         self._owners[address, array.shape, array.strides] = key
         spec = self._mesh and parameter_spec(self.config, self._mesh, layer, name, array.shape)
         self._arrays[key] = put(array, self._dtype, self._mesh, spec or PartitionSpec())
+        if isinstance(self._params, Parameters):
+            release_pages(array)
         return key, False
+
+
+def stored_parameters(params: Mapping[str, Mapping[str, Array]], layer: str) -> Mapping[str, Array]:
+    """Return the parameters of a layer: those of a file as views of it, which nothing has widened."""
+    return params.stored(layer) if isinstance(params, Parameters) else params[layer]
+
+
+def empty_parameters(params: Mapping[str, Mapping[str, Array]], layer: str) -> list[Array]:
+    """Return an empty array for each parameter of a layer, of the dtype that NumPy computes with it in."""
+    stored = stored_parameters(params, layer).values()
+    is_widened = isinstance(params, Parameters)
+    return [np.empty(0, np.float32 if is_widened and x.dtype.itemsize == 2 else x.dtype) for x in stored]
 
 
 def put(array: Array, dtype: Any, mesh: Mesh | None, spec: PartitionSpec) -> JaxArray:
