@@ -6,8 +6,17 @@ decode   the same model, tokens a second after 16 tokens
 small    a training step of GPT with 4 layers of width 128, 12 texts of 64 tokens
 large    a training step of GPT with 6 layers of width 384, 8 texts of 256 tokens
 
-Without JOB: all. `first` is the first call, in which JAX compiles; the others are the median of several. --compute and
---mesh are those of attnkit. It runs on whatever device JAX has, and names it.
+and for GPUs, without NumPy, beside transformers with SDPA and torch.compile on the same device where it is installed:
+
+decode-gpt2, decode-llama  tokens a second of models of the sizes of GPT-2 and of Llama 1B, and the bound of memory:
+                           how many times a second --bandwidth reads the weights
+prefill-gpt2, prefill-llama  8192 tokens, with the share of --peak
+attention  131,072 tokens, causal, 8 heads of 128, with the share of --peak
+train      a step of GPT of 12 layers of width 768, 8 texts of 1024 tokens, in tokens a second
+
+Without JOB: the first five. `first` is the first call, in which JAX compiles; the others are the median of several.
+--compute and --mesh are those of attnkit; --peak TFLOP/s and --bandwidth GB/s those of the chip; --tiny takes small
+sizes, to try the jobs. It runs on whatever device JAX has, and names it.
 """
 
 import ctypes
@@ -36,7 +45,16 @@ from attnkit.training.trainer import views_as_model
 TORCH = find_spec("torch") is not None
 RUNS, TOKENS = 5, 64
 SIZES = {"gpt2": (12, 12, 768, 50257, 1088), "small": (4, 4, 128, 65, 64), "large": (6, 6, 384, 65, 256)}
-BATCHES = {"small": (12, 64), "large": (8, 256)}
+BATCHES = {"small": (12, 64), "large": (8, 256), "train": (8, 1024)}
+LONG, LONGEST = 8192, 131072
+LLAMA = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+         "hidden_act": "silu", "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+         "vocab_size": 128256, "rms_norm_eps": 1e-5, "max_position_embeddings": 16384, "rope_theta": 500000.0,
+         "tie_word_embeddings": True}  # fmt: skip
+SIZES |= {"train": (12, 12, 768, 50257, 1024), "long": (12, 12, 768, 50257, 16384)}
+TINY_SIZES = dict.fromkeys(SIZES, (2, 2, 32, 65, 512))
+TINY_LLAMA = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 65}  # fmt: skip
 
 
 def times(work: Callable[[], object]) -> tuple[float, float]:
@@ -57,11 +75,15 @@ def random_gpt2(size: str) -> tuple[dict, ParameterBuffer]:
     layers, heads, width, words, positions = SIZES[size]
     raw = {"model_type": "gpt2", "n_embd": width, "n_head": heads, "n_layer": layers, "n_positions": positions,
            "vocab_size": words}  # fmt: skip
-    rng = np.random.default_rng(0)
-    tensors = {
-        name: (0.02 * rng.standard_normal(shape) + name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")))
-        for name, shape in published_tensors(raw).shapes.items()
-    }
+    return random_model(raw)
+
+
+def random_model(raw: dict) -> tuple[dict, ParameterBuffer]:
+    rng, tensors = np.random.default_rng(0), {}
+    for name, shape in published_tensors(raw).shapes.items():
+        tensors[name] = rng.standard_normal(shape, dtype=np.float32)
+        tensors[name] *= 0.02
+        tensors[name] += len(shape) == 1 and name.endswith("weight")  # of norms
     return raw, ParameterBuffer.of(tensors)
 
 
@@ -181,25 +203,175 @@ def train(engines: dict, size: str) -> None:
         report(size, "torch", *times(by_torch))
 
 
+def long_model(size: str) -> tuple[dict, ParameterBuffer]:
+    return random_gpt2("long") if size == "gpt2" else random_model(LLAMA)
+
+
+def torch_model(raw: dict, buffer: ParameterBuffer, compute: str):
+    """The same model by transformers with SDPA, on a GPU if there is one, and the device."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    config = AutoConfig.for_model(**raw)
+    peer = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    peer.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in buffer.items()}, strict=False)
+    return peer.to(device, getattr(torch, compute)), device
+
+
+def wait_torch() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def waited(work: Callable[[], object]) -> Callable[[], object]:
+    return lambda: (work(), wait_torch())
+
+
+def share(operations: float, seconds: float, options: dict) -> str:
+    rate = operations / seconds / 1e12
+    return f"s, {rate:.3f} TFLOP/s" + (f", {100 * rate / options['peak']:.1f} % of the peak" if options["peak"] else "")
+
+
+def whole_long(engine, size: str, job: str, options: dict) -> None:
+    """Decode, or read a long text, by JAX and by torch."""
+    raw, buffer = long_model(size)
+    checkpoint, compute = assemble_checkpoint(raw, buffer), options["compute"]
+    core = model.Model(checkpoint.config, checkpoint.params, engine)
+    ids = np.random.default_rng(1).integers(0, raw["vocab_size"], (1, 16 if job == "decode" else LONG))
+    weights = sum(array.size for _, array in buffer.items())
+    width, layers = (
+        raw.get(one, raw.get(two)) for one, two in (("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
+    )
+    operations = 2 * weights * LONG + 2 * layers * width * LONG**2  # causal: half of the scores
+    name = f"{job}-{size}"
+    if job == "decode":
+        if options["bandwidth"]:
+            byte_count = weights * (2 if "16" in compute else 4)
+            print(f"{name}: the bound of memory is {options['bandwidth'] * 1e9 / byte_count:.1f} tokens/s")
+        decoder = engine.decoder(core, None)
+        decoder(ids)
+        first = times_once(lambda: generate(decoder, 4))
+        report(name, "jax", first, TOKENS / times_once(lambda: generate(decoder, TOKENS)), "tokens/s")
+    else:
+        first, usual = times(lambda: engine.decoder(core, None)(ids))
+        report(name, "jax", first, usual, share(operations, usual, options))
+    if TORCH:
+        torch_long(name, (raw, buffer), ids, operations, options)
+
+
+def torch_long(name: str, parts: tuple, ids: np.ndarray, operations: float, options: dict) -> None:
+    import torch
+
+    peer, device = torch_model(*parts, options["compute"])
+    tokens, peer = torch.from_numpy(ids).to(device), peer.eval()
+    fixed = {
+        "do_sample": False,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+        "max_new_tokens": TOKENS,
+        "min_new_tokens": TOKENS,
+    }
+    with torch.no_grad():
+        if name.startswith("decode"):
+            first, usual = times(waited(lambda: peer.generate(tokens, **fixed)))
+            report(name, "torch", first, TOKENS / usual, "tokens/s")
+        else:
+            first, usual = times(waited(lambda: peer(tokens, logits_to_keep=1)))
+            report(name, "torch", first, usual, share(operations, usual, options))
+
+
+def long_attention(options: dict) -> None:
+    """Causal attention of one long text, on arrays that are on the device."""
+    import jax.numpy as jnp
+
+    from attnkit.backends.jax.attention import Rules, fused_attention
+
+    heads, width = 8, 128
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 1, heads, LONGEST, width), jnp.dtype(options["compute"]))
+    program = jax.jit(lambda q, k, v: fused_attention(q, k, v, Rules(width**-0.5, causal=True)))
+    first, usual = times(lambda: program(q, k, v).block_until_ready())
+    operations = 2 * heads * width * LONGEST**2  # two products, half of the scores
+    report("attention", "jax", first, usual, share(operations, usual, options))
+    if TORCH:
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        q, k, v = torch.randn(3, 1, heads, LONGEST, width, device=device, dtype=getattr(torch, options["compute"]))
+        attend = torch.nn.functional.scaled_dot_product_attention
+        first, usual = times(waited(lambda: attend(q, k, v, is_causal=True)))
+        report("attention", "torch", first, usual, share(operations, usual, options))
+
+
+def long_training(engine, options: dict) -> None:
+    raw, buffer = random_gpt2("train")
+    rows, tokens = BATCHES["train"]
+    core = views_as_model(raw, buffer)
+    ids, targets = np.random.default_rng(1).integers(0, raw["vocab_size"], (2, rows, tokens))
+    one = engine.differentiator(core, buffer, lambda tensors: assemble_checkpoint(raw, tensors).params)
+    inputs = {"decoder": StackInputs(ids)}
+    first, usual = times(lambda: one.differentiate(buffer.flat, inputs, targets, count=targets.size))
+    report("train", "jax", first, targets.size / usual, "tokens/s")
+    if TORCH:
+        import torch
+
+        peer, device = torch_model(raw, buffer, options["compute"])
+        compiled = torch.compile(peer.train())
+        both = [torch.from_numpy(one).to(device) for one in (ids, targets)]
+
+        def step():
+            peer.zero_grad()
+            logits = compiled(both[0], use_cache=False).logits.float()
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), both[1].flatten()).backward()
+
+        first, usual = times(waited(step))
+        report("train", "compile", first, targets.size / usual, "tokens/s")
+
+
+def shrink() -> None:
+    """Take small sizes."""
+    global LONG, LONGEST, TOKENS
+    LONG, LONGEST, TOKENS = 64, 256, 8
+    SIZES.update(TINY_SIZES)
+    LLAMA.update(TINY_LLAMA)
+    BATCHES["train"] = 2, 32
+
+
+def run_job(job: str, engines: dict, options: dict) -> None:
+    kind, _, size = job.partition("-")
+    if size:
+        whole_long(engines["jax"], size, kind, options)
+    elif job == "attention":
+        long_attention(options)
+    elif job == "train":
+        long_training(engines["jax"], options)
+    elif job == "encode":
+        encode(engines)
+    elif job in BATCHES:
+        train(engines, job)
+    else:
+        whole_gpt2(engines, job)
+
+
 def main() -> None:
     options, jobs = {"engine": "jax"}, []
     arguments = iter(sys.argv[1:])
     for one in arguments:
-        if one.startswith("--"):
+        if one == "--tiny":
+            shrink()
+        elif one.startswith("--"):
             options[one[2:]] = next(arguments)
         else:
             jobs.append(one)
+    chip = {name: float(options.pop(name, 0)) for name in ("peak", "bandwidth")}
     tune_allocator(ctypes.CDLL(None))
     engines = {"numpy": None, "jax": choose_engine(options)}
     device = jax.devices()[0]
     print(f"{len(jax.devices())} x {device.device_kind} ({device.platform}), jax {jax.__version__}")
     for job in jobs or ("encode", "prefill", "decode", "small", "large"):
-        if job == "encode":
-            encode(engines)
-        elif job in BATCHES:
-            train(engines, job)
-        else:
-            whole_gpt2(engines, job)
+        run_job(job, engines, chip | {"compute": options.get("compute", "float32")})
 
 
 main()
