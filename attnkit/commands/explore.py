@@ -41,7 +41,7 @@ def read_file(call: Stage, path: str) -> Iterator[Named]:
     if os.path.isdir(path):
         yield from read_steps(call, path)
         return
-    if os.path.isfile(path):
+    if os.path.isfile(path) and os.path.getsize(path):
         source = formats.Source.of(memoryview(map_file(path)), path)
         items = iter(formats.read(source, call.dtype == "bfloat16", lone_is_x=False))
     else:

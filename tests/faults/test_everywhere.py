@@ -96,6 +96,8 @@ BESIDE = {
 }
 NAMED = {"patches": "encoder.0.norm1={}", "targets": "./{}"}  # where a bare name is not a file
 WEIGHTS = b'{"w":[[1,0],[0,1]]}'
+OLD = {"history": "old.svg", "explore": "old.html"}  # which write text and a page
+WITHOUT_TENSORS = {"embed", "encode", "engines", "grad", "run", "scan", "score", "train"}  # as operands
 READING = {
     "mask": ["--causal"],
     "ffn": ["--hidden", "2"],
@@ -115,9 +117,10 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
     named = NAMED.get(load, "{}")
     place = "./" if load == "targets" else ""
     for content, problem in BAD[load].values():
-        run = main(*line, named.format(attnkit.file("bad", content)), "-o", attnkit.file("old.json", b"old"))
+        old = OLD.get(tool, "old.json")
+        run = main(*line, named.format(attnkit.file("bad", content)), "-o", attnkit.file(old, b"old"))
         refused(run, 4 if load == "model" else 3, f"{tool}: {place}bad: ", problem)
-        assert (attnkit.folder / "old.json").read_bytes() == b"old"
+        assert (attnkit.folder / old).read_bytes() == b"old"
     refused(main(*line, named.format("missing")), 4, f"{tool}: {place}missing: ", "o such f")
     refused(
         main(*line, named.format(".")),
@@ -130,12 +133,12 @@ def test_files_of_flags(attnkit, main, refused, tool, flag, load):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "scan", "score", "train"}))
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - WITHOUT_TENSORS))
 def test_operands(attnkit, main, refused, tool):
     attnkit.file("weights.json", WEIGHTS)
     for content, problem in TENSORS.values():
         name = attnkit.file("bad", content)
-        old = "old.svg" if tool == "history" else "old.json"  # which writes text
+        old = OLD.get(tool, "old.json")
         for operands in [["bad"], ["bad:x"]] if tool != "diff" else [["bad", "good.json"], ["good.json", "bad"]]:
             run = main(tool, *operands, *READING.get(tool, []), "-o", attnkit.file(old, b"old"))
             refused(run, 3, f"{tool}: {name}: ", problem)
@@ -143,9 +146,7 @@ def test_operands(attnkit, main, refused, tool):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "tool", sorted(set(TOOLS) - {"embed", "encode", "grad", "run", "scan", "score", "train", "history", "diff"})
-)
+@pytest.mark.parametrize("tool", sorted(set(TOOLS) - WITHOUT_TENSORS - {"diff", "explore", "history"}))
 def test_stages_of_a_pipeline(attnkit, main, refused, tool):
     attnkit.file("weights.json", WEIGHTS)
     flags = " ".join(READING.get(tool, []))

@@ -96,7 +96,7 @@ WRITING = {
     "attnkit embed a --dim 2 -o OOPS": "writes OOPS",
     "attnkit embed a --dim 2 --output=OOPS": "writes OOPS",
     "attnkit embed a --dim 2 -qoOOPS": "writes OOPS",
-    "attnkit run 'embed a' --save OOPS": "run cannot be a stage of a pipeline",
+    "attnkit run 'embed a --dim 2' --save OOPS": "writes the folder OOPS",
     "attnkit history h.json": "history cannot be a stage of a pipeline",
     "attnkit embed --help": "--help cannot be a stage of a pipeline",
     "attnkit": "an empty stage",
