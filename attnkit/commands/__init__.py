@@ -61,7 +61,7 @@ def flag_hint(tool: str, flag: str) -> str:
     """Return a hint for a flag that a tool lacks: the tools that have it, or what does the same; "" without any.
 
     >>> flag_hint("attend", "--heatmap"), flag_hint("attend", "--hedas")
-    ('; --heatmap is an option of show, peek and diff', '')
+    ('; --heatmap is an option of scan, show, peek and diff', '')
     """
     if (tool, flag) in INSTEAD:
         return f"; {INSTEAD[tool, flag]}"
