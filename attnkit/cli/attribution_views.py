@@ -30,17 +30,17 @@ def render_attributions(record: Record, call: Stage, look: "display.Style") -> s
 
 
 def draw_attributions(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
-    """Draw the attributions of each text as a table with bars, their sum below it."""
+    """Draw the attributions of each text as its words in colours and a table with bars, their sum below it."""
     from attnkit import display
     from attnkit.cli import figures
+    from attnkit.display.figures import Section, draw_words
 
     style = figures.text_style(call)
     sections = []
     for row in range(count_texts(record)):
-        tables = [
-            display.attributions_table(words, values, largest_attribution(record, row), style)
-            for words, values in list_texts(record, row)
-        ]
+        texts, most = list_texts(record, row), largest_attribution(record, row)
+        sections.append(Section("", [draw_words(words, values, most) for words, values in texts]))
+        tables = [display.attributions_table(words, values, most, style) for words, values in texts]
         sections += [figures.table_section(table) for table in tables]
         sections[-1] = sections[-1]._replace(notes=describe_sum(record, row, style.precision))
     return sections

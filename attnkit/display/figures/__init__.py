@@ -8,6 +8,7 @@ from attnkit.display.figures.render import KINDS, Kind, render_figure
 from attnkit.display.figures.shapes import Preformatted, Section, Table
 from attnkit.display.figures.statistics import statistics_section
 from attnkit.display.figures.tensors import candidates_section, list_section, tensor_section
+from attnkit.display.figures.words import draw_words
 
 __all__ = [
     "COLOR_MAPS",
@@ -20,6 +21,7 @@ __all__ = [
     "Table",
     "candidates_section",
     "curves_section",
+    "draw_words",
     "heatmap_section",
     "list_section",
     "render_figure",
