@@ -1,20 +1,25 @@
 """The vectors that near searches: a mapped file, the records of a pipe, one vector in each row, or a model's words."""
 
+import mmap
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import chain, islice
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, FileError, UsageError, system_reason
 from attnkit.formats import Source, read
-from attnkit.formats.mapped import map_file
+from attnkit.formats.mapped import map_file, release_pages
 from attnkit.inference.operands import select_tensor
-from attnkit.record import Record, Tensor, shared_labels
+from attnkit.record import Array, Record, Tensor, shared_labels
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
+
+BLOCK = 256  # records of a stream between two releases of the pages of their file
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,17 +81,61 @@ def load_index(source: Source, name: str, bfloat16: bool) -> tuple[Record, dict[
     file = source.name
     if os.path.isfile(file):
         source.close()
-        mapped = Source.of(memoryview(map_file(file)), file)
-        index = stack_tensors(read(mapped, bfloat16, lone_is_x=False), name, file)
+        mapped = np.frombuffer(map_file(file), np.uint8)
+        index = stack_tensors(read(Source.of(mapped.data, file), bfloat16, lone_is_x=False), name, file, mapped)
         return IndexRecord(index.tensors, index.labels, file=file), {}
     with source:
         index = stack_tensors(read(source, bfloat16, lone_is_x=False), name, file)
         return index, {file: source.digest()} if file != "<stdin>" else {}
 
 
-def stack_tensors(records: Iterable[Record], name: str, file: str) -> Record:
-    """Return the tensor of that name of each record as the rows of one x (N, D)."""
-    return stack_vectors([select_tensor(record, name, file) for record in records], file)
+def stack_tensors(records: Iterable[Record], name: str, file: str, mapped: Array | None = None) -> Record:
+    """Return the tensor of that name of each record as the rows of one x (N, D).
+
+    The vectors of one record stay where they are; those of several are copied to a temporary file, which is mapped, so
+    that a long stream takes little memory. `mapped` are the bytes of a mapped file that the records are read from.
+    """
+    stream = iter(records)
+    first = [select_tensor(record, name, file) for record in islice(stream, 2)]
+    if len(first) < 2:
+        return stack_vectors(first, file)
+    rest = (select_tensor(record, name, file) for record in stream)
+    return spool_vectors(chain(first, rest), file, mapped)
+
+
+def spool_vectors(records: Iterable[Record], file: str, mapped: Array | None) -> Record:
+    """Return the vectors of many records as one x (N, D) in a temporary file, in the dtype of the first.
+
+    The pages of `mapped` are released after every BLOCK records. DataError for vectors of another width or a larger
+    dtype, FileError where there is no room for the file.
+    """
+    labels, count, dtype, width = list[str](), 0, np.dtype(np.float32), 0
+    with tempfile.TemporaryFile(buffering=0) as spool:
+        for number, record in enumerate(records):
+            one = stack_vectors([record], file)
+            x = one["x"]
+            if not number:
+                dtype, width = x.dtype, x.shape[1]
+            if x.shape[1] != width or not np.can_cast(x.dtype, dtype, "safe"):
+                problem = f"x {record['x'].shape} of record {number}, {x.dtype}: expected (N, {width}), {dtype}"
+                raise DataError(problem, file)
+            _write(spool, x.astype(dtype, copy=False).tobytes())
+            labels += row_names(one)
+            count += len(x)
+            if mapped is not None and number % BLOCK == BLOCK - 1:
+                release_pages(mapped)
+        _write(spool, b"")
+        vectors = np.frombuffer(mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ), dtype).reshape(count, width)
+    return Record({"x": Tensor(vectors, ("row", "model"))}, {"row": labels} if len(labels) == count else {})
+
+
+def _write(spool: IO[bytes], data: bytes) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[spool.write(view) :]
+    except OSError as error:
+        raise FileError(f"no room for vectors in {tempfile.gettempdir()}: {system_reason(error)}", "--index") from None
 
 
 def stack_vectors(records: Sequence[Record], file: str) -> Record:

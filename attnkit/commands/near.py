@@ -100,8 +100,9 @@ def near(
     row of x (N, D), or each vector of an x of more dimensions, one after another. A row of zeros has the cosine 0.
 
     An index in a file is mapped into memory and read in blocks, so that it may be larger than the memory. A stream of
-    records, such as that of `encode --lines --pool mean`, is an index, too: each vector is a row. The folder of a model
-    is an index of its words: the rows of its embedding table, as `embed --model` gives them, labelled with the tokens.
+    records, such as that of `encode --lines --pool mean`, is an index, too: each vector is a row, copied to
+    a temporary file. The folder of a model is an index of its words: the rows of its embedding table, as `embed
+    --model` gives them, labelled with the tokens.
 
     \b
     Examples:

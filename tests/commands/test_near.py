@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -243,3 +244,51 @@ def test_texts_of_an_index_of_lines_are_labels(tmp_path):
     (tmp_path / "index.npz").write_bytes(b"".join(b"".join(formats.encode(line, "npz")) for line in lines))
     found = attnkit.near(Record({"x": np.array([0.1, 0.9])}), index=str(tmp_path / "index.npz"), top=2)
     assert found.labels["neighbor"] == ["b", "a"]
+
+
+def stream_of(path, vectors):
+    """Write each vector as a record of its own, labelled with its number."""
+    with open(path, "wb") as file:
+        for at, x in enumerate(vectors):
+            file.writelines(formats.encode(Record({"x": Tensor(x, ("model",))}, {"batch": [f"text {at}"]}), "npz"))
+
+
+def test_a_stream_is_the_index_of_its_vectors(folder):
+    vectors = np.random.default_rng(3).standard_normal((700, 6), dtype=np.float32)
+    stream_of("index.npz", vectors)
+    one, query = Record({"x": vectors}), Record({"x": vectors[[5, 699]] + np.float32(0.1)})
+    for metric in ("cosine", "dot", "euclidean"):
+        ours, whole = (attnkit.near(query, index=index, top=3, metric=metric) for index in ("index.npz", one))
+        for name in ("x", "indices"):
+            np.testing.assert_array_equal(ours[name], whole[name])
+        assert ours.labels["neighbor"] == [[f"text {at}" for at in row] for row in whole["indices"]]
+
+
+def test_a_stream_has_vectors_of_one_width_and_dtype(folder):
+    for second in (np.ones(3, np.float32), np.ones(2)):
+        stream_of("index.npz", [np.ones(2, np.float32), second])
+        problem = rf"x \({len(second)},\) of record 1, {second.dtype}: expected \(N, 2\), float32"
+        with pytest.raises(DataError, match=problem):
+            attnkit.near(Record({"x": np.ones(2)}), index="index.npz")
+
+
+@pytest.mark.linux
+def test_a_stream_needs_room_for_its_vectors(folder, monkeypatch):
+    stream_of("index.npz", np.ones((2, 2)))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda buffering: open("/dev/full", "wb", buffering))  # noqa: SIM115
+    with pytest.raises(FileError, match=r"--index: no room for vectors in .*: No space left on device"):
+        attnkit.near(Record({"x": np.ones(2)}), index="index.npz")
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_a_stream(folder):
+    """6,000 records of 40 kB, 240 MB: little more than a block and the libraries."""
+    stream_of("index.npz", np.random.default_rng(0).standard_normal((6000, 10_000), dtype=np.float32))
+    np.save("query.npy", np.ones(10_000, np.float32))
+    code = (
+        "import subprocess, sys, resource; "
+        "subprocess.run([sys.executable, '-m', 'attnkit', 'near', 'query.npy', '--index', 'index.npz', '-f', 'csv'], "
+        "check=True); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split("\n")[-2]) < 170 << 10
