@@ -112,9 +112,11 @@ def spool_vectors(records: Iterable[Record], file: str, mapped: Array | None) ->
     labels, count, dtype, width = list[str](), 0, np.dtype(np.float32), 0
     with tempfile.TemporaryFile(buffering=0) as spool:
         for number, record in enumerate(records):
+            if record["x"].ndim == 2 and not len(record["x"]):
+                continue
             one = stack_vectors([record], file)
             x = one["x"]
-            if not number:
+            if not count:
                 dtype, width = x.dtype, x.shape[1]
             if x.shape[1] != width or not np.can_cast(x.dtype, dtype, "safe"):
                 problem = f"x {record['x'].shape} of record {number}, {x.dtype}: expected (N, {width}), {dtype}"
@@ -125,6 +127,8 @@ def spool_vectors(records: Iterable[Record], file: str, mapped: Array | None) ->
             if mapped is not None and number % BLOCK == BLOCK - 1:
                 release_pages(mapped)
         _write(spool, b"")
+        if not count:
+            raise DataError("there are no vectors in its records", file)
         vectors = np.frombuffer(mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ), dtype).reshape(count, width)
     return Record({"x": Tensor(vectors, ("row", "model"))}, {"row": labels} if len(labels) == count else {})
 

@@ -272,6 +272,19 @@ def test_a_stream_has_vectors_of_one_width_and_dtype(folder):
             attnkit.near(Record({"x": np.ones(2)}), index="index.npz")
 
 
+def test_records_without_rows_add_none(folder):
+    empty, one = Record({"x": np.empty((0, 2))}), Record({"x": np.eye(2)})
+    for records, rows in [([empty, one, empty], 2), ([empty, empty], 0)]:
+        with open("index.npz", "wb") as file:
+            for record in records:
+                file.writelines(formats.encode(record, "npz"))
+        if rows:
+            assert attnkit.near(one, index="index.npz")["indices"].tolist() == [[0, 1], [1, 0]]
+        else:
+            with pytest.raises(DataError, match=r"index.npz: there are no vectors in its records"):
+                attnkit.near(one, index="index.npz")
+
+
 @pytest.mark.linux
 def test_a_stream_needs_room_for_its_vectors(folder, monkeypatch):
     stream_of("index.npz", np.ones((2, 2)))
