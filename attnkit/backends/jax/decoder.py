@@ -18,7 +18,7 @@ from attnkit.model.dtypes import Array
 from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable
 from attnkit.model.kv_cache import KVCache
 
-LEAST = 64  # places of a cache at least
+LEAST = 128  # places of a cache at least
 
 
 class CompiledDecoder(CachedDecoder):
