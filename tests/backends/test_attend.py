@@ -7,6 +7,8 @@ jax = pytest.importorskip("jax")
 
 import attnkit
 from attnkit import model
+from attnkit.backends.jax import attention
+from attnkit.backends.jax.attention import Rules
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.errors import AttnkitError
 from attnkit.model.options import MultiHeadOptions
@@ -123,3 +125,32 @@ def test_a_layer_of_a_model():
     )
     for name in theirs:
         np.testing.assert_allclose(ours[name], theirs[name], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(0.5, causal=True),
+        Rules(0.5, causal=True, window=(2, -1)),
+        Rules(0.5, window=(2, 1)),
+        Rules(0.5, mask=np.array([[[[True] * 5 + [False] * 3]]])),
+        Rules(0.5, causal=True, offset=np.int32(0)),
+    ],
+)
+def test_the_kernel_of_a_gpu_gets_what_it_takes_and_gives_the_heads(monkeypatch, rules):
+    q, k, v = (np.random.default_rng(n).standard_normal((2, heads, 8, 8)) for n, heads in enumerate((4, 2, 2)))
+    q, k, v = (jax.numpy.asarray(x, "bfloat16") for x in (q, k, v))
+    usual, calls = jax.nn.dot_product_attention, []
+
+    def kernel(q, k, v, bias, mask, **options):
+        calls.append(options.pop("implementation"))
+        assert bias is None and (mask is None or mask.shape[-2:] == (8, 8)) and q.dtype == "bfloat16"
+        assert options["local_window_size"] is None or options["is_causal"]
+        return usual(q, k, v, bias, mask, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
+    monkeypatch.setattr(attention, "has_cudnn", lambda *_: True)
+    heads = attention.fused_attention(q, k, v, rules)
+    expected = attention.dense_attention(*(x.astype("float32") for x in (q, k, v)), rules)
+    assert calls == ["cudnn"]
+    np.testing.assert_allclose(heads.astype("float32"), expected, atol=0.02)

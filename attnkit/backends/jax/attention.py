@@ -17,6 +17,7 @@ from attnkit.model.scores import dot, product
 BLOCK = 1024  # queries, and keys, whose scores are computed at a time
 MANY = 1 << 26  # scores of all heads, from which on they are computed by blocks
 WIDEST_CUDNN = 128  # features of a head that cuDNN's kernel takes
+LEAST_CUDNN = 8.0  # compute capability of the GPUs that have it
 
 
 class Rules(NamedTuple):
@@ -47,9 +48,9 @@ class Rules(NamedTuple):
         return self.bias is None and not (self.softcap or self.rounding or self.has_infinite)
 
     def is_plain(self, queries: int, keys: int) -> bool:
-        """Return whether causality, from the first key on, is all that these rules say."""
+        """Return whether causality from the first key on, or in a window before the query, is all that masks scores."""
         is_from_start = isinstance(self.offset, int) and self.offset == 0 and queries == keys
-        return is_from_start and self.window == (-1, -1) and self.mask is None
+        return is_from_start and self.causal and self.window[1] <= 0 and self.mask is None
 
 
 Kernel = Callable[[JaxArray, JaxArray, JaxArray, Rules, See], JaxArray]
@@ -152,27 +153,41 @@ def fused_attention(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: Se
     scores the kernel would round, and in float16 on a CPU, which it does not know.
     """
     queries, keys = q.shape[-2], k.shape[-2]
-    is_cudnn = has_cudnn(q, rules)
+    is_plain = rules.is_plain(queries, keys)
+    is_cudnn = has_cudnn(q, rules, is_plain, keys)
     if not is_cudnn and q.shape[-3] * queries * keys >= MANY and rules.bias is None:
         return block_attention(q, k, v, rules)[0].astype(q.dtype)
     if q.dtype.itemsize == 8 or (q.dtype == jnp.float16 and jax.default_backend() == "cpu"):
         return dense_attention(q, k, v, rules)
-    is_plain = rules.causal and rules.is_plain(queries, keys)
     bias, mask = grids(q, k, rules, is_plain)
     lead = (1,) * (4 - q.ndim)
     rows = [jnp.swapaxes(x.reshape(*lead, *x.shape), -2, -3) for x in (q, k, v)]  # (B, T, H, K)
     y = jax.nn.dot_product_attention(
-        *rows, bias, mask, scale=rules.scale, is_causal=is_plain, implementation="cudnn" if is_cudnn else "xla"
+        *rows,
+        bias,
+        jnp.broadcast_to(mask, (*mask.shape[:2], queries, keys)) if is_cudnn and mask is not None else mask,
+        scale=rules.scale,
+        is_causal=is_plain,
+        local_window_size=(rules.window[0], 0) if is_plain and rules.window[0] >= 0 else None,
+        implementation="cudnn" if is_cudnn else "xla",
     )
     y = jnp.swapaxes(y, -2, -3)
     y = y if mask is None else jnp.where(mask.any(axis=-1, keepdims=True), y, 0)
     return y.reshape(*q.shape[:-1], v.shape[-1])
 
 
-def has_cudnn(q: JaxArray, rules: Rules) -> bool:
-    """Return whether cuDNN's kernel takes queries: on a GPU, in 16 bits, of a width that it knows."""
-    is_gpu = jax.default_backend() == "gpu" and q.dtype.itemsize == 2 and rules.distances is None
-    return is_gpu and q.shape[-2] > 1 and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_CUDNN
+def has_cudnn(q: JaxArray, rules: Rules, is_plain: bool, keys: int) -> bool:
+    """Return whether cuDNN's kernel takes queries: on a GPU of NVIDIA, in 16 bits, of sizes that it knows.
+
+    A mask it takes as an array of all scores of a head, so not where these are many.
+    """
+    if q.dtype.itemsize != 2 or rules.distances is not None or jax.default_backend() != "gpu":
+        return False
+    capability = getattr(jax.local_devices()[0], "compute_capability", "")
+    is_known = capability.partition(".")[0].isdigit() and float(capability) >= LEAST_CUDNN
+    is_small = is_plain or q.shape[-2] * keys < MANY
+    is_even = q.shape[-2] % 2 == 0 and keys % 2 == 0
+    return is_known and is_small and is_even and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_CUDNN
 
 
 def grids(q: JaxArray, k: JaxArray, rules: Rules, is_plain: bool) -> tuple[JaxArray | None, JaxArray | None]:

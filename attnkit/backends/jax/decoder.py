@@ -75,16 +75,17 @@ class CompiledDecoder(CachedDecoder):
         sizes = engine.sizes(self._capacity, self._memory_length)
         prepared = prepare_inputs(self.model, self.steps, tokens, context, sizes)
         x, inputs = engine.put_inputs(prepared, self._dtype)
+        is_start = not self._past and "mask" not in inputs
         config, layers = self.model.config, used_layers(self.model.config, self.steps, self.model.params)
         heads = [name for name in ("head.dense", "head.norm", "head") if name in self.model.params]
 
         def compute(params: Any, x: JaxArray, inputs: dict[str, Any], caches: Caches, last: JaxArray) -> Any:
             run = Pass(config, params, inputs, engine.kernel(), layout=engine.layout())
-            run.caches, run.capacity = dict(caches), self._capacity
+            run.caches, run.capacity, run.is_start = dict(caches), self._capacity, is_start
             y = jax.lax.dynamic_slice_in_dim(run_steps(run, self.steps, x), last, 1, axis=-2)
             return formulas.head_logits(config, params, y, None)[..., 0, :], run.caches
 
-        key = "decode", tuple(self.steps), self._capacity
+        key = "decode", tuple(self.steps), self._capacity, is_start
         arguments = x, inputs, self._caches, np.int32(count - 1)
         logits, self._caches = engine.call(self.model, self._dtype, [*layers, *heads], key, compute, arguments)
         self._past += count

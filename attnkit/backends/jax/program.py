@@ -50,6 +50,7 @@ class Pass:
     layout   places hidden states on devices
     caches   attention layer -> keys and values of all places of a cache; layers of self-attention write to them
     capacity  places of the caches, None where there are none
+    is_start  whether the caches are empty, so that causal tokens attend to each other alone
     """
 
     config: Config
@@ -61,6 +62,7 @@ class Pass:
     layout: Callable[[JaxArray], JaxArray] = keep_layout
     caches: Caches = field(default_factory=dict)
     capacity: int | None = None
+    is_start: bool = False
 
     def see_in(self, layer: str) -> See:
         """Return the function that reads the intermediates of one layer."""
@@ -119,7 +121,8 @@ def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
             view_heads(linear(source, params.get(f"w{one}"), params.get(f"b{one}")), stack.kv_heads) for one in "kv"
         )
         k = k if rotary is None else rotate(k, *rotary)
-        k, v = store(run, layer, k, v)
+        stored = store(run, layer, k, v)
+        k, v = (k, v) if run.is_start else stored
     q = q if rotary is None else rotate(q, *rotary)
     rules = cross_rules(run, layer, q) if is_cross else self_rules(run, layer, q, k, window)
     q, k, v = see("q", q), see("k", k), see("v", v)
@@ -173,7 +176,7 @@ def self_rules(run: Pass, layer: str, q: JaxArray, k: JaxArray, window: int) -> 
         scale,
         causal=causal,
         window=(window, -1 if causal else window) if window >= 0 else (-1, -1),
-        offset=inputs.get("past", 0),
+        offset=0 if run.is_start else inputs.get("past", 0),
         mask=inputs.get("mask"),
         bias=inputs.get("bias"),
     )
