@@ -247,7 +247,7 @@ def decode(
     memory.
 
     If the head of the model gives labels, as config.json names them, x is their scores on the axis `label`, beside
-    `logits`, `probability` and `next` (the best one): of TEXT or of a pair, of each token, or with --aggregate of
+    `logits`, `probs` and `next` (the best one): of TEXT or of a pair, of each token, or with --aggregate of
     spans. With --question, x is the scores of the best answers, of at most 15 tokens. A span has its first character in
     `start`, and the one after its last in `end`; in a batch `text` is the number of its text. --top N lists more.
 

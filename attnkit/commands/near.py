@@ -60,12 +60,12 @@ def list_rows(record: Record, call: Stage) -> Cells:
 
 def list_queries(record: Record) -> list[tuple[str, list[tuple[float, int, str]]]]:
     """Return for each query its label, and score, index and label of each of its nearest rows."""
-    scores, indices = record["x"], record["indices"]
+    scores, numbers = record["x"], record["rows"]
     top = scores.shape[-1]
     names = shared_labels(record.labels_of("x", 0)) if scores.ndim > 1 else []
-    labels = record.labels.get("neighbor")
+    labels = record.labels.get("rows")
     queries = []
-    for query, (near, rows) in enumerate(zip(scores.reshape(-1, top), indices.reshape(-1, top), strict=True)):
+    for query, (near, rows) in enumerate(zip(scores.reshape(-1, top), numbers.reshape(-1, top), strict=True)):
         words = row_labels(labels, query) or [""] * top
         title = (names[query] if names else f"query {query}") if scores.ndim > 1 else ""
         queries.append((title, [*zip(near, map(int, rows), words, strict=True)]))
@@ -94,8 +94,9 @@ def near(
 ) -> Record:
     """Find the nearest of many vectors to each vector of x: sentences or words by meaning.
 
-    The result is exact, not approximate: x has the scores of the nearest rows of --index, nearest first, and `indices`
-    has their numbers (from 0); the labels of the rows come with them. Of equal scores the lower index comes first.
+    The result is exact, not approximate: x has the scores of the nearest rows of --index, nearest first, and `rows`
+    has their numbers (from 0); the label `rows` lists their names for each query. Of equal scores the lower number
+    comes first.
     Scores are computed in float64 and rounded; they do not depend on the other queries or rows. A query is x (D), each
     row of x (N, D), or each vector of an x of more dimensions, one after another. A row of zeros has the cosine 0.
 
@@ -123,13 +124,13 @@ def near(
     lead, labels = query_axes(record)
     if words := rows.labels.get("row"):
         names = [[str(words[at]) for at in row] for row in nearest.indices]
-        labels["neighbor"] = names if lead else names[0]
+        labels["rows"] = names if lead else names[0]
     shape = (*(len(queries) for _ in lead), top)
     tensors = {
-        "x": Tensor(nearest.scores.reshape(shape), (*lead, "neighbor"), formula=FORMULAS[metric]),
-        "indices": Tensor(nearest.indices.reshape(shape), (*lead, "neighbor")),
+        "x": Tensor(nearest.scores.reshape(shape), (*lead, "rank"), formula=FORMULAS[metric]),
+        "rows": Tensor(nearest.indices.reshape(shape), (*lead, "rank")),
     }
-    others = {axis: names for axis, names in record.labels.items() if axis not in ("neighbor", "query")}
+    others = {axis: names for axis, names in record.labels.items() if axis not in ("rows", "query")}
     return replace(record, labels=others).with_tensors(tensors, labels)
 
 
@@ -151,7 +152,7 @@ def query_axes(record: Record) -> tuple[tuple[str, ...], dict[str, Labels]]:
     if dimensions == 1:
         return (), {}
     axis, labels = record.axes_of("x")[-2], record.labels_of("x", dimensions - 2)
-    if dimensions == 2 and axis != "neighbor":
+    if dimensions == 2 and axis != "rank":
         return (axis,), {}
     texts = record["x"].shape[0] if dimensions == 3 else 1
     names = [name for row in range(texts) for name in row_labels(labels, row)]

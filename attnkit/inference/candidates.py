@@ -1,4 +1,4 @@
-"""The candidates of every choice of a generated text, as tensors (step, candidate): `decode --steps`."""
+"""The candidates of every choice of a generated text, as tensors (token, rank): `decode --steps`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from attnkit.inference.detokenizer import Detokenizer
 from attnkit.model.generation import StepInfo
 from attnkit.record import Array, Record, Tensor
 
-AXES = ("token", "candidate")
+AXES = ("token", "rank")
 WORDS = "candidates.ids"  # its labels are the tokens of the candidates, a list for each step
 
 

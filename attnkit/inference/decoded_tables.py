@@ -74,7 +74,7 @@ def step_cells(record: Record) -> Cells:
             step = int(np.ravel_multi_index(index[:-1], shape[:-1]))
             word = [row_labels(words, step)[index[-1]]] if words else []
             rows.append([*index, *word, *(record[name][index] for name in names)])
-    axes = [{"token": "step", "candidate": "rank"}.get(axis, axis) for axis in record.axes_of("candidates.ids")]
+    axes = ["step" if axis == "token" else axis for axis in record.axes_of("candidates.ids")]
     return Cells([*axes, *["token"] * bool(words), *(name.removeprefix("candidates.") for name in names)], rows)
 
 

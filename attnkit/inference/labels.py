@@ -54,13 +54,13 @@ def check_label_options(options: GenerationOptions) -> None:
 
 
 def make_labelled(output: HeadOutput, config: "Config") -> Record:
-    """Return the record of a head's logits, `probability` and x with the labels on the last axis."""
+    """Return the record of a head's logits, `probs` and x with the labels on the last axis."""
     record, logits = output.record, output.logits
     axes = (*record.axes_of("x")[: logits.ndim - 1], "label")
     values = model.label_probabilities(logits, config.label_function)
     formula = {"softmax": "softmax(logits)", "sigmoid": "σ(logits)", "none": "logits"}[config.label_function]
     tensors = {"x": Tensor(values, axes, formula=f"{formula}, logits = head(x)"), "logits": Tensor(logits, axes)}
-    tensors |= {} if config.label_function == "none" else {"probability": Tensor(values, axes)}
+    tensors |= {} if config.label_function == "none" else {"probs": Tensor(values, axes)}
     if config.label_function == "softmax":
         tensors["next"] = Tensor(model.greedy(logits), axes[:-1], formula="argmax(logits)")
     dropped = ("x", "mask") if config.task == "sequence" else ("x",)
@@ -137,12 +137,12 @@ def select_labels(record: Record, emit: str | None) -> Record:
     """Return the record of labels with x as --emit requests: logits, or probs; UsageError where it has none."""
     if emit is None:
         return record
-    names = {"logits": "logits", "probs": "probability", "ids": "next"}
-    name = names[emit]
+    kinds = {"logits": "logits", "probs": "probs", "next": "ids"}
+    name = "next" if emit == "ids" else emit
     if name not in record:
-        known = ", ".join(kind for kind, tensor in names.items() if tensor in record)
+        known = ", ".join(kind for tensor, kind in kinds.items() if tensor in record)
         raise UsageError(f"{emit}: the labels of this model have {known or 'scores alone'}", "--emit")
-    rest = record.select([other for other in record if other not in ("x", *names.values())])
+    rest = record.select([other for other in record if other not in ("x", *kinds)])
     x = record.tensors[name]
     labels: dict[str, Labels] = {} if emit == "ids" else {"label": record.labels["label"]}
     return Record({"x": x}).merge(rest).with_tensors({"x": x}, labels)

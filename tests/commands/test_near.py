@@ -31,14 +31,14 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("file", ["index.npz", "index.npy", "index.json", "index.safetensors", "numpy.npz"])
 def test_an_index_of_any_format(folder, file):
     result = attnkit.near(VECTORS[3] * 5, index=file, top=2)
-    assert result["indices"][0] == 3 and result["x"].shape == (2,)
+    assert result["rows"][0] == 3 and result["x"].shape == (2,)
     assert result["x"][0] == pytest.approx(1)
     has_labels = file not in ("index.npy", "numpy.npz")
-    assert result.labels == ({"neighbor": [WORDS[at] for at in result["indices"]]} if has_labels else {})
+    assert result.labels == ({"rows": [WORDS[at] for at in result["rows"]]} if has_labels else {})
     [(name, digest)] = result.history[-1]["files"].items()
     assert name == file and len(digest) == 64
     again = attnkit.near(VECTORS[3] * 5, index=attnkit.formats.load(file), top=2)
-    assert np.array_equal(again["indices"], result["indices"])
+    assert np.array_equal(again["rows"], result["rows"])
 
 
 def test_queries_of_any_shape():
@@ -47,11 +47,11 @@ def test_queries_of_any_shape():
         Record({"x": Tensor(VECTORS[:6], ("batch", "model"))}, {"batch": list("abcdef")}), index=INDEX, top=3
     )
     cube = attnkit.near(VECTORS[:6].reshape(2, 3, 4), index=INDEX, top=3)
-    assert one["x"].shape == (3,) and one.axes_of("x") == ("neighbor",)
+    assert one["x"].shape == (3,) and one.axes_of("x") == ("rank",)
     assert rows["x"].shape == cube["x"].shape == (6, 3)
-    assert rows.axes_of("indices") == ("batch", "neighbor") and cube.axes_of("x") == ("query", "neighbor")
+    assert rows.axes_of("rows") == ("batch", "rank") and cube.axes_of("x") == ("query", "rank")
     assert np.array_equal(rows["x"], cube["x"]) and np.array_equal(rows["x"][5], one["x"])
-    assert rows.labels["neighbor"] == cube.labels["neighbor"] and rows.labels["neighbor"][5] == one.labels["neighbor"]
+    assert rows.labels["rows"] == cube.labels["rows"] and rows.labels["rows"][5] == one.labels["rows"]
     assert rows.labels["batch"] == list("abcdef")
 
 
@@ -59,13 +59,13 @@ def test_tokens_of_a_batch_keep_their_words():
     record = attnkit.embed(["a cat", "a dog"], dim=4, batch=True)
     result = attnkit.near(record, index=record["table"], top=1, metric="euclidean")
     assert result.labels["query"] == ["a", "cat", "a", "dog"] and result["x"].tolist() == [[0.0]] * 4
-    assert result["indices"].ravel().tolist() == record["ids"].ravel().tolist()
+    assert result["rows"].ravel().tolist() == record["ids"].ravel().tolist()
 
 
 def test_words_by_meaning_from_the_record_itself():
-    done = process.bash("attnkit embed 'The cat sat' --dim 4 | attnkit near --index :table --top 1 --only x,indices")
+    done = process.bash("attnkit embed 'The cat sat' --dim 4 | attnkit near --index :table --top 1 --only x,rows")
     assert done.code == 0
-    assert json.loads(done.out)["labels"]["neighbor"] == [["The"], ["cat"], ["sat"]]
+    assert json.loads(done.out)["labels"]["rows"] == [["The"], ["cat"], ["sat"]]
 
 
 def test_shell_run_and_python_are_the_same(folder):
@@ -82,11 +82,11 @@ def test_where_an_index_comes_from(folder, how):
     np.save("query.npy", VECTORS[7])
     done = process.bash(f"attnkit near query.npy {how} --top 1 -f json")
     assert (done.code, done.err) == (0, "")
-    assert json.loads(done.out)["labels"]["neighbor"] == ["word 7"]
+    assert json.loads(done.out)["labels"]["rows"] == ["word 7"]
 
 
 def test_one_vector_is_an_index_as_a_stream_of_one_line_is(folder):
-    assert attnkit.near(VECTORS[0], index=VECTORS[0])["indices"].tolist() == [0]
+    assert attnkit.near(VECTORS[0], index=VECTORS[0])["rows"].tolist() == [0]
     record = Record({"x": Tensor(VECTORS[0], ("model",))}, {"batch": ["a line"]})
     formats.save(record, "line.npz")
     done = process.run("near", "line.npz", "--index", "line.npz", "-f", "tsv")
@@ -99,9 +99,7 @@ def test_a_stream_of_queries_and_a_stream_as_index(folder):
             np.save(file, vector)
     done = process.bash("attnkit near stream.npy --index stream.npy --top 1 -f json")
     assert done.code == 0
-    assert [json.loads(line)["tensors"]["indices"]["data"] for line in done.out.splitlines()] == [
-        [at] for at in range(20)
-    ]
+    assert [json.loads(line)["tensors"]["rows"]["data"] for line in done.out.splitlines()] == [[at] for at in range(20)]
 
 
 def test_a_table_on_a_pipe_and_as_csv(folder):
@@ -146,7 +144,7 @@ def test_a_bad_index_is_named(folder):
 
 
 def test_an_index_of_fewer_rows_than_top_has_all_of_them():
-    assert attnkit.near(VECTORS[0], index=VECTORS[:3])["indices"].tolist()[0] == 0
+    assert attnkit.near(VECTORS[0], index=VECTORS[:3])["rows"].tolist()[0] == 0
     assert attnkit.near(VECTORS[:2], index=VECTORS[:3])["x"].shape == (2, 3)  # the default is 5
     assert attnkit.near(VECTORS[0], index=VECTORS[:3], top=99)["x"].shape == (3,)
 
@@ -175,9 +173,9 @@ def test_words_of_a_model():
     result = attnkit.near(record, index=STORY)
     table = attnkit.formats.load(f"{STORY}/model.safetensors")["transformer.wte.weight"].astype(np.float64)
     cosines = table @ table[278] / np.linalg.norm(table, axis=1) / np.linalg.norm(table[278])
-    assert result["indices"].tolist() == [np.argsort(-cosines, kind="stable")[:5].tolist()]
+    assert result["rows"].tolist() == [np.argsort(-cosines, kind="stable")[:5].tolist()]
     np.testing.assert_allclose(result["x"], [np.sort(cosines)[::-1][:5]], rtol=1e-6)
-    assert result.labels["neighbor"] == [["Ġfox", "Ġrobot", "Ġcat", "Ġbear", "Ġgirl"]]
+    assert result.labels["rows"] == [["Ġfox", "Ġrobot", "Ġcat", "Ġbear", "Ġgirl"]]
     files = result.history[-1]["files"]
     assert f"{STORY}/model.safetensors" in files and all(len(digest) == 64 for digest in files.values())
 
@@ -194,7 +192,7 @@ def test_words_of_a_model():
 def test_the_rows_of_a_model_are_what_embed_gives(model, layer, index):
     record = attnkit.embed(ids=np.array([5, 8]), model=model, layer=layer)
     result = attnkit.near(record, index=index, top=1, metric="euclidean")
-    assert result["x"].tolist() == [[0], [0]] and result["indices"].tolist() == [[5], [8]]
+    assert result["x"].tolist() == [[0], [0]] and result["rows"].tolist() == [[5], [8]]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +214,7 @@ def test_rows_of_zeros_are_a_warning():
     vectors = np.vstack([VECTORS, np.zeros((2, 4), np.float32)])
     with pytest.warns(AttnkitWarning, match="2 rows of the index are all zeros, with a cosine of 0"):
         result = attnkit.near(VECTORS[0], index=vectors, top=22)
-    assert {20, 21} <= set(result["indices"].tolist())
+    assert {20, 21} <= set(result["rows"].tolist())
     attnkit.near(VECTORS[0], index=vectors, top=22, metric="dot")
 
 
@@ -243,7 +241,7 @@ def test_texts_of_an_index_of_lines_are_labels(tmp_path):
     lines = [Record({"x": Tensor(x, ("model",))}, {"batch": [text]}) for x, text in zip(np.eye(2), "ab", strict=True)]
     (tmp_path / "index.npz").write_bytes(b"".join(b"".join(formats.encode(line, "npz")) for line in lines))
     found = attnkit.near(Record({"x": np.array([0.1, 0.9])}), index=str(tmp_path / "index.npz"), top=2)
-    assert found.labels["neighbor"] == ["b", "a"]
+    assert found.labels["rows"] == ["b", "a"]
 
 
 def stream_of(path, vectors):
@@ -259,9 +257,9 @@ def test_a_stream_is_the_index_of_its_vectors(folder):
     one, query = Record({"x": vectors}), Record({"x": vectors[[5, 699]] + np.float32(0.1)})
     for metric in ("cosine", "dot", "euclidean"):
         ours, whole = (attnkit.near(query, index=index, top=3, metric=metric) for index in ("index.npz", one))
-        for name in ("x", "indices"):
+        for name in ("x", "rows"):
             np.testing.assert_array_equal(ours[name], whole[name])
-        assert ours.labels["neighbor"] == [[f"text {at}" for at in row] for row in whole["indices"]]
+        assert ours.labels["rows"] == [[f"text {at}" for at in row] for row in whole["rows"]]
 
 
 def test_a_stream_has_vectors_of_one_width_and_dtype(folder):
@@ -279,7 +277,7 @@ def test_records_without_rows_add_none(folder):
             for record in records:
                 file.writelines(formats.encode(record, "npz"))
         if rows:
-            assert attnkit.near(one, index="index.npz")["indices"].tolist() == [[0, 1], [1, 0]]
+            assert attnkit.near(one, index="index.npz")["rows"].tolist() == [[0, 1], [1, 0]]
         else:
             with pytest.raises(DataError, match=r"index.npz: there are no vectors in its records"):
                 attnkit.near(one, index="index.npz")

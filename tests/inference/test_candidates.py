@@ -22,7 +22,7 @@ def test_candidates_are_the_numbers_of_the_logits_themselves():
     record = attnkit.decode("Every evening the", model=STORY, steps=True, top=3, **options)
     assert [name for name in record if name.startswith("candidates")] == NAMES
     ids = record["candidates.ids"]
-    assert ids.shape == (4, 3) and record.axes_of("candidates.ids") == ("token", "candidate")
+    assert ids.shape == (4, 3) and record.axes_of("candidates.ids") == ("token", "rank")
     picked = np.take_along_axis(logits, ids, axis=-1)
     assert np.array_equal(record["candidates.logits"], picked)
     shares = np.take_along_axis(model.softmax(logits), ids, axis=-1)
@@ -52,7 +52,7 @@ def test_a_batch_has_a_row_for_each_text_and_a_stop_pads_it():
     texts = ("Every evening the", "One day a")
     batch = attnkit.decode(texts, model=STORY, steps=True, top=2, max_tokens=4, stop=("looked",))
     assert batch["candidates.ids"].shape == (2, 4, 2) == batch["candidates.chosen"].shape
-    assert batch.axes_of("candidates.probs") == ("batch", "token", "candidate")
+    assert batch.axes_of("candidates.probs") == ("batch", "token", "rank")
     assert "mask" in batch and not batch["candidates.probs"][0, 2:].any()
     for row, text in enumerate(texts):
         one = attnkit.decode(text, model=STORY, steps=True, top=2, max_tokens=4, stop=("looked",))

@@ -51,7 +51,7 @@ def test_labels_are_those_of_the_pipeline(folders, name):
         if "labels" in row:
             expected = [row["labels"][label] for label in record.labels["label"]]
             np.testing.assert_allclose(record["x"], expected, rtol=0, atol=1e-6)
-        assert ("probability" in record) == (name != "camembert-sequence")
+        assert ("probs" in record) == (name != "camembert-sequence")
 
 
 @pytest.mark.parametrize("name", TOKENS)

@@ -67,10 +67,10 @@ def test_probabilities_are_those_of_the_pipeline(name):
         names = record.labels["label"]
         expected = {one["label"]: one["score"] for one in row["labels"]}
         if name == "bert-rank":  # the folder says Identity, as sentence-transformers reads it; transformers does not
-            assert "probability" not in record and np.array_equal(record["x"], record["logits"])
+            assert "probs" not in record and np.array_equal(record["x"], record["logits"])
             continue
         np.testing.assert_allclose(record["x"], [expected[one] for one in names], rtol=0, atol=1e-6)
-        assert ("probability" in record) == (name != "bert-score")
+        assert ("probs" in record) == (name != "bert-score")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
