@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MAX_POSITIONS = 30  # tables of one text
 WORDS = {"x", "ids"}
 PARTS = {"x", "logit", "digits"}
-BAR = 10  # columns of the bar of the part that adds most
 
 
 def render_lens(record: Record, call: Stage, look: display.Style) -> str:
@@ -87,23 +86,14 @@ def part_tables(record: Record, look: display.Style) -> list[display.TextTable]:
     for text, (x, digits) in enumerate(zip(np.atleast_2d(record["x"]), np.atleast_1d(record["digits"]), strict=True)):
         most = float(np.abs(x).max())
         rows = [
-            [name, f"{part:z.{look.precision}f}", draw_part(float(part), most)]
-            for name, part in zip(names, x, strict=True)
+            [name, f"{part:z.{look.precision}f}", bar]
+            for name, part, bar in zip(names, x, display.draw_signed_bars(x, most, look), strict=True)
         ]
         lead = f"batch {text}, " * (record["x"].ndim > 1)
         title = f"{lead}logit of {word}{f' less that of {other[0]}' if other else ''} at position {places[text]}"
         footer = f"sum {x.sum():.{look.precision}f}, the logit of the model; without the rest equal to {digits} digits"
-        tables.append(display.TextTable(["part", "adds", ""], rows, (1,), title, footer))
+        tables.append(display.TextTable(["part", "adds", ""], rows, (1,), title, footer, signed=(2,)))
     return tables
-
-
-def draw_part(part: float, most: float) -> str:
-    """Return a bar of what a part adds, of plus signs, or takes away, of minus signs.
-
-    >>> draw_part(1.0, 2.0), draw_part(-2.0, 2.0)
-    ('+++++', '----------')
-    """
-    return ("+" if part > 0 else "-") * round(abs(part) / (most or 1.0) * BAR)
 
 
 def list_lens(record: Record, call: Stage) -> Cells:

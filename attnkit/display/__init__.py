@@ -1,7 +1,7 @@
 """Tables, heat maps and figures of tensors: arrays to text for a terminal, and to pictures; nothing here prints."""
 
 from attnkit.display.attributions import attributions_table, color_words
-from attnkit.display.bars import draw_bar
+from attnkit.display.bars import draw_bar, draw_signed_bars
 from attnkit.display.curves import draw_curve
 from attnkit.display.facts import TextTable, format_table, property_list, text_lines, text_table
 from attnkit.display.generation import beams_table, choice_table, dim_then_bold, losses_table, scores_table
@@ -36,6 +36,7 @@ __all__ = [
     "dim_then_bold",
     "draw_bar",
     "draw_curve",
+    "draw_signed_bars",
     "format_table",
     "heatmap",
     "heatmap_grid",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from attnkit.display.bars import draw_bar
+from attnkit.display.bars import draw_signed_bars
 from attnkit.display.facts import TextTable
 from attnkit.display.heatmaps import DIVERGING, interpolate_colors, make_ink
 from attnkit.display.labels import plain_labels
@@ -11,7 +11,6 @@ from attnkit.display.style import Style
 from attnkit.display.text import escape
 from attnkit.record import shared_labels
 
-BAR = 12  # columns of the longest bar
 FAINT = 0.05  # share of the largest attribution below which a word has no colour
 
 
@@ -39,17 +38,16 @@ def color_words(words: Sequence[str], values: Sequence[float], most: float, styl
 def attributions_table(
     words: Sequence[str], values: Sequence[float], most: float, style: Style, title: str = ""
 ) -> TextTable:
-    """Return the table of the attribution of each token, with a bar of its size.
+    """Return the table of the attribution of each token, with a bar of its size, red or blue by its sign.
 
     >>> from attnkit.display.facts import format_table
     >>> print(format_table(attributions_table(["The", "cat"], [0.5, -1.0], 1.0, Style()), Style()))
     token  attribution
-    ──────────────────────────────────
-    The         0.5000  + ██████
-    cat        -1.0000  - ████████████
+    ─────────────────────────────────
+    The         0.5000   ██████
+    cat        -1.0000  −████████████
     """
     spellings = shared_labels(plain_labels(list(words))) if style.plain_tokens else words
-    bars = [f"{'-+'[value > 0]} {draw_bar(abs(value), most, BAR, style)}".rstrip() if value else "" for value in values]
     numbers = [f"{value:.{style.precision}f}" for value in values]
-    rows = list(zip(spellings, numbers, bars, strict=True))
-    return TextTable(["token", "attribution", ""], rows, (1,), title)
+    rows = list(zip(spellings, numbers, draw_signed_bars(values, most, style), strict=True))
+    return TextTable(["token", "attribution", ""], rows, (1,), title, signed=(2,))

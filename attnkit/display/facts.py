@@ -11,13 +11,17 @@ from attnkit.display.text import ASCII_SPELLING, ansi, display_width, escape, he
 
 
 class TextTable(NamedTuple):
-    """A table of texts: its headings, its rows, the columns that are right-aligned, a title and a line below."""
+    """A table of texts: its headings, its rows, the columns that are right-aligned, a title and a line below.
+
+    signed  the columns of bars of numbers of both signs, which have the colour of their sign
+    """
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: Sequence[int] = ()
     title: str = ""
     footer: str = ""
+    signed: Sequence[int] = ()
 
 
 MIN_LAST_COLUMN = 16  # columns that are too few for the last column of a table
@@ -61,11 +65,16 @@ def format_table(table: TextTable, style: Style) -> str:
     cells = [table.heads, *table.rows]
     sizes = {i: max(len(row[i]) for row in cells) for i in table.numbers}
     heads, *rows = [[text.rjust(sizes.get(i, 0)) for i, text in enumerate(row)] for row in cells]
-    return text_table(heads, rows, style, table.title, table.footer)
+    return text_table(heads, rows, style, table.title, table.footer, table.signed)
 
 
 def text_table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], style: Style, title: str = "", footer: str = ""
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    style: Style,
+    title: str = "",
+    footer: str = "",
+    signed: Sequence[int] = (),
 ) -> str:
     """Draw a table of texts; the last column takes as many lines as it needs, `footer` is a line below.
 
@@ -85,7 +94,7 @@ def text_table(
             for row in cells
             for i, line in enumerate(_break_lines(row[-1], room))
         ]
-        body = grid(broken, column_widths(broken), style, left=range(len(heads))).lines
+        body = grid(broken, column_widths(broken), style, left=range(len(heads)), signed=signed).lines
     else:
         body = [line for row in cells[1:] for line in _stack(row, cells[0], style)]
     below = [ansi(line, "2", style) for line in wrap(_to_charset(footer, style), style)] if footer else []

@@ -24,6 +24,7 @@ MAX_ROWS = 30
 MAX_MATRICES = 8
 COLUMN_GAP = 2  # spaces between two columns
 TIGHT_GAP = 1  # where all columns fit only with this one
+RED, BLUE = "31", "34"  # the colours of bars: of positive and of negative numbers; red is that of NaN, too
 
 
 def tensor_table(view: TensorView) -> str:
@@ -139,8 +140,11 @@ def grid(
     left: Sequence[int] = (0,),
     title: str = "",
     gap: int = COLUMN_GAP,
+    signed: Sequence[int] = (),
 ) -> Block:
     """Draw a table of texts, its headings first; the columns in `left` are left-aligned, the others right-aligned.
+
+    signed  the columns of bars, red, and blue after a minus
 
     >>> print(*grid([["name", "size"], ["x", "3"]], [4, 4], Style()).lines, sep="\\n")
     name  size
@@ -154,7 +158,10 @@ def grid(
         ("─" if style.unicode else "-") * total,
     ]
     for texts, cells in zip(rows[1:], aligned[1:], strict=True):
-        colors = [_cell_color(text, i in left, style) for i, text in enumerate(texts)]
+        colors = [
+            (BLUE if text.startswith(("−", "-")) else RED) if i in signed else _cell_color(text, i in left, style)
+            for i, text in enumerate(texts)
+        ]
         lines.append((" " * gap).join(ansi(cell, color, style) for cell, color in zip(cells, colors, strict=True)))
     return block(lines, total, title, style)
 
@@ -164,4 +171,4 @@ def _cell_color(text: str, is_label: bool, style: Style) -> str:
     marks = glyphs(style)
     if text in (marks.masked_mark, marks.ellipsis, "-inf"):
         return "2"
-    return "36" if is_label else "31" if text in ("nan", "inf") else ""
+    return "36" if is_label else RED if text in ("nan", "inf") else ""

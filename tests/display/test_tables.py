@@ -1,10 +1,13 @@
 """Tables of tensors, read line by line."""
 
+import math
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
 
-from attnkit.display import Style, TensorView, tensor_table
+from attnkit.display import Style, TensorView, TextTable, draw_signed_bars, format_table, tensor_table
 from attnkit.errors import DataError
 
 WORDS = ["The", "cat", "sat"]
@@ -205,3 +208,15 @@ def test_color_marks_name_headings_and_masked() -> None:
 def test_a_mask_that_does_not_broadcast() -> None:
     with pytest.raises(DataError, match=r"mask \(2, 2\) does not broadcast to the tensor \(3, 3\)"):
         tensor_table(TensorView("s", SCORES, ("query", "key"), (None, None), Style(), mask=np.ones((2, 2), bool)))
+
+
+@pytest.mark.parametrize("unicode", [True, False])
+def test_bars_of_both_signs_have_one_look_and_the_colour_of_their_sign(unicode: bool) -> None:
+    style = Style(color=True, unicode=unicode)
+    bars = draw_signed_bars([1.0, -0.5, math.nan, 0.0], 1.0, style)
+    assert bars == ([" " + "█" * 12, "−" + "█" * 6, "", ""] if unicode else [" " + "#" * 12, "-" + "#" * 6, "", ""])
+    lines = format_table(
+        TextTable(["part", ""], [[name, bar] for name, bar in zip("abcd", bars, strict=True)], signed=(1,)), style
+    ).splitlines()
+    codes = [re.findall(r"\x1b\[(\d+)m[ −-][█#]", line) for line in lines[2:]]
+    assert codes == [["31"], ["34"], [], []]
