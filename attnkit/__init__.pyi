@@ -99,7 +99,6 @@ def mask(
     steps: bool = False,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
-    check_finite: bool = False,
 ) -> Record: ...
 def attend(
     record: TensorLike | None = None,
@@ -332,7 +331,6 @@ def grad(
     attribute: str | None = None,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
-    check_finite: bool = False,
 ) -> Record: ...
 def train(
     text: Path,
@@ -383,8 +381,6 @@ def train(
     engine: Literal["numpy", "jax"] | None = None,
     compute: Literal["float32", "bfloat16", "float16"] | None = None,
     mesh: str | None = None,
-    only: Sequence[str] | str | None = None,
-    check_finite: bool = False,
 ) -> dict[str, Any]: ...
 def score(
     text: Sequence[str] | Path,
@@ -399,7 +395,6 @@ def score(
     by: str | None = None,
     source: Sequence[str] | Sequence[Sequence[str]] | Path | None = None,
     only: Sequence[str] | str | None = None,
-    check_finite: bool = False,
 ) -> Record: ...
 def near(
     record: TensorLike,
@@ -415,10 +410,6 @@ def near(
 def engines(
     item: Any,
     /,
-    *,
-    only: Sequence[str] | str | None = None,
-    dtype: DType | None = None,
-    check_finite: bool = False,
 ) -> str: ...
 def rollout(
     record: TensorLike,
@@ -427,7 +418,6 @@ def rollout(
     layers: str = "",
     residual: float = 0.5,
     only: Sequence[str] | str | None = None,
-    dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
 def lens(
@@ -441,7 +431,6 @@ def lens(
     minus: str | None = None,
     by: Literal["layer", "head"] | None = None,
     only: Sequence[str] | str | None = None,
-    dtype: DType | None = None,
     check_finite: bool = False,
 ) -> Record: ...
 def scan(
@@ -469,8 +458,6 @@ def heads(
     sort: Literal["previous", "first", "self", "duplicate", "induction", "entropy", "span", "largest", "copying", "q", "k", "v"] | None = None,
     top: int | None = None,
     only: Sequence[str] | str | None = None,
-    dtype: DType | None = None,
-    check_finite: bool = False,
 ) -> Record: ...
 def show(
     record: TensorLike,
@@ -493,7 +480,6 @@ def show(
     theme: Literal["light", "dark", "transparent"] | None = None,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
-    check_finite: bool = False,
 ) -> Rendering: ...
 def explore(
     traces: Sequence[Record | Path] | Record | Path,
@@ -507,8 +493,6 @@ def explore(
     title: str | None = None,
     tokens: Literal["raw", "plain"] | None = None,
     only: Sequence[str] | str | None = None,
-    dtype: DType | None = None,
-    check_finite: bool = False,
 ) -> str: ...
 def peek(
     record: TensorLike,
@@ -530,7 +514,6 @@ def peek(
     slice: str | None = None,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
-    check_finite: bool = False,
 ) -> Record: ...
 def diff(
     a: TensorLike,
@@ -543,7 +526,6 @@ def diff(
     heatmap: bool = False,
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
-    check_finite: bool = False,
 ) -> DiffReport: ...
 def run(
     pipeline: Path,
@@ -564,7 +546,4 @@ def history(
     /,
     *,
     replay: bool = False,
-    only: Sequence[str] | str | None = None,
-    dtype: DType | None = None,
-    check_finite: bool = False,
 ) -> str: ...

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from attnkit import commands
-from attnkit.cli import main, options
+from attnkit.cli import main
 from attnkit.errors import flag_name
 
 ROOT = Path(__file__).parent.parent
@@ -247,8 +247,8 @@ def test_every_flag_is_in_the_help_of_its_tool(name, capfd):
     assert main.main([name, "--help"]) == 0
     shown, tool = capfd.readouterr().out, commands.find_tool(name)
     parameters = list(inspect.signature(tool.function).parameters)[1:]
-    assert all(f" {flag_name(one)} " in shown for one in (*parameters, *tool.extra, *options.COMMON))
-    flags = options.COMMON | tool.extra | tool.flags
+    assert all(f" {flag_name(one)} " in shown for one in (*parameters, *tool.extra, *tool.shared))
+    flags = tool.shared | tool.extra | tool.flags
     assert [one for one, flag in flags.items() if without_spaces(flag.help) not in without_spaces(shown)] == []
 
 
@@ -256,7 +256,7 @@ def test_every_flag_of_a_page_is_a_flag_of_a_tool():
     known = {"--help", "--version"}
     for name in commands.TOOLS:
         tool = commands.find_tool(name)
-        known |= {flag_name(one) for one in tool.flags | tool.extra | options.COMMON}
+        known |= {flag_name(one) for one in tool.flags | tool.extra | tool.shared}
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text()))
         assert named <= known | OTHERS, f"{page.name} names flags of no tool: {sorted(named - known - OTHERS)}"

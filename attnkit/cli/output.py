@@ -90,7 +90,9 @@ def result_bytes(call: Stage, data: list[Any], chosen: str, sink: formats.Sink) 
 
 def captured_input(call: Stage, chosen: str) -> list[Any] | None:
     """Return the bytes of the record just read where the stage passes them through, else None."""
-    is_untouched = call.tool.passthrough and chosen == call.input_format and not {"only", "dtype"} & set(call.common)
+    is_untouched = (
+        call.tool.passthrough and chosen == call.input_format and not {"only", "dtype", "indent"} & set(call.common)
+    )
     return call.files.source.take_captured() if is_untouched and call.files.source else None
 
 

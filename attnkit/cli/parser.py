@@ -60,7 +60,7 @@ def collect_flags(chosen: Tool) -> dict[str, Option]:
     taken = {option.short for option in own.values()}
     return own | {
         name: option._replace(short="") if option.short in taken else option
-        for name, option in options.COMMON.items()
+        for name, option in chosen.shared.items()
         if name not in own
     }
 

@@ -88,8 +88,10 @@ def describe_tool(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def parameter_list(tool: Tool, signature: inspect.Signature) -> str:
     """Return the keywords of a tool, each with the help of its flag."""
-    known = tool.flags | tool.extra | options.COMMON
+    known = tool.flags | tool.extra | tool.shared
     names = [name for name, one in signature.parameters.items() if one.kind == one.KEYWORD_ONLY]
+    if not names:
+        return ""
     width = max(map(len, names))
     lines = [
         textwrap.fill(
@@ -106,16 +108,16 @@ def parameter_list(tool: Tool, signature: inspect.Signature) -> str:
 def make_signature(tool: Tool) -> inspect.Signature:
     """Return the signature of a tool for Python: its input, its own parameters, and those of all tools."""
     _, *own = inspect.signature(tool.function).parameters.values()
-    hints, shared = tool.hints, tool.extra | options.COMMON
+    hints, shared = tool.hints, tool.extra | tool.shared
     parameters = input_parameters(tool)
     parameters += [keyword_parameter(one.name, tool.flags[one.name], one.default, hints[one.name]) for one in own]
     for name in tool.python.options:
         hint, default = (bool, False) if shared[name].parser is None else (optional_type(shared[name]), None)
         parameters.append(keyword_parameter(name, shared[name], default, hint))
     parameters += [
-        keyword_parameter(name, options.COMMON[name], default, hint)
+        keyword_parameter(name, tool.shared[name], default, hint)
         for name, (hint, default) in PYTHON_FLAGS.items()
-        if name not in tool.flags
+        if name in tool.shared and name not in tool.flags
     ]
     result = tool.python.result or result_type(hints.get("return"))
     return inspect.Signature(parameters, return_annotation=TypeName(result))
@@ -199,9 +201,11 @@ def write_stub(functions: Mapping[str, Callable[..., Any]]) -> str:
         signature = inspect.signature(function)
         parameters = signature.parameters.values()
         inputs = [one for one in parameters if one.kind is one.POSITIONAL_ONLY]
-        lines = [f"def {name}(", *(f"    {declare(one)}," for one in inputs), "    /,", "    *,"]
-        lines += [f"    {declare(one)}," for one in parameters if one.kind is one.KEYWORD_ONLY]
-        parts.append("\n".join([*lines, f") -> {signature.return_annotation}: ..."]))
+        lines = [f"def {name}(", *(f"    {declare(one)}," for one in inputs), "    /,"]
+        keywords = [f"    {declare(one)}," for one in parameters if one.kind is one.KEYWORD_ONLY]
+        parts.append(
+            "\n".join([*lines, *["    *,"] * bool(keywords), *keywords, f") -> {signature.return_annotation}: ..."])
+        )
     return "\n".join(parts) + "\n"
 
 

@@ -17,7 +17,7 @@ from attnkit.cli.operands import OperandFiles, is_stdin
 from attnkit.cli.output_format import OutputFormat, Result
 from attnkit.errors import DataError, NotFiniteError, UsageError
 from attnkit.inference import callbacks
-from attnkit.inference.operands import select_tensor
+from attnkit.inference.operands import cast_x, select_tensor
 from attnkit.record import Record
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Tool:
     figure          (record, stage, options) -> sections of a figure; None: tables of its tensors, or its view as text
     cells           (record, stage) -> the table of CSV, TSV and Markdown; None: the tensor that it computed
     status          (record, stage) -> exit code
-    extra           flags that only reader and view use: they are not parameters of the function
+    extra           flags that only reader and view use, no parameters; without: those of all tools that it lacks
     needs_no_input  (parameters) -> whether it reads no input
     record_defaults (parameters) -> the defaults that the history must show: the seed in use
     returns_text    (parameters) -> whether its result is text, not a record; is_page: whether it is a page, in HTML
@@ -83,7 +83,7 @@ class Tool:
     status_is_result whether its exit code is its result, so that --quiet leaves out its table
     passthrough     whether it passes its input through byte for byte
     keep_names      whether the only tensor of an input keeps its own name, and is not called x
-    derived         (stage) -> the function that makes another result of its result, by flags of `extra`, or None
+    derived         (stage) -> the function that makes another result of its result, by flags of `extra`
     plain_text      (record, stage) -> whether its view is text, without an empty line before the next record
     computes_x_last whether the tensors that it adds are steps before x, and are shown before it
     hint_at_value   (flag, text) -> a hint after the error that the flag does not take this text
@@ -104,6 +104,7 @@ class Tool:
     cells: "Callable[[Record, Stage], Cells] | None" = None
     status: "Callable[[Record, Stage], int]" = lambda record, stage: 0
     extra: dict[str, options.Option] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
     needs_no_input: Callable[[Parameters], bool] = lambda parameters: False
     record_defaults: Callable[[Parameters], dict[str, Any]] = lambda parameters: {}
     returns_text: Callable[[Parameters], bool] = lambda parameters: False
@@ -141,6 +142,11 @@ class Tool:
     def flags(self) -> dict[str, options.Option]:
         """The flag of every parameter, from its annotation."""
         return {name: self.hints[name].__metadata__[0] for name in self.defaults}
+
+    @functools.cached_property
+    def shared(self) -> dict[str, options.Option]:
+        """The options of all tools that it takes."""
+        return {name: option for name, option in options.COMMON.items() if name not in self.without}
 
     @functools.cached_property
     def constraints(self) -> Constraints:
@@ -287,7 +293,7 @@ class Stage:
         dtype, only = self.common.get("dtype"), self.common.get("only")
         if dtype and not isinstance(item, Record) and "x" in result:
             result = cast_x(result, dtype)
-        if self.tool.check_finite(self.parameters):
+        if "check_finite" in self.tool.shared and self.tool.check_finite(self.parameters):
             check_range(item, result, self.files, self.non_finite_layer, bool(self.common.get("check_finite")))
         if only:
             result = result.select(only)
@@ -392,9 +398,3 @@ def require_record(item: Result) -> Record:
     if not isinstance(item, Record):
         raise DataError("not a tensor file (looks like text)", "<stdin>")
     return item
-
-
-def cast_x(record: Record, dtype: str) -> Record:
-    """Return the record with x in another dtype."""
-    x = record.tensors["x"]
-    return record.with_tensors({"x": replace(x, array=formats.cast_array(x.array, dtype), axes=x.axis_names())})

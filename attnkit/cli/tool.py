@@ -89,8 +89,8 @@ def check_constraints(stage: Stage) -> None:
 
 def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:
     """Return the tool with the values of its parameters and of the options of all tools; UsageError for other names."""
-    shared = tool.extra | options.COMMON
-    known = tool.flags | {name: shared[name] for name in (*PYTHON_FLAGS, *tool.python.options)}
+    shared = tool.extra | tool.shared
+    known = tool.flags | {name: shared[name] for name in (*PYTHON_FLAGS, *tool.python.options) if name in shared}
     values = {name if name in known or f"{name}_" not in known else f"{name}_": values[name] for name in values}
     check_names(tool, values, known)
     parsed = {name: options.parse_value(name, known[name], value) for name, value in values.items()}
@@ -106,7 +106,7 @@ def check_names(tool: Tool, names: Iterable[str], known: Mapping[str, Any]) -> N
     for name in names:
         if name in ("item", tool.input_name, *inputs):
             raise UsageError(f"{tool.name} takes its input by position: {tool.name}({', '.join(inputs)}, …)")
-        if name in tool.extra | options.COMMON and name not in known:
+        if name in tool.extra | tool.shared and name not in known:
             raise UsageError(f"{tool.name} takes no {name!r} from Python: it is for the command line")
         if name not in known:
             raise UsageError(f"{tool.name} takes no {name!r}{suggest(name, known)}")

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 from attnkit import model
 from attnkit.cli import options, text_input
 from attnkit.cli.decode_views import draw_decoded, is_single_text, list_decoded, render_decoded
-from attnkit.cli.stage import PythonForm, Stage, cast_x
+from attnkit.cli.stage import PythonForm, Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import layers
 from attnkit.inference import options as generation
 from attnkit.inference.next_word import HeadOutput, WordChoice, choose_words, find_output_matrix, round_to_dtype
+from attnkit.inference.operands import cast_x
 from attnkit.inference.options import (
     AGGREGATIONS,
     CHECK_TOLERANCE,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from attnkit.cli import cells, figures, options, views
-from attnkit.cli.stage import PAIR, PythonForm, Records, Stage, cast_x
+from attnkit.cli.stage import PAIR, PythonForm, Records, Stage
 from attnkit.cli.tool import make_item, named_files, tool
 from attnkit.display.cells import Cells
 from attnkit.errors import UsageError
@@ -24,7 +24,7 @@ from attnkit.inference.diff_report import (
     report_lines,
     report_rows,
 )
-from attnkit.inference.operands import select_tensor
+from attnkit.inference.operands import cast_x, select_tensor
 from attnkit.record import Array, Record
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def check_heatmap(call: Stage) -> Callable[[Record], Record] | None:
     exclusive=[("numbers", "no_numbers")],
     requires=[(name, "heatmap") for name in views.LOOK_FLAGS],
     extra={"heatmap": options.switch("a heat map of A − B for every tensor that differs")} | views.LOOK_FLAGS,
-    check_finite=lambda parameters: False,
+    without=("check_finite",),
     shows_table=lambda parameters: True,
     status_is_result=True,
     python=PythonForm(

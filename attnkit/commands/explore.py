@@ -87,7 +87,7 @@ def select_tensors(call: Stage, traces: list[Named]) -> list[Named]:
 @tool(
     operand="[TRACE]...",
     reader=read_traces,
-    check_finite=lambda parameters: False,
+    without=("dtype", "indent", "check_finite"),
     returns_text=lambda parameters: True,
     is_page=True,
     requires=[("top", "model")],

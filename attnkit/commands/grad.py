@@ -118,7 +118,7 @@ def has_failed(record: Record, call: Stage) -> int:
     status=has_failed,
     exclusive=[("attribute", "check"), ("attribute", "grad_only")],
     requires=[("tolerance", "check"), ("seed", "check")],
-    check_finite=lambda parameters: False,
+    without=("check_finite",),
     python=PythonForm(inputs={"pipeline": "str", "record": "TensorLike | None"}, reader=read_values),
 )
 def grad(

@@ -39,7 +39,11 @@ def read_recorded(call: Stage, upstream: Records | None) -> Records:
     return read_records(call, upstream)
 
 
-@tool(reader=read_recorded, check_finite=lambda parameters: False, returns_text=lambda parameters: True)
+@tool(
+    reader=read_recorded,
+    without=("only", "dtype", "precision", "tokens", "indent", "check_finite"),
+    returns_text=lambda parameters: True,
+)
 def history(
     record: Record | str,
     *,

@@ -70,7 +70,7 @@ class Rule(NamedTuple):
         *((flag, "causal|window|prefix|chunk") for flag in ("align", "offset")),
     ],
     needs_no_input=lambda parameters: parameters["size"] is not None,
-    check_finite=lambda parameters: False,
+    without=("check_finite",),
     shows_table=lambda parameters: parameters["explain"] is not None,
     table_on_stderr=lambda parameters: bool(parameters["steps"]),
     computes_x_last=True,

@@ -33,7 +33,7 @@ def show_and_return(record: Record, call: Stage) -> Record:
     cells=cells.select_cells,
     extra=views.VIEW_FLAGS | views.LOOK_FLAGS | {"name": views.NAME, "slice": views.SLICE},
     table_on_stderr=lambda parameters: True,
-    check_finite=lambda parameters: False,
+    without=("check_finite",),
     passthrough=True,
     python=PythonForm(options=(*notebook.OPTIONS, "name", "slice"), present=show_and_return),
     keep_names=True,

@@ -9,7 +9,7 @@ from attnkit.model.rollout import roll_out
 from attnkit.record import Record, Tensor
 
 
-@tool(keep_names=True)
+@tool(keep_names=True, without=("dtype",))
 def rollout(
     record: Record,
     *,

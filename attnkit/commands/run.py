@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +12,8 @@ from attnkit.cli import operands, options, output, pipeline
 from attnkit.cli.output_format import DISPLAY_FORMATS, FIGURE_FORMATS, Result
 from attnkit.cli.stage import INPUT, PythonForm, Records, Stage
 from attnkit.cli.text_input import is_pipe
-from attnkit.cli.tool import tool
-from attnkit.errors import FileError, UsageError
+from attnkit.cli.tool import PYTHON_FLAGS, tool
+from attnkit.errors import FileError, UsageError, flag_name
 from attnkit.record import Record
 
 EXAMPLE = "attnkit run 'embed \"The cat\" --dim 4 | posenc'"
@@ -74,7 +74,7 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
     share_engine(call, calls)
     set_input(calls[0], call.operands[1:])
     call.extra["last"] = last = calls[-1]
-    last.common |= call.common
+    give_options(last, call.common)
     save = call.extra.get("save")
     if save:
         make_folder(save)
@@ -101,6 +101,14 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
         call.common.pop(name, None)  # the last stage applies it
     call.format.is_noted = True  # the last stage prints the notes
     return Records(format, pipeline.convert_all(last, items, format))
+
+
+def give_options(last: Stage, values: Mapping[str, Any]) -> None:
+    """Give the last stage the options of run that apply to its result; UsageError for one that its tool lacks."""
+    for name in values:
+        if name in last.tool.without:
+            raise UsageError(f"{last.tool.name}, the last stage, has no such option", flag_name(name))
+    last.common |= values
 
 
 def share_engine(call: Stage, calls: Sequence[Stage]) -> None:
@@ -158,7 +166,7 @@ def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
     calls = pipeline.parse_stages(text)
     share_engine(call, calls)
     call.extra["last"] = last = calls[-1]
-    last.common |= {name: call.common.pop(name) for name in ("only", "dtype", "check_finite") if name in call.common}
+    give_options(last, {name: call.common.pop(name) for name in PYTHON_FLAGS if name in call.common})
     if last.common.get("output"):
         raise UsageError("Python writes no result to a file: attnkit.formats.save(record, FILE)", "--output")
     record = inputs[1] if len(inputs) > 1 else None

@@ -95,7 +95,7 @@ def read_value(call: Stage, inputs: Sequence[Any]) -> Records:
         *((name, "references") for name in ("chrf_word_order", "source")),
         ("source", "by"),
     ],
-    check_finite=lambda parameters: False,
+    without=("tokens", "check_finite"),
     python=PythonForm(inputs={"text": "Sequence[str] | Path"}, reader=read_value),
 )
 def score(

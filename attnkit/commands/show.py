@@ -99,7 +99,7 @@ def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sec
     shows_table=lambda parameters: True,
     python=PythonForm(options=notebook.OPTIONS, result="Rendering", present=notebook.present),
     keep_names=True,
-    check_finite=lambda parameters: False,
+    without=("check_finite",),
     returns_text=lambda parameters: parameters["pipeline"] is not None,
 )
 def show(

@@ -72,7 +72,7 @@ def present_run(line: str, call: Stage) -> dict[str, Any]:
     operand="[INPUT]",
     reader=read_operand,
     returns_text=lambda parameters: True,
-    check_finite=lambda parameters: False,
+    without=("format", "only", "precision", "theme", "title", "indent", "check_finite"),
     sections={
         "Model": "family layers heads dim hidden cell attention input_feeding bidirectional config from_ tokens pairs "
         "classify",

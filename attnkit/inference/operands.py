@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from attnkit import formats
 from attnkit.errors import DataError
 from attnkit.record import Record, find_name, join_names
 
@@ -60,3 +61,9 @@ def decode_text(data: bytes, name: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 text (byte {error.start})", name) from None
+
+
+def cast_x(record: Record, dtype: str) -> Record:
+    """Return the record with x in another dtype."""
+    x = record.tensors["x"]
+    return record.with_tensors({"x": replace(x, array=formats.cast_array(x.array, dtype), axes=x.axis_names())})

@@ -32,7 +32,8 @@ def test_a_tool_is_a_function_with_the_names_and_defaults_of_its_flags(name):
     inputs = len(tool.python.inputs) or 1
     parameters = dict(list(inspect.signature(function).parameters.items())[inputs:])
     flags = [flag_name(parameter) for parameter in parameters]
-    assert flags == [*map(flag_name, dict.fromkeys([*tool.flags, *tool.python.options, *PYTHON_FLAGS]))]
+    shared = [one for one in PYTHON_FLAGS if one in tool.shared]
+    assert flags == [*map(flag_name, dict.fromkeys([*tool.flags, *tool.python.options, *shared]))]
     for flag, default in tool.defaults.items():
         assert parameters.get(flag, parameters.get(flag.rstrip("_"))).default is default
     assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters.values())
@@ -49,11 +50,11 @@ def test_help_shows_types_defaults_and_choices():
 @pytest.mark.parametrize("name", attnkit.TOOLS)
 def test_the_docstring_describes_every_parameter(name):
     function = getattr(attnkit, name)
-    _, _, text = inspect.getdoc(function).partition("\n\nParameters:\n")
-    listed = [line.split()[0] for line in text.partition("\n\n")[0].split("\n") if line[2] != " "]
+    _, has_list, text = inspect.getdoc(function).partition("\n\nParameters:\n")
+    listed = [line.split()[0] for line in text.partition("\n\n")[0].splitlines() if line[2] != " "]
     parameters = inspect.signature(function).parameters.values()
     assert listed == [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-    assert inspect.getdoc(getattr(attnkit, name)).count("\nParameters:\n") == 1  # asked for a second time
+    assert inspect.getdoc(getattr(attnkit, name)).count("\nParameters:\n") == bool(has_list)  # asked for a second time
     assert "Parameters:" not in commands.find_tool(name).function.__doc__  # which the command line shows
 
 
