@@ -228,7 +228,7 @@ def closing_line(run: Run) -> str:
     summary = run.summary()
     best = f", held out {summary['held_out_loss']:.4f}" if "held_out_loss" in summary else ""
     result = f"{summary['folder']}: {summary['parameters']:,} parameters after {summary['steps']:,} steps{best}"
-    tool = "decode" if run.trainer.model.config.decoder else "encode"
+    tool = "decode" if run.trainer.config.decoder else "encode"
     return f"{result}; attnkit {tool} --model {shlex.quote(run.folder)} TEXT"
 
 

@@ -42,8 +42,8 @@ class Engine(Protocol):
     def decoder(self, model: "Model", cache: KVCache | None, **context: Any) -> Any:
         """Return what `CachedDecoder` is: a NextTokenModel with a cache."""
 
-    def differentiator(self, model: "Model", buffer: Any, assemble: Callable[[Any], Any]) -> Any:
-        """Return what gives the loss of a batch, and its gradients, of parameters in one array."""
+    def train_state(self, model: "Model", **options: Any) -> Any:
+        """Return a model in training, whose parameters stay where it is computed."""
 
     def attention(
         self, q: Array, k: Array, v: Array, params: Mapping[str, Array], options: Any, **request: Any

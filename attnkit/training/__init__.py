@@ -16,7 +16,10 @@ parameter_groups.py   weight decay, learning rates by layer, frozen parameters, 
 recipe.py             the options of a run, as JSON and back
 corpus.py             what a kind of model learns from: the batch of each step, the held-out batches
 start.py              what a run starts with: configuration, tensors, tokenizer
-trainer.py            one model in training: its buffers, and a step
+step_plan.py          what a step does: its batch, its passes, and what it changes
+numpy_state.py        a step in NumPy: parameters and gradients in buffers, changed in place
+engine_state.py       a step of an engine, on whose devices the parameters stay
+trainer.py            one model in training: what each step learns from and changes
 state.py              what a run needs to go on with the same bits
 reports.py            the numbers of some steps
 inspection.py         activations and gradients of a step as a record; the first that is not finite

@@ -8,7 +8,8 @@ from attnkit.errors import AttnkitError
 from attnkit.inference.tracer import intermediate_axes
 from attnkit.model import Array
 from attnkit.record import Record, Tensor
-from attnkit.training.trainer import Hooks, Trainer
+from attnkit.training.numpy_state import Hooks
+from attnkit.training.trainer import Trainer
 
 GRADIENT = ".grad"  # after the name of what it is the gradient of, as in PyTorch
 
@@ -21,12 +22,13 @@ def record_step(trainer: Trainer, number: int) -> Record:
     """
     activations: dict[str, Array] = {}
     slopes: dict[str, Array] = {}
-    batch = trainer.corpus.batch(number)
+    plan, state = trainer.plan(number), trainer.state.fetch()
+    batch = plan.batch
     tensors = {"ids": batch.ids, "target": batch.targets} | ({} if batch.source is None else {"source": batch.source})
     hooks = Hooks(keeping(activations), keeping(slopes))
     try:
-        trainer.collect_gradients(number, hooks)
-        slopes |= {name: trainer.gradient_of(name) for name in trainer.table.names}
+        state.collect_gradients(plan, hooks)
+        slopes |= {name: state.gradient_of(name) for name in trainer.table.names}
     except AttnkitError:  # an operator refuses what is not finite: what came before it is kept
         pass
     named: dict[str, Tensor] = {

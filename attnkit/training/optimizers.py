@@ -1,6 +1,6 @@
 """Optimizers by the names and defaults of torch.optim: adamw, adam, and sgd with momentum; in place, in blocks."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,13 +132,56 @@ def optimizer_options(name: str, **changes: Any) -> OptimizerOptions:
     return options
 
 
+def optimizer_state_names(options: OptimizerOptions) -> tuple[str, ...]:
+    """Return the names of what an optimizer keeps of every parameter.
+
+    >>> optimizer_state_names(optimizer_options("adamw")), optimizer_state_names(optimizer_options("sgd"))
+    (('exp_avg', 'exp_avg_sq'), ())
+    """
+    return ("momentum_buffer",) * bool(options.momentum) if options.name == "sgd" else ("exp_avg", "exp_avg_sq")
+
+
+class UpdateNumbers:
+    """The numbers of the next update of each parameter: the rate and the decay of its group, and its own step.
+
+    A parameter that is not trained in a step keeps its number of steps, as one without a gradient does in PyTorch.
+
+    >>> numbers = UpdateNumbers(["w", "b"], optimizer_options("adamw", lr=0.5), {})
+    >>> numbers.count(["w"])
+    >>> numbers.of(["w", "b"], factor=0.1)
+    {'w': Update(rate=0.05, weight_decay=0.01, step=2), 'b': Update(rate=0.05, weight_decay=0.01, step=1)}
+    """
+
+    def __init__(
+        self, names: Iterable[str], options: OptimizerOptions, groups: Mapping[str, ParameterGroup] | None
+    ) -> None:
+        self.steps = dict.fromkeys(names, 0)
+        self._options, self._groups = options, groups or {}
+
+    def of(self, names: Iterable[str], factor: float) -> dict[str, Update]:
+        """Return the numbers of the next update of some parameters; `factor` is that of the schedule."""
+        updates = {}
+        for name in names:
+            group = self._groups.get(name, ParameterGroup())
+            decay = self._options.weight_decay if group.has_weight_decay else 0.0
+            updates[name] = Update(self._options.lr * factor * group.rate, decay, self.steps[name] + 1)
+        return updates
+
+    def count(self, names: Iterable[str]) -> None:
+        """Note that some parameters were updated."""
+        for name in names:
+            self.steps[name] += 1
+
+
 class Optimizer:
     """Parameters that are updated in place, and the state of the optimizer.
 
-    groups  name -> the group of a parameter [that with the options' learning rate and weight decay]
+    groups   name -> the group of a parameter [that with the options' learning rate and weight decay]
+    numbers  those of the updates of each parameter
+    buffers  what is kept of every parameter, by the names of `optimizer_state_names`
 
-    A parameter that is not trained in a step keeps its value, its state and its number of steps, as one without
-    a gradient does in PyTorch. The result depends on neither blocks nor threads.
+    A parameter that is not trained in a step keeps its value, its state and its number of steps. The result depends on
+    neither blocks nor threads.
 
     >>> parameters = ParameterBuffer.of({"w": np.ones((1, 2))})
     >>> optimizer = Optimizer(parameters, optimizer_options("sgd", lr=0.5))
@@ -155,12 +198,8 @@ class Optimizer:
     ) -> None:
         self.parameters = parameters
         self.options = options
-        self._groups = dict(groups or {})
-        self._steps = dict.fromkeys(parameters, 0)
-        names = ("momentum_buffer",) * bool(options.momentum)
-        self._state = {
-            name: parameters.zeros() for name in (names if options.name == "sgd" else ("exp_avg", "exp_avg_sq"))
-        }
+        self.numbers = UpdateNumbers(parameters, options, groups)
+        self.buffers = {name: parameters.zeros() for name in optimizer_state_names(options)}
 
     def step(self, gradients: ParameterBuffer, factor: float = 1.0, trainable: Collection[str] | None = None) -> None:
         """Update the trainable parameters [all] by their gradients; `factor` is that of the schedule.
@@ -170,16 +209,14 @@ class Optimizer:
         if gradients.shapes() != self.parameters.shapes():
             raise DataError("the gradients are of other parameters than those of the optimizer")
         names = [name for name in self.parameters if trainable is None or name in trainable]
-        for name in names:
-            self._steps[name] += 1
+        updates = self.numbers.of(names, factor)
+        self.numbers.count(names)
         tasks = [
-            (block, update)
-            for start, stop, update in self._merge([(name, self._update(name, factor)) for name in names])
-            for block in split_range(start, stop, BLOCK)
+            (block, update) for start, stop, update in self._merge(updates) for block in split_range(start, stop, BLOCK)
         ]
         rule, options = RULES[self.options.name], self.options
         parameters, slopes = self.parameters.flat, gradients.flat
-        states = {name: buffer.flat for name, buffer in self._state.items()}
+        states = {name: buffer.flat for name, buffer in self.buffers.items()}
 
         def work(tasks: Iterator[tuple[slice, Update]]) -> None:
             for block, update in tasks:
@@ -190,8 +227,8 @@ class Optimizer:
 
     def state(self) -> dict[str, Array]:
         """Return the state as named tensors, to be written to a file: views, and the steps of each parameter."""
-        views = {f"{state}.{name}": view for state, buffer in self._state.items() for name, view in buffer.items()}
-        return {**views, "step": np.array(list(self._steps.values()), np.int64)}
+        views = {f"{state}.{name}": view for state, buffer in self.buffers.items() for name, view in buffer.items()}
+        return {**views, "step": np.array(list(self.numbers.steps.values()), np.int64)}
 
     def load_state(self, tensors: Mapping[str, Array]) -> None:
         """Replace the state by one that `state` returned; DataError where it is that of other parameters.
@@ -207,19 +244,14 @@ class Optimizer:
                 raise DataError(f"tensor {name!r}: {stored} (expected {view.dtype} {as_text(view.shape)})")
         for name, view in expected.items():
             view[...] = tensors[name]
-        self._steps = {name: int(step) for name, step in zip(self._steps, expected["step"], strict=True)}
+        self.numbers.steps = {name: int(step) for name, step in zip(self.numbers.steps, expected["step"], strict=True)}
 
-    def _update(self, name: str, factor: float) -> Update:
-        group = self._groups.get(name, ParameterGroup())
-        decay = self.options.weight_decay if group.has_weight_decay else 0.0
-        return Update(self.options.lr * factor * group.rate, decay, self._steps[name])
-
-    def _merge(self, updates: list[tuple[str, Update]]) -> list[tuple[int, int, Update]]:
+    def _merge(self, updates: Mapping[str, Update]) -> list[tuple[int, int, Update]]:
         """Return start, stop and update of as few ranges of the buffer as have one update each."""
         merged: list[tuple[int, int, Update]] = []
         order = {name: index for index, name in enumerate(self.parameters)}
         last = -2
-        for name, update in updates:
+        for name, update in updates.items():
             place = self.parameters.ranges[name]
             if merged and merged[-1][2] == update and order[name] == last + 1:
                 merged[-1] = (merged[-1][0], place.stop, update)

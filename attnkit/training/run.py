@@ -1,5 +1,6 @@
 """A run: steps, reports and saves until its end, from its first step or from the state of a folder."""
 
+import math
 import os
 import time
 import warnings
@@ -113,7 +114,7 @@ class Run:
 
     def save(self, best: ParameterBuffer | None = None) -> None:
         """Write the folder: a model, by default the best so far, and what is needed to go on from the last step."""
-        tensors = best or self.progress.best or self.trainer.parameters
+        tensors = best or self.progress.best or self.trainer.state.fetch().parameters
         origin = {
             "command": self.origin.command,
             "version": self.origin.version,
@@ -135,8 +136,9 @@ class Run:
 
         A classifier gives its most probable label, and the probability.
         """
-        copy = self.trainer.parameters.zeros()
-        copy.flat[...] = self.trainer.parameters.flat
+        parameters = self.trainer.state.fetch().parameters
+        copy = parameters.zeros()
+        copy.flat[...] = parameters.flat
         checkpoint = assemble_checkpoint(self.trainer.raw, copy, self.folder)
         with use_callbacks(SILENT), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a text that ends with the positions is a sample too
@@ -147,7 +149,7 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """Return what the run has made: its folder, its steps, its parameters, and the best held-out loss."""
         losses = [report.held_out_loss for report in self.curve if report.held_out_loss is not None]
-        sizes = (array.size for array in self.trainer.parameters.values())
+        sizes = map(math.prod, self.trainer.table.shapes.values())
         best = {"held_out_loss": min(losses)} if losses else {}
         return {"folder": self.folder, "steps": self.progress.step, "parameters": sum(sizes), **best}
 
@@ -192,7 +194,7 @@ class Run:
             None if evaluation is None else evaluation.accuracy,
         )  # fmt: skip
         self.curve.append(report)
-        after = progress.evaluated(held_out, self.trainer.parameters)
+        after = progress.evaluated(held_out, self.trainer.state.fetch().parameters)
         if self._is_regular(progress.step):
             self.progress = after
         self.save(after.best)

@@ -52,8 +52,9 @@ NUMBERS = ("step", "tokens", "loss_sum", "loss_count", "best_loss", "stale", "gr
 
 def pack_state(trainer: Trainer, progress: RunProgress) -> dict[str, Array]:
     """Return the state of a run as named tensors."""
-    tensors = {PARAMETERS + name: array for name, array in trainer.parameters.items()}
-    tensors |= {OPTIMIZER + name: array for name, array in trainer.optimizer.state().items()}
+    state = trainer.state.fetch()
+    tensors = {PARAMETERS + name: array for name, array in state.parameters.items()}
+    tensors |= {OPTIMIZER + name: array for name, array in state.optimizer.state().items()}
     if progress.best is not None:
         tensors |= {BEST + name: array for name, array in progress.best.items()}
     return tensors | {PROGRESS + name: np.array(getattr(progress, name)) for name in NUMBERS}
@@ -64,17 +65,19 @@ def unpack_state(trainer: Trainer, tensors: Mapping[str, Array], name: str) -> R
 
     DataError where it is the state of another model, `name` being its file.
     """
+    state = trainer.state.fetch()
     try:
-        trainer.optimizer.load_state(_without_prefix(tensors, OPTIMIZER))
+        state.optimizer.load_state(_without_prefix(tensors, OPTIMIZER))
     except DataError as error:
         raise DataError(error.problem, name) from None
-    _fill(trainer.parameters, _without_prefix(tensors, PARAMETERS), name)
+    _fill(state.parameters, _without_prefix(tensors, PARAMETERS), name)
+    trainer.state.load(state)
     numbers = _without_prefix(tensors, PROGRESS)
     if set(numbers) != set(NUMBERS):
         raise DataError("not the state of a run", name)
     progress = RunProgress(**{key: array.item() for key, array in numbers.items()})
     if best := _without_prefix(tensors, BEST):
-        progress.best = trainer.parameters.zeros()
+        progress.best = state.parameters.zeros()
         _fill(progress.best, best, name)
     return progress
 

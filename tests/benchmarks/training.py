@@ -47,15 +47,16 @@ class TorchGPT:
     """The same model in PyTorch: tensors by their published names."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self.config, self.recipe = trainer.model.config.stack("decoder"), trainer.recipe
+        self.config, self.recipe = trainer.config.stack("decoder"), trainer.recipe
+        state = trainer.state.fetch()
         self.tensors = {
             name.removeprefix("transformer."): torch.from_numpy(array.copy()).requires_grad_()
-            for name, array in trainer.parameters.items()
+            for name, array in state.parameters.items()
         }
-        groups, pairs = tensor_groups(trainer.table), list(zip(trainer.parameters, self.tensors.values(), strict=True))
+        groups, pairs = tensor_groups(trainer.table), list(zip(state.parameters, self.tensors.values(), strict=True))
         decays = [tensor for name, tensor in pairs if groups[name].has_weight_decay]
         others = [tensor for name, tensor in pairs if not groups[name].has_weight_decay]
-        options = trainer.optimizer.options
+        options = state.optimizer.options
         rows = [{"params": decays, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(rows, lr=options.lr, fused=False)
 
@@ -143,7 +144,7 @@ def measure(name: str, steps: int) -> str:
     mine, its = (1000 * min(turn.seconds) for turn in alone)
     worst = max(abs(x - y) for pair in (both, alone) for x, y in zip(*(turn.losses for turn in pair), strict=True))
     times = f"{ours:9.1f}{theirs:9.1f}{ours / theirs:7.2f}{mine:9.1f}{its:9.1f}{mine / its:7.2f}"
-    return f"{name:8}{trainer.parameters.flat.size / 1e6:6.2f} M{times}{worst:12.1e}"
+    return f"{name:8}{trainer.state.fetch().parameters.flat.size / 1e6:6.2f} M{times}{worst:12.1e}"
 
 
 def main(words: list[str]) -> None:

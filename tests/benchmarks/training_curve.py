@@ -62,7 +62,7 @@ def main() -> None:
     recipe = replace(RECIPES["small"], steps=options.steps, valid="5%")
     trainer = Trainer(recipe, start_run(recipe, text, "plays"))
     other = TorchGPT(trainer)
-    print(f"{len(text)} characters, {trainer.parameters.flat.size / 1e6:.2f} M parameters")
+    print(f"{len(text)} characters, {trainer.state.fetch().parameters.flat.size / 1e6:.2f} M parameters")
     print(f"{'step':>12}{'attnkit':>12}{'torch':>12}{'difference':>12}")
     losses = []
     for number in range(1, options.steps + 1):

@@ -32,6 +32,12 @@ def trainer_of(recipe):
     return Trainer(recipe, start_run(recipe, text_of(recipe.family), "text"))
 
 
+def collect_gradients(trainer, number):
+    """The loss of a step, whose gradients are put in their buffer, and its number of targets."""
+    plan = trainer.plan(number)
+    return trainer.state.collect_gradients(plan), plan.targets
+
+
 def run_of(recipe, folder, **monitor):
     run = Run(
         recipe, start_run(recipe, text_of(recipe.family), "text"), Origin("attnkit train", "text", "0", "1.0"), folder
@@ -54,13 +60,14 @@ def test_the_loss_of_every_family_falls(family):
 
 def test_parameters_and_gradients_are_views_of_their_buffers():
     trainer = trainer_of(TINY)
-    for layer, parameters in trainer.model.params.items():
+    state = trainer.state
+    for layer, parameters in state.model.params.items():
         for name, array in parameters.items():
-            assert np.shares_memory(array, trainer.parameters.flat)
-            assert np.shares_memory(trainer.gradient_of(f"{layer}.{name}"), trainer.gradients.flat)
+            assert np.shares_memory(array, state.parameters.flat)
+            assert np.shares_memory(state.gradient_of(f"{layer}.{name}"), state.gradients.flat)
     trainer.step(1)
-    table = trainer.gradients["transformer.wte.weight"]
-    np.testing.assert_array_equal(trainer.gradient_of("head.w"), table.T)  # tied: one gradient
+    table = state.gradients["transformer.wte.weight"]
+    np.testing.assert_array_equal(state.gradient_of("head.w"), table.T)  # tied: one gradient
     assert table.any()
 
 
@@ -68,27 +75,27 @@ def test_parameters_and_gradients_are_views_of_their_buffers():
 def test_gradients_of_parts_of_a_batch_add_up_to_those_of_the_batch(family):
     whole = trainer_of(replace(TINY, family=family, batch=6))
     parts = trainer_of(replace(TINY, family=family, batch=2, accumulate=3))
-    (loss, count), (other, other_count) = whole.collect_gradients(1), parts.collect_gradients(1)
+    (loss, count), (other, other_count) = collect_gradients(whole, 1), collect_gradients(parts, 1)
     assert count == other_count
     assert loss == pytest.approx(other, rel=1e-6)
-    np.testing.assert_allclose(whole.gradients.flat, parts.gradients.flat, atol=2e-7)
+    np.testing.assert_allclose(whole.state.gradients.flat, parts.state.gradients.flat, atol=2e-7)
 
 
 @pytest.mark.parametrize("changes", [{}, {"family": "marian"}, {"dropout": 0.3}, {"accumulate": 2, "dropout": 0.3}])
 def test_large_passes_in_parts_at_once_have_the_same_gradients_on_any_number_of_threads(changes, monkeypatch):
     whole, parts, alone = (trainer_of(replace(TINY, batch=5, **changes)) for _ in range(3))
-    loss, count = whole.collect_gradients(2)
-    monkeypatch.setattr("attnkit.training.trainer.MANY", 0)
-    monkeypatch.setattr("attnkit.training.trainer.LARGE", 0)
+    loss, count = collect_gradients(whole, 2)
+    monkeypatch.setattr("attnkit.training.numpy_state.MANY", 0)
+    monkeypatch.setattr("attnkit.training.numpy_state.LARGE", 0)
     with threads.single_blas():
         monkeypatch.setattr(threads, "_saved", [3])  # as if the user had set three threads
-        other, other_count = parts.collect_gradients(2)
+        other, other_count = collect_gradients(parts, 2)
         monkeypatch.setattr(threads, "_saved", [1])
-        assert alone.collect_gradients(2) == (other, other_count)
+        assert collect_gradients(alone, 2) == (other, other_count)
         monkeypatch.undo()
-    np.testing.assert_array_equal(alone.gradients.flat, parts.gradients.flat)
+    np.testing.assert_array_equal(alone.state.gradients.flat, parts.state.gradients.flat)
     assert (loss, count) == (pytest.approx(other, rel=1e-6), other_count)
-    np.testing.assert_allclose(whole.gradients.flat, parts.gradients.flat, atol=2e-7)
+    np.testing.assert_allclose(whole.state.gradients.flat, parts.state.gradients.flat, atol=2e-7)
 
 
 def test_dropout_is_drawn_from_seed_and_step():
@@ -99,17 +106,17 @@ def test_dropout_is_drawn_from_seed_and_step():
 
 def test_frozen_parameters_stay_and_count_in_no_norm():
     trainer = trainer_of(replace(TINY, freeze=("decoder.0.ffn", "decoder.positions")))
-    before = {name: array.copy() for name, array in trainer.parameters.items()}
+    before = {name: array.copy() for name, array in trainer.state.parameters.items()}
     trainer.step(1)
-    frozen = {name for name in before if np.array_equal(before[name], trainer.parameters[name])}
+    frozen = {name for name in before if np.array_equal(before[name], trainer.state.parameters[name])}
     assert frozen == {name for name in before if ".mlp." in name or ".wpe." in name}
-    assert not any(trainer.gradients[name].any() for name in frozen)
+    assert not any(trainer.state.gradients[name].any() for name in frozen)
 
 
 def test_lower_layers_join_later():
     trainer = trainer_of(replace(TINY, layers=2, unfreeze_every=3))
     sizes = [len(trainer.trainable(number)) for number in (1, 3, 4, 7)]
-    assert sizes[0] == sizes[1] < sizes[2] < sizes[3] == len(trainer.parameters)
+    assert sizes[0] == sizes[1] < sizes[2] < sizes[3] == len(trainer.state.parameters)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -169,8 +176,8 @@ def test_the_best_model_is_kept_and_patience_ends_the_run(tmp_path):
     assert len(losses) - 1 - int(np.argmin(losses)) == 2
     trainer = trainer_of(recipe)
     stored = open_checkpoint(str(tmp_path))
-    for name in trainer.parameters:
-        trainer.parameters[name][...] = stored.tensor(name)
+    for name in trainer.state.parameters:
+        trainer.state.parameters[name][...] = stored.tensor(name)
     assert trainer.evaluate().loss == min(losses)
     lines = (tmp_path / "training.jsonl").read_text().splitlines()
     assert [json.loads(line)["held_out_loss"] for line in lines] == losses
@@ -190,13 +197,13 @@ def test_a_run_of_no_time_is_saved(tmp_path):
 
 def test_a_number_that_is_not_finite_names_the_first_stage_and_keeps_the_parameters(tmp_path):
     run, monitor = run_of(TINY, str(tmp_path))
-    run.trainer.model.params["decoder.0.ffn"]["b1"][3] = np.inf
-    before = run.trainer.parameters.flat.copy()
+    run.trainer.state.model.params["decoder.0.ffn"]["b1"][3] = np.inf
+    before = run.trainer.state.parameters.flat.copy()
     with pytest.raises(
         DataError, match=r"step 1: the loss is not finite: decoder\.0\.ffn\.hidden is inf; attnkit show"
     ):
         run.train(monitor)
-    np.testing.assert_array_equal(run.trainer.parameters.flat, before)
+    np.testing.assert_array_equal(run.trainer.state.parameters.flat, before)
     with np.load(tmp_path / "step-1.npz") as record:
         assert np.isfinite(record["decoder.0.norm2"]).all()
         assert not np.isfinite(record["decoder.0.ffn.hidden"]).all()
@@ -207,7 +214,7 @@ def test_records_of_steps_have_activations_and_gradients_and_change_nothing(tmp_
     plain.train(monitor)
     run, monitor = run_of(replace(TINY, steps=3, record=(2,)), str(tmp_path / "recorded"))
     run.train(monitor)
-    np.testing.assert_array_equal(run.trainer.parameters.flat, plain.trainer.parameters.flat)
+    np.testing.assert_array_equal(run.trainer.state.parameters.flat, plain.trainer.state.parameters.flat)
     with np.load(tmp_path / "recorded" / "step-2.npz") as record:
         for name in ("decoder.0.self.weights", "decoder.0.ffn.hidden", "logits", "decoder.0.self.wq"):
             assert f"{name}.grad" in record.files
@@ -222,7 +229,7 @@ def test_fine_tuning_begins_with_a_published_model(tmp_path):
     recipe = Recipe(from_=str(tmp_path / "first"), batch=2, block=16, steps=1, lr=1e-9, weight_decay=0.0)
     tuned = Trainer(recipe, start_run(recipe, TEXT, "text"))
     stored = open_checkpoint(str(tmp_path / "first"))
-    for name, array in tuned.parameters.items():
+    for name, array in tuned.state.parameters.items():
         np.testing.assert_array_equal(array, stored.tensor(name))
     with pytest.raises(DataError, match="n_positions 16, fewer than the 32 tokens"):
         start_run(replace(recipe, block=32), TEXT, "text")

@@ -29,7 +29,7 @@ from attnkit.backends.jax.placement import PlacedParameters, empty_parameters, i
 from attnkit.backends.jax.processes import is_first, to_numpy
 from attnkit.backends.jax.program import Caches, Pass, keep_layout, run_steps
 from attnkit.backends.jax.seeing import head_names, hook_of_arrays, is_seen
-from attnkit.backends.jax.training import Assemble, Differentiator
+from attnkit.backends.jax.training import JaxTrainState
 from attnkit.errors import UsageError
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
@@ -142,9 +142,9 @@ class JaxEngine:
                 return self._head_seen(model, ["pooler"], compute, (x, None), hook, dtype)
             return to_numpy(self.call(model, dtype, ["pooler"], ("pooler",), compute, (x, None)), x.dtype)
 
-    def differentiator(self, model: Model, buffer: Any, assemble: Assemble) -> Differentiator:
-        """Return what gives the loss of a batch, and its gradients, of parameters in one array."""
-        return Differentiator(self, model, buffer, assemble)
+    def train_state(self, model: Model, **options: Any) -> JaxTrainState:
+        """Return a model in training, on devices."""
+        return JaxTrainState(self, model, **options)
 
     def attention(
         self, q: Array, k: Array, v: Array, params: Mapping[str, Array], options: MultiHeadOptions, **request: Any

@@ -16,6 +16,8 @@ JaxArray = Any
 Params = Mapping[str, JaxArray]
 See = Callable[[str, JaxArray], JaxArray]  # the name of an intermediate and its value -> its value
 
+Linear = Callable[..., JaxArray]  # (x, weight, bias) -> x W + b
+
 ACTIVATIONS: dict[str, Callable[[JaxArray], JaxArray]] = {
     "relu": jax.nn.relu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
@@ -55,6 +57,16 @@ def linear(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = 
     return y if bias is None else y + bias
 
 
+def linear_rows(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | None = None) -> JaxArray:
+    """Return what `linear` does, of all tokens as rows of one matrix, whose gradients are computed with fewer copies.
+
+    >>> linear_rows(jnp.array([[[1.0, 2.0]]]), jnp.eye(2)).tolist()
+    [[[1.0, 2.0]]]
+    """
+    y = linear(x.reshape(-1, x.shape[-1]), weight, bias)
+    return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
 def normalize(config: Config, x: JaxArray, params: Params) -> JaxArray:
     """Return the layer norm of x, or its RMS norm: see model/norms.py.
 
@@ -72,7 +84,9 @@ def normalize(config: Config, x: JaxArray, params: Params) -> JaxArray:
     return y.astype(x.dtype)
 
 
-def feed_forward(x: JaxArray, params: Params, activation: str, see: See = see_nothing) -> JaxArray:
+def feed_forward(
+    x: JaxArray, params: Params, activation: str, see: See = see_nothing, linear: Linear = linear
+) -> JaxArray:
     """Return activation(x W1 + b1) W2 + b2, gated by x W3 + b3 if there is a w3: see model/feedforward.py.
 
     x (..., D), w1 (D, F), b1 (F,), w2 (F, D), b2 (D,), w3 (D, F), b3 (F,) -> (..., D)

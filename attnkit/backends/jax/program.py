@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from attnkit.backends.jax.attention import Kernel, Rules, dense_attention
 from attnkit.backends.jax.formulas import (
     JaxArray,
+    Linear,
     Params,
     See,
     feed_forward,
@@ -48,6 +49,7 @@ class Pass:
     see      reads and may replace every intermediate
     drop     (layer, x) -> x with dropout
     layout   places hidden states on devices
+    linear   of every layer: x W + b
     caches   attention layer -> keys and values of all places of a cache; layers of self-attention write to them
     capacity  places of the caches, None where there are none
     is_start  whether the caches are empty, so that causal tokens attend to each other alone
@@ -60,6 +62,7 @@ class Pass:
     see: See = see_nothing
     drop: Callable[[str, JaxArray], JaxArray] = lambda layer, x: x
     layout: Callable[[JaxArray], JaxArray] = keep_layout
+    linear: Linear = linear
     caches: Caches = field(default_factory=dict)
     capacity: int | None = None
     is_start: bool = False
@@ -113,12 +116,12 @@ def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     window = stack.windows[number or 0] if stack.windows and not is_cross else -1
     rotary = find_angles(run, window) if not is_cross else None
     source = run.inputs["memory"] if is_cross and layer not in run.caches else x
-    q = view_heads(linear(x, params.get("wq"), params.get("bq")), stack.heads)
+    q = view_heads(run.linear(x, params.get("wq"), params.get("bq")), stack.heads)
     if is_cross and layer in run.caches:
         k, v = run.caches[layer]
     else:
         k, v = (
-            view_heads(linear(source, params.get(f"w{one}"), params.get(f"b{one}")), stack.kv_heads) for one in "kv"
+            view_heads(run.linear(source, params.get(f"w{one}"), params.get(f"b{one}")), stack.kv_heads) for one in "kv"
         )
         k = k if rotary is None else rotate(k, *rotary)
         stored = store(run, layer, k, v)
@@ -127,7 +130,7 @@ def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     rules = cross_rules(run, layer, q) if is_cross else self_rules(run, layer, q, k, window)
     q, k, v = see("q", q), see("k", k), see("v", v)
     heads = run.kernel(q, k, v, rules, see)
-    return see("output", linear(merge_heads(heads), params.get("wo"), params.get("bo")))
+    return see("output", run.linear(merge_heads(heads), params.get("wo"), params.get("bo")))
 
 
 def find_angles(run: Pass, window: int) -> Pair | None:
@@ -233,6 +236,8 @@ OPERATORS: dict[str, Operator] = {
     "posenc": add_positions,
     "layernorm": lambda run, layer, x: run.see(layer, normalize(run.config, x, run.params.get(layer, {}))),
     "attend": attend_layer,
-    "ffn": lambda run, layer, x: feed_forward(x, run.params[layer], run.config.activation, run.see_in(layer)),
-    "linear": lambda run, layer, x: run.see(layer, linear(x, run.params[layer]["w"], run.params[layer].get("b"))),
+    "ffn": lambda run, layer, x: feed_forward(
+        x, run.params[layer], run.config.activation, run.see_in(layer), run.linear
+    ),
+    "linear": lambda run, layer, x: run.see(layer, run.linear(x, run.params[layer]["w"], run.params[layer].get("b"))),
 }

@@ -1,7 +1,10 @@
-"""The loss of a batch and its gradients, by JAX's differentiation of the forward pass that program.py has."""
+"""Training by JAX: parameters and their optimizer's state stay on devices, and one compiled step changes them.
 
-from collections.abc import Callable, Mapping
-from typing import Any
+JAX differentiates the forward pass that program.py has. Every array of the state is split over a mesh as its parameter.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,166 +12,289 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from attnkit.backends.jax import formulas
-from attnkit.backends.jax.formulas import JaxArray
-from attnkit.backends.jax.inputs import prepare_inputs
+from attnkit.backends.jax.attention import MANY, Rules, dense_attention, fused_attention
+from attnkit.backends.jax.formulas import JaxArray, See
+from attnkit.backends.jax.inputs import BATCHED, prepare_inputs, round_up
+from attnkit.backends.jax.optimizers import PARAMETER, RULES, Factors, update_parameter
 from attnkit.backends.jax.passes import check_supported, precision
-from attnkit.backends.jax.placement import parameter_spec, put, used_layers
+from attnkit.backends.jax.placement import PlacedParameters, put
 from attnkit.backends.jax.processes import to_numpy
 from attnkit.backends.jax.program import Pass, run_steps
 from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.transformer import dropout_layers
 from attnkit.model.backward.whole_models import StackInputs
 from attnkit.model.config import Step, layer_plan
-from attnkit.model.context import Context, Model
+from attnkit.model.context import Context, Model, Params
 from attnkit.model.dropout import dropout_mask
 from attnkit.model.dtypes import Array
 from attnkit.model.loss import IGNORE_INDEX
 
 Inputs = Mapping[str, StackInputs]  # stack -> its inputs
-Assemble = Callable[[Mapping[str, JaxArray]], Mapping[str, Any]]  # tensors by name -> layer -> {parameter: array}
+Arrays = dict[str, JaxArray]  # parameter -> its array, or what is kept of it
 
 
-class Differentiator:
-    """A model whose parameters are one array, its loss and the gradient of that array.
+class PlacedBatch(NamedTuple):
+    """A batch on devices.
 
-    engine    the JaxEngine that computes
-    buffer    the places of tensors in the array, and their shapes: a ParameterBuffer
-    assemble  makes the parameters by layer of the tensors
+    parts   what has an entry for each text, (R * P, ...), of R texts in each of P passes: `inputs` of every stack,
+            `targets` and `masks` of dropout by layer; text p of all passes is R * p + pass
+    shared  stack -> what all texts read
     """
 
-    def __init__(self, engine: Any, model: Model, buffer: Any, assemble: Assemble) -> None:
-        check_supported(model, engine.mesh)
-        self._engine, self._model, self._buffer, self._assemble = engine, model, buffer, assemble
-        self._steps: dict[str, list[Step]] = {name: layer_plan(model.config, name) for name in model.config.stacks}
-        self._loss = jax.jit(self._compute_gradients, static_argnames=("rate",))
-        self._logits = jax.jit(lambda flat, arrays: self._compute_logits(self._split(flat), arrays, {}, rate=0.0))
+    parts: dict[str, Any]
+    shared: dict[str, dict[str, Any]]
 
-    def differentiate(
+
+class JaxTrainState:
+    """The parameters of a model and the state of their optimizer on devices.
+
+    engine     the JaxEngine that computes
+    model      what is placed on devices; its arrays are not kept
+    optimizer  OptimizerOptions; states: the names of what it has of every parameter, zeros at first
+    clip       the largest norm of all gradients, 0 for any; smoothing: of labels
+    """
+
+    def __init__(
+        self, engine: Any, model: Model, *, optimizer: Any, states: Iterable[str], clip: float, smoothing: float
+    ) -> None:
+        check_supported(model, engine.mesh)
+        self._engine, self._config, self._layers = engine, model.config, list(model.params)
+        self._options, self._clip, self._smoothing = optimizer, clip, smoothing
+        self._steps: dict[str, list[Step]] = {name: layer_plan(model.config, name) for name in model.config.stacks}
+        self._dtype = next(iter(next(iter(model.params.values())).values())).dtype
+        with self._precision():
+            placed = PlacedParameters(model.config, model.params, self._dtype, engine.mesh)
+            parameters = placed.arrays(self._layers)
+            self._shardings = {name: array.sharding for name, array in parameters.items()}
+            self._arrays: dict[str, Arrays] = {PARAMETER: parameters}
+            for state in states:
+                zeros = {name: jnp.zeros(x.shape, x.dtype, device=x.sharding) for name, x in parameters.items()}
+                self._arrays[state] = zeros
+        self._views = placed.views
+        self._change = jax.jit(self._compute_step, static_argnames=("passes", "rate"), donate_argnums=0)
+        self._evaluate = jax.jit(self._compute_evaluation)
+
+    def step(
         self,
-        flat: Array,
         inputs: Inputs,
         targets: Array,
         *,
-        count: float,
-        smoothing: float = 0.0,
-        dropping: Dropout | None = None,
-    ) -> tuple[float, Array]:
-        """Return the sum of the losses of targets, and the gradient of that sum divided by `count`.
+        passes: Sequence[slice],
+        count: int,
+        dropouts: Sequence[Dropout],
+        updates: Mapping[str, Any],
+    ) -> tuple[float, float]:
+        """Change parameters by the gradients of a batch; return the mean loss and the norm of the gradients.
 
-        flat (N,), targets (B, T) or (B,) -> one number, (N,) in the dtype of flat
+        targets (B, T) or (B,); count: those of whose losses the mean is taken
+        passes   the rows that are worked on together; dropouts: that of each pass, none for none
+        updates  parameter -> learning rate, weight decay and number of its update, of those that change
+
+        Where a result is not finite, nothing is changed.
         """
-        with precision(self._dtype(flat)):
-            arrays, sizes = self._place(flat, inputs)
-            rows = np.full((sizes[0], *([sizes[1]] * (targets.ndim - 1))), IGNORE_INDEX, np.int32)
-            rows[tuple(slice(size) for size in targets.shape)] = targets
-            masks = {} if dropping is None else self._masks(inputs, dropping, sizes)
-            options = np.asarray([1 / count, smoothing], flat.dtype)
-            rate = 0.0 if dropping is None else dropping.rate
-            placed = [self._put(one) for one in (flat, rows, options)]
-            loss, gradient = self._loss(placed[0], arrays, placed[1], placed[2], masks, rate=rate)
-            return float(loss) * count, to_numpy(gradient, flat.dtype)
+        names = sorted(set(updates) & set(self._shardings))
+        factors = RULES[self._options.name].factors
+        numbers = np.array([factors(self._options, *updates[name]) for name in names], self._dtype)
+        chosen = {kind: {name: arrays[name] for name in names} for kind, arrays in self._arrays.items()}
+        frozen = {name: array for name, array in self._arrays[PARAMETER].items() if name not in updates}
+        rate = dropouts[0].rate if dropouts else 0.0
+        with self._precision():
+            placed = self._place(inputs, targets, passes, dropouts)
+            scale = np.asarray(1 / count, self._dtype)
+            changed, loss, norm = self._change(chosen, frozen, numbers, scale, placed, passes=len(passes), rate=rate)
+            for kind, arrays in changed.items():
+                self._arrays[kind] |= arrays
+            return float(loss), float(norm)
 
-    def logits(self, flat: Array, inputs: Inputs) -> Array:
-        """Return the logits of a batch, (B, T, N) or (B, C)."""
-        ids = inputs[self._model.config.stacks[-1]].x
-        with precision(self._dtype(flat)):
-            arrays, _ = self._place(flat, inputs)
-            logits = to_numpy(self._logits(self._put(flat), arrays), flat.dtype)
-        return logits[: len(ids)] if self._model.config.is_head_pooled else logits[: len(ids), : ids.shape[1]]
+    def evaluate(self, inputs: Inputs, targets: Array) -> tuple[float, int]:
+        """Return the sum of the losses of targets, and how many of them are the most probable ones."""
+        with self._precision():
+            placed = self._place(inputs, targets, [slice(0, len(targets))], ())
+            loss, hits = self._evaluate(self._arrays[PARAMETER], placed)
+            return float(loss), int(hits)
 
-    def _dtype(self, flat: Array) -> str:
-        return self._engine.compute or str(flat.dtype.name)
+    def fetch(self) -> list[dict[str, Array]]:
+        """Return the parameters in NumPy, tied ones once, and then each state of theirs."""
+        return [{name: to_numpy(array) for name, array in arrays.items()} for arrays in self._arrays.values()]
 
-    def _put(self, array: Array) -> JaxArray:
-        return put(array, array.dtype, self._engine.mesh, PartitionSpec())
+    def load(self, stored: Sequence[Params]) -> None:
+        """Replace the parameters, and each state of theirs, by those of layers."""
+        with self._precision():
+            for arrays, params in zip(self._arrays.values(), stored, strict=True):
+                for name in arrays:
+                    layer, _, parameter = name.rpartition(".")
+                    sharding = self._shardings[name]
+                    axes = sharding.spec if isinstance(sharding, NamedSharding) else ()
+                    arrays[name] = self._put(params[layer][parameter], *axes)
 
-    def _place(self, flat: Array, inputs: Inputs) -> tuple[dict[str, Any], tuple[int, int]]:
-        """Return the inputs of every stack on devices, and the padded numbers of texts and of tokens of the last."""
-        arrays, memory, mask, size = dict[str, Any](), None, None, (0, 0)
+    def _precision(self) -> Any:
+        return precision(self._kind())
+
+    def _put(self, array: Array, *axes: str | None) -> JaxArray:
+        return put(array, array.dtype, self._engine.mesh, PartitionSpec(*axes))
+
+    def _place(
+        self, inputs: Inputs, targets: Array, passes: Sequence[slice], dropouts: Sequence[Dropout]
+    ) -> PlacedBatch:
+        """Return a batch on devices, its tokens and its texts padded; what is added has no targets."""
+        texts = round_up(max(rows.stop - rows.start for rows in passes), self._engine.sizes().rows)
+        places = np.zeros((texts, len(passes)), np.int64)  # of each text in the batch, of added ones the first
+        if targets.ndim > 1:
+            width = self._padded(targets.shape[1]) - targets.shape[1]
+            targets = np.pad(targets, ((0, 0), (0, width)), constant_values=IGNORE_INDEX)
+        chosen = np.full((texts, len(passes), *targets.shape[1:]), IGNORE_INDEX, np.int32)
+        for number, rows in enumerate(passes):
+            size = rows.stop - rows.start
+            places[:size, number], chosen[:size, number] = np.arange(rows.start, rows.stop), targets[rows]
+        chosen = chosen.reshape(places.size, *targets.shape[1:])
+        parts, shared = self._place_inputs(inputs, places.ravel())
+        masks = self._place_masks(inputs, texts, passes, dropouts) if dropouts else {}
+        return PlacedBatch({"inputs": parts, "targets": self._put(chosen, "data"), "masks": masks}, shared)
+
+    def _padded(self, tokens: int) -> int:
+        return int(self._engine.sizes().padded(tokens))
+
+    def _place_inputs(self, inputs: Inputs, places: Array) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what has an entry for each of some texts of a batch, and what all texts read, by stack."""
+        parts, shared, memory, mask = dict[str, Any](), dict[str, Any](), None, None
         for name, steps in self._steps.items():
-            one = inputs[name]
-            context = Context(one.mask, memory, mask if one.memory_mask is None else one.memory_mask, one.positions)
-            context.segment_ids = one.segment_ids
-            prepared = prepare_inputs(self._model, steps, one.x, context, self._engine.sizes())
+            x = inputs[name].x[places]
+            own = inputs[name].mask
+            own = None if own is None else own[places]
+            context = Context(own, memory, mask)
+            prepared = prepare_inputs(Model(self._config, {}), steps, x, context, self._engine.sizes())
             prepared.arrays.pop("memory", None)  # of zeros, for its shape
-            arrays[name] = self._engine.put_inputs(prepared, self._dtype(flat))
-            shape = prepared.x.shape
-            size = shape[0], shape[1] if prepared.x.ndim > 1 else 0
-            memory, mask = (
-                np.broadcast_to(np.zeros(1), (len(one.x), prepared.tokens, self._model.config.width)),
-                one.mask,
-            )
-        return arrays, size
+            first, others = self._engine.put_inputs(prepared, self._kind())
+            batched = {key for key, one in others.items() if is_batched(key, one, len(places))}
+            parts[name] = {"x": first} | {key: others[key] for key in batched}
+            shared[name] = {key: others[key] for key in others if key not in batched}
+            memory = np.broadcast_to(np.zeros(1), (len(x), prepared.tokens, self._config.width))
+            mask = own
+        return parts, shared
 
-    def _masks(self, inputs: Inputs, dropping: Dropout, sizes: tuple[int, int]) -> dict[str, JaxArray]:
+    def _place_masks(
+        self, inputs: Inputs, texts: int, passes: Sequence[slice], dropouts: Sequence[Dropout]
+    ) -> dict[str, JaxArray]:
         """Return the masks of dropout, those of NumPy, by the layers whose results they apply to."""
-        masks, width = {}, self._model.config.width
+        masks, width = {}, self._config.width
         for name, steps in self._steps.items():
-            x = inputs[name].x
+            tokens = inputs[name].x.shape[1]
             for layer in sorted(dropout_layers(steps)):
-                own = dropout_mask((*x.shape[:2], width), **dropping._asdict(), place=layer)
-                room = self._engine.sizes().padded(x.shape[1])
-                whole = np.zeros((sizes[0], room, width), bool)
-                whole[: len(x), : x.shape[1]] = own
-                masks[layer] = self._put(whole)
+                whole = np.zeros((texts, len(passes), self._padded(tokens), width), bool)
+                for number, (rows, one) in enumerate(zip(passes, dropouts, strict=True)):
+                    size = rows.stop - rows.start
+                    mask = dropout_mask((size, tokens, width), **one._asdict(), place=layer)
+                    whole[:size, number, :tokens] = mask
+                masks[layer] = self._put(whole.reshape(-1, *whole.shape[2:]), "data", "seq")
         return masks
 
-    def _split(self, flat: JaxArray) -> dict[str, JaxArray]:
-        """Return the tensors of an array."""
-        shapes = self._buffer.shapes()
-        return {name: flat[place].reshape(shapes[name]) for name, place in self._buffer.ranges.items()}
+    def _compute_step(
+        self,
+        chosen: dict[str, Arrays],
+        frozen: Arrays,
+        numbers: JaxArray,
+        scale: JaxArray,
+        placed: PlacedBatch,
+        *,
+        passes: int,
+        rate: float,
+    ) -> tuple[dict[str, Arrays], JaxArray, JaxArray]:
+        """Return some parameters and their states after a step, its loss and the norm of its gradients.
 
-    def _compute_gradients(self, flat: JaxArray, *arguments: Any, rate: float) -> tuple[JaxArray, JaxArray]:
-        """Return the loss, and its gradient as an array like that of the parameters."""
-        compute = jax.value_and_grad(self._compute_loss)
-        loss, gradients = compute(self._split(flat), *arguments, rate=rate)
-        parts, end = [], 0
-        for name, place in self._buffer.ranges.items():
-            parts += [jnp.zeros(place.start - end, flat.dtype), gradients[name].ravel()]
-            end = place.stop
-        return loss, jnp.concatenate([*parts, jnp.zeros(flat.size - end, flat.dtype)])
+        numbers (N, 4) the Factors of the parameters by name
+        """
+        loss, gradients = self._compute_gradients(chosen[PARAMETER], frozen, scale, placed, passes, rate)
+        norm = jnp.sqrt(sum(jnp.square(one).sum() for one in gradients.values()))
+        shrink = jnp.minimum(1, self._clip / (norm + 1e-6)) if self._clip else 1
+        is_skipped = ~(jnp.isfinite(loss) & jnp.isfinite(norm))
+        rows = jax.lax.optimization_barrier([[*row] for row in numbers])  # scalars: so the kernels of all are alike
+        changed = {kind: Arrays() for kind in chosen}
+        for row, name in zip(rows, sorted(gradients), strict=True):
+            before = {kind: arrays[name] for kind, arrays in chosen.items()}
+            after = update_parameter(before, gradients[name] * shrink, self._options, Factors(*row), is_skipped)
+            for kind in changed:
+                changed[kind][name] = self._split(name, after[kind])
+        return changed, loss, norm
 
-    def _compute_logits(
-        self, tensors: Mapping[str, JaxArray], arrays: Any, masks: Mapping[str, JaxArray], rate: float
-    ) -> JaxArray:
-        """Return the logits of padded inputs, with dropout where there are masks."""
-        config, engine = self._model.config, self._engine
-        params, memory, real = self._parameters(tensors), None, None
+    def _split(self, name: str, array: JaxArray) -> JaxArray:
+        """Return an array split over the devices as a parameter is."""
+        return array if self._engine.mesh is None else jax.lax.with_sharding_constraint(array, self._shardings[name])
+
+    def _compute_gradients(
+        self, trained: Arrays, frozen: Arrays, scale: JaxArray, placed: PlacedBatch, passes: int, rate: float
+    ) -> tuple[JaxArray, Arrays]:
+        """Return the sum of the losses times a scale, and its gradients, of one pass after another."""
+
+        def compute_loss(trained: Arrays, part: dict[str, Any]) -> JaxArray:
+            logits = self._compute_logits(trained | frozen, PlacedBatch(part, placed.shared), rate)
+            return self._losses(logits, part["targets"], self._smoothing).sum() * scale
+
+        compute = jax.value_and_grad(compute_loss)
+        if passes == 1:
+            result: tuple[JaxArray, Arrays] = compute(trained, placed.parts)
+            return result
+        parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, passes, *x.shape[1:]), 1, 0), placed.parts)
+        zeros = jax.tree.map(jnp.zeros_like, (scale, trained))
+
+        def add(total: Any, part: dict[str, Any]) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, compute(trained, part)), None
+
+        result = jax.lax.scan(add, zeros, parts)[0]
+        return result
+
+    def _compute_evaluation(self, parameters: Arrays, placed: PlacedBatch) -> tuple[JaxArray, JaxArray]:
+        """Return the sum of the losses, and how many targets are the most probable ones."""
+        logits, targets = self._compute_logits(parameters, placed, 0.0), placed.parts["targets"]
+        hits = logits.argmax(axis=-1) == targets.reshape(logits.shape[:-1])
+        return self._losses(logits, targets, 0.0).sum(), hits.sum()
+
+    def _losses(self, logits: JaxArray, targets: JaxArray, smoothing: float) -> JaxArray:
+        """Return the loss of each target, 0 where there is none: logits (..., N) -> (...)."""
+        targets = targets.reshape(logits.shape[:-1])
+        chosen = jnp.where(jnp.arange(logits.shape[-1]) == targets[..., None], logits, 0).sum(axis=-1)
+        expected = (1 - smoothing) * chosen + (smoothing * logits.mean(axis=-1) if smoothing else 0)
+        return jnp.where(targets == IGNORE_INDEX, 0, jax.nn.logsumexp(logits, axis=-1) - expected)
+
+    def _compute_logits(self, parameters: Arrays, placed: PlacedBatch, rate: float) -> JaxArray:
+        """Return the logits of padded inputs, (..., N), with dropout where there are masks."""
+        config, engine, masks = self._config, self._engine, placed.parts["masks"]
+        kind = self._kind()
+        params = self._views.assemble({name: x.astype(kind) for name, x in parameters.items()}, self._layers)
+        is_whole = engine.mesh is None or engine.mesh.shape["seq"] == 1  # no text is split
+        linear = formulas.linear_rows if is_whole else formulas.linear
+        memory: Any = None
+        real = None
 
         def drop(layer: str, x: JaxArray) -> JaxArray:
             return x * masks[layer] / (1 - rate) if layer in masks else x
 
         for name, steps in self._steps.items():
-            x, own = arrays[name]
-            own = own if memory is None else own | {"memory": memory}
-            run = Pass(config, params, own, engine.kernel(), drop=drop, layout=engine.layout())
-            memory = run_steps(run, steps, x)
-            real = own["mask"][:, 0, 0] if "mask" in own and own["mask"].ndim == 4 else None
-        return formulas.head_logits(config, params, memory, real)
+            inputs = {**placed.shared[name], **placed.parts["inputs"][name]}
+            inputs |= {} if memory is None else {"memory": memory}
+            run = Pass(config, params, inputs, self._kernel(), drop=drop, layout=engine.layout(), linear=linear)
+            memory = run_steps(run, steps, inputs["x"])
+            real = inputs["mask"][:, 0, 0] if "mask" in inputs and inputs["mask"].ndim == 4 else None
+        rows = memory.reshape(-1, memory.shape[-1]) if is_whole and not config.is_head_pooled else memory
+        return formulas.head_logits(config, params, rows, real)
 
-    def _parameters(self, tensors: Mapping[str, JaxArray]) -> dict[str, dict[str, JaxArray]]:
-        """Return the parameters by layer, in the dtype to compute in, split over a mesh as those of a model are."""
-        config, mesh = self._model.config, self._engine.mesh
-        kind = self._engine.compute
-        params = self._assemble({name: x.astype(kind or x.dtype) for name, x in tensors.items()})
-        steps = [step for steps in self._steps.values() for step in steps]
-        layers = [*used_layers(config, steps, params), *(one for one in params if one.startswith(("head", "pooler")))]
+    def _kind(self) -> str:
+        """Return the dtype to compute in."""
+        return self._engine.compute or str(self._dtype.name)
 
-        def split(layer: str, name: str, array: JaxArray) -> JaxArray:
-            if mesh is None:
-                return array
-            spec = parameter_spec(config, mesh, layer, name, array.shape)
-            return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
+    def _kernel(self) -> Any:
+        """Return the kernel of attention: on a CPU few scores are differentiated faster without the fused one."""
+        fused = self._engine.kernel()
+        if jax.default_backend() != "cpu" or fused is not fused_attention:
+            return fused
 
-        return {layer: {name: split(layer, name, x) for name, x in params[layer].items()} for layer in layers}
+        def choose(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, see: See) -> JaxArray:
+            is_large = q.shape[-3] * q.shape[-2] * k.shape[-2] >= MANY
+            return (fused if is_large else dense_attention)(q, k, v, rules, see)
 
-    def _compute_loss(
-        self, tensors: Any, arrays: Any, targets: JaxArray, options: JaxArray, masks: Any, *, rate: float
-    ) -> JaxArray:
-        """Return the sum of the losses times the first of the options; the second is label smoothing."""
-        scale, smoothing = options
-        logs = jax.nn.log_softmax(self._compute_logits(tensors, arrays, masks, rate))
-        counts = targets != IGNORE_INDEX
-        hard = jnp.take_along_axis(logs, jnp.where(counts, targets, 0)[..., None], axis=-1)[..., 0]
-        losses = (1 - smoothing) * hard + smoothing * logs.mean(axis=-1)
-        return -jnp.where(counts, losses, 0).sum() * scale
+        return choose
+
+
+def is_batched(name: str, array: Any, rows: int) -> bool:
+    """Return whether an input has an entry for each of some texts."""
+    first = array[0] if isinstance(array, tuple) else array
+    return name in BATCHED and first.ndim >= BATCHED[name] and len(first) == rows

@@ -1,0 +1,187 @@
+"""Training in NumPy: parameters and gradients in two buffers, changed in place by their optimizer."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
+from attnkit.model import Array
+from attnkit.model.backward.dropout import dropout_backward
+from attnkit.model.backward.tape import Dropout, ModelGradients
+from attnkit.model.backward.whole_models import model_backward, run_model
+from attnkit.model.context import Model
+from attnkit.model.dropout import dropout
+from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.kernels.threads import run_parallel
+from attnkit.model.loss import LossOptions, cross_entropy, loss_and_gradient
+from attnkit.training.batches import Batch
+from attnkit.training.gradients import clip_gradients, gradient_norm
+from attnkit.training.optimizers import Optimizer
+from attnkit.training.parameter_buffer import ParameterBuffer
+from attnkit.training.parameter_groups import tensor_groups
+from attnkit.training.recipe import Recipe
+from attnkit.training.step_plan import StepPlan, split_rows, stack_inputs, take_rows
+
+MANY = 512  # tokens, and LARGE: tokens times parameters, from which a pass is computed in parts at once
+LARGE = 1 << 28
+PARTS = 2  # of such a pass, as each costs the time of its calls
+
+
+class Hooks(NamedTuple):
+    """Hooks of the forward and of the backward pass of one step."""
+
+    forward: Hook = no_hook
+    backward: Hook = no_hook
+
+
+NO_HOOKS = Hooks()
+
+
+class NumpyState:
+    """A model in training: see `TrainState`. It computes in the dtype of its tensors.
+
+    parameters  the tensors by their published names, in one buffer, which the optimizer changes in place
+    gradients   theirs, in a buffer of the same layout
+    model       its parameters are views of the first buffer
+    """
+
+    def __init__(self, recipe: Recipe, raw: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
+        self._recipe = recipe
+        table = published_tensors(raw)
+        groups = tensor_groups(table, recipe.layer_decay)
+        order = sorted(table.shapes, key=groups.__getitem__)  # those of a group are one range for the optimizer
+        dtype = np.result_type(*{array.dtype for array in tensors.values()})
+        self.parameters = ParameterBuffer.of({name: tensors[name] for name in order}, dtype)
+        self.gradients = self.parameters.zeros()
+        self.model = views_as_model(raw, self.parameters)
+        self._gradient_views = views_as_model(raw, self.gradients).params
+        self.optimizer = Optimizer(self.parameters, recipe.optimizer_options(), groups)
+
+    def step(self, plan: StepPlan) -> tuple[float, float]:
+        """Do what `TrainState.step` does."""
+        loss = self.collect_gradients(plan)
+        for name in set(self.parameters) - set(plan.trainable):
+            self.gradients[name][...] = 0
+        flat, limit = self.gradients.flat, self._recipe.clip
+        norm = clip_gradients(flat, limit) if limit else gradient_norm(flat)
+        if np.isfinite(loss) and np.isfinite(norm):
+            self.optimizer.step(self.gradients, plan.factor, plan.trainable)
+        return loss, norm
+
+    def collect_gradients(self, plan: StepPlan, hooks: Hooks = NO_HOOKS) -> float:
+        """Put the gradients of the mean loss of a step in their buffer; return that loss."""
+        self.gradients.flat[...] = 0
+        count, total = plan.targets, 0.0
+        rates = self._recipe.dropout, self._recipe.weight_drop
+        dropouts = zip(*(plan.dropout(rate, self._recipe.seed) for rate in rates), strict=True)
+        for rows, dropping in zip(plan.passes, dropouts, strict=True):
+            total += self._add_gradients(take_rows(plan.batch, rows), count, dropping, hooks)
+        return total / count
+
+    def gradient_of(self, parameter: str) -> Array:
+        """Return the gradient of a parameter, as decoder.0.self.wq, of the last batch."""
+        layer, _, name = parameter.rpartition(".")
+        return self._gradient_views[layer][name]
+
+    def evaluate(self, batch: Batch) -> tuple[float, int]:
+        """Do what `TrainState.evaluate` does."""
+        logits, _ = run_model(self.model, stack_inputs(self.model.config, batch))
+        loss = cross_entropy(logits, batch.targets, LossOptions(reduction="sum"))
+        return float(loss), int((logits.argmax(axis=-1) == batch.targets).sum())
+
+    def fetch(self) -> "NumpyState":
+        """Return this state itself."""
+        return self
+
+    def load(self, state: "NumpyState") -> None:
+        """Do nothing, as what `fetch` returned is this state."""
+
+    def _add_gradients(
+        self, batch: Batch, count: int, dropouts: tuple[Dropout | None, Dropout | None], hooks: Hooks
+    ) -> float:
+        """Add the gradients of the rows of a pass to the buffer; return the sum of their losses.
+
+        A large pass is PARTS smaller ones at once, on any number of cores, as each of its operations is too small to
+        be shared by them; not where hooks are to see its whole intermediates.
+        """
+        is_large = batch.ids.size >= MANY and batch.ids.size * self.parameters.flat.size >= LARGE
+        parts = split_rows(len(batch.ids), PARTS if is_large and hooks is NO_HOOKS else 1)
+        results: list[tuple[float, ModelGradients]] = [(0.0, {})] * len(parts)
+
+        def work(indices: Iterator[int]) -> None:
+            for index in indices:
+                rows = parts[index]
+                own = dropouts[0] and dropouts[0]._replace(row=rows.start)
+                results[index] = self._differentiate(take_rows(batch, rows), count, (own, dropouts[1]), hooks)
+
+        run_parallel(work, range(len(parts)))
+        for _, gradients in results:
+            self._add(gradients)
+        return sum(loss for loss, _ in results)
+
+    def _differentiate(
+        self, batch: Batch, count: int, dropouts: tuple[Dropout | None, Dropout | None], hooks: Hooks
+    ) -> tuple[float, ModelGradients]:
+        """Return the sum of the losses of some rows, and the gradients of that sum divided by `count`.
+
+        The first dropout is that of intermediates, the second that of weights.
+        """
+        dropping, weights = dropouts
+        model = drop_weights(self.model, weights)
+        inputs = stack_inputs(model.config, batch)
+        logits, recorded = run_model(model, inputs, dropout=dropping, hook=hooks.forward)
+        options = LossOptions(label_smoothing=self._recipe.smoothing, reduction="sum")
+        scale = self.parameters.flat.dtype.type(1 / count)
+        loss, slope = loss_and_gradient(logits, batch.targets, options, scale, in_place=True)
+        gradients = model_backward(model, recorded, slope, hook=hooks.backward).params
+        return float(loss), drop_weight_gradients(gradients, weights)
+
+    def _add(self, gradients: ModelGradients) -> None:
+        """Add gradients of parameters to their tensors; of tied parameters, which share one gradient, the first."""
+        done = set()
+        for layer, parts in gradients.items():
+            for name, gradient in parts.items():
+                view = self._gradient_views[layer][name]
+                place = (view.__array_interface__["data"][0], view.size)
+                if place not in done:
+                    done.add(place)
+                    view += gradient
+
+
+def drop_weights(model: Model, dropping: Dropout | None) -> Model:
+    """Return a model with dropout on the weights between the states of its recurrent layers (Merity et al. 2018)."""
+    if dropping is None:
+        return model
+    params = {
+        layer: {
+            name: dropout(array, **dropping._asdict(), place=f"{layer}.{name}") if is_dropped(layer, name) else array
+            for name, array in parts.items()
+        }
+        for layer, parts in model.params.items()
+    }
+    return Model(model.config, params)
+
+
+def drop_weight_gradients(gradients: ModelGradients, dropping: Dropout | None) -> ModelGradients:
+    """Return gradients of the weights of `drop_weights` as those of the weights that it took: its adjoint."""
+    if dropping is not None:
+        for layer, parts in gradients.items():
+            for name in (name for name in parts if is_dropped(layer, name)):
+                parts[name] = dropout_backward(parts[name], **dropping._asdict(), place=f"{layer}.{name}")
+    return gradients
+
+
+def is_dropped(layer: str, name: str) -> bool:
+    """Return whether a parameter is a weight between the states of a recurrent layer.
+
+    >>> is_dropped("decoder.0.rnn", "hidden_reverse"), is_dropped("decoder.0.rnn", "hidden_bias")
+    (True, False)
+    """
+    return layer.endswith(".rnn") and name in ("hidden", "hidden_reverse")
+
+
+def views_as_model(raw: Mapping[str, object], buffer: ParameterBuffer) -> Model:
+    """Return the model of a configuration whose parameters are views of a buffer of published tensors."""
+    checkpoint = assemble_checkpoint(raw, buffer)
+    return Model(checkpoint.config, {layer: dict(checkpoint.params[layer]) for layer in checkpoint.params})
