@@ -2,11 +2,11 @@
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from attnkit.errors import UsageError
+from attnkit.errors import AttnkitError, UsageError
 from attnkit.libraries import import_library
 from attnkit.model.context import Engine
 
@@ -41,6 +41,9 @@ def choose_options(values: Mapping[str, Any]) -> EngineOptions:
     others = [one for one in known if one != "engine"]
     if name == "numpy" and others:
         raise UsageError("needs --engine jax", f"--{others[0]}")
+    for one in others if "coordinator" not in known else ():
+        if one in ("process", "processes"):
+            raise UsageError("needs --coordinator HOST:PORT", f"--{one}")
     return EngineOptions(**{**known, "engine": name})
 
 
@@ -53,13 +56,27 @@ def choose_engine(values: Mapping[str, Any]) -> Engine | None:
     return _make_engine(options)
 
 
+def join_processes(values: Mapping[str, Any], end: Callable[[AttnkitError], None]) -> Any:
+    """Return the group of processes of the values of flags, with --coordinator among them, once all have joined.
+
+    end  ends this process with an error, from any thread
+    """
+    options = choose_options(values)
+    import_library("jax", "jax", "--engine jax")
+    from attnkit.backends.jax.joining import Group, check_processes
+
+    numbers = str(options.coordinator), options.process, options.processes
+    check_processes(*numbers)
+    group = Group(end)
+    group.join(*numbers)
+    return group
+
+
 @cache
 def _make_engine(options: EngineOptions) -> Engine:
     from attnkit.backends.jax.engine import JaxEngine
-    from attnkit.backends.jax.processes import join_processes
 
     mesh = None if options.mesh is None else parse_mesh(options.mesh)
-    join_processes(options.coordinator, options.process, options.processes)
     return JaxEngine(options.compute, mesh)
 
 

@@ -63,7 +63,7 @@ def execute(call: "Stage") -> int:
     """Run a stage from its input to its output; warnings become lines on standard error."""
     import warnings
 
-    from attnkit.cli import options, output
+    from attnkit.cli import output
     from attnkit.cli.stage import running, running_stage
     from attnkit.inference.callbacks import Callbacks, ignore, use_callbacks
     from attnkit.libraries import silence_libraries
@@ -85,9 +85,11 @@ def execute(call: "Stage") -> int:
         report = output.PROGRESS.report if has_progress else ignore
         callbacks = Callbacks(report, output.show_remark, output.show_check, on_report=output.show_report)
         with running(call), silence_libraries(), use_callbacks(callbacks):
-            status = output.write(call) if options.is_written(call) else output.discard(call)
-            options.end_engine(call)
-            return status
+            if call.extra.get("coordinator") is None:
+                return output.write(call)
+            from attnkit.cli.joined_stage import write_joined
+
+            return write_joined(call, describe_error, report_error)
 
 
 def show_help(names: list[str]) -> int:
@@ -159,17 +161,21 @@ def report_error(error: BaseException, place: str) -> int:
         import traceback
 
         traceback.print_exc()
-    if isinstance(error, AttnkitError):
-        code, line = error.exit_code, str(error)
-    elif isinstance(error, OSError):
-        name = "<stdout>: write error" if error.filename is None else os.fsdecode(error.filename)
-        code, line = 4, f"{name}: {error.strerror}"
-    elif isinstance(error, MemoryError):
-        code, line = 3, f"not enough memory{': ' if str(error) else ''}{error}"
-    else:
-        code, line = 70, f"a bug in attnkit: {type(error).__name__}: {error} (ATTNKIT_DEBUG=1 shows where)"
+    code, line = describe_error(error)
     from attnkit.cli import output
 
     where = output.colored(getattr(error, "place", "") or place, output.RED)
     output.write_stderr(f"{where}: {shortened(escaped(line))}\n")
     return code
+
+
+def describe_error(error: BaseException) -> tuple[int, str]:
+    """Return the exit code of an error, and what to say of it."""
+    if isinstance(error, AttnkitError):
+        return error.exit_code, str(error)
+    if isinstance(error, OSError):
+        name = "<stdout>: write error" if error.filename is None else os.fsdecode(error.filename)
+        return 4, f"{name}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return 3, f"not enough memory{': ' if str(error) else ''}{error}"
+    return 70, f"a bug in attnkit: {type(error).__name__}: {error} (ATTNKIT_DEBUG=1 shows where)"

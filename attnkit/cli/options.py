@@ -329,6 +329,11 @@ def engine_values(call: Any) -> dict[str, Any]:
     return ({"engine": named} if named else {}) | stated
 
 
+def recorded_values(call: Any) -> dict[str, Any]:
+    """Return the options of an engine that a history has: not where its processes were."""
+    return {name: value for name, value in engine_values(call).items() if name in ENGINE_KEYWORDS}
+
+
 def load_engine(call: Any) -> Any:
     """Return the engine that computes a stage, None for NumPy; UsageError where it is not installed."""
     if not (values := engine_values(call)):
@@ -336,17 +341,6 @@ def load_engine(call: Any) -> Any:
     from attnkit.backends.choice import choose_engine
 
     return choose_engine(values)
-
-
-def is_written(call: Any) -> bool:
-    """Return whether this process writes the result of a stage; of many that compute it, process 0 does."""
-    return call.extra.get("coordinator") is None or bool(load_engine(call).is_first)
-
-
-def end_engine(call: Any) -> None:
-    """Let a process that is one of many wait for the others, after its part is done."""
-    if call.extra.get("coordinator") is not None:
-        load_engine(call).end()
 
 
 FIGURE_FORMATS = ("svg", "png", "pdf", "html")

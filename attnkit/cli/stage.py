@@ -342,7 +342,7 @@ class Stage:
         """Yield the values that differ from their default, or that the tool always records, by name."""
         always = self.tool.record_defaults(self.parameters)
         common = {name: self.common.get(name) for name in ("only", "dtype") if name not in self.tool.flags}
-        extra = self.extra | {"format": "json"} if self.tool.derived(self) else options.engine_values(self)
+        extra = self.extra | {"format": "json"} if self.tool.derived(self) else options.recorded_values(self)
         for name, value in (self.parameters | always | common | extra).items():
             default = self.tool.defaults.get(name)
             is_default = value is default or (type(value) is type(default) and bool(value == default))

@@ -199,15 +199,18 @@ def train_text(path: str, values: Mapping[str, Any]) -> str:
         digest = source.digest() or hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     recipe = choose_recipe(values, source.name, digest)
     folder = str(values.get("output", values.get("resume")))
-    check_output(folder, recipe)
+    engine = callbacks.current().engine
+    is_writer = engine is None or engine.is_first
+    if is_writer:
+        check_output(folder, recipe)
     changed = changed_values(recipe)
     command = history.command_line("train", [path] * (path != "-"), [("output", folder), *changed.items()])
     origin = Origin(history.to_unicode(command), history.to_unicode(source.name), digest, __version__)
     start = start_run(recipe, text, source.name)
     if sample := values.get("sample"):
         check_sample(start, sample, "--sample")
-    run = Run(recipe, start, origin, folder)
-    with lock_folder(folder), stop_signals() as stop_signal:
+    run = Run(recipe, start, origin, folder, is_writer)
+    with lock_folder(folder) if is_writer else contextlib.nullcontext(), stop_signals() as stop_signal:
         if "resume" in values:
             run.resume(str(values["resume"]))
         first = run.progress.step + 1

@@ -20,6 +20,13 @@ class Engine(Protocol):
     def name(self) -> str:
         """Its name, a value of --engine."""
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this process, of those that compute together, writes the result."""
+
+    def highest(self, number: int) -> int:
+        """Return the highest of the numbers of all processes."""
+
     def run(self, model: "Model", steps: Sequence[Step], x: Array, context: "Context") -> Array:
         """Return what `transformer.run` does."""
 

@@ -14,7 +14,7 @@ from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.errors import DataError, FileError, NotFiniteError, escaped
 from attnkit.formats import npz, safetensors
 from attnkit.formats.streams import exists, open_source
-from attnkit.inference.callbacks import SILENT, use_callbacks
+from attnkit.inference.callbacks import SILENT, current, use_callbacks
 from attnkit.inference.head import apply_head
 from attnkit.inference.next_word import HeadOutput
 from attnkit.inference.options import GenerationOptions
@@ -60,10 +60,11 @@ class Monitor(NamedTuple):
 
 
 class Run:
-    """A trainer, where it is, its curve, and the folder that it is saved to."""
+    """A trainer, where it is, its curve, and the folder that it is saved to, by process 0 where many train."""
 
-    def __init__(self, recipe: Recipe, start: Start, origin: Origin, folder: str) -> None:
+    def __init__(self, recipe: Recipe, start: Start, origin: Origin, folder: str, is_writer: bool = True) -> None:
         self.recipe, self.origin, self.folder, self._files = recipe, origin, folder, start.files
+        self._is_writer, self._engine = is_writer, current().engine
         self.trainer = Trainer(recipe, start)
         self.progress = RunProgress()
         self.curve: list[Report] = []
@@ -84,15 +85,15 @@ class Run:
     def train(self, monitor: Monitor) -> int:
         """Train to the end of the run, with a report and a save after every so many steps, and at the end.
 
-        Return 0, or the number of the signal after which all was saved. DataError where a number is not finite;
-        FileError where the folder cannot be written, in which case it has the last save.
+        Return 0, or the number of the signal, to one of all processes, after which all was saved. DataError where a
+        number is not finite; FileError where the folder cannot be written, in which case it has the last save.
         """
         self._clock = time.monotonic()
         for _ in self._steps():
             monitor.on_progress(self, self.speed())
             if self._is_regular(self.progress.step):
                 self._report(monitor)
-            if number := monitor.stop_signal():
+            if number := self._highest(monitor.stop_signal()):
                 self.save()
                 return number
         if not self.curve or self.curve[-1].step != self.progress.step:
@@ -126,6 +127,8 @@ class Run:
         state = safetensors.encode(Record(pack_state(self.trainer, self.progress)))
         files: Files = {ORIGIN: [json_bytes(origin)], CURVE: [curve]}
         files |= {**model_files(self.trainer.raw, tensors, self.recipe.dtype), **self._files, STATE: state}
+        if not self._is_writer:
+            return
         write_folder(self.folder, files)
         if self._is_new:
             remove_files(self.folder, TOKENIZER_FILES - set(files))
@@ -174,9 +177,13 @@ class Run:
 
     def _is_done(self) -> bool:
         total, patience, minutes = self.trainer.total, self.recipe.patience, self.recipe.minutes
-        is_late = minutes is not None and time.monotonic() - self._clock >= minutes * MINUTE
+        is_late = minutes is not None and self._highest(time.monotonic() - self._clock >= minutes * MINUTE)
         is_stale = patience is not None and self.progress.stale >= patience
-        return is_late or is_stale or (total is not None and self.progress.step >= total)
+        return bool(is_late) or is_stale or (total is not None and self.progress.step >= total)
+
+    def _highest(self, number: int) -> int:
+        """Return the highest of the numbers of all processes, which stop after the same step."""
+        return self._engine.highest(number) if self._engine else number
 
     def _report(self, monitor: Monitor) -> None:
         """Evaluate, save and report the numbers since the last report.
@@ -206,7 +213,8 @@ class Run:
     def _write_record(self, record: Record, number: int) -> str:
         """Write the record of a step to the folder; return its path."""
         name = f"step-{number}.npz"
-        write_folder(self.folder, {name: npz.encode(record)})
+        if self._is_writer:
+            write_folder(self.folder, {name: npz.encode(record)})
         return os.path.join(self.folder, name)
 
     def _explain(self, error: NotFiniteError, number: int) -> DataError:

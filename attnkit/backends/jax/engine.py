@@ -26,7 +26,7 @@ from attnkit.backends.jax.passes import (
     x_has_rows,
 )
 from attnkit.backends.jax.placement import PlacedParameters, empty_parameters, input_spec, make_mesh, put, used_layers
-from attnkit.backends.jax.processes import is_first, to_numpy
+from attnkit.backends.jax.processes import highest, is_first, to_numpy
 from attnkit.backends.jax.program import Caches, Pass, keep_layout, run_steps
 from attnkit.backends.jax.seeing import head_names, hook_of_arrays, is_seen
 from attnkit.backends.jax.training import JaxTrainState
@@ -65,9 +65,9 @@ class JaxEngine:
         """Whether this is process 0 of those that compute."""
         return is_first()
 
-    def end(self) -> None:
-        """Wait for the other processes of the run, and leave them."""
-        jax.distributed.shutdown()
+    def highest(self, number: int) -> int:
+        """Return the highest of the numbers of all processes."""
+        return highest(number)
 
     def run(self, model: Model, steps: Sequence[Step], x: Array, context: Context) -> Array:
         """Return what `transformer.run` does."""
