@@ -33,7 +33,7 @@ def split_texts(record: Record) -> list[Record]:
     names = [*find_weights(record), *(name for name in record if name.endswith(f"{WEIGHTS}{TOP}"))]
     sizes = {record[name].shape[0] for name in names if record[name].ndim == 4}
     rows = max(sizes, default=0)
-    return [select_row(record, row, rows) for row in range(rows)] if len(sizes) == 1 else [record]
+    return [select_row(record, row, rows) for row in range(rows)] if rows and len(sizes) == 1 else [record]
 
 
 def select_row(record: Record, row: int, rows: int) -> Record:
@@ -211,7 +211,7 @@ def check_weights(record: Record, source: str) -> None:
         return
     names = [*find_weights(record), *(f"{name}{TOP}" for name in find_top(record))]
     if names and not any(record[name].size for name in names):
-        raise DataError("weights of attention of no token, or of no head", source)
+        raise DataError("weights of attention of no token, no head or no text", source)
     if not names:
         raise DataError(
             f"no weights of attention (it has {join_names([*record])}); attend --keep weights, or --trace FILE of "

@@ -148,8 +148,11 @@ def test_what_is_not_finite_is_no_number_of_the_page():
 
 
 def test_weights_of_no_token_are_an_error_and_those_of_half_the_bits_are_read():
-    with pytest.raises(DataError, match="of no token"):
-        attnkit.explore(make_record(np.ones((2, 0, 0), np.float32)))
+    for shape in ((2, 0, 0), (0, 2, 3, 3)):
+        with pytest.raises(DataError, match="of no token, no head or no text"):
+            attnkit.explore(
+                Record({"weights": Tensor(np.ones(shape), ("batch", "head", "query", "key")[-len(shape) :])})
+            )
     half = np.full((1, 2, 2), 0.5, ml_dtypes.bfloat16)
     (layer,) = read_payload(attnkit.explore(make_record(half)))["traces"][0]["attention"]
     assert unpack(layer["map"]["values"], "<f4").tolist() == [0.5] * 4

@@ -135,7 +135,7 @@ def test_the_keyboard_reaches_every_view_and_reads_a_weight(browser, write_page)
             break
     browser.press("ArrowRight", "ArrowDown", "Enter")
     browser.wait("document.body.dataset.shown.includes('head=')")
-    browser.run("document.querySelector('[data-key=map]').focus()")
+    assert browser.run("document.activeElement.dataset.key") == "map"
     browser.press("ArrowDown", "ArrowRight", "ArrowRight")
     said = browser.run("document.getElementById('readout').textContent")
     state = browser.run("readState()")
@@ -143,9 +143,10 @@ def test_the_keyboard_reaches_every_view_and_reads_a_weight(browser, write_page)
     weight = record["decoder.0.cross.weights"][1, 1, 2]
     assert float(said.rpartition(": ")[2]) == float(f"{weight:.4g}")
     browser.press("Escape")
-    browser.wait("!document.body.dataset.shown.includes('head=')")
+    browser.wait("document.activeElement.dataset.key === 'head-1-1'")
     browser.press("2")
     browser.wait("document.body.dataset.shown.includes('view=text')")
+    assert browser.run("document.getElementById('readout').textContent") == ""  # it was of the other view
     browser.run("document.querySelector('.token.chosen').focus()")
     browser.press("Home", "Enter")
     browser.wait("document.body.dataset.shown.includes('token=0')")
@@ -175,6 +176,47 @@ def test_two_traces_rounded_to_8_bits_and_in_the_dark(browser, write_page, monke
     assert browser.run("color('background')") == "#16181c"
     browser.run("setTheme('light')")
     assert browser.run("color('background')") == "#ffffff"
+
+
+def luminance(color):
+    """The relative luminance of #rrggbb, by WCAG."""
+    shares = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    return np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
+
+
+def contrast(a, b):
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_numbers_that_are_not_finite_or_huge_and_words_from_right_to_left(browser, write_page):
+    weights = np.array(
+        [[[0.25, 0.75, np.inf], [0.5, np.nan, 0.5], [0, 0, 0]], [[4e30, 1, 12345], [1, 0, 0], [1, 2, 3]]]
+    )
+    words = ["اب", "b", "שלום" * 9]
+    record = Record(
+        {"weights": Tensor(weights.astype(np.float32), ("head", "query", "key"))}, {"query": words, "key": words}
+    )
+    browser.resize(1000)
+    browser.open(write_page(record), "#head=0")
+    peaks = (
+        "weightsOf(PAYLOAD.traces[0].attention[0]).then(one => [0, 1].map(head => colorPeak(one, head, readState())))"
+    )
+    assert browser.run(peaks) == [1, float(np.float32(4e30))]
+    texts = [one.text for one in ET.fromstring(read_picture(browser, "svg")).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"0.25", "inf", "NaN", "\u2068اب\u2069", "b"} <= {*texts} and all(
+        one.count("\u2068") == one.count("\u2069") for one in texts
+    )
+    browser.open(write_page(record), "#head=1")
+    texts = {one.text for one in ET.fromstring(read_picture(browser, "svg")).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"4e30", "1e4", "2.00"} <= texts
+    inks = browser.run("Object.values(PAYLOAD.look.maps).flat().map(one => [one, contrastingInk(one)])")
+    assert min(contrast(*pair) for pair in inks) >= 4.5
+    for theme in ("light", "dark"):
+        browser.run(f"setTheme('{theme}')")
+        ink, glow, ground = (browser.run(f"color('{name}')") for name in ("ink", "glow", "background"))
+        assert contrast(ink, glow) >= 4.5 and contrast(ink, ground) >= 4.5 and contrast(glow, ground) >= 2
+    assert browser.problems() == []
 
 
 def read_tables(browser):

@@ -48,15 +48,15 @@ function bound(value, size, other) {
   return value >= 0 && value < size ? value : other;
 }
 
-/** Change a part of the state; the address has it, so that it shows the same again. */
+/** Change a part of the state; the address has it, so that it shows the same again. Resolve when it is shown. */
 function go(changes, replace = false) {
   const state = { ...readAddress(), ...changes };
   const words = Object.entries(state).filter(([name, value]) => value !== DEFAULTS[name]);
   const hash = `#${new URLSearchParams(words)}`;
-  if (hash === location.hash) return;
+  if (hash === location.hash) return Promise.resolve();
   if (replace) history.replaceState(null, "", hash);
   else history.pushState(null, "", hash);
-  showState();
+  return showState();
 }
 
 /** The trace and the layer of a state. */
@@ -71,6 +71,8 @@ async function showState() {
   const state = readState();
   const view = VIEWS.find((one) => one.id === state.view);
   const held = document.activeElement && document.activeElement.dataset.key;
+  if (APP.view !== view) say(""); // of another view
+  APP.view = view;
   showTabs(state);
   const root = make("section", { "aria-label": view.title });
   const place = document.getElementById("view");
@@ -80,9 +82,15 @@ async function showState() {
   place.replaceChildren(root);
   APP.picture = picture;
   document.getElementById("tools").querySelectorAll("[data-save]").forEach((one) => (one.disabled = !picture));
-  const again = held && [...document.querySelectorAll("[data-key]")].find((one) => one.dataset.key === held);
-  if (again) again.focus({ preventScroll: true });
+  if (held) focusOn(held);
   document.body.dataset.shown = location.hash || "#";
+}
+
+/** Focus on the control of a key; where the view has none, on its map, else on the view. */
+function focusOn(key) {
+  const all = [...document.querySelectorAll("[data-key]")];
+  const next = all.find((one) => one.dataset.key === key) || all.find((one) => one.dataset.key === "map");
+  (next || document.getElementById("view")).focus({ preventScroll: true });
 }
 
 /** How wide a view may be, in pixels. */

@@ -78,13 +78,13 @@ class Weights {
     return Array.from({ length: this.keys }, (_, key) => this.at(head, query, key));
   }
 
-  /** The largest magnitude in the map of a head. */
+  /** The largest magnitude in the map of a head, of those that are finite. */
   peak(head) {
     let most = 0;
     for (let row = 0; row < this.rows; row++) {
       for (let column = 0; column < this.columns; column++) {
         const size = Math.abs(this.cell(head, row, column));
-        if (size > most) most = size;
+        if (size > most && size < Infinity) most = size;
       }
     }
     return most;
@@ -105,8 +105,9 @@ function formatWeight({ value, error, most }) {
   return error ? `${formatNumber(value, 3)} ± ${formatNumber(error, 1)}` : formatNumber(value);
 }
 
-/** The words of an axis of a trace; numbers where it has none. */
+/** The words of an axis of a trace; numbers where it has none. Words from right to left keep to their place in a line. */
 function wordsOf(trace, axis, size) {
   const words = trace.labels[axis] || [];
-  return words.length === size ? words : Array.from({ length: size }, (_, at) => String(at));
+  if (words.length !== size) return Array.from({ length: size }, (_, at) => String(at));
+  return words.map((word) => (RIGHT_TO_LEFT.test(word) ? `${ISOLATE}${word}${END_ISOLATE}` : word));
 }

@@ -36,10 +36,13 @@ function formatNumber(value, digits = 4) {
   return text.includes("e") ? text.replace("e+", "e") : String(Number(text));
 }
 
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/;
+const [ISOLATE, END_ISOLATE] = ["\u2068", "\u2069"]; // around a word of its own direction
+
 /** Shorten a word for a place of few characters. */
 function shorten(word, most = 16) {
   const characters = [...word];
-  return characters.length > most ? `${characters.slice(0, most - 1).join("")}…` : word;
+  return characters.length > most ? `${characters.slice(0, most - 1).join("")}…${word.startsWith(ISOLATE) ? END_ISOLATE : ""}` : word;
 }
 
 /** Count in words: 1 head, 2 heads. */

@@ -50,7 +50,7 @@ function makeRow(weights, state, size, key, select) {
 /** The kind of a head and its measure in words; nothing of a difference, or where the kind is not known. */
 function describeHead(weights, head) {
   const { kind, measure } = weights.layer.kinds[head] || { kind: "", measure: null };
-  return { kind, text: measure === null ? kind : `${kind} ${measure.toFixed(2)}` };
+  return { kind, text: measure === null ? kind : `${kind} ${formatCell(measure)}` };
 }
 
 /** Whether the colours of all heads end at 1, or those of each at its largest weight. */
@@ -106,7 +106,6 @@ async function showHead(root, state) {
   root.append(controls);
   const picture = largePicture(weights, state.head, trace, title, placeWidth(), state);
   root.append(makeMap(picture, weights, state.head, trace, title), make("p", { class: "note" }, precisionNote(weights)));
-  root.onkeydown = (event) => event.key === "Escape" && go({ head: -1 });
   return picture;
 }
 

@@ -8,10 +8,10 @@ function heat(value, peak, isSigned = false) {
   return colors[Math.round(Math.min(Math.max(share, 0), 1) * (colors.length - 1))];
 }
 
-/** Black or white, whichever is legible on a colour. */
+/** Black or white, whichever has more contrast with a colour: 4.5 at least, by the luminance of WCAG. */
 function contrastingInk(hex) {
-  const [red, green, blue] = channels(hex);
-  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000000" : "#ffffff";
+  const [red, green, blue] = channels(hex).map((one) => (one <= 10 ? one / 3294.6 : ((one / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";
 }
 
 /** The colours of a head, cell by cell; what a causal mask hides is in the colour of masked cells. */
@@ -31,9 +31,10 @@ function headColors(weights, head, peak) {
   };
 }
 
-/** The end of the range of the colours: 1, or the largest magnitude in a head where each has a range of its own. */
+/** The end of the range of the colours: 1, or the largest magnitude of a head where that is above 1, or each has its own. */
 function colorPeak(weights, head, state) {
-  return state.range === "each" || weights.isSigned ? weights.peak(head) : 1;
+  const peak = weights.peak(head);
+  return state.range === "each" || weights.isSigned || peak > 1.001 ? peak : 1;
 }
 
 /** Paint a small map of a head: not more cells than pixels, each the largest of what it covers. */
@@ -99,13 +100,20 @@ function largePicture(weights, head, trace, title, width, state) {
   return { name: `${weights.layer.name}-head-${head}`, width: Math.max(left + mapWidth, 240) + 8, height: top + mapHeight + 28, paint, left, top, cell };
 }
 
-/** Paint the numbers of a map into its cells, to two decimals. */
+/** A number in four or five characters. */
+function formatCell(value) {
+  const size = Math.abs(value);
+  if (size < 10) return value.toFixed(2).replace(/^-0\.00$/, "0.00");
+  return size < 1000 ? value.toFixed(0) : size < Infinity ? value.toExponential(0).replace("+", "") : formatNumber(value);
+}
+
+/** Paint the numbers of a map into its cells. */
 function paintNumbers(surface, weights, head, { left, top, cell, peak }) {
   const colorAt = headColors(weights, head, peak);
   for (let row = 0; row < weights.queries; row++) {
     for (let column = 0; column < weights.keys; column++) {
       if (weights.layer.causal && column > row) continue;
-      const text = weights.cell(head, row, column).toFixed(2).replace(/^-0\.00$/, "0.00");
+      const text = formatCell(weights.cell(head, row, column));
       const ink = contrastingInk(colorAt(row, column));
       surface.text(left + (column + 0.5) * cell, top + (row + 0.5) * cell + 4, text, { size: 10, anchor: "middle", color: ink });
     }

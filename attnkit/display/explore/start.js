@@ -21,11 +21,13 @@ function showFrame() {
       : make("p", { class: "note" }, "The record has no history."))));
 }
 
-/** Keys of the whole page: the number of a view, and Escape. */
+/** Keys of the whole page: the number of a view, and Escape, from a head to all of them. */
 function handleKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT" || event.target.type === "number") return;
-  const view = fittingViews(readState())[Number(event.key) - 1];
+  const state = readState();
+  const view = fittingViews(state)[Number(event.key) - 1];
   if (view) go({ view: view.id });
+  else if (event.key === "Escape" && state.view === "heads" && state.head >= 0) go({ head: -1 }).then(() => focusOn(`head-${state.layer}-${state.head}`));
 }
 
 showFrame();
