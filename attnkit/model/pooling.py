@@ -49,9 +49,14 @@ def concat_pool(x: Array, real: Array) -> Array:
     >>> concat_pool(np.array([[1.0], [5.0], [3.0], [9.0]]), np.array([True, True, True, False])).tolist()
     [3.0, 5.0, 3.0]
     """
+    require_last_tokens(x, real)
+    return np.concatenate([last_token(x, real), max_pool(x, real), mean_pool(x, real)], axis=-1)
+
+
+def require_last_tokens(x: Array, real: Array) -> None:
+    """Raise DataError for a text without tokens, x (..., T, D), real (..., T)."""
     if not real.any(axis=-1).all():
         raise DataError(f"x {as_text(x.shape)} has a text without tokens, so there is no last one")
-    return np.concatenate([last_token(x, real), max_pool(x, real), mean_pool(x, real)], axis=-1)
 
 
 def last_tokens(real: Array) -> Array:

@@ -9,14 +9,14 @@ first two are required. The blocks are in the order of the gates in CELLS, as in
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, cast, working
-from attnkit.model.feedforward import sigmoid
+from attnkit.model.feedforward import relu, sigmoid
 
 Parameters = Mapping[str, Array]
 
@@ -28,14 +28,24 @@ class State(NamedTuple):
     cell: Array | None = None
 
 
-Advance = Callable[[Array, State, Parameters], tuple[State, dict[str, Array]]]
+class Functions(NamedTuple):
+    """What the formulas of cells use beside operators: functions of NumPy, or those of another library of arrays."""
+
+    tanh: Callable[[Any], Any]
+    sigmoid: Callable[[Any], Any]
+    relu: Callable[[Any], Any]
+    split: Callable[..., Any]
+
+
+NUMPY = Functions(np.tanh, sigmoid, relu, np.split)
+Advance = Callable[..., tuple[State, dict[str, Array]]]
 
 
 class Cell(NamedTuple):
     """A kind of cell.
 
     gates    names of its gates, in the order of the blocks in its weights
-    advance  (input products (..., G·H), state, parameters) -> the next state and the gates
+    advance  (input products (..., G·H), state, parameters, functions [NumPy's]) -> the next state and the gates
     """
 
     gates: tuple[str, ...]
@@ -61,23 +71,29 @@ def map_state(function: Callable[[Array], Array], state: State) -> State:
     return State(function(state.hidden), None if state.cell is None else function(state.cell))
 
 
-def advance_tanh(inputs: Array, state: State, parameters: Parameters) -> tuple[State, dict[str, Array]]:
+def advance_tanh(
+    inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
+) -> tuple[State, dict[str, Array]]:
     """Return h′ = tanh(W x + U h + b) (Elman 1990).
 
     inputs (..., H), state (..., H) -> state (..., H)
     """
-    return State(np.tanh(inputs + multiply_hidden(state.hidden, parameters))), {}
+    return State(functions.tanh(inputs + multiply_hidden(state.hidden, parameters))), {}
 
 
-def advance_relu(inputs: Array, state: State, parameters: Parameters) -> tuple[State, dict[str, Array]]:
+def advance_relu(
+    inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
+) -> tuple[State, dict[str, Array]]:
     """Return h′ = relu(W x + U h + b) (Le, Jaitly and Hinton 2015).
 
     inputs (..., H), state (..., H) -> state (..., H)
     """
-    return State(np.maximum(inputs + multiply_hidden(state.hidden, parameters), 0)), {}
+    return State(functions.relu(inputs + multiply_hidden(state.hidden, parameters))), {}
 
 
-def advance_gru(inputs: Array, state: State, parameters: Parameters) -> tuple[State, dict[str, Array]]:
+def advance_gru(
+    inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
+) -> tuple[State, dict[str, Array]]:
     """Return h′ = (1 − z) n + z h, where the reset gate r follows the product: n = tanh(W x + b + r (U h + c)).
 
     inputs (..., 3 H), state (..., H) -> state (..., H), {"reset", "update", "candidate", "product": (..., H)}
@@ -86,28 +102,32 @@ def advance_gru(inputs: Array, state: State, parameters: Parameters) -> tuple[St
     Cho et al. 2014 in the form of cuDNN and PyTorch (Keras: reset_after; ONNX: linear_before_reset = 1).
     """
     products = multiply_hidden(state.hidden, parameters)
-    reset, update, candidate = np.split(inputs, 3, axis=-1)
-    reset_product, update_product, product = np.split(products, 3, axis=-1)
-    r, z = sigmoid(reset + reset_product), sigmoid(update + update_product)
-    n = np.tanh(candidate + r * product)
+    reset, update, candidate = functions.split(inputs, 3, axis=-1)
+    reset_product, update_product, product = functions.split(products, 3, axis=-1)
+    r, z = functions.sigmoid(reset + reset_product), functions.sigmoid(update + update_product)
+    n = functions.tanh(candidate + r * product)
     return State((1 - z) * n + z * state.hidden), {"reset": r, "update": z, "candidate": n, "product": product}
 
 
-def advance_gru_reset_before(inputs: Array, state: State, parameters: Parameters) -> tuple[State, dict[str, Array]]:
+def advance_gru_reset_before(
+    inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
+) -> tuple[State, dict[str, Array]]:
     """Return h′ = (1 − z) n + z h, where the reset gate r precedes the product: n = tanh(W x + b + U (r h)).
 
     inputs (..., 3 H), state (..., H) -> state (..., H), {"reset", "update", "candidate": (..., H)}
 
     Source: Cho et al. 2014 (Keras: reset_after=False; ONNX: linear_before_reset = 0).
     """
-    reset, update, candidate = np.split(inputs, 3, axis=-1)
-    reset_product, update_product = np.split(multiply_hidden(state.hidden, parameters, slice(0, 2)), 2, axis=-1)
-    r, z = sigmoid(reset + reset_product), sigmoid(update + update_product)
-    n = np.tanh(candidate + multiply_hidden(r * state.hidden, parameters, slice(2, 3)))
+    reset, update, candidate = functions.split(inputs, 3, axis=-1)
+    reset_product, update_product = functions.split(multiply_hidden(state.hidden, parameters, slice(0, 2)), 2, axis=-1)
+    r, z = functions.sigmoid(reset + reset_product), functions.sigmoid(update + update_product)
+    n = functions.tanh(candidate + multiply_hidden(r * state.hidden, parameters, slice(2, 3)))
     return State((1 - z) * n + z * state.hidden), {"reset": r, "update": z, "candidate": n}
 
 
-def advance_lstm(inputs: Array, state: State, parameters: Parameters) -> tuple[State, dict[str, Array]]:
+def advance_lstm(
+    inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
+) -> tuple[State, dict[str, Array]]:
     """Return c′ = f c + i g and h′ = o tanh(c′), projected where there is a projection: V (o tanh(c′)).
 
     inputs (..., 4 H), state (..., P) and (..., H) -> the same, {"input", "forget", "candidate", "output": (..., H)}
@@ -118,13 +138,13 @@ def advance_lstm(inputs: Array, state: State, parameters: Parameters) -> tuple[S
     """
     cell, peephole = require_cell(state), parameters.get("peephole")
     a = inputs + multiply_hidden(state.hidden, parameters)
-    i, f, g, o = np.split(a, 4, axis=-1)
+    i, f, g, o = functions.split(a, 4, axis=-1)
     if peephole is not None:
         i, f = i + peephole[0] * cell, f + peephole[1] * cell
-    i, f, g = sigmoid(i), sigmoid(f), np.tanh(g)
+    i, f, g = functions.sigmoid(i), functions.sigmoid(f), functions.tanh(g)
     cell = f * cell + i * g
-    o = sigmoid(o if peephole is None else o + peephole[2] * cell)
-    hidden = o * np.tanh(cell)
+    o = functions.sigmoid(o if peephole is None else o + peephole[2] * cell)
+    hidden = o * functions.tanh(cell)
     if "projection" in parameters:
         hidden = hidden @ parameters["projection"].T
     return State(hidden, cell), {"input": i, "forget": f, "candidate": g, "output": o}

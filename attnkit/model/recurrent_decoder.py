@@ -21,7 +21,15 @@ from attnkit.model.feedforward import feed_forward
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.masks import mask_block
 from attnkit.model.recurrent import select_state
-from attnkit.model.recurrent_cells import CELLS, Parameters, State, multiply_input, prepare_state
+from attnkit.model.recurrent_cells import (
+    CELLS,
+    NUMPY,
+    Functions,
+    Parameters,
+    State,
+    multiply_input,
+    prepare_state,
+)
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.recurrent_model import (
     cached_state,
@@ -58,12 +66,16 @@ class Carry(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentiveDecoder:
-    """The weights of a decoder, cast to one dtype: those of its layers, of the score and of the readout."""
+    """The weights of a decoder, cast to one dtype: those of its layers, of the score and of the readout.
+
+    functions  what its cells are computed by
+    """
 
     config: RecurrentConfig
     layers: tuple[Parameters, ...]
     cross: Parameters
     readout: Parameters
+    functions: Functions = NUMPY
 
     @property
     def cell(self) -> str:
@@ -152,7 +164,7 @@ def advance_layers(
             product = multiply_input(new[-1].hidden, params)
         elif added is not None:
             product = product + added @ params["input"][:, -added.shape[-1] :].T
-        after, gates = advance(product, state, params)
+        after, gates = advance(product, state, params, decoder.functions)
         for name, gate in gates.items():
             if name != "product":
                 full = f"decoder.{number}.rnn.{gate_name(name)}"

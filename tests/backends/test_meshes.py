@@ -20,7 +20,7 @@ from attnkit.formats import safetensors
 from attnkit.inference import layers
 from tests.backends.test_models import both, core, inputs, run_both
 
-MESHES = (("mistral", {"model": 2}), ("mistral", {"seq": 4}), ("bert", {"data": 2}),
+MESHES = (("mistral", {"model": 2}), ("mistral", {"seq": 4}), ("luong", {"data": 2}),
           ("t5", {"data": 2, "model": 2, "seq": 2}))  # fmt: skip
 pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: tests/conftest.py makes them")
 
@@ -83,6 +83,7 @@ def test_weights_in_16_bits_are_not_widened_as_a_whole(tmp_path):
         ({"model": 3}, "gpt2", "--mesh: 4 heads are not divisible by model=3"),
         ({"data": 9}, "gpt2", "--mesh: 9 devices, but there are 8: attnkit engines lists them"),
         ({"seq": 2}, "deberta-v2", "--mesh seq: the scores of a deberta-v2 model need all keys at once"),
+        ({"seq": 2}, "luong", "--mesh seq: the layers of a seq2seq model are not split: data splits its texts"),
         ({"seq": 2}, "vit", "--mesh seq: an image is not split"),
     ],
 )

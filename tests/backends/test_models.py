@@ -1,5 +1,6 @@
 """Every reference model by JAX is what it is by NumPy: states, logits, intermediates, tokens, caches and streams."""
 
+import json
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ pytest.importorskip("jax")
 from attnkit import model
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.inference import layers
 from attnkit.model.config import parse_layer_name
 
@@ -20,6 +22,8 @@ CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear"
 ENCODERS = ("bert", "bert-mlm", "bert-old", "bert-sequence", "bert-token", "bert-question", "albert", "albert-groups",
             "camembert", "deberta-v2", "deberta-v3", "distilbert", "electra", "electra-discriminator", "modernbert",
             "modernbert-biased", "mpnet", "roberta", "xlm-roberta", "vit")  # fmt: skip
+ARCHIVE = np.load(MODELS.parent / "recurrent_models.npz")
+RECURRENT = (*dict.fromkeys(name.partition("/")[0] for name in ARCHIVE), "lstm-classifier")
 SEQ2SEQ = ("t5", "t5-gated", "marian", "marian-half", "marian-native", "transformer", "transformer-prenorm")
 # models all of whose layers compute the same: the first and what is around the layers shows it
 SAME = (set(CAUSAL) | set(ENCODERS) | set(SEQ2SEQ)) - {"gpt2-scaled", "albert-groups", "mistral", "modernbert", "t5"}
@@ -34,7 +38,11 @@ def engine():
 
 @cache
 def core(name):
-    return layers.core_model(open_checkpoint(str(MODELS / name)))
+    if f"{name}/config" not in ARCHIVE:
+        return layers.core_model(open_checkpoint(str(MODELS / name)))
+    prefix = f"{name}/weights/"
+    tensors = {key.removeprefix(prefix): ARCHIVE[key] for key in ARCHIVE if key.startswith(prefix)}
+    return layers.core_model(assemble_checkpoint(json.loads(str(ARCHIVE[f"{name}/config"])), tensors))
 
 
 def both(name, one=None):
@@ -82,15 +90,17 @@ def run_both(name, dtype, one=None, choose=list):
     for stack in config.stacks:
         context, real = padding(config)
         x, steps = inputs(config, stack, dtype, (2,)), choose(model.layer_plan(config, stack))
-        theirs, ours = (
-            model.run(each, steps, x, model.Context(dtype=dtype, **context, **memory)) for each in (numpy, jax)
-        )
+        contexts = [model.Context(dtype=dtype, **context, **memory) for _ in range(2)]
+        theirs, ours = (model.run(each, steps, x, one) for each, one in zip((numpy, jax), contexts, strict=True))
         assert_close(ours, theirs, dtype, real if "mask" in context else ...)
-        memory = {"memory": theirs, "memory_mask": context.get("mask")}
+        for layer, state in contexts[0].final_states.items():
+            for mine, known in zip(contexts[1].final_states[layer], state, strict=True):
+                assert known is None or np.abs(mine - known).max() <= LIMITS[dtype]
+        memory = {"memory": theirs, "memory_mask": context.get("mask"), "source_states": contexts[0].last_states()}
     return theirs, real[:, None]
 
 
-@pytest.mark.parametrize("name", [*CAUSAL, *ENCODERS, *SEQ2SEQ])
+@pytest.mark.parametrize("name", [*CAUSAL, *ENCODERS, *SEQ2SEQ, *RECURRENT])
 def test_padded_batches_of_every_family_in_float64(name):
     x, real = run_both(name, "float64", choose=first_layer if name in SAME else list)
     if core(name).config.head:
@@ -101,7 +111,7 @@ def test_padded_batches_of_every_family_in_float64(name):
         assert_close(*logits, "float64")
 
 
-@pytest.mark.parametrize("name", ["llama", "deberta-v3"])
+@pytest.mark.parametrize("name", ["deberta-v3", "luong"])
 def test_float32(name):
     run_both(name, "float32")
 
@@ -124,6 +134,22 @@ def test_traces_have_the_same_names_shapes_and_numbers(name):
     assert found[1][f"{stack}.0.self.weights.lse"].dtype == np.float64
 
 
+def test_traces_of_a_recurrent_model():
+    memory, found = {}, []
+    for one in both("luong")[::-1]:
+        kept = {}
+        for stack in one.config.stacks:
+            context = model.Context(
+                hook=lambda name, kept=kept: lambda array: kept.update({name: array}) or array, **memory
+            )
+            x = model.run(one, model.layer_plan(one.config, stack), inputs(one.config, stack)[:2], context)
+            memory = {"memory": x, "source_states": context.last_states()} if stack == "encoder" else {}
+        found.append(kept)
+    assert [*found[0]] == [*found[1]] and "decoder.1.rnn.forget_gate" in found[0]
+    for key, array in found[1].items():
+        assert_close(found[0][key], array, "float64")
+
+
 def test_a_hook_replaces_what_later_layers_see():
     hooks, states = {"decoder.0.self.heads": np.zeros_like, "decoder.0.ffn": None}, []
     for one in both("gpt2"):
@@ -133,13 +159,14 @@ def test_a_hook_replaces_what_later_layers_see():
     assert np.abs(states[1][0] - states[1][1]).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["gpt2", "marian"])
+@pytest.mark.parametrize("name", ["gpt2", "marian", "luong"])
 def test_greedy_tokens_beams_and_caches(name):
     numpy, jax = both(name)
     config, memory = numpy.config, {}
     if config.encoder:
-        states = model.run(numpy, model.layer_plan(config, "encoder"), inputs(config, "encoder"), model.Context())
-        memory = {"memory": states[None]}
+        context = model.Context()
+        states = model.run(numpy, model.layer_plan(config, "encoder"), inputs(config, "encoder"), context)
+        memory = {"memory": states[None], "source_states": context.last_states()}
     ids, settings = inputs(config, "decoder")[:5], model.SamplingConfig(limit=50 if config.positions.size < 100 else 70)
     theirs, ours = model.CachedDecoder(numpy, **memory), engine().decoder(jax, None, **memory)
     expected, text = model.generate(theirs, ids, settings), model.generate(ours, ids, settings)
@@ -148,6 +175,7 @@ def test_greedy_tokens_beams_and_caches(name):
     for layer, pair in ours.cache:
         for mine, known in zip(pair, dict(theirs.cache)[layer], strict=True):
             assert_close(mine, known, "float32")
+    assert ours.cache.length == theirs.cache.length
     whole = np.array([[*ids, *text.ids]])
     more = [model.CachedDecoder(numpy, theirs.cache, **memory), engine().decoder(jax, ours.cache, **memory)]
     assert_close(*(decoder(whole) for decoder in more[::-1]), "float32")

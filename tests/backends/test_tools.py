@@ -100,8 +100,8 @@ def test_run_gives_its_engine_to_the_stages(with_jax):
     [
         (["decode", "--model", "tests/references/trained/gpt2", "a", "--score", " b", "--grad", "g.npz"],
          "--grad: numpy computes gradients (--engine numpy)"),
-        (["encode", "--model", "tests/references/models/lstm", "--ids", "IDS"],
-         "--engine: jax computes Transformers, not a lstm model; numpy does"),
+        (["decode", "--model", "tests/references/models/seq2seq", "a", "--score", "b", "--grad", "g.npz"],
+         "--grad: numpy computes gradients (--engine numpy)"),
         (["encode", "--model", "tests/references/models/bert", "--ids", "IDS", "--mesh", "model=3"],
          "--mesh: 4 heads are not divisible by model=3"),
         (["encode", "--model", "tests/references/models/bert", "--ids", "IDS", "--process", "1"],

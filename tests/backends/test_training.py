@@ -139,6 +139,6 @@ def test_a_run_gives_the_log_of_numpy_and_goes_on_in_either(tmp_path):
 def test_a_recurrent_model_is_trained_by_numpy(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
-    problem = "--engine: jax computes Transformers, not a lstm model; numpy does"
+    problem = "--engine: jax does not train a lstm model; numpy does"
     with pytest.raises(UsageError, match=problem):
         attnkit.train(text, output=str(tmp_path / "lstm"), family="lstm", steps=1, dim=8, hidden=8, engine="jax")

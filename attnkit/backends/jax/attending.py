@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from attnkit.backends.jax.attention import MANY, Rules, block_attention, dense_with_lse, ring_attention
+from attnkit.backends.jax.attention import (
+    MANY,
+    Rules,
+    block_attention,
+    dense_with_lse,
+    ring_attention,
+    score_function,
+)
 from attnkit.backends.jax.formulas import JaxArray, linear, normalize, rotate, wide
 from attnkit.backends.jax.inputs import fill, mask_arrays, round_up
 from attnkit.backends.jax.passes import precision
@@ -34,7 +41,7 @@ from attnkit.model.kernels.weight_stats import summarize_dense_weights
 from attnkit.model.linear import check_inner
 from attnkit.model.masks import padding_mask
 from attnkit.model.options import AttentionOptions, MultiHeadOptions
-from attnkit.model.scores import SCORES, dot, grouped
+from attnkit.model.scores import dot
 
 PAIRS = (("query", "q"), ("key", "k"), ("value", "v"))
 ORDER = ("q", "k", "v", *SQUARE, "heads", "lse", "present_key", "present_value")
@@ -225,23 +232,3 @@ def distance_bias(options: MultiHeadOptions, q: JaxArray, k: JaxArray) -> Array:
     scores = distance_scores(q, k, rows, jnp.asarray(relative.places, jnp.int32), projections)
     bias = np.asarray(scores * options.scale_for(q.shape[-1]))
     return bias if options.bias is None else bias + options.bias
-
-
-def score_function(name: str, params: Mapping[str, JaxArray]) -> Any:
-    """Return the function of queries and keys that gives their scores."""
-    if name == "additive":
-        return lambda q, k: additive_scores(q @ params["wa"], k @ params["ua"], params["va"])
-    if name == "general":
-        return lambda q, k: dot(q @ params["w"], k)
-    return SCORES[name].score
-
-
-def additive_scores(q: JaxArray, k: JaxArray, va: JaxArray) -> JaxArray:
-    """Return tanh(q + k) . va of projected queries and keys: see model/scores.py.
-
-    >>> one = jnp.ones((1, 1, 1))
-    >>> additive_scores(one, -one, jnp.array([2.0])).tolist()
-    [[[0.0]]]
-    """
-    rows = grouped(q, k.shape[-3])[..., :, None, :]
-    return (jnp.tanh(rows + k[..., None, :, :]) @ va.reshape(-1)).reshape(*q.shape[:-1], k.shape[-2])

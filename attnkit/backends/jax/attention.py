@@ -3,7 +3,7 @@
 q (..., H, T, K), k (..., G, S, K), v (..., G, S, V) -> heads (..., H, T, V); query head h uses key head h // (H/G).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from attnkit.backends.jax.formulas import JaxArray, See, see_nothing, wide
-from attnkit.model.scores import dot, product
+from attnkit.model.scores import SCORES, dot, grouped, product
 
 BLOCK = 1024  # queries, and keys, whose scores are computed at a time
 MANY = 1 << 26  # scores of all heads, from which on they are computed by blocks
@@ -131,6 +131,27 @@ def dense_with_lse(
     weights = see("weights", weights)
     values = weighted_values if rules.has_infinite else product
     return see("heads", values(weights.astype(v.dtype), v)), lse
+
+
+def score_function(name: str, params: Mapping[str, JaxArray]) -> Callable[[JaxArray, JaxArray], JaxArray]:
+    """Return the function of queries and keys that gives their scores: see model/scores.py."""
+    score = SCORES[name]
+    if not score.parameters:
+        return score.score  # type: ignore[return-value]
+    return lambda q, k: projected_scores(name, *score.project(q, k, params), params)
+
+
+def projected_scores(name: str, q: JaxArray, k: JaxArray, params: Mapping[str, JaxArray]) -> JaxArray:
+    """Return the scores of queries and keys that a score function has projected.
+
+    >>> one = jnp.ones((1, 1, 1))
+    >>> projected_scores("additive", one, -one, {"va": jnp.array([2.0])}).tolist()
+    [[[0.0]]]
+    """
+    if name != "additive":
+        return SCORES[name].score(q, k, params)
+    rows = grouped(q, k.shape[-3])[..., :, None, :]
+    return (jnp.tanh(rows + k[..., None, :, :]) @ params["va"].reshape(-1)).reshape(*q.shape[:-1], k.shape[-2])
 
 
 def weighted_values(weights: JaxArray, v: JaxArray) -> JaxArray:

@@ -9,14 +9,15 @@ import numpy as np
 from attnkit.backends.jax import formulas
 from attnkit.backends.jax.formulas import JaxArray
 from attnkit.backends.jax.inputs import Sizes, prepare_inputs, round_up
-from attnkit.backends.jax.passes import memory_length, precision, read_caches, write_caches
+from attnkit.backends.jax.passes import Caches, Pass, memory_length, precision, read_caches, write_caches
 from attnkit.backends.jax.placement import used_layers
 from attnkit.backends.jax.processes import to_numpy
-from attnkit.backends.jax.program import Caches, Pass, run_steps
+from attnkit.backends.jax.program import run_steps
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array
 from attnkit.model.kernels.incremental_decoder import CachedDecoder, cacheable
 from attnkit.model.kv_cache import KVCache
+from attnkit.model.state_cache import StateCache
 
 LEAST = 128  # places of a cache at least
 
@@ -43,7 +44,7 @@ class CompiledDecoder(CachedDecoder):
         if new:
             context = Context(**self.context)
             context.cache, context.past = self._cache, known
-            write_caches(context, self._caches, new)
+            write_caches(context, self._caches, new, None if self._text is None else len(self._text))
         return self._cache
 
     @cache.setter
@@ -94,8 +95,11 @@ class CompiledDecoder(CachedDecoder):
         return to_numpy(logits[:rows], "float64" if self._dtype == "float64" else "float32")
 
     def _make_room(self, places: int, rows: int) -> None:
-        """Make the caches large enough for so many places: at first for those of the cache that was given."""
-        if places <= self._capacity:
+        """Make the caches large enough for so many places: at first for those of the cache that was given.
+
+        The states of recurrent layers have the size that they have.
+        """
+        if places <= self._capacity or (self._capacity and isinstance(self._cache, StateCache)):
             return
         is_first, self._capacity = not self._capacity, max(LEAST, 1 << (places - 1).bit_length())
         if is_first:
@@ -112,4 +116,4 @@ class CompiledDecoder(CachedDecoder):
         self._text = None if self._text is None else self._text[rows]
         multiple = self._engine.sizes().rows
         index = np.concatenate([rows, np.zeros(round_up(len(rows), multiple) - len(rows), np.int64)])
-        self._caches = {layer: (k[index], v[index]) for layer, (k, v) in self._caches.items()}
+        self._caches = jax.tree.map(lambda x: x[index], self._caches)

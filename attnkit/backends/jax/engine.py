@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,8 +17,11 @@ from attnkit.backends.jax.decoder import CompiledDecoder
 from attnkit.backends.jax.formulas import JaxArray, See, see_nothing
 from attnkit.backends.jax.inputs import Prepared, Sizes, bucket, fill, prepare_inputs, round_up
 from attnkit.backends.jax.passes import (
+    Caches,
+    Pass,
     check_supported,
     gated_layers,
+    keep_layout,
     memory_length,
     precision,
     read_caches,
@@ -27,17 +31,20 @@ from attnkit.backends.jax.passes import (
 )
 from attnkit.backends.jax.placement import PlacedParameters, empty_parameters, input_spec, make_mesh, put, used_layers
 from attnkit.backends.jax.processes import highest, is_first, to_numpy
-from attnkit.backends.jax.program import Caches, Pass, keep_layout, run_steps
+from attnkit.backends.jax.program import run_steps
 from attnkit.backends.jax.seeing import head_names, hook_of_arrays, is_seen
 from attnkit.backends.jax.training import JaxTrainState
 from attnkit.errors import UsageError
 from attnkit.model.config import Step
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, DType, is_float, working
+from attnkit.model.heads import real_places
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.kernels.incremental_decoder import CachedDecoder
 from attnkit.model.kv_cache import KVCache
 from attnkit.model.options import MultiHeadOptions
+from attnkit.model.pooling import require_last_tokens
+from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.transformer import token_positions
 
 HEAD_LAYERS = ("head.dense", "head.norm", "head", "pooler")
@@ -118,6 +125,8 @@ class JaxEngine:
         layers = [name for name in HEAD_LAYERS if name in model.params and (name != "pooler" or pooled)]
         dtype = self.compute or str(working(x, *empty_parameters(model.params, "head")).name)
         real = None if mask is None or not pooled else np.broadcast_to(mask[..., 0, :], x.shape[:-1])
+        if pooled and config.pooling == "concat":
+            require_last_tokens(x, real_places(x, mask))
         rows = x if pooled else fill(x.reshape(-1, x.shape[-1]), 0, bucket(x[..., 0].size))
 
         def compute(params: Any, x: JaxArray, real: JaxArray | None, see: See = see_nothing) -> JaxArray:
@@ -144,6 +153,8 @@ class JaxEngine:
 
     def train_state(self, model: Model, **options: Any) -> JaxTrainState:
         """Return a model in training, on devices."""
+        if isinstance(model.config, RecurrentConfig):
+            raise UsageError(f"jax does not train a {model.config.family} model; numpy does", "--engine")
         return JaxTrainState(self, model, **options)
 
     def attention(
@@ -236,13 +247,10 @@ class JaxEngine:
         if self.mesh is None:
             return caches
         spec, count = PartitionSpec("data"), round_up(rows, self.sizes().rows)
-        return {
-            layer: (
-                put(np.repeat(to_numpy(k), count, axis=0), k.dtype, self.mesh, spec),
-                put(np.repeat(to_numpy(v), count, axis=0), v.dtype, self.mesh, spec),
-            )
-            for layer, (k, v) in caches.items()
-        }
+        spread: Caches = jax.tree.map(
+            lambda x: put(np.repeat(to_numpy(x), count, axis=0), x.dtype, self.mesh, spec), caches
+        )
+        return spread
 
     def _run_compiled(
         self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str
@@ -267,8 +275,7 @@ class JaxEngine:
             return run_steps(run, steps, x), run.caches
 
         y, caches = self.call(model, dtype, layers, key, compute, (placed_x, inputs, caches))
-        if context.cache is not None:
-            write_caches(context, caches, prepared.tokens)
+        write_caches(context, caches, prepared.tokens, prepared.rows)
         return y, prepared
 
     def call(
@@ -290,9 +297,16 @@ class JaxEngine:
         return program(arrays, *arguments)
 
     def _run_seen(
-        self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str, result: DType
+        self,
+        model: Model,
+        steps: Sequence[Step],
+        x: Array,
+        context: Context,
+        dtype: str,
+        result: DType,
+        layout: Callable[[JaxArray], JaxArray] = keep_layout,
     ) -> Array:
-        """Run steps one operation after another, with the hooks of the context."""
+        """Run steps one operation after another, with the hooks of the context; `layout` gets the result of each."""
         with precision(dtype):
             tokens = x.shape[-1] if steps[0].op == "embed" else x.shape[-2]
             capacity = None if context.cache is None else context.past + tokens
@@ -304,13 +318,12 @@ class JaxEngine:
             layers = used_layers(model.config, steps, model.params)
             placed = self.placed(model, dtype)
             params = placed.views.assemble(placed.arrays(layers), layers)
-            run = Pass(model.config, params, whole | {"grid": prepared.grid}, dense_attention)
+            run = Pass(model.config, params, whole | {"grid": prepared.grid}, dense_attention, layout=layout)
             run.see, run.capacity = hook_of_arrays(context, result), capacity
             if context.cache is not None:
                 run.caches = read_caches(context.cache, Sizes(False, capacity=capacity), dtype)
             y = run_steps(run, steps, whole["x"])
-            if context.cache is not None:
-                write_caches(context, run.caches, prepared.tokens)
+            write_caches(context, run.caches, prepared.tokens)
             return to_numpy(y, result)
 
     def _whole(self, array: Array, dtype: str) -> JaxArray:
@@ -331,21 +344,15 @@ class JaxEngine:
         """Find the first layer whose result is not finite, by a second pass, and tell the context."""
         if is_float(x.dtype) and not np.isfinite(x).all():
             return
-        layers: list[str] = []
-        names = {f"{step.layer}.residual" if step.adds_residual else step.layer: step.layer for step in steps}
-        names |= {f"{step.layer}.output": step.layer for step in steps if not step.adds_residual}
+        left, layers = iter(steps), list[str]()
 
-        def visit(name: str) -> Callable[[Array], Array] | None:
-            return (lambda array: note(names[name], array)) if name in names else None
+        def check(x: JaxArray) -> JaxArray:
+            step = next(left)
+            if not np.isfinite(to_numpy(x)).all():
+                layers.append(step.layer)
+            return x
 
-        def note(layer: str, array: Array) -> Array:
-            if not layers and not np.isfinite(array).all():
-                layers.append(layer)
-            return array
-
-        again = Context(
-            context.mask, context.memory, context.memory_mask, context.positions, context.segment_ids, hook=visit
-        )
-        self._run_seen(model, steps, x, again, dtype, np.dtype("float64" if dtype == "float64" else "float32"))
+        again, result = replace(context, cache=None, hook=no_hook), "float64" if dtype == "float64" else "float32"
+        self._run_seen(model, steps, x, again, dtype, np.dtype(result), layout=check)
         if layers:
             context.on_non_finite(layers[0])

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from attnkit.model.config import Config
 from attnkit.model.patch_embedding import bicubic_weights
+from attnkit.model.pooling import last_tokens
 
 JaxArray = Any
 Params = Mapping[str, JaxArray]
@@ -99,7 +100,7 @@ def feed_forward(
     inner = see("activated", ACTIVATIONS[activation](hidden))
     if "w3" in params:
         inner = see("gated", inner * see("linear", linear(x, params["w3"], params.get("b3"))))
-    return see("output", linear(inner, params["w2"], params.get("b2")))
+    return see("output", linear(inner, params.get("w2"), params.get("b2")))
 
 
 def rotate(x: JaxArray, cos: JaxArray, sin: JaxArray) -> JaxArray:
@@ -159,9 +160,15 @@ def pool_head(config: Config, params: Mapping[str, Params], x: JaxArray, real: J
         return pool_first(params, x, see)[..., None, :]
     if config.pooling == "first":
         return x[..., :1, :]
-    weights = jnp.ones(x.shape[:-1], x.dtype) if real is None else real.astype(x.dtype)
+    real = jnp.ones(x.shape[:-1], bool) if real is None else real
+    weights = real.astype(x.dtype)
     total = (x * weights[..., None]).sum(axis=-2, keepdims=True)
-    return total / jnp.maximum(weights.sum(axis=-1), 1)[..., None, None]
+    mean = total / jnp.maximum(weights.sum(axis=-1), 1)[..., None, None]
+    if config.pooling == "mean":
+        return mean
+    last = jnp.take_along_axis(x, last_tokens(real)[..., None, None], axis=-2)
+    largest = jnp.where(real[..., None], x, -jnp.inf).max(axis=-2, keepdims=True)
+    return jnp.concatenate([last, largest, mean], axis=-1)
 
 
 def pool_first(params: Mapping[str, Params], x: JaxArray, see: See = see_nothing) -> JaxArray:

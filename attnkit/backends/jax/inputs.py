@@ -16,6 +16,7 @@ from attnkit.model.dtypes import Array, is_float
 from attnkit.model.embedding import check_ids
 from attnkit.model.masks import to_boolean
 from attnkit.model.positions import sinusoidal_positions, t5_buckets
+from attnkit.model.recurrent_model import order_tokens
 from attnkit.model.relative import distance_rows
 from attnkit.model.transformer import (
     absolute_positions,
@@ -114,6 +115,7 @@ def prepare_inputs(model: Model, steps: Sequence[Step], x: Array, context: Conte
     shape = (*lead, config.stack(name).heads, tokens, context.past + tokens)
     arrays = token_arrays(config, steps, x, (tokens, width), context)
     arrays |= attention_arrays(config, steps, shape, width, context, sizes)
+    arrays |= recurrent_arrays(steps, (*lead, tokens), width, context)
     if not is_image:
         x = fill(x, -1 if steps[0].op == "embed" else -2, width)
     rows = lead[0] if lead else 1
@@ -148,9 +150,29 @@ def attention_arrays(
         is_masked = not config.stack(name).causal and sizes.is_padded
         arrays |= mask_arrays("", context.mask, shape, (width, keys), is_masked)
         arrays |= relative_arrays(config, name, shape[-2], width, keys, context)
-    if crossing := [layer for layer in layers if layer.endswith(".cross")]:
+    inside = ["decoder.cross"] if any(step.layer == "decoder.rnn" for step in steps) else []
+    if crossing := [layer for layer in layers if layer.endswith(".cross")] + inside:
         arrays |= memory_arrays(crossing[0], context, shape, sizes)
     return arrays if sizes.capacity is None else arrays | {"past": np.asarray(context.past, np.int32)}
+
+
+def recurrent_arrays(steps: Sequence[Step], shape: tuple[int, ...], width: int, context: Context) -> dict[str, Any]:
+    """Return which tokens recurrent layers read, and the last states of the encoder where their own are not cached.
+
+    shape (..., T) of the tokens; width: T with padding
+
+    DataError for a mask that is not that of a padded batch.
+    """
+    if not any(step.op == "rnn" for step in steps):
+        return {}
+    arrays, batch = dict[str, Any](), shape if len(shape) == 2 else (1, *shape)
+    if order_tokens(context.mask, batch)[1] is not None or width > shape[-1]:
+        real = np.ones(batch, bool) if context.mask is None else context.mask[:, 0]
+        arrays["real"] = fill(real, -1, width)
+    if context.source_states is not None and not context.past:
+        parts = [[part for part in parts if part is not None] for parts in zip(*context.source_states, strict=True)]
+        arrays |= {name: tuple(own) for name, own in zip(("source", "source_cell"), parts, strict=True) if own}
+    return arrays
 
 
 def check_first_input(config: Config, step: Step, x: Array, context: Context) -> tuple[Array, tuple[int, ...], int]:
@@ -246,6 +268,7 @@ def memory_arrays(layer: str, context: Context, shape: tuple[int, ...], sizes: S
 
 # the inputs that may have an entry for each text, and how many axes they then have
 BATCHED = {"types": 2, "positions": 2, "sinusoids": 3, "rotary": 4, "local_rotary": 4}
+BATCHED |= dict.fromkeys(("real", "source", "source_cell"), 2)
 BATCHED |= dict.fromkeys(("mask", "bias", "memory", "memory_mask", "memory_bias"), 3)
 
 

@@ -1,23 +1,68 @@
-"""The small parts of a pass: its precision, its caches, and which of its inputs are batches."""
+"""A pass, and its small parts: its precision, its caches, and which of its inputs are batches."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from attnkit.backends.jax.attention import Kernel, dense_attention
+from attnkit.backends.jax.formulas import JaxArray, Linear, Params, See, linear, see_nothing
 from attnkit.backends.jax.inputs import Sizes, fill
 from attnkit.backends.jax.placement import check_mesh, stored_parameters
 from attnkit.backends.jax.processes import name_failures, spare_stdout, to_numpy
-from attnkit.backends.jax.program import Caches
-from attnkit.errors import UsageError
-from attnkit.model.config import Step
+from attnkit.model.config import Config, Step
 from attnkit.model.context import Context, Model
-from attnkit.model.dtypes import Array
+from attnkit.model.dtypes import Array, cast, working
 from attnkit.model.kv_cache import KVCache
-from attnkit.model.recurrent_config import RecurrentConfig
+from attnkit.model.recurrent_cells import State, map_state
+from attnkit.model.recurrent_model import keep_state
+from attnkit.model.state_cache import StateCache
+
+Pair = tuple[JaxArray, JaxArray]
+Caches = dict[str, Any]  # layer -> Pair, or the State of a recurrent layer
+
+
+def keep_layout(x: JaxArray) -> JaxArray:
+    """Return hidden states as they are: where nothing is split over devices."""
+    return x
+
+
+@dataclass
+class Pass:
+    """One forward pass: a configuration, parameters, and what is read besides.
+
+    params   layer -> {parameter: array}, in the dtype that is computed in
+    inputs   what `prepare_inputs` returns: mask, positions, angles, memory …, as far as the steps need them
+    kernel   of attention
+    see      reads and may replace every intermediate
+    drop     (layer, x) -> x with dropout
+    layout   places hidden states on devices
+    linear   of every layer: x W + b
+    caches   attention layer -> keys and values of all places of a cache; layers of self-attention write to them.
+             Recurrent layer -> its first state, and after the pass its last
+    capacity  places of the caches, None where there are none
+    is_start  whether the caches are empty, so that causal tokens attend to each other alone
+    """
+
+    config: Config
+    params: Mapping[str, Params]
+    inputs: Mapping[str, Any]
+    kernel: Kernel = dense_attention
+    see: See = see_nothing
+    drop: Callable[[str, JaxArray], JaxArray] = lambda layer, x: x
+    layout: Callable[[JaxArray], JaxArray] = keep_layout
+    linear: Linear = linear
+    caches: Caches = field(default_factory=dict)
+    capacity: int | None = None
+    is_start: bool = False
+
+    def see_in(self, layer: str) -> See:
+        """Return the function that reads the intermediates of one layer."""
+        return lambda name, x: self.see(f"{layer}.{name}", x)
 
 
 @contextlib.contextmanager
@@ -29,9 +74,7 @@ def precision(dtype: str) -> Iterator[None]:
 
 
 def check_supported(model: Model, mesh: Mesh | None) -> None:
-    """Raise UsageError for a model that is no Transformer, or that cannot be split over a mesh."""
-    if isinstance(model.config, RecurrentConfig):
-        raise UsageError(f"jax computes Transformers, not a {model.config.family} model; numpy does", "--engine")
+    """Raise UsageError for a model that cannot be split over a mesh."""
     if mesh is not None:
         check_mesh(model.config, mesh)
 
@@ -45,29 +88,35 @@ def x_has_rows(first: Step, x: Array, model: Model) -> bool:
 
 def with_rows(context: Context) -> Context:
     """Return the context of one text as that of a batch of one."""
-    past = context.past
-    context = replace(context, memory=None if context.memory is None else context.memory[None])
-    context.past = past
-    return context
+    batch = replace(context, memory=None if context.memory is None else context.memory[None])
+    batch.past, batch.final_states = context.past, context.final_states
+    return batch
 
 
 def read_caches(cache: KVCache, sizes: Sizes, dtype: str) -> Caches:
-    """Return keys and values of a cache on devices, padded: those of self-attention have room for more."""
-    caches: Caches = {}
+    """Return keys and values of a cache on devices, padded: those of self-attention have room for more; or states."""
+    states = cache.states if isinstance(cache, StateCache) else {}
+    caches: Caches = {layer: map_state(lambda part: jnp.array(part, dtype), one) for layer, one in states.items()}
     for layer, (k, v) in cache:
         places = sizes.capacity if layer.endswith(".self") else sizes.padded(k.shape[-2])
         caches[layer] = jnp.array(fill(k, -2, places or 0), dtype), jnp.array(fill(v, -2, places or 0), dtype)
     return caches
 
 
-def write_caches(context: Context, caches: Caches, tokens: int) -> None:
-    """Add the keys and values of new tokens, and of a memory, to the cache of a context."""
-    cache = context.cache
-    if cache is None:
-        return
-    known, past = {layer for layer, _ in cache}, context.past
+def write_caches(context: Context, caches: Caches, tokens: int, rows: int | None = None) -> None:
+    """Add the keys and values of new tokens, and of a memory, to the cache of a context; keep the states of its rows.
+
+    rows  how many texts there are without padding [all]
+    """
+    cache, past = context.cache, context.past
+    known = {layer for layer, _ in cache or ()}
     for layer, pair in caches.items():
-        if layer.endswith(".self"):
+        if isinstance(pair, State):
+            state = map_state(lambda part: to_numpy(part)[:rows], pair)
+            keep_state(context, layer, map_state(lambda part: cast(part, working(part)), state), past + tokens)
+        elif cache is None:
+            continue
+        elif layer.endswith(".self"):
             k, v = (to_numpy(x[..., past : past + tokens, :]) for x in pair)
             cache.append(layer, k, v)
         elif layer not in known and context.memory is not None:

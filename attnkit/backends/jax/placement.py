@@ -14,9 +14,11 @@ from attnkit.errors import UsageError
 from attnkit.formats import release_pages
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.dtypes import Array
+from attnkit.model.recurrent_config import RecurrentConfig
 
 AXES = ("data", "model", "seq")  # texts; heads and features; tokens
 COLUMNS = ("wq", "wk", "wv", "w1", "w3")  # weights (in, out) of which each device has some columns
+RECURRENT = ("real", "source", "source_cell")  # inputs of recurrent layers, with a row for each text
 ROWS = ("wo", "w2")  # of which each has some rows, whose products are added up
 
 
@@ -43,6 +45,11 @@ def are(count: int) -> str:
 def check_mesh(config: Config, mesh: Mesh) -> None:
     """Raise UsageError for a model that cannot be split over a mesh."""
     parts = mesh.shape["model"]
+    if isinstance(config, RecurrentConfig):
+        for axis in ("model", "seq"):
+            if mesh.shape[axis] > 1:
+                problem = f"the layers of a {config.family} model are not split: data splits its texts"
+                raise UsageError(problem, f"--mesh {axis}")
     for name in config.stacks:
         stack = config.stack(name)
         for count, noun in ((stack.heads, "heads"), (stack.hidden, "features of the feed-forward network")):
@@ -88,7 +95,7 @@ def input_spec(name: str, array: Array, has_rows: bool) -> PartitionSpec:
             axes[tokens[name]] = "seq"
         if has_rows and array.ndim >= batched[name]:
             axes[0] = "data"
-    elif name in masks and has_rows and array.ndim == 4 and array.shape[0] > 1:
+    elif has_rows and (name in RECURRENT or (name in masks and array.ndim == 4 and array.shape[0] > 1)):
         axes[0] = "data"
     return PartitionSpec(*axes)
 
@@ -118,6 +125,10 @@ def used_layers(config: Config, steps: Sequence[Step], params: Mapping[str, Any]
     for step in steps:
         stack, number, part = parse_layer_name(step.layer)
         names.append(step.layer)
+        if part == "rnn":
+            own = (f"decoder.{number}.bridge", f"decoder.{number}.bridge_cell")
+            whole = (name for name in config.layer_names() if name.startswith("decoder."))  # with attention inside
+            names += whole if number is None else own if stack == "decoder" else ()
         if part == "self" and config.positions.relative:
             names += [f"{stack}.bias", f"{stack}.relative", f"{stack}.{number}.relative"]
     return [name for name in dict.fromkeys(names) if name in params]

@@ -4,72 +4,29 @@ The steps are those of model/config.py, and what each computes is what model/tra
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
 
-from attnkit.backends.jax.attention import Kernel, Rules, dense_attention
+from attnkit.backends.jax.attention import Rules, dense_attention, score_function
 from attnkit.backends.jax.formulas import (
     JaxArray,
-    Linear,
     Params,
-    See,
     feed_forward,
     interpolate_positions,
     linear,
     normalize,
     rotate,
-    see_nothing,
     wide,
 )
+from attnkit.backends.jax.passes import Pair, Pass
+from attnkit.backends.jax.recurrent import attend_and_recur, recur
 from attnkit.model.attention import merge_heads, view_heads
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.patch_embedding import extract_patches
+from attnkit.model.scores import SCORES
 from attnkit.model.transformer import changed_grid
-
-Pair = tuple[JaxArray, JaxArray]
-Caches = dict[str, Pair]
-
-
-def keep_layout(x: JaxArray) -> JaxArray:
-    """Return hidden states as they are: where nothing is split over devices."""
-    return x
-
-
-@dataclass
-class Pass:
-    """One forward pass: a configuration, parameters, and what is read besides.
-
-    params   layer -> {parameter: array}, in the dtype that is computed in
-    inputs   what `prepare_inputs` returns: mask, positions, angles, memory …, as far as the steps need them
-    kernel   of attention
-    see      reads and may replace every intermediate
-    drop     (layer, x) -> x with dropout
-    layout   places hidden states on devices
-    linear   of every layer: x W + b
-    caches   attention layer -> keys and values of all places of a cache; layers of self-attention write to them
-    capacity  places of the caches, None where there are none
-    is_start  whether the caches are empty, so that causal tokens attend to each other alone
-    """
-
-    config: Config
-    params: Mapping[str, Params]
-    inputs: Mapping[str, Any]
-    kernel: Kernel = dense_attention
-    see: See = see_nothing
-    drop: Callable[[str, JaxArray], JaxArray] = lambda layer, x: x
-    layout: Callable[[JaxArray], JaxArray] = keep_layout
-    linear: Linear = linear
-    caches: Caches = field(default_factory=dict)
-    capacity: int | None = None
-    is_start: bool = False
-
-    def see_in(self, layer: str) -> See:
-        """Return the function that reads the intermediates of one layer."""
-        return lambda name, x: self.see(f"{layer}.{name}", x)
 
 
 def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
@@ -79,7 +36,9 @@ def run_steps(run: Pass, steps: Iterable[Step], x: JaxArray) -> JaxArray:
         before = x
         saved = x if step.saves_residual else saved
         x = run.drop(step.layer, OPERATORS[step.op](run, step.layer, x))
-        if step.adds_residual:
+        if step.adds_residual == "concat":
+            x = run.see(f"{step.layer}.concat", jnp.concatenate([x, before], axis=-1))
+        elif step.adds_residual:
             x = run.see(f"{step.layer}.residual", x + (saved if step.adds_residual == "saved" else before))
         x = run.layout(x)
     return x
@@ -129,7 +88,10 @@ def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     q = q if rotary is None else rotate(q, *rotary)
     rules = cross_rules(run, layer, q) if is_cross else self_rules(run, layer, q, k, window)
     q, k, v = see("q", q), see("k", k), see("v", v)
-    heads = run.kernel(q, k, v, rules, see)
+    if SCORES[config.score].parameters:
+        heads = dense_attention(q, k, v, rules, see, score_function(config.score, params))
+    else:
+        heads = run.kernel(q, k, v, rules, see)
     return see("output", run.linear(merge_heads(heads), params.get("wo"), params.get("bo")))
 
 
@@ -194,7 +156,8 @@ def self_rules(run: Pass, layer: str, q: JaxArray, k: JaxArray, window: int) -> 
 def layer_scale(config: Config, layer: str, width: int) -> float:
     """Return the factor on the scores of a layer, for queries of a width."""
     number = parse_layer_name(layer)[1] or 0
-    scale = 1 / math.sqrt(max(width, 1)) if config.scale is None else config.scale
+    usual = 1 / math.sqrt(max(width, 1)) if config.score == "scaled-dot" else 1.0
+    scale = usual if config.scale is None else config.scale
     return scale / (number + 1) if config.scale_by_layer else scale
 
 
@@ -240,4 +203,5 @@ OPERATORS: dict[str, Operator] = {
         x, run.params[layer], run.config.activation, run.see_in(layer), run.linear
     ),
     "linear": lambda run, layer, x: run.see(layer, run.linear(x, run.params[layer]["w"], run.params[layer].get("b"))),
+    "rnn": lambda run, layer, x: (recur if parse_layer_name(layer)[1] is not None else attend_and_recur)(run, layer, x),
 }

@@ -12,6 +12,7 @@ from attnkit.model.dense_attention import query_positions
 from attnkit.model.dtypes import Array, DType, is_float
 from attnkit.model.hooks import no_hook, summary_names
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
+from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.softmax import log_sum_exp
 
 ATTENTION = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
@@ -49,8 +50,8 @@ def is_seen(config: Config, gated: frozenset[str], steps: Sequence[Step], contex
 
     gated  the layers of feed-forward networks with a gate
     """
-    if context.hook is no_hook:
-        return False
+    if context.hook is no_hook or isinstance(config, RecurrentConfig):
+        return context.hook is not no_hook
     names = (name for step in steps for name in step_names(config, step, step.layer in gated, context.weights))
     hooks = [context.hook(name) for name in names]
     return any(hook is not None for hook in hooks)

@@ -16,10 +16,10 @@ from attnkit.backends.jax.attention import MANY, Rules, dense_attention, fused_a
 from attnkit.backends.jax.formulas import JaxArray, See
 from attnkit.backends.jax.inputs import BATCHED, prepare_inputs, round_up
 from attnkit.backends.jax.optimizers import PARAMETER, RULES, Factors, update_parameter
-from attnkit.backends.jax.passes import check_supported, precision
+from attnkit.backends.jax.passes import Pass, check_supported, precision
 from attnkit.backends.jax.placement import PlacedParameters, put
 from attnkit.backends.jax.processes import to_numpy
-from attnkit.backends.jax.program import Pass, run_steps
+from attnkit.backends.jax.program import run_steps
 from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.transformer import dropout_layers
 from attnkit.model.backward.whole_models import StackInputs
