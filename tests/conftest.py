@@ -24,6 +24,7 @@ hypothesis.settings.load_profile("repeatable")
 def pytest_configure(config):
     """Start a server of command lines in every process that runs tests, while it collects them."""
     os.environ["PATH"] = process.ALONE
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process would compile what it imports
     if sys.platform == "linux" and os.environ.get("ATTNKIT_TESTS") != "alone" and not config.option.collectonly:
         os.environ["LC_ALL"] = process.SETTINGS["LC_ALL"]
         os.environ.pop("PYTHONUNBUFFERED", None)

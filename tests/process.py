@@ -1,23 +1,26 @@
-"""Real processes of attnkit, as the tests start them.
+"""Command lines of attnkit, as the tests run them.
 
-`run`, `bash` and every `attnkit` on the PATH of the tests end up in a fork of one process that has imported attnkit
-(tests/server.py): a process with descriptors, a folder, an environment and an end of its own, in 20 ms in place of
-250. What acts when an interpreter starts is another matter: where a line changes variables of START, limits of
-resources or whether standard streams are open, it gets an interpreter; and so do all tests that use ALONE (signals,
-memory, start-up, the samples and pages as users run them), and every line where ATTNKIT_TESTS=alone is set.
+`call` and `run` are for what a command line reads and writes: in this process, with descriptors, a folder and an
+environment of its own, in 3 ms. `bash` and every `attnkit` on the PATH of the tests are processes: forks of one that
+has imported attnkit (tests/server.py), in 20 ms in place of 250. What acts when an interpreter starts is another
+matter: where a line changes variables of START, limits of resources or whether standard streams are open, it gets an
+interpreter; and so do all tests that use ALONE (signals, memory, start-up), and every command line of every test
+where ATTNKIT_TESTS=alone is set.
 """
 
 import atexit
+import contextlib
 import functools
+import gc
 import inspect
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 from tests import client
 
@@ -26,6 +29,7 @@ ROOT = TESTS.parent
 BIN = Path(sys.executable).parent
 START = ("PYTHON", "LC_", "OMP_", "OPENBLAS_", "TZ", "MALLOC_")
 SETTINGS = {"LC_ALL": "C.UTF-8"}  # of the server, and of what it runs
+ALL_ALONE = os.environ.get("ATTNKIT_TESTS") == "alone"
 ALONE = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # a PATH on which attnkit starts an interpreter
 
 
@@ -60,18 +64,6 @@ class Server:
         command.chmod(0o755)
         return self.folder.name
 
-    def run(self, arguments, folder, environment, stdin, stdout, stderr):
-        """The exit code of a command line of attnkit whose standard streams are files, by their paths."""
-        flags = (os.O_RDONLY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        descriptors = [os.open(path, how, 0o644) for path, how in zip((stdin, stdout, stderr), flags, strict=True)]
-        request = {"cwd": str(folder), "environment": environment, "arguments": arguments, "ignored": []}
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(self.socket)
-            client.send(connection, request, dict(enumerate(descriptors)))
-            for one in descriptors:
-                os.close(one)
-            return client.received(connection)
-
     def close(self):
         """End the server."""
         self.process.stdin.close()
@@ -85,9 +77,52 @@ def server():
     return Server()
 
 
-def run(*arguments, **options) -> Run:
-    """Run `attnkit` to its end."""
-    return run_command(["attnkit", *arguments], **options)
+def run(*arguments, stdin=b"", env=None, cwd=None) -> Run:
+    """Run `attnkit` to its end, in this process where that is the same; stdin is bytes, in a file."""
+    if not client.at_start(env or {}, START) <= client.at_start(os.environ, START):
+        return run_command(["attnkit", *arguments], stdin, env, cwd=cwd)
+    with contextlib.ExitStack() as files:
+        given, out, err = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        given.write(stdin)
+        given.seek(0)
+        code = call(map(str, arguments), cwd or os.curdir, os.environ | (env or {}), given, out, err)
+        out.seek(0)
+        err.seek(0)
+        return Run(code, out.read(), err.read().decode("utf-8", "backslashreplace"))
+
+
+def call(arguments, folder, environment, *files):
+    """The exit code of a command line of attnkit in this process; its standard streams are three open files."""
+    if ALL_ALONE:
+        streams = dict(zip(("stdin", "stdout", "stderr"), files, strict=True))
+        return subprocess.run(["attnkit", *arguments], cwd=folder, env=environment, **streams).returncode
+    from attnkit.cli import main
+
+    with contextlib.ExitStack() as settings:
+        settings.callback(os.chdir, os.getcwd())
+        os.chdir(folder)
+        settings.enter_context(mock.patch.dict(os.environ, environment, clear=True))
+        for number, file in enumerate(files):
+            settings.enter_context(replaced(number, file))
+        settings.callback(gc.unfreeze)  # what main has frozen
+        return main.main(list(arguments))
+
+
+@contextlib.contextmanager
+def replaced(number, file):
+    """A standard stream of this process is a file: its descriptor, and what sys has."""
+    name, mode, unknown = (("stdin", "r", None), ("stdout", "w", None), ("stderr", "w", "backslashreplace"))[number]
+    kept = os.dup(number)
+    os.dup2(file.fileno(), number)
+    try:
+        with (
+            open(number, mode, encoding="utf-8", errors=unknown, closefd=False) as stream,
+            mock.patch.object(sys, name, stream),
+        ):
+            yield
+    finally:
+        os.dup2(kept, number)
+        os.close(kept)
 
 
 def bash(line, **options) -> Run:

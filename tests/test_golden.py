@@ -47,17 +47,12 @@ RELATIVE, ABSOLUTE = 1e-5, 1e-6
 LONG_JSON, LONG_TEXT = 4_000, 12_000  # bytes of a text that is given in full
 WIDTH = 160  # of a line in a report of differences
 OWN = ("ATTNKIT_", "COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHON", "TERM", "LC_", "LANG")
-SETTINGS = {"COLUMNS": "100", "NO_COLOR": "1", "LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+SETTINGS = {"COLUMNS": "100", "NO_COLOR": "1"}
 
 
 def environment():
     """The environment of a case: no settings of a user's own."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(OWN)} | SETTINGS
-
-
-@pytest.fixture
-def server():
-    return process.server()
+    return {name: value for name, value in os.environ.items() if not name.startswith(OWN)} | SETTINGS | process.SETTINGS
 
 
 @pytest.fixture
@@ -105,7 +100,7 @@ def builtin(stage, folder, stdin):
     return b"".join((folder / path).read_bytes() for path in given) if given else stdin.read_bytes()
 
 
-def run_line(server, line, folder, number):
+def run_line(line, folder, number):
     """(exit code, standard output, standard error) of one line; the code is that of the last stage that fails."""
     parts, source, target = stages(line)
     between = folder.parent
@@ -114,7 +109,8 @@ def run_line(server, line, folder, number):
     for at, stage in enumerate(parts):
         stdout = between / f"{number}.{at}"
         if stage[0] == "attnkit":
-            code = server.run(stage[1:], folder, environment(), stdin, stdout, errors) or code
+            with stdin.open("rb") as given, stdout.open("wb") as out, errors.open("ab") as err:
+                code = process.call(stage[1:], folder, environment(), given, out, err) or code
         else:
             stdout.write_bytes(builtin(stage, folder, stdin))
         stdin = stdout
@@ -124,13 +120,13 @@ def run_line(server, line, folder, number):
     return code, b"" if target else out, errors.read_bytes()
 
 
-def run_case(server, case, folder):
+def run_case(case, folder):
     """What a case writes: {"out", "err", "code"} as texts, "" for what its folder does not hold."""
     out, err, code = "", "", 0
     for number, line in enumerate((case / "cmd").read_text(encoding="utf-8").splitlines()):
         if not line or line.startswith("#"):
             continue
-        code, stdout, stderr = run_line(server, line, folder, number)
+        code, stdout, stderr = run_line(line, folder, number)
         out += rendered(stdout, folder)
         err += normalized(stderr.decode("utf-8", "backslashreplace"), folder)
         if code:
@@ -340,8 +336,8 @@ def update(case, found):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}/{case.name}")
-def test_a_golden_case(server, case, folder):
-    found = run_case(server, case, folder)
+def test_a_golden_case(case, folder):
+    found = run_case(case, folder)
     if MODE == "update":
         update(case, found)
     expected = {name: (case / name).read_text(encoding="utf-8") if (case / name).exists() else "" for name in found}
@@ -353,22 +349,22 @@ def test_a_golden_case(server, case, folder):
 # What the cases cover
 
 
-def printed(server, folder, *argv):
+def printed(folder, *argv):
     """What a command line writes to standard output."""
-    out = folder.parent / "printed"
-    assert server.run(list(argv), folder, environment(), os.devnull, out, os.devnull) == 0
-    return out.read_text(encoding="utf-8")
+    done = process.run(*argv, cwd=folder, env=SETTINGS)
+    assert (done.code, done.err) == (0, "")
+    return done.out.decode()
 
 
-def tools(server, folder):
+def tools(folder):
     """The names of the tools, as attnkit lists them."""
-    listed = printed(server, folder).split("\n\n")[2]
+    listed = printed(folder).split("\n\n")[2]
     return re.findall(r"^  (\w+) {2,}", listed, re.MULTILINE)
 
 
-def flags(server, folder, tool):
+def flags(folder, tool):
     """Long flags of a tool, by every way to write them."""
-    found, options = {}, printed(server, folder, tool, "--help").partition("\nOptions:\n")[2]
+    found, options = {}, printed(folder, tool, "--help").partition("\nOptions:\n")[2]
     for short, long in re.findall(r"^  (?:(-\w), )?(--[\w-]+)", options, re.MULTILINE):
         found |= {long: long} | ({short: long} if short else {})
     return found
@@ -387,20 +383,20 @@ def used():
     return found
 
 
-def test_every_tool_and_every_flag_is_in_a_golden_case(server, folder):
+def test_every_tool_and_every_flag_is_in_a_golden_case(folder):
     found = used()
-    names = tools(server, folder)
+    names = tools(folder)
     assert len(names) >= 14
     missing = []
     for tool in names:
-        spellings = flags(server, folder, tool)
+        spellings = flags(folder, tool)
         seen = {spellings.get(flag) for name, flag in found if name == tool}
         missing += [f"{tool} {flag}" for flag in sorted(set(spellings.values()) - seen)]
     assert not missing, ", ".join(missing)
 
 
-def test_the_folders_are_the_tools_and_hold_no_paths(server, folder):
-    assert {case.parent.name for case in CASES} == {*tools(server, folder), "attnkit", "help"}
+def test_the_folders_are_the_tools_and_hold_no_paths(folder):
+    assert {case.parent.name for case in CASES} == {*tools(folder), "attnkit", "help"}
     for case in CASES:
         for path in case.iterdir():
             assert path.name in ("cmd", "out", "err", "code"), path
