@@ -68,7 +68,9 @@ def run(request, descriptors):
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     from attnkit.__main__ import main
+    from attnkit.cli import output
 
+    output.PROGRESS = output.Progress()  # whose time begins now
     main()
 
 

@@ -4,14 +4,14 @@
 # then those of up to 45, and translate sentences that they have not seen: BLEU by their length. Then the time of a
 # training step by the length of its sentences, with as many words in every batch.
 #
-#     bash road-to-attention.sh [FOLDER [STEPS [PAIRS [TESTED [TIMED]]]]]
+#     bash road-to-attention.sh [FOLDER [STEPS [PAIRS [TESTED [TIMED [WORDS]]]]]]
 #
 # writes FOLDER (road) with the three models, their translations, results.json and bleu.svg, in about 10 minutes on two
 # cores. The seeds: 1 and 2 of the pairs, 3 of the tested ones, 0 of the models; the same version on the same
 # machine makes the same translations. Needs attnkit[text,score] and jq.
 set -euo pipefail
 grammar=$(realpath "$(dirname "$0")/french_english.py")
-folder=${1:-road} steps=${2:-2000} pairs=${3:-60000} tested=${4:-500} timed=${5:-5}
+folder=${1:-road} steps=${2:-2000} pairs=${3:-60000} tested=${4:-500} timed=${5:-5} batch=${6:-1600}
 mkdir -p "$folder"
 cd "$folder"
 
@@ -36,12 +36,12 @@ for model in "${models[@]}"; do
   attnkit score "$model.txt" --references english.txt --source french.txt --by length:10 -f json > "$model.json"
 done
 
-# The milliseconds of a step: sentences of 10, 20, 40 and 80 words, 1600 words in every batch; the best of five means, of
-# TIMED (5) steps each.
+# The milliseconds of a step: sentences of 10, 20, 40 and 80 words, WORDS (1600) in every batch; the best of five means,
+# of TIMED (5) steps each.
 for words in 10 20 40 80; do
-  python3 "$grammar" --pairs 1600 --words "$words:$words" --seed 4 > "$words.tsv"
+  python3 "$grammar" --pairs "$batch" --words "$words:$words" --seed 4 > "$words.tsv"
   for model in "${models[@]}"; do
-    attnkit train -q "$words.tsv" -o timed --from "$model" --batch $((1600 / words)) --valid 0 --warmup 0 --steps $((5 * timed)) --every $timed \
+    attnkit train -q "$words.tsv" -o timed --from "$model" --batch $((batch / words)) --valid 0 --warmup 0 --steps $((5 * timed)) --every $timed \
       | jq -s "[.[].seconds // empty] | [range(1; length) as \$at | 1000 / $timed * (.[\$at] - .[\$at - 1])] | min | round"
     rm -r timed
   done | jq -cs .

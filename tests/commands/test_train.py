@@ -121,7 +121,7 @@ def test_a_killed_run_leaves_a_folder_that_opens_and_goes_on(tales):
     for flags in (("-o", "gpt", *SMALL, "--steps", "1000000", "--every", "1"), *[("--resume", "gpt")] * 4):
         child = start(tales, *flags)
         child.stdout.readline()
-        time.sleep(draw.random() / 2)
+        time.sleep(draw.random() / 10)
         child.kill()
         child.communicate()
         assert open_checkpoint(str(tales / "gpt")).params.unused() == []

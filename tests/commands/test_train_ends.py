@@ -45,7 +45,8 @@ def test_random_ends(tmp_path, name):
     flags = ("-o", "model", *flags_of(name))
     assert run("train", "tales.txt", *flags, cwd=folder_of(tmp_path / "whole", name)).code == 0
     parts, draw = folder_of(tmp_path / "parts", name), random.Random(name)
-    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
+    stop = (signal.SIGTERM, signal.SIGINT)[list(RECIPES).index(name) % 2]
+    for number in (signal.SIGKILL, stop, signal.SIGKILL):
         is_saved = Path(parts, "model", "state.safetensors").exists()
         child = start(parts, *(("--resume", "model") if is_saved else flags))
         for _ in range(draw.randint(1, 3)):

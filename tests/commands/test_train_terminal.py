@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import process
 from tests.commands.test_train import SMALL, TEXT, TINY, run
 
 ROW = re.compile(r" *[\d,]+ +\d+\.\d{4}.*[▁▂▃▄▅▆▇█]+")
@@ -29,7 +28,7 @@ def on_a_terminal(folder, *arguments, columns=80, **settings):
     leader, follower = pty.openpty()
     ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     plain = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
-    environment = plain | {"TERM": "xterm", "LC_ALL": "C.UTF-8", "PATH": process.ALONE} | settings
+    environment = plain | {"TERM": "xterm", "LC_ALL": "C.UTF-8"} | settings
     command = ["attnkit", "train", *arguments]
     with subprocess.Popen(command, stdout=follower, stderr=follower, cwd=folder, env=environment) as child:
         os.close(follower)
@@ -109,7 +108,7 @@ PROGRESS = re.compile(r"\r\x1b\[K(attnkit train: step [^\r]*)")
 
 
 def test_progress_has_the_time_left_and_is_one_line(tales):
-    flags = ("tales.txt", "-o", "gpt", *SMALL, "--every", "1000000", "--minutes", "0.03")
+    flags = ("tales.txt", "-o", "gpt", *SMALL, "--every", "1000000", "--minutes", "0.025")
     code, shown = on_a_terminal(tales, *flags)
     lines = PROGRESS.findall(shown)
     assert code == 0
