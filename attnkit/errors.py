@@ -111,7 +111,8 @@ def suggest(word: str, words: Iterable[str], least: float = 0.6) -> str:
     """
     import difflib
 
-    close = difflib.get_close_matches(word, list(words), n=1, cutoff=least)
+    words = [one for one in words if 2 * len(one) >= least * (len(word) + len(one))]  # which others cannot reach
+    close = difflib.get_close_matches(word, words, n=1, cutoff=least) if words else []
     return f"; did you mean {close[0]}?" if close else ""
 
 

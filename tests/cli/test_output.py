@@ -68,10 +68,11 @@ FORMATS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("each", FORMATS.values(), ids=FORMATS)
-def test_the_six_tools_in_any_format(each, unbuffered):
-    stages = [EMBED, *SIX]
+@pytest.mark.parametrize(
+    ("name", "unbuffered"), [*((name, "") for name in FORMATS), ("nothing said", "1"), ("mixed", "1")]
+)
+def test_the_six_tools_in_any_format(name, unbuffered):
+    stages, each = [EMBED, *SIX], FORMATS[name]
     code, out, err = bash(piped(stages, each), PYTHONUNBUFFERED=unbuffered)
     assert code == 0, err
     line = " | ".join(f"{one}" + f" -f {format}" * bool(format) for one, format in zip(stages, each, strict=True))

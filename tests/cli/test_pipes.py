@@ -212,7 +212,7 @@ def test_a_long_stream_takes_no_more_memory_than_a_short_one():
         text = b"the cat sat on the mat\n" * lines
         return int(process.run_command([sys.executable, "-c", code], stdin=text, env={"PATH": process.ALONE}).out)
 
-    assert peak(20_000) < peak(200) + 5_000  # KiB
+    assert peak(10_000) < peak(200) + 2_500  # KiB
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="it pipes into jq")
