@@ -82,11 +82,15 @@ def test_a_long_text_in_a_file(attnkit, main, kind, text):
     for line in ("show long.json --name y", "attend long.json", "history long.json", "layernorm long.json --gamma :y"):
         done = main(*line.split())
         brief(done, kind, line)
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_a_long_word_in_a_file(attnkit, main, text):
     attnkit.file("words", f"a\n{text}\n{text}\n".encode())
-    brief(main("embed", "a", "--vocab", "words", "--dim", "2"), kind)
+    brief(main("embed", "a", "--vocab", "words", "--dim", "2"))
     attnkit.file("words", text.encode())
-    brief(main("embed", text, "b", "--vocab", "words", "--dim", "2"), kind)
-    brief(main("run", "./words"), kind)
+    brief(main("embed", text, "b", "--vocab", "words", "--dim", "2"))
+    brief(main("run", "./words"))
 
 
 def test_a_long_warning(attnkit, main):
