@@ -132,7 +132,7 @@ def explore(
     chosen = choose_records(traces, record)
     is_raw = call is not None and call.common.get("tokens") == "raw"
     pages = [read_lens(one, model_, top or TOP, is_raw, len(chosen) == 1) for one in chosen]
-    difference = compare_traces(chosen[0].record, chosen[1].record) if len(traces) == len(chosen) == 2 else None
+    difference = compare_traces(chosen[0].record, chosen[1].record, is_raw) if len(traces) == len(chosen) == 2 else None
     looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
     curve = [*chosen[0].curve] or None
     return explore_page(

@@ -172,18 +172,25 @@ def spell(labels: Labels, is_raw: bool = False) -> list[str]:
     return [escaped(one) for one in row_labels(words, 0)]
 
 
+def spell_labels(record: Record, is_raw: bool) -> Record:
+    """Return a record of one text with the words of its text as a reader writes them, or raw."""
+    words = {axis: spell(names, is_raw) for axis, names in record.labels.items() if axis in WORDED}
+    return replace(record, labels={**record.labels, **words})
+
+
 def list_commands(record: Record) -> list[str]:
     """Return the command lines that made a record, oldest first."""
     return [escaped(str(entry.get("command", ""))) for entry in record.history]
 
 
-def compare_traces(a: Record, b: Record) -> Difference | None:
+def compare_traces(a: Record, b: Record, is_raw: bool = False) -> Difference | None:
     """Return how two records differ, stage by stage, and A - B of the weights that both have in one shape.
 
     None where they have no tensor of one name, such as an encoder and its decoder.
     """
     if not any(name in b for name in a):
         return None
+    a, b = spell_labels(a, is_raw), spell_labels(b, is_raw)
     pair = Pair(a, b, are_traces(a, b))
     comparisons = map_parallel(lambda name: compare_tensors(a, b, name, 0.0, 0.0), pair.names())
     report = make_report(pair, tuple(comparisons), all_stages=True)

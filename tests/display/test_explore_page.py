@@ -110,12 +110,15 @@ def test_every_view_of_a_trace(browser, write_page):
     weights = record["decoder.1.cross.weights"][2, 1]
     order = np.argsort(-weights)
     assert [row[0] for row in rows] == [SOURCE[at] for at in order]
-    assert [float(row[2]) for row in rows] == [float(f"{weights[at]:.4g}") for at in order]
+    assert [row[2] for row in rows] == read_row(weights[order])
     assert browser.run("document.querySelector('.token.chosen').innerText") == "cat"
     check_layout(browser)
     svg = ET.fromstring(read_picture(browser, "svg"))
     texts = {one.text for one in svg.iter("{http://www.w3.org/2000/svg}text")}
     assert {*SOURCE, "<script>window.ran = 1</scrip…"} <= texts
+    browser.open(page, "#layer=1&head=0")
+    texts = {one.text for one in ET.fromstring(read_picture(browser, "svg")).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"query ↓", "source →", "0", "1  weight"} <= texts
 
     browser.open(page, "#view=heads&layer=0&head=1&token=2")
     check_layout(browser)
@@ -159,8 +162,19 @@ def test_two_traces_rounded_to_8_bits_and_in_the_dark(browser, write_page, monke
     monkeypatch.setattr(payload, "LARGEST", 2)
     a, b = make_record(2), make_record(3)
     browser.resize(1000)
+    a, b = (
+        Record(one.tensors, one.labels | {"query": ["Ġdog", *WORDS[1:5], word]})
+        for one, word in ((a, "Ġcat"), (b, "Ġmat"))
+    )
+    a, b = (
+        one.with_tensors({"embed": Tensor(np.full((6, 3), at, np.float32), ("query", "model"))})
+        for at, one in enumerate((a, b))
+    )
     browser.open(write_page(a, b, title="Two"), "#view=difference&layer=1&head=2")
     assert browser.run("document.title") == "Two"
+    assert "query 0 '·dog', model 0" in browser.run("document.getElementById('view').innerText")
+    texts = {one.text for one in ET.fromstring(read_picture(browser, "svg")).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"·dog", "·cat / ·mat", "query ↓"} <= texts and any(one.endswith("  A − B") for one in texts)
     check_layout(browser)
     known = """Promise.all([PAYLOAD.traces[0], PAYLOAD.traces[1], PAYLOAD.difference].map(async one => {
         const weights = await weightsOf(one.attention[1]);
@@ -212,6 +226,9 @@ def test_numbers_that_are_not_finite_or_huge_and_words_from_right_to_left(browse
     assert {"4e30", "1e4", "2.00"} <= texts
     inks = browser.run("Object.values(PAYLOAD.look.maps).flat().map(one => [one, contrastingInk(one)])")
     assert min(contrast(*pair) for pair in inks) >= 4.5
+    browser.open(write_page(record), "#view=text&token=2&head=0")
+    assert "nothing: its weights are 0" in browser.run("document.getElementById('view').innerText")
+    assert browser.run("[2e-5, 0, 0.5].map(formatFixed)") == ["< 0.0001", "0.0000", "0.5000"]
     for theme in ("light", "dark"):
         browser.run(f"setTheme('{theme}')")
         ink, glow, ground = (browser.run(f"color('{name}')") for name in ("ink", "glow", "background"))
@@ -239,6 +256,10 @@ def test_a_cell_of_attention_written_out_by_hand(browser, write_page):
         "weights[0,2,1] = exp(1.4142 − 3.5355) / 1.1790 = 0.1017",
         "heads[0,2,1] = sum of weight × v[1] over the keys = 1.7981",
     ]
+    browser.resize(1000, 400)
+    browser.open(page, "#head=0&token=2&key=1&dim=1")
+    browser.run("document.querySelector('[data-key=as-numbers]').click()")
+    browser.wait("scrollY > 0 && document.getElementById('cell').getBoundingClientRect().top < 100")
     _, dot, row, values = read_tables(browser)
     assert dot == [["0", "1.0000", "0.0000", "0.0000"], ["1", "2.0000", "1.0000", "2.0000"], ["sum", "", "", "2.0000"]]
     assert [cells[2:] for cells in row[:3]] == [["0.0591", "0.0501"], ["0.1199", "0.1017"], ["1.0000", "0.8482"]]

@@ -39,7 +39,7 @@ async function showCell(root, state) {
   const words = { queries: wordsOf(trace, layer.queries, weights.queries), keys: wordsOf(trace, layer.keys, weights.keys) };
   const steps = [explainScore, explainScale, explainMask, explainSoftmax, explainSum].map((explain) => explain(cell, words));
   const title = `${layer.name}, head ${cell.head}: ${shorten(words.queries[cell.query], 40)} → ${shorten(words.keys[cell.key], 40)}`;
-  root.append(make("h3", {}, title), makeCellChoices(state, cell, words));
+  root.append(make("h3", { id: "cell" }, title), makeCellChoices(state, cell, words));
   for (const step of steps) root.append(make("div", { class: "step" }, step.lines.map((line) => make("p", {}, line)), step.table ? makeTable(...step.table) : null));
   const missing = PART_NAMES.filter((name) => !parts[name]);
   if (missing.length) root.append(make("p", { class: "note" }, describeMissing(trace, layer, missing)));

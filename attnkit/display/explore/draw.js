@@ -149,6 +149,13 @@ function textWidth(word, size = TEXT_SIZE) {
   return textWidth.context.measureText(word).width;
 }
 
+/** Shorten a word to a width in pixels. */
+function fitWord(word, width, size = TEXT_SIZE) {
+  let text = shorten(word, 24);
+  for (let most = [...text].length - 1; most > 1 && textWidth(text, size) > width; most--) text = shorten(word, most);
+  return text;
+}
+
 /** Put a picture on a canvas. A picture is {name, width, height, paint(surface)}. */
 function showPicture(canvas, picture) {
   canvas.style.width = `${picture.width}px`;

@@ -7,10 +7,20 @@ VIEWS.push({
   show: (root, state) => (state.head < 0 ? showHeads(root, state) : showHead(root, state)),
 });
 
+const KINDS = {
+  previous: "attends to the token before: the number is the weight on it beyond even attention, 1 if it is all",
+  first: "attends to the first token, by the same measure",
+  self: "attends to the token itself",
+  duplicate: "attends to earlier tokens of the same word",
+  induction: "attends to the token after an earlier token of the same word",
+  broad: "spreads over many tokens: the number is the entropy as a share of that of even attention",
+  other: "none of these: the number is the largest of the measures of the first five",
+};
+
 /** The size of a small map: as many as the widest layer has fit side by side, where that is not too small. */
 function smallSize(layers) {
   const most = Math.max(...layers.map((one) => one.heads));
-  return Math.min(Math.max(Math.floor(placeWidth() / most) - 18, 60), 144);
+  return Math.min(Math.max(Math.floor(placeWidth() / most) - 18, 60), 168);
 }
 
 /** Show all heads of a record: a row of small maps for each layer. */
@@ -18,7 +28,7 @@ async function showHeads(root, state) {
   const { trace } = chosen(state);
   const layers = await Promise.all(trace.attention.map(weightsOf));
   const controls = choices(state, { layer: false, head: false });
-  controls.append(makeRange(state));
+  controls.append(makeRange(state), makeScale(state, layers));
   const select = (layer) => (head) => go({ layer, head });
   const rows = layers.map((weights, layer) => makeRow(weights, state, smallSize(layers), `head-${layer}`, select(layer)));
   const buttons = rows.flatMap((row) => [...row.children]);
@@ -26,7 +36,7 @@ async function showHeads(root, state) {
   buttons.forEach((button) => (button.tabIndex = button === first ? 0 : -1));
   const grid = make("div", { class: "heads" }, rows.map((row, at) => [make("h3", {}, layers[at].layer.name), row]).flat());
   grid.addEventListener("keydown", (event) => arrowKeys(event, buttons, rowLength(buttons)));
-  root.append(controls, makeKinds(trace), grid, make("p", { class: "note" }, precisionNote(layers[0])));
+  root.append(makeLead(trace), controls, makeKinds(trace), grid, make("p", { class: "note" }, precisionNote(layers[0])));
   return headsPicture(trace, layers, state);
 }
 
@@ -39,7 +49,7 @@ function makeRow(weights, state, size, key, select) {
     const button = make("button", {
       class: "head", "data-key": `${key}-${head}`, "data-kind": kind,
       "aria-label": `${weights.layer.name} head ${head}${text && ": "}${text}`,
-      onclick: () => select(head),
+      onclick: () => select(head), onpointerenter: (event) => say(event.currentTarget.ariaLabel), onfocus: (event) => say(event.currentTarget.ariaLabel),
     }, canvas, make("span", {}, `${head} `, make("b", { class: `kind ${kind}` }, kind), text.slice(kind.length)));
     button.style.width = `${size + 8}px`;
     return button;
@@ -59,14 +69,40 @@ function makeRange(state) {
   return makeChoice("colours", options, state.range, (range) => go({ range }));
 }
 
-/** How many heads there are of each kind. */
+/** What the maps are, and of which text. */
+function makeLead(trace) {
+  const grey = trace.attention.some((one) => one.causal) ? " Grey cells are masked." : "";
+  const lead = `Each square is an attention head. A row is a token that attends (the query), a column a token it may attend to (the key), the colour the weight.${grey} Choose a square to enlarge it.`;
+  const sizes = trace.attention.flatMap(({ queries, keys, shape }) => [[queries, shape[1]], [keys, shape[2]]]);
+  const texts = new Set(sizes.map(([axis, size]) => describeText(wordsOf(trace, axis, size))));
+  return make("div", {}, make("p", { class: "lead" }, lead), ...[...texts].map((text) => make("p", { class: "note" }, text)));
+}
+
+/** The first words of a text. */
+function describeText(words) {
+  const [some, space] = [words.slice(0, 50).map((word) => shorten(word)), words.some((word) => word.startsWith("·")) ? " (· is a space)" : ""];
+  return `${count(words.length, "token")}${space}: ${some.join(" ")}${words.length > some.length ? " …" : ""}`;
+}
+
+/** How many heads there are of each kind, and what the kinds mean. */
 function makeKinds(trace) {
   const numbers = {};
   for (const layer of trace.attention) for (const { kind } of layer.kinds) if (kind) numbers[kind] = (numbers[kind] || 0) + 1;
   const texts = Object.entries(numbers).sort((a, b) => b[1] - a[1]).map(([kind, number]) => `${number} ${kind}`);
   if (!texts.length) return make("p", { class: "note" }, "The kinds of the heads are not known: that takes all weights.");
-  const words = "The number beside a kind is the weight on its target beyond even attention (1: all of it); of “other” it is the largest that falls short, of “broad” the entropy as a share of that of even attention.";
-  return make("p", { class: "note" }, `${texts.join(", ")}. ${words}`);
+  const list = Object.entries(KINDS).map(([kind, meaning]) => [make("dt", {}, kind), make("dd", {}, meaning)]).flat();
+  return make("details", { class: "note" }, make("summary", { "data-key": "kinds" }, `Kinds of heads: ${texts.join(", ")}`), make("dl", {}, list));
+}
+
+/** The scale of the colours of all heads. */
+function makeScale(state, layers) {
+  const canvas = make("canvas", { "aria-hidden": "true" });
+  showPicture(canvas, { width: 270, height: 14, paint: (surface) => paintHeadsScale(surface, 0, 2, state, layers) });
+  return canvas;
+}
+
+function paintHeadsScale(surface, x, y, state, layers) {
+  if (layers.every((one) => !one.isSigned)) paintScale(surface, x, y, 0, state.range === "each" ? "the largest" : 1, false, state.range === "each" ? "of each head" : "weight");
 }
 
 /** The picture of all heads. */
@@ -87,10 +123,10 @@ function headsPicture(trace, layers, state, size = 84) {
       }
       top += rows[at] * high + 8;
     });
-    if (state.range !== "each") paintScale(surface, left, top, 0, 1, false);
+    paintHeadsScale(surface, left, top, state, layers);
   };
   const height = 28 + rows.reduce((sum, one) => sum + one * high + 8, 0) + 20;
-  return { name: "heads", width: Math.max(left + columns * wide, 320), height, paint };
+  return { name: "heads", width: Math.max(left + columns * wide, left + 300), height, paint };
 }
 
 /** Show one head large: the pointer and the arrow keys read its weights. */
@@ -102,7 +138,7 @@ async function showHead(root, state) {
   const controls = choices(state);
   controls.append(makeRange(state), make("button", { "data-key": "all", onclick: () => go({ head: -1 }) }, "all heads"),
     make("button", { "data-key": "as-text", onclick: () => go({ view: "text", by: "head" }) }, "in the text"),
-    make("button", { "data-key": "as-numbers", onclick: () => go({ view: "stages", stage: "" }) }, "step by step"));
+    make("button", { "data-key": "as-numbers", onclick: () => go({ view: "stages", stage: "" }).then(() => document.getElementById("cell").scrollIntoView()) }, "step by step"));
   root.append(controls);
   const picture = largePicture(weights, state.head, trace, title, placeWidth(), state);
   root.append(makeMap(picture, weights, state.head, trace, title), make("p", { class: "note" }, precisionNote(weights)));

@@ -88,14 +88,16 @@ function lensPicture(lens, tokens, place, title) {
   const from = Math.max(0, Math.min(place.token - LENS_ROWS, lens.tokens - 2 * LENS_ROWS));
   const to = Math.min(lens.tokens, from + 2 * LENS_ROWS);
   const labels = tokens.map((word, at) => `${lens.first + at} ${shorten(word)}`);
-  const left = Math.min(150, Math.max(...labels.slice(from, to).map((label) => textWidth(label)))) + 10;
+  const left = Math.min(150, Math.max(46, ...labels.slice(from, to).map((label) => textWidth(label)))) + 10;
   const widest = Math.max(...lens.layers.map((name) => textWidth(name, 11))) + 8;
   const wide = Math.max(widest, 60, Math.min(110, Math.floor((placeWidth() - left - 8) / lens.count)));
-  const [high, top] = [22, 44];
+  const [high, top] = [22, 54];
   const paint = (surface) => {
     surface.text(0, 16, title, { size: 14, bold: true });
     const colorAt = (row, column) => heat(lens.probability(column, from + row), 1);
     surface.cells(left, top, wide * lens.count, high * (to - from), to - from, lens.count, colorAt);
+    surface.text(left - 6, top - 6, "token ↓", { size: 11, anchor: "end", color: color("muted") });
+    surface.text(left, 32, "state after →", { size: 11, color: color("muted") });
     lens.layers.forEach((name, at) => surface.text(left + at * wide + 4, top - 6, name, { size: 11, color: color("muted") }));
     for (let token = from; token < to; token++) {
       const y = top + (token - from) * high;
@@ -106,15 +108,8 @@ function lensPicture(lens, tokens, place, title) {
       }
     }
     const [x, y] = [left + place.layer * wide, top + (place.token - from) * high];
-    surface.polyline([[x, y], [x + wide, y], [x + wide, y + high], [x, y + high], [x, y - 1]], color("ink"), 2);
-    paintScale(surface, left, top + high * (to - from) + 10, 0, 1, false);
+    surface.polyline([[x, y], [x + wide, y], [x + wide, y + high], [x, y + high], [x, y - 1]], contrastingInk(colorAt(place.token - from, place.layer)), 2);
+    paintScale(surface, left, top + high * (to - from) + 10, 0, 1, false, "probability");
   };
-  return { name: "lens", width: Math.max(left + wide * lens.count + 4, 240), height: top + high * (to - from) + 28, paint, left, top, wide, high, from, to };
-}
-
-/** Shorten a word to a width in pixels. */
-function fitWord(word, width) {
-  let text = shorten(word, 24);
-  for (let most = [...text].length - 1; most > 1 && textWidth(text) > width; most--) text = shorten(word, most);
-  return text;
+  return { name: "lens", width: Math.max(left + wide * lens.count + 4, left + 240), height: top + high * (to - from) + 28, paint, left, top, wide, high, from, to };
 }

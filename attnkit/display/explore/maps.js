@@ -65,39 +65,52 @@ function paintSmall(surface, weights, head, x, y, size, state) {
   });
 }
 
+const MOST_LABEL = 120; // pixels of a word beside a map
+
 /** The picture of one head with words on both axes. */
 function largePicture(weights, head, trace, title, width, state) {
   const { queries, keys } = weights.layer;
   const rowWords = wordsOf(trace, queries, weights.queries);
   const columnWords = wordsOf(trace, keys, weights.keys);
-  const widest = (words) => Math.min(120, Math.max(12, ...words.slice(0, 600).map((word) => textWidth(shorten(word)))));
-  const left = widest(rowWords) + 10;
+  const size = weights.queries > 8 ? TEXT_SIZE : 15;
+  const fit = (word) => fitWord(word, MOST_LABEL, size);
+  const widest = (words) => words.reduce((most, word) => Math.max(most, textWidth(fit(word), size)), 12);
+  const left = Math.max(widest(rowWords), textWidth(`${queries} ↓`, 11)) + 10;
   const top = widest(columnWords) + 44;
   const room = Math.max(width - left - 4, 120);
-  const cell = Math.min(34, Math.max(room / weights.keys, weights.keys > 64 ? 0 : 12));
+  const largest = Math.min(Math.max(480 / weights.queries, 34), 60);
+  const cell = Math.min(largest, Math.max(room / weights.keys, weights.keys > 64 ? 0 : 12));
   const [mapWidth, mapHeight] = [cell * weights.keys, cell * weights.queries];
   const peak = colorPeak(weights, head, state);
   const paint = (surface) => {
     const step = Math.max(1, Math.ceil(13 / cell));
+    const muted = { size: 11, color: color("muted") };
     surface.text(0, 16, title, { size: 14, bold: true });
+    surface.text(left, 33, `${keys} →`, muted);
+    surface.text(left - 6, top - 9, `${queries} ↓`, { ...muted, anchor: "end" });
     const [wide, high] = [weights.columns * weights.block.columns * cell, weights.rows * weights.block.rows * cell];
     surface.cells(left, top, wide, high, weights.rows, weights.columns, headColors(weights, head, peak));
     for (let at = 0; at < weights.queries; at += step) {
       const bold = at === state.token;
-      surface.text(left - 6, top + (at + 0.5) * cell + 4, shorten(rowWords[at]), { anchor: "end", bold });
+      surface.text(left - 6, top + (at + 0.5) * cell + 4, fit(rowWords[at]), { size, anchor: "end", bold });
     }
     for (let at = 0; at < weights.keys; at += step) {
-      surface.text(left + (at + 0.5) * cell + 4, top - 6, shorten(columnWords[at]), { angle: -90 });
+      surface.text(left + (at + 0.5) * cell + 4, top - 6, fit(columnWords[at]), { size, angle: -90 });
     }
     if (cell >= 30 && weights.form === "float32") paintNumbers(surface, weights, head, { left, top, cell, peak });
-    paintScale(surface, left, top + mapHeight + 12, weights.isSigned ? -peak : 0, peak, weights.isSigned);
+    const name = weights.layer.kinds.length ? "weight" : "A − B";
+    const end = paintScale(surface, left, top + mapHeight + 12, weights.isSigned ? -peak : 0, peak, weights.isSigned, name);
+    if (weights.layer.causal) {
+      surface.rect(end + 16, top + mapHeight + 12, 10, 10, color("masked"));
+      surface.text(end + 31, top + mapHeight + 21, "masked", muted);
+    }
     if (state.token >= 0 && state.token < weights.queries) {
       const y = top + state.token * cell;
       const corners = [[left, y], [left + mapWidth, y], [left + mapWidth, y + cell], [left, y + cell], [left, y]];
       surface.polyline(corners, color("glow"), cell > 6 ? 2 : 1);
     }
   };
-  return { name: `${weights.layer.name}-head-${head}`, width: Math.max(left + mapWidth, 240) + 8, height: top + mapHeight + 28, paint, left, top, cell };
+  return { name: `${weights.layer.name}-head-${head}`, width: Math.max(left + mapWidth, left + 340, 16 + textWidth(title, 14) * 1.1) + 8, height: top + mapHeight + 28, paint, left, top, cell };
 }
 
 /** A number in four or five characters. */
@@ -115,16 +128,19 @@ function paintNumbers(surface, weights, head, { left, top, cell, peak }) {
       if (weights.layer.causal && column > row) continue;
       const text = formatCell(weights.cell(head, row, column));
       const ink = contrastingInk(colorAt(row, column));
-      surface.text(left + (column + 0.5) * cell, top + (row + 0.5) * cell + 4, text, { size: 10, anchor: "middle", color: ink });
+      surface.text(left + (column + 0.5) * cell, top + (row + 0.5) * cell + 4, text, { size: cell < 44 ? 10 : 13, anchor: "middle", color: ink });
     }
   }
 }
 
-/** The scale of the colours, from `low` to `high`. */
-function paintScale(surface, x, y, low, high, isSigned) {
-  surface.text(x, y + 9, formatNumber(low), { size: 11, color: color("muted") });
+/** The scale of the colours, from `low` to `high`, a number or words, and what they are of; return where it ends. */
+function paintScale(surface, x, y, low, high, isSigned, name) {
+  const muted = { size: 11, color: color("muted") };
+  const label = `${typeof high === "string" ? high : formatNumber(high)}  ${name}`;
+  surface.text(x, y + 9, formatNumber(low), muted);
   const from = x + textWidth(formatNumber(low), 11) + 6;
   const colors = PAYLOAD.look.maps[isSigned ? "bwr" : "viridis"];
   surface.cells(from, y, 120, 10, 1, colors.length, (_, at) => colors[at]);
-  surface.text(from + 126, y + 9, formatNumber(high), { size: 11, color: color("muted") });
+  surface.text(from + 126, y + 9, label, muted);
+  return from + 126 + textWidth(label, 11);
 }

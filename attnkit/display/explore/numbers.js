@@ -20,9 +20,10 @@ function numberFormat(values, digits = PAYLOAD.look.precision) {
   };
 }
 
-/** Write a probability. */
+/** Write a probability; one that would be 0 in these decimals as below the least of them. */
 function formatFixed(value) {
-  return numberFormat([1])(value);
+  const text = numberFormat([1])(value);
+  return value > 0 && Number(text) === 0 ? `< ${10 ** -PAYLOAD.look.precision}` : text;
 }
 
 /** Write a statistic with significant digits; – for one that is not known. */

@@ -28,7 +28,7 @@ async function showText(root, state) {
   const shift = isCross ? 0 : weights.keys - weights.queries; // keys of a cache come first
   if (isCross || shift > 0) texts.append(makeText("queries", queries, token, null));
   texts.append(makeText(isCross ? "source" : shift > 0 ? "keys" : "text", keys, isCross || shift > 0 ? -1 : token, row, layer.causal ? token : keys.length));
-  root.append(controls, texts, makeLargest(row, keys, queries[token]));
+  root.append(make("p", { class: "lead" }, `Choose a ${isCross || shift > 0 ? "query" : "token"}: what it attends to is lit, the more the larger the weight.`), controls, texts, makeLargest(row, keys, queries[token]));
   root.append(make("p", { class: "note" }, state.by === "head" ? precisionNote(weights) : meanNote(weights)));
   if (!isCross || weights.queries + weights.keys > MOST_ALIGNED) return textPicture({ layer, state, row, keys, queries, token, isCross });
   const rows = await Promise.all(queries.map((_, query) => attendedRow(trace, layer, state, query)));
@@ -107,13 +107,16 @@ function makeText(name, words, token, row, last = words.length) {
 function makeLargest(row, keys, word) {
   const known = row.map((one, key) => ({ key, ...one })).filter((one) => one.value); // neither 0 nor unknown
   const largest = known.sort((a, b) => b.value - a.value).slice(0, 10);
+  const write = largest.some((one) => one.error) ? formatWeight : ({ value }) => numberFormat(largest.map((one) => one.value))(value);
   const bars = largest.map((one) => {
     const bar = make("meter", { min: 0, max: 1, value: one.value, "aria-hidden": "true" });
     return make("tr", {}, make("td", { class: "left" }, shorten(keys[one.key], 40)), make("td", {}, String(one.key)),
-      make("td", { class: "number" }, formatWeight(one)), make("td", {}, bar));
+      make("td", {}, write(one)), make("td", {}, bar));
   });
-  const heads = ["attends to", "position", "weight", ""].map((text) => make("th", {}, text));
-  return make("div", {}, make("h3", {}, `${shorten(word, 40)} attends to`), make("div", { class: "wide" },
+  const heads = ["token", "position", "weight", ""].map((text, at) => make("th", { class: at ? null : "left" }, text));
+  const title = make("h3", {}, `${shorten(word, 40)} attends to`);
+  if (!bars.length) return make("div", {}, title, make("p", {}, row.some((one) => Number.isNaN(one.value)) ? "no weight is a number" : "nothing: its weights are 0"));
+  return make("div", {}, title, make("div", { class: "wide" },
     make("table", { class: "largest" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, bars))));
 }
 

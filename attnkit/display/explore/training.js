@@ -72,7 +72,7 @@ function trainingPicture(state) {
     PAYLOAD.traces.forEach((trace, at) => surface.text(left + (at + 0.5) * wide, top - 5, String(trace.step), { size: 11, anchor: "middle", bold: at === state.trace }));
     const x = left + state.trace * wide;
     surface.polyline([[x, top], [x + wide, top], [x + wide, top + high * names.length], [x, top + high * names.length], [x, top]], color("ink"), 1.5);
-    if (norms.length) paintScale(surface, left, top + high * names.length + 10, 10 ** low, 10 ** peak, false);
+    if (norms.length) paintScale(surface, left, top + high * names.length + 10, 10 ** low, 10 ** peak, false, "norm");
   };
   const read = (x, y) => {
     const [column, row] = [Math.floor((x - left) / wide), Math.floor((y - top) / high)];
@@ -105,6 +105,7 @@ function paintCurve(surface, box, state) {
     if (!points.length) continue;
     const label = name.replaceAll("_", " ").replace("held out", "held-out");
     surface.polyline(points, color(ink), 2);
+    if (points.length === 1) surface.rect(points[0][0] - 3, points[0][1] - 3, 6, 6, color(ink));
     surface.line(x, 12, x + 18, 12, color(ink), 2);
     surface.text(x + 24, 16, label);
     x += 48 + textWidth(label);
@@ -113,6 +114,7 @@ function paintCurve(surface, box, state) {
     surface.line(box.left, box.y(value), box.right, box.y(value), color("grid"));
     surface.text(box.left - 6, box.y(value) + 4, formatNumber(value), { size: 11, anchor: "end", color: muted });
   }
+  surface.text((box.left + box.right) / 2, box.bottom + 24, "step", { size: 11, anchor: "middle", color: muted });
   for (const [step, anchor] of [[box.ends[0], "start"], [box.ends[1], "end"]]) surface.text(box.x(step), box.bottom + 24, String(step), { size: 11, anchor, color: muted });
   PAYLOAD.traces.forEach((trace, at) => {
     const place = box.x(trace.step);
