@@ -100,7 +100,7 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 
 def is_installed(name: str) -> bool:
-    """Return whether the library of an engine is installed.
+    """Return whether a library is installed.
 
     >>> is_installed("numpy")
     True

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import re
@@ -10,13 +11,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import jax
 from jax._src import distributed
 
-from attnkit.errors import AttnkitError, FileError, UsageError, system_reason
+from attnkit.backends.choice import is_installed
+from attnkit.errors import AttnkitError, FileError, UsageError
 from attnkit.libraries import quote_error
 
 FLAG, AUTO = "--coordinator", "auto"
@@ -165,6 +166,8 @@ class Group:
         if "DEADLINE_EXCEEDED" in status[1]:
             missing = f"not all of {state.num_processes} processes have joined at {state.coordinator_address}"
             self._report(f"{missing} within {START} s")
+        if "ALREADY_EXISTS" in status[1]:
+            self._report(f"another process is {state.process_id} too (expected --process 0 to N - 1, each once)")
         self._report(f"cannot join the processes: {status[1]}")
 
     def _report(self, problem: str, code: int = FileError.exit_code) -> NoReturn:
@@ -193,7 +196,7 @@ def check_processes(coordinator: str, process: int | None, processes: int | None
         try:  # JAX crashes
             socket.create_server(("", int(port[1]))).close()
         except OSError as error:
-            raise FileError(f"cannot listen at port {port[1]}: {system_reason(error)}", FLAG) from None
+            raise FileError(f"cannot listen at port {port[1]}: {os.strerror(error.errno or 0)}", FLAG) from None
 
 
 def initialize_automatically() -> None:
@@ -201,8 +204,9 @@ def initialize_automatically() -> None:
     try:
         initialize()
     except ValueError as error:
-        if find_spec("mpi4py") and any(name in os.environ for name in RANKS):
+        if is_installed("mpi4py") and any(name in os.environ for name in RANKS):
             initialize(cluster_detection_method="mpi4py")
+            importlib.import_module("mpi4py.MPI").Finalize()  # else mpiexec takes the end of a process for a crash
             return
         problem = f"{AUTO} finds no job of SLURM, MPI (with mpi4py) or Kubernetes (with kubernetes) here"
         raise UsageError(f"{problem}; --coordinator HOST:PORT --process I --processes N", FLAG) from error
