@@ -147,6 +147,11 @@ def test_the_keyboard_reaches_every_view_and_reads_a_weight(browser, write_page)
     assert float(said.rpartition(": ")[2]) == float(f"{weight:.4g}")
     browser.press("Escape")
     browser.wait("document.activeElement.dataset.key === 'head-1-1'")
+    browser.run("document.querySelector('[data-key=choice-colours]').focus()")
+    browser.press("ArrowDown")
+    browser.wait("document.body.dataset.shown.includes('range=each')")
+    assert browser.run("document.activeElement.dataset.key") == "choice-colours"
+    browser.run("document.activeElement.blur()")
     browser.press("2")
     browser.wait("document.body.dataset.shown.includes('view=text')")
     assert browser.run("document.getElementById('readout').textContent") == ""  # it was of the other view
@@ -334,6 +339,11 @@ def test_a_slider_over_the_steps_of_a_training_run(browser, tmp_path):
     browser.wait("document.querySelector('output').value === 'step 30'")
     assert read_tables(browser) == [[["decoder.0.self.wq", "30", "15", "15", "0"]]]
     assert browser.run("document.activeElement.dataset.key") == "step"
+    browser.run("document.querySelector('[data-key=training]').focus()")
+    browser.press("ArrowRight", "ArrowRight")
+    assert browser.run("document.getElementById('readout').textContent").startswith(
+        "step 10, loss 2, held out loss 3.5"
+    )
     check_layout(browser)
     texts = {one.text for one in ET.fromstring(read_picture(browser, "svg")).iter("{http://www.w3.org/2000/svg}text")}
     assert {"loss", "held-out loss", "2", "10", "30", "decoder.0.self.wq"} <= texts

@@ -133,7 +133,6 @@ function choices(state, { layer = true, head = true } = {}) {
     const names = Array.from({ length: one.shape[0] }, (_, at) => [at, String(at)]);
     row.append(makeChoice("head", names, Math.max(state.head, 0), (value) => go({ head: Number(value) })));
   }
-  row.querySelectorAll("select").forEach((select, at) => (select.dataset.key = `choice-${at}`));
   return row;
 }
 

@@ -76,20 +76,17 @@ function makeCellChoices(state, cell, words) {
   if (!isTraining() && PAYLOAD.traces.length > 1) row.firstChild.remove();
   const options = (list) => list.map((word, at) => [at, `${at} ${shorten(word, 30)}`]);
   const add = (name, list, value, change) => {
-    const choice = list.length > 1000 ? makeNumber(name, list.length, value, change) : makeChoice(name, options(list), value, change);
-    choice.lastChild.dataset.key = `cell-${name}`;
-    row.append(choice);
+    row.append(list.length > 1000 ? makeNumber(name, list.length, value, change) : makeChoice(name, options(list), value, change));
   };
   add("query", words.queries, cell.query, (value) => go({ token: Number(value) }));
   add("key", words.keys, cell.key, (value) => go({ token: cell.query, key: Number(value) }));
   if (cell.v) add("dimension of v", cell.v.map(() => ""), cell.dim, (value) => go({ dim: Number(value) }));
-  row.querySelectorAll("select").forEach((select, at) => (select.dataset.key ||= `cell-${at}`));
   return row;
 }
 
 /** A field for a number from 0 to below a size. */
 function makeNumber(label, size, value, change) {
-  const input = make("input", { type: "number", min: 0, max: size - 1, value, onchange: () => change(Math.min(Math.max(Math.floor(input.value), 0), size - 1)) });
+  const input = make("input", { type: "number", min: 0, max: size - 1, value, "data-key": `choice-${label}`, onchange: () => change(Math.min(Math.max(Math.floor(input.value), 0), size - 1)) });
   return make("label", { class: "choice" }, `${label} `, input);
 }
 

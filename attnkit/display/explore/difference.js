@@ -24,7 +24,6 @@ async function showMaps(root, state, attention) {
   const head = bound(state.head, weights.heads, 0);
   const names = attention.map((one, at) => [at, one.name]);
   const choice = makeChoice("layer", names, attention.indexOf(layer), (value) => go({ layer: Number(value) }));
-  choice.querySelector("select").dataset.key = "difference-layer";
   const trace = joinWords(...PAYLOAD.traces);
   const row = makeRow(weights, state, 72, "difference", (one) => go({ head: one }));
   const buttons = [...row.children];

@@ -12,9 +12,9 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Make a labelled choice; options are [value, text] pairs. */
+/** Make a labelled choice, which keeps the focus; options are [value, text] pairs. */
 function makeChoice(label, options, value, change) {
-  const select = make("select", { onchange: () => change(select.value) });
+  const select = make("select", { "data-key": `choice-${label}`, onchange: () => change(select.value) });
   select.append(...options.map(([key, text]) => make("option", { value: key, selected: String(key) === String(value) }, text)));
   return make("label", { class: "choice" }, `${label} `, select);
 }
@@ -23,7 +23,7 @@ function makeChoice(label, options, value, change) {
 function makeTable(heads, rows, left = [0]) {
   const row = (tag, texts) =>
     make("tr", {}, texts.map((text, at) => make(tag, { class: left.includes(at) ? "left" : null }, String(text))));
-  return make("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "table" },
+  return make("div", { class: "wide", tabindex: 0, role: "region", "aria-label": `table of ${heads.join(", ")}` },
     make("table", {}, make("thead", {}, row("th", heads)), make("tbody", {}, rows.map((texts) => row("td", texts)))));
 }
 

@@ -71,8 +71,9 @@ function makeRange(state) {
 
 /** What the maps are, and of which text. */
 function makeLead(trace) {
-  const grey = trace.attention.some((one) => one.causal) ? " Grey cells are masked." : "";
-  const lead = `Each square is an attention head. A row is a token that attends (the query), a column a token it may attend to (the key), the colour the weight.${grey} Choose a square to enlarge it.`;
+  const hasHoles = trace.stages.some((one) => /(^|\.)weights$/.test(one.name) && one.nan + one.inf > 0);
+  const marks = `${trace.attention.some((one) => one.causal) ? " Grey cells are masked." : ""}${hasHoles ? " Magenta cells are not finite." : ""}`;
+  const lead = `Each square is an attention head. A row is a token that attends (the query), a column a token it may attend to (the key), the colour the weight.${marks} Choose a square to enlarge it.`;
   const sizes = trace.attention.flatMap(({ queries, keys, shape }) => [[queries, shape[1]], [keys, shape[2]]]);
   const texts = new Set(sizes.map(([axis, size]) => describeText(wordsOf(trace, axis, size))));
   return make("div", {}, make("p", { class: "lead" }, lead), ...[...texts].map((text) => make("p", { class: "note" }, text)));

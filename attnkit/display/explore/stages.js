@@ -61,7 +61,7 @@ async function showStages(root, state) {
   const box = boxes.find((one) => one.id === (state.stage || (layer && !rows[0].isLoose && layer.name)));
   const tensors = box ? box.tensors : trace.stages;
   root.append(choices(state, { layer: false, head: false }), makeDiagram(rows, box, trace));
-  const all = make("button", { "data-key": "all-stages", disabled: !box, onclick: () => go({ stage: "all" }) }, "all tensors");
+  const all = box && make("button", { "data-key": "all-stages", onclick: () => go({ stage: "all" }) }, "all tensors");
   root.append(make("div", { class: "choices" }, make("h3", {}, box ? box.id : "All tensors"), all), makeFacts(tensors));
   const cell = layer ? await showCell(root, state) : null;
   return stagesPicture(rows, box, trace, cell);
@@ -96,7 +96,9 @@ function describeBox(box) {
 function makeFacts(tensors) {
   const rows = tensors.map((one) => [one.name, one.shape.map((size, at) => [one.axes[at], size].filter((part) => part !== "").join(" ")).join(", "), one.dtype,
     ...FACTS.map((fact) => formatFact(one[fact])), one.zeros, one.nan, one.inf]);
-  return makeTable(["tensor", "shape", "dtype", ...FACTS, "zeros", "NaN", "inf"], rows, [0, 1, 2]);
+  const hides = tensors.some((one) => one.name.endsWith("masked") && one.inf);
+  return make("div", {}, makeTable(["tensor", "shape", "dtype", ...FACTS, "zeros", "NaN", "inf"], rows, [0, 1, 2]),
+    hides ? make("p", { class: "note" }, "The infinities of masked are the scores that the mask hides.") : null);
 }
 
 /** The picture of the diagram, with the lines of a cell below it. */

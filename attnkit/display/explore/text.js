@@ -16,7 +16,6 @@ async function showText(root, state) {
   const controls = choices(state, { head: state.by === "head", layer: state.by !== "all" });
   const ways = [["head", "one head"], ["layer", "the mean of the heads"], ["all", "the mean of all layers"]];
   const by = makeChoice("by", ways, state.by, (value) => go({ by: value }));
-  by.querySelector("select").dataset.key = "by";
   const weights = await weightsOf(layer);
   const token = Math.min(state.token < 0 ? weights.queries - 1 : state.token, weights.queries - 1);
   controls.append(by, makePosition(token, weights.queries));

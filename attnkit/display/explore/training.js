@@ -27,8 +27,19 @@ async function showTraining(root, state) {
   const { trace } = chosen(state);
   root.append(choices(state, { layer: false, head: false }));
   const picture = trainingPicture(state);
-  const canvas = make("canvas", { role: "img", "aria-label": "The losses of the run, and the norm of the gradient of each parameter at each recorded step" });
+  const canvas = make("canvas", { tabindex: 0, role: "img", "data-key": "training", "aria-label": "The losses of the run, and the norm of the gradient of each parameter at each recorded step. Arrow keys read the losses." });
   showPicture(canvas, picture);
+  const reports = PAYLOAD.curve || [];
+  let at = 0;
+  const read = () => reports.length && say(describeReport(reports[at]));
+  canvas.addEventListener("focus", read);
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    at = Math.min(Math.max(at + step, 0), Math.max(reports.length - 1, 0));
+    read();
+  });
   canvas.addEventListener("pointermove", (event) => picture.read(event.offsetX, event.offsetY));
   canvas.addEventListener("click", (event) => {
     const at = picture.stepAt(event.offsetX, event.offsetY);
