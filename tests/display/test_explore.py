@@ -171,6 +171,7 @@ def test_an_encoder_and_its_decoder_are_not_compared():
 
 def test_weights_of_both_signs_keep_them():
     weights = np.array([[[-1.0, 0.25, 0.5]]], np.float32)
+    assert matrices.has_signs(weights) and not matrices.has_signs(np.array([-np.inf, np.nan, 0, 1]))
     assert unpack(matrices.pack_bytes(weights)["values"], np.int8).tolist() == [-127, 32, 63]  # rounded
     assert unpack(matrices.pack_pooled(weights)["values"], np.int8).tolist() == [-127, 32, 64]  # at most
     assert unpack(matrices.pack_largest(weights, 2)["values"], "<f4").tolist() == [-1.0, 0.5]

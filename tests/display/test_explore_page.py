@@ -118,7 +118,7 @@ def test_every_view_of_a_trace(browser, write_page):
     assert {*SOURCE, "<script>window.ran = 1</scrip…"} <= texts
     browser.open(page, "#layer=1&head=0")
     texts = {one.text for one in ET.fromstring(read_picture(browser, "svg")).iter("{http://www.w3.org/2000/svg}text")}
-    assert {"query ↓", "source →", "0", "1  weight"} <= texts
+    assert {"query ↓", "source →", "0", "1\u2003weight"} <= texts
 
     browser.open(page, "#view=heads&layer=0&head=1&token=2")
     check_layout(browser)
@@ -179,7 +179,7 @@ def test_two_traces_rounded_to_8_bits_and_in_the_dark(browser, write_page, monke
     assert browser.run("document.title") == "Two"
     assert "query 0 '·dog', model 0" in browser.run("document.getElementById('view').innerText")
     texts = {one.text for one in ET.fromstring(read_picture(browser, "svg")).iter("{http://www.w3.org/2000/svg}text")}
-    assert {"·dog", "·cat / ·mat", "query ↓"} <= texts and any(one.endswith("  A − B") for one in texts)
+    assert {"·dog", "·cat / ·mat", "query ↓"} <= texts and any(one.endswith("\u2003A − B") for one in texts)
     check_layout(browser)
     known = """Promise.all([PAYLOAD.traces[0], PAYLOAD.traces[1], PAYLOAD.difference].map(async one => {
         const weights = await weightsOf(one.attention[1]);

@@ -19,11 +19,12 @@ function channels(hex) {
 }
 
 class CanvasSurface {
-  constructor(canvas, width, height, scale = window.devicePixelRatio || 1) {
-    canvas.width = Math.max(1, Math.round(width * scale));
-    canvas.height = Math.max(1, Math.round(height * scale));
+  constructor(canvas, width, height, scale = window.devicePixelRatio || 1, margin = 0) {
+    canvas.width = Math.max(1, Math.round((width + 2 * margin) * scale));
+    canvas.height = Math.max(1, Math.round((height + 2 * margin) * scale));
     this.context = canvas.getContext("2d");
     this.context.scale(scale, scale);
+    this.context.translate(margin, margin);
   }
 
   rect(x, y, width, height, fill) {
@@ -80,7 +81,7 @@ function cellsImage(rows, columns, colorAt) {
 const MOST_CELLS = 100000; // of heat maps in an SVG that are shapes; those after them are pictures
 
 class SvgSurface {
-  constructor(width, height) {
+  constructor(width, height, margin) {
     this.cellCount = 0;
     const namespace = "http://www.w3.org/2000/svg";
     this.create = (tag, attributes) => {
@@ -88,8 +89,9 @@ class SvgSurface {
       for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, typeof value === "number" ? +value.toFixed(2) : value);
       return element;
     };
+    const [wide, high] = [width, height].map((one) => +(one + 2 * margin).toFixed(2));
     this.svg = this.create("svg", {
-      width, height, viewBox: `0 0 ${+width.toFixed(2)} ${+height.toFixed(2)}`, role: "img", "font-family": PAYLOAD.look.sans,
+      width: wide, height: high, viewBox: `${-margin} ${-margin} ${wide} ${high}`, role: "img", "font-family": PAYLOAD.look.sans,
     });
   }
 
@@ -163,19 +165,21 @@ function showPicture(canvas, picture) {
   picture.paint(new CanvasSurface(canvas, picture.width, picture.height));
 }
 
+const MARGIN = 12; // pixels around a picture in its file
+
 /** Return the file of a picture: a Blob of SVG or PNG. */
 async function pictureFile(picture, kind) {
   const paint = (surface) => {
-    surface.rect(0, 0, picture.width, picture.height, color("background"));
+    surface.rect(-MARGIN, -MARGIN, picture.width + 2 * MARGIN, picture.height + 2 * MARGIN, color("background"));
     picture.paint(surface);
   };
   if (kind === "svg") {
-    const surface = new SvgSurface(picture.width, picture.height);
+    const surface = new SvgSurface(picture.width, picture.height, MARGIN);
     paint(surface);
     return new Blob([surface.toString()], { type: "image/svg+xml" });
   }
   const canvas = make("canvas");
-  paint(new CanvasSurface(canvas, picture.width, picture.height, 2));
+  paint(new CanvasSurface(canvas, picture.width, picture.height, 2, MARGIN));
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 

@@ -36,7 +36,7 @@ async function showLens(root, state) {
   const tokens = wordsOf(trace, "token", lens.tokens);
   const place = { token: state.token < 0 ? lens.tokens - 1 : Math.min(state.token, lens.tokens - 1), layer: state.token < 0 ? lens.count - 1 : state.layer };
   const picture = lensPicture(lens, tokens, place, trace.name);
-  root.append(make("p", { class: "note" }, "Each cell is the likeliest next word in the state after a layer, read by the last norm and the head of the model; the column of the last layer is what the model predicts. The colour is its probability."));
+  root.append(make("p", { class: "note" }, "Each cell is the likeliest next word in the state after a layer, read by the last norm and the head of the model; the column of the last layer is what the model predicts. The colour is its probability; · is a space."));
   root.append(makeLensMap(picture, lens, tokens, place), makeLikeliest(lens, tokens, place));
   if (picture.to - picture.from < lens.tokens) root.append(make("p", { class: "note" }, `tokens ${picture.from} to ${picture.to - 1} of ${lens.tokens}`));
   return picture;

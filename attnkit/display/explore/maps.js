@@ -75,10 +75,10 @@ function largePicture(weights, head, trace, title, width, state) {
   const size = weights.queries > 8 ? TEXT_SIZE : 15;
   const fit = (word) => fitWord(word, MOST_LABEL, size);
   const widest = (words) => words.reduce((most, word) => Math.max(most, textWidth(fit(word), size)), 12);
-  const left = Math.max(widest(rowWords), textWidth(`${queries} ↓`, 11)) + 10;
+  const left = Math.max(1.1 * widest(rowWords), textWidth(`${queries} ↓`, 11)) + 10;
   const top = widest(columnWords) + 44;
   const room = Math.max(width - left - 4, 120);
-  const largest = Math.min(Math.max(480 / weights.queries, 34), 60);
+  const largest = Math.min(Math.max((0.6 * innerHeight) / weights.queries, 34), 60);
   const cell = Math.min(largest, Math.max(room / weights.keys, weights.keys > 64 ? 0 : 12));
   const [mapWidth, mapHeight] = [cell * weights.keys, cell * weights.queries];
   const peak = colorPeak(weights, head, state);
@@ -136,7 +136,7 @@ function paintNumbers(surface, weights, head, { left, top, cell, peak }) {
 /** The scale of the colours, from `low` to `high`, a number or words, and what they are of; return where it ends. */
 function paintScale(surface, x, y, low, high, isSigned, name) {
   const muted = { size: 11, color: color("muted") };
-  const label = `${typeof high === "string" ? high : formatNumber(high)}  ${name}`;
+  const label = `${typeof high === "string" ? high : formatNumber(high)}\u2003${name}`;
   surface.text(x, y + 9, formatNumber(low), muted);
   const from = x + textWidth(formatNumber(low), 11) + 6;
   const colors = PAYLOAD.look.maps[isSigned ? "bwr" : "viridis"];

@@ -29,8 +29,8 @@ def blob(array: Array) -> str:
 
 
 def has_signs(weights: Array) -> bool:
-    """Return whether a number is below 0."""
-    return bool((weights < 0).any())
+    """Return whether a finite number is below 0."""
+    return bool(np.isfinite(weights[weights < 0]).any())
 
 
 def pack_exact(weights: Array) -> dict[str, Any]:
