@@ -11,12 +11,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import jax
 from jax._src import distributed
 
-from attnkit.backends.choice import is_installed
 from attnkit.errors import AttnkitError, FileError, UsageError
 from attnkit.libraries import quote_error
 
@@ -193,10 +193,15 @@ def check_processes(coordinator: str, process: int | None, processes: int | None
     if process is not None and processes is not None and process >= processes:
         raise UsageError(f"expected 0 to {processes - 1}, got {process}", "--process")
     if process == 0:
-        try:  # JAX crashes
-            socket.create_server(("", int(port[1]))).close()
-        except OSError as error:
-            raise FileError(f"cannot listen at port {port[1]}: {os.strerror(error.errno or 0)}", FLAG) from None
+        check_port(int(port[1]))
+
+
+def check_port(port: int) -> None:
+    """Raise FileError where this process cannot listen at a port; JAX would crash."""
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        raise FileError(f"cannot listen at port {port}: {os.strerror(error.errno or 0)}", FLAG) from None
 
 
 def initialize_automatically() -> None:
@@ -204,7 +209,7 @@ def initialize_automatically() -> None:
     try:
         initialize()
     except ValueError as error:
-        if is_installed("mpi4py") and any(name in os.environ for name in RANKS):
+        if find_spec("mpi4py") and any(name in os.environ for name in RANKS):
             initialize(cluster_detection_method="mpi4py")
             importlib.import_module("mpi4py.MPI").Finalize()  # else mpiexec takes the end of a process for a crash
             return
