@@ -115,7 +115,7 @@ def test_every_view_of_a_trace(browser, write_page):
     check_layout(browser)
     svg = ET.fromstring(read_picture(browser, "svg"))
     texts = {one.text for one in svg.iter("{http://www.w3.org/2000/svg}text")}
-    assert {*SOURCE, "<script>window.ran = 1</scrip…"} <= texts
+    assert {*SOURCE, "<script>window.ran = 1</scrip…"} <= texts and svg.get("viewBox").startswith("-12 -12 ")
     browser.open(page, "#layer=1&head=0")
     texts = {one.text for one in ET.fromstring(read_picture(browser, "svg")).iter("{http://www.w3.org/2000/svg}text")}
     assert {"query ↓", "source →", "0", "1\u2003weight"} <= texts

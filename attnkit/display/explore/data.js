@@ -26,7 +26,7 @@ class Weights {
   }
 
   constructor(layer, values, scale, topKeys, topValues) {
-    Object.assign(this, { layer, values, scale, topKeys, topValues });
+    Object.assign(this, { layer, values, scale, topKeys, topValues, peaks: [] });
     [this.heads, this.queries, this.keys] = layer.shape;
     this.form = layer.map.form;
     const [rows, columns] = this.form === "pooled" ? layer.map.block : [1, 1];
@@ -80,14 +80,18 @@ class Weights {
 
   /** The largest magnitude in the map of a head, of those that are finite. */
   peak(head) {
+    return (this.peaks[head] ??= this.findPeak(head));
+  }
+
+  findPeak(head) {
+    const numbers = this.scale || this.values; // the largest level of a scale stands for the largest number under it
+    const [size, times] = [numbers.length / this.heads, this.scale ? Math.abs(this.notFinite) - 1 : 1];
     let most = 0;
-    for (let row = 0; row < this.rows; row++) {
-      for (let column = 0; column < this.columns; column++) {
-        const size = Math.abs(this.cell(head, row, column));
-        if (size > most && size < Infinity) most = size;
-      }
+    for (let at = head * size; at < (head + 1) * size; at++) {
+      const number = Math.abs(numbers[at]);
+      if (number > most && number < Infinity) most = number;
     }
-    return most;
+    return most * times;
   }
 }
 
