@@ -72,6 +72,8 @@ class Process:
             for kind, most in limits.items():
                 resource.setrlimit(kind, (most, most))
 
+        if {"preexec_fn", "umask"} & {*options}:  # which the server does not pass on
+            env = {"PATH": ALONE} | (env or {})
         if limits == FLAT and self.environment["PATH"] != ALONE:
             env, limits = {client.ROOM: ROOM} | (env or {}), None
         before = {"preexec_fn": limit} if limits else {}

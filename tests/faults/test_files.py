@@ -23,7 +23,6 @@ import pytest
 
 from attnkit.errors import FileError
 from attnkit.formats import atomic, mapped
-from tests.process import ALONE
 
 pytestmark = pytest.mark.slow
 
@@ -44,12 +43,6 @@ def unprivileged():
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     for capability in (1, 2) if prctl else ():  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
         prctl(24, capability)  # PR_CAPBSET_DROP
-
-
-@pytest.fixture
-def attnkit(process, tmp_path):
-    """Processes with an interpreter of their own, whose descriptors, users and signals are in question."""
-    return process(tmp_path, ALONE)
 
 
 @pytest.fixture

@@ -297,7 +297,7 @@ def test_errors_and_warnings_have_colour_on_a_terminal_alone(tmp_path, setting, 
     ):
         (tmp_path / "nan.json").write_text('{"tensors":{"x":{"dtype":"float64","shape":[1,2],"data":[["NaN",1]]}}}')
         leader, follower = pty.openpty()
-        command = [sys.executable, "-m", "attnkit", *arguments, "-f", "json"]
+        command = ["attnkit", *arguments, "-f", "json"]
         subprocess.run(command, stdout=subprocess.DEVNULL, stderr=follower, cwd=tmp_path, env=environ, check=False)
         os.close(follower)
         assert os.read(leader, 4096).decode().startswith(colored if marks else start)
