@@ -10,6 +10,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 import attnkit
+from attnkit.backends.jax import formulas
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError, NotFiniteError, UsageError
@@ -71,6 +72,15 @@ def test_gradients_are_those_of_the_adjoints_in_float64(name):
     plan = StepPlan(batch, [slice(0, 2)], 1, list(table.shapes), 1.0)
     assert ours.step(plan) == pytest.approx(known.step(plan), rel=1e-9)
     assert_same(ours, known, 1e-9)  # which are what they were, less the gradients
+
+
+@pytest.mark.parametrize("is_centered", [True, False])
+def test_the_gradient_that_norms_are_given_is_what_jax_derives(is_centered):
+    with jax.enable_x64(True):
+        x, slope = RNG.standard_normal((2, 3, 8))
+        ours = jax.vjp(lambda x: formulas.standardize(x, is_centered, 1e-5), x)[1](slope)
+        derived = jax.vjp(lambda x: formulas._standardize(x, is_centered, 1e-5)[0], x)[1](slope)
+        np.testing.assert_allclose(*ours, *derived, rtol=0, atol=1e-12)
 
 
 RECIPES = {
