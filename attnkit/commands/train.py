@@ -210,6 +210,7 @@ def train_text(path: str, values: Mapping[str, Any]) -> str:
     if sample := values.get("sample"):
         check_sample(start, sample, "--sample")
     run = Run(recipe, start, origin, folder, is_writer)
+    del start  # with tensors that an engine holds from now on
     with lock_folder(folder) if is_writer else contextlib.nullcontext(), stop_signals() as stop_signal:
         if "resume" in values:
             run.resume(str(values["resume"]))

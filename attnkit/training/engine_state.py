@@ -59,10 +59,7 @@ class EngineState:
             zeros = {name: np.zeros(shape, self._dtype) for name, shape in self._table.shapes.items()}
             self._fetched = NumpyState(self._recipe, self._raw, zeros)
             self._fetched.optimizer.numbers.steps = dict(self._numbers.steps)
-            for buffer, arrays in zip(self._buffers(self._fetched), self._devices.fetch(), strict=True):
-                for name, array in arrays.items():
-                    layer, _, parameter = name.rpartition(".")
-                    buffer[layer][parameter][...] = array
+            self._devices.fetch(self._buffers(self._fetched))
         return self._fetched
 
     def load(self, state: NumpyState) -> None:

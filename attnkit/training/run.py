@@ -115,7 +115,10 @@ class Run:
 
     def save(self, best: ParameterBuffer | None = None) -> None:
         """Write the folder: a model, by default the best so far, and what is needed to go on from the last step."""
-        tensors = best or self.progress.best or self.trainer.state.fetch().parameters
+        state = self.trainer.state.fetch()  # by all processes together
+        if not self._is_writer:
+            return
+        tensors = best or self.progress.best or state.parameters
         origin = {
             "command": self.origin.command,
             "version": self.origin.version,
@@ -124,11 +127,9 @@ class Run:
             "recipe": to_json(self.recipe),
         }
         curve = b"".join(orjson.dumps(report_values(report)) + b"\n" for report in self.curve)
-        state = safetensors.encode(Record(pack_state(self.trainer, self.progress)))
+        progress = safetensors.encode(Record(pack_state(self.trainer, self.progress)))
         files: Files = {ORIGIN: [json_bytes(origin)], CURVE: [curve]}
-        files |= {**model_files(self.trainer.raw, tensors, self.recipe.dtype), **self._files, STATE: state}
-        if not self._is_writer:
-            return
+        files |= {**model_files(self.trainer.raw, tensors, self.recipe.dtype), **self._files, STATE: progress}
         write_folder(self.folder, files)
         if self._is_new:
             remove_files(self.folder, TOKENIZER_FILES - set(files))

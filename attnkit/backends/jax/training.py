@@ -113,14 +113,18 @@ class JaxTrainState:
             loss, hits = self._evaluate(self._arrays[PARAMETER], placed)
             return float(loss), int(hits)
 
-    def fetch(self) -> list[dict[str, Array]]:
-        """Return the parameters in NumPy, tied ones once, and then each state of theirs."""
-        return [{name: to_numpy(array) for name, array in arrays.items()} for arrays in self._arrays.values()]
-
-    def load(self, stored: Sequence[Params]) -> None:
-        """Replace the parameters, and each state of theirs, by those of layers."""
+    def fetch(self, buffers: Sequence[Params]) -> None:
+        """Write the parameters to arrays by layer, and each state of theirs to the next ones."""
         with self._precision():
-            for arrays, params in zip(self._arrays.values(), stored, strict=True):
+            for arrays, params in zip(self._arrays.values(), buffers, strict=True):
+                for name, array in arrays.items():
+                    layer, _, parameter = name.rpartition(".")
+                    params[layer][parameter][...] = to_numpy(array)
+
+    def load(self, buffers: Sequence[Params]) -> None:
+        """Replace the parameters and their states by what `fetch` has written."""
+        with self._precision():
+            for arrays, params in zip(self._arrays.values(), buffers, strict=True):
                 for name in arrays:
                     layer, _, parameter = name.rpartition(".")
                     sharding = self._shardings[name]
