@@ -207,6 +207,11 @@ class Config:
         """Return the shape of a parameter of a layer: see `parameter_shape`."""
         return transformer_parameter_shape(self, layer, name)
 
+    def result_width(self, layer: str) -> int:
+        """Return the width of what the step of a layer computes, without its residual."""
+        is_narrow = self.embed_width and parse_layer_name(layer)[2] in EMBEDDING
+        return self.embed_width if is_narrow else self.width
+
     def fixes_shapes(self, layer: str) -> bool:
         """Return whether the products of a layer have fixed shapes, so that a text has its bits beside any others.
 

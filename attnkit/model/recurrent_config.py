@@ -21,6 +21,15 @@ from attnkit.model.recurrent_cells import CELLS
 DIRECTIONS = ("", "_reverse")
 
 
+def is_state_weight(layer: str, name: str) -> bool:
+    """Return whether a parameter is a weight between the states of a recurrent layer.
+
+    >>> is_state_weight("decoder.0.rnn", "hidden_reverse"), is_state_weight("decoder.0.rnn", "hidden_bias")
+    (True, False)
+    """
+    return layer.endswith(".rnn") and name in ("hidden", "hidden_reverse")
+
+
 @dataclass(frozen=True)
 class RecurrentStack(StackConfig):
     """One stack of recurrent layers.
@@ -85,6 +94,20 @@ class RecurrentConfig(Config):
     def fixes_shapes(self, layer: str) -> bool:
         """Return False: recurrent layers compute the tokens of a text one after another."""
         return False
+
+    def result_width(self, layer: str) -> int:
+        """Return the width of what the step of a layer computes, without its residual.
+
+        Of a decoder that attends inside its recurrence: that of the readout that is fed to the next token, else of
+        what the readout is computed from, else of the state.
+        """
+        stack, number, part = parse_layer_name(layer)
+        chosen, is_recurrent = self.recurrent_stack(stack), part == "rnn"
+        if is_recurrent and number is not None:
+            return chosen.output_width(number)
+        if is_recurrent and not self.decoding.input_feeding:
+            return self.readout_input_width if self.decoding.readout_width else chosen.output_width(-1)
+        return {"embed": chosen.embedding, "cross": self.memory_width}.get(part, self.width)
 
     @property
     def memory_width(self) -> int:

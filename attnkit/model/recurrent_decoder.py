@@ -117,7 +117,8 @@ def attend_and_recur(model: Model, layer: str, x: Array, context: Context) -> Ar
         carry = new if real is None else select_carry(real[:, t, None], new, carry)
         outputs.append(output if real is None else np.where(real[:, t, None], output, 0))
     keep_carry(context, carry, context.past + batch.shape[1])
-    result = np.stack(outputs, axis=1) if outputs else np.empty((len(batch), 0, output_width(decoder)), x.dtype)
+    width = decoder.config.result_width(layer)
+    result = np.stack(outputs, axis=1) if outputs else np.empty((len(batch), 0, width), x.dtype)
     return result.astype(x.dtype, copy=False).reshape(*x.shape[:-1], result.shape[-1])
 
 
@@ -245,14 +246,6 @@ def select_carry(is_new: Array, new: Carry, old: Carry) -> Carry:
     states = tuple(select_state(is_new, *pair) for pair in zip(new.states, old.states, strict=True))
     fed = None if new.fed is None or old.fed is None else np.where(is_new, new.fed, old.fed)
     return Carry(states, fed)
-
-
-def output_width(decoder: AttentiveDecoder) -> int:
-    """Return the width of what the decoder computes of a token."""
-    config = decoder.config
-    if config.decoding.input_feeding:
-        return config.width
-    return config.readout_input_width if config.decoding.readout_width else decoder.width
 
 
 class SequenceHooks:

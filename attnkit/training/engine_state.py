@@ -35,13 +35,14 @@ class EngineState:
         """Do what `TrainState.step` does."""
         self._fetched = None
         names = self._table.names
+        rates = self._recipe.dropout, self._recipe.weight_drop
         updates = self._numbers.of(plan.trainable, plan.factor)
         loss, norm = self._devices.step(
             stack_inputs(self._table.config, plan.batch),
             plan.batch.targets,
             passes=plan.passes,
             count=plan.targets,
-            dropouts=[one for one in plan.dropout(self._recipe.dropout, self._recipe.seed) if one],
+            dropouts=tuple([one for one in plan.dropout(rate, self._recipe.seed) if one] for rate in rates),
             updates={parameter: updates[name] for parameter, name in names.items() if name in updates},
         )
         if np.isfinite(loss) and np.isfinite(norm):

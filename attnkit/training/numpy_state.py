@@ -15,6 +15,7 @@ from attnkit.model.dropout import dropout
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.model.kernels.threads import run_parallel
 from attnkit.model.loss import LossOptions, cross_entropy, loss_and_gradient
+from attnkit.model.recurrent_config import is_state_weight
 from attnkit.training.batches import Batch
 from attnkit.training.gradients import clip_gradients, gradient_norm
 from attnkit.training.optimizers import Optimizer
@@ -153,13 +154,10 @@ def drop_weights(model: Model, dropping: Dropout | None) -> Model:
     """Return a model with dropout on the weights between the states of its recurrent layers (Merity et al. 2018)."""
     if dropping is None:
         return model
-    params = {
-        layer: {
-            name: dropout(array, **dropping._asdict(), place=f"{layer}.{name}") if is_dropped(layer, name) else array
-            for name, array in parts.items()
-        }
-        for layer, parts in model.params.items()
-    }
+    params = {layer: dict(parts) for layer, parts in model.params.items()}
+    for layer, parts in params.items():
+        for name in (name for name in parts if is_state_weight(layer, name)):
+            parts[name] = dropout(parts[name], **dropping._asdict(), place=f"{layer}.{name}")
     return Model(model.config, params)
 
 
@@ -167,18 +165,9 @@ def drop_weight_gradients(gradients: ModelGradients, dropping: Dropout | None) -
     """Return gradients of the weights of `drop_weights` as those of the weights that it took: its adjoint."""
     if dropping is not None:
         for layer, parts in gradients.items():
-            for name in (name for name in parts if is_dropped(layer, name)):
+            for name in (name for name in parts if is_state_weight(layer, name)):
                 parts[name] = dropout_backward(parts[name], **dropping._asdict(), place=f"{layer}.{name}")
     return gradients
-
-
-def is_dropped(layer: str, name: str) -> bool:
-    """Return whether a parameter is a weight between the states of a recurrent layer.
-
-    >>> is_dropped("decoder.0.rnn", "hidden_reverse"), is_dropped("decoder.0.rnn", "hidden_bias")
-    (True, False)
-    """
-    return layer.endswith(".rnn") and name in ("hidden", "hidden_reverse")
 
 
 def views_as_model(raw: Mapping[str, object], buffer: ParameterBuffer) -> Model:

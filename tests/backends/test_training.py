@@ -13,7 +13,7 @@ import attnkit
 from attnkit.backends.jax import formulas
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.checkpoints.publishing import published_tensors
-from attnkit.errors import DataError, NotFiniteError, UsageError
+from attnkit.errors import DataError, NotFiniteError
 from attnkit.inference.callbacks import current, use_callbacks
 from attnkit.training.batches import Batch
 from attnkit.training.engine_state import EngineState
@@ -26,9 +26,12 @@ from attnkit.training.trainer import Trainer
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 FAMILIES = ("gpt2", "llama", "bert-mlm", "t5", "deberta-v2", "modernbert", "electra")
+ARCHIVE = np.load(MODELS.parent / "recurrent_models.npz")
+RECURRENT = ("luong", "general")
 DEPTHS = ("n_layer", "num_hidden_layers")
 RNG = np.random.default_rng(3)
 TEXT = "the cat sat on the mat and the dog ran to the sea\n" * 40
+PAIRS = "the cat\tsat on\na dog ran\tto it\nthe\tsea\n" * 9
 TINY = Recipe(layers=1, heads=2, dim=16, batch=2, block=16, warmup=0, steps=4, every=2, lr=3e-3)
 needs_devices = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices: tests/conftest.py makes them")
 
@@ -41,7 +44,7 @@ def by_engine(make, engine):
 
 def trainers(recipe, engine, dtype="float64"):
     """Training of the same model in NumPy and by JAX."""
-    start = start_run(recipe, TEXT, "text")
+    start = start_run(recipe, PAIRS if recipe.family == "seq2seq" else TEXT, "text")
     start = start._replace(tensors={name: array.astype(dtype) for name, array in start.tensors.items()})
     return Trainer(recipe, start), by_engine(lambda: Trainer(recipe, start), engine)
 
@@ -55,13 +58,14 @@ def assert_same(mine, known, limit):
         np.testing.assert_allclose(ours.optimizer.state()[name], array, rtol=0, atol=limit, err_msg=name)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, *RECURRENT])
 def test_gradients_are_those_of_the_adjoints_in_float64(name):
-    raw = json.loads((MODELS / name / "config.json").read_text())
+    stored = ARCHIVE[f"{name}/config"] if name in RECURRENT else (MODELS / name / "config.json").read_text()
+    raw = json.loads(str(stored))
     raw |= {key: 1 for key in DEPTHS if key in raw}
     table = published_tensors(raw)
     tensors = {key: 0.2 * RNG.standard_normal(shape) + (len(shape) == 1) for key, shape in table.shapes.items()}
-    vocab = table.config.stack(table.config.stacks[-1]).vocab
+    vocab = min(table.config.stack(stack).vocab for stack in table.config.stacks)
     ids, targets, source = RNG.integers(3, vocab - 1, (3, 2, 6))
     targets[0, 2] = -100
     mask = np.array([[True] * 6, [True] * 4 + [False] * 2])
@@ -87,6 +91,8 @@ RECIPES = {
     "adamw": replace(TINY, accumulate=2, dropout=0.2, clip=0.5, layer_decay=0.5, schedule="cosine"),
     "adam": replace(TINY, layers=2, optimizer="adam", unfreeze_every=1, freeze=("decoder.positions",), clip=0.0),
     "sgd": replace(TINY, optimizer="sgd", momentum=0.9, weight_decay=0.1, lr=0.1, smoothing=0.1),
+    "lstm": replace(TINY, family="lstm", hidden=12, accumulate=2, dropout=0.2, weight_drop=0.3),
+    "seq2seq": replace(TINY, family="seq2seq", bidirectional=True, dropout=0.2, weight_drop=0.3, tokens="chars"),
 }
 
 
@@ -144,11 +150,3 @@ def test_a_run_gives_the_log_of_numpy_and_goes_on_in_either(tmp_path):
         for folder, name in (("jax", "numpy"), ("numpy", "jax"))
     ]
     assert last[0] == pytest.approx(last[1], rel=1e-4)
-
-
-def test_a_recurrent_model_is_trained_by_numpy(tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text(TEXT)
-    problem = "--engine: jax does not train a lstm model; numpy does"
-    with pytest.raises(UsageError, match=problem):
-        attnkit.train(text, output=str(tmp_path / "lstm"), family="lstm", steps=1, dim=8, hidden=8, engine="jax")

@@ -44,7 +44,6 @@ from attnkit.model.kernels.incremental_decoder import CachedDecoder
 from attnkit.model.kv_cache import KVCache
 from attnkit.model.options import MultiHeadOptions
 from attnkit.model.pooling import require_last_tokens
-from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.transformer import token_positions
 
 HEAD_LAYERS = ("head.dense", "head.norm", "head", "pooler")
@@ -153,8 +152,6 @@ class JaxEngine:
 
     def train_state(self, model: Model, **options: Any) -> JaxTrainState:
         """Return a model in training, on devices."""
-        if isinstance(model.config, RecurrentConfig):
-            raise UsageError(f"jax does not train a {model.config.family} model; numpy does", "--engine")
         return JaxTrainState(self, model, **options)
 
     def attention(

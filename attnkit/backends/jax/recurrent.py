@@ -123,6 +123,14 @@ def first_state(run: Pass, layer: str, parameters: Parameters, x: JaxArray, *, i
     return map_state(lambda part: jnp.asarray(part, x.dtype), state)
 
 
+def last_states(run: Pass) -> dict[str, Any]:
+    """Return the last states of an encoder as the inputs of its decoder, those of its layers; {} of a Transformer."""
+    layers = (f"encoder.{number}.rnn" for number in range(run.config.stack("encoder").layers))
+    states = [run.caches[layer] for layer in layers if layer in run.caches]
+    parts = {"source": [state.hidden for state in states], "source_cell": [state.cell for state in states]}
+    return {name: tuple(own) for name, own in parts.items() if own and own[0] is not None}
+
+
 def bridge(run: Pass, number: int, source: State) -> State:
     """Return the first state of a layer of the decoder, made of the last one of that layer of the encoder."""
     config: Any = run.config

@@ -20,6 +20,7 @@ from attnkit.backends.jax.passes import Pass, check_supported, precision
 from attnkit.backends.jax.placement import PlacedParameters, put
 from attnkit.backends.jax.processes import to_numpy
 from attnkit.backends.jax.program import run_steps
+from attnkit.backends.jax.recurrent import last_states
 from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.transformer import dropout_layers
 from attnkit.model.backward.whole_models import StackInputs
@@ -28,8 +29,10 @@ from attnkit.model.context import Context, Model, Params
 from attnkit.model.dropout import dropout_mask
 from attnkit.model.dtypes import Array
 from attnkit.model.loss import IGNORE_INDEX
+from attnkit.model.recurrent_config import is_state_weight
 
 Inputs = Mapping[str, StackInputs]  # stack -> its inputs
+Dropouts = tuple[Sequence[Dropout], Sequence[Dropout]]  # of results and of weights, one for each pass
 Arrays = dict[str, JaxArray]  # parameter -> its array, or what is kept of it
 
 
@@ -37,7 +40,8 @@ class PlacedBatch(NamedTuple):
     """A batch on devices.
 
     parts   what has an entry for each text, (R * P, ...), of R texts in each of P passes: `inputs` of every stack,
-            `targets` and `masks` of dropout by layer; text p of all passes is R * p + pass
+            `targets` and `masks` of dropout by layer; text p of all passes is R * p + pass. `weights` are the factors
+            on parameters in each pass, as if there were one text
     shared  stack -> what all texts read
     """
 
@@ -81,13 +85,14 @@ class JaxTrainState:
         *,
         passes: Sequence[slice],
         count: int,
-        dropouts: Sequence[Dropout],
+        dropouts: Dropouts,
         updates: Mapping[str, Any],
     ) -> tuple[float, float]:
         """Change parameters by the gradients of a batch; return the mean loss and the norm of the gradients.
 
         targets (B, T) or (B,); count: those of whose losses the mean is taken
-        passes   the rows that are worked on together; dropouts: that of each pass, none for none
+        passes   the rows that are worked on together
+        dropouts  of the results of layers, and of the weights between states: that of each pass, none for none
         updates  parameter -> learning rate, weight decay and number of its update, of those that change
 
         Where a result is not finite, nothing is changed.
@@ -97,7 +102,7 @@ class JaxTrainState:
         numbers = np.array([factors(self._options, *updates[name]) for name in names], self._dtype)
         chosen = {kind: {name: arrays[name] for name in names} for kind, arrays in self._arrays.items()}
         frozen = {name: array for name, array in self._arrays[PARAMETER].items() if name not in updates}
-        rate = dropouts[0].rate if dropouts else 0.0
+        rate = dropouts[0][0].rate if dropouts[0] else 0.0
         with self._precision():
             placed = self._place(inputs, targets, passes, dropouts)
             scale = np.asarray(1 / count, self._dtype)
@@ -109,7 +114,7 @@ class JaxTrainState:
     def evaluate(self, inputs: Inputs, targets: Array) -> tuple[float, int]:
         """Return the sum of the losses of targets, and how many of them are the most probable ones."""
         with self._precision():
-            placed = self._place(inputs, targets, [slice(0, len(targets))], ())
+            placed = self._place(inputs, targets, [slice(0, len(targets))], ((), ()))
             loss, hits = self._evaluate(self._arrays[PARAMETER], placed)
             return float(loss), int(hits)
 
@@ -137,9 +142,7 @@ class JaxTrainState:
     def _put(self, array: Array, *axes: str | None) -> JaxArray:
         return put(array, array.dtype, self._engine.mesh, PartitionSpec(*axes))
 
-    def _place(
-        self, inputs: Inputs, targets: Array, passes: Sequence[slice], dropouts: Sequence[Dropout]
-    ) -> PlacedBatch:
+    def _place(self, inputs: Inputs, targets: Array, passes: Sequence[slice], dropouts: Dropouts) -> PlacedBatch:
         """Return a batch on devices, its tokens and its texts padded; what is added has no targets."""
         texts = round_up(max(rows.stop - rows.start for rows in passes), self._engine.sizes().rows)
         places = np.zeros((texts, len(passes)), np.int64)  # of each text in the batch, of added ones the first
@@ -152,8 +155,9 @@ class JaxTrainState:
             places[:size, number], chosen[:size, number] = np.arange(rows.start, rows.stop), targets[rows]
         chosen = chosen.reshape(places.size, *targets.shape[1:])
         parts, shared = self._place_inputs(inputs, places.ravel())
-        masks = self._place_masks(inputs, texts, passes, dropouts) if dropouts else {}
-        return PlacedBatch({"inputs": parts, "targets": self._put(chosen, "data"), "masks": masks}, shared)
+        masks = self._place_masks(inputs, texts, passes, dropouts[0]) if dropouts[0] else {}
+        batch = {"inputs": parts, "targets": self._put(chosen, "data"), "masks": masks}
+        return PlacedBatch(batch | {"weights": self._place_weights(dropouts[1]) if dropouts[1] else {}}, shared)
 
     def _padded(self, tokens: int) -> int:
         return int(self._engine.sizes().padded(tokens))
@@ -180,10 +184,11 @@ class JaxTrainState:
         self, inputs: Inputs, texts: int, passes: Sequence[slice], dropouts: Sequence[Dropout]
     ) -> dict[str, JaxArray]:
         """Return the masks of dropout, those of NumPy, by the layers whose results they apply to."""
-        masks, width = {}, self._config.width
+        masks = {}
         for name, steps in self._steps.items():
             tokens = inputs[name].x.shape[1]
             for layer in sorted(dropout_layers(steps)):
+                width = self._config.result_width(layer)
                 whole = np.zeros((texts, len(passes), self._padded(tokens), width), bool)
                 for number, (rows, one) in enumerate(zip(passes, dropouts, strict=True)):
                     size = rows.stop - rows.start
@@ -191,6 +196,16 @@ class JaxTrainState:
                     whole[:size, number, :tokens] = mask
                 masks[layer] = self._put(whole.reshape(-1, *whole.shape[2:]), "data", "seq")
         return masks
+
+    def _place_weights(self, dropouts: Sequence[Dropout]) -> dict[str, JaxArray]:
+        """Return what the weights between states are multiplied by in each pass, (P, ...) by layer and parameter."""
+        factors, share = {}, np.asarray(1 - dropouts[0].rate, self._dtype)
+        for layer in self._layers:
+            for name in (one for one in self._views.layers[layer] if is_state_weight(layer, one)):
+                shape, place = self._config.parameter_shape(layer, name), f"{layer}.{name}"
+                masks = [dropout_mask(shape, **one._asdict(), place=place) for one in dropouts]
+                factors[place] = self._put(np.stack(masks) / share)
+        return factors
 
     def _compute_step(
         self,
@@ -266,7 +281,11 @@ class JaxTrainState:
         params = self._views.assemble({name: x.astype(kind) for name, x in parameters.items()}, self._layers)
         is_whole = engine.mesh is None or engine.mesh.shape["seq"] == 1  # no text is split
         linear = formulas.linear_rows if is_whole else formulas.linear
+        for place, factor in placed.parts["weights"].items():
+            layer, _, parameter = place.rpartition(".")
+            params[layer] |= {parameter: params[layer][parameter] * factor[0].astype(kind)}
         memory: Any = None
+        states: dict[str, Any] = {}
         real = None
 
         def drop(layer: str, x: JaxArray) -> JaxArray:
@@ -274,10 +293,11 @@ class JaxTrainState:
 
         for name, steps in self._steps.items():
             inputs = {**placed.shared[name], **placed.parts["inputs"][name]}
-            inputs |= {} if memory is None else {"memory": memory}
+            inputs |= {} if memory is None else {"memory": memory, **states}
             run = Pass(config, params, inputs, self._kernel(), drop=drop, layout=engine.layout(), linear=linear)
             memory = run_steps(run, steps, inputs["x"])
-            real = inputs["mask"][:, 0, 0] if "mask" in inputs and inputs["mask"].ndim == 4 else None
+            states = last_states(run) if name == "encoder" else {}
+            real = inputs["mask"][:, 0, 0] if "mask" in inputs and inputs["mask"].ndim == 4 else inputs.get("real")
         rows = memory.reshape(-1, memory.shape[-1]) if is_whole and not config.is_head_pooled else memory
         return formulas.head_logits(config, params, rows, real)
 
