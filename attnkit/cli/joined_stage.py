@@ -30,5 +30,6 @@ def write_joined(
         if group.is_first:
             return output.write(call)
         warnings.simplefilter("ignore")
+        call.extra.pop("save", None)  # of `run`
         with use_callbacks(SILENT):
             return output.discard(call)
