@@ -27,7 +27,7 @@ from attnkit.training.trainer import Trainer
 MODELS = Path(__file__).parent.parent / "references" / "models"
 FAMILIES = ("gpt2", "llama", "bert-mlm", "t5", "deberta-v2", "modernbert", "electra")
 ARCHIVE = np.load(MODELS.parent / "recurrent_models.npz")
-RECURRENT = ("luong", "general")
+RECURRENT = ("general",)
 DEPTHS = ("n_layer", "num_hidden_layers")
 RNG = np.random.default_rng(3)
 TEXT = "the cat sat on the mat and the dog ran to the sea\n" * 40
