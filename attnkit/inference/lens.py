@@ -203,6 +203,8 @@ def find_word(checkpoint: "Checkpoint", text: str, flag: str) -> int:
     ids = [id for id in tokens.ids or [] if id not in special]
     spellings = [text, *(mark + text.removeprefix(" ") for mark in "Ġ▁" if text.startswith(" "))]
     known = [tokenizer.vocabulary.index(one) for one in spellings if one in tokenizer.vocabulary]
+    if tokenizer.special.get("unk", -1) in (tokens.ids or []) and not ids and not known:
+        raise UsageError(f"{text!r} is not in the vocabulary", flag)
     if len(ids) != 1 and not known:
         pieces = join_names([repr(word) for word in find_words(checkpoint).token_strings(ids)])
         raise UsageError(f"{text!r} is {len(ids)} tokens: {pieces} (expected one)", flag)

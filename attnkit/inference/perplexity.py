@@ -1,14 +1,13 @@
 """Perplexity: how improbable a model finds a text, window by window, or the targets of sentence pairs."""
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import AttnkitWarning, DataError, NotFiniteError, UsageError
+from attnkit.errors import DataError, NotFiniteError, UsageError
 from attnkit.inference import callbacks, layers, text_inputs
 from attnkit.inference.generate import positions_left
 from attnkit.inference.source_states import encoder_states
@@ -131,19 +130,12 @@ def window_size(checkpoint: "Checkpoint", window: int | None, stride: int | None
 
 def encode_long_text(checkpoint: "Checkpoint", text: str, name: str) -> Array:
     """Return the ids of a text (T,), T ≥ 2; warn of tokens that the vocabulary lacks."""
-    tokenizer = text_inputs.tokenizer_of(checkpoint)
-    ids = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(text, tokenizer=tokenizer)).ids
+    inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(text))
+    ids = inputs.ids
     if len(ids) < 2:
         raise DataError(f"{len(ids)} token{'s' * (len(ids) != 1)} (expected 2 or more): nothing is predicted", name)
-    warn_unknown(int((ids == tokenizer.special.get("unk")).sum()), len(ids), name)
+    text_inputs.warn_unknown(inputs.unknown, len(ids), name)
     return ids
-
-
-def warn_unknown(unknown: int, tokens: int, name: str) -> None:
-    """Warn of tokens that the vocabulary lacks: all of them are one and the same token to the model."""
-    if unknown:
-        problem = f"{name}: {unknown:,} of {tokens:,} tokens are not in the vocabulary, and are scored as unknown"
-        warnings.warn(problem, AttnkitWarning, stacklevel=2)
 
 
 def window_nll(core: model.Model, ids: Array, part: Window, dtype: str) -> float:
@@ -172,19 +164,18 @@ def score_pairs(
     pairs  line, source and target of each; name: their file, for errors
     """
     core = layers.complete_model(checkpoint)
-    unknown, id_of_unknown = 0, text_inputs.tokenizer_of(checkpoint, "target").special.get("unk")
-    scores: list[TextScore] = []
+    unknown, scores = 0, list[TextScore]()
     for number, source, target in pairs:
         callbacks.current().on_progress(f"pair {len(scores) + 1:,} of {len(pairs):,}")
         try:
             read = text_inputs.tokenize_for_model(checkpoint, "encoder", ModelInput(source)).ids
-            ids = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(target), target=True).ids
-            nll = score_pair(core, read, ids, dtype)
+            inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(target), target=True)
+            nll = score_pair(core, read, inputs.ids, dtype)
         except DataError as error:
             raise type(error)(f"line {number}: {error.problem}", name) from None
-        scores.append(TextScore(nll, len(ids) - 1, len(target.encode())))
-        unknown += int((ids[1:] == id_of_unknown).sum())
-    warn_unknown(unknown, sum(score.tokens for score in scores), name)
+        scores.append(TextScore(nll, len(inputs.ids) - 1, len(target.encode())))
+        unknown += inputs.unknown
+    text_inputs.warn_unknown(unknown, sum(score.tokens for score in scores), name)
     return scores
 
 

@@ -153,7 +153,7 @@ def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokeni
     except AttnkitError as error:
         raise type(error)(f"{error.problem}; --ids FILE takes ids instead of text", error.name) from None
     source = text_inputs.ModelInput(text, tokenizer=tokenizer)
-    ids: list[int] = text_inputs.tokenize_for_model(options.model_, "decoder", source).ids.tolist()
+    ids: list[int] = text_inputs.read_texts(options.model_, "decoder", source).ids.tolist()
     first = options.model_.config.special.bos
     return ids[1:] if options.cache_in is not None and ids[:1] == [first] else ids
 
@@ -232,7 +232,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
         raise UsageError(f"no source: a {family} model needs TEXT, a record, or --memory FILE")
     tokenizer = options.tokenizer or text_inputs.tokenizer_of(checkpoint)
     sources = [text_inputs.ModelInput(text, tokenizer=tokenizer) for text in source]
-    inputs = [text_inputs.tokenize_for_model(checkpoint, "encoder", each) for each in sources]
+    inputs = [text_inputs.read_texts(checkpoint, "encoder", each) for each in sources]
     return [
         encode_ids(checkpoint, one.ids.tolist(), shared_labels(one.tokens), dtype) for one in inputs
     ], options.batch or len(source) > 1

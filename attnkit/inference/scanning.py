@@ -132,7 +132,7 @@ def check_model(config: "model.Config") -> None:
 def tokenize_text(checkpoint: "Checkpoint", text: str) -> TokenizedText:
     """Return the ids and tokens of a text."""
     stack = checkpoint.config.stacks[0]
-    inputs = text_inputs.tokenize_for_model(checkpoint, stack, text_inputs.ModelInput(text))
+    inputs = text_inputs.read_texts(checkpoint, stack, text_inputs.ModelInput(text))
     if not inputs.ids.size:
         raise DataError("an empty text has no score", "TEXT")
     return TokenizedText(inputs.ids, [str(token) for token in inputs.tokens or []])

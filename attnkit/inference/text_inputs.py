@@ -41,7 +41,10 @@ class ModelInput(NamedTuple):
 
 
 class EncodedInputs(NamedTuple):
-    """Token ids (T) or (B, T), their strings, the vocabulary and its size, the mask (B, 1, T), segments."""
+    """Token ids (T) or (B, T), their strings, the vocabulary and its size, the mask (B, 1, T), segments.
+
+    unknown  how many tokens of the texts the vocabulary lacks
+    """
 
     ids: Array
     tokens: Labels | None
@@ -49,6 +52,7 @@ class EncodedInputs(NamedTuple):
     size: int
     mask: Array | None = None
     types: Array | None = None
+    unknown: int = 0
 
     def record(self) -> Record:
         """Return the record of ids, mask and segments, without x."""
@@ -107,6 +111,9 @@ def tokenize(
         padding, vocabulary = "[pad]", [*vocabulary, "[pad]"]
     numbers = {word: at for at, word in enumerate(vocabulary)}
     ids = [tokenizers.tokens_to_ids(one.spellings, numbers) if one.ids is None else one.ids for one in encoded]
+    words = [word for one in encoded if one.ids is None for word in one.spellings]
+    unknown = count_unknown(encoded, tokenizer) + sum(word not in numbers for word in words)
+    warn_unknown(unknown, sum(map(len, tokens)))
     inputs = pad_batch(tokens, ids, numbers.get(padding, 0), padding, batch)
     return inputs._replace(vocabulary=vocabulary, size=len(vocabulary))
 
@@ -154,12 +161,20 @@ def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput,
     if target:
         encoded = [decoder_input(one, config.special, tokenizer.vocabulary) for one in encoded]
     inputs = pad_encoded(encoded, tokenizer, config.special, source.batch)
+    inputs = inputs._replace(unknown=count_unknown(encoded, tokenizer))
     model.check_ids(inputs.ids, size)
     if source.pair is None:
         return inputs
     segments = [one.types or [0] * len(one.spellings) for one in encoded]
     types = pad_batch([one.spellings for one in encoded], segments, 0, "", source.batch).ids
     return inputs._replace(types=types)
+
+
+def read_texts(checkpoint: "Checkpoint", stack: str, source: ModelInput, target: bool = False) -> EncodedInputs:
+    """Return the input ids of a stack of a model, as `tokenize_for_model` does, and warn of unknown tokens."""
+    inputs = tokenize_for_model(checkpoint, stack, source, target)
+    warn_unknown(inputs.unknown, int(inputs.ids.size if inputs.mask is None else inputs.mask.sum()))
+    return inputs
 
 
 def encode_texts(texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: str | None) -> list[Tokens]:
@@ -169,6 +184,29 @@ def encode_texts(texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: 
     if any(one.ids is None for one in encoded):
         raise UsageError("a model takes a tokenizer that numbers its tokens: a tokenizer.json", "--tokenizer")
     return encoded
+
+
+def count_unknown(encoded: Sequence[Tokens], tokenizer: Tokenizer) -> int:
+    """Return how many tokens of texts are the one for what the vocabulary lacks; 0 where that is another token, too.
+
+    >>> tokenizer = Tokenizer(lambda text: Tokens([text]), special={"unk": 1})
+    >>> count_unknown([Tokens(["a", "[UNK]"], [0, 1])], tokenizer)
+    1
+    """
+    special = {name: id for name, id in tokenizer.special.items() if name != "pad"}
+    unknown = special.pop("unk", -1)
+    return 0 if unknown in special.values() else sum((one.ids or []).count(unknown) for one in encoded)
+
+
+def warn_unknown(unknown: int, tokens: int, name: str = "") -> None:
+    """Warn of tokens that the vocabulary lacks: all of them are one and the same token to the model.
+
+    name  of the file that they are in
+    """
+    if unknown:
+        verb, of = "is" if unknown == 1 else "are", f"{unknown:,} of {tokens:,} tokens"
+        problem = f"{f'{name}: ' * bool(name)}{of} {verb} not in the vocabulary, and {verb} read as unknown"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
 
 
 def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenizer) -> list[Tokens]:
@@ -307,5 +345,5 @@ def model_inputs(checkpoint: "Checkpoint", stack: str, source: ModelInput) -> tu
         return image_processor.prepare_image(source.image, checkpoint.folder, (cut.height, cut.width)), Record({})
     if source.image is not None:
         raise UsageError(f"a {checkpoint.config.family} model takes no image", "--image")
-    inputs = tokenize_for_model(checkpoint, stack, source, target=stack != checkpoint.config.stacks[0])
+    inputs = read_texts(checkpoint, stack, source, target=stack != checkpoint.config.stacks[0])
     return inputs.ids, inputs.record()

@@ -113,11 +113,14 @@ def test_unknown_tokens_are_warned_of(tmp_path):
     assert process.run("train", str(tmp_path / "text"), "-o", str(tmp_path / "gpt"), *sizes).code == 0
     known = attnkit.score(["the cat"], model=str(tmp_path / "gpt"))
     assert int(known["tokens"]) == 7
-    with pytest.warns(
-        AttnkitWarning, match="text: 2 of 11 tokens are not in the vocabulary, and are scored as unknown"
-    ):
+    with pytest.warns(AttnkitWarning, match="text: 2 of 11 tokens are not in the vocabulary, and are read as unknown"):
         attnkit.score(["the 日本 cat"], model=str(tmp_path / "gpt"))
-    with pytest.warns(AttnkitWarning, match="1 of 7 tokens are not in the vocabulary"):
+    for tool, flags in (("decode", {"max_tokens": 1}), ("encode", {}), ("embed", {})):
+        with pytest.warns(AttnkitWarning, match="^2 of 6 tokens are not in the vocabulary, and are read as unknown$"):
+            getattr(attnkit, tool)("the 日本", model=str(tmp_path / "gpt"), **flags)
+    with pytest.raises(UsageError, match="'日' is not in the vocabulary"):
+        attnkit.scan("the cat", model=str(tmp_path / "gpt"), score="日", ablate="heads")
+    with pytest.warns(AttnkitWarning, match="1 of 7 tokens is not in the vocabulary"):
         attnkit.score(["un 日\tI 日本 am"], model=str(MODELS / "marian"))
 
 
