@@ -71,7 +71,8 @@ class ConfigReader:
         """Return an integer from `least` to `most`."""
         value = self._get(key, default, "a whole number")
         if type(value) is not int or not least <= value <= most:
-            expected = f"from {least} on" if most == LARGEST else f"from {least} to {most}"
+            is_open = most == LARGEST and not (type(value) is int and value > most)
+            expected = f"from {least} on" if is_open else f"from {least} to {most}"
             raise self._type_error(key, value, f"a whole number {expected}")
         return value
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from attnkit import model, tokenizers
+from attnkit import formats, model, tokenizers
 from attnkit.cli import options, text_input
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError
@@ -144,6 +144,7 @@ def embed_with_model(checkpoint: "Checkpoint", layer: str | None, source: text_i
 
 def make_random_vectors(vocabulary: list[str], dim: int, seed: int) -> Array:
     """Return a random table of the vocabulary, (V, D), whose row of the padding token is zero."""
+    formats.check_memory(4 * (len(vocabulary) + 2) * dim, f"a table {(len(vocabulary), dim)}", "--dim")
     table = model.random_table(vocabulary, dim, seed)
     pad = tokenizers.find_padding(vocabulary)
     if pad is not None:

@@ -11,7 +11,7 @@ from attnkit.cli import options
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.formats.dtypes import check_empty
+from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
 from attnkit.record import Array, Labels, Record, Tensor, find_label, row_labels, shared_labels
 
@@ -243,7 +243,7 @@ def count_queries_and_keys(record: Record | None, size: tuple[int, ...] | None, 
         if size is None or len(size) > 2:
             raise UsageError("T or T,S", "--size")
         with name_errors("--size"):
-            check_empty((size[0], size[-1]))
+            byte_count((size[0], size[-1]), 1)
         return size[0], size[-1]
     x = record["x"]
     if x.ndim < 1:

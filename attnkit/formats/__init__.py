@@ -26,7 +26,14 @@ from typing import Any
 
 from attnkit.errors import DataError, UsageError
 from attnkit.formats.atomic import Sink, open_sink, write_all, write_together
-from attnkit.formats.dtypes import cast_array, first_non_finite, physical_memory, to_contiguous, unsupported_dtype
+from attnkit.formats.dtypes import (
+    cast_array,
+    check_memory,
+    first_non_finite,
+    physical_memory,
+    to_contiguous,
+    unsupported_dtype,
+)
 from attnkit.formats.mapped import release_pages
 from attnkit.formats.streams import Buffer, Source, name_errors, open_source, regular_files_only
 from attnkit.record import Record, Tensor
@@ -39,6 +46,7 @@ __all__ = [
     "Source",
     "Stream",
     "cast_array",
+    "check_memory",
     "encode",
     "file_format",
     "first_non_finite",

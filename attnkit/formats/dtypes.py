@@ -99,9 +99,20 @@ def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
     if math.prod(size or 1 for size in shape) * itemsize >= 2**63:  # NumPy wants this even of empty arrays
         raise DataError(f"shape {str(shape)[:80]} too large")
     count = math.prod(shape) * itemsize
-    if count > physical_memory():
-        raise DataError(f"shape {str(shape)[:80]} needs {format_bytes(count)}, more than this machine's memory")
+    check_memory(count, f"shape {str(shape)[:80]}")
     return count
+
+
+def check_memory(count: int, what: str, name: str = "") -> None:
+    """Raise DataError for what needs more bytes than this machine has, before they are allocated.
+
+    >>> check_memory(10**18, "a table (V, D)", "--dim")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    attnkit.errors.DataError: --dim: a table (V, D) needs 1000000.0 TB, more than this machine's memory (...
+    """
+    if count > (memory := physical_memory()):
+        needed, there = format_bytes(count), format_bytes(memory)
+        raise DataError(f"{what} needs {needed}, more than this machine's memory ({there})", name)
 
 
 def check_empty(shape: tuple[int, ...]) -> None:

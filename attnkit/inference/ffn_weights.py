@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit import model
+from attnkit import formats, model
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import layers
 from attnkit.record import Array, join_names
@@ -30,6 +30,8 @@ def random_ffn_weights(x: Array, hidden: int, gated: bool, seed: int) -> dict[st
     """Draw weights from N(0, 1/rows), in the dtype of x."""
     rng, width = np.random.default_rng(seed), x.shape[-1] if x.ndim else 0
     shapes = {"w1": (width, hidden), "w2": (hidden, width)} | ({"w3": (width, hidden)} if gated else {})
+    itemsize = model.output_dtype(x).itemsize
+    formats.check_memory(itemsize * width * hidden * len(shapes), f"a network of {hidden} hidden units", "--hidden")
     return {name: model.random_weight(rng, *shape).astype(model.output_dtype(x)) for name, shape in shapes.items()}
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from attnkit import model
 from attnkit.errors import DataError, UsageError
-from attnkit.formats.dtypes import check_empty
+from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
 from attnkit.record import Array, Record
 
@@ -20,7 +20,7 @@ def empty_record(kind: str, size: tuple[int, ...], dim: int | None, table: Recor
     if dim is None and kind == "learned":
         dim = check_table(table).shape[1]
     with name_errors("--size"):
-        check_empty((size[0], dim or 1))
+        byte_count((size[0], dim or size[-1]), np.dtype(float).itemsize)
     return Record({"x": np.zeros((size[0], dim or 0))})
 
 

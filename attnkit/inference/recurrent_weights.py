@@ -1,18 +1,20 @@
 """The weights of recurrent layers: of a file in PyTorch's or ONNX's layout, or random ones."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit import model
+from attnkit import formats, model
 from attnkit.errors import DataError, UsageError
 from attnkit.model.checks import as_text
 from attnkit.model.recurrent_cells import CELLS, check_parameters
 from attnkit.model.recurrent_layers import RecurrentLayer
 from attnkit.record import Array, join_names
 
+OBJECTS = 500  # bytes that a layer takes beside its numbers, at least
 # PyTorch's names, and one that it does not have -> those of the model
 TORCH = {
     "weight_ih": "input",
@@ -97,6 +99,7 @@ def random_recurrent_weights(x: Array, flags: Mapping[str, Any]) -> RecurrentWei
     shapes = {"input": (blocks * hidden, width), "hidden": (blocks * hidden, output)}
     shapes |= {"peephole": (3, hidden)} if flags["peepholes"] else {}
     shapes |= {"projection": (output, hidden)} if projection else {}
+    check_size(shapes, flags, dtype.itemsize)
     layers = []
     for _ in range(flags["layers"]):
         directions: list[dict[str, Array] | None] = [
@@ -106,6 +109,16 @@ def random_recurrent_weights(x: Array, flags: Mapping[str, Any]) -> RecurrentWei
         layers.append(RecurrentLayer(*([None] * flags["reverse"] + directions)))
         shapes["input"] = (blocks * hidden, output * len(directions))
     return RecurrentWeights(layers)
+
+
+def check_size(shapes: Mapping[str, tuple[int, int]], flags: Mapping[str, Any], itemsize: int) -> None:
+    """Raise DataError where layers whose first has these shapes need more memory than there is."""
+    first = sum(math.prod(shape) for shape in shapes.values())
+    directions = 1 + flags["bidirectional"]
+    wider = math.prod((shapes["input"][0], shapes["hidden"][1] * directions))
+    later = first - math.prod(shapes["input"]) + wider
+    count = directions * (itemsize * (first + (flags["layers"] - 1) * later) + OBJECTS * flags["layers"])
+    formats.check_memory(count, f"a network of {flags['layers']} × {flags['hidden']} states", "--hidden")
 
 
 def read_recurrent_weights(params: Mapping[str, Array], cell: str) -> RecurrentWeights:

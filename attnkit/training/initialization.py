@@ -1,17 +1,24 @@
 """Initial parameters of each family, as its reference implementation draws them, from a seed."""
 
 from collections.abc import Callable, Mapping
-from math import sqrt
+from math import prod, sqrt
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from attnkit.checkpoints.publishing import PublishedTensors, published_tensors
 from attnkit.errors import UsageError
+from attnkit.formats import check_memory
 from attnkit.model import Array
 from attnkit.model.config import Config, parse_layer_name
 from attnkit.model.recurrent_cells import CELLS
 from attnkit.model.recurrent_config import RecurrentStack
+
+MANY = 100  # layers from which on their parameters are not listed to be counted
+DEPTHS = (
+    "n_layer",
+    *(f"{of}layers" for of in ("num_", "num_hidden_", "encoder_", "decoder_", "num_encoder_", "num_decoder_")),
+)
 
 
 class Distribution(NamedTuple):
@@ -47,6 +54,7 @@ def initial_tensors(raw: Mapping[str, Any], seed: int = 0, name: str = "config.j
     """
     if not 0 <= seed < 2**64:
         raise UsageError(f"seed {seed} outside 0..2^64-1")
+    check_size(raw, name)
     table = published_tensors(raw, name)
     tensors = {key: _draw(key, _distribution(table, raw, key), table.shapes[key], seed) for key in table.shapes}
     padding = table.config.special.pad
@@ -55,6 +63,25 @@ def initial_tensors(raw: Mapping[str, Any], seed: int = 0, name: str = "config.j
             if parameters[0].endswith(".embed.table") and padding < len(tensors[key]):
                 tensors[key][padding] = 0
     return tensors
+
+
+def check_size(raw: Mapping[str, Any], name: str) -> None:
+    """Raise DataError for a configuration whose parameters and gradients need more memory than there is.
+
+    The parameters of many layers are those of one, and of a second one for each of the others.
+    """
+    depths = {key: raw[key] for key in DEPTHS if type(raw.get(key)) is int and raw[key] > MANY}
+    one = {**raw, **dict.fromkeys(depths, 1)}
+    first = count = count_parameters(one, name)
+    for key, depth in depths.items():
+        count += (depth - 1) * (count_parameters({**one, key: 2}, name) - first)
+    need = 2 * np.dtype(np.float32).itemsize * count
+    check_memory(need, f"a model of {count:,} parameters, with their gradients,", name)
+
+
+def count_parameters(raw: Mapping[str, Any], name: str) -> int:
+    """Return the number of parameters of the model of a configuration."""
+    return sum(map(prod, published_tensors(raw, name).shapes.values()))
 
 
 def _distribution(table: PublishedTensors, raw: Mapping[str, Any], tensor: str) -> Distribution:

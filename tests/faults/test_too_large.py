@@ -1,0 +1,28 @@
+"""Sizes of random weights and models that no memory holds: an error of one line, before anything is allocated."""
+
+import pytest
+
+from attnkit.cli import main
+
+TOO_LARGE = {
+    "embed a --dim 1000000000000": "--dim: a table (1, 1000000000000) needs 12.0 TB",
+    "ffn x.json --hidden 1000000000000": "--hidden: a network of 1000000000000 hidden units needs 32.0 TB",
+    "rnn x.json --hidden 1000000000": "--hidden: a network of 1 × 1000000000 states needs 8000000.0 TB",
+    "rnn x.json --hidden 4 --layers 1000000000": "--hidden: a network of 1000000000 × 4 states needs 756.0 GB",
+    "posenc --size 1000000000 --dim 1000000": "--size: shape (1000000000, 1000000) needs 8000.0 TB",
+    "mask --size 10000000 --causal": "--size: shape (10000000, 10000000) needs 100.0 TB",
+    "train text -o m --layers 100000000": "parameters, with their gradients, needs 158.6 TB",
+    "train text -o m --family marian --layers 100000000": "with their gradients, needs",
+    "train text -o m --family lstm --dim 100000000": "with their gradients, needs",
+}
+
+
+@pytest.mark.parametrize("line", TOO_LARGE)
+def test_what_needs_more_than_the_memory_is_refused_with_both_sizes(line, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.json").write_text("[[1, 2], [3, 4]]")
+    (tmp_path / "text").write_text("a cat\ta cat\n" * 20)
+    assert main.main(line.split()) == 3
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1 and not (tmp_path / "m").exists()
+    assert TOO_LARGE[line] in err and ", more than this machine's memory (" in err
