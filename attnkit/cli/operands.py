@@ -1,5 +1,6 @@
 """Operands: the files that flags and arguments name as FILE, FILE:NAME or `-`, or the values passed in their place."""
 
+import math
 import os
 import re
 import shlex
@@ -11,7 +12,7 @@ from attnkit.cli.options import COMMA, Load, Option
 from attnkit.cli.python_values import check_operand
 from attnkit.errors import DataError, FileError, UsageError, flag_name, suggest
 from attnkit.formats import Source, open_source, read
-from attnkit.formats.streams import is_missing
+from attnkit.formats.streams import exists, is_missing
 from attnkit.inference.operands import decode_text, load_attended, select_tensor
 from attnkit.record import Record, Tensor, join_names
 
@@ -224,6 +225,7 @@ def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
             raise UsageError(f"{target} occurs twice", "--patch")
         name, *_ = parse_target(target)
         times = FACTOR.search(path)
+        check_factor(path, float(times[1]) if times else None)
         source, inner = open_operand(path[: times.start()] if times else path, hash=True)
         with source:
             records = list(read(source, lone_is_x=False))
@@ -232,6 +234,19 @@ def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
             arrays[target] = array * float(times[1]) if times else array
             digests |= {source.name: source.digest()} if source.name != "<stdin>" else {}
     return arrays, digests
+
+
+def check_factor(path: str, factor: float | None) -> None:
+    """Raise UsageError for what follows the star of FILE*FACTOR and is no finite number, unless a file has that name.
+
+    >>> check_factor("run.npz*nan", None)
+    Traceback (most recent call last):
+    attnkit.errors.UsageError: --patch: run.npz*nan: 'nan' is not a finite number, as the factor of FILE*2.0 is
+    """
+    file, star, text = path.rpartition("*")
+    is_wrong = bool(star) and not exists(path) and exists(file) if factor is None else not math.isfinite(factor)
+    if is_wrong or (text.lower().lstrip("+-") in ("nan", "inf", "infinity") and not exists(path)):
+        raise UsageError(f"{path}: {text!r} is not a finite number, as the factor of FILE*2.0 is", "--patch")
 
 
 def load_means(path: str, piped: list[Record | str] | None) -> tuple[dict[str, Any], dict[str, str]]:

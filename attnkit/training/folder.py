@@ -24,6 +24,7 @@ TOKENIZER_FILES = {
     "source.spm", "target.spm", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model",
 }  # fmt: skip
 STATE, CURVE = "state.safetensors", "training.jsonl"
+STEP = re.compile(r"step-([1-9][0-9]{0,15})\.npz", re.ASCII)  # a recorded step
 LEFTOVER = re.compile(r"\..+\.attnkit-[0-9a-f]{8}")  # temporary names of attnkit.formats.atomic
 FORMAT = {"format": "pt"}  # the layout of the tensors, which transformers requires
 
@@ -135,6 +136,12 @@ def create_folder(folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:
         raise FileError(f"cannot make this folder: {system_reason(error)}", folder) from error
+
+
+def recorded_steps(folder: str) -> dict[int, str]:
+    """Return the names of the recorded steps of a folder by their numbers, ascending."""
+    steps = {int(match[1]): match[0] for match in map(STEP.fullmatch, os.listdir(folder)) if match}
+    return dict(sorted(steps.items()))
 
 
 def remove_files(folder: str, names: Collection[str]) -> None:

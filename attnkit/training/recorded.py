@@ -1,7 +1,6 @@
 """The steps of a training run that it recorded, with the words of their ids and the reports of the run."""
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,26 +9,24 @@ from attnkit.errors import AttnkitError, DataError, FileError
 from attnkit.formats.streams import exists
 from attnkit.record import Array, Labels, Record
 from attnkit.tokenizers.auto import load_tokenizer
-from attnkit.training.folder import CURVE
+from attnkit.training.folder import CURVE, recorded_steps
 from attnkit.training.reports import report_values
 from attnkit.training.run import read_curve, read_origin
 
-STEP = re.compile(r"step-([1-9][0-9]{0,15})\.npz", re.ASCII)
 POINTS = 2000  # most reports of a curve
 
 
 def find_steps(folder: str) -> dict[int, str]:
     """Return the files of the recorded steps of a folder by their numbers, ascending; DataError where it has none."""
     try:
-        names = os.listdir(folder)
+        steps = {number: os.path.join(folder, name) for number, name in recorded_steps(folder).items()}
     except OSError as error:
         raise FileError(error.strerror or "cannot be read", folder) from None
-    steps = {int(match[1]): os.path.join(folder, match[0]) for match in map(STEP.fullmatch, names) if match}
     if not steps:
         raise DataError(
             "a folder without recorded steps (expected step-N.npz); train --record STEPS writes them", folder
         )
-    return dict(sorted(steps.items()))
+    return steps
 
 
 def thin(steps: Sequence[int], most: int) -> list[int]:

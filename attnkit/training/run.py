@@ -11,7 +11,7 @@ import orjson
 
 from attnkit.checkpoints import read_json_object
 from attnkit.checkpoints.publishing import assemble_checkpoint
-from attnkit.errors import DataError, FileError, NotFiniteError, escaped
+from attnkit.errors import AttnkitNote, DataError, FileError, NotFiniteError, escaped
 from attnkit.formats import npz, safetensors
 from attnkit.formats.streams import exists, open_source
 from attnkit.inference.callbacks import SILENT, current, use_callbacks
@@ -20,7 +20,7 @@ from attnkit.inference.next_word import HeadOutput
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.text_generation import run_decode
 from attnkit.model import softmax
-from attnkit.record import Record
+from attnkit.record import Record, join_names
 from attnkit.training.folder import (
     CURVE,
     ORIGIN,
@@ -28,6 +28,7 @@ from attnkit.training.folder import (
     TOKENIZER_FILES,
     json_bytes,
     model_files,
+    recorded_steps,
     remove_files,
     write_folder,
 )
@@ -69,6 +70,7 @@ class Run:
         self.progress = RunProgress()
         self.curve: list[Report] = []
         self._is_new = True  # its first save replaces what an earlier run wrote
+        self._recorded: set[int] = set()  # the steps whose records this run wrote
         self._clock, self._first = time.monotonic(), (0, 0)  # of this process: its start, its first step and token
 
     def resume(self, folder: str) -> None:
@@ -130,10 +132,21 @@ class Run:
         progress = safetensors.encode(Record(pack_state(self.trainer, self.progress)))
         files: Files = {ORIGIN: [json_bytes(origin)], CURVE: [curve]}
         files |= {**model_files(self.trainer.raw, tensors, self.recipe.dtype), **self._files, STATE: progress}
+        earlier = self._earlier_steps() if self._is_new else []
         write_folder(self.folder, files)
         if self._is_new:
-            remove_files(self.folder, TOKENIZER_FILES - set(files))
+            remove_files(self.folder, (TOKENIZER_FILES - set(files)).union(earlier))
             self._is_new = False
+        if earlier:
+            note = f"{self.folder}: removed the recorded steps of the earlier run: {join_names(earlier)}"
+            warnings.warn(note, AttnkitNote, stacklevel=2)
+
+    def _earlier_steps(self) -> list[str]:
+        """Return the names of the recorded steps of the run whose model a save replaces."""
+        if not exists(os.path.join(self.folder, ORIGIN)):
+            return []
+        steps = recorded_steps(self.folder).items()
+        return [name for number, name in steps if number not in self._recorded]
 
     def continue_text(self, text: str) -> str:
         """Return what the model of the last step makes of a text, as `attnkit decode --model` does.
@@ -214,6 +227,7 @@ class Run:
     def _write_record(self, record: Record, number: int) -> str:
         """Write the record of a step to the folder; return its path."""
         name = f"step-{number}.npz"
+        self._recorded.add(number)
         if self._is_writer:
             write_folder(self.folder, {name: npz.encode(record)})
         return os.path.join(self.folder, name)

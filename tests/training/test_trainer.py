@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnkit.checkpoints import open_checkpoint
-from attnkit.errors import DataError, FileError, UsageError
+from attnkit.errors import AttnkitNote, DataError, FileError, UsageError
 from attnkit.inference.options import GenerationOptions
 from attnkit.inference.text_generation import run_decode
 from attnkit.model.kernels import threads
@@ -221,6 +221,23 @@ def test_records_of_steps_have_activations_and_gradients_and_change_nothing(tmp_
         assert record["decoder.0.ffn.hidden"].shape == record["decoder.0.ffn.hidden.grad"].shape
         axes = json.loads(record["meta.json"])["axes"]
     assert axes["decoder.0.self.weights"] == axes["decoder.0.self.weights.grad"] == ["batch", "head", "query", "key"]
+
+
+def test_a_new_run_removes_the_records_of_the_earlier_one_with_a_note_and_a_resumed_one_keeps_them(tmp_path):
+    def recorded():
+        return sorted(path.name for path in tmp_path.glob("step-*"))
+
+    folder = str(tmp_path)
+    for steps, record in ((2, (1, 2)), (4, (3,))):
+        run, monitor = run_of(replace(TINY, steps=steps, record=record), folder)
+        if steps > 2:
+            run.resume(folder)
+        run.train(monitor)
+    assert recorded() == ["step-1.npz", "step-2.npz", "step-3.npz"]
+    run, monitor = run_of(replace(TINY, steps=2, record=(2,)), folder)
+    with pytest.warns(AttnkitNote, match=r"removed the recorded steps of the earlier run: step-1.npz, step-3.npz$"):
+        run.train(monitor)
+    assert recorded() == ["step-2.npz"]
 
 
 def test_fine_tuning_begins_with_a_published_model(tmp_path):
