@@ -39,11 +39,12 @@ def read_payload(page):
     return json.loads(text)
 
 
-def test_few_weights_are_on_the_page_as_they_are():
-    weights = softmax(np.random.default_rng(0), 2, 5, 7)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_few_weights_are_on_the_page_as_they_are(dtype):
+    weights = softmax(np.random.default_rng(0), 2, 5, 7).astype(dtype) / 3
     (layer,) = read_payload(attnkit.explore(make_record(weights)))["traces"][0]["attention"]
-    assert (layer["map"]["form"], layer["largest"], layer["shape"]) == ("float32", None, [2, 5, 7])
-    assert unpack(layer["map"]["values"], "<f4").tobytes() == weights.tobytes()
+    assert (layer["map"]["form"], layer["largest"], layer["shape"]) == ("exact", None, [2, 5, 7])
+    assert unpack(layer["map"]["values"], layer["map"]["dtype"]).tobytes() == weights.tobytes()
 
 
 def test_many_weights_are_within_half_a_step_and_the_largest_as_they_are(monkeypatch):
@@ -200,20 +201,23 @@ def read_part(parts, name):
     """The numbers of an intermediate of a layer, as the page makes them of those before it."""
     part = parts[name]
     if "of" not in part:
-        return unpack(part["values"], "<f4").reshape(part["shape"])
+        return unpack(part["values"], part["dtype"]).reshape(part["shape"])
     before = read_part(parts, part["of"])
     if "hidden" in part:
-        return np.where(unpack(part["hidden"], np.uint8).reshape(before.shape), -np.inf, before).astype(np.float32)
-    return (before * np.float32(part["times"])).astype(np.float32)
+        return np.where(unpack(part["hidden"], np.uint8).reshape(before.shape), -np.inf, before).astype(before.dtype)
+    return before * before.dtype.type(part["times"])
 
 
-@pytest.mark.parametrize("options", [{"causal": True}, {"softcap": 2.0}, {"scale": 0.3}, {"kv_heads": 1, "seed": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [{"causal": True}, {"softcap": 2.0}, {"scale": 0.3, "dtype": "float64"}, {"kv_heads": 1, "seed": 1}],
+)
 def test_the_intermediates_of_attention_are_those_of_the_record(options):
     text = attnkit.embed("a b c a", dim=12)
     record = attnkit.attend(text, heads=2, keep=("q", "k", "v", "scores", "scaled", "masked", "weights"), **options)
     (layer,) = read_payload(attnkit.explore(record))["traces"][0]["attention"]
     for name in ("q", "k", "v", "scores", "scaled", "masked"):
-        assert read_part(layer["parts"], name).tobytes() == record[name].astype(np.float32).tobytes(), name
+        assert read_part(layer["parts"], name).tobytes() == record[name].tobytes(), name
     assert layer["parts"]["scaled"]["of"] == "scores"
 
 

@@ -248,7 +248,7 @@ def read_tables(browser):
 
 
 def test_a_cell_of_attention_written_out_by_hand(browser, write_page):
-    x = np.array([[1, 0], [0, 1], [1, 2]], np.float32)
+    x = np.array([[1, 0], [0, 1], [1, 2]], np.float64)
     record = attnkit.attend(Record({"x": x}), causal=True, steps=True)
     page = write_page(record)
     browser.resize(1000)

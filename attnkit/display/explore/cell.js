@@ -15,7 +15,7 @@ async function unpackParts(packed) {
   const parts = {};
   for (const [name, part] of Object.entries(packed)) {
     const before = parts[part.of];
-    if (!part.of) parts[name] = { shape: part.shape, values: await unpack(part.values, "float32") };
+    if (!part.of) parts[name] = { shape: part.shape, values: await unpack(part.values, part.dtype) };
     else if (part.hidden) {
       const hidden = await unpack(part.hidden, "uint8");
       parts[name] = { shape: before.shape, values: before.values.map((value, at) => (hidden[at] ? -Infinity : value)) };

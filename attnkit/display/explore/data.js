@@ -1,7 +1,7 @@
 // The data of the page: payload.py describes it. Blobs are unpacked when they are first needed.
 
 const PAYLOAD = JSON.parse(document.getElementById("payload").textContent);
-const NUMBERS = { uint8: Uint8Array, int8: Int8Array, uint16: Uint16Array, uint32: Uint32Array, float32: Float32Array };
+const NUMBERS = { uint8: Uint8Array, int8: Int8Array, uint16: Uint16Array, uint32: Uint32Array, float32: Float32Array, float64: Float64Array };
 
 /** Unpack a blob: base64 of compressed bytes to an array of numbers. */
 async function unpack(blob, dtype) {
@@ -13,8 +13,8 @@ async function unpack(blob, dtype) {
 /** The weights of a layer, or A − B of two traces: numbers with what is known of each. */
 class Weights {
   static async of(layer) {
-    const { form, values, scale } = layer.map;
-    const dtype = form === "float32" ? form : layer.signed ? "int8" : "uint8";
+    const { values, scale } = layer.map;
+    const dtype = layer.map.dtype || (layer.signed ? "int8" : "uint8");
     const largest = layer.largest;
     const parts = await Promise.all([
       unpack(values, dtype),
@@ -40,14 +40,14 @@ class Weights {
   /** The number of a cell of the map: a weight, or of a pooled map a bound of the weights of a block. */
   cell(head, row, column) {
     const level = this.values[(head * this.rows + row) * this.columns + column];
-    if (this.form === "float32") return level;
+    if (this.form === "exact") return level;
     if (level === this.notFinite) return NaN;
     return level * this.scale[this.form === "pooled" ? head : head * this.queries + row];
   }
 
   /** The weight of a query on a key: {value, error}; with `most`, it is only known to be at most that. */
   at(head, query, key) {
-    if (this.form === "float32") return { value: this.cell(head, query, key), error: 0 };
+    if (this.form === "exact") return { value: this.cell(head, query, key), error: 0 };
     const found = this.largest(head, query).find((one) => one.key === key);
     if (found) return { value: found.value, error: 0 };
     const value = this.cell(head, Math.floor(query / this.block.rows), Math.floor(key / this.block.columns));

@@ -97,7 +97,7 @@ function largePicture(weights, head, trace, title, width, state) {
     for (let at = 0; at < weights.keys; at += step) {
       surface.text(left + (at + 0.5) * cell + 4, top - 6, fit(columnWords[at]), { size, angle: -90 });
     }
-    if (cell >= 30 && weights.form === "float32") paintNumbers(surface, weights, head, { left, top, cell, peak });
+    if (cell >= 30 && weights.form === "exact") paintNumbers(surface, weights, head, { left, top, cell, peak });
     const name = weights.layer.kinds.length ? "weight" : "A − B";
     const end = paintScale(surface, left, top + mapHeight + 12, weights.isSigned ? -peak : 0, peak, weights.isSigned, name);
     if (weights.layer.causal) {

@@ -34,8 +34,23 @@ def has_signs(weights: Array) -> bool:
 
 
 def pack_exact(weights: Array) -> dict[str, Any]:
-    """Return matrices (H, T, S) in float32: {form, values}."""
-    return {"form": "float32", "values": blob(weights.astype(np.float32, copy=False))}
+    """Return matrices (H, T, S) as they are: {form, dtype, values}."""
+    return {"form": "exact", **pack_numbers(weights)}
+
+
+def pack_numbers(array: Array) -> dict[str, Any]:
+    """Return numbers in float64 where they are, else in float32: {dtype, values}."""
+    numbers = as_packed(array)
+    return {"dtype": numbers.dtype.name, "values": blob(numbers)}
+
+
+def as_packed(array: Array) -> Array:
+    """Return numbers in the dtype that a page has them in: float64 as it is, all others as float32.
+
+    >>> as_packed(np.ones(1)).dtype.name, as_packed(np.ones(1, np.float16)).dtype.name
+    ('float64', 'float32')
+    """
+    return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)
 
 
 def pack_bytes(weights: Array) -> dict[str, Any]:

@@ -23,13 +23,13 @@ LAYER = {
 }
 LARGEST = {"count": K, "keys": BLOB uint16 or uint32 (H, T, K), "values": BLOB float32 (H, T, K)}    no key: none
 MAP is one of
-  {"form": "float32", "values": BLOB float32 (H, T, S)}
+  {"form": "exact", "dtype": "float32" or "float64", "values": BLOB of it (H, T, S)}
   {"form": "bytes",   "scale": BLOB float32 (H, T), "values": BLOB (H, T, S)}    a number is its level times its scale
   {"form": "pooled",  "block": [rows, columns], "shape": [H, rows, columns], "scale": BLOB float32 (H,),
    "values": BLOB (H, rows, columns)}    no number of a block is larger in magnitude; "kept": true: no kept number is
 PARTS = {"q", "k", "v", "scores", "scaled", "capped", "masked", "heads": PART, ...}
-PART is {"shape", "values": BLOB float32}, or of what comes of another part
-  {"of": "scores", "times": number}    that part times the number, rounded to float32; 1: it is the same
+PART is {"shape", "dtype": "float32" or "float64", "values": BLOB of it}, or of what comes of another part
+  {"of": "scores", "times": number}    that part times the number, rounded to its dtype; 1: it is the same
   {"of": "capped", "hidden": BLOB}     that part, and -inf where the bytes are 1
 LENS = {"layers": [name, ...], "first": position, "shape": [L, T, K], "words": [word, ...],
         "ids": BLOB uint32 (L, T, K) of indices of words, "probabilities": BLOB float32 (L, T, K)}
@@ -45,11 +45,13 @@ import numpy as np
 
 from attnkit.display.explore.matrices import (
     Array,
+    as_packed,
     blob,
     has_signs,
     pack_bytes,
     pack_exact,
     pack_largest,
+    pack_numbers,
     pack_pooled,
     pack_top,
     scatter_blocks,
@@ -158,7 +160,7 @@ def _select_detailed(layers: Sequence[Attention], room: int) -> Iterator[Attenti
 
 
 def _pack_layer(layer: Attention, form: str, count: int, has_parts: bool) -> dict[str, Any]:
-    weights = layer.weights.astype(np.float32, copy=False)
+    weights = layer.weights if form == "exact" else layer.weights.astype(np.float32, copy=False)
     is_square = layer.indices is None and weights.shape[1] == weights.shape[2] > 1
     pairs = zip(layer.kinds, layer.measures, strict=True)
     return {
@@ -189,27 +191,23 @@ def pack_parts(parts: Mapping[str, Array]) -> dict[str, Any]:
     packed: dict[str, Any] = {}
     before = ""
     for name, array in parts.items():
-        numbers = array.astype(np.float32, copy=False)
-        derived = _derive(before, parts[before], numbers) if before and name in CHAIN else None
-        packed[name] = derived or {"shape": numbers.shape, "values": blob(numbers)}
+        numbers = as_packed(array)
+        derived = _derive(before, as_packed(parts[before]), numbers) if before and name in CHAIN else None
+        packed[name] = derived or {"shape": numbers.shape, **pack_numbers(numbers)}
         before = name if name in CHAIN else before
     return packed
 
 
 def _derive(name: str, before: Array, numbers: Array) -> dict[str, Any] | None:
     """Return how numbers come of those of a part before them: times a number, or some of them hidden; else None."""
-    if numbers.shape != before.shape:
+    if numbers.shape != before.shape or numbers.dtype != before.dtype:
         return None
+    number = numbers.dtype.type
     at = np.unravel_index(np.argmax(np.abs(before)), before.shape) if before.size else ()
     with np.errstate(all="ignore"):
-        ratio = np.float32(numbers[at] / before[at]) if before.size else np.float32(1)
-        for times in {
-            np.float32(1),
-            ratio,
-            np.nextafter(ratio, np.float32(0)),
-            np.nextafter(ratio, np.float32(np.inf)),
-        }:
-            if np.array_equal(before.astype(np.float32, copy=False) * times, numbers):
+        ratio = number(numbers[at] / before[at]) if before.size else number(1)
+        for times in {number(1), ratio, np.nextafter(ratio, number(0)), np.nextafter(ratio, number(np.inf))}:
+            if np.array_equal(before * times, numbers):
                 return {"of": name, "times": float(times)}
     hidden = np.isneginf(numbers)
     if hidden.any() and np.array_equal(np.where(hidden, 0, before), np.where(hidden, 0, numbers)):

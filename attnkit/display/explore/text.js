@@ -70,7 +70,7 @@ function mean(known) {
 }
 
 function meanNote(weights) {
-  return weights.form === "float32" ? "" : "Means of weights that are rounded to 8 bits, or of which only the largest are kept.";
+  return weights.form === "exact" ? "" : "Means of weights that are rounded to 8 bits, or of which only the largest are kept.";
 }
 
 /** The words of a text as buttons: the chosen one framed, the attended ones lit by their weights, masked ones grey. */
