@@ -103,6 +103,15 @@ def flag_name(name: str) -> str:
     return "--" + name.rstrip("_").replace("_", "-")
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words, the noun in the plural unless there is one.
+
+    >>> counted(1, "token"), counted(2000, "token")
+    ('1 token', '2,000 tokens')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def suggest(word: str, words: Iterable[str], least: float = 0.6) -> str:
     """Return a hint at the closest of some words, or "" where none is as similar as `least`.
 

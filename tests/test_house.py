@@ -262,6 +262,12 @@ def test_every_flag_of_a_page_is_a_flag_of_a_tool():
         assert named <= known | OTHERS, f"{page.name} names flags of no tool: {sorted(named - known - OTHERS)}"
 
 
+def test_plurals_are_built_by_one_function():
+    by_hand = re.compile(r"""['"]e?s['"] \* """)
+    found = [path.name for path in FILES if path.name != "errors.py" and by_hand.search(path.read_text())]
+    assert found == [], "attnkit.errors.counted writes '1 token' and '2 tokens'"
+
+
 def test_the_linters_are_pinned_and_no_part_of_the_tests():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     linters = project["dependency-groups"]["dev"]

@@ -7,6 +7,7 @@ from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.labels import DEFAULT_CLASSES, read_classes
 from attnkit.checkpoints.mapping import Layers, map_linear, norm
 from attnkit.checkpoints.weights import Weights
+from attnkit.errors import counted
 
 SUFFIXES = {"sequence": "ForSequenceClassification", "token": "ForTokenClassification",
             "question": "ForQuestionAnswering"}  # fmt: skip
@@ -108,8 +109,9 @@ def read_label_names(raw: ConfigReader, rows: int | None = None) -> tuple[str, .
     names = read_classes(raw) or DEFAULT_CLASSES
     count = raw.get_int("num_labels", len(names))
     if rows not in (None, len(names)) or count != len(names):
-        labels = f"id2label names {len(names)} labels" if raw.has("id2label") else "id2label is missing, so 2 labels"
-        other = f"num_labels is {count}" if rows in (None, len(names)) else f"the classifier has {rows} rows"
+        named = f"id2label names {counted(len(names), 'label')}"
+        labels = named if raw.has("id2label") else "id2label is missing, so 2 labels"
+        other = f"num_labels is {count}" if rows in (None, len(names)) else f"the classifier has {counted(rows, 'row')}"
         raise raw.error(f"{labels}, and {other}")
     return names
 

@@ -8,7 +8,7 @@ from attnkit.cli import options, text_input
 from attnkit.cli.decode_views import draw_decoded, is_single_text, list_decoded, render_decoded
 from attnkit.cli.stage import PythonForm, Stage
 from attnkit.cli.tool import tool
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, counted
 from attnkit.inference import layers
 from attnkit.inference import options as generation
 from attnkit.inference.next_word import HeadOutput, WordChoice, choose_words, find_output_matrix, round_to_dtype
@@ -363,7 +363,8 @@ def replace_words(output: HeadOutput, vocab: list[str] | None) -> HeadOutput:
     """Name the columns of the logits by --vocab, if it has words; DataError where their number differs."""
     words, count = vocab or output.words, output.logits.shape[-1]
     if words and len(words) != count:
-        raise DataError(f"{len(words)} words for {count} logits", "--vocab" if vocab else "labels of axis 'vocab'")
+        problem = f"{counted(len(words), 'word')} for {counted(count, 'logit')}"
+        raise DataError(problem, "--vocab" if vocab else "labels of axis 'vocab'")
     return output._replace(words=words, join=None if vocab else output.join)
 
 

@@ -103,8 +103,8 @@ def byte_count(shape: tuple[int, ...], itemsize: int) -> int:
     return count
 
 
-def check_memory(count: int, what: str, name: str = "") -> None:
-    """Raise DataError for what needs more bytes than this machine has, before they are allocated.
+def check_memory(count: int, subject: str, name: str = "") -> None:
+    """Raise DataError for a subject that needs more bytes than this machine has, before they are allocated.
 
     >>> check_memory(10**18, "a table (V, D)", "--dim")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -112,7 +112,7 @@ def check_memory(count: int, what: str, name: str = "") -> None:
     """
     if count > (memory := physical_memory()):
         needed, there = format_bytes(count), format_bytes(memory)
-        raise DataError(f"{what} needs {needed}, more than this machine's memory ({there})", name)
+        raise DataError(f"{subject} needs {needed}, more than this machine's memory ({there})", name)
 
 
 def check_empty(shape: tuple[int, ...]) -> None:

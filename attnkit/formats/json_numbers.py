@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, counted
 from attnkit.formats.dtypes import PRECISION, check_empty, dtype_of, integer_bounds, out_of_range, round_to
 from attnkit.formats.metadata import dumps
 from attnkit.record import Array
@@ -324,8 +324,7 @@ def _ragged_error(path: str, index: int, first: tuple[int, ...], other: tuple[in
         if expected != got:
             rows = [f"{path}[{row}]" + "[0]" * depth for row in (index, 0)]
             rows = rows if path or depth else [str(index), "0"]
-            plural = "element" if got == 1 else "elements"
-            return DataError(f"row {rows[0]} has {got} {plural}, row {rows[1]} has {expected}")
+            return DataError(f"row {rows[0]} has {counted(got, 'element')}, row {rows[1]} has {expected}")
     depths = [f"nested {len(shape)} deep" if shape else "a number" for shape in (other, first)]
     return DataError(f"element {path}[{index}] is {depths[0]}, element {path}[0] is {depths[1]}")
 

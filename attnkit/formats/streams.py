@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from attnkit.errors import AttnkitError, DataError, FileError, system_reason
+from attnkit.errors import AttnkitError, DataError, FileError, counted, system_reason
 from attnkit.formats.dtypes import format_bytes, physical_memory
 from attnkit.record import Array
 
@@ -138,7 +138,7 @@ class Source:
     def count_rest(self) -> str:
         """Return how many bytes are left, for an error message; not counted beyond 64 KB."""
         count = len(self.peek(1 << 16))
-        return "1 byte" if count == 1 else f"{count} bytes" if count < 1 << 16 else "more than 64 KB"
+        return counted(count, "byte") if count < 1 << 16 else "more than 64 KB"
 
     def empty_error(self, expected: str) -> DataError:
         """Return the error for a source without a byte; an empty pipe is likely a failure of the command before."""

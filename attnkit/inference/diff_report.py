@@ -11,7 +11,7 @@ import numpy as np
 from attnkit import display
 from attnkit.display.notebook import rows_html, tensor_html
 from attnkit.display.tables import COLUMN_GAP, column_widths
-from attnkit.errors import escaped
+from attnkit.errors import counted, escaped
 from attnkit.inference.comparison import Comparison, Element, compare_tensors, has_labels, name_place, subtract
 from attnkit.record import Array, Record, Tensor, join_names
 
@@ -289,7 +289,7 @@ def count_stages(number: int, kind: str = "") -> str:
     >>> count_stages(1), count_stages(2, "later ")
     ('1 stage', '2 later stages')
     """
-    return f"{number} {kind}stage{'s' * (number != 1)}"
+    return counted(number, f"{kind}stage")
 
 
 def difference_views(report: DiffReport, style: display.Style) -> list[display.TensorView]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit import formats
-from attnkit.errors import DataError, UsageError, suggest
+from attnkit.errors import DataError, UsageError, counted, suggest
 from attnkit.formats.streams import name_errors
 from attnkit.inference.slices import ALL, Index, check_bound, fill_index, parse_slice
 from attnkit.record import Array, Labels, join_names
@@ -257,7 +257,7 @@ def mean_edits(edit: Edit, means: Mapping[str, Array], counts: Mapping[str, int]
         known = f"it has {join_names(means, 4)}"
         raise UsageError(f"no {edit.name!r} ({known}); encode --keep '*.heads' keeps the heads of all layers", "--mean")
     if len(mean) != count:
-        raise DataError(f"{edit.name} has {len(mean)} heads (expected {count})", "--mean")
+        raise DataError(f"{edit.name} has {counted(len(mean), 'head')} (expected {count})", "--mean")
     heads, *positions = edit.part or (ALL,)
     numbers = range(count)[heads] if isinstance(heads, slice) else [heads]
     return [edit._replace(part=(head, *positions), values=mean[head]) for head in numbers]

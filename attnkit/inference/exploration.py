@@ -7,7 +7,7 @@ import numpy as np
 
 from attnkit import display
 from attnkit.display.explore import Attention, Difference, ExploredTrace, Lens
-from attnkit.errors import DataError, UsageError, escaped
+from attnkit.errors import DataError, UsageError, counted, escaped
 from attnkit.inference.comparison import compare_tensors
 from attnkit.inference.diff_report import Pair, are_traces, make_report, report_lines, report_rows
 from attnkit.inference.head_scoring import WEIGHTS, find_weights, score_layers
@@ -208,7 +208,7 @@ def choose_record(records: Sequence[Record], index: int | None, source: str) -> 
     if index is None:
         return records
     if index >= len(records):
-        raise UsageError(f"{index}: {source} has {len(records)} record{'s' * (len(records) != 1)}", "--record")
+        raise UsageError(f"{index}: {source} has {counted(len(records), 'record')}", "--record")
     return [records[index]]
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import display, model
-from attnkit.errors import AttnkitWarning, DataError
+from attnkit.errors import AttnkitWarning, DataError, counted
 from attnkit.inference import callbacks, kv_cache_file
 from attnkit.inference.batching import PadLayout, add_padding_mask
 from attnkit.inference.candidates import StepCandidates, candidate_tensors, rank_candidates
@@ -136,7 +136,7 @@ def positions_left(config: model.Config, size: int) -> int:
     if not most or config.positions.kind not in ("learned", "sinusoidal"):
         return 1 << 62
     if size > most:
-        raise DataError(f"{size} tokens, and this {config.family} model has {most} positions")
+        raise DataError(f"{counted(size, 'token')}, and this {config.family} model has {counted(most, 'position')}")
     return most - size + 1  # the last token needs no position: nothing follows it
 
 

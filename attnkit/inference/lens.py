@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError, counted
 from attnkit.inference import layers, text_inputs
 from attnkit.inference.detokenizer import Detokenizer
 from attnkit.record import Array, Record, Tensor, join_names, row_labels
@@ -195,17 +195,26 @@ def find_word(checkpoint: "Checkpoint", text: str, flag: str) -> int:
     """
     tokenizer, size = find_words(checkpoint)[:2]
     if tokenizer is None:
-        if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or int(text) >= size:
-            raise UsageError(f"{text!r}: the model has no tokenizer (expected an id from 0 to {size - 1})", flag)
-        return int(text)
+        return read_id(text, size, flag)
     tokens = text_inputs.encode_texts([text], tokenizer, None)[0]
     special = {*tokenizer.special.values()}
     ids = [id for id in tokens.ids or [] if id not in special]
     spellings = [text, *(mark + text.removeprefix(" ") for mark in "Ġ▁" if text.startswith(" "))]
     known = [tokenizer.vocabulary.index(one) for one in spellings if one in tokenizer.vocabulary]
-    if tokenizer.special.get("unk", -1) in (tokens.ids or []) and not ids and not known:
-        raise UsageError(f"{text!r} is not in the vocabulary", flag)
     if len(ids) != 1 and not known:
+        is_unknown = not ids and text_inputs.count_unknown([tokens], tokenizer)
         pieces = join_names([repr(word) for word in find_words(checkpoint).token_strings(ids)])
-        raise UsageError(f"{text!r} is {len(ids)} tokens: {pieces} (expected one)", flag)
+        number = f"{counted(len(ids), 'token')}: {pieces} (expected one)"
+        raise UsageError(f"{text!r} is {'not in the vocabulary' if is_unknown else number}", flag)
     return ids[0] if len(ids) == 1 else known[0]
+
+
+def read_id(text: str, size: int, flag: str) -> int:
+    """Return a word of a model without a tokenizer: its id; UsageError with the flag for another text.
+
+    >>> read_id("3", 5, "--direct")
+    3
+    """
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or int(text) >= size:
+        raise UsageError(f"{text!r}: the model has no tokenizer (expected an id from 0 to {size - 1})", flag)
+    return int(text)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from attnkit import display, model
 from attnkit.display import Style
-from attnkit.errors import DataError, suggest
+from attnkit.errors import DataError, counted, suggest
 from attnkit.inference import layers
 from attnkit.inference.operands import CheckpointRecord
 from attnkit.inference.recurrent_summary import recurrent_facts
@@ -159,7 +159,7 @@ def tensor_rows(checkpoint: "Checkpoint", look: Style, fold: bool) -> str:
         for name, (dtype, shape), count in rows
     ]
     idle = len(stored) - len(published_axes(checkpoint))
-    last = f"{len(stored)} tensors" + f", {idle} not used" * bool(idle) + "; --list: one per line" * fold
+    last = counted(len(stored), "tensor") + f", {idle} not used" * bool(idle) + "; --list: one per line" * fold
     return display.text_table(["tensor", "shape"], cells, look, footer=last)
 
 
@@ -257,8 +257,8 @@ def stack_text(config: Config, name: str) -> str:
     stack = config.stack(name)
     shared = f", {stack.kv_heads} of keys and values" if stack.kv_heads != stack.heads else ""
     parts = [
-        f"{stack.layers} layer{'s' * (stack.layers != 1)}, width {config.width:,}",
-        f"{stack.heads} heads of {stack.head_dim}{shared}",
+        f"{counted(stack.layers, 'layer')}, width {config.width:,}",
+        f"{counted(stack.heads, 'head')} of {stack.head_dim}{shared}",
         f"hidden width {stack.hidden:,}",
         f"vocabulary {stack.vocab:,}" if stack.vocab else "",
         f"embeddings of width {config.embed_width:,}, projected" if config.embed_width else "",
@@ -280,7 +280,11 @@ def windows_text(windows: tuple[int, ...], is_causal: bool = True) -> str:
     places = {size: ", ".join(f"{a}…{b}" if b > a else f"{a}" for a, b in runs(at)) for size, at in by_size.items()}
     return ", ".join(
         f"a window of {size:,} keys {sides}"
-        + (f" in layer{'s' * (len(by_size[size]) > 1)} {places[size]}" if len(by_size[size]) < len(windows) else "")
+        + (
+            f" in {'layers' if len(by_size[size]) > 1 else 'layer'} {places[size]}"
+            if len(by_size[size]) < len(windows)
+            else ""
+        )
         for size in by_size
     )
 

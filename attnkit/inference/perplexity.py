@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import DataError, NotFiniteError, UsageError
+from attnkit.errors import DataError, NotFiniteError, UsageError, counted
 from attnkit.inference import callbacks, layers, text_inputs
 from attnkit.inference.generate import positions_left
 from attnkit.inference.source_states import encoder_states
@@ -133,7 +133,7 @@ def encode_long_text(checkpoint: "Checkpoint", text: str, name: str) -> Array:
     inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(text))
     ids = inputs.ids
     if len(ids) < 2:
-        raise DataError(f"{len(ids)} token{'s' * (len(ids) != 1)} (expected 2 or more): nothing is predicted", name)
+        raise DataError(f"{counted(len(ids), 'token')} (expected 2 or more): nothing is predicted", name)
     text_inputs.warn_unknown(inputs.unknown, len(ids), name)
     return ids
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import AttnkitError, DataError, UsageError
+from attnkit.errors import AttnkitError, DataError, UsageError, counted
 from attnkit.inference import kv_cache_file, layers, masking, source_states, text_inputs
 from attnkit.inference.detokenizer import Detokenizer
 from attnkit.inference.masking import AttendedTensor
@@ -91,7 +91,7 @@ def target_prompts(source: Sequence[str] | Record | None, options: GenerationOpt
     sources, is_batch = read_sources(source, options)
     rows = [[]] if options.ids is None else token_rows(layers.padded_ids(options.ids), "--ids").rows
     if len(rows) not in (1, len(sources)):
-        raise DataError(f"{len(rows)} rows for {len(sources)} sources", "--ids")
+        raise DataError(f"{len(rows)} rows for {counted(len(sources), 'source')}", "--ids")
     rows = rows * len(sources) if len(rows) == 1 else rows
     return [make_prompt(ids, options, source) for ids, source in zip(rows, sources, strict=True)], is_batch
 
@@ -153,7 +153,7 @@ def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokeni
     except AttnkitError as error:
         raise type(error)(f"{error.problem}; --ids FILE takes ids instead of text", error.name) from None
     source = text_inputs.ModelInput(text, tokenizer=tokenizer)
-    ids: list[int] = text_inputs.read_texts(options.model_, "decoder", source).ids.tolist()
+    ids: list[int] = text_inputs.read_known_texts(options.model_, "decoder", source).ids.tolist()
     first = options.model_.config.special.bos
     return ids[1:] if options.cache_in is not None and ids[:1] == [first] else ids
 
@@ -232,7 +232,7 @@ def encode_sources(source: Sequence[str] | Record | None, options: GenerationOpt
         raise UsageError(f"no source: a {family} model needs TEXT, a record, or --memory FILE")
     tokenizer = options.tokenizer or text_inputs.tokenizer_of(checkpoint)
     sources = [text_inputs.ModelInput(text, tokenizer=tokenizer) for text in source]
-    inputs = [text_inputs.read_texts(checkpoint, "encoder", each) for each in sources]
+    inputs = [text_inputs.read_known_texts(checkpoint, "encoder", each) for each in sources]
     return [
         encode_ids(checkpoint, one.ids.tolist(), shared_labels(one.tokens), dtype) for one in inputs
     ], options.batch or len(source) > 1

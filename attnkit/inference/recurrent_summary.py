@@ -1,5 +1,6 @@
 """Summarize the configuration of a recurrent model: its stacks, its attention, how its decoder begins and ends."""
 
+from attnkit.errors import counted
 from attnkit.model import RecurrentConfig
 from attnkit.model.recurrent_config import RecurrentStack
 
@@ -33,7 +34,7 @@ def describe_stack(stack: RecurrentStack) -> str:
     widths = list(dict.fromkeys(stack.widths))
     width = f"width {widths[0]:,}" if len(widths) == 1 else "widths " + ", ".join(f"{one:,}" for one in stack.widths)
     parts = [
-        f"{stack.layers} layer{'s' * (stack.layers != 1)} of {CELL_NAMES[stack.cell]}",
+        f"{counted(stack.layers, 'layer')} of {CELL_NAMES[stack.cell]}",
         width,
         "both directions" if stack.is_bidirectional else "",
         f"embeddings of {stack.embedding:,}",

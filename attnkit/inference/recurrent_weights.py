@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import formats, model
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, counted
 from attnkit.model.checks import as_text
 from attnkit.model.recurrent_cells import CELLS, check_parameters
 from attnkit.model.recurrent_layers import RecurrentLayer
@@ -99,7 +99,7 @@ def random_recurrent_weights(x: Array, flags: Mapping[str, Any]) -> RecurrentWei
     shapes = {"input": (blocks * hidden, width), "hidden": (blocks * hidden, output)}
     shapes |= {"peephole": (3, hidden)} if flags["peepholes"] else {}
     shapes |= {"projection": (output, hidden)} if projection else {}
-    check_size(shapes, flags, dtype.itemsize)
+    check_network_size(shapes, flags, dtype.itemsize)
     layers = []
     for _ in range(flags["layers"]):
         directions: list[dict[str, Array] | None] = [
@@ -111,7 +111,7 @@ def random_recurrent_weights(x: Array, flags: Mapping[str, Any]) -> RecurrentWei
     return RecurrentWeights(layers)
 
 
-def check_size(shapes: Mapping[str, tuple[int, int]], flags: Mapping[str, Any], itemsize: int) -> None:
+def check_network_size(shapes: Mapping[str, tuple[int, int]], flags: Mapping[str, Any], itemsize: int) -> None:
     """Raise DataError where layers whose first has these shapes need more memory than there is."""
     first = sum(math.prod(shape) for shape in shapes.values())
     directions = 1 + flags["bidirectional"]
@@ -271,4 +271,4 @@ def describe_blocks(blocks: int, is_torch: bool) -> str:
     """
     kind, *orders = GATES[blocks]
     gates = orders[not is_torch]
-    return f"{kind} ({blocks} block{'s' * (blocks > 1)} of rows{': ' * bool(gates)}{gates})"
+    return f"{kind} ({counted(blocks, 'block')} of rows{': ' * bool(gates)}{gates})"

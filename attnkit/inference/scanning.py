@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, counted
 from attnkit.inference import layers, text_inputs
 from attnkit.inference.edits import HEADS
 from attnkit.inference.lens import find_word
@@ -58,7 +58,7 @@ def scan_model(checkpoint: "Checkpoint", text: str, options: ScanOptions) -> Rec
         return scan_heads(scored, clean, options)
     corrupted = tokenize_text(checkpoint, options.against)
     if len(clean.ids) != len(corrupted.ids):
-        sizes = f"{len(corrupted.ids)} tokens, but the text has {len(clean.ids)}"
+        sizes = f"{counted(len(corrupted.ids), 'token')}, but the text has {len(clean.ids)}"
         raise DataError(f"{sizes}; both must have the same number", "--against")
     if (
         not scored.is_causal
@@ -132,7 +132,7 @@ def check_model(config: "model.Config") -> None:
 def tokenize_text(checkpoint: "Checkpoint", text: str) -> TokenizedText:
     """Return the ids and tokens of a text."""
     stack = checkpoint.config.stacks[0]
-    inputs = text_inputs.read_texts(checkpoint, stack, text_inputs.ModelInput(text))
+    inputs = text_inputs.read_known_texts(checkpoint, stack, text_inputs.ModelInput(text))
     if not inputs.ids.size:
         raise DataError("an empty text has no score", "TEXT")
     return TokenizedText(inputs.ids, [str(token) for token in inputs.tokens or []])

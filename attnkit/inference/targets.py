@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attnkit import model, tokenizers
-from attnkit.errors import DataError, UsageError, suggest
+from attnkit.errors import DataError, UsageError, counted, suggest
 from attnkit.record import Array, Labels, Record, shared_labels
 
 IDS = re.compile(r"\s*-?[0-9]{1,18}(\s*[,\s]\s*-?[0-9]{1,18})*\s*", re.ASCII)
@@ -52,7 +52,7 @@ def find_targets(target: str | Array, shape: tuple[int, ...], words: Sequence[st
     if ids.ndim != 1 or math.prod(places[:-1]) != 1:
         raise DataError(f"targets {ids.shape}: expected {tuple(places)}, an id for each row of the logits")
     if len(ids) > rows or not len(ids):
-        raise DataError(f"{len(ids)} targets for {rows} row{'s' * (rows != 1)} of logits")
+        raise DataError(f"{counted(len(ids), 'target')} for {counted(rows, 'row')} of logits")
     return np.concatenate([np.full(rows - len(ids), ignore), ids]).reshape(places)
 
 

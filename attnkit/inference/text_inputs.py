@@ -4,13 +4,13 @@ import itertools
 import os
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import model, tokenizers
-from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError, counted
 from attnkit.inference import layers
 from attnkit.inference.operands import decode_text
 from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
@@ -111,9 +111,7 @@ def tokenize(
         padding, vocabulary = "[pad]", [*vocabulary, "[pad]"]
     numbers = {word: at for at, word in enumerate(vocabulary)}
     ids = [tokenizers.tokens_to_ids(one.spellings, numbers) if one.ids is None else one.ids for one in encoded]
-    words = [word for one in encoded if one.ids is None for word in one.spellings]
-    unknown = count_unknown(encoded, tokenizer) + sum(word not in numbers for word in words)
-    warn_unknown(unknown, sum(map(len, tokens)))
+    warn_unknown(count_unknown(encoded, tokenizer, numbers), sum(map(len, tokens)))
     inputs = pad_batch(tokens, ids, numbers.get(padding, 0), padding, batch)
     return inputs._replace(vocabulary=vocabulary, size=len(vocabulary))
 
@@ -170,7 +168,7 @@ def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput,
     return inputs._replace(types=types)
 
 
-def read_texts(checkpoint: "Checkpoint", stack: str, source: ModelInput, target: bool = False) -> EncodedInputs:
+def read_known_texts(checkpoint: "Checkpoint", stack: str, source: ModelInput, target: bool = False) -> EncodedInputs:
     """Return the input ids of a stack of a model, as `tokenize_for_model` does, and warn of unknown tokens."""
     inputs = tokenize_for_model(checkpoint, stack, source, target)
     warn_unknown(inputs.unknown, int(inputs.ids.size if inputs.mask is None else inputs.mask.sum()))
@@ -186,8 +184,10 @@ def encode_texts(texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: 
     return encoded
 
 
-def count_unknown(encoded: Sequence[Tokens], tokenizer: Tokenizer) -> int:
+def count_unknown(encoded: Sequence[Tokens], tokenizer: Tokenizer, vocabulary: Collection[str] = ()) -> int:
     """Return how many tokens of texts are the one for what the vocabulary lacks; 0 where that is another token, too.
+
+    vocabulary  the words of a tokenizer that gives no ids
 
     >>> tokenizer = Tokenizer(lambda text: Tokens([text]), special={"unk": 1})
     >>> count_unknown([Tokens(["a", "[UNK]"], [0, 1])], tokenizer)
@@ -195,7 +195,9 @@ def count_unknown(encoded: Sequence[Tokens], tokenizer: Tokenizer) -> int:
     """
     special = {name: id for name, id in tokenizer.special.items() if name != "pad"}
     unknown = special.pop("unk", -1)
-    return 0 if unknown in special.values() else sum((one.ids or []).count(unknown) for one in encoded)
+    words = [word for one in encoded if one.ids is None for word in one.spellings]
+    count = sum(word not in vocabulary for word in words)
+    return count + sum((one.ids or []).count(unknown) for one in encoded if unknown not in special.values())
 
 
 def warn_unknown(unknown: int, tokens: int, name: str = "") -> None:
@@ -204,7 +206,7 @@ def warn_unknown(unknown: int, tokens: int, name: str = "") -> None:
     name  of the file that they are in
     """
     if unknown:
-        verb, of = "is" if unknown == 1 else "are", f"{unknown:,} of {tokens:,} tokens"
+        verb, of = "is" if unknown == 1 else "are", f"{unknown:,} of {counted(tokens, 'token')}"
         problem = f"{f'{name}: ' * bool(name)}{of} {verb} not in the vocabulary, and {verb} read as unknown"
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
 
@@ -218,7 +220,7 @@ def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenize
     if tokenizer.truncate is None:
         raise UsageError(f"{long[0]} tokens, more than the {most} of the model, and this tokenizer cannot cut a text")
     texts = "1 text is" if len(long) == 1 else f"{len(long)} texts are"
-    problem = f"{texts} cut to {most} tokens, the maximum length that the folder states (of {long[0]})"
+    problem = f"{texts} cut to {counted(most, 'token')}, the maximum length that the folder states (of {long[0]})"
     warnings.warn(problem, AttnkitWarning, stacklevel=2)
     return [
         one if len(one.spellings) <= most else tokenizer.truncate(text, source.pair, most)
@@ -345,5 +347,5 @@ def model_inputs(checkpoint: "Checkpoint", stack: str, source: ModelInput) -> tu
         return image_processor.prepare_image(source.image, checkpoint.folder, (cut.height, cut.width)), Record({})
     if source.image is not None:
         raise UsageError(f"a {checkpoint.config.family} model takes no image", "--image")
-    inputs = read_texts(checkpoint, stack, source, target=stack != checkpoint.config.stacks[0])
+    inputs = read_known_texts(checkpoint, stack, source, target=stack != checkpoint.config.stacks[0])
     return inputs.ids, inputs.record()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.errors import AttnkitWarning, DataError
+from attnkit.errors import AttnkitWarning, DataError, counted
 from attnkit.inference import callbacks
 from attnkit.libraries import call_library, import_library
 from attnkit.record import Array
@@ -82,7 +82,7 @@ def check_lines(hypotheses: Lines, others: Sequence[Lines], names: Sequence[str]
     count = len(hypotheses)
     for lines, name in zip(others, names[1:], strict=True):
         if len(lines) != count:
-            problem = f"{len(lines):,} line{'s' * (len(lines) != 1)} for the {count:,} line{'s' * (count != 1)}"
+            problem = f"{counted(len(lines), 'line')} for the {counted(count, 'line')}"
             raise DataError(f"{problem} of {names[0]}", name)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, counted
 from attnkit.model.attention import multi_head_attention
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
@@ -166,7 +166,7 @@ def check_size(config: Config, where: Array) -> None:
     """Raise DataError for positions (..., T) beyond those of a model."""
     size, most = config.positions.longest, int(where.max(initial=-1)) + 1
     if size and most > size:
-        raise DataError(f"{most} tokens, and this {config.family} model has {size} positions")
+        raise DataError(f"{counted(most, 'token')}, and this {config.family} model has {counted(size, 'position')}")
 
 
 def token_positions(mask: Array) -> Array:

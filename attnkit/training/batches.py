@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, counted
 from attnkit.model import Array
 from attnkit.model.loss import IGNORE_INDEX
 from attnkit.training.corruption import corrupt_spans, mask_words, noise_spans
@@ -56,7 +56,7 @@ def check_length(ids: Array, block: int, name: str) -> None:
     >>> check_length(np.arange(9), 8, "tales.txt")
     """
     if len(ids) <= block:
-        raise DataError(f"{len(ids)} tokens, fewer than a block of {block} and the token after it", name)
+        raise DataError(f"{counted(len(ids), 'token')}, fewer than a block of {block} and the token after it", name)
 
 
 def draw_rows(ids: Array, rows: int, length: int, key: DrawKey) -> Array:

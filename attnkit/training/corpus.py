@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, counted
 from attnkit.model import Array
 from attnkit.tokenizers import Tokenizer
 from attnkit.training import batches
@@ -108,7 +108,8 @@ def split_text(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> 
     if not share:
         return ids, ids[:0], 0.0
     if not last:
-        raise DataError(f"{len(text)} characters, of which {recipe.valid} are none to hold out; --valid 0", name)
+        size = counted(len(text), "character")
+        raise DataError(f"{size}, of which {recipe.valid} are none to hold out; --valid 0", name)
     held_out = encode_text(tokenizer, last, name, 1 + first.count("\n"))
     if len(held_out) < 2:
         raise DataError(f"{len(held_out)} token is held out (expected 2 or more); --valid 0 trains on all", name)

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, counted
 from attnkit.model import Array
 from attnkit.tokenizers import Tokenizer
 
@@ -93,7 +93,7 @@ def parse_columns(text: str, name: str, content: str, columns: tuple[str, str]) 
             continue
         sides = [side.strip() for side in line.split("\t")]
         if len(sides) != 2:
-            raise DataError(f"line {number}: {len(sides)} columns (expected {first}, tab, {second})", name)
+            raise DataError(f"line {number}: {counted(len(sides), 'column')} (expected {first}, tab, {second})", name)
         if not all(sides):
             raise DataError(f"line {number}: no {f'{second} after' if sides[0] else f'{first} before'} the tab", name)
         lines.append((number, sides[0], sides[1]))

@@ -54,7 +54,7 @@ def initial_tensors(raw: Mapping[str, Any], seed: int = 0, name: str = "config.j
     """
     if not 0 <= seed < 2**64:
         raise UsageError(f"seed {seed} outside 0..2^64-1")
-    check_size(raw, name)
+    check_model_size(raw, name)
     table = published_tensors(raw, name)
     tensors = {key: _draw(key, _distribution(table, raw, key), table.shapes[key], seed) for key in table.shapes}
     padding = table.config.special.pad
@@ -65,7 +65,7 @@ def initial_tensors(raw: Mapping[str, Any], seed: int = 0, name: str = "config.j
     return tensors
 
 
-def check_size(raw: Mapping[str, Any], name: str) -> None:
+def check_model_size(raw: Mapping[str, Any], name: str) -> None:
     """Raise DataError for a configuration whose parameters and gradients need more memory than there is.
 
     The parameters of many layers are those of one, and of a second one for each of the others.

@@ -326,7 +326,7 @@ def test_parts_of_a_result_are_shown(kept):
         (["--model", "bert-mlm"], b"a b c", 2, "--model: this bert model predicts no text token by token"),
         (["--model", "lstm-classifier"], b"a b c", 2, "--model: this lstm model predicts no text token by token"),
         (["--model", "vit"], b"a b c", 2, "--model: this vit model predicts no text"),
-        (["--model", "marian"], b"a b c\n", 3, "<stdin>: line 1: 1 columns (expected source, tab, target)"),
+        (["--model", "marian"], b"a b c\n", 3, "<stdin>: line 1: 1 column (expected source, tab, target)"),
         (["--model", "marian", "--window", "3"], b"a\tb\n", 2, "--window: needs a text, and this model takes pairs"),
         (["--model", "marian"], b"a\tb\na " + b"le chat " * 400 + b"\tb\n", 3, "<stdin>: line 2: "),
     ],

@@ -61,11 +61,11 @@ def test_a_byte_order_mark_is_no_character_and_all_else_is(tmp_path, content, ex
 
 
 LINES = {
-    "a\tb\nc\n": "line 2: 1 columns (expected source, tab, target)",
+    "a\tb\nc\n": "line 2: 1 column (expected source, tab, target)",
     "a\tb\n\tc\n": "line 2: no source before the tab",
     "a\tb\r\n\r\nc\t\r\n": "line 3: no target after the tab",
     "a\tb\nc\td\te\n": "line 2: 3 columns (expected source, tab, target)",
-    "a\u2028b\tc\x0bd\x85\nd\n": "line 2: 1 columns (expected source, tab, target)",
+    "a\u2028b\tc\x0bd\x85\nd\n": "line 2: 1 column (expected source, tab, target)",
     "\n \n": "empty text",
 }
 
@@ -96,7 +96,7 @@ LINE = {
     "--steps 0": (2, "--steps: expected a whole number of at least 1, got '0'"),
     "--every 0": (2, "--every: expected a whole number of at least 1, got '0'"),
     "--valid 100%": (2, "held-out part '100%' (expected a percentage below 100, as 5%)"),
-    "--valid 99.9%": (3, "tales.txt: 1 tokens, fewer than a block of 64 and the token after it"),
+    "--valid 99.9%": (3, "tales.txt: 1 token, fewer than a block of 64 and the token after it"),
     "--valid nan": (2, "held-out part 'nan' (expected a percentage below 100, as 5%)"),
     "--schedule cosine --minutes 1": (2, "schedule cosine needs the number of steps (--steps or --epochs)"),
     "--from gpt --tokens chars": (4, "chars: no such folder; a model keeps its own tokens, or has those of a folder"),

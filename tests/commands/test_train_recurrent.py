@@ -125,7 +125,7 @@ def test_a_language_model_becomes_a_classifier_layer_by_layer(texts):
 
 
 ERRORS = {
-    "no tab": ("good the film\n", "labels.tsv: line 1: 1 columns (expected label, tab, text)", 3),
+    "no tab": ("good the film\n", "labels.tsv: line 1: 1 column (expected label, tab, text)", 3),
     "no label": ("good\tfine\n\tcold\n", "labels.tsv: line 2: no label before the tab", 3),
     "no text": ("good\t \n", "labels.tsv: line 1: no text after the tab", 3),
     "one label": ("good\tfine\ngood\twarm\n",

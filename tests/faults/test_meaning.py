@@ -76,7 +76,7 @@ BAD = {
     "layernorm good.json --axis 2": (2, "axis 2 for x (2,2) (expected -2..1)", {}),
     "decode good.json --table t.npy": (3, "2", "3", {"t.npy": zeros(5, 3)}),
     "decode good.json --table v.npy": (3, "shape (2,) is not vocab × model", {"v.npy": zeros(2)}),
-    "decode good.json --table good.json --vocab v.txt": (3, "v.txt: 1 words for 2 logits", {"v.txt": "a\n"}),
+    "decode good.json --table good.json --vocab v.txt": (3, "v.txt: 1 word for 2 logits", {"v.txt": "a\n"}),
     # M5
     "attend good.json --mask m.npy": (3, "mask", "2", {"m.npy": np.array([[0, 2], [1, 1]])}),
     "attend good.json --causal --mask m.npy": (3, "mask (3,3)", {"m.npy": np.ones((3, 3), bool)}),

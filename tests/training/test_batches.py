@@ -176,7 +176,7 @@ def test_labelled_lines_end_with_a_newline_alone():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\tb\nc\n", r"line 2: 1 columns \(expected source, tab, target\)"),
+        ("a\tb\nc\n", r"line 2: 1 column \(expected source, tab, target\)"),
         ("a\tb\nc\t \n", "line 2: no target after the tab"),
         ("\tb\n", "line 1: no source before the tab"),
         ("a\tb\tc\n", "line 1: 3 columns"),

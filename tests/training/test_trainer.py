@@ -259,7 +259,7 @@ def test_fine_tuning_begins_with_a_published_model(tmp_path):
     [
         ({}, "", DataError, "text: empty text"),
         ({}, "abc", DataError, r"text: \d tokens, fewer than a block of 16 and the token after it"),
-        ({"family": "marian"}, "a\tb\nc\n", DataError, "text: line 2: 1 columns"),
+        ({"family": "marian"}, "a\tb\nc\n", DataError, "text: line 2: 1 column"),
         ({"family": "marian"}, "a\tb\nc\t\n", DataError, "text: line 2: no target after the tab"),
         ({"family": "marian"}, "a\tb\n", DataError, "no pair is held out: 10% of 1; --valid 0 trains on all"),
         ({"dim": 15}, TEXT, UsageError, "dim 15 is not divisible by heads 2"),

@@ -154,5 +154,5 @@ def test_texts_and_sizes_that_give_no_tokenizer():
         train_tokenizer(parse_kind("unigram:9"), "gpt2", [TEXT], "tales.txt")
     with pytest.raises(DataError, match=r"pairs.tsv: no tokenizer can be trained on it: "):
         train_tokenizer(parse_kind("unigram:9"), "marian", [PAIRS], "pairs.tsv")
-    with pytest.raises(DataError, match=r"pairs.tsv: line 1: 1 columns .expected source, tab, target"):
+    with pytest.raises(DataError, match=r"pairs.tsv: line 1: 1 column .expected source, tab, target"):
         train_tokenizer(parse_kind("unigram:90"), "marian", ["no pair"], "pairs.tsv")

@@ -9,6 +9,7 @@ from attnkit.display.figures.colors import LEVELS, color_levels
 from attnkit.display.figures.options import FigureOptions
 from attnkit.display.figures.shapes import Array
 from attnkit.display.slicing import Matrix
+from attnkit.errors import counted
 
 MASKED, NOT_FINITE = LEVELS, LEVELS + 1  # the levels of masked cells, and of NaN and infinity
 
@@ -97,4 +98,4 @@ def outside_note(parts: Sequence[Matrix], options: FigureOptions) -> str:
     for part in parts:
         values = part.values[~part.masked].astype(np.float64)
         count += int(((values < low) | (values > high))[np.isfinite(values)].sum())
-    return f"{count} number{'s' * (count != 1)} outside of the range, drawn at its end" if count else ""
+    return f"{counted(count, 'number')} outside of the range, drawn at its end" if count else ""
