@@ -48,6 +48,8 @@ def test_tokens_are_generated_by_a_split_model():
     decoders = model.CachedDecoder(numpy), split(data=2, model=2).decoder(ours, None)
     theirs, mine = (model.generate(each, ids, settings).ids for each in decoders)
     assert mine == theirs
+    keys, known = (dict(each.cache)["decoder.0.self"][0] for each in decoders)
+    assert keys.shape == known.shape
 
 
 def test_every_device_holds_its_part_of_weights_and_tables():

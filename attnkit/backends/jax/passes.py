@@ -108,6 +108,10 @@ def write_caches(context: Context, caches: Caches, tokens: int, rows: int | None
 
     rows  how many texts there are without padding [all]
     """
+
+    def take_rows(x: Array) -> Array:
+        return x[:rows] if x.ndim == 4 else x
+
     cache, past = context.cache, context.past
     known = {layer for layer, _ in cache or ()}
     for layer, pair in caches.items():
@@ -117,10 +121,10 @@ def write_caches(context: Context, caches: Caches, tokens: int, rows: int | None
         elif cache is None:
             continue
         elif layer.endswith(".self"):
-            k, v = (to_numpy(x[..., past : past + tokens, :]) for x in pair)
+            k, v = (take_rows(to_numpy(x[..., past : past + tokens, :])) for x in pair)
             cache.append(layer, k, v)
         elif layer not in known and context.memory is not None:
-            k, v = (to_numpy(x[..., : context.memory.shape[-2], :]) for x in pair)
+            k, v = (take_rows(to_numpy(x[..., : context.memory.shape[-2], :])) for x in pair)
             cache.set(layer, k, v)
 
 
