@@ -1,13 +1,13 @@
 """Which engine computes: its name, its options, and what is installed. No library is imported until one is chosen."""
 
-import importlib.util
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 from attnkit.errors import AttnkitError, UsageError
-from attnkit.libraries import import_library
+from attnkit.libraries import import_library, quote_error
 from attnkit.model.context import Engine
 
 ENGINES = ("numpy", "jax")
@@ -52,8 +52,9 @@ def choose_engine(values: Mapping[str, Any]) -> Engine | None:
     options = choose_options(values)
     if options.engine == "numpy":
         return None
-    import_library("jax", "jax", "--engine jax")
-    return _make_engine(options)
+    with name_start_failures():
+        import_library("jax", "jax", "--engine jax")
+        return _make_engine(options)
 
 
 def join_processes(values: Mapping[str, Any], end: Callable[[AttnkitError], None]) -> Any:
@@ -62,7 +63,8 @@ def join_processes(values: Mapping[str, Any], end: Callable[[AttnkitError], None
     end  ends this process with an error, from any thread
     """
     options = choose_options(values)
-    import_library("jax", "jax", "--engine jax")
+    with name_start_failures():
+        import_library("jax", "jax", "--engine jax")
     from attnkit.backends.jax.joining import Group, check_processes
 
     numbers = str(options.coordinator), options.process, options.processes
@@ -99,10 +101,21 @@ def parse_mesh(text: str) -> dict[str, int]:
     return sizes
 
 
-def is_installed(name: str) -> bool:
-    """Return whether a library is installed.
+@contextlib.contextmanager
+def name_start_failures() -> Iterator[None]:
+    """Raise UsageError where JAX does not start, in a `with` block: for a platform or a number that it does not have.
 
-    >>> is_installed("numpy")
-    True
+    >>> with name_start_failures():
+    ...     raise RuntimeError("no TPU")
+    Traceback (most recent call last):
+    attnkit.errors.UsageError: --engine jax: JAX does not start: no TPU
     """
-    return importlib.util.find_spec(name) is not None
+    try:
+        yield
+    except (AttnkitError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        platforms = os.environ.get("JAX_PLATFORMS")
+        reason = quote_error(error) if str(error) else f"it has no devices of {platforms or 'any platform'}"
+        name = f"JAX_PLATFORMS={platforms}" if platforms else "--engine jax"
+        raise UsageError(f"JAX does not start: {reason}", name) from None

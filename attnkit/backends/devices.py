@@ -7,21 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.backends.choice import is_installed
+from attnkit.backends.choice import name_start_failures
 
 
 def list_engines() -> list[dict[str, Any]]:
     """Return every engine: its name, its version (None: not installed), how to install it, and its devices.
 
+    UsageError where JAX is installed, but does not start.
+
     >>> list_engines()[0]["engine"], list_engines()[0]["devices"][0]["kind"]
     ('numpy', 'CPU')
     """
     numpy = {"engine": "numpy", "version": np.__version__, "install": None, "devices": [processor()]}
-    if not is_installed("jax"):
-        return [numpy, {"engine": "jax", "version": None, "install": "pip install 'attnkit[jax]'", "devices": []}]
-    import jax
+    try:
+        with name_start_failures():
+            import jax
 
-    kinds = [(kind_of(one), memory(one)) for one in jax.devices()]
+            kinds = [(kind_of(one), memory(one)) for one in jax.devices()]
+    except ImportError:
+        return [numpy, {"engine": "jax", "version": None, "install": "pip install 'attnkit[jax]'", "devices": []}]
     devices = [{"kind": kind, "count": len([*same]), "memory": size} for (kind, size), same in groupby(kinds)]
     return [numpy, {"engine": "jax", "version": jax.__version__, "install": None, "devices": devices}]
 

@@ -330,8 +330,9 @@ def engine_values(call: Any) -> dict[str, Any]:
 
 
 def recorded_values(call: Any) -> dict[str, Any]:
-    """Return the options of an engine that a history has: not where its processes were."""
-    return {name: value for name, value in engine_values(call).items() if name in ENGINE_KEYWORDS}
+    """Return the options of an engine that a history has: not where its processes were, nor that it is NumPy."""
+    values = {name: value for name, value in engine_values(call).items() if name in ENGINE_KEYWORDS}
+    return {} if values.get("engine") == "numpy" else values
 
 
 def load_engine(call: Any) -> Any:

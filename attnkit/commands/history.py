@@ -125,6 +125,8 @@ def parse_command(command: str) -> Stage:
             first_stage(call)
     except UsageError as error:
         raise DataError(f"its history has a command that attnkit {__version__} refuses ({error}): {command}") from None
+    if "engine" in call.tool.extra and call.tool.name != "run":  # without one NumPy made it, whatever ATTNKIT_ENGINE is
+        call.extra["engine"] = call.extra.get("engine") or "numpy"
     if call.extra.get("save"):
         raise DataError(f"its history writes the folder {call.extra['save']}: not one that attnkit made")
     if "output" in call.common:

@@ -7,9 +7,11 @@ jax = pytest.importorskip("jax")
 
 import attnkit
 from attnkit import model
-from attnkit.backends.jax import attention
+from attnkit.backends.jax import attending, attention
 from attnkit.backends.jax.attention import Rules
 from attnkit.backends.jax.engine import JaxEngine
+from attnkit.backends.jax.passes import precision
+from attnkit.backends.jax.processes import to_numpy
 from attnkit.errors import AttnkitError
 from attnkit.model.options import MultiHeadOptions
 
@@ -66,10 +68,30 @@ def test_the_heads_alone(case):
 @pytest.mark.parametrize("summary", ["stats", "topk:2", "rows:0,-1"])
 def test_summaries_of_the_weights(summary):
     assert_equal(*both({"causal": True}, summary, ("weights", "lse")))
+    assert_equal(*both({"causal": True}, summary, ("weights", "lse"), {}, X.astype(np.float32)), 1e-6)
+
+
+@pytest.mark.parametrize("keep", [("lse",), NAMES])
+def test_no_tokens(keep):
+    assert_equal(*both({"causal": True}, "full", keep, x=X[:, :0]))
+
+
+def test_attention_of_one_size_is_compiled_once():
+    both({"window": (1, 0)}, "full", ("lse",))
+    before = attending.compile_kernel.cache_info()
+    both({"window": (1, 0)}, "full", ("lse",), x=X + 1)
+    after = attending.compile_kernel.cache_info()
+    assert (after.misses, after.hits) == (before.misses, before.hits + 1)
+
+
+def test_what_memory_cannot_hold_is_an_error():
+    with pytest.raises(MemoryError, match="memory"), precision("float32"):
+        x = jax.numpy.zeros(1 << 23)
+        to_numpy(x[:, None] + x)  # 256 TiB
 
 
 @pytest.mark.skipif(jax.device_count() < 4, reason="needs 4 devices")
-@pytest.mark.parametrize("case", ["causal", "mask", "lengths"])
+@pytest.mark.parametrize("case", ["causal", "mask", "lengths", "aligned"])
 def test_keys_around_a_ring_of_devices(case):
     assert_equal(*both(CASES[case], "full", ("lse",), engine=JaxEngine(mesh={"seq": 4})))
 

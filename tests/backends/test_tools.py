@@ -45,6 +45,26 @@ def test_the_variable_chooses_the_engine(monkeypatch, capfd):
     assert errors(capfd, "mask", "--size", "2", "--causal", "-f", "json")[0] == 0  # a tool that no engine computes
 
 
+def test_a_replay_computes_on_the_engine_of_the_record(monkeypatch, capfd, tmp_path):
+    attnkit.formats.save(attnkit.run("embed 'a b' --dim 4 | attend --seed 1"), file := str(tmp_path / "x.npz"))
+    monkeypatch.setenv("ATTNKIT_ENGINE", "jax")
+    assert main(["history", file, "--replay"]) == 0, capfd.readouterr().err
+    assert "engine" not in attnkit.history(attnkit.formats.load(file))
+
+
+def test_devices_that_jax_does_not_have_are_an_error_of_the_command_line(monkeypatch, capfd):
+    jax = pytest.importorskip("jax")
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    choice._make_engine.cache_clear()
+    monkeypatch.setattr(jax, "process_count", lambda: (_ for _ in ()).throw(AssertionError()))
+    monkeypatch.setattr(jax, "devices", lambda: (_ for _ in ()).throw(AssertionError()))
+    problem = "JAX_PLATFORMS=cuda: JAX does not start: it has no devices of cuda"
+    assert (
+        errors(capfd, "attend", "samples/data/three-words.json", "--engine", "jax")[1] == f"attnkit attend: {problem}"
+    )
+    assert errors(capfd, "engines") == (2, f"attnkit engines: {problem}")
+
+
 @pytest.mark.parametrize("text", ["data=0", "rows=2", "data=2,data=2", "data", "", "data=²"])
 def test_a_mesh_is_written_in_one_way(text):
     with pytest.raises(UsageError, match="--mesh: expected data=N,model=N,seq=N"):

@@ -1,6 +1,7 @@
 """Attention of a record by JAX: what `model.multi_head_attention` returns, by the same names, with the same errors."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -75,8 +76,8 @@ def attend_record(
             output = linear(merge_heads(output), weights.get("wo"), weights.get("bo"))
         steps["output"] = output
         numbers = {name: to_numpy(x, np.float64 if name == "lse" else None) for name, x in steps.items()}
-    numbers = {name: x if x.dtype.kind in "iub" else x.astype(own if name != "lse" else x.dtype) for name, x in
-               numbers.items()}  # fmt: skip
+    exact = [name for name, x in numbers.items() if x.dtype.kind in "iub" or name in ("lse", "weights.lse")]
+    numbers |= {name: x.astype(own) for name, x in numbers.items() if name not in exact}
     return cast_intermediates(result, numbers)
 
 
@@ -140,7 +141,7 @@ def attend_heads(
         steps["heads"], steps["lse"] = heads_alone(engine, q, k, v, rules)
     if "weights" in keep and names:
         position = query_positions(slice(0, q.shape[-2]), plain.offset(q.shape[-2], k.shape[-2]))
-        weights, lse = np.asarray(steps.pop("weights"), own), np.asarray(steps["lse"], np.float64)
+        weights, lse = to_numpy(steps.pop("weights"), own), to_numpy(steps["lse"], np.float64)
         steps |= summarize_dense_weights(summary, weights, lse, position)
     returned = {"heads", *keep, *names}
     return {name: steps[name] for name in (*ORDER, *names) if name in steps and name in returned}
@@ -155,12 +156,30 @@ def every_step(q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules, scorer: Any)
 
 def heads_alone(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
     """Return heads and log-sum-exps: around the ring of a mesh, by blocks where there are many scores, or at once."""
-    if engine.mesh is not None and engine.mesh.shape["seq"] > 1:
+    if engine.mesh is not None and engine.mesh.shape["seq"] > 1 and q.size and k.size:
         return split_attention(engine, q, k, v, rules)
     is_large = q.shape[-3] * q.shape[-2] * k.shape[-2] >= MANY
-    program = jax.jit(lambda q, k, v: (block_attention if is_large else dense_with_lse)(q, k, v, rules))
-    heads, lse = program(q, k, v)
+    heads, lse = run_kernel(block_attention if is_large else dense_with_lse, q, k, v, rules)
     return heads.astype(q.dtype), lse
+
+
+def run_kernel(kernel: Callable[..., Any], q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> Any:
+    """Return what a kernel of attention does, compiled once for each of its rules and sizes."""
+    arrays = {name: jnp.asarray(x) for name, x in rules._asdict().items() if hasattr(x, "shape")}
+    fixed: dict[str, Any] = dict.fromkeys(arrays)
+    return compile_kernel(kernel, rules._replace(**fixed))(q, k, v, arrays)
+
+
+@lru_cache(maxsize=64)
+def compile_kernel(kernel: Callable[..., Any], rules: Rules) -> Any:
+    """Return a program of queries, keys, values and the arrays of the rules, which `rules` is without."""
+    return jax.jit(lambda q, k, v, arrays: kernel(q, k, v, rules=rules._replace(**arrays)))
+
+
+@lru_cache(maxsize=16)
+def ring_kernel(mesh: Any) -> Callable[..., Any]:
+    """Return attention around the ring of a mesh: one function of each mesh, which is compiled once."""
+    return partial(ring_attention, mesh)
 
 
 def split_attention(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: Rules) -> tuple[JaxArray, JaxArray]:
@@ -190,8 +209,8 @@ def split_attention(engine: Any, q: JaxArray, k: JaxArray, v: JaxArray, rules: R
         if mask.shape[1] > 1:
             raise UsageError("a mask of each head needs all keys at once", "--mesh seq")
         mask = put(np.broadcast_to(mask, (texts, *mask.shape[1:])), bool, mesh, PartitionSpec("data"))
-    ring = jax.jit(lambda q, k, v, mask: ring_attention(mesh, q, k, v, rules._replace(mask=mask)))
-    heads, lse = map(to_numpy, ring(place(q), place(k), place(v), mask))
+    parts = run_kernel(ring_kernel(mesh), place(q), place(k), place(v), rules._replace(mask=mask))
+    heads, lse = map(to_numpy, parts)
     cut = jnp.asarray(heads[:rows, :, :queries], q.dtype), lse[:rows, :, :queries]
     return cut if q.ndim == 4 else (cut[0][0], cut[1][0])
 

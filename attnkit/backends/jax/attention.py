@@ -96,7 +96,7 @@ def softmax(scores: JaxArray) -> tuple[JaxArray, JaxArray]:
     >>> [part.tolist() for part in softmax(jnp.array([[0.0, 0.0], [-jnp.inf, -jnp.inf]]))]
     [[[0.5, 0.5], [0.0, 0.0]], [0.6931471824645996, -inf]]
     """
-    top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+    top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True, initial=-jnp.inf))
     top = jnp.where(jnp.isneginf(top), 0, top)
     exponentials = jnp.exp(scores - top)
     total = exponentials.sum(axis=-1, keepdims=True)

@@ -12,6 +12,8 @@ from jax.experimental import multihost_utils
 from attnkit.libraries import quote_error
 from attnkit.model.dtypes import Array
 
+NO_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")  # what the errors of JAX say on GPUs, and on a CPU
+
 
 @contextlib.contextmanager
 def name_failures() -> Iterator[None]:
@@ -19,9 +21,10 @@ def name_failures() -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" in str(error):
-            raise MemoryError(quote_error(error)) from None
-        raise
+        start = max(str(error).find(words) for words in NO_MEMORY)
+        if start < 0:
+            raise
+        raise MemoryError(quote_error(RuntimeError(str(error)[start:]))) from None
 
 
 @contextlib.contextmanager
@@ -61,7 +64,7 @@ def highest(number: int) -> int:
 
 
 def to_numpy(x: Any, dtype: Any = None) -> Array:
-    """Return an array of JAX in NumPy, with the parts that other processes hold.
+    """Return an array of JAX in NumPy, with the parts that other processes hold, or raise why it was not computed.
 
     >>> import jax.numpy as jnp
     >>> to_numpy(jnp.ones(2)).tolist()
@@ -69,4 +72,4 @@ def to_numpy(x: Any, dtype: Any = None) -> Array:
     """
     if isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated):
         x = multihost_utils.process_allgather(x, tiled=True)
-    return np.asarray(x, dtype)
+    return np.asarray(jax.block_until_ready(x), dtype)
