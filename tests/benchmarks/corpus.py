@@ -19,6 +19,8 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.benchmarks.usage import read_words
+
 RUNS = int(os.environ.get("RUNS", "2"))
 PEER = os.environ.get("PEER", sys.executable)
 ENV = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
@@ -259,5 +261,5 @@ def memory() -> None:
 
 if __name__ == "__main__":
     jobs = {"short": short, "long": long, "memory": memory}
-    for job in sys.argv[1:] or ["short", "long"]:
+    for job in read_words(__doc__ or "", jobs) or ["short", "long"]:
         jobs[job]()

@@ -16,6 +16,7 @@ import numpy as np
 from attnkit import formats
 from attnkit.inference.tracer import intermediate_axes
 from attnkit.record import Record, Tensor
+from tests.benchmarks.usage import read_words
 from tests.chromium import Chromium, find_chromium
 
 LAYERS, HEADS, WIDTH, HIDDEN = 12, 12, 768, 3072
@@ -54,7 +55,7 @@ def time_drawing(page: Path, folder: str) -> float:
 
 
 def main() -> None:
-    for tokens in map(int, sys.argv[1:] or ("64", "512")):
+    for tokens in map(int, read_words(__doc__ or "", takes_numbers=True) or ("64", "512")):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             trace, page = Path(folder, "trace.npz"), Path(folder, "page.html")
             formats.save(make_trace(tokens), str(trace))

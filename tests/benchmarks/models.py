@@ -25,6 +25,7 @@ import numpy as np
 
 from attnkit import formats
 from attnkit.formats import Record
+from tests.benchmarks.usage import read_words
 
 if "TORCH_ENVIRONMENT" in os.environ:
     for name in os.environ["TORCH_ENVIRONMENT"].split(":"):
@@ -284,5 +285,5 @@ def prefill() -> None:
 
 if __name__ == "__main__":
     jobs = {"encode": encode, "decode": decode, "prefill": prefill}
-    for job in sys.argv[1:] or jobs:
+    for job in read_words(__doc__ or "", jobs) or jobs:
         jobs[job]()

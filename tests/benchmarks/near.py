@@ -17,6 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from attnkit.model.nearest import METRICS, find_nearest
+from tests.benchmarks.usage import read_words
 
 WIDTH, TOP, BLOCK = 384, 5, 4096
 NUMPY = f"""
@@ -84,7 +85,7 @@ def main() -> None:
     if sys.argv[1:2] == ["process"]:
         process(sys.argv[2])
         return
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    rows = int([*read_words(__doc__ or "", takes_numbers=True), "1000000"][0])
     vectors = np.random.default_rng(0).standard_normal((rows, WIDTH), dtype=np.float32)
     for count in (1, 32):
         steady(vectors, count)
