@@ -220,8 +220,7 @@ def check_weights(record: Record, source: str) -> None:
     if names and not any(record[name].size for name in names):
         raise DataError("weights of attention of no token, no head or no text", source)
     if not names:
-        raise DataError(
-            f"no weights of attention (it has {join_names([*record])}); attend --keep weights, or --trace FILE of "
-            "encode, decode or run, keeps them",
-            source,
-        )
+        keeps = "attend --keep weights, or --trace FILE of encode, decode or run, keeps them"
+        if state := next((name for name in record if name.endswith(".rnn.state")), ""):
+            keeps = f"a recurrent layer has none; attnkit show FILE:{state} --heatmap draws its states"
+        raise DataError(f"no weights of attention (it has {join_names([*record])}); {keeps}", source)

@@ -316,3 +316,9 @@ def test_folders_that_are_no_training_run(tmp_path):
     make_run(tmp_path, (1,))
     with pytest.raises(UsageError, match="a folder of train is explored alone"):
         attnkit.explore([tmp_path, make_record(softmax(np.random.default_rng(0), 1, 3, 3))])
+
+
+def test_a_trace_of_a_recurrent_model_is_refused_with_what_draws_it():
+    record = Record({"encoder.0.rnn.state": np.ones((2, 4), np.float32)})
+    with pytest.raises(DataError, match=r"recurrent layer has none; attnkit show FILE:encoder.0.rnn.state --heatmap"):
+        attnkit.explore(record)
