@@ -219,9 +219,10 @@ def show_report(values: Mapping[str, Any], line: "Callable[[Style], str]") -> No
 
 
 def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> str:
-    """Return values as JSON, or as a line where standard output is a terminal."""
+    """Return values as JSON, or as a line where standard output is a terminal, and in a table or a figure."""
     call = running_stage()
-    if call is not None and os.isatty(STDOUT):
+    stated = "" if call is None else call.common.get("format") or text_format(call.common)
+    if call is not None and (os.isatty(STDOUT) or stated in ("table", *FIGURE_FORMATS)):
         return line(output_style(call, STDOUT))
     import orjson
 

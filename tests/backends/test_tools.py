@@ -71,6 +71,12 @@ def test_a_mesh_is_written_in_one_way(text):
         choice.parse_mesh(text)
 
 
+def test_engines_lists_a_table_where_one_is_wanted(capfd, tmp_path):
+    assert main(["engines", "-f", "table"]) == main(["engines", "-o", str(tmp_path / "e.svg")]) == 0
+    assert capfd.readouterr().out.startswith("engine  version  device  count  memory of each\n")
+    assert "memory of each" in (tmp_path / "e.svg").read_text()
+
+
 def test_engines_lists_numpy_first():
     listed = attnkit.engines()
     assert listed.startswith('{"engines":[{"engine":"numpy","version":') and '"engine":"jax"' in listed
