@@ -106,9 +106,9 @@ def name_start_failures() -> Iterator[None]:
     """Raise UsageError where JAX does not start, in a `with` block: for a platform or a number that it does not have.
 
     >>> with name_start_failures():
-    ...     raise RuntimeError("no TPU")
+    ...     raise RuntimeError("no TPU")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    attnkit.errors.UsageError: --engine jax: JAX does not start: no TPU
+    attnkit.errors.UsageError: ...: JAX does not start: no TPU
     """
     try:
         yield

@@ -58,6 +58,8 @@ def record_stages(call: Stage, stages: list[Stage], upstream: Records | None) ->
             raise UsageError(f"stage {number}, {stage.tool.name}: --output is of grad: attnkit grad '…' -o FILE")
         if stage.tool.returns_text(stage.parameters):
             raise UsageError(f"stage {number}, {stage.tool.name}: text has no gradient")
+        if options.recorded_values(stage):
+            raise UsageError(f"stage {number}, {stage.tool.name}: numpy computes gradients", "--engine")
     flow = pipeline.chain_stages(stages, upstream=upstream)
     return Records(flow.format, run_items(call, stages, calls, flow.items))
 

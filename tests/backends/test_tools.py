@@ -121,6 +121,11 @@ def test_run_gives_its_engine_to_the_stages(with_jax):
         attnkit.run("embed a --dim 4 | posenc", engine="jax")
 
 
+def test_gradients_of_a_pipeline_are_of_numpy(with_jax):
+    with pytest.raises(UsageError, match="--engine: stage 1, attend: numpy computes gradients"):
+        attnkit.grad("attend --heads 1 --engine jax", np.eye(2))
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -7,7 +7,7 @@ import pytest
 
 import attnkit
 from attnkit.checkpoints import open_checkpoint
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, counted
 from tests.inference.family_heads import arrays, build_folder, frozen, head_folder
 
 NAMES = [*frozen()]
@@ -139,7 +139,7 @@ def test_labels_that_are_missing_or_disagree_with_the_head(tmp_path, name):
     for number, (labels, problem) in enumerate(cases):
         with pytest.raises(DataError) as error:
             open_checkpoint(changed(tmp_path / str(number), name, {"id2label": labels}))
-        assert str(error.value).endswith(f"config.json: {problem}, and the classifier has {rows} rows")
+        assert str(error.value).endswith(f"config.json: {problem}, and the classifier has {counted(rows, 'row')}")
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
