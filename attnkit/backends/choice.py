@@ -13,6 +13,7 @@ from attnkit.model.context import Engine
 ENGINES = ("numpy", "jax")
 VARIABLE = "ATTNKIT_ENGINE"
 MESH_AXES = ("data", "model", "seq")
+MMAP_MAX = -4  # what glibc's malloc.h calls it
 
 
 class EngineOptions(NamedTuple):
@@ -79,7 +80,21 @@ def _make_engine(options: EngineOptions) -> Engine:
     from attnkit.backends.jax.engine import JaxEngine
 
     mesh = None if options.mesh is None else parse_mesh(options.mesh)
+    reuse_freed_memory()
     return JaxEngine(options.compute, mesh)
+
+
+def reuse_freed_memory() -> None:
+    """Let glibc give all memory from its heap, where freed memory serves again.
+
+    JAX takes and frees large buffers in every step, whose memory would otherwise be mapped anew each time, page by
+    page. A C library without mallopt is left as it is.
+    """
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(MMAP_MAX, 0)
 
 
 def parse_mesh(text: str) -> dict[str, int]:
