@@ -9,7 +9,7 @@ import numpy as np
 from attnkit.backends.jax import formulas
 from attnkit.backends.jax.formulas import JaxArray
 from attnkit.backends.jax.inputs import Sizes, prepare_inputs, round_up
-from attnkit.backends.jax.passes import Caches, Pass, memory_length, precision, read_caches, write_caches
+from attnkit.backends.jax.passes import Caches, Pass, memory_length, precision, read_caches, wide_dtype, write_caches
 from attnkit.backends.jax.placement import used_layers
 from attnkit.backends.jax.processes import to_numpy
 from attnkit.backends.jax.program import run_steps
@@ -92,7 +92,7 @@ class CompiledDecoder(CachedDecoder):
         self._past += count
         if not self._memory_length and context.memory is not None:
             self._memory_length = context.memory.shape[-2]
-        return to_numpy(logits[:rows], "float64" if self._dtype == "float64" else "float32")
+        return to_numpy(logits[:rows], wide_dtype(self._dtype))
 
     def _make_room(self, places: int, rows: int) -> None:
         """Make the caches large enough for so many places: at first for those of the cache that was given.

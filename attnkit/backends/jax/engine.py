@@ -25,6 +25,7 @@ from attnkit.backends.jax.passes import (
     memory_length,
     precision,
     read_caches,
+    wide_dtype,
     with_rows,
     write_caches,
     x_has_rows,
@@ -135,7 +136,7 @@ class JaxEngine:
             if any([hook(name) is not None for name in head_names(config)]):  # noqa: C419 (each is called)
                 return self._head_seen(model, layers, compute, (x, real), hook, dtype)
             y = self.call(model, dtype, layers, ("logits",), compute, (rows, real))
-            y = to_numpy(y, np.float64 if dtype == "float64" else np.float32)
+            y = to_numpy(y, wide_dtype(dtype))
         return y if pooled else y[: x[..., 0].size].reshape(*x.shape[:-1], y.shape[-1])
 
     def pool_first(self, model: Model, x: Array, hook: Hook = no_hook) -> Array:
@@ -334,7 +335,7 @@ class JaxEngine:
         placed = self.placed(model, dtype)
         params = placed.views.assemble(placed.arrays(layers), layers)
         x, real = (None if one is None else self._whole(one, dtype) for one in arguments)
-        kind = np.dtype("float64" if dtype == "float64" else "float32")
+        kind = wide_dtype(dtype)
         return to_numpy(compute(params, x, real, hook_of_arrays(Context(hook=hook), kind)), kind)
 
     def report_non_finite(self, model: Model, steps: Sequence[Step], x: Array, context: Context, dtype: str) -> None:
@@ -349,7 +350,7 @@ class JaxEngine:
                 layers.append(step.layer)
             return x
 
-        again, result = replace(context, cache=None, hook=no_hook), "float64" if dtype == "float64" else "float32"
-        self._run_seen(model, steps, x, again, dtype, np.dtype(result), layout=check)
+        again = replace(context, cache=None, hook=no_hook)
+        self._run_seen(model, steps, x, again, dtype, wide_dtype(dtype), layout=check)
         if layers:
             context.on_non_finite(layers[0])

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from attnkit.backends.jax.attention import Kernel, dense_attention
@@ -16,7 +17,7 @@ from attnkit.backends.jax.placement import check_mesh, stored_parameters
 from attnkit.backends.jax.processes import name_failures, spare_stdout, to_numpy
 from attnkit.model.config import Config, Step
 from attnkit.model.context import Context, Model
-from attnkit.model.dtypes import Array, cast, working
+from attnkit.model.dtypes import Array, DType, cast, working
 from attnkit.model.kv_cache import KVCache
 from attnkit.model.recurrent_cells import State, map_state
 from attnkit.model.recurrent_model import keep_state
@@ -71,6 +72,15 @@ def precision(dtype: str) -> Iterator[None]:
     exact = jax.default_matmul_precision("highest") if dtype in ("float32", "float64") else contextlib.nullcontext()
     with jax.enable_x64(dtype == "float64"), exact, spare_stdout(), name_failures():
         yield
+
+
+def wide_dtype(dtype: str) -> DType:
+    """Return the dtype of logits, and of what hooks see, where a model is computed in a dtype: float32 at least.
+
+    >>> wide_dtype("bfloat16").name, wide_dtype("float64").name
+    ('float32', 'float64')
+    """
+    return np.dtype("float64" if dtype == "float64" else "float32")
 
 
 def check_supported(model: Model, mesh: Mesh | None) -> None:
