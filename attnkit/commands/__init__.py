@@ -36,6 +36,7 @@ TOOLS = {
     "run": "a whole pipeline in one process",
     "grad": "the gradients of a pipeline",
     "history": "print the commands that made a record; run them again",
+    "sample": "short scripts of one idea each: list, run and copy them",
 }
 
 

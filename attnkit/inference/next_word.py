@@ -53,7 +53,7 @@ class WordChoice(NamedTuple):
     def choose(self, filtered: Array) -> Array:
         """Choose one id at each position of filtered logits: (..., V) -> (...)."""
         if self.is_sampled:
-            return model.sample(filtered, np.random.default_rng(self.seed or 0))
+            return model.sample_word(filtered, np.random.default_rng(self.seed or 0))
         return model.greedy(filtered)
 
     def formula(self) -> str:

@@ -63,7 +63,7 @@ from attnkit.model.sampling import (
     min_p,
     probabilities,
     repetition_penalty,
-    sample,
+    sample_word,
     sampling_filters,
     apply_temperature,
     top_k,

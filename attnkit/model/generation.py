@@ -21,7 +21,7 @@ from attnkit.model.sampling import (
     log_probabilities,
     probabilities,
     repetition_penalty,
-    sample,
+    sample_word,
     sampling_filters,
 )
 from attnkit.model.softmax import shifted
@@ -249,7 +249,7 @@ def _choice(scores: Array, step: int, rng: "np.random.Generator | None") -> int:
     best = int(np.argmax(scores))
     if not np.isfinite(scores[best]):
         check_finite(scores, step)
-    return best if rng is None else int(sample(scores, rng))
+    return best if rng is None else int(sample_word(scores, rng))
 
 
 @quiet

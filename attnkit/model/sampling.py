@@ -264,14 +264,14 @@ def check_finite(logits: Array, start: int = 0) -> Array:
 
 
 @quiet
-def sample(logits: Array, rng: "np.random.Generator", temperature: float = 1.0) -> Array:
+def sample_word(logits: Array, rng: "np.random.Generator", temperature: float = 1.0) -> Array:
     """Draw a word from softmax(logits / temperature), with one random number per row.
 
     logits (..., N) -> (...) int64
 
     DataError for a row without a finite logit, or with NaN; UsageError unless the temperature is positive.
 
-    >>> sample(np.array([[0.0, 9.0], [9.0, 0.0]]), np.random.default_rng(0))
+    >>> sample_word(np.array([[0.0, 9.0], [9.0, 0.0]]), np.random.default_rng(0))
     array([1, 0])
     """
     shares = probabilities(check_finite(logits), temperature)

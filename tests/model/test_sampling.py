@@ -94,15 +94,15 @@ def test_filter_ranges(function, value):
 
 def test_draws_follow_the_odds_and_the_seed():
     many = np.broadcast_to(ODDS, (20000, 4))
-    words = model.sample(many, np.random.default_rng(0))
+    words = model.sample_word(many, np.random.default_rng(0))
     np.testing.assert_allclose(np.bincount(words) / len(words), np.exp(ODDS), atol=0.01)
-    np.testing.assert_array_equal(words, model.sample(many, np.random.default_rng(0)))
+    np.testing.assert_array_equal(words, model.sample_word(many, np.random.default_rng(0)))
 
 
 def test_filtered_words_are_never_sampled():
     filtered = model.top_k(np.broadcast_to(ODDS, (500, 4)), 2)
-    assert set(model.sample(filtered, np.random.default_rng(1)).tolist()) == {1, 3}
-    cold = model.sample(np.broadcast_to(ODDS, (500, 4)), np.random.default_rng(1), temperature=1e-3)
+    assert set(model.sample_word(filtered, np.random.default_rng(1)).tolist()) == {1, 3}
+    cold = model.sample_word(np.broadcast_to(ODDS, (500, 4)), np.random.default_rng(1), temperature=1e-3)
     assert set(cold.tolist()) == {1}
 
 
@@ -118,10 +118,10 @@ class Ends:
 
 @pytest.mark.parametrize(("draw", "word"), [(0.0, 1), (1 - 2**-53, 2)])
 def test_the_ends_of_the_range_are_words_too(draw, word):
-    assert model.sample(np.array([BLOCKED, 0.0, 0.3, BLOCKED]), Ends(draw)) == word
+    assert model.sample_word(np.array([BLOCKED, 0.0, 0.3, BLOCKED]), Ends(draw)) == word
 
 
-@pytest.mark.parametrize("choose", [model.greedy, lambda logits: model.sample(logits, np.random.default_rng(0))])
+@pytest.mark.parametrize("choose", [model.greedy, lambda logits: model.sample_word(logits, np.random.default_rng(0))])
 def test_rows_that_allow_no_choice(choose):
     rows = np.zeros((5, 3))
     rows[3] = BLOCKED
@@ -146,7 +146,7 @@ def test_filters_do_not_hide_nan():
 
 
 def test_an_empty_vocabulary_has_no_word():
-    for choose in (model.greedy, lambda logits: model.sample(logits, np.random.default_rng(0))):
+    for choose in (model.greedy, lambda logits: model.sample_word(logits, np.random.default_rng(0))):
         with pytest.raises(DataError, match=r"logits \(1,0\): the vocabulary is empty"):
             choose(np.zeros((1, 0)))
         for shape in ((0, 3), (0, 0), (2, 0, 0)):  # no position asks for one

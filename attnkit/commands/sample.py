@@ -1,0 +1,153 @@
+"""attnkit sample: the samples that come with attnkit, short scripts of one idea each."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import attnkit
+from attnkit import display
+from attnkit.cli import options
+from attnkit.cli.output import report_text
+from attnkit.cli.stage import Records, Stage
+from attnkit.cli.tool import tool
+from attnkit.errors import DataError, FileError, UsageError, suggest
+
+PROGRAMS = ("bash", "jq")  # what the scripts start besides attnkit and python3
+USED = re.compile(r"\bdata/[\w.-]*\w|\b\w+\.attnkit\b")  # the files beside a script that it names
+
+
+def read_name(call: Stage, upstream: Records | None) -> Records:
+    """Take the name of a sample, or none for the list; UsageError for several, or an option of one without a name."""
+    if len(call.operands) > 1:
+        raise UsageError(f"expected one sample, got {len(call.operands)}: {' '.join(call.operands)}")
+    for option in ("copy", "script"):
+        if call.parameters[option] and not call.operands:
+            raise UsageError("needs the name of a sample: attnkit sample lists them", f"--{option}")
+    return Records(None, iter([call.operands[0] if call.operands else ""]))
+
+
+@tool(
+    operand="[NAME]",
+    reader=read_name,
+    exclusive=[("copy", "script")],
+    needs_no_input=lambda parameters: True,
+    returns_text=lambda parameters: True,
+    without=("only", "dtype", "precision", "tokens", "indent", "check_finite"),
+)
+def sample(
+    name: str,
+    *,
+    script: Annotated[bool, options.switch("print the script, and do not run it")] = False,
+    copy: Annotated[bool, options.switch("copy the script and its data to the current folder, to change them")] = False,
+) -> str:
+    """Run a sample, a short script of one idea; without a name, list the samples.
+
+    NAME is the name of a sample, its number, or the part of its name that no other sample has. A sample leaves no
+    files. Samples need bash, and some of them jq. On a terminal the list is a table, else JSON.
+
+    \b
+    Example:
+      attnkit sample the-cat-sat
+    """
+    if not name:
+        rows = list_samples()
+        return report_text({"samples": rows}, lambda style: draw_samples(rows, style))
+    path = find_sample(name)
+    if copy:
+        return copy_sample(path, Path())
+    return path.read_text(encoding="utf-8").removesuffix("\n") if script else run_sample(path)
+
+
+def samples_folder() -> Path:
+    """Locate the folder of the samples: inside an installed package, beside the package in a clone."""
+    package = Path(attnkit.__file__).parent
+    return next((folder for folder in (package / "samples", package.parent / "samples") if folder.is_dir()), package)
+
+
+def sample_scripts() -> list[Path]:
+    """List the scripts in the order of their numbers; FileError where they are not installed."""
+    scripts = sorted(samples_folder().glob("[0-9]*.sh"))
+    if not scripts:
+        raise FileError("the samples are not installed with this copy of attnkit")
+    return scripts
+
+
+def list_samples() -> list[dict[str, str]]:
+    """List every sample with its idea, the first sentence of the comment that its script begins with.
+
+    >>> list_samples()[0]["idea"]
+    'Self-attention by hand.'
+    """
+    return [{"name": path.stem, "idea": read_idea(path.read_text(encoding="utf-8"))} for path in sample_scripts()]
+
+
+def read_idea(script: str) -> str:
+    r"""Read the first sentence of the comment at the head of a script.
+
+    >>> read_idea("#!/usr/bin/env bash\n# One idea: it takes\n# two lines. And more.\nset -e\n")
+    'One idea: it takes two lines.'
+    """
+    lines = script.split("\n")[1:]
+    comment = lines[: next(number for number, line in enumerate(lines) if not line.startswith("# "))]
+    return re.split(r"(?<=[.?]) ", " ".join(line[2:] for line in comment))[0]
+
+
+def draw_samples(rows: list[dict[str, Any]], style: display.Style) -> str:
+    """Draw the list of the samples as a table, a line each."""
+    return display.text_table(("sample", "idea"), [(row["name"], row["idea"]) for row in rows], style)
+
+
+def find_sample(name: str) -> Path:
+    """Find the script of a sample by its name, its number or a part of its name; UsageError for none or several."""
+    scripts = {path.stem: path for path in sample_scripts()}
+    stem = name.removesuffix(".sh")
+    named = [one for one in scripts if stem in (one, one[3:], one[:2], one[:2].lstrip("0"))]
+    named = named or [one for one in scripts if stem and stem in one]
+    if len(named) > 1:
+        raise UsageError(f"{name!r} is in the names of {len(named)} samples: {', '.join(named)}")
+    if not named:
+        meant = suggest(name, [*scripts, *(one[3:] for one in scripts)])
+        raise UsageError(f"no sample {name!r}{meant or '; attnkit sample lists them'}")
+    return scripts[named[0]]
+
+
+def run_sample(path: Path) -> str:
+    """Run a script with this attnkit first on the PATH; return what it prints.
+
+    UsageError where a program that it needs is missing; DataError where it fails.
+    """
+    for program in PROGRAMS:
+        if re.search(rf"\b{program}\b", path.read_text(encoding="utf-8")) and not shutil.which(program):
+            raise UsageError(f"needs {program}, which is not installed", path.stem)
+    search = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    done = subprocess.run(
+        ["bash", str(path)],
+        env=os.environ | {"PATH": search},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    if done.returncode:
+        raise DataError(f"it ended with exit code {done.returncode}", path.stem)
+    return done.stdout.removesuffix("\n")
+
+
+def copy_sample(path: Path, target: Path) -> str:
+    """Copy a script, and the files beside it that it names, to a folder; FileError for one that is there already."""
+    used = sorted(set(USED.findall(path.read_text(encoding="utf-8"))))
+    names = [path.name, *(name for name in used if (path.parent / name).exists())]
+    for name in names:
+        if (target / name).exists():
+            raise FileError("it exists already; nothing was copied", name)
+    try:
+        for name in names:
+            source, copied = path.parent / name, target / name
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(source, copied) if source.is_dir() else shutil.copy(source, copied)
+    except OSError as error:
+        raise FileError(error.strerror or str(error), str(error.filename or target)) from None
+    return "\n".join(names)

@@ -1,0 +1,108 @@
+"""attnkit sample: the samples listed, run and copied, from a clone and as a package has them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnkit
+from tests.process import run
+
+SAMPLES = Path(__file__).parent.parent.parent / "samples"
+
+
+def sample(*words, cwd, **settings):
+    return run("sample", *words, cwd=cwd, env=settings)
+
+
+def test_every_script_is_listed_with_the_first_sentence_of_its_comment(tmp_path):
+    rows = json.loads(sample(cwd=tmp_path).out)["samples"]
+    assert [row["name"] for row in rows] == [path.stem for path in sorted(SAMPLES.glob("[0-9]*.sh"))]
+    assert rows[0] == {"name": "01-the-cat-sat", "idea": "Self-attention by hand."}
+    assert all(row["idea"].endswith((".", "?")) for row in rows)
+
+
+@pytest.mark.parametrize("name", ["01-the-cat-sat", "01-the-cat-sat.sh", "the-cat-sat", "01", "1", "cat-sat"])
+def test_a_sample_is_found_by_its_name_its_number_or_a_part(name, tmp_path):
+    assert (
+        sample(name, "--script", cwd=tmp_path).out.decode().rstrip()
+        == (SAMPLES / "01-the-cat-sat.sh").read_text().rstrip()
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing-like-it"], "no sample 'nothing-like-it'; attnkit sample lists them"),
+        (["the-cat-sad"], "no sample 'the-cat-sad'; did you mean the-cat-sat?"),
+        (["encoder"], "'encoder' is in the names of 2 samples: 10-encoder-layer, 11-encoder-layer-from-files"),
+        (["01", "02"], "expected one sample, got 2: 01 02"),
+        (["--copy"], "--copy: needs the name of a sample: attnkit sample lists them"),
+        (["01", "--copy", "--script"], "--copy: cannot be combined with --script"),
+    ],
+)
+def test_another_name_is_one_line(words, message, tmp_path):
+    done = sample(*words, cwd=tmp_path)
+    assert (done.code, done.out.decode(), done.err) == (2, "", f"attnkit sample: {message}\n")
+
+
+@pytest.mark.slow
+def test_a_sample_runs_where_attnkit_is_not_on_the_path(tmp_path):
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    for program in ("bash", "cat", "dirname", "env"):
+        (bin_ / program).symlink_to(shutil.which(program))
+    done = sample("the-cat-sat", cwd=tmp_path, PATH=str(bin_))
+    assert (done.out.decode(), done.err) == ((SAMPLES / "01-the-cat-sat.out").read_text(), "")
+    done = sample("jq-and-numpy", cwd=tmp_path, PATH=str(bin_))
+    assert (done.code, done.err) == (
+        2,
+        "attnkit sample: 15-jq-and-numpy: needs jq, which is not installed\n",
+    )
+
+
+def test_a_sample_that_fails_says_so(tmp_path):
+    (tmp_path / "bash").write_text("#!/bin/sh\nexit 5\n")
+    (tmp_path / "bash").chmod(0o755)
+    done = sample("the-cat-sat", cwd=tmp_path, PATH=str(tmp_path))
+    assert (done.code, done.out.decode()) == (3, "")
+    assert done.err == "attnkit sample: 01-the-cat-sat: it ended with exit code 5\n"
+
+
+def test_a_copy_has_the_script_and_the_data_that_it_names(tmp_path):
+    done = sample("27", "--copy", cwd=tmp_path)
+    assert done.out.decode().split() == ["27-a-translation.sh", "data/fr-en", "data/french_english.py"]
+    assert (tmp_path / "data/fr-en/config.json").read_bytes() == (SAMPLES / "data/fr-en/config.json").read_bytes()
+    assert sample("19", "--copy", cwd=tmp_path).out.decode().split() == ["19-one-process.sh", "layer.attnkit"]
+    assert os.access(tmp_path / "layer.attnkit", os.X_OK)
+
+
+def test_a_copy_replaces_nothing(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/words.json").write_text("mine")
+    done = sample("32", "--copy", cwd=tmp_path)
+    assert (done.code, done.out.decode()) == (4, "")
+    assert done.err == "attnkit sample: data/words.json: it exists already; nothing was copied\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    assert (tmp_path / "data/words.json").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_an_installed_package_has_the_samples(tmp_path):
+    """In an installed package they are inside it, and nothing is beside it."""
+    package = Path(attnkit.__file__).parent
+    shutil.copytree(package, tmp_path / "attnkit", ignore=shutil.ignore_patterns("__pycache__", "samples"))
+    shutil.copytree(SAMPLES, tmp_path / "attnkit/samples")
+    done = subprocess.run(
+        [sys.executable, "-m", "attnkit", "sample", "one-process"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.stdout, done.stderr) == ((SAMPLES / "19-one-process.out").read_text(), "")
