@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_POSITIONS = 30  # tables of one text
 WORDS = {"x", "ids"}
-PARTS = {"x", "logit", "digits"}
+PARTS = {"x", "logit"}
 
 
 def render_lens(record: Record, call: Stage, look: display.Style) -> str:
@@ -79,11 +79,11 @@ def list_tokens(record: Record, text: int) -> list[tuple[int, str, str]]:
 
 
 def part_tables(record: Record, look: display.Style) -> list[display.TextTable]:
-    """Return a table of what each part adds to the logit of each text, and to how many digits they add up to it."""
+    """Return a table of what each part adds to the logit of each text."""
     word, *other = (repr(one) for one in shared_labels(record.labels.get("word")))
     names, places = (shared_labels(record.labels.get(axis)) for axis in ("part", "position"))
     tables = []
-    for text, (x, digits) in enumerate(zip(np.atleast_2d(record["x"]), np.atleast_1d(record["digits"]), strict=True)):
+    for text, x in enumerate(np.atleast_2d(record["x"])):
         most = float(np.abs(x).max())
         rows = [
             [name, f"{part:z.{look.precision}f}", bar]
@@ -91,7 +91,7 @@ def part_tables(record: Record, look: display.Style) -> list[display.TextTable]:
         ]
         lead = f"batch {text}, " * (record["x"].ndim > 1)
         title = f"{lead}logit of {word}{f' less that of {other[0]}' if other else ''} at position {places[text]}"
-        footer = f"sum {x.sum():.{look.precision}f}, the logit of the model; without the rest equal to {digits} digits"
+        footer = f"sum {x.sum():.{look.precision}f}, the logit of the model"
         tables.append(display.TextTable(["part", "adds", ""], rows, (1,), title, footer, signed=(2,)))
     return tables
 
@@ -100,7 +100,7 @@ def list_lens(record: Record, call: Stage) -> Cells:
     """Return the likeliest words as a table with a row for each, or the parts of a logit with one for each."""
     if not ({*record} >= WORDS or {*record} >= PARTS):
         return computed_cells(record, call)
-    return part_rows(record) if "digits" in record else word_rows(record)
+    return part_rows(record) if "logit" in record else word_rows(record)
 
 
 def part_rows(record: Record) -> Cells:

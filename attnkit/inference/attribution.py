@@ -42,9 +42,9 @@ def attribute_logit(
     position  of the token whose next word it is; None: the last one
     by        layer: attention with its bias is one part; head: each head is one, and the bias
 
-    `logit` is the logit as the model computes it, and the last part the rest of it, which is rounding; `digits`, to how
-    many the parts add up to it without the rest. UsageError for a model whose head is not linear, or a word of several
-    tokens; DataError where the trace lacks what is needed.
+    `logit` is the logit as the model computes it, and the last part the rest of it, 0 where that is rounding.
+    UsageError for a model whose head is not linear, or a word of several tokens; DataError where the trace lacks what
+    is needed.
     """
     core, stack = layers.core_model(checkpoint), find_stack(checkpoint)
     if core.config.transform:
@@ -56,19 +56,20 @@ def attribute_logit(
     logits = state_logits(core, stack, last)
     compare_logits(record, logits, None)
     rows = [()] if last.ndim == 2 else [(row,) for row in range(len(last))]
-    columns, totals, digits, labels, names = [], [], [], [], [""]
+    direction, bias = read_direction(core, ids)
+    columns, totals, labels, names = [], [], [], [""]
     for row, at in zip(rows, places, strict=True):
-        parts = project_parts(core, decompose_state(core, stack, record, (*row, at), by), ids)
+        parts = decompose_state(core, stack, record, (*row, at), by)
+        added = {name: float(part @ direction) for name, part in parts.items()} | bias
         chosen = require_finite(logits[(*row, at)][ids].astype(np.float64), "the logits", (*row, at))
         total = float(chosen[0] - sum(chosen[1:]))
-        names = [*parts, REST]
-        columns.append([*parts.values(), total - sum(parts.values())])
+        names = [*added, REST]
+        columns.append([*added.values(), find_rest(total, added, parts, direction, logits.dtype)])
         totals.append(total)
-        digits.append(count_digits(columns[-1][-1], total, logits.dtype))
         labels.append(" ".join([str(at), *row_labels(record.labels.get("token"), sum(row))[at : at + 1]]))
     lead = ("batch",)[: last.ndim - 2]
     formula = "part · norm · head, at the scale of the run"
-    arrays = {"x": (np.array(columns), formula), "logit": (np.array(totals), ""), "digits": (np.array(digits), "")}
+    arrays = {"x": (np.array(columns), formula), "logit": (np.array(totals), "")}
     tensors = {
         name: Tensor(array if lead else array[0], (*lead, *("part",)[: array.ndim - 1]), formula=formula)
         for name, (array, formula) in arrays.items()
@@ -152,23 +153,23 @@ def find_tensor(record: Record, name: str) -> Array:
     return record[name]
 
 
-def project_parts(core: "model.Model", parts: Parts, ids: Sequence[int]) -> dict[str, float]:
-    """Return what each part adds to the logit of a word, or to that of one word less that of another."""
+def read_direction(core: "model.Model", ids: Sequence[int]) -> tuple[Array, dict[str, float]]:
+    """Return the vector (D,) that reads the logit of a word, or that less another word's, in a state, and the bias."""
     head = core.params["head"]
     direction, *less = [head["w"][:, id].astype(np.float64) for id in ids]
-    direction = direction - sum(less)
-    added = {name: float(part @ direction) * core.config.logit_scale for name, part in parts.items()}
-    if "b" in head:
-        bias, *others = [float(head["b"][id]) for id in ids]
-        added["head.b"] = bias - sum(others)
-    return added
+    bias, *others = [float(head["b"][id]) for id in ids] if "b" in head else [0.0]
+    return (direction - sum(less)) * core.config.logit_scale, {"head.b": bias - sum(others)} if "b" in head else {}
 
 
-def count_digits(rest: float, logit: float, dtype: np.dtype[Any]) -> int:
-    """Return to how many digits the parts without the rest are the logit, at most those that its dtype holds.
+def find_rest(total: float, added: dict[str, float], parts: Parts, direction: Array, dtype: np.dtype[Any]) -> float:
+    """Return what the parts lack of the logit; 0 where that is no more than the rounding of their products.
 
-    >>> count_digits(1e-4, 2.0, np.dtype("float32")), count_digits(0.0, 2.0, np.dtype("float32"))
-    (4, 6)
+    added  what each part adds to the logit; dtype that of the logit
+
+    >>> parts, direction = {"a": np.array([2.0, -1.0])}, np.array([1.0, 1.0])
+    >>> [find_rest(total, {"a": 1.0}, parts, direction, np.dtype("float32")) for total in (1.0000001, 1.5)]
+    [0.0, 0.5]
     """
-    most = np.finfo(dtype).precision
-    return most if rest == 0 else min(max(int(np.floor(np.log10(max(abs(logit), 1e-300) / abs(rest)))), 0), most)
+    rest = total - sum(added.values())
+    products = sum(float(np.abs(part) @ np.abs(direction)) for part in parts.values())
+    return rest if abs(rest) > float(np.finfo(dtype).eps) * products else 0.0

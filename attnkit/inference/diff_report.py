@@ -216,8 +216,10 @@ def align_numbers(cells: Sequence[list[str]]) -> list[list[str]]:
 def row_cells(one: Comparison, precision: int, is_short: bool = False) -> list[str]:
     """Return the cells of one tensor; the cosine has more digits, since it is near 1.
 
-    >>> row_cells(Comparison("x", 1, 2, 0.25, float("nan"), 0.98765432101), 4)
-    ['x', '1 of 2', '0.25', '–', '0.98765432', '']
+    A ratio of small numbers has one digit less: it differs by processor where they are rounded.
+
+    >>> row_cells(Comparison("x", 1, 2, 0.25, 249.04, 0.98765432101), 4)
+    ['x', '1 of 2', '0.25', '249', '0.987654', '']
     """
     if one.problem:
         return [one.name, *[UNDEFINED] * 4, one.problem]
@@ -226,8 +228,8 @@ def row_cells(one: Comparison, precision: int, is_short: bool = False) -> list[s
         one.name,
         f"{one.differing} of {one.size}",
         f"{one.max_abs:.{digits}g}",
-        UNDEFINED if np.isnan(one.max_rel) else f"{one.max_rel:.{digits}g}",
-        UNDEFINED if np.isnan(one.cosine) else f"{one.cosine:.{2 * digits}g}",
+        UNDEFINED if np.isnan(one.max_rel) else f"{one.max_rel:.{min(digits, max(digits - 1, 3))}g}",
+        UNDEFINED if np.isnan(one.cosine) else f"{one.cosine:.{digits + 2}g}",
         "" if one.largest is None else one.largest.short_place if is_short else one.largest.place,
     ]
 

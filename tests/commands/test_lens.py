@@ -96,13 +96,23 @@ def test_the_parts_add_up_to_the_logit(trace, model, by):
         parts = attnkit.lens(record, model=folder, direct=token, minus=other, by=by, position=position)
         whole = attnkit.lens(record, model=folder, direct=token, by=by, position=position)
         less = attnkit.lens(record, model=folder, direct=other, by=by, position=position)
-        assert abs(parts["x"][-1]) < 1e-5 * max(np.abs(parts["x"]).max(), 1)
-        np.testing.assert_allclose(parts["x"].sum(), parts["logit"], rtol=1e-9)
+        assert parts.labels["part"][-1] == "rest" and parts["x"][-1] == 0
+        np.testing.assert_allclose(parts["x"].sum(), parts["logit"], atol=1e-5 * max(np.abs(parts["x"]).max(), 1))
         np.testing.assert_allclose(parts["x"][:-1], (whole["x"] - less["x"])[:-1], atol=1e-9)
         from attnkit.checkpoints import open_checkpoint
         from attnkit.inference.lens import find_word
 
         assert whole["logit"] == record["logits"][position, find_word(open_checkpoint(folder), token, "")]
+
+
+def test_the_rest_is_what_the_parts_lack_of_the_logit(trace):
+    record, folder = trace("gpt2")
+    token, name = word(folder, 11), "decoder.1.ffn.output"
+    parts = attnkit.lens(record, model=folder, direct=token)
+    halved = attnkit.lens(record.with_tensors({name: record[name] / 2}), model=folder, direct=token)
+    at = parts.labels["part"].index("decoder.1.ffn")
+    np.testing.assert_allclose(halved["x"][-1], parts["x"][at] / 2, atol=1e-5)
+    assert abs(halved["x"][-1]) > 0.01 and halved["logit"] == parts["logit"]
 
 
 def test_the_heads_of_a_layer_and_its_bias_add_up_to_the_layer(trace):
