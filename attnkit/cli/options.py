@@ -1,8 +1,8 @@
 """Options: the kinds of values, how each is parsed, and the options that several tools share.
 
 An Option has the fields of Typer's own, and Typer reads the command line by them. Values are parsed here and not by
-Typer's types, because a call from Python checks them too and imports no Typer, because numbers are ASCII digits alone,
-and because an option that is given twice is an error.
+Typer's types, because a call from Python checks them too and imports no Typer, and because numbers are ASCII digits
+alone.
 """
 
 import math
@@ -355,7 +355,7 @@ COMMON: dict[str, Option] = {
     "output": Option("write the result to FILE; the suffix chooses the format", "FILE", str, short="-o"),
     "format": choice(
         f"output format: {', '.join(FORMATS)}; npy holds only x [default: a table on a terminal, otherwise the "
-        "format of the input (npz if npy cannot hold the result), without input json]",
+        "format of the input (npz if npy cannot hold the result), without input and for an answer json]",
         FORMATS,
     )._replace(metavar="FORMAT", short="-f"),
     "only": names("keep only these tensors: comma-separated names or shell patterns"),

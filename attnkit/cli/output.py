@@ -17,6 +17,7 @@ from attnkit.cli.output_format import (
     TEXT,
     check_figure_flags,
     page_format,
+    requested_format,
     text_format,
 )
 from attnkit.cli.side_outputs import replace_together
@@ -102,7 +103,7 @@ def format_for(call: Stage, arriving: str | None) -> str:
         return page_format(call.common)
     if call.tool.returns_text(call.parameters):
         call.format.keeps_history = False
-        return text_format(call.common)
+        return text_format(call.common, call.tool.returns_json(call))
     return call.format.choose(arriving)
 
 
@@ -219,10 +220,9 @@ def show_report(values: Mapping[str, Any], line: "Callable[[Style], str]") -> No
 
 
 def report_text(values: Mapping[str, Any], line: "Callable[[Style], str]") -> str:
-    """Return values as JSON, or as a line where standard output is a terminal, and in a table or a figure."""
+    """Return values as JSON, or as a line where another format is requested: by a flag, a suffix or a terminal."""
     call = running_stage()
-    stated = "" if call is None else call.common.get("format") or text_format(call.common)
-    if call is not None and (os.isatty(STDOUT) or stated in ("table", *FIGURE_FORMATS)):
+    if call is not None and requested_format(call.common, False) not in (None, "json"):
         return line(output_style(call, STDOUT))
     import orjson
 

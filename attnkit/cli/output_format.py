@@ -116,10 +116,12 @@ def requested_format(common: Mapping[str, Any], shows_table: bool) -> str | None
     return None
 
 
-def text_format(common: Mapping[str, Any]) -> str:
+def text_format(common: Mapping[str, Any], is_json: bool = False) -> str:
     """Return the format of a text: itself, or a picture of it; UsageError for a format that holds tensors.
 
     A file of text may have any suffix but one of another format.
+
+    is_json  whether the text is JSON unless another format is requested
 
     >>> text_format({"output": "a.sh"}), text_format({"format": "svg"}), text_format({"format": "table"})
     ('text', 'svg', 'text')
@@ -132,9 +134,13 @@ def text_format(common: Mapping[str, Any]) -> str:
             f"the result is text, for which no format has the suffix {suffix!r}; -f FORMAT chooses one", path
         )
     chosen = chosen or "table"
+    if chosen == "json" and is_json:
+        return "json"
     if chosen not in ("table", "markdown", *FIGURE_FORMATS):
         name = "--format" if common.get("format") else path
-        raise UsageError(f"the result is text, which {chosen} cannot hold (expected {DISPLAYED})", name)
+        raise UsageError(
+            f"the result is text, which {chosen} cannot hold (expected {'json, ' * is_json}{DISPLAYED})", name
+        )
     return TEXT if chosen in ("table", "markdown") else str(chosen)
 
 

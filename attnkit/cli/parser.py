@@ -11,7 +11,7 @@ from attnkit.cli.stage import INPUT, Stage, Tool
 from attnkit.errors import UsageError, flag_name, suggest
 
 TYPER_ERROR: Any = typer.BadParameter.__mro__[1]  # base of the errors that Typer raises for a command line
-REPEATABLE = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER[:HEADS]")  # lists that may be raw_value in several flags
+REPEATABLE = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER[:HEADS]")  # lists, to which each further flag adds
 
 
 class Command(typer.core.TyperCommand):
@@ -101,7 +101,7 @@ def declare_operands(operand: str) -> Any:
 
 
 def declare_option(name: str, option: Option, defaults: dict[str, Any]) -> Any:
-    """Declare an option for Typer; `parse_single` checks that it comes once."""
+    """Declare an option for Typer, which collects all its texts; `parse_single` chooses among them."""
     declarations = [name, flag_name(name), *filter(None, [option.short])]
     if option.parser is None:
         return typer.core.TyperOption(param_decls=declarations, count=True, type=int, default=0, help=option.help)
@@ -118,17 +118,14 @@ def parse_value(chosen: Tool, name: str, option: Option, raw_value: Any) -> Any:
     try:
         return parse_single(name, option, raw_value)
     except UsageError as error:
-        hint = "" if isinstance(raw_value, int) else chosen.hint_at_value(name, raw_value[0])
+        hint = "" if isinstance(raw_value, int) else chosen.hint_at_value(name, raw_value[-1])
         raise UsageError(f"{error.problem}{hint}", error.name) from None
 
 
 def parse_single(name: str, option: Option, raw_value: Any) -> Any:
-    """Parse the one value of an option from its texts, or from how often a switch occurs."""
-    if option.metavar in REPEATABLE:
-        raw_value = [",".join(raw_value)]
-    times = raw_value if isinstance(raw_value, int) else len(raw_value)
-    if times > 1 and not option.multiple:
-        raise UsageError(f"given {times} times", flag_name(name))
+    """Parse the value of an option from its texts: the last one, or all of a list; a switch has none."""
     if option.parser is None:
         return True
-    return options.parse_value(flag_name(name), option, raw_value if option.multiple else raw_value[0])
+    if option.metavar in REPEATABLE:
+        raw_value = [",".join(raw_value)]
+    return options.parse_value(flag_name(name), option, raw_value if option.multiple else raw_value[-1])

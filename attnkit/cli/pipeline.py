@@ -61,7 +61,7 @@ def parse_stages(text: str) -> list[Stage]:
         if call.common.get("format") in DISPLAY_FORMATS or (call.format.shows_table and "format" not in call.common):
             raise UsageError(f"{call.tool.name} prints text for people, which the next stage cannot read (-f FORMAT)")
         if call.tool.returns_text(call.parameters):
-            text_format(call.common)
+            text_format(call.common, call.tool.returns_json(call))
         check_figure_flags(call.common | call.extra, call.common.get("format"), call.tool.name)
     return calls
 

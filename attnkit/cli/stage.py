@@ -77,6 +77,8 @@ class Tool:
     needs_no_input  (parameters) -> whether it reads no input
     record_defaults (parameters) -> the defaults that the history must show: the seed in use
     returns_text    (parameters) -> whether its result is text, not a record; is_page: whether it is a page, in HTML
+    returns_json    (stage) -> whether that text is a report, which is JSON unless another format is requested
+    is_answer       whether it answers a question about its input, so that the format of the input is not that of output
     check_finite    (parameters) -> whether NaN and infinity in x are reported, because it computes with x
     table_on_stderr (parameters) -> whether a table goes to standard error where its output is not one
     shows_table     (parameters) -> whether its output is a table or text unless a format is requested
@@ -111,7 +113,9 @@ class Tool:
     check_finite: Callable[[Parameters], bool] = lambda parameters: True
     table_on_stderr: Callable[[Parameters], bool] = lambda parameters: False
     shows_table: Callable[[Parameters], bool] = lambda parameters: False
+    returns_json: "Callable[[Stage], bool]" = lambda stage: False
     is_page: bool = False
+    is_answer: bool = False
     status_is_result: bool = False
     passthrough: bool = False
     keep_names: bool = False
@@ -219,7 +223,8 @@ class Stage:
                 raise UsageError("only one operand can be '-' (standard input)")
             self.upstream, self.files.piped = upstream, upstream.items if upstream else None
             items = (self.tool.reader or read_records)(self, upstream)
-        return Records(self.common.get("format") or items.format, self._results(items.items))
+        arriving = None if self.tool.is_answer else items.format
+        return Records(self.common.get("format") or arriving, self._results(items.items))
 
     def _results(self, items: Iterator[Item]) -> Iterator[Result]:
         with error_context(self.tool.name, self.files):

@@ -4,6 +4,7 @@ A tool is a function of a record and some parameters, and gives the same record 
 """
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +40,7 @@ def tool(**traits: Any) -> Callable[[Callable[..., Result]], Callable[..., Any]]
         def call(*inputs: Any, **values: Any) -> Any:
             return call_tool(declared, inputs, values)
 
-        call.__doc__ = (function.__doc__ or "").replace("    \b\n", "")
+        call.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("\b\n", "")
         call.__dict__["tool"] = declared
         return call
 

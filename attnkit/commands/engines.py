@@ -18,6 +18,7 @@ def read_nothing(call: Stage, inputs: Any) -> Records:
     reader=read_nothing,
     needs_no_input=lambda parameters: True,
     returns_text=lambda parameters: True,
+    returns_json=lambda call: True,
     without=("only", "dtype", "precision", "tokens", "indent", "check_finite"),
     python=PythonForm(reader=read_nothing, result="str"),
 )

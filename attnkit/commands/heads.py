@@ -48,6 +48,7 @@ def join_records(records: Iterator[Record | None]) -> Iterator[Record | Iterator
     figure=draw_heads,
     cells=head_cells,
     keep_names=True,
+    is_answer=True,
     without=("dtype", "check_finite"),
     needs_no_input=lambda parameters: parameters["model_"] is not None,
     python=PythonForm(inputs={"trace": "TensorLike | Sequence[Record] | None"}, reader=read_values),

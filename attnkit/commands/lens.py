@@ -17,6 +17,7 @@ TOP = 3  # words of each layer, unless --top sets another number
     figure=draw_lens,
     cells=list_lens,
     keep_names=True,
+    is_answer=True,
     without=("dtype",),
     one_of=[("model",)],
     exclusive=[("top", "direct")],

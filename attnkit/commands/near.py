@@ -72,7 +72,7 @@ def list_queries(record: Record) -> list[tuple[str, list[tuple[float, int, str]]
     return queries
 
 
-@tool(view=render_nearest, figure=draw_nearest, cells=list_rows, one_of=[("index",)])
+@tool(view=render_nearest, figure=draw_nearest, cells=list_rows, is_answer=True, one_of=[("index",)])
 def near(
     record: Record,
     *,

@@ -36,6 +36,7 @@ def read_name(call: Stage, upstream: Records | None) -> Records:
     exclusive=[("copy", "script")],
     needs_no_input=lambda parameters: True,
     returns_text=lambda parameters: True,
+    returns_json=lambda call: not call.operands,
     without=("only", "dtype", "precision", "tokens", "indent", "check_finite"),
 )
 def sample(

@@ -1,0 +1,128 @@
+"""What a command line gives: the formats of answers and records, and options that come more than once."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import formats
+from attnkit.cli import main
+from tests.process import ROOT
+
+STORY = ROOT / "samples/data/story"
+ANSWERS = {
+    "heads": "heads run",
+    "lens": f"lens run --model {STORY} --top 1",
+    "near": "near query --index query --top 1",
+    "score": "score text.txt --references text.txt",
+    "scan": f"scan --model {STORY} 'the fox looked' --score ' at' --ablate heads",
+}
+PASSING = {
+    "rollout": "rollout run",
+    "attend": "attend query",
+    "peek": "peek run -q",
+    "loss": "loss query --target 0,1",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    trace = attnkit.encode("the fox looked", model=str(STORY), keep="*")
+    query = attnkit.embed("a b", dim=4)
+    for suffix in ("npz", "safetensors", "json"):
+        formats.save(trace, str(folder / f"run.{suffix}"))
+        formats.save(query, str(folder / f"query.{suffix}"))
+    np.save(folder / "query.npy", query["x"])
+    (folder / "text.txt").write_text("the fox looked at the stars\n" * 4)
+    return folder
+
+
+def written(line, capfdbinary):
+    """What a command line of attnkit writes to a pipe."""
+    assert main.main(shlex.split(line)) == 0
+    out, err = capfdbinary.readouterr()
+    assert err == b""
+    return out
+
+
+def named(line, suffix):
+    """A command line with the files of a format."""
+    return " ".join(f"{word}.{suffix}" if word in ("run", "query") else word for word in line.split(" "))
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors", "json"])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_is_json_on_a_pipe_whatever_the_format_of_its_input(name, suffix, folder, monkeypatch, capfdbinary):
+    monkeypatch.chdir(folder)
+    line = named(ANSWERS[name], suffix)
+    answer = json.loads(written(line, capfdbinary))
+    [asked] = formats.read(formats.Source.of(written(f"{line} -f npz", capfdbinary)))
+    assert {key: one["data"] for key, one in answer["tensors"].items()} == {
+        key: json.loads(b"".join(formats.encode(attnkit.Record({"x": asked[key]}), "json")))["tensors"]["x"]["data"]
+        for key in asked
+    }
+    piped = json.loads(written(f"run {shlex.quote(line)}", capfdbinary))
+    assert (piped["tensors"], piped["history"]) == (answer["tensors"], answer["history"])
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [("npz", b"PK\x03\x04"), ("json", b'{"tensors"')])
+@pytest.mark.parametrize("name", PASSING)
+def test_a_record_that_passes_through_keeps_its_format(name, suffix, magic, folder, monkeypatch, capfdbinary):
+    monkeypatch.chdir(folder)
+    assert written(named(PASSING[name], suffix), capfdbinary).startswith(magic)
+
+
+def test_an_answer_to_an_array_names_its_file_in_its_history(folder, monkeypatch, capfdbinary):
+    monkeypatch.chdir(folder)
+    [entry] = json.loads(written("near query.npy --index query.npz", capfdbinary))["history"]
+    assert sorted(entry["files"]) == ["query.npy", "query.npz"]
+
+
+def test_attnkit_format_is_that_of_answers_too(folder, monkeypatch, capfdbinary):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("ATTNKIT_FORMAT", "npz")
+    assert written("near query.json --index query.json", capfdbinary).startswith(b"PK")
+
+
+@pytest.mark.parametrize("name", ["engines", "sample"])
+def test_a_report_is_json_by_name_and_by_suffix_too(name, tmp_path, capfdbinary):
+    report = written(name, capfdbinary)
+    assert [*json.loads(report)] == [{"sample": "samples"}.get(name, name)]
+    assert written(f"{name} -f json", capfdbinary) == report
+    written(f"{name} -o {tmp_path}/report.json", capfdbinary)
+    assert (tmp_path / "report.json").read_bytes() == report
+    assert written(f"{name} -f table", capfdbinary) == written(f"{name} -f markdown", capfdbinary) != report
+    assert main.main([name, "-f", "npz"]) == 2
+    assert b"which npz cannot hold (expected json, table, svg, png, pdf or html)" in capfdbinary.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("attend query.json --heads 1 --heads 2", "attend query.json --heads 2"),
+        ("attend query.json --causal --causal", "attend query.json --causal"),
+        ("attend query.json --heads x --heads 2", "attend query.json --heads 2"),
+        ("attend query.json -f npz --format json", "attend query.json -f json"),
+        ("embed 'the cat' --dim 2 --seed 1 --seed 3 --dim 4", "embed 'the cat' --dim 4 --seed 3"),
+        ("show query.npz --precision 1 --precision 6", "show query.npz --precision 6"),
+        ("mask query.json --window 1,1 --window 0,0", "mask query.json --window 0,0"),
+    ],
+)
+def test_of_an_option_given_twice_the_last_one_counts(given, meant, folder, monkeypatch, capfdbinary):
+    monkeypatch.chdir(folder)
+    assert written(given, capfdbinary) == written(meant, capfdbinary)
+
+
+def test_a_list_given_in_several_options_has_the_names_of_all(folder, monkeypatch, capfdbinary):
+    monkeypatch.chdir(folder)
+    line = "attend query.json --keep q --keep weights,k"
+    assert [*json.loads(written(line, capfdbinary))["tensors"]][-3:] == ["q", "k", "weights"]
+
+
+def test_only_the_last_file_of_output_is_written(folder, tmp_path, monkeypatch, capfdbinary):
+    monkeypatch.chdir(folder)
+    written(f"attend query.json -o {tmp_path}/a.npy -o {tmp_path}/b.json", capfdbinary)
+    assert [one.name for one in tmp_path.iterdir()] == ["b.json"]
