@@ -6,7 +6,7 @@ cd "$(dirname "$0")"
 export COLUMNS=80
 
 stack() {  # each layer is $1, where N is its number
-  printf 'embed "The cat sat on the mat and the dog looked at it" --dim 32 | posenc'
+  printf 'embed "The cat sat on the mat and the dog looked at it" --dim 32 --dtype float64 | posenc'
   for n in 1 2 3 4 5 6 7 8; do printf ' | %s' "${1//N/$n}"; done
   printf ' | layernorm | decode | loss --target "cat sat on the mat and the dog looked at it The"'
 }

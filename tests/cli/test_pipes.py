@@ -280,7 +280,7 @@ def test_diff_says_where_by_label_and_by_exit_code(tmp_path, monkeypatch):
     assert longer[3] == "" and longer[7:] == ["1"]
     apart = shell("attnkit diff <(echo '[1,100]') <(echo '[2,103]')", check=False)
     assert apart.decode().splitlines()[2:] == [
-        "x          2 of 2          3      0.5  0.99995568  model 1",  # |1 − 2| / 2 and not |100 − 103| / 103
+        "x          2 of 2          3      0.5  0.999956  model 1",  # |1 − 2| / 2 and not |100 − 103| / 103
         "first difference: x [model 0]: 1 and 2",
         "largest: x [model 1]: 100 and 103",
     ]

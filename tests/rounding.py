@@ -1,0 +1,109 @@
+"""Compare texts with numbers in them, as they are printed on one processor and on another.
+
+Libraries add in another order on each processor, so that the last digits of a number differ: whole numbers are the
+same or not, others within a tolerance, relative to the largest number of their tensor or their column of a table.
+"""
+
+import difflib
+import re
+
+RELATIVE = 1e-5  # of the largest number of a tensor or a column
+WIDTH = 160  # of a line in a report of differences
+NUMBER = re.compile(r"(?<![\w.])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
+
+
+TENSOR = re.compile(
+    r"""(?P<data>\[(?:[-\d.e+,\s\[\]]|"(?:NaN|-?Infinity)")*\])  # as JSON has it
+      | (?<=\ abs-max\ )\S+ | (?<=\ first\ )[-\d.einf+\s]+$     # as `figures` gives it""",
+    re.VERBOSE,
+)
+
+
+def value(number):
+    """The value of a number as it is printed."""
+    return float(number.replace("−", "-"))
+
+
+def last_place(a, b, scale):
+    """What rounding of both to one last place, of three digits of the scale or of four decimals, adds to a difference.
+
+    >>> last_place("0.1234", "0.1235", 0) < 1.1e-4, last_place("249", "249.1", 249) < 0.11, last_place("0.1", "0.2", 9)
+    (True, True, 0.0)
+    """
+    parts = [re.split("e", one, flags=re.IGNORECASE) for one in (a, b)]
+    decimals = [len(digits.partition(".")[2]) - int(*power or [0]) for digits, *power in parts]
+    step = 1.01 * 10.0 ** -max(decimals)
+    is_table = len(set(decimals)) == 1 and min(decimals) > 3 and "e" not in a + b
+    return step if is_table or step < scale / 900 else 0.0
+
+
+def same_number(a, b, scale):
+    """Whether two numbers, as they are printed, are equal: whole ones exactly, others up to rounding at a scale.
+
+    >>> same_number("3", "4", 9), same_number("0.12345", "0.12346", 1), same_number("0.12345", "0.1239", 1)
+    (False, True, False)
+    >>> same_number("2e-07", "-3e-07", 1), same_number("2e-07", "-3e-07", 3e-7)
+    (True, False)
+    """
+    if a == b or not re.search(r"[.e]", a + b, re.IGNORECASE):
+        return a == b
+    return abs(value(a) - value(b)) <= RELATIVE * scale + last_place(a, b, scale)
+
+
+def scales(lines):
+    """For each number of each line the largest of its tensor or column.
+
+    A column is the same place, counted from the right, in lines of as many numbers that follow one another.
+
+    >>> scales(["[[1, 2]] 0.3", "a,2.5", "b,-3.5", "x abs-sum 9.5 abs-max 4.5 dot 0.2 first 0.1 -0.3"])
+    [[2.0, 2.0, 0.3], [3.5], [3.5], [9.5, 4.5, 0.2, 4.5, 4.5]]
+    """
+    keys, largest, table, length = [], {}, 0, 0
+    for row, line in enumerate(lines):
+        numbers = [*NUMBER.finditer(line)]
+        tensors = [(*match.span(), (row, match.start("data"))) for match in TENSOR.finditer(line)]
+        table, length = table + (len(numbers) != length), len(numbers)
+        keys.append([])
+        for at, number in enumerate(numbers):
+            inside = (key for start, end, key in tensors if start <= number.start() < end)
+            key = next(inside, ("table", table, at - length))
+            keys[-1].append(key)
+            largest[key] = max(largest.get(key, 0.0), abs(value(number[0])))
+    return [[largest[key] for key in row] for row in keys]
+
+
+def same_line(a, b, scale):
+    """Whether two lines are equal, but for the rounding of numbers; scale has one of each number of a."""
+    if a == b or (a.startswith("sha256 ") and b.startswith("sha256 ")):
+        return True
+    same = NUMBER.sub("#", a) == NUMBER.sub("#", b)
+    return same and all(map(same_number, NUMBER.findall(a), NUMBER.findall(b), scale))
+
+
+def difference(expected, found, name="out", exact=False):
+    """What differs between two texts, "" where nothing does but the rounding of numbers."""
+    if expected == found:
+        return ""
+    a, b = expected.splitlines(), found.splitlines()
+    if len(a) != len(b):
+        lines = [line[:WIDTH] for line in difflib.unified_diff(a, b, "expected", "found", n=1, lineterm="")]
+    else:
+        rows = [row for row in zip(a, b, scales(a), strict=True) if row[0] != row[1]]
+        if not exact:
+            rows = [row for row in rows if not same_line(*row)]
+        lines = [f"{sign}{part(line, x, y, scale)}" for x, y, scale in rows for sign, line in (("-", x), ("+", y))]
+    return "\n".join([f"{name}: - expected, + found", *lines[:80]]) + "\n" if lines else ""
+
+
+def part(line, a, b, scale):
+    """The part of a line around the first place where a and b differ, by more than rounding if they do.
+
+    >>> part("x 1.0 2.5 3", "x 1.0 2.5 3", "x 1.00000001 2.6 3", [1, 2.5, 3])
+    'x 1.0 2.5 3'
+    """
+    numbers = zip(NUMBER.finditer(a), NUMBER.finditer(b), scale, strict=False)
+    places = (x.start() for x, y, largest in numbers if not same_number(x[0], y[0], largest))
+    raw = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    at = next(places, raw) if NUMBER.sub("#", a) == NUMBER.sub("#", b) else raw
+    start = max(0, at - WIDTH // 2)
+    return "…" * (start > 0) + line[start : start + WIDTH] + "…" * (len(line) > start + WIDTH)
