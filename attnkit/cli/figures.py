@@ -20,8 +20,10 @@ def encode_figure(call: Stage, result: Record | str, kind: "Kind") -> bytes:
 
     last = call.extra.get("last", call)  # of `run` the last stage
     looks = figure_options(last)
-    beside = [*call.sections, *(last.sections if last is not call else [])]
+    if "sheet" in call.extra:
+        return figures.render_sheet(call.extra["sheet"].sections, looks, kind, f"attnkit {call.tool.name}")
     name = f"attnkit {last.tool.name}"
+    beside = [*call.sections, *(last.sections if last is not call else [])]
     return figures.render_figure([*beside, *make_sections(result, last, looks)], looks, kind, name)
 
 
@@ -99,13 +101,3 @@ def select_sections(record: Record, call: Stage, looks: "FigureOptions") -> "lis
     """Return the part of a record that the flags of peek select, in the view that they request."""
     part = views.select(record, call.extra.get("name") or (), call.extra.get("slice") or "")
     return view_sections(part, call, looks)
-
-
-def collect(call: Stage, done: Stage, result: Record | str, is_last: bool) -> None:
-    """Add the command of a stage of `run --steps`, and the sections of its result, to the figure of the last one."""
-    from attnkit.display.figures import Section
-
-    history = result.history if isinstance(result, Record) else []
-    call.sections.append(Section(history[-1]["command"] if history else f"attnkit {done.tool.name}", []))
-    if not is_last:
-        call.sections += make_sections(result, done, figure_options(call.extra["last"]))

@@ -52,7 +52,7 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
     if to_terminal and chosen in ("table", TEXT):
         call.on_text = streamed = StreamedText(output_style(call, STDOUT))
     last = call.extra.get("last", call)
-    check_figure_flags(last.common | last.extra, chosen, last.tool.name)
+    check_figure_flags(last.common | last.extra, is_drawn(call, chosen), last.tool.name)
     if to_terminal and chosen in BINARY:
         raise UsageError(f"{chosen} is binary, but standard output is a terminal; use -o FILE or a pipe")
     sink = opened(path)
@@ -117,10 +117,15 @@ def single_record(items: Iterator[Record | str], chosen: str) -> Iterator[Record
         yield result
 
 
+def is_drawn(call: Stage, chosen: str) -> bool:
+    """Decide whether a result in this format is a figure: of `run --steps` Markdown is, too."""
+    return chosen in FIGURE_FORMATS or "sheet" in call.extra
+
+
 def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -> list[Any]:
     """Return the bytes of one result in a format; a text is written as it is, or as a figure."""
     result = call.format.convert(result, chosen)
-    if chosen in FIGURE_FORMATS and not call.extra.get("last", call).tool.is_page:
+    if is_drawn(call, chosen) and not call.extra.get("last", call).tool.is_page:
         from attnkit.cli import figures
 
         return [figures.encode_figure(call, result, chosen)]  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from attnkit.errors import AttnkitNote, UsageError, flag_name
 from attnkit.record import Array, Record, join_names
 
 FIGURE_FORMATS, CELL_FORMATS, DISPLAY_FORMATS = options.FIGURE_FORMATS, options.CELL_FORMATS, options.DISPLAY_FORMATS
+SHEET_FORMATS = (*FIGURE_FORMATS, "markdown")
 DISPLAYED = "table, svg, png, pdf or html"
 TEXT = "text"  # the format of a tool that returns text, whatever the suffix of its file
 NO_TEXT = {".tex", ".xml", ".jpg", ".jpeg", ".gif", ".zip", ".gz", ".pt", ".bin"}
@@ -161,9 +162,9 @@ def page_format(common: Mapping[str, Any]) -> str:
     return "html"
 
 
-def check_figure_flags(flags: Mapping[str, Any], chosen: str | None, tool: str) -> None:
+def check_figure_flags(flags: Mapping[str, Any], is_figure: bool, tool: str) -> None:
     """Raise UsageError for a flag of figures where the result of a tool is written in another format."""
-    for name in ONLY_IN_FIGURES if chosen not in FIGURE_FORMATS else ():
+    for name in () if is_figure else ONLY_IN_FIGURES:
         if flags.get(name):
             error = UsageError("needs a figure: -o FILE.svg, .png, .pdf or .html", flag_name(name))
             error.place = f"attnkit {tool}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnkit import commands, formats
 from attnkit.cli import parser
-from attnkit.cli.output_format import DISPLAY_FORMATS, Result, check_figure_flags, text_format
+from attnkit.cli.output_format import DISPLAY_FORMATS, FIGURE_FORMATS, Result, check_figure_flags, text_format
 from attnkit.cli.stage import Records, Stage, running
 from attnkit.cli.tool import make_item, named_files
 from attnkit.errors import AttnkitError, UsageError
@@ -62,7 +62,7 @@ def parse_stages(text: str) -> list[Stage]:
             raise UsageError(f"{call.tool.name} prints text for people, which the next stage cannot read (-f FORMAT)")
         if call.tool.returns_text(call.parameters):
             text_format(call.common, call.tool.returns_json(call))
-        check_figure_flags(call.common | call.extra, call.common.get("format"), call.tool.name)
+        check_figure_flags(call.common | call.extra, call.common.get("format") in FIGURE_FORMATS, call.tool.name)
     return calls
 
 

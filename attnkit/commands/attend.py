@@ -157,6 +157,7 @@ def attend(
     names = expand_groups(keep)
     check_outputs(record, parameters, weights, steps, (*names, emit))
     inputs, options, projections = attention_inputs.prepare_attention(record or Record({}), parameters)
+    callbacks.current().on_parameters({**(options.score_params or {}), **projections})
     q, k, v = inputs.arrays()
     requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))
     returned = (*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,)))

@@ -7,7 +7,7 @@ from attnkit import model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
-from attnkit.inference import layers
+from attnkit.inference import callbacks, layers
 from attnkit.inference.ffn_weights import find_ffn_weights
 from attnkit.record import Array, Record, Tensor
 
@@ -58,6 +58,7 @@ def ffn(
     parameters = dict(locals())  # before any other name is bound
     x = record["x"]
     weights, activation = find_ffn_weights(x, parameters)
+    callbacks.current().on_parameters(weights)
     if missing := sorted({"linear", "gated"} & {*keep}) if "w3" not in weights else ():
         raise UsageError(f"a network without a gate has no {' and no '.join(missing)}", "--keep")
     names = None if steps or "all" in keep else keep

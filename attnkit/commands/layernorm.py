@@ -7,7 +7,7 @@ from attnkit import model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import intermediates, layers
+from attnkit.inference import callbacks, intermediates, layers
 from attnkit.record import Array, Record, Tensor
 
 FORMULAS = {
@@ -80,6 +80,9 @@ def layernorm(
         params = model_.params[layers.find_layer(model_, layer, "layernorm")]
         scale, shift, eps, kind = params.get("gamma"), params.get("beta"), model_.config.eps, model_.config.norm
     statistics = running_statistics(mean, variance) if kind == "batch" else {}
+    callbacks.current().on_parameters(
+        {name: one for name, one in {"gamma": scale, "beta": shift, **statistics}.items() if one is not None}
+    )
     for name, parameter in {"gamma": scale, "beta": shift, **statistics}.items():
         check_parameter(name, parameter, x, axis)
     norm = choose_norm(kind, eps, axis, statistics)

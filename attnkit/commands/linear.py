@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from attnkit import model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
-from attnkit.inference import layers
+from attnkit.inference import callbacks, layers
 from attnkit.record import Array, Record, Tensor
 
 
@@ -33,6 +33,7 @@ def linear(
       attnkit embed "The cat sat" --dim 4 | attnkit linear --params projection.npz
     """
     weights = layers.linear_weights(params, model_, layer)
+    callbacks.current().on_parameters(weights)
     with layers.products_of(model_, layer):
         y = model.linear(record["x"], weights["w"], weights.get("b"))
     formula = "x W" + " + b" * ("b" in weights)

@@ -119,6 +119,7 @@ def rnn(
         raise UsageError("only a decoder of a model has weights", "--keep")
     texts = find_texts(record, lengths)
     weights = find_recurrent_weights(record["x"], flags)
+    callbacks.current().on_parameters(weights.by_name(weights.layers))
     names = expand_names(keep, cell, steps, len(weights.layers) == len(weights.layers[0].directions()) == 1)
     runs, outputs, states, position = run_texts(cell, texts, weights.layers, flags, bool(names))
     has_two = all(one is not None for one in weights.layers[-1])

@@ -5,16 +5,19 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attnkit import formats
 from attnkit.cli import operands, options, output, pipeline
-from attnkit.cli.output_format import DISPLAY_FORMATS, FIGURE_FORMATS, Result
+from attnkit.cli.output_format import DISPLAY_FORMATS, SHEET_FORMATS, Result
 from attnkit.cli.stage import INPUT, PythonForm, Records, Stage
 from attnkit.cli.text_input import is_pipe
 from attnkit.cli.tool import PYTHON_FLAGS, tool
 from attnkit.errors import FileError, UsageError, flag_name
 from attnkit.record import Record
+
+if TYPE_CHECKING:
+    from attnkit.cli.sheet import Sheet
 
 EXAMPLE = "attnkit run 'embed \"The cat\" --dim 4 | posenc'"
 PATH = re.compile(r"\.{0,2}/")  # how a path starts that no command line starts with
@@ -78,29 +81,40 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
     save = call.extra.get("save")
     if save:
         make_folder(save)
-    counts, trace = [0] * len(calls), trace_stages(call, calls)
+    counts, trace, sheet = [0] * len(calls), trace_stages(call, calls), make_sheet(call, calls)
 
     def after_stage(at: int, done: Stage, result: Result) -> None:
         counts[at] += 1
         trace(at, done, result)
         if save:
             save_result(save, at, counts[at], done, result)
-        steps = bool(call.extra.get("steps"))
-        if steps and call.common["format"] in FIGURE_FORMATS:
-            from attnkit.cli import figures
-
-            figures.collect(call, done, result, is_last=done is last)
+        if sheet:
+            sheet.add_stage(at, done, result)
         elif done is not last or call.common["format"] not in DISPLAY_FORMATS:
-            output.show_aside(done, result, with_command=steps)
+            output.show_aside(done, result, with_command=bool(call.extra.get("steps")))
 
     flow = pipeline.chain_stages(calls, after_stage, upstream=upstream)
     call.common |= last.common | {"format": output.format_for(last, flow.format)}
-    format, items = last.format.settle(call.common["format"], flow.items)
+    items = sheet.follow(flow.items) if sheet else flow.items
+    format, items = last.format.settle(call.common["format"], items)
     call.common["format"] = format
     for name in ("only", "dtype"):
         call.common.pop(name, None)  # the last stage applies it
     call.format.is_noted = True  # the last stage prints the notes
     return Records(format, pipeline.convert_all(last, items, format))
+
+
+def make_sheet(call: Stage, calls: Sequence[Stage]) -> "Sheet | None":
+    """Make the worked sheet of --steps where the output is a figure or Markdown; UsageError for --blank of another."""
+    blank = call.extra.get("blank") or ()
+    if not call.extra.get("steps") or calls[-1].format.requested() not in SHEET_FORMATS:
+        if blank:
+            raise UsageError("needs a sheet: -o FILE.html, .pdf, .md, .svg or .png", "--blank")
+        return None
+    from attnkit.cli.sheet import Sheet
+
+    call.extra["sheet"] = sheet = Sheet(calls, blank)
+    return sheet
 
 
 def give_options(last: Stage, values: Mapping[str, Any]) -> None:
@@ -182,15 +196,17 @@ def present_last(result: Result, call: Stage) -> Any:
 
 @tool(
     operand="PIPELINE|FILE [INPUT]",
-    sections={"Stages": "trace trace_only steps save", "Engine": options.ENGINE_SECTION},
+    sections={"Stages": "trace trace_only steps blank save", "Engine": options.ENGINE_SECTION},
     reader=run_pipeline,
     view=lambda record, call, look: output.render(call.extra["last"], record, look),
     status=lambda record, call: call.extra["last"].tool.status(record, call.extra["last"]),
-    requires=[("trace_only", "trace")],
+    requires=[("trace_only", "trace"), ("blank", "steps")],
     extra={
         "steps": options.switch(
-            "show a table after each stage, on standard error or in the figure of -o FILE.html (.svg, .png, .pdf)"
+            "show a table after each stage, on standard error; with -o FILE.html (.pdf, .md, .svg, .png) write a sheet "
+            "of all steps of all stages, with their parameters and formulas"
         ),
+        "blank": options.names("leave the numbers of these tensors of the sheet empty, for students: weights,4.ffn.*"),
         "save": options.Option("write the record of each stage to DIR: 1-embed.npz, 2-posenc.npz, …", "DIR", str),
         **options.ENGINE,
     },

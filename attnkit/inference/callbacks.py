@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.errors import UsageError
-from attnkit.record import Record
+from attnkit.record import Array, Record
 
 if TYPE_CHECKING:
     from attnkit.display import Style, TextTable
@@ -31,6 +31,7 @@ class Callbacks(NamedTuple):
     on_text            (text, is_prompt), each part of a text as it is generated; None: no text is streamed
     on_report          (values, line), the numbers of a run in training, and a function of a style that draws them
     on_non_finite      the first layer whose result has NaN or infinity
+    on_parameters      the parameters that a tool computes with, by name
     write_side_output  (path, record), a second result: a trace, a KV cache
     is_output_file     whether a path is the file of the result itself
     engine             what computes models and attention; None: NumPy
@@ -42,6 +43,7 @@ class Callbacks(NamedTuple):
     on_text: Callable[[str, bool], None] | None = None
     on_report: "Callable[[Mapping[str, Any], Callable[[Style], str]], None]" = lambda values, line: None
     on_non_finite: Callable[[str], None] = ignore
+    on_parameters: Callable[[Mapping[str, Array]], None] = ignore
     write_side_output: Callable[[str, Record], None] = refuse_side_output
     is_output_file: Callable[[str], bool] = lambda path: False
     engine: "Engine | None" = None
