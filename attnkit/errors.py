@@ -112,17 +112,31 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def closest(word: str, words: Iterable[str], least: float = 0.7) -> str:
+    """Return the closest of some words: the only one that begins so, else the most similar; "" for none of `least`.
+
+    >>> closest("atend", ["attend", "mask"]), closest("temp", ["compute", "temperature"]), closest("plot", ["list"])
+    ('attend', 'temperature', '')
+    """
+    import difflib
+
+    words = [*words]
+    longer = [one for one in words if len(word) > 2 and one.startswith(word)]
+    if len(longer) == 1:
+        return longer[0]
+    words = [one for one in words if 2 * len(one) >= least * (len(word) + len(one))]  # which others cannot reach
+    close = difflib.get_close_matches(word, words, n=1, cutoff=least) if words else []
+    return close[0] if close else ""
+
+
 def suggest(word: str, words: Iterable[str], least: float = 0.6) -> str:
     """Return a hint at the closest of some words, or "" where none is as similar as `least`.
 
     >>> suggest("atend", ["attend", "mask"])
     '; did you mean attend?'
     """
-    import difflib
-
-    words = [one for one in words if 2 * len(one) >= least * (len(word) + len(one))]  # which others cannot reach
-    close = difflib.get_close_matches(word, words, n=1, cutoff=least) if words else []
-    return f"; did you mean {close[0]}?" if close else ""
+    close = closest(word, words, least)
+    return f"; did you mean {close}?" if close else ""
 
 
 def system_reason(error: OSError | ValueError) -> str:

@@ -62,8 +62,8 @@ def complete(line: str) -> list[str]:
 
     >>> complete("attnkit pos"), complete("attnkit attend --kv")
     (['posenc'], ['--kv-heads'])
-    >>> complete("attnkit attend --keep q,we")
-    ['q,weights']
+    >>> complete("attnkit attend --keep q,we"), complete("attnkit attend --kv_h")
+    (['q,weights'], ['--kv-heads'])
     """
     words, typed = split_line(line)
     words = words[1:]
@@ -125,7 +125,7 @@ def complete_tool(words: Sequence[str], typed: str) -> list[str]:
     if rest and rest[-1] in spellings and spellings[rest[-1]].metavar:
         return complete_value(rest[-1], spellings[rest[-1]], typed, rest)
     if typed.startswith("-"):
-        return matches([*options, "--help"], typed)
+        return matches([*options, "--help"], typed.replace("_", "-"))
     return complete_tensor(typed)
 
 

@@ -5,6 +5,7 @@ import gc
 import io
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attnkit import __version__, commands
@@ -103,11 +104,8 @@ def show_help(names: list[str]) -> int:
         return main(["--help"])
     if names[0] in (*commands.TOOLS, "completion"):
         return main([names[0], "--help"])
-    if names[0] not in topics:
-        meant = suggest(names[0], [*commands.TOOLS, *topics])
-        raise UsageError(f"no tool or topic {names[0]!r}{meant or '; attnkit help lists both'}")
-    page = pages.read_page(names[0])
-    if os.isatty(1):
+    page = pages.read_page(names[0]) if names[0] in topics else explain_word(names[0], topics)
+    if names[0] in topics and os.isatty(1):
         from attnkit import display
 
         look = display.detect_style(True, os.environ, "utf-8")
@@ -118,6 +116,16 @@ def show_help(names: list[str]) -> int:
     sys.stdout.write(page)
     sys.stdout.flush()
     return 0
+
+
+def explain_word(word: str, topics: Iterable[str]) -> str:
+    """Explain an option, or a name for one or for a tool elsewhere; UsageError for any other word."""
+    from attnkit.cli import hints
+
+    if text := hints.explain_word(word):
+        return text
+    meant = suggest(word, [*commands.TOOLS, *topics])
+    raise UsageError(f"no tool or topic {word!r}{meant or '; attnkit help lists both'}")
 
 
 def report_truncation() -> int:
@@ -147,6 +155,7 @@ The Transformer as Unix tools.
 {topics}
   attnkit help TOOL         its options and an example
   attnkit help TOPIC        a page of documentation
+  attnkit help WORD         an option, or what others call it or a tool: top_k, d_model, generate
   attnkit completion SHELL  completion of tools, options and tensor names for bash, zsh or fish
   attnkit --version
 

@@ -135,10 +135,22 @@ def choice(help: str, values: Sequence[str]) -> Option:
 
     def parse(value: str) -> str:
         if value not in values:
-            raise ValueError(f"one of: {', '.join(values)}", suggest(value, values))
+            raise ValueError(f"one of: {', '.join(values)}", hint_at_value(value, values))
         return value
 
     return Option(help, "|".join(values), parse, choices=tuple(values))
+
+
+def hint_at_value(value: str, values: Sequence[str]) -> str:
+    """Return a hint at the word that was meant: one for the same elsewhere, or one of almost the same letters.
+
+    >>> hint_at_value("gelu_new", ["relu", "gelu-tanh"]), hint_at_value("GELU", ["gelu", "relu"])
+    ('; did you mean gelu-tanh?', '; did you mean gelu?')
+    """
+    from attnkit.cli.synonyms import look_up, squash
+
+    known = [one for one in values if squash(one) == squash(value)] + look_up("values", value)
+    return next((f"; did you mean {one}?" for one in known if one in values), "") or suggest(value, values)
 
 
 def span(help: str) -> Option:
@@ -160,7 +172,7 @@ def names(help: str, values: Sequence[str] = (), metavar: str = "NAMES") -> Opti
         for part in parts:
             if not part or (values and part not in values):
                 allowed = f", each one of: {', '.join(values)}" if values else ""
-                raise ValueError(f"comma-separated names{allowed}", suggest(part, values))
+                raise ValueError(f"comma-separated names{allowed}", hint_at_value(part, values))
         return parts
 
     return Option(help, metavar, parse, choices=tuple(values), is_list=True)

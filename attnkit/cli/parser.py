@@ -1,6 +1,7 @@
 """A tool's command line, built with Typer from the options in its signature."""
 
 import inspect
+import re
 from typing import Any
 
 import typer
@@ -8,7 +9,7 @@ import typer
 from attnkit.cli import options
 from attnkit.cli.options import Option
 from attnkit.cli.stage import INPUT, Stage, Tool
-from attnkit.errors import UsageError, flag_name, suggest
+from attnkit.errors import UsageError, flag_name
 
 TYPER_ERROR: Any = typer.BadParameter.__mro__[1]  # base of the errors that Typer raises for a command line
 REPEATABLE = ("NAMES", "PATTERNS", "NAME=FILE", "LAYER[:HEADS]")  # lists, to which each further flag adds
@@ -69,30 +70,39 @@ def parse_arguments(chosen: Tool, flags: dict[str, Option], arguments: list[str]
     """Split a command line into {parameter: its texts} with Typer; {} once the help has been printed."""
     parameters = [declare_operands(chosen.operand)] if chosen.operand else []
     parameters += [declare_option(name, flag, chosen.defaults) for name, flag in flags.items()]
+    known = {flag_name(name).removeprefix("--") for name in flags}
     command = Command(
         chosen.name,
         params=parameters,
         callback=dict,
         help=inspect.cleandoc(chosen.function.__doc__ or ""),
-        context_settings={"help_option_names": ["-h", "--help"], "obj": chosen},
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "obj": chosen,
+            "token_normalize_func": lambda word: (
+                hyphenated if (hyphenated := word.replace("_", "-")) in known else word
+            ),
+        },
         rich_markup_mode=None,
     )
     try:
         raw = command.main(arguments, prog_name=f"attnkit {chosen.name}", standalone_mode=False)
     except TYPER_ERROR as error:
-        raise UsageError(reword_error(error)) from None
+        raise UsageError(reword_error(error, chosen.name, arguments)) from None
     return raw or {}  # the exit code of the help is 0
 
 
-def reword_error(error: Any) -> str:
+def reword_error(error: Any, tool: str, arguments: list[str]) -> str:
     """Reword an error of Typer to one line, with a hint at the option that was probably meant."""
-    from attnkit import commands
+    from attnkit.cli import hints
 
-    wrong, close = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
-    hint = commands.flag_hint(error.ctx.info_name.split()[-1], wrong) if wrong and error.ctx else ""
-    known = hint or (wrong and close)
-    message = error.message + (hint or suggest(wrong, close or [])) if known else error.format_message()
-    return str(message[:1].lower() + message[1:].rstrip("."))
+    wrong = error.option_name if hasattr(error, "possibilities") else ""
+    if not wrong:
+        message = error.format_message()
+        return str(message[:1].lower() + message[1:].rstrip("."))
+    if not wrong.startswith("--"):  # -heads, read as -h -e -a -d -s
+        wrong = next((word for word in arguments if re.match(rf"-\w*{re.escape(wrong[1:])}", word)), wrong)
+    return f"no such option: {wrong}{hints.hint_at_option(tool, wrong)}"
 
 
 def declare_operands(operand: str) -> Any:

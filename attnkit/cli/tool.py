@@ -16,7 +16,7 @@ from attnkit.cli import options, python_values
 from attnkit.cli.output_format import Result
 from attnkit.cli.side_outputs import replace_together
 from attnkit.cli.stage import INPUT, PAIR, PARTS, Item, Stage, Tool
-from attnkit.errors import UsageError, suggest
+from attnkit.errors import UsageError
 from attnkit.record import Record, Tensor
 
 # the options of all tools that Python may pass, with their types and defaults
@@ -110,7 +110,9 @@ def check_names(tool: Tool, names: Iterable[str], known: Mapping[str, Any]) -> N
         if name in tool.extra | tool.shared and name not in known:
             raise UsageError(f"{tool.name} takes no {name!r} from Python: it is for the command line")
         if name not in known:
-            raise UsageError(f"{tool.name} takes no {name!r}{suggest(name, known)}")
+            from attnkit.cli import hints
+
+            raise UsageError(f"{tool.name} takes no {name!r}{hints.hint_at_keyword(name, known)}")
 
 
 def make_item(tool: Tool, item: Item) -> Item:

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from attnkit.errors import UsageError, suggest
+from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
     from attnkit.cli.stage import Tool
@@ -40,33 +40,12 @@ TOOLS = {
 }
 
 
-# (tool, flag that it lacks) -> how to do the same
-INSTEAD = {
-    ("attend", "--temperature"): "--scale S multiplies the scores; a temperature T is --scale 1/(T·√K)",
-    ("layernorm", "--residual"): "--add FILE normalizes x + FILE, --keep residual keeps what was normalized",
-    ("run", "--file"): "the file of a pipeline is an operand: attnkit run FILE",
-}
-
-
 def find_tool(name: str) -> "Tool":
     """Import the tool of that name and no other; UsageError for an unknown name, with a suggestion."""
     if name not in TOOLS:
         kind = "option" if name.startswith("-") else "tool"
-        suggestion = suggest(name, [*TOOLS, "help", "completion", "--help", "--version"])
-        raise UsageError(f"no {kind} {name!r}{suggestion or '; attnkit --help lists the tools'}")
+        from attnkit.cli import hints
+
+        raise UsageError(f"no {kind} {name!r}{hints.hint_at_tool(name) or '; attnkit --help lists the tools'}")
     tool: Tool = getattr(importlib.import_module(f"{__name__}.{name}"), name).tool
     return tool
-
-
-def flag_hint(tool: str, flag: str) -> str:
-    """Return a hint for a flag that a tool lacks: the tools that have it, or what does the same; "" without any.
-
-    >>> flag_hint("attend", "--heatmap"), flag_hint("attend", "--hedas")
-    ('; --heatmap is an option of scan, show, peek and diff', '')
-    """
-    if (tool, flag) in INSTEAD:
-        return f"; {INSTEAD[tool, flag]}"
-    name = flag.removeprefix("--").replace("-", "_")
-    others = [other for other in TOOLS if {name, f"{name}_"} & {*find_tool(other).flags, *find_tool(other).extra}]
-    *most, last = others or [""]
-    return f"; {flag} is an option of {', '.join(most)}{' and ' * bool(most)}{last}" if others else ""

@@ -1,0 +1,188 @@
+"""What to type instead: the hints of errors about tools and options, and the answer of `attnkit help` to a word."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from attnkit import commands
+from attnkit.cli import options
+from attnkit.cli.synonyms import look_up
+from attnkit.errors import closest, flag_name
+
+if TYPE_CHECKING:
+    from attnkit.cli.options import Option
+    from attnkit.cli.stage import Tool
+
+# (tool, flag that it lacks) -> how to do the same
+INSTEAD = {
+    ("attend", "--temperature"): "--scale S multiplies the scores; a temperature T is --scale 1/(T·√K)",
+    ("layernorm", "--residual"): "--add FILE normalizes x + FILE, --keep residual keeps what was normalized",
+    ("run", "--file"): "the file of a pipeline is an operand: attnkit run FILE",
+    ("show", "--head"): "--slice 2 is head 2 of (head, query, key), --slice :2 the first two",
+    ("peek", "--head"): "--slice 2 is head 2 of (head, query, key), --slice :2 the first two",
+}
+SHORT = {"-o": "--output", "-f": "--format"}
+SHOWING = ("scan", "show", "peek", "diff")  # tools with options for looking at tensors
+
+
+def hint_at_tool(name: str) -> str:
+    """Return a hint for a tool that does not exist; "" where nothing is like it.
+
+    >>> hint_at_tool("perplexity"), hint_at_tool("atend"), hint_at_tool("xyz")
+    ('; did you mean attnkit score FILE --model DIR?', '; did you mean attend?', '')
+    """
+    if name.startswith("--"):
+        return hint_at_option("", name)
+    known = look_up("tools", name)
+    near = closest(name, [*commands.TOOLS, "help", "completion"])
+    return f"; did you mean attnkit {known[0]}?" if known else f"; did you mean {near}?" if near else ""
+
+
+def hint_at_option(tool: str, flag: str) -> str:
+    """Return a hint for a flag that a tool lacks; "" where nothing is like it. Without a tool, for any.
+
+    What this tool calls it comes first, then the tools that have a flag of this name, what others call it, and a
+    flag of almost the same letters.
+
+    >>> hint_at_option("attend", "--num_heads"), hint_at_option("attend", "--hedas")
+    ('; did you mean --heads?', '; did you mean --heads?')
+    >>> hint_at_option("layernorm", "--window"), hint_at_option("attend", "--d_model")
+    ('; --window is an option of mask, attend and score', '; --dim is an option of embed, posenc and train')
+    """
+    if (tool, flag) in INSTEAD:
+        return f"; {INSTEAD[tool, flag]}"
+    owners, known = list_owners(), look_up("options", flag)
+    name = flag.lstrip("-").replace("_", "-")
+    own = [one.removeprefix("--") for one, tools in owners.items() if tool in tools] or ["help", "version"]
+    here = [f"--{name}"] * (name in own) + [spell_out(one, tool) for one in known if suits(one, tool, owners)]
+    if here:
+        return f"; did you mean {here[0]}?"
+    if f"--{name}" in owners:
+        return describe_owners(f"--{name}", owners[f"--{name}"], tool)
+    if known and len(name) > 1 and not closest(name, own, least=1):
+        return hint_elsewhere(known, owners, tool)
+    near = closest(name, own)
+    return f"; did you mean --{near}?" if near else ""
+
+
+def hint_elsewhere(known: list[str], owners: dict[str, list[str]], tool: str) -> str:
+    """Return a hint at what to type for a name from elsewhere that is of no use to this tool."""
+    first = min(known, key=lambda one: not one.startswith("--"))  # what is no matter of one tool, if there is such
+    flag, *_ = first.split()
+    if flag in owners:
+        return describe_owners(flag, owners[flag], tool)
+    return f"; did you mean {spell_out(first)}?" if flag in commands.TOOLS else f"; {first}"
+
+
+def list_owners() -> dict[str, list[str]]:
+    """Return the tools that have each flag, in the order of the tools."""
+    owners: dict[str, list[str]] = {}
+    for name in commands.TOOLS:
+        for flag in list_flags(commands.find_tool(name)):
+            owners.setdefault(flag, []).append(name)
+    return owners
+
+
+def list_flags(tool: "Tool") -> "dict[str, Option]":
+    """Return all options of a tool by their flags."""
+    return {flag_name(name): option for name, option in (tool.flags | tool.extra | tool.shared).items()}
+
+
+def suits(known: str, tool: str, owners: dict[str, list[str]]) -> bool:
+    """Decide whether what to type is for this tool: it is named there, or has the flag."""
+    first = known.split()[0]
+    if first in commands.TOOLS:
+        return first == tool
+    return tool in owners.get(SHORT.get(first, first), [])
+
+
+def spell_out(known: str, tool: str = "") -> str:
+    """Return what to type: the flag alone for its own tool, otherwise the command.
+
+    >>> spell_out("posenc --kind rotary", "posenc"), spell_out("posenc --kind rotary"), spell_out("--dim")
+    ('--kind rotary', 'attnkit posenc --kind rotary', '--dim')
+    """
+    first, _, rest = known.partition(" ")
+    if first not in commands.TOOLS:
+        return known
+    return rest if first == tool and rest.startswith("--") else f"attnkit {known}"
+
+
+def describe_owners(flag: str, tools: list[str], tool: str) -> str:
+    """Return a hint at the tools that have a flag; at a pipe where it says how a tensor of this tool is shown.
+
+    >>> describe_owners("--heatmap", ["show", "peek"], "attend")
+    '; to see it so: attnkit attend … | attnkit show --heatmap'
+    """
+    if tool and {"show"} <= {*tools} <= {*SHOWING} and "check_finite" in commands.find_tool(tool).shared:
+        return f"; to see it so: attnkit {tool} … | attnkit show {flag}"
+    *most, last = tools
+    return f"; {flag} is an option of {', '.join(most)}{' and ' * bool(most)}{last}"
+
+
+def options_of_all() -> set[str]:
+    """Return the flags that all tools share."""
+    return {flag_name(name) for name in options.COMMON}
+
+
+def hint_at_keyword(name: str, known: Iterable[str]) -> str:
+    """Return a hint for a keyword that a tool lacks in Python.
+
+    >>> hint_at_keyword("num_heads", ["heads", "seed"]), hint_at_keyword("rms", ["kind"])
+    ('; did you mean heads?', "; did you mean kind='rms'?")
+    """
+    spellings = {flag_name(one): one for one in known}
+    for one in look_up("options", name):
+        words = one.split()
+        flag = next((word for word in words[:2] if word.startswith("--")), "")
+        if flag in spellings:
+            value = one.partition(f"{flag} ")[2]
+            return f"; did you mean {spellings[flag].rstrip('_')}{f'={value!r}' if value else ''}?"
+    near = closest(name, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def explain_word(word: str) -> str:
+    """Explain a word that is no tool and no topic: an option, or what options and tools are called elsewhere.
+
+    >>> print(explain_word("nucleus"), end="")
+    --top-p P: sample from the fewest tokens whose probabilities sum to P or more (decode)
+    >>> print(explain_word("perplexity"), end="")
+    attnkit score FILE --model DIR: perplexity of a text; BLEU and chrF of translations
+    """
+    lines = [f"attnkit {one}{describe_command(one)}" for one in look_up("tools", word)]
+    name = flag_name(word.strip("-"))
+    lines += explain_flag(name) if name in list_owners() else []
+    for one in look_up("options", word):
+        first, _, rest = one.partition(" ")
+        tool = first if first in commands.TOOLS else ""
+        flag, _, value = (rest if tool else one).partition(" ")
+        if f"attnkit {one}" not in "".join(lines):
+            lines += explain_flag(SHORT.get(flag, flag), tool, value) if flag.startswith("-") else [one] * (not tool)
+    return "".join(f"{line}\n" for line in dict.fromkeys(lines))
+
+
+def describe_command(line: str) -> str:
+    """Return what the tool of a command is for, after a colon; "" where it is no tool.
+
+    >>> describe_command("ffn"), describe_command("completion")
+    (': the position-wise feed-forward network', '')
+    """
+    tool = line.split()[0]
+    return f": {commands.TOOLS[tool]}" if tool in commands.TOOLS else ""
+
+
+def explain_flag(flag: str, only: str = "", value: str = "") -> list[str]:
+    """Explain a flag by its help, once for the tools that share it.
+
+    only  the tool that is meant; "" for all that have it; value: what is given to it
+    """
+    tools = {name: list_flags(commands.find_tool(name)) for name in ([only] if only else commands.TOOLS)}
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for name, flags in tools.items():
+        if flag in flags:
+            kinds.setdefault((value or flags[flag].metavar, flags[flag].help), []).append(name)
+    is_shared = flag in options_of_all() and len(next(iter(kinds.values()), [])) > 10
+    return [
+        f"{flag} {metavar}".rstrip() + f": {help} ({'all tools' if is_shared else ', '.join(names)})"
+        for (metavar, help), names in kinds.items()
+    ]

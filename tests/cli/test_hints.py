@@ -1,0 +1,188 @@
+"""What an error says to type, where a user types what PyTorch, transformers, nanoGPT or Unix call it."""
+
+import re
+
+import numpy as np
+import pytest
+
+import attnkit
+from attnkit import commands
+from attnkit.cli import hints, synonyms
+from attnkit.errors import UsageError
+from tests import process
+
+GPT2 = process.TESTS / "references/models/gpt2"
+OWNERS = hints.list_owners()
+
+
+def refused(*arguments, code=2, **settings):
+    """The one line on standard error of a command line that is refused, after the tool's name."""
+    run = process.run(*arguments, **settings)
+    assert (run.code, run.out, run.err.count("\n")) == (code, b"", 1), run
+    return run.err.removesuffix("\n").removeprefix("attnkit").removeprefix(f" {arguments[0]}").removeprefix(": ")
+
+
+def takes(tool, flag, value):
+    """Whether a tool has a flag that takes a value, "" for a placeholder."""
+    option = hints.list_flags(commands.find_tool(tool))[flag]
+    try:
+        return bool(option.parser is None) == (value == "") or value == "" or option.parser(value) is not None
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("known", [*synonyms.OPTIONS, *synonyms.TOOLS])
+def test_what_a_table_says_to_type_exists(known):
+    first, *words = known.split()
+    if first == "attnkit":
+        first, *words = words
+    pairs = [*zip([first, *words], [*words, ""], strict=True)]
+    flags = [(hints.SHORT.get(flag, flag), value) for flag, value in pairs if flag.startswith("-")]
+    if first in commands.TOOLS:
+        assert all(flag in OWNERS and first in OWNERS[flag] for flag, _ in flags)
+    for flag, value in flags:
+        plain = value if re.fullmatch("[a-z0-9]+", value) else ""
+        tools = [first] if first in commands.TOOLS else OWNERS.get(flag, [])
+        assert flag == "--help" or flag == "--version" or any(takes(tool, flag, plain) for tool in tools)
+    assert all(tool in commands.TOOLS or tool in ("TOOL", "--version") for tool in re.findall(r"attnkit (\S+)", known))
+    assert first in commands.TOOLS or flags or first in ("completion", "COLUMNS=70", "the", "--version")
+
+
+@pytest.mark.parametrize("value", synonyms.VALUES)
+def test_a_value_that_a_table_says_to_type_is_a_choice_of_an_option(value):
+    choices = (
+        option.choices for tool in commands.TOOLS for option in hints.list_flags(commands.find_tool(tool)).values()
+    )
+    assert any(value in words for words in choices)
+
+
+def test_no_name_from_elsewhere_is_a_tool_here():
+    assert not {*commands.TOOLS} & {*" ".join(synonyms.TOOLS.values()).split()}
+
+
+@pytest.mark.parametrize("word", ["--top_k", "--max_tokens", "--no_numbers", "--kv_heads", "--chrf_word_order"])
+def test_underscores_are_hyphens_in_every_option(word):
+    flag = word.replace("_", "-")
+    [*tools] = OWNERS[flag]
+    chosen = commands.find_tool(tools[0])
+    name = word.removeprefix("--")
+    from attnkit.cli.parser import collect_flags, parse_arguments
+
+    option = collect_flags(chosen)[name]
+    arguments = [word, "3"] if option.parser else [word]
+    assert parse_arguments(chosen, collect_flags(chosen), arguments)[name] == (("3",) if option.parser else 1)
+
+
+def test_a_line_with_underscores_is_that_with_hyphens_in_the_shell_and_in_run():
+    line = ["decode", "Once", "--model", str(GPT2), "--top{}k=3", "--max{}tokens", "2", "--emit", "ids"]
+    hyphens, underscores = ([word.format(sign) for word in line] for sign in "-_")
+    expected = process.run(*hyphens)
+    assert expected.code == 0 and process.run(*underscores) == expected
+    assert process.run("run", " ".join(underscores)) == expected
+
+
+def test_the_value_of_an_option_keeps_its_underscores():
+    run = process.run("mask", "--size", "1", "--causal", "--title", "--my_title", "--only", "x", "-f", "html")
+    assert b"--my_title" in run.out
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("embed cat --d_model 8", "no such option: --d_model; did you mean --dim?"),
+        ("embed cat --hidden_size 8", "did you mean --dim?"),
+        ("embed cat --n_embd 8", "did you mean --dim?"),
+        ("embed cat --embedding-dim 4", "did you mean --dim?"),
+        ("rnn --hidden_size 4", "did you mean --hidden?"),
+        ("attend --attention-mask m.json", "did you mean --mask?"),
+        ("attend --key_padding_mask m.json", "did you mean --lengths?"),
+        ("mask --key_padding_mask", "did you mean --padding?"),
+        ("attend --is_causal", "did you mean --causal?"),
+        ("attend --num_attention_heads 2", "did you mean --heads?"),
+        ("attend --num_key_value_heads 2", "did you mean --kv-heads?"),
+        ("attend --need_weights", "did you mean --keep weights?"),
+        ("decode hi --do-sample", "did you mean --temperature 1?"),
+        ("decode hi --temp 1", "did you mean --temperature?"),
+        ("decode hi --max_new_tokens 5", "did you mean --max-tokens?"),
+        ("decode hi --num_beams 5", "did you mean --beam?"),
+        ("posenc --type sinusoidal", "did you mean --kind?"),
+        ("posenc --method alibi", "did you mean --kind?"),
+        ("layernorm --rms", "did you mean --kind rms?"),
+        ("train a.txt --n_layer 3", "did you mean --layers?"),
+        ("train a.txt --learning_rate 3", "did you mean --lr?"),
+        ("show --plot", "did you mean -o FILE.svg?"),
+        ("show --similarity", "did you mean attnkit near --index FILE?"),
+        ("attend --width 70", "COLUMNS=70 before the command is the width of tables"),
+        ("show --head 2", "--slice 2 is head 2 of (head, query, key), --slice :2 the first two"),
+        ("attend -heads 2", "no such option: -heads; did you mean --heads?"),
+        ("attend --head 2", "did you mean --heads?"),
+        ("attend --d_model 2", "--dim is an option of embed, posenc and train"),
+        ("attend --max_length 2", "--max-tokens is an option of decode"),
+        ("attend --rope", "did you mean attnkit posenc --kind rotary?"),
+        ("attend --emit weights --heatmap -o a.svg", "to see it so: attnkit attend … | attnkit show --heatmap"),
+        ("ffn --hidden 2 --activation swish", "did you mean silu?"),
+        ("ffn --hidden 2 --activation gelu_new", "did you mean gelu-tanh?"),
+        ("attend --keep attn_weights", "did you mean weights?"),
+        ("embed cat --dim 2 --dtype fp16", "did you mean float16?"),
+    ],
+)
+def test_an_option_of_another_library_is_answered_with_the_own_one(line, hint):
+    assert refused(*line.split()).endswith(hint)
+
+
+@pytest.mark.parametrize(
+    "line", ["attend --zzz 1", "attend --rotation 8", "show --printer", "embed cat --model-size 3"]
+)
+def test_an_option_like_no_other_has_no_hint(line):
+    assert "did you mean" not in refused(*line.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("generate", "decode TEXT --model DIR"),
+        ("tokenize", "embed TEXT --model DIR --only ids"),
+        ("convert", "show FILE -o FILE.npz"),
+        ("plot", "show FILE -o FILE.svg"),
+        ("figure", "show FILE -o FILE.svg"),
+        ("stats", "show FILE --stats"),
+        ("chat", "decode TEXT --model DIR"),
+        ("perplexity", "score FILE --model DIR"),
+        ("similarity", "near --index FILE"),
+        ("serve", "explore FILE -o PAGE.html"),
+        ("rope", "posenc --kind rotary"),
+        ("alibi", "posenc --kind alibi"),
+    ],
+)
+def test_a_tool_of_another_library_is_answered_with_the_own_one(name, hint):
+    assert refused(name) == f": no tool {name!r}; did you mean attnkit {hint}?".removeprefix(": ")
+    assert refused("run", f"embed a --dim 2 | {name}").endswith(f"did you mean attnkit {hint}?")
+    assert process.run("help", name).out.startswith(f"attnkit {hint}: ".encode())
+
+
+def test_the_tools_in_the_table_do_what_the_names_mean():
+    tokens = process.run("embed", "Once upon", "--model", GPT2, "--only", "ids")
+    assert tokens.code == 0 and b'"ids"' in tokens.out and b'"x"' not in tokens.out
+
+
+def test_help_explains_options_by_their_names_here_and_elsewhere():
+    assert process.run("help", "top_k").out.startswith(b"--top-k K: sample from the K most probable tokens (decode)\n")
+    assert process.run("help", "--top-k").out == process.run("help", "top_k").out
+    lines = process.run("help", "d_model").out.decode().splitlines()
+    assert [re.findall(r"^--dim .*\((\w+)\)$", line) for line in lines] == [["embed"], ["posenc"], ["train"]]
+    assert process.run("help", "dtype").out.endswith(b"(all tools)\n")
+    assert refused("help", "zzz") == "no tool or topic 'zzz'; attnkit help lists both"
+
+
+def test_keywords_of_another_library_are_answered_in_python():
+    with pytest.raises(UsageError, match=r"^attend takes no 'num_heads'; did you mean heads\?$"):
+        attnkit.attend(np.ones((2, 4)), num_heads=2)
+    with pytest.raises(UsageError, match=r"did you mean kind='rms'\?$"):
+        attnkit.layernorm(np.ones((2, 4)), rms=True)
+
+
+def test_a_command_line_without_an_error_imports_no_table():
+    code = "import sys; from attnkit.cli.main import main; main(['mask', '--size', '2', '--causal']);"
+    code += "print({'attnkit.cli.hints', 'attnkit.cli.synonyms'} & {*sys.modules})"
+    run = process.run_command([process.sys.executable, "-c", code])
+    assert run.out.endswith(b"set()\n")
