@@ -42,6 +42,21 @@ DEFAULT_AXES = {
     3: ("batch", "token", "model"),
     4: ("batch", "head", "token", "model"),
 }
+# the names that tools give to axes
+AXES = (
+    *("batch", "beam", "channel", "column", "dimension", "head", "head_dim", "hidden", "key", "layer", "model", "pair"),
+    *("position", "present", "query", "rank", "row", "source", "step", "tensor", "token", "vocab"),
+)
+
+
+def is_axis_name(name: str) -> bool:
+    """Return whether a name is one that tools give to axes, those of a reduced axis among them.
+
+    >>> is_axis_name("query"), is_axis_name("over model"), is_axis_name("axis0"), is_axis_name("price")
+    (True, True, True, False)
+    """
+    base = name.removeprefix("over ").removeprefix("all ")
+    return base in AXES or name == "all queries" or (base.startswith("axis") and base[4:].isdigit())
 
 
 def default_axes(rank: int) -> tuple[str, ...]:

@@ -149,8 +149,8 @@ def test_the_list_of_faults_has_those_that_tests_name():
     files = [path for room in ("faults", "formats") for path in (ROOT / "tests" / room).glob("*.py")]
     named = set()
     for path in files:
-        for comment in re.findall(r"^ *#( [NZSPJMIT][0-9]+(?:[,:].*)?)$", path.read_text(), re.MULTILINE):
-            named |= set(re.findall(r"\b[NZSPJMIT][0-9]+\b", comment))
+        for comment in re.findall(r"^ *#( [NZSPJCMIT][0-9]+(?:[,:].*)?)$", path.read_text(), re.MULTILINE):
+            named |= set(re.findall(r"\b[NZSPJCMIT][0-9]+\b", comment))
     assert len(listed) == len(set(listed))
     assert named == set(listed)
 

@@ -91,9 +91,8 @@ def result_bytes(call: Stage, data: list[Any], chosen: str, sink: formats.Sink) 
 
 def captured_input(call: Stage, chosen: str) -> list[Any] | None:
     """Return the bytes of the record just read where the stage passes them through, else None."""
-    is_untouched = (
-        call.tool.passthrough and chosen == call.input_format and not {"only", "dtype", "indent"} & set(call.common)
-    )
+    is_kept = chosen == call.input_format and (chosen == call.input_source or not call.format.requested())
+    is_untouched = call.tool.passthrough and is_kept and not {"only", "dtype", "indent"} & set(call.common)
     return call.files.source.take_captured() if is_untouched and call.files.source else None
 
 

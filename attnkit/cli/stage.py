@@ -199,7 +199,8 @@ class Stage:
     common: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     operands: tuple[str, ...] = ()
-    input_format: str | None = None  # of the file or pipe that is the input
+    input_format: str | None = None  # that results of the file or pipe that is the input are written in
+    input_source: str | None = None  # that of the file or pipe itself
     upstream: Records | None = None
     non_finite_layer: str = ""
     side_files: list[str] = field(default_factory=list)
@@ -258,7 +259,7 @@ class Stage:
         """Return the records of an opened stream and its format; the input is hashed where the history needs it."""
         if stream.format == "npy":
             self.format.set_hashing(source)
-        self.files.source, self.input_format = source, stream.format
+        self.files.source, self.input_source, self.input_format = source, stream.source, stream.format
         return Records(stream.format, iter(stream))
 
     def count_stdin(self) -> int:

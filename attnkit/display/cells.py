@@ -13,6 +13,7 @@ from attnkit.record import Labels, row_labels, shared_labels
 
 NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "True": "true", "False": "false"}
 SEPARATORS = {"csv": ",", "tsv": "\t"}
+NUMERIC = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|nan|inf(inity)?|true|false", re.IGNORECASE)
 FORMULA_STARTS = ("=", "+", "-", "@")  # a text that begins so is a formula to a spreadsheet
 
 
@@ -75,7 +76,7 @@ def format_cells(cells: Cells, format: str, precision: int | None = None) -> str
 
     precision  decimals of the floats; None: the shortest text that reads back to the same number
 
-    A text that a spreadsheet would take for a formula is quoted; a Markdown text shows its own characters.
+    A text that a spreadsheet would take for a formula or a number is quoted; a Markdown text shows its own characters.
 
     >>> cells = Cells(["token", "p"], [["=1|a", 0.1], ["b", np.float32(np.nan)]])
     >>> format_cells(cells, "csv"), format_cells(cells, "tsv", 2)
@@ -89,12 +90,12 @@ def format_cells(cells: Cells, format: str, precision: int | None = None) -> str
     if format == "markdown":
         return "".join(f"| {' | '.join(line)} |\n" for line in _markdown_lines(cells, precision))
     separator = SEPARATORS[format]
-    lines: Iterator[Sequence[Any]] = itertools.chain([cells.heads], cells.rows)
-    fields = (
-        [_quote(cell, separator) if isinstance(cell, str) else _format_number(cell, precision) for cell in line]
-        for line in lines
+    heads = [_quote(head, separator) for head in cells.heads]
+    rows = (
+        [_quote_label(cell, separator) if isinstance(cell, str) else _format_number(cell, precision) for cell in row]
+        for row in cells.rows
     )
-    return "".join(separator.join(line) + "\n" for line in fields)
+    return "".join(separator.join(line) + "\n" for line in itertools.chain([heads], rows))
 
 
 def _markdown_lines(cells: Cells, precision: int | None) -> Iterator[list[str]]:
@@ -118,8 +119,13 @@ def _format_number(value: Any, precision: int | None) -> str:
 
 def _quote(text: str, separator: str) -> str:
     """Return a text as a field of RFC 4180, quoted where it needs that."""
-    needs_quotes = re.search(f'[{separator}"\r\n]', text) or text.strip() != text or text.startswith(FORMULA_STARTS)
+    needs_quotes = re.search(f'[{separator}\t"\r\n]', text) or text.strip() != text or text.startswith(FORMULA_STARTS)
     return '"' + text.replace('"', '""') + '"' if needs_quotes else text
+
+
+def _quote_label(text: str, separator: str) -> str:
+    """Return a text of a row as a field, quoted also where it would be read as a number."""
+    return f'"{text}"' if NUMERIC.fullmatch(text) else _quote(text, separator)
 
 
 def _escape_markdown(text: str) -> str:

@@ -6,6 +6,7 @@
     dtypes.py       the supported dtypes and shapes, and conversion between dtypes
     metadata.py     axes, labels and history as JSON
     npy.py npz.py safetensors.py json.py   the formats, each with `read` and `encode`
+    csv.py          tables of numbers, separated by commas, tabs or blanks, read only
     pytorch.py      files of torch.save, read only
     pytorch_values.py what their pickle may refer to: storages and tensors
     pickle_reader.py that pickle, read without executing it
@@ -68,6 +69,8 @@ FORMATS = ("json", "npy", "npz", "safetensors")
 STREAMS = ("json", "npy", "npz")  # formats that hold several records back to back
 SUFFIXES = {".json": "json", ".jsonl": "json", ".ndjson": "json"} | {f".{name}": name for name in FORMATS[1:]}
 
+WRITTEN_AS = {"pytorch": "npz", "csv": "json"}
+
 # The first bytes of JSON, and of texts likely meant as JSON, whose parser names the first error.
 JSON_STARTS = b" \t\r\n{[\"-0123456789+'/#"
 JSON_WORDS = (b"true", b"fals", b"null", b"NaN", b"Infi")
@@ -85,6 +88,9 @@ SIGNATURES = {
     b"version https://git-lfs": "Git LFS pointer",
     b"<": "HTML or XML",
 }
+# The first lines of the tables and heat maps that show writes, for people
+TABLE_HEAD = re.compile(rb"\S+ (\([^\n]*\)|scalar) (float|bfloat|u?int|bool)|[^\n]*\n(\xe2\x94\x80){3}|[^\n]*\n---")
+TABLE_HINT = "show -f json writes tensors, and peek shows them in the middle of a pipe"
 PYTORCH_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickled magic number, before PyTorch 1.6
 SAFETENSORS_HEADER = 100_000_000  # no header is longer, so the high bytes of its length are zero
 
@@ -92,11 +98,12 @@ SAFETENSORS_HEADER = 100_000_000  # no header is longer, so the high bytes of it
 class Stream:
     """The records of one source, in order, each read when the iteration reaches it.
 
-    format  "json", "npy", "npz" or "safetensors"; "npz" also for a PyTorch file, which is never written
+    source  the format of the source
+    format  the format that results are written in; another one for a PyTorch file or a table, which hold less
     """
 
-    def __init__(self, format: str, records: Iterator[Record]) -> None:
-        self.format = format
+    def __init__(self, source: str, records: Iterator[Record]) -> None:
+        self.source, self.format = source, WRITTEN_AS.get(source, source)
         self._records = records
 
     def __iter__(self) -> Iterator[Record]:
@@ -118,8 +125,7 @@ def read(source: Source, bfloat16: bool = False, lone_is_x: bool = True, maps: b
         format = _sniff(source)
     options = {"bfloat16": bfloat16} if format in ("npy", "npz") else {"maps": maps} if format == "json" else {}
     records: Iterator[Record] = _module(format).read(source, **options)
-    written = "npz" if format == "pytorch" else format
-    return Stream(written, map(_lone_as_x, records) if lone_is_x else records)
+    return Stream(format, map(_lone_as_x, records) if lone_is_x else records)
 
 
 def encode(record: Record, format: str, indent: bool = False) -> list[Buffer]:
@@ -206,16 +212,27 @@ def _sniff(source: Source) -> str:
     """Detect the format of a source, from as few bytes as possible: a short document may be all there is."""
     start = source.peek(4)
     if not start:
-        raise source.empty_error("NPY, NPZ, JSON or safetensors")
+        raise source.empty_error("NPY, NPZ, JSON, safetensors or CSV")
     if start == b"\x93NUM"[: len(start)]:
         return "npy"
     if start in (b"PK\x03\x04", b"PK\x05\x06"):
         return _archive_format(source)
     if start == PYTORCH_START[:4] and source.peek(len(PYTORCH_START)) == PYTORCH_START:
         return "pytorch"
-    likely_json = start[0] in JSON_STARTS or start.startswith((*JSON_WORDS, b"\xef\xbb\xbf"))
-    if likely_json and min(start) > 5:  # the fourth byte of a header's length is less
-        return "json"
+    return (min(start) > 5 and _text_format(source, start)) or _other_format(
+        source
+    )  # that of a header's length is less
+
+
+def _text_format(source: Source, start: bytes) -> str:
+    """Return the format of a text, by its first bytes or lines; "" where it holds no tensors."""
+    if start.lstrip()[:1] not in (b"{", b"[") and _module("csv").is_table(source):
+        return "csv"
+    return "json" * (start[0] in JSON_STARTS or start.startswith((*JSON_WORDS, b"\xef\xbb\xbf")))
+
+
+def _other_format(source: Source) -> str:
+    """Return safetensors; DataError, with what the file looks like, where it holds no tensors."""
     head = source.peek(512)
     kind = _describe_start(head)
     is_header = head[8:9] == b"{" or (int.from_bytes(head[:8], "little") <= SAFETENSORS_HEADER and not kind)
@@ -223,7 +240,8 @@ def _sniff(source: Source) -> str:
         return "safetensors"
     if kind == "pickle":
         raise DataError("object arrays (pickle) are never loaded")
-    raise DataError("not a tensor file" + (f" (looks like {kind})" if kind else ""))
+    hint = f"; {TABLE_HINT}" if TABLE_HEAD.match(head) else ""
+    raise DataError("not a tensor file" + (f" (looks like {kind})" if kind else "") + hint)
 
 
 def _archive_format(source: Source) -> str:

@@ -81,6 +81,14 @@ class Source:
         self._fetch(count)
         return bytes(self._ahead[:count])
 
+    def peek_lines(self, count: int, limit: int) -> bytes:
+        """Return the bytes up to the end of that many lines without consuming them, no more than `limit`."""
+        head = self.peek(1)
+        while head.count(b"\n") < count and len(head) < limit and not (self._ended and len(head) == len(self._ahead)):
+            self._fetch(min(len(head) + 1, limit))
+            head = bytes(self._ahead[:limit])
+        return head
+
     def peek_available(self, count: int) -> bytes:
         """Return up to `count` of the next bytes without consuming them, waiting only while there are none."""
         self._fetch(1)

@@ -64,11 +64,36 @@ def test_what_is_no_table_is_an_error(here, arguments, problem):
     assert not (here / "a.csv").exists() and not (here / "a.md").exists()
 
 
-def test_a_stream_is_an_error_and_csv_is_never_read_back(here):
+def test_a_stream_is_an_error(here):
     code, _, err = run("embed", "--lines", "--dim", "2", "-f", "csv", stdin=b"a b\nc d\n")
     assert code == 3 and "csv holds one record, but the stream has more" in err
-    code, _, err = run("attend", stdin=run("embed", "a b", "--dim", "2", "-f", "csv")[1].encode())
-    assert code == 3 and "not a tensor file" in err
+
+
+@pytest.mark.parametrize("format", ["csv", "tsv"])
+def test_a_table_is_the_input_of_every_tool_as_the_record_is(here, format):
+    """The numbers are those of the record; words label the rows of the result."""
+    table = run("embed", "The cat", "--dim", "4", "-f", format)[1].encode()
+    record = run("embed", "The cat", "--dim", "4", "--only", "x", "-f", "json")[1].encode()
+    of_table, of_record = (run("attend", "--dtype", "float32", "-f", "csv", stdin=data)[1] for data in (table, record))
+    assert of_table == of_record and of_table.startswith("token,0,1,2,3\nThe,")
+    (here / "mask.csv").write_text("1,0\n1,1\n")
+    causal = run("attend", "--causal", "--only", "x", stdin=record)[1].split("history")[0]
+    assert run("attend", "--mask", "mask.csv", "--only", "x", stdin=record)[1].split("history")[0] == causal
+
+
+def test_peek_passes_a_table_through_and_converts_it_on_request(here):
+    assert run("peek", "-q", stdin=b"1,2\n3,4\n")[1] == "1,2\n3,4\n"
+    assert '"data":[[1,2],[3,4]]' in run("peek", "-q", "-f", "json", stdin=b"1,2\n3,4\n")[1]
+    assert run("peek", "-q", "-f", "csv", stdin=b"1 2\n3 4\n")[1] == "token,0,1\n0,1,2\n1,3,4\n"
+
+
+def test_a_table_for_eyes_names_what_a_pipe_needs(here):
+    for view in ([], ["--heatmap"], ["--list"], ["--stats"]):
+        code, out, err = run("layernorm", stdin=run("show", "w.npz", *view)[1].encode())
+        assert (code, out) == (3, "")
+        assert err.endswith(
+            "looks like text); show -f json writes tensors, and peek shows them in the middle of a pipe\n"
+        )
 
 
 def test_pipe_and_run_give_the_same_table(here):

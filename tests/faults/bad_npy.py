@@ -40,7 +40,7 @@ CALL = header(shape="__import__('os').system('touch canary')")
 
 BAD = {
     # N1, N2, N3
-    "empty": (b"", "empty input (expected NPY, NPZ, JSON or safetensors)"),
+    "empty": (b"", "empty input (expected NPY, NPZ, JSON, safetensors or CSV)"),
     "two bytes of magic": (WHOLE[:2], "truncated header: expected 10 bytes, got 2"),
     "magic alone": (WHOLE[:6], "truncated header: expected 10 bytes, got 6"),
     "version cut": (WHOLE[:7], "truncated header: expected 10 bytes, got 7"),

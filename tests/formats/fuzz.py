@@ -211,6 +211,37 @@ def splice(rng: random.Random, data: bytes, seeds: list[bytes]) -> bytes:
     return rng.choice([data + other, data[: spot(rng, data)] + other[spot(rng, other) :]])
 
 
+CSV_SEEDS = [
+    b"1,2.5\n3,NaN\n",
+    b"word\ta\tb\nThe\t1\t2\ncat\t3\t4\n",
+    b"  1 2\r\n  3 4\r\n",
+    b'token,"a,""b",0\n"=x\ny",true,false\n',
+    b"batch,token,token_label,x\n0,0,a,1\n0,1,b,2\n1,0,c,3\n1,1,,4\n",
+    b"token,loss\n0,0.5\n1,1e-9\n",
+]
+
+
+def edit_csv(rng: random.Random, data: bytes) -> bytes:
+    """Writes a separator, a quote, a line end or a name of an axis over another piece."""
+    pieces = [
+        ",",
+        "\t",
+        " ",
+        '"',
+        "\n",
+        "\r\n",
+        "token",
+        "query_label",
+        "0",
+        "-1",
+        "true",
+        "99999999999",
+        ";",
+        "\ufeff",
+    ]
+    return substitute(rb"[,\t \n\"]|[a-z]+|[0-9]+", pieces, rng, data)
+
+
 # Mutations of a JSON tree, its objects as lists of pairs so that a key may stand twice
 
 
@@ -550,6 +581,7 @@ def readers(scratch: str) -> dict[str, Reader]:
     pytorch_files = [(MODELS.parent / "pytorch" / name).read_bytes() for name in PYTORCH_FILES]
     found = {
         "json": Reader(json_seeds(), mutate_json, check_tensors, 8),
+        "csv": Reader(CSV_SEEDS, lambda rng, data: rng.choice([*BYTES, *TEXT, edit_csv])(rng, data), check_tensors, 4),
         "npy": Reader(files["npy"], mutate_npy, check_tensors, 4),
         "npz": Reader(files["npz"], mutate_npz, check_tensors, 8),
         "safetensors": Reader(files["safetensors"], mutate_safetensors, check_tensors, 8),
@@ -682,6 +714,17 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     "json history": lambda n: rec(tensors=X, history=[{"command": "a", "version": "1"}] * (n // 30)),
     "json axes": lambda n: rec(tensors={"x": {"data": [1], "axes": ["a"] * (n // 4)}}),
     "json deep history": lambda n: b'{"tensors":{"x":1},"history":' + b"[" * n,
+    "csv fields": lambda n: b"1," * (n // 2) + b"1\n",
+    "csv rows": lambda n: b"1,2\n" * (n // 4),
+    "csv rows, one bad": lambda n: b"1,2\n" * (n // 4) + b"1,x\n",
+    "csv quotes": lambda n: b"a,b\n" + b'"' * n,
+    "csv open quotes": lambda n: b'a,b\n"' + b"1,2\n" * (n // 4),
+    "csv quoted rows": lambda n: b"a,b\n" + b'"x\ny",2\n' * (n // 8),
+    "csv heading": lambda n: b"a," * (n // 2) + b"a\n" + b"1," * (n // 2) + b"1\n",
+    "csv digits": lambda n: b"1," + b"3" * n + b"\n",
+    "csv empty lines": lambda n: b"1,2\n" + b"\n" * n + b"3,4",
+    "csv elements": lambda n: b"head,query,x\n" + b"".join(b"0,%d,1\n" % at for at in range(n // 10)),
+    "csv words": lambda n: b"a " * n + b"\n" + b"b " * n,
     "npy header spaces": lambda n: b"\x93NUMPY\x01\x00" + struct.pack("<H", 65000) + b"{" + b" " * 64998 + b"}",
     "npy header quotes": lambda n: b"\x93NUMPY\x01\x00" + struct.pack("<H", 65000) + b"{" + b"'a': " * 12999 + b"}",
     "npy header digits": lambda n: (

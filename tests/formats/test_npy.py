@@ -35,7 +35,7 @@ GOOD = saved(np.arange(100, dtype=np.float32))
 @pytest.mark.parametrize(
     "data, message",
     [
-        (b"", "empty input (expected NPY, NPZ, JSON or safetensors)"),
+        (b"", "empty input (expected NPY, NPZ, JSON, safetensors or CSV)"),
         (GOOD[:6], "truncated header: expected 10 bytes, got 6"),
         (GOOD[:9], "truncated header: expected 10 bytes, got 9"),
         (GOOD[:60], "truncated header: expected 128 bytes, got 60"),

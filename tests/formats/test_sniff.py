@@ -19,7 +19,7 @@ HEAVY = ("orjson", "zipfile", "hashlib", "ml_dtypes", "json", "pathlib", "attnki
 @pytest.mark.parametrize(
     "data, message",
     [
-        (b"", "empty input (expected NPY, NPZ, JSON or safetensors)"),
+        (b"", "empty input (expected NPY, NPZ, JSON, safetensors or CSV)"),
         (b"hello\n", "not a tensor file (looks like text)"),
         ("żółw".encode(), "not a tensor file (looks like text)"),
         (b"this is text", "not a tensor file (looks like text)"),

@@ -1,0 +1,182 @@
+"""CSV, TSV and numbers separated by blanks, read as one tensor; what attnkit writes is read again."""
+
+import os
+import threading
+import tracemalloc
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from attnkit.display import TensorView
+from attnkit.display.cells import format_cells, tensor_cells
+from attnkit.formats import Record, Source, open_source, read
+from attnkit.record import AXES, Tensor
+
+
+def parse(text):
+    source = Source.of(text if isinstance(text, bytes) else text.encode())
+    stream = read(source)
+    [record] = stream
+    assert (stream.source, stream.format) == ("csv", "json")
+    return record
+
+
+@pytest.mark.parametrize(
+    "text", ["1,2\n3,4\n", "1\t2\n3\t4", "1 2\r\n3 4\r\n", "  1   2  \n 3 4\n\n", "\ufeff1, 2\n3 , 4", "+1,002\n3,4"]
+)
+def test_rows_of_numbers_are_a_matrix(text):
+    record = parse(text)
+    assert record["x"].tolist() == [[1, 2], [3, 4]] and record["x"].dtype == np.int64
+    assert record.labels == {} and record.axes_of("x") == ("token", "model")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "labels"),
+    [
+        ("size,rooms\n1,2\n3,4", [[1, 2], [3, 4]], {"model": ["size", "rooms"]}),
+        ("word a b\nThe 1 0\ncat 0 1", [[1, 0], [0, 1]], {"token": ["The", "cat"], "model": ["a", "b"]}),
+        (",a,b\n0,1,0\n1,0,1", [[1, 0], [0, 1]], {"model": ["a", "b"]}),  # as pandas writes its index
+        ("The,1,2\ncat,3,4", [[1, 2], [3, 4]], {"token": ["The", "cat"]}),
+        ("The 0 1\ncat 1 0", [[0, 1], [1, 0]], {"token": ["The", "cat"]}),
+        ('"a, b",c\n1,2', [[1, 2]], {"model": ["a, b", "c"]}),
+        ('w,"say ""hi"""\n"two\nlines",1\nx,2', [[1], [2]], {"token": ["two\nlines", "x"], "model": ['say "hi"']}),
+        ('"1","2"\n"3","4"', [[1, 2], [3, 4]], {}),
+        ("x,y\n0,5\n1,6\n2,7", [[0, 5], [1, 6], [2, 7]], {"model": ["x", "y"]}),  # numbers that count, of no axis
+        ("position,y\n0.5,5\n1,6", [[0.5, 5], [1, 6]], {"model": ["position", "y"]}),
+        ("price\n5\n6", [[5], [6]], {"model": ["price"]}),
+        ("query,token,The\na,1,2", [[1, 2]], {"query": ["a"], "key": ["token", "The"]}),
+        ("token,0,1\n7,1,2\n7,3,4", [[1, 2], [3, 4]], {"token": ["7", "7"]}),
+    ],
+)
+def test_words_are_labels(text, numbers, labels):
+    record = parse(text)
+    assert record["x"].tolist() == numbers and record.labels == labels
+
+
+def test_numbers_of_every_kind():
+    assert parse("1 -2.5 .5 5. 1e3").arrays()["x"].tolist() == [[1, -2.5, 0.5, 5, 1000]]
+    assert parse("a,b\nnan,inf\n-Infinity,NaN")["x"].tolist()[1][0] == -np.inf
+    flags = parse("true FALSE")["x"]
+    assert flags.dtype == bool and flags.tolist() == [[True, False]]
+    assert parse("18446744073709551615 1")["x"].tolist() == [[2**64 - 1, 1]]
+    assert parse("9" * 60 + " 1")["x"].tolist() == [[1e60, 1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "documents"), [("1\n2\n", [1, 2]), ("3.5", [3.5]), ("[1] 2 3", [[1], 2, 3]), ('"NaN"\n', None)]
+)
+def test_numbers_on_lines_of_their_own_stay_json(text, documents):
+    stream = read(Source.of(text.encode()))
+    assert stream.source == "json"
+    found = [record["x"].tolist() for record in stream]
+    assert found == documents or (documents is None and np.isnan(found[0]))
+
+
+HOSTILE = ["The", "=1+1", 'say "hi"', "a,b", "a\tb", "two\nlines", " space", "", "NaN", "1", "0", "Ġthe", "["]
+LABELS = st.lists(st.sampled_from(HOSTILE), min_size=9, max_size=9)
+FLOATS = [np.dtype(name) for name in ("float64", "float32", "float16", ml_dtypes.bfloat16)]
+NUMBERS = [*FLOATS, *map(np.dtype, ("int64", "int8", "uint64", "bool"))]
+
+
+@st.composite
+def views(draw):
+    """A tensor of every rank and dtype, with axes that tools write, some of them labelled."""
+    dtype = draw(st.sampled_from(NUMBERS))
+    shape = draw(arrays.array_shapes(min_dims=0, max_dims=4, max_side=3))
+    source = np.dtype("float32") if dtype.name == "bfloat16" else dtype
+    array = draw(arrays.arrays(source, shape)).astype(dtype)
+    axes = draw(st.permutations(sorted(AXES)))[: array.ndim]
+    words = [draw(LABELS)[:size] if draw(st.booleans()) else None for size in shape]
+    if "batch" in axes and axes[-1] != "batch" and draw(st.booleans()):
+        words[-1] = [draw(LABELS)[: shape[-1]] for _ in range(shape[axes.index("batch")])]
+    return TensorView("value", array, tuple(axes), words)
+
+
+def is_ambiguous(view):
+    """A matrix of one labelled column is written as a vector with labels is."""
+    return view.array.ndim == 2 and view.array.shape[1] == 1 and bool(view.labels[1])
+
+
+@pytest.mark.parametrize("format", ["csv", "tsv"])
+@settings(max_examples=300, deadline=None)
+@given(view=views())
+def test_what_is_written_is_read_to_the_same_numbers(format, view):
+    text = format_cells(tensor_cells(view, "value"), format)
+    record = parse(text) if view.array.ndim else next(iter(read(Source.of(text.encode()))))
+    found = record["x"]
+    with np.errstate(invalid="ignore", over="ignore"):
+        again = found.reshape(view.array.shape) if is_ambiguous(view) else found
+        assert again.shape == view.array.shape
+        again, expected = again.astype(view.array.dtype), view.array
+    if expected.dtype.name == "bfloat16":
+        again, expected = again.astype(np.float32), expected.astype(np.float32)
+    np.testing.assert_array_equal(again, expected)
+
+
+def test_labels_and_axes_of_what_is_written_are_read():
+    maps = np.arange(8.0).reshape(2, 2, 2)
+    view = TensorView("weights", maps, ("head", "query", "key"), (None, ["The", "cat"], ["a", "b"]))
+    record = parse(format_cells(tensor_cells(view, "weights"), "csv"))
+    assert record["x"].tolist() == maps.tolist() and record.axes_of("x") == ("head", "query", "key")
+    assert record.labels == {"query": ["The", "cat"], "key": ["a", "b"]}
+    batch = TensorView("ids", np.arange(4).reshape(2, 2), ("batch", "token"), (None, [["a", "b"], ["c", ""]]))
+    record = parse(format_cells(tensor_cells(batch, "ids"), "tsv"))
+    assert record.labels == {"token": [["a", "b"], ["c", ""]]}
+    vector = TensorView("loss", np.array([0.5, 1.5]), ("token",), (["The", "cat"],))
+    record = parse(format_cells(tensor_cells(vector, "loss"), "csv"))
+    assert record["x"].tolist() == [0.5, 1.5] and record.labels == {"token": ["The", "cat"]}
+
+
+def test_it_is_read_from_a_pipe_as_it_arrives(tmp_path):
+    """A first line of numbers, cut anywhere, is told from JSON without a byte after its end."""
+    reader, writer = os.pipe()
+    os.write(writer, b"1 2")
+    found = []
+
+    def work():
+        with open_source(f"/dev/fd/{reader}") as source:
+            found.extend(record["x"].tolist() for record in read(source))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for piece in (b" 3", b"\n4", b" 5 6\n7 8 9"):
+        os.write(writer, piece)
+    os.close(writer)
+    thread.join(20)
+    os.close(reader)
+    assert found == [[[1, 2, 3], [4, 5, 6], [7, 8, 9]]]
+
+
+def test_a_json_number_on_a_pipe_is_read_before_the_next_one_arrives():
+    reader, writer = os.pipe()
+    os.write(writer, b"1.25\n")
+    with open_source(f"/dev/fd/{reader}") as source:
+        assert next(iter(read(source)))["x"].tolist() == 1.25
+    os.close(writer)
+    os.close(reader)
+
+
+def test_the_memory_is_that_of_the_numbers_not_of_the_text():
+    rows, text = 40_000, ",".join(["0.123456789012345"] * 16) + "\n"
+    path_bytes = (text * rows).encode()
+    source = Source.of(b"")
+    pieces = iter([memoryview(path_bytes)[at : at + (1 << 20)] for at in range(0, len(path_bytes), 1 << 20)])
+    source.read_available = lambda: next(pieces, b"")
+    from attnkit.formats import csv
+
+    tracemalloc.start()
+    [record] = csv.read(source)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert record["x"].shape == (rows, 16)
+    assert peak < 2 * record["x"].nbytes + (24 << 20)
+
+
+def test_a_record_that_is_read_is_one_that_is_written():
+    record = parse("word,a\nThe,1\ncat,2")
+    assert isinstance(record, Record) and record.tensors["x"].axes == ("token", "model")
+    assert Tensor(record["x"]).shape == (2, 1)
