@@ -1,5 +1,6 @@
 """Open a published folder as a checkpoint of the family that its config.json names."""
 
+import glob
 import importlib
 import os
 import re
@@ -11,7 +12,7 @@ from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
 from attnkit.checkpoints.mapping import Layers, expand_layers
 from attnkit.checkpoints.parameters import Parameters
 from attnkit.checkpoints.weights import Weights, open_weights
-from attnkit.errors import FileError
+from attnkit.errors import AttnkitError, DataError, FileError
 from attnkit.formats.streams import exists, name_errors
 from attnkit.model.config import Config
 from attnkit.model.rotary import rope_frequencies
@@ -21,6 +22,7 @@ FAMILIES = ("albert", "bert", "camembert", "deberta-v2", "distilbert", "electra"
             "xlm-roberta")  # fmt: skip
 SAME_AS = {"camembert": "roberta", "xlm-roberta": "roberta"}  # families that differ from another by name alone
 CONFIG, GENERATION_CONFIG, MARIAN_FILE = "config.json", "generation_config.json", "model.npz"
+WHAT_A_MODEL_IS = "a model is a local folder as published: attnkit help models"
 LAYER_COUNTS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers", "num_decoder_layers", "num_encoder_layers",
                 "encoder_layers", "decoder_layers", "enc-depth", "dec-depth")  # fmt: skip
 FEW = 64  # layers, whose tensors are looked up in any case; some may share one
@@ -45,19 +47,43 @@ def open_checkpoint(folder: str) -> Checkpoint:
     FileError where a file is missing; DataError names the file and what is wrong in it.
     """
     if not os.path.isdir(folder):
-        raise FileError("not a folder" if exists(folder) else "no such folder", folder)
+        above = os.path.dirname(folder)
+        hint = f"; did you mean {above}?" if is_model(above) else f"; {WHAT_A_MODEL_IS}"
+        raise FileError(f"{'not a folder' if exists(folder) else 'no such folder'}{hint}", folder)
     path = os.path.join(folder, CONFIG)
     if not exists(path):
         return _open_marian(folder)
     raw = read_json_object(path)
     reader, files = ConfigReader(raw, path), [path]
-    family = import_family(reader)
+    try:
+        family = import_family(reader)
+    except DataError as error:
+        hint = "" if "model_type" in raw else hint_at_folder(folder)
+        raise DataError(f"{error.problem}{hint}", error.name) from None
     generation = os.path.join(folder, GENERATION_CONFIG)
     if exists(generation):
         reader, files = _override_tokens(reader, generation), [path, generation]
     weights = open_weights(folder)
     config, params = read_model(family, reader, weights)
     return Checkpoint(folder, config, raw, params, [*files, *weights.files])
+
+
+def hint_at_folder(folder: str) -> str:
+    """Return a hint for a folder that is no model: at the one above or below it that is; "" for none."""
+    above = os.path.normpath(os.path.join(folder, os.pardir))
+    if is_model(above):
+        return f"; the folder above it looks like the model: {above}"
+    names = sorted(glob.glob("*/", root_dir=folder) + glob.glob("snapshots/*/", root_dir=folder))
+    below = [path for name in names if is_model(path := os.path.join(folder, name.rstrip(os.sep)))]
+    return f"; did you mean {below[0]}?" if below else ""
+
+
+def is_model(folder: str) -> bool:
+    """Decide whether a folder has a configuration that names a family."""
+    try:
+        return "model_type" in read_json_object(os.path.join(folder, CONFIG))
+    except AttnkitError:
+        return False
 
 
 def import_family(reader: ConfigReader) -> Family:
@@ -86,7 +112,8 @@ def _open_marian(folder: str) -> Checkpoint:
 
     path = os.path.join(folder, MARIAN_FILE)
     if not exists(path):
-        raise FileError(f"no {CONFIG} in this folder, nor a {MARIAN_FILE} of Marian", folder)
+        hint = hint_at_folder(folder)
+        raise FileError(f"no {CONFIG} in this folder, nor a {MARIAN_FILE} of Marian{hint}", folder)
     weights, reader = open_marian(path)
     config, params = read_model(_import_module("marian_native"), reader, weights)
     return Checkpoint(folder, config, reader.values, params, [path])

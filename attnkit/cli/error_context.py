@@ -7,7 +7,8 @@ from typing import Any
 
 from attnkit import formats
 from attnkit.cli.operands import OperandFiles, is_stdin
-from attnkit.errors import AttnkitError, AttnkitWarning, DataError, flag_name
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, FileError, flag_name
+from attnkit.formats.streams import is_missing
 from attnkit.record import Record
 
 # first word of an error of the arithmetic -> the options whose file it may be
@@ -24,11 +25,13 @@ ERROR_OPERANDS = {
 
 
 @contextlib.contextmanager
-def error_context(tool: str, files: OperandFiles) -> Iterator[None]:
-    """Attribute the errors of a `with` block to a tool, unless an earlier stage has claimed them.
+def error_context(stage: Any) -> Iterator[None]:
+    """Attribute the errors of a `with` block to a stage, unless an earlier one has claimed them.
 
-    A DataError without a name gets that of the file whose tensor it begins with, or of the only file in use.
+    A DataError without a name gets that of the file whose tensor it begins with, or of the only file in use. A
+    missing input gets a hint at what was probably meant.
     """
+    files: OperandFiles = stage.files
     try:
         yield
     except AttnkitError as error:
@@ -38,8 +41,13 @@ def error_context(tool: str, files: OperandFiles) -> Iterator[None]:
         flag = name[2:].replace("-", "_")
         if name.startswith("--") and flag in files.loaded and files.options[flag].load != "patches":
             name = operand_name(files.values[flag])
-        attributed = type(error)(error.problem, name)
-        attributed.place = f"attnkit {tool}"
+        problem = error.problem
+        if isinstance(error, FileError) and name in stage.operands and is_missing(error):
+            from attnkit.cli import hints
+
+            problem += hints.hint_at_input(stage, name)
+        attributed = type(error)(problem, name)
+        attributed.place = f"attnkit {stage.tool.name}"
         raise attributed from error
 
 

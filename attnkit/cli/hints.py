@@ -1,16 +1,16 @@
 """What to type instead: the hints of errors about tools and options, and the answer of `attnkit help` to a word."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from attnkit import commands
 from attnkit.cli import options
+from attnkit.cli.operands import FILE_SUFFIX
 from attnkit.cli.synonyms import look_up
 from attnkit.errors import closest, flag_name
-
-if TYPE_CHECKING:
-    from attnkit.cli.options import Option
-    from attnkit.cli.stage import Tool
 
 # (tool, flag that it lacks) -> how to do the same
 INSTEAD = {
@@ -22,6 +22,18 @@ INSTEAD = {
 }
 SHORT = {"-o": "--output", "-f": "--format"}
 SHOWING = ("scan", "show", "peek", "diff")  # tools with options for looking at tensors
+VECTORS = "attnkit embed TEXT --dim 8"
+LONG = 100  # characters of a text or a name that is too long for a hint
+STATES = "attnkit encode TEXT --model DIR --keep '*.self.weights'"
+# tool -> the stages that make its input of a text
+OF_TEXT = {
+    **dict.fromkeys(("posenc", "mask", "attend", "layernorm", "ffn", "linear", "rnn", "show", "peek"), VECTORS),
+    **dict.fromkeys(("heads", "rollout", "explore"), STATES),
+    "near": "attnkit encode TEXT --model DIR --pool mean",
+    "lens": "attnkit encode TEXT --model DIR --keep '*'",
+    "loss": "attnkit decode TEXT --model DIR --emit logits",
+    "score": "echo TEXT",
+}
 
 
 def hint_at_tool(name: str) -> str:
@@ -82,7 +94,7 @@ def list_owners() -> dict[str, list[str]]:
     return owners
 
 
-def list_flags(tool: "Tool") -> "dict[str, Option]":
+def list_flags(tool: Any) -> dict[str, options.Option]:
     """Return all options of a tool by their flags."""
     return {flag_name(name): option for name, option in (tool.flags | tool.extra | tool.shared).items()}
 
@@ -186,3 +198,45 @@ def explain_flag(flag: str, only: str = "", value: str = "") -> list[str]:
         f"{flag} {metavar}".rstrip() + f": {help} ({'all tools' if is_shared else ', '.join(names)})"
         for (metavar, help), names in kinds.items()
     ]
+
+
+def hint_at_input(stage: Any, operand: str) -> str:
+    """Return a hint for an input that is no file: a file of almost this name, a tensor, or a text; "" for none."""
+    flags = stage.tool.flags | stage.tool.extra
+    if near := find_file(operand):
+        return f"; did you mean {near}?"
+    if "name" in flags and re.fullmatch(r"\w+(\.\w+)*", operand) and not FILE_SUFFIX.search(operand):
+        return f"; --name {operand} shows that tensor of a record"
+    if len(operand) > LONG or not re.search(r"\s|^[\w'-]+[.,!?]?$", operand):
+        return ""
+    text, folder = shlex.quote(operand), stage.parameters.get("model_")
+    model = shlex.quote(folder) if isinstance(folder, str) else "DIR"
+    if stage.tool.name == "decode":
+        return f"; for a text: attnkit decode {text} --model {model}"
+    if stage.tool.name not in OF_TEXT:
+        return ""
+    before = OF_TEXT[stage.tool.name].replace("--dim 8", "--dim 8" if model == "DIR" else "--model DIR")
+    before = before.replace("DIR", model).replace("TEXT", text)
+    return f"; for a text: {before} | {stage.command_line(operands=())}"
+
+
+def find_file(operand: str) -> str:
+    """Return the file whose name is that of an operand but for a suffix or a few letters; "" for none."""
+    folder, name = os.path.split(operand)
+    try:
+        files = [one.name for one in os.scandir(folder or os.curdir) if one.is_file()]
+    except (OSError, ValueError):
+        return ""
+    stems = {os.path.splitext(one)[0]: one for one in sorted(files, reverse=True)}
+    near = stems.get(name) or (closest(name, files) if len(name) < LONG else "")
+    return os.path.join(folder, near) if near else ""
+
+
+def hint_at_model(error: str, operands: Sequence[str]) -> str:
+    """Return a hint for a command line without --model: at the operand that is a folder, or what a model is."""
+    folders = [one for one in operands if os.path.isdir(one)]
+    if folders:
+        return f"; did you mean --model {shlex.quote(folders[0])}?"
+    from attnkit.checkpoints.auto import WHAT_A_MODEL_IS
+
+    return f"; {WHAT_A_MODEL_IS}" if error == "needs --model DIR" else ""

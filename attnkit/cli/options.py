@@ -105,17 +105,34 @@ def number(
     return Option(help, metavar, parse)
 
 
-def integers(help: str, metavar: str, count: int | None = None, least: int | None = None) -> Option:
+def integers(help: str, metavar: str, least: int | None = None) -> Option:
     """Declare an option with comma-separated whole numbers as its value."""
     parse_integer = integer(help, least).parser
 
     def parse(value: str) -> tuple[int, ...]:
-        parts = value.split(",")
-        if parse_integer is None or (count and len(parts) != count):
-            raise ValueError(f"{count} comma-separated whole numbers" if count else "comma-separated whole numbers")
-        return tuple(parse_integer(part) for part in parts)
+        if parse_integer is None:
+            raise ValueError("comma-separated whole numbers")
+        return tuple(parse_integer(part) for part in value.split(","))
 
     return Option(help, metavar, parse)
+
+
+def parse_window(text: str) -> tuple[int, ...]:
+    """Return the two numbers of a window; ValueError for another text, of one number with both that may be meant.
+
+    >>> parse_window("3,0")
+    (3, 0)
+    """
+    parts = text.split(",")
+    if len(parts) != 2 or not all(re.fullmatch(r"-1|\+?[0-9]{1,18}", part, re.ASCII) for part in parts):
+        one = re.fullmatch("[0-9]{1,18}", text, re.ASCII)
+        hint = (
+            f"; {text},0 is the {text} before the query and itself, {text},{text} also the {text} after it"
+            if one
+            else ""
+        )
+        raise ValueError("L,R, two whole numbers of at least -1", hint)
+    return int(parts[0]), int(parts[1])
 
 
 def cell(help: str, metavar: str) -> Option:
@@ -280,7 +297,7 @@ BATCH = switch("make one padded batch of all texts, or of all lines of standard 
 RESIDUAL = switch("add the input to the result (residual connection)")
 ADD = tensor("add FILE to the result; in the pre-norm order :residual")
 STEPS = switch("add every intermediate to the record and show a table of each")
-WINDOW = integers("keys from L before the query to R after it; -1: no limit", "L,R", 2, -1)
+WINDOW = Option("keys from L before the query to R after it; -1: no limit", "L,R", parse_window)
 LINES = switch("write a stream: one record for each line")
 LAYER = text("layer of the model; `attnkit show DIR` lists the names", "NAME")
 
@@ -290,7 +307,7 @@ def parse_value(name: str, option: Option, value: Any) -> Any:
 
     >>> parse_value("--heads", integer("number of heads", least=1), "2")
     2
-    >>> parse_value("--window", integers("left and right", "L,R", 2), (1, 0))
+    >>> parse_value("--window", WINDOW, (1, 0))
     (1, 0)
     """
     if isinstance(value, os.PathLike):

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -45,14 +46,28 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
     if not raw:
         return None
     operands = tuple(raw.pop("operands", None) or ())
-    if chosen.operand == INPUT and len(operands) > 1:
-        raise UsageError(f"expected one INPUT, got {len(operands)}: {' '.join(operands)}")
     values = {name: parse_value(chosen, name, flags[name], texts) for name, texts in raw.items() if texts}
     parameters = {name: values.pop(name, default) for name, default in chosen.defaults.items()}
     extra = {name: values.pop(name, None) for name in chosen.extra}
     common = values
-    chosen.constraints.check(parameters | extra, chosen.defaults)
+    try:
+        if chosen.operand == INPUT and len(operands) > 1:
+            raise UsageError(f"expected one INPUT, got {len(operands)}: {' '.join(operands)}")
+        chosen.constraints.check(parameters | extra, chosen.defaults)
+    except UsageError as error:
+        raise UsageError(f"{error.problem}{hint_at_model(error, parameters, operands)}", error.name) from None
     return Stage(chosen, parameters, common, extra, operands)
+
+
+def hint_at_model(error: UsageError, parameters: Mapping[str, Any], operands: Sequence[str]) -> str:
+    """Return a hint for an error of a tool that was given no model; "" where it takes none."""
+    from attnkit.cli import hints
+
+    return (
+        hints.hint_at_model("" if error.name else error.problem, operands)
+        if parameters.get("model_", "") is None
+        else ""
+    )
 
 
 def collect_flags(chosen: Tool) -> dict[str, Option]:

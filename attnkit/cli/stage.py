@@ -219,7 +219,7 @@ class Stage:
 
     def open_stream(self, upstream: Records | None) -> Records:
         """Return the stream of results for another stage's; for None the input is the operand or standard input."""
-        with error_context(self.tool.name, self.files):
+        with error_context(self):
             if self.count_stdin() > 1:
                 raise UsageError("only one operand can be '-' (standard input)")
             self.upstream, self.files.piped = upstream, upstream.items if upstream else None
@@ -228,7 +228,7 @@ class Stage:
         return Records(self.common.get("format") or arriving, self._results(items.items))
 
     def _results(self, items: Iterator[Item]) -> Iterator[Result]:
-        with error_context(self.tool.name, self.files):
+        with error_context(self):
             for item in items:
                 yield self.apply(item)
 
@@ -335,9 +335,12 @@ class Stage:
         files = self.files.compute_digests(not before) if self.format.keeps_history else self.files.digests
         return replace(result, history=[*before, history.history_entry(self.command_line(item), files, beside)]).check()
 
-    def command_line(self, item: Item = None) -> str:
-        """Return the command line that does this again: the texts, or the files of an input without a history."""
-        arguments = [operand for operand in self.operands if operand != "-"]
+    def command_line(self, item: Item = None, operands: Sequence[str] | None = None) -> str:
+        """Return the command line that does this again: the texts, or the files of an input without a history.
+
+        operands  those to write; None: those of the stage
+        """
+        arguments = [operand for operand in (self.operands if operands is None else operands) if operand != "-"]
         if isinstance(item, tuple):
             arguments = [*item]
         elif isinstance(item, Record) and item.history:

@@ -190,7 +190,10 @@ def read_decoder_input(call: Stage, upstream: Records | None) -> Records:
     """Read the records of decode where the decoder has no words: beside a memory alone, also its input."""
     parameters = call.parameters
     if len(call.operands) > 1:
-        raise UsageError(f"expected one INPUT, got {len(call.operands)}: {' '.join(call.operands)}")
+        from attnkit.cli.hints import hint_at_model
+
+        hint = "" if parameters["model_"] else hint_at_model("needs --model DIR", call.operands)
+        raise UsageError(f"expected one INPUT, got {len(call.operands)}: {' '.join(call.operands)}{hint}")
     if parameters["memory"] is None or parameters["ids"] is not None or parameters["image"] is not None:
         return read_records(call, upstream)
     if not call.operands and is_stdin(parameters["memory"]):

@@ -10,7 +10,7 @@ from attnkit.cli import cells, figures, options, views
 from attnkit.cli.stage import PAIR, PythonForm, Records, Stage
 from attnkit.cli.tool import make_item, named_files, tool
 from attnkit.display.cells import Cells
-from attnkit.errors import UsageError
+from attnkit.errors import DifferentError, UsageError
 from attnkit.formats import Source
 from attnkit.inference.diff_report import (
     LEFT,
@@ -25,7 +25,7 @@ from attnkit.inference.diff_report import (
     report_rows,
 )
 from attnkit.inference.operands import cast_x, select_tensor
-from attnkit.record import Array, Record
+from attnkit.record import Array, Record, join_names
 
 if TYPE_CHECKING:
     from attnkit.display import Style
@@ -79,6 +79,7 @@ def pair_streams(call: Stage, stream_a: Records, stream_b: Records, first: Sourc
         if a is not None and b is not None:
             b = match_tensor(b, stream_a, b_file)
             a = match_tensor(a, stream_b, a_file)
+            check_comparable(a, b, a_file, b_file)
         yield make_pair(a or Record({}), b or Record({}), only, dtype)
 
 
@@ -88,6 +89,14 @@ def match_tensor(record: Record, other: Records, file: str) -> Record:
         return record
     has_name = other.tensor in record and "x" not in record
     return select_tensor(record, other.tensor if has_name else "", file)
+
+
+def check_comparable(a: Record, b: Record, a_file: str, b_file: str) -> None:
+    """Raise DifferentError for two records without a name in common."""
+    if a.tensors and b.tensors and not any(name in b for name in a):
+        names = " and ".join(f"{file} has {join_names([*record], 3)}" for file, record in ((a_file, a), (b_file, b)))
+        pair = " ".join(f"{file}:{next(iter(record))}" for file, record in ((a_file, a), (b_file, b)))
+        raise DifferentError(f"no name in common: {names}; FILE:NAME compares one tensor of each: attnkit diff {pair}")
 
 
 def make_pair(a: Record, b: Record, only: tuple[str, ...] | None, dtype: str | None) -> Pair:

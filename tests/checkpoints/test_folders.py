@@ -118,9 +118,9 @@ def test_every_bfloat16_widens_exactly():
 
 def test_no_folder(tmp_path, tensors):
     assert isinstance(fault(tmp_path / "missing"), FileError)
-    assert fault(tmp_path / "missing").problem == "no such folder"
+    assert fault(tmp_path / "missing").problem.startswith("no such folder; a model is a local folder as published")
     write(tmp_path, tensors)
-    assert fault(tmp_path / "config.json").problem == "not a folder"
+    assert fault(tmp_path / "config.json").problem == f"not a folder; did you mean {tmp_path}?"
 
 
 @pytest.mark.parametrize(

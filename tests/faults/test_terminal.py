@@ -204,7 +204,7 @@ USAGE = {
     "layernorm --precision -1": "--precision: expected a whole number of at least 0, got '-1'",
     "layernorm a b": "expected one INPUT, got 2: a b",
     "mask --causal --size 3,4,5": "--size: T or T,S",
-    "mask --window 1": "--window: expected 2 comma-separated whole numbers, got '1'",
+    "mask --window 1": "--window: expected L,R, two whole numbers of at least -1, got '1'; 1,0 is the 1 before",
     "mask good.json": "needs one or more rules",
     "ffn good.json": "needs --params FILE, --model DIR or --hidden F",
     "show good.json --slice 1:2:0": "--slice: expected a slice such as 0,:,2:5, got '1:2:0'",
@@ -241,10 +241,10 @@ def test_usage_of_the_environment(attnkit, refused):
 
 
 def test_a_traceback_only_when_asked_for(attnkit):
-    run = attnkit("layernorm", "missing", env={"ATTNKIT_DEBUG": "1"})
+    run = attnkit("layernorm", "missing.npy", env={"ATTNKIT_DEBUG": "1"})
     assert run.code == 4
     assert run.err.startswith("Traceback")
-    assert run.err.endswith("attnkit layernorm: missing: No such file or directory\n")
+    assert run.err.endswith("attnkit layernorm: missing.npy: No such file or directory\n")
 
 
 # T8, T9
