@@ -1,15 +1,24 @@
-"""Which options exclude and which require each other: tables that are checked for every caller and shown in the help.
+"""Which options exclude, which require and which repeat each other: tables, checked for every caller, in the help too.
 
 A term of a table is a parameter, `memory`, met where it has another value than its default; alternatives,
 `memory|key`, met where one of them is; or a parameter with values, `kind=alibi|t5`, met where it has one of them.
 A parameter that ends in an underscore, `with_`, is written without it.
+
+An option repeats another where the content of that one, or the input record, says the same: the width of a table. It
+then has no effect, and must agree.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attnkit.cli.options import Option
 from attnkit.errors import UsageError, flag_name
+
+INPUT = "x"  # the source of repeats that is the input record
+# source, an option or INPUT -> the options that repeat it, and the function that reads what it says of them, from its
+# content and the values of all options
+Repeats = Mapping[str, tuple[str, Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]]]
 
 
 class Constraints(NamedTuple):
@@ -18,26 +27,62 @@ class Constraints(NamedTuple):
     exclusive  rows of terms of which at most one may be met
     requires   pairs of a term and the term it needs
     one_of     rows of terms of which one must be met
+    repeats    source -> the options that must agree with it, and the function that reads what it says of them
     """
 
     options: Mapping[str, Option]
-    exclusive: Sequence[tuple[str, ...]] = ()
-    requires: Sequence[tuple[str, str]] = ()
-    one_of: Sequence[tuple[str, ...]] = ()
+    exclusive: Sequence[tuple[str, ...]]
+    requires: Sequence[tuple[str, str]]
+    one_of: Sequence[tuple[str, ...]]
+    repeats: Repeats
 
     def check(self, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-        """Raise UsageError where values break a table; it names the options."""
+        """Raise UsageError where values break a table; it names the options. An option that repeats another is none."""
         met = find_changed(values, defaults)
+        sources = self._find_sources(met)
+        met -= {*sources}
+        values = {name: value for name, value in values.items() if name not in sources}
         for row in self.exclusive:
             first, *others = [term for term in row if is_met(term, met, values)] or [""]
             if others:
                 raise UsageError(f"cannot be combined with {self.spell(others[0])}", self.spell(first))
         for term, needed in self.requires:
             if is_met(term, met, values) and not is_met(needed, met, values):
-                raise UsageError(f"needs {self.spell(needed, metavar=True)}", self.spell(term))
+                raise UsageError(self._describe_need(needed, sources), self.spell(term))
         for row in self.one_of:
             if not any(is_met(term, met, values) for term in row):
                 raise UsageError(f"needs {join_words([self.spell(term, metavar=True) for term in row], 'or')}")
+
+    def _find_sources(self, met: set[str]) -> dict[str, str]:
+        """Return the options that a source among those met may state, each with the source."""
+        return {name: source for source, row in self.repeats.items() if source in met for name in row[0].split()}
+
+    def _describe_need(self, needed: str, sources: Mapping[str, str]) -> str:
+        """Return why a needed term is not met: it was not passed, or only repeats a source."""
+        if needed in sources:
+            return f"cannot be combined with {self.spell(sources[needed])}"
+        return f"needs {self.spell(needed, metavar=True)}"
+
+    def find_repeated(self, passed: Iterable[str], values: Mapping[str, Any], record: Any) -> set[str]:
+        """Return which of the passed options only repeat a source; UsageError for one that contradicts it.
+
+        values  of all options, with contents in place of files; record: the input
+        """
+        repeated = set()
+        for source, (options, read) in self.repeats.items():
+            content = record if source == INPUT else values.get(source, values.get(f"{source}_"))
+            names = [name for name in passed if name.rstrip("_") in options.split()]
+            statements = read(content, values) if names and differs_from_default(content) else {}
+            for name in names if statements else ():
+                stated = statements.get(name.rstrip("_"))
+                if not agree(values[name], stated):
+                    where = f"{describe_value(stated)} in {self._spell_source(source)}"
+                    raise UsageError(f"{describe_value(values[name])}, but {where}", flag_name(name))
+                repeated.add(name)
+        return repeated
+
+    def _spell_source(self, source: str) -> str:
+        return INPUT if source == INPUT else self.spell(source)
 
     def describe(self) -> str:
         """Return the tables as paragraphs of the help; "" where there are none."""
@@ -55,6 +100,10 @@ class Constraints(NamedTuple):
             ]
             + [f"{flag} cannot be combined with {join_words(others, 'or')}" for flag, others in excludes.items()],
             [f"{', '.join(flags)} {'need' if flags[1:] else 'needs'} {other}" for other, flags in needs.items()],
+            [
+                f"{join_words([*map(self.spell, row[0].split())], 'and')} must agree with {self._spell_source(source)}"
+                for source, row in self.repeats.items()
+            ],
         ]
         return "\n\n".join(f"{'; '.join(rows)}.".replace("one of", "One of", 1) for rows in paragraphs if rows)
 
@@ -67,6 +116,28 @@ class Constraints(NamedTuple):
         return join_words(
             [f"{flag_name(one)} {option.metavar * metavar}".rstrip() for one, option in names.items()], "or"
         )
+
+
+def agree(value: Any, stated: Any) -> bool:
+    """Decide whether the value of an option is what the input states; of floats to six digits.
+
+    >>> agree(0.353553, 8**-0.5), agree(2, 3), agree(4, None)
+    (True, False, False)
+    """
+    if isinstance(value, float) and isinstance(stated, int | float):
+        return math.isclose(value, stated, rel_tol=1e-6)
+    return bool(value == stated)
+
+
+def describe_value(value: Any) -> str:
+    """Return a value of an option, or of what an input states, as an error names it.
+
+    >>> describe_value(None), describe_value(True), describe_value(0.5), describe_value("rms")
+    ('none', 'on', '0.5', 'rms')
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "on", False: "off"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def group_by_key(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -47,6 +47,7 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
         return None
     operands = tuple(raw.pop("operands", None) or ())
     values = {name: parse_value(chosen, name, flags[name], texts) for name, texts in raw.items() if texts}
+    passed = tuple(name for name in values if name in chosen.defaults)
     parameters = {name: values.pop(name, default) for name, default in chosen.defaults.items()}
     extra = {name: values.pop(name, None) for name in chosen.extra}
     common = values
@@ -56,7 +57,7 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
         chosen.constraints.check(parameters | extra, chosen.defaults)
     except UsageError as error:
         raise UsageError(f"{error.problem}{hint_at_model(error, parameters, operands)}", error.name) from None
-    return Stage(chosen, parameters, common, extra, operands)
+    return Stage(chosen, parameters, common, extra, operands, passed)
 
 
 def hint_at_model(error: UsageError, parameters: Mapping[str, Any], operands: Sequence[str]) -> str:

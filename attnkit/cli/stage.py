@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from attnkit import formats
 from attnkit.cli import history, operands, options, side_outputs
-from attnkit.cli.constraints import Constraints
+from attnkit.cli.constraints import Constraints, Repeats
 from attnkit.cli.error_context import check_range, error_context, explain_non_finite
 from attnkit.cli.operands import OperandFiles, is_stdin
 from attnkit.cli.output_format import OutputFormat, Result
@@ -66,6 +66,7 @@ class Tool:
     exclusive       rows of terms (those of cli/constraints.py) of which at most one may be met
     requires        pairs of a term and the term it needs
     one_of          rows of terms of which one must be met
+    repeats         source -> {option: what the source says of it}, as in cli/constraints.py
     sections        title -> the names of its options, as the help groups them; without a table, one list
     reader          (stage, upstream) -> the stream of items that the function is called with; None: read_records
     read_together   (stage, blocks of lines) -> the items for --lines; None: one for each line
@@ -98,6 +99,7 @@ class Tool:
     exclusive: Sequence[tuple[str, ...]] = ()
     requires: Sequence[tuple[str, str]] = ()
     one_of: Sequence[tuple[str, ...]] = ()
+    repeats: Repeats = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
     reader: "Reader | None" = None
     read_together: "Callable[[Stage, Iterator[Iterator[str]]], Iterator[Item]] | None" = None
@@ -155,7 +157,7 @@ class Tool:
     @functools.cached_property
     def constraints(self) -> Constraints:
         """The tables of its options."""
-        return Constraints(self.flags | self.extra, self.exclusive, self.requires, self.one_of)
+        return Constraints(self.flags | self.extra, self.exclusive, self.requires, self.one_of, self.repeats)
 
     @functools.cached_property
     def hints(self) -> dict[str, Any]:
@@ -187,6 +189,7 @@ class Stage:
 
     common            the values of the options that all tools share; extra: of those that only reader and view use
     operands          the positional arguments
+    passed            the names of the options that the caller passed; repeated: those that only say what the input says
     upstream          the stage before in this process
     non_finite_layer  the first layer whose result is not finite
     side_files        the side outputs written so far
@@ -199,6 +202,8 @@ class Stage:
     common: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     operands: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    repeated: set[str] = field(default_factory=set)
     input_format: str | None = None  # that results of the file or pipe that is the input are written in
     input_source: str | None = None  # that of the file or pipe itself
     upstream: Records | None = None
@@ -289,10 +294,20 @@ class Stage:
         """Call the function of the tool on one item; a result that cannot be finite becomes a DataError."""
         self.non_finite_layer = ""
         try:
-            return self.tool.function(item, **self.files.load_values(item, self.dtype == "bfloat16"))
+            return self.tool.function(item, **self._load_values(item))
         except NotFiniteError as error:
             reason = explain_non_finite(self.files, self.non_finite_layer)
             raise DataError(f"{error.problem}{reason}", error.name) from None
+
+    def _load_values(self, item: Item) -> dict[str, Any]:
+        """Return the values for one item; UsageError for an option that contradicts what the input says."""
+        values = self.files.load_values(item, self.dtype == "bfloat16")
+        self.repeated = self.tool.constraints.find_repeated(self.passed, values, item)
+        return values | self._defaults_of_repeated()
+
+    def _defaults_of_repeated(self) -> dict[str, Any]:
+        """Return the defaults of the options that only say what the input says."""
+        return {name: self.tool.defaults[name] for name in self.repeated}
 
     def _post_process(self, item: Item, result: Record) -> Result:
         """Return the result as --dtype, --only and flags of the tool change it, with its history."""
@@ -349,10 +364,11 @@ class Stage:
 
     def _recorded_values(self) -> Iterator[tuple[str, Any]]:
         """Yield the values that differ from their default, or that the tool always records, by name."""
-        always = self.tool.record_defaults(self.parameters)
+        parameters = self.parameters | self._defaults_of_repeated()
+        always = self.tool.record_defaults(parameters)
         common = {name: self.common.get(name) for name in ("only", "dtype") if name not in self.tool.flags}
         extra = self.extra | {"format": "json"} if self.tool.derived(self) else options.recorded_values(self)
-        for name, value in (self.parameters | always | common | extra).items():
+        for name, value in (parameters | always | common | extra).items():
             default = self.tool.defaults.get(name)
             is_default = value is default or (type(value) is type(default) and bool(value == default))
             if name in always or not is_default:

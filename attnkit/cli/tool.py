@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.cli import options, python_values
+from attnkit.cli.constraints import differs_from_default
 from attnkit.cli.output_format import Result
 from attnkit.cli.side_outputs import replace_together
 from attnkit.cli.stage import INPUT, PAIR, PARTS, Item, Stage, Tool
@@ -98,7 +99,8 @@ def make_stage(tool: Tool, values: Mapping[str, Any]) -> Stage:
     parameters = {name: parsed.get(name, default) for name, default in tool.defaults.items()}
     extra = {name: parsed.get(name) or None for name in tool.extra}
     common = {name: value for name, value in parsed.items() if name not in (*tool.flags, *tool.extra)}
-    return Stage(tool, parameters, common, extra)
+    passed = tuple(name for name, value in parsed.items() if name in tool.flags and differs_from_default(value))
+    return Stage(tool, parameters, common, extra, passed=passed)
 
 
 def check_names(tool: Tool, names: Iterable[str], known: Mapping[str, Any]) -> None:

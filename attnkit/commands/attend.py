@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from attnkit.inference import attention_inputs, callbacks, intermediates, layers
 from attnkit.inference.attention_inputs import AttentionInputs
 from attnkit.inference.masking import AttendedTensor
 from attnkit.record import Array, Labels, Record, Tensor
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
 
 STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
 NAMES = (*STEPS, "present_key", "present_value")  # what --keep and --emit take
@@ -43,6 +46,12 @@ def needs_no_record(flags: Mapping[str, Any]) -> bool:
     return all(operand is not None and not str(operand).startswith(":") for operand in operands)
 
 
+def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the layer of a model says of the options."""
+    stack = checkpoint.config.stack(nn.parse_layer_name(layers.find_layer(checkpoint, flags["layer"], "attend"))[0])
+    return {"heads": stack.heads, "kv_heads": stack.kv_heads, "score": checkpoint.config.score}
+
+
 def hint_at_group(flag: str, text: str) -> str:
     """Return the hint for --emit of a group of intermediates, which --keep takes."""
     return f"; {NOT_ONE[text]}" if flag == "emit" and text in NOT_ONE else ""
@@ -59,6 +68,7 @@ def hint_at_group(flag: str, text: str) -> str:
     },
     exclusive=EXCLUSIVE,
     requires=REQUIRES,
+    repeats={"model": ("heads kv_heads score", _stated_by_model)},
     needs_no_input=needs_no_record,
     table_on_stderr=lambda flags: bool(flags["steps"]),
     computes_x_last=True,

@@ -1,6 +1,7 @@
 """attnkit embed: map text or token ids to vectors."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 
+def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a model says of the options."""
+    config = checkpoint.config
+    width = config.result_width(layers.find_layer(checkpoint, flags["layer"], "embed"))
+    return {"dim": width, "scale": math.isclose(config.embed_scale, math.sqrt(width))}
+
+
 @tool(
     sections={
         "Text": "tokenizer vocab ids pair image batch lines",
@@ -25,7 +33,11 @@ if TYPE_CHECKING:
         "Results": "steps",
     },
     one_of=[("model", "dim", "one_hot", "table")],
-    exclusive=[("model", "dim", "one_hot", "table"), ("model", "scale"), ("model", "vocab"), ("lines", "batch")],
+    exclusive=[("model", "one_hot", "table"), ("dim", "one_hot"), ("model", "vocab"), ("lines", "batch")],
+    repeats={
+        "model": ("dim scale", _stated_by_model),
+        "table": ("dim", lambda table, flags: {"dim": sum(table["x"].shape[-1:])}),
+    },
     requires=[("layer", "model"), ("pair", "model"), ("image", "model"), ("seed", "dim")],
     operand="[TEXT]...",
     reader=text_input.read_texts,

@@ -1,7 +1,7 @@
 """attnkit ffn: the position-wise feed-forward network."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attnkit import model
 from attnkit.cli import options
@@ -11,13 +11,29 @@ from attnkit.inference import callbacks, layers
 from attnkit.inference.ffn_weights import find_ffn_weights
 from attnkit.record import Array, Record, Tensor
 
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
 INTERMEDIATES = ("hidden", "activated", "linear", "gated")
+
+
+def _stated_by_params(weights: Mapping[str, Array], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the weights of a network say of the options."""
+    width = weights["w1"].shape[-1] if "w1" in weights and weights["w1"].ndim else None
+    return {"hidden": width, "gated": "w3" in weights}
+
+
+def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the layer of a model says of the options."""
+    weights = checkpoint.params[layers.find_layer(checkpoint, flags["layer"], "ffn")]
+    return _stated_by_params(weights, flags) | {"activation": checkpoint.config.activation}
 
 
 @tool(
     one_of=[("params", "model", "hidden")],
-    exclusive=[("params", "model", "hidden"), ("model", "activation"), ("model", "gated")],
+    exclusive=[("params", "model")],
     requires=[("layer", "model"), ("seed", "hidden")],
+    repeats={"params": ("hidden", _stated_by_params), "model": ("hidden gated activation", _stated_by_model)},
     record_defaults=lambda flags: {"seed": flags["seed"]} if flags["hidden"] is not None else {},
     table_on_stderr=lambda flags: bool(flags["steps"]),
     computes_x_last=True,

@@ -1,7 +1,7 @@
 """attnkit layernorm: layer norm, RMS norm and batch norm."""
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attnkit import model
 from attnkit.cli import options
@@ -9,6 +9,9 @@ from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import callbacks, intermediates, layers
 from attnkit.record import Array, Record, Tensor
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
 
 FORMULAS = {
     "layer": "(x − mean) · 1/√(var + ε) · γ + β, over the last axes",
@@ -21,12 +24,18 @@ STEPS = (*STATISTICS, "normalized", "scaled")
 Norm = Callable[[Array, Array | None, Array | None], model.Normalized]  # of x, γ and β
 
 
+def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a model says of the options."""
+    return {"kind": checkpoint.config.norm, "eps": checkpoint.config.eps}
+
+
 @tool(
     exclusive=[
-        *(("model", flag) for flag in ("kind", "gamma", "beta", "axis")),
+        *(("model", flag) for flag in ("gamma", "beta", "axis")),
         ("kind=rms", "beta"),
         ("kind=batch", "axis"),
     ],
+    repeats={"model": ("kind eps", _stated_by_model)},
     requires=[("layer", "model"), ("mean", "kind=batch"), ("variance", "kind=batch")],
     table_on_stderr=lambda flags: bool(flags["steps"]),
     computes_x_last=True,

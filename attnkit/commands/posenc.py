@@ -9,7 +9,7 @@ import numpy as np
 from attnkit import model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError
 from attnkit.inference import layers
 from attnkit.inference.position_inputs import BIASES, check_table, empty_record, number_tokens, token_angles
 from attnkit.record import Array, Record, Tensor
@@ -29,13 +29,12 @@ ROTATION = {
 ROTARY_FORMULAS = ("cos(pos / base^(2i/R))", "sin(pos / base^(2i/R))")
 FILE_FORMULAS = ("the cosines of --cos", "the sines of --sin")
 EXCLUSIVE = [
-    *(("model", flag) for flag in ("kind", "alone", "size", "layout", "base")),
-    *((flag, "cos") for flag in ("base", "rotary_dim")),
+    *(("model", flag) for flag in ("alone", "size", "table", "rotary_dim", "interleaved", "cos", "sin")),
+    ("base", "cos"),
     ("offset", "positions"),
 ]
 REQUIRES = [
     ("layer", "model"),
-    ("dim", "size"),
     ("dim", "kind=sinusoidal|rotary|learned"),
     ("layout", "kind=sinusoidal"),
     ("base", "kind=sinusoidal|rotary"),
@@ -51,6 +50,28 @@ REQUIRES = [
 ]
 
 
+def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the positions of a model say of the options."""
+    stack = checkpoint.config.stack(model.parse_layer_name(layers.find_layer(checkpoint, flags["layer"], "posenc"))[0])
+    positions = checkpoint.config.positions
+    described = {"kind": positions.relative or positions.kind, "heads": stack.heads}
+    if described["kind"] == "t5":
+        described |= {"max_distance": positions.max_distance, "one_way": stack.causal}
+    if described["kind"] == "sinusoidal":
+        described |= {"layout": positions.layout, "base": positions.base}
+    return described | ({"base": positions.rope.get("rope_theta")} if described["kind"] == "rotary" else {})
+
+
+def _width(record: Record) -> int:
+    """Return the length of the last axis of x, 0 of a single number."""
+    return sum(record["x"].shape[-1:])
+
+
+def _stated_by_table(table: Record, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a table of T5 biases (buckets, heads) says of the options; {} for another one."""
+    return {"heads": table["x"].shape[1]} if flags["kind"] == "t5" and table["x"].ndim == 2 else {}
+
+
 @tool(
     sections={
         "Positions": "kind model_ layer size dim offset positions alone",
@@ -61,6 +82,12 @@ REQUIRES = [
     },
     exclusive=EXCLUSIVE,
     requires=REQUIRES,
+    repeats={
+        "model": ("kind layout base heads max_distance one_way", _stated_by_model),
+        "cos": ("rotary_dim", lambda cos, flags: {"rotary_dim": 2 * _width(cos)}),
+        "table": ("heads", _stated_by_table),
+        "x": ("dim", lambda record, flags: {"dim": _width(record)}),
+    },
     needs_no_input=lambda flags: flags["size"] is not None,
     table_on_stderr=lambda flags: bool(flags["steps"]),
     computes_x_last=True,
@@ -126,7 +153,7 @@ def posenc(
         keys = np.arange(size[-1] if size else offset + x.shape[-2]) if positions is None else token_positions
         if kind == "alibi":
             return add_bias(record, *make_alibi_bias(token_positions, keys, heads), alone, steps)
-        biases = relative_bias(token_positions, keys, check_table(table), heads, max_distance, not one_way)
+        biases = relative_bias(token_positions, keys, check_table(table), max_distance, not one_way)
         return add_bias(record, *biases, alone, steps)
     if kind == "rotary":
         angles = token_angles(x, token_positions, heads, rotary_dim, base, cos, sin)
@@ -215,14 +242,12 @@ def make_alibi_bias(queries: Array, keys: Array, heads: int) -> tuple[Tensor, di
 
 
 def relative_bias(
-    queries: Array, keys: Array, table: Array, heads: int, max_distance: int, is_bidirectional: bool
+    queries: Array, keys: Array, table: Array, max_distance: int, is_bidirectional: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the T5 bias of queries at positions (T) and keys at positions (S), (H, T, S), and its steps.
 
     table (buckets, H)
     """
-    if heads not in (1, table.shape[1]):
-        raise UsageError(f"--table has biases of {table.shape[1]} heads, not of {heads}", "--heads")
     buckets = model.t5_buckets(
         queries, keys, buckets=table.shape[0], max_distance=max_distance, bidirectional=is_bidirectional
     )

@@ -1,12 +1,12 @@
 """attnkit rnn: recurrent layers."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
-from attnkit.inference import callbacks
+from attnkit.inference import callbacks, layers
 from attnkit.inference.masking import AttendedTensor
 from attnkit.inference.recurrent import (
     GROUPS,
@@ -19,12 +19,37 @@ from attnkit.inference.recurrent import (
     run_texts,
     states_record,
 )
-from attnkit.inference.recurrent_weights import find_recurrent_weights
+from attnkit.inference.recurrent_weights import find_recurrent_weights, read_recurrent_weights
+from attnkit.model.config import parse_layer_name
 from attnkit.model.recurrent_cells import CELLS
 from attnkit.record import Array, Record, Tensor
 
-BY_HAND = ("cell", "reverse", "lengths", "state_in", "state_out")  # what a model sets, or its record has
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+BY_HAND = ("reverse", "lengths", "state_in", "state_out")  # what a model sets, or its record has
 RANDOM = ("layers", "bidirectional", "projection", "peepholes", "seed")  # of random weights alone
+
+
+def _stated_by_params(params: Mapping[str, Array], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the weights of a file say of the options."""
+    weights = read_recurrent_weights(params, flags["cell"]).layers
+    directions = weights[0].directions()
+    first = directions[0][1]
+    return {
+        "hidden": first["hidden"].shape[0] // CELLS[flags["cell"]].blocks,
+        "layers": len(weights),
+        "bidirectional": len(directions) == 2,
+        "projection": first["projection"].shape[0] if "projection" in first else None,
+        "peepholes": "peephole" in first,
+    }
+
+
+def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the layer of a model says of the options."""
+    name, number, _ = parse_layer_name(layers.find_layer(checkpoint, flags["layer"], "rnn"))
+    stack = layers.require_recurrent(checkpoint).recurrent_stack(name)
+    return {"cell": stack.cell, "hidden": stack.widths[number or 0], "bidirectional": stack.is_bidirectional}
 
 
 @tool(
@@ -35,7 +60,11 @@ RANDOM = ("layers", "bidirectional", "projection", "peepholes", "seed")  # of ra
         "Results": "keep steps",
     },
     one_of=[("params", "hidden", "model")],
-    exclusive=[("params", "hidden", "model"), ("bidirectional", "reverse"), *(("model", name) for name in BY_HAND)],
+    exclusive=[("params", "model"), ("bidirectional", "reverse"), *(("model", name) for name in BY_HAND)],
+    repeats={
+        "params": ("hidden layers bidirectional projection peepholes", _stated_by_params),
+        "model": ("cell hidden bidirectional", _stated_by_model),
+    },
     requires=[*((name, "hidden") for name in RANDOM), ("layer", "model"), ("memory", "model")],
     record_defaults=lambda flags: {"seed": flags["seed"]} if flags["hidden"] is not None else {},
     table_on_stderr=lambda flags: bool(flags["steps"]),

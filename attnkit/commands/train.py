@@ -7,7 +7,7 @@ import shlex
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from types import FrameType
 from typing import Annotated, Any
@@ -28,13 +28,12 @@ from attnkit.errors import (
     TerminatedRunError,
     UsageError,
     escaped,
-    flag_name,
 )
 from attnkit.formats import atomic, open_source
 from attnkit.inference import callbacks
 from attnkit.inference.options import is_set
-from attnkit.training.configs import CONFIGS, RecurrentChoices, check_family_options
-from attnkit.training.folder import check_folder, lock_folder
+from attnkit.training.configs import CONFIGS, RecurrentChoices, check_family_options, stated_sizes
+from attnkit.training.folder import CONFIG, check_folder, lock_folder
 from attnkit.training.optimizers import DEFAULTS
 from attnkit.training.recipe import Recipe, changed_values
 from attnkit.training.reports import Report, Speed, report_values, table_rows, time_text
@@ -46,7 +45,9 @@ ENDS = ("steps", "epochs", "minutes", "patience")
 SIZES = ("layers", "heads", "dim", "hidden", *RecurrentChoices._fields)
 STOPPED = {signal.SIGINT: InterruptedRunError, signal.SIGTERM: TerminatedRunError}
 CURVE_WIDTH, MAX_CURVE_WIDTH = 10, 24  # columns of a terminal beside the numbers
+MODEL = ("family", *SIZES)
 CHANGED_BY_RESUME = (*ENDS, "record", "sample", "output")
+FIXED = [field.name.rstrip("_") for field in fields(Recipe) if field.name not in (*CHANGED_BY_RESUME, "config")]
 
 
 def read_operand(call: Stage, upstream: Records | None) -> Records:
@@ -61,6 +62,13 @@ def read_name(call: Stage, inputs: Sequence[Any]) -> Records:
     if not inputs or not isinstance(inputs[0], str | os.PathLike):
         raise UsageError("the name of a text file: attnkit.train('tales.txt', output='my-gpt')")
     return Records(None, iter([os.fspath(inputs[0])]))
+
+
+def _stated_by_run(folder: str) -> dict[str, Any]:
+    """Return what the recipe of a run to be resumed says of the options, and its model of the sizes."""
+    _, recipe = read_origin(folder)
+    values = {name.rstrip("_"): value for name, value in asdict(recipe).items()}
+    return values | stated_sizes(os.path.join(folder, CONFIG))
 
 
 def present_run(line: str, call: Stage) -> dict[str, Any]:
@@ -82,7 +90,12 @@ def present_run(line: str, call: Stage) -> dict[str, Any]:
         "Results": "output dtype every sample record",
         "Engine": options.ENGINE_SECTION,
     },
-    exclusive=[("from", "config", "family"), *(("resume", name) for name in ("from", "config", "family"))],
+    exclusive=[("from", "config"), ("resume", "config")],
+    repeats={
+        "from": (" ".join(MODEL), lambda folder, flags: stated_sizes(os.path.join(folder, CONFIG))),
+        "config": (" ".join(MODEL), lambda path, flags: stated_sizes(path)),
+        "resume": (" ".join(FIXED), lambda folder, flags: _stated_by_run(folder)),
+    },
     one_of=[("output", "resume")],
     extra=options.ENGINE,
     python=PythonForm({"text": "Path"}, read_name, options.ENGINE_KEYWORDS, "dict[str, Any]", present_run),
@@ -239,14 +252,12 @@ def closing_line(run: Run) -> str:
 def choose_recipe(values: Mapping[str, Any], name: str, digest: str) -> Recipe:
     """Return the recipe of the flags, or that of the run to be resumed, with another end where flags name one.
 
-    UsageError for a flag that a resumed run cannot change, DataError where the text is another one.
+    DataError where the text of a run to be resumed is another one.
     """
     chosen = {name: value for name, value in values.items() if name not in ("output", "resume", "sample")}
     if "resume" not in values:
         check_sizes(chosen)
         return Recipe(**chosen).check()
-    if others := [name for name in chosen if name not in CHANGED_BY_RESUME]:
-        raise UsageError("cannot change in a run that is resumed", flag_name(others[0]))
     origin, recipe = read_origin(str(values["resume"]))
     if digest != origin.digest:
         raise DataError(f"another text than that of {values['resume']} (SHA-256 {origin.digest[:12]}… then)", name)
@@ -255,10 +266,7 @@ def choose_recipe(values: Mapping[str, Any], name: str, digest: str) -> Recipe:
 
 
 def check_sizes(values: Mapping[str, Any]) -> None:
-    """Raise UsageError for the sizes of a new model beside those of another, and for pairs of a family without them."""
-    for other in ("from_", "config"):
-        if other in values and (sizes := [name for name in SIZES if name in values]):
-            raise UsageError(f"the sizes are those of {flag_name(other)}", flag_name(sizes[0]))
+    """Raise UsageError for sizes that the family of a new model does not have, and for pairs of one without them."""
     family = values.get("family", Recipe.family)
     if not {"from_", "config"} & set(values):
         check_family_options(family, values)

@@ -137,15 +137,11 @@ def merge_layer_options(
 ) -> model.MultiHeadOptions:
     """Return the options of flags with those of a model's layer where the flags leave them open; biases add up.
 
-    UsageError where a flag has another number of heads than the model, or moves queries that the model places.
+    UsageError where a flag moves queries that the model places.
     """
     relative = layer.get("bias")
     if offset is not None and (layer.get("rotary") or layer.get("relative") or relative is not None):
         raise UsageError("the model has positions of its own", "--offset")
-    heads = options.heads if options.heads > 1 else None
-    for flag, number, own in (("--heads", heads, "heads"), ("--kv-heads", options.kv_heads, "kv_heads")):
-        if number not in (None, layer[own]):
-            raise UsageError(f"the model has {layer[own]}, not {number}", flag)
     if relative is not None:
         options = options.replace(bias=relative if inputs.bias is None else relative + inputs.bias["x"])
     return options.replace(

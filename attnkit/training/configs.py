@@ -3,7 +3,10 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+from attnkit.checkpoints import read_json_object
+from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError, flag_name
+from attnkit.model.recurrent_config import RecurrentConfig, RecurrentStack
 
 
 class RecurrentChoices(NamedTuple):
@@ -61,6 +64,23 @@ def new_config(family: str, sizes: ModelSizes, vocabulary: int, special: Mapping
         raise UsageError(f"dim {sizes.width} is odd, and sinusoidal positions need pairs")
     tokens = {f"{name}_token_id": special[name] for name in ("bos", "eos", "pad") if name in special}
     return {**CONFIGS[family](sizes, special), "vocab_size": vocabulary, **tokens}
+
+
+def stated_sizes(path: str) -> Values:
+    """Return the family, the sizes and the choices of a published config.json, by the names of the options of training.
+
+    FileError where it cannot be read, DataError where it is malformed.
+    """
+    raw = read_json_object(path)
+    config = published_tensors(raw, path).config
+    stack = config.stack(config.stacks[-1])
+    sizes: Values = dict.fromkeys(("heads", *RecurrentChoices._fields))
+    sizes |= {"family": raw["model_type"], "layers": stack.layers, "dim": config.width, "hidden": stack.hidden}
+    if not isinstance(stack, RecurrentStack) or not isinstance(config, RecurrentConfig):
+        return sizes | {"heads": stack.heads}
+    has_encoder = config.encoder is not None and config.recurrent_stack("encoder").is_bidirectional
+    choices = RecurrentChoices(stack.cell, config.decoding.score, config.decoding.input_feeding, has_encoder)
+    return sizes | {"dim": stack.embedding, "hidden": stack.widths[0]} | choices._asdict()
 
 
 def _gpt2(sizes: ModelSizes, special: Mapping[str, int]) -> Values:

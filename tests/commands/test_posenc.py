@@ -29,11 +29,11 @@ class TestPosenc:
             ({"kind": "alibi", "base": 100.0}, "--base: needs --kind sinusoidal or rotary"),
             ({"kind": "learned", "table": np.ones((9, 8)), "layout": "halves"}, "--layout: needs --kind sinusoidal"),
             ({"kind": "rotary", "one_way": True}, "--one-way: needs --kind t5"),
-            ({"kind": "rotary", "model": STORY}, "--model: cannot be combined with --kind"),
+            ({"kind": "rotary", "model": STORY}, "--kind: rotary, but learned in --model"),
             ({"alone": True, "model": STORY}, "--model: cannot be combined with --alone"),
             ({"offset": 1, "positions": np.arange(5)}, "--offset: cannot be combined with --positions"),
             ({"size": 5, "dim": 8, "kind": "alibi"}, "--dim: needs --kind sinusoidal, rotary or learned"),
-            ({"table": np.ones((9, 8)), "model": STORY}, "--table: needs --kind learned or t5"),
+            ({"table": np.ones((9, 8)), "model": STORY}, "--model: cannot be combined with --table"),
         ],
     )
     def test_a_flag_of_another_kind_is_refused(self, flags, message):

@@ -19,6 +19,7 @@ from tests.process import run
 
 TEXT = "the cat sat on the mat and the dog sat on the log; a cat and a dog sat.\n" * 12
 SMALL = ("--layers", "1", "--heads", "2", "--dim", "16", "--batch", "4", "--block", "16")
+STORY = str(Path(__file__).parents[2] / "samples/data/story")
 TINY = (*SMALL, "--every", "4")
 
 
@@ -152,7 +153,10 @@ def test_a_killed_run_leaves_a_folder_that_opens_and_goes_on(tales):
             "tokens 'words' (expected chars, bpe:N, unigram:N or a folder)",
         ),
         (["tales.txt", "-o", "gpt", "--patience", "2", "--valid", "0"], 2, "patience needs a held-out part"),
-        (["tales.txt", "-o", "gpt", "--from", "m", "--dim", "8"], 2, "--dim: the sizes are those of --from"),
+        (["tales.txt", "-o", "gpt", "--from", "m", "--dim", "8"], 4, "m/config.json: No such file or directory"),
+        (["tales.txt", "-o", "gpt", "--from", STORY, "--dim", "8"], 2, "--dim: 8, but 64 in --from"),
+        (["tales.txt", "-o", "gpt", "--from", STORY, "--cell", "lstm"], 2, "--cell: lstm, but none in --from"),
+        (["tales.txt", "-o", "gpt", "--from", STORY, "--family", "t5"], 2, "--family: t5, but gpt2 in --from"),
         (["tales.txt", "-o", "gpt", "--pairs"], 2, "--pairs: a gpt2 model always learns the same way"),
         (["tales.txt", "--resume", "gpt"], 4, "gpt: no such folder"),
         (["tales.txt", "-o", "tales.txt", "--steps", "1"], 4, "tales.txt: not a folder"),
@@ -177,8 +181,23 @@ def test_a_resumed_run_has_its_own_text_and_options(tales):
     assert (done.code, done.out) == (3, b"")
     assert done.err.startswith("attnkit train: tales.txt: another text than that of gpt (SHA-256 ")
     done = run("train", "tales.txt", "--resume", "gpt", "--lr", "1", cwd=tales)
-    assert (done.code, done.err) == (2, "attnkit train: --lr: cannot change in a run that is resumed\n")
+    assert (done.code, done.err) == (2, "attnkit train: --lr: 1, but 0.001 in --resume\n")
     assert files_of(tales / "gpt") == before
+
+
+def test_what_a_model_and_a_run_say_may_be_repeated(tales):
+    assert run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", "1", cwd=tales).code == 0
+    assert run("train", "tales.txt", "--resume", "gpt", *TINY, "--family", "gpt2", "--steps", "2", cwd=tales).code == 0
+    sizes = ("--family", "gpt2", *SMALL[:6], "--hidden", "64")
+    for source in (("--from", "gpt"), ("--config", "gpt/config.json")):
+        given = ("train", "tales.txt", *source, "--block", "8", "--batch", "2", "--steps", "1")
+        assert run(*given, "-o", "alone", cwd=tales).code == 0
+        assert run(*given, *sizes, "-o", "again", cwd=tales).code == 0
+        alone, again = files_of(tales / "alone"), files_of(tales / "again")
+        assert [name for name in alone if alone[name] != again[name]] == ["training.json"]  # it names the folder
+        assert run(*given, "--heads", "4", "-o", "again", cwd=tales).err == (
+            f"attnkit train: --heads: 4, but 2 in {source[0]}\n"
+        )
 
 
 def test_a_step_to_record_beyond_the_end_is_a_warning(tales):

@@ -344,7 +344,7 @@ def test_padding_is_labelled_with_the_token_of_the_model():
 
 def test_what_the_vectors_are_is_said_once():
     _, error = run("embed", "--model", folder("gpt2"), "--dim", "4", "the cat", status=2)
-    assert error == "attnkit embed: --model: cannot be combined with --dim\n"
+    assert error == "attnkit embed: --dim: 4, but 16 in --model\n"
     _, error = run("embed", "the cat", status=2)
     assert "needs --model DIR, --dim D, --one-hot or --table FILE" in error
 
