@@ -1,5 +1,6 @@
 """The tests run the command of the environment they run in, wherever the shell would find another."""
 
+import faulthandler
 import os
 import sys
 
@@ -17,19 +18,40 @@ os.environ.setdefault(
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 
-hypothesis.settings.register_profile("repeatable", derandomize=True)  # the same random cases in every run
+hypothesis.settings.register_profile(  # the same random cases in every run, however slow the machine is
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("repeatable")
+
+HANGS = 600  # seconds after which a test is taken to hang: its process writes where it is, and ends
 
 
 def pytest_configure(config):
     """Start a server of command lines in every process that runs tests, while it collects them."""
+    if runs_tests(config):
+        process.default_signals()
     os.environ["PATH"] = process.ALONE
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process would compile what it imports
     if sys.platform == "linux" and os.environ.get("ATTNKIT_TESTS") != "alone" and not config.option.collectonly:
         os.environ["LC_ALL"] = process.SETTINGS["LC_ALL"]
         os.environ.pop("PYTHONUNBUFFERED", None)
-        if hasattr(config, "workerinput") or not config.option.numprocesses:
+        if runs_tests(config):
             os.environ["PATH"] = f"{process.server().command()}{os.pathsep}{process.ALONE}"
+
+
+def runs_tests(config):
+    """Whether this is a process that runs tests, not one whose workers do."""
+    return hasattr(config, "workerinput") or not config.option.numprocesses
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """End the process of a test that hangs."""
+    faulthandler.dump_traceback_later(HANGS, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_runtest_setup(item):

@@ -14,6 +14,7 @@ import functools
 import gc
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,26 @@ SETTINGS = {"LC_ALL": "C.UTF-8"}  # of the server, and of what it runs
 ALL_ALONE = os.environ.get("ATTNKIT_TESTS") == "alone"
 ALONE = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # a PATH on which attnkit starts an interpreter
 
+LOOPS = {"Sandybridge": "AVX", "Haswell": "AVX2", "SkylakeX": "AVX512_SKX"}  # OPENBLAS_CORETYPE -> what it needs
+
+
+def has_loops(name):
+    """Whether OpenBLAS can compute here as on this kind of processor."""
+    from numpy._core._multiarray_umath import __cpu_features__ as features
+
+    return features.get(LOOPS[name], False)
+
+
+def default_signals():
+    """Have the processes that tests start begin with the default action of signals that this one ignores.
+
+    Under nohup and in the background of some shells a process ignores SIGHUP or SIGINT, and so would its children. A
+    handler that does nothing is the same for this process, and not inherited.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
 
 class Run(NamedTuple):
     """How a process ended: its exit code (-N: killed by signal N), and what it wrote."""
@@ -49,7 +70,11 @@ class Server:
         self.socket = f"{self.folder.name}/socket"
         command = [sys.executable, TESTS / "server.py", self.socket]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, cwd=ROOT, env=os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)}
+            command,
+            stdin=subprocess.PIPE,
+            cwd=ROOT,
+            env=os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)},
+            start_new_session=True,  # Ctrl-C and a terminal that closes end the tests, and these end it
         )
         while not Path(self.socket).exists() and self.process.poll() is None:
             time.sleep(0.001)

@@ -117,7 +117,7 @@ STAGES = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.lists(STAGES, min_size=1, max_size=3),
     st.sampled_from(["json", "npz", "safetensors"]),

@@ -80,7 +80,7 @@ def check(text: str, style: Style) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", [tensor_table, heatmap, heatmap_grid])
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(tensor=labelled(), style=styles, name=words, formula=words)
 def test_every_tensor_fits(draw, tensor, style, name, formula) -> None:
     array, axes, labels, mask = tensor
@@ -89,14 +89,12 @@ def test_every_tensor_fits(draw, tensor, style, name, formula) -> None:
     assert array.size or text.endswith("empty")
 
 
-@settings(deadline=None)
 @given(named=st.dictionaries(words, arrays(), max_size=5), style=styles)
 def test_every_summary_fits(named, style) -> None:
     check(statistics_table(named, style), style)
     check(tensor_list({name: (array, AXES[4 - array.ndim :]) for name, array in named.items()}, style), style)
 
 
-@settings(deadline=None)
 @given(
     rows=st.lists(words, max_size=40),
     top=st.integers(1, 9),
@@ -108,7 +106,6 @@ def test_every_candidate_fits(rows, top, vocabulary, style) -> None:
     check(candidates_table(Candidates(rows, ids, ids / 1000, vocabulary), style), style)
 
 
-@settings(deadline=None)
 @given(
     array=nps.arrays(np.float32, st.tuples(st.integers(1, 90), st.integers(1, 90))),
     label=st.text("abcdefgh[]/", min_size=1, max_size=20),

@@ -14,7 +14,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from typing import NamedTuple
 from unittest import mock
@@ -23,6 +22,7 @@ import pytest
 
 from attnkit.errors import FileError
 from attnkit.formats import atomic, mapped
+from tests import process
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ def folder(attnkit):
     (folder / "locked").chmod(0o755)
 
 
-def until(condition, seconds=30):
+def until(condition, seconds=120):
     """Wait for a condition to hold."""
     end = time.monotonic() + seconds
     while not (found := condition()):
@@ -408,19 +408,32 @@ def test_an_ignored_signal_stays_ignored(attnkit, number):
     assert (attnkit.folder / "old.json").read_bytes().count(b"\n") == 2
 
 
+def test_what_the_tests_start_ignores_no_signal():
+    """As under nohup, and in the background of a shell that has no jobs."""
+    for number in SIGNALS.values():
+        before = signal.signal(number, signal.SIG_IGN)
+        try:
+            process.default_signals()
+            os.kill(os.getpid(), number)  # which is nothing
+            done = process.run_command(["bash", "-c", f"kill -{int(number)} $$; echo alive"])
+            assert (done.code, done.out) == (-number, b"")
+        finally:
+            signal.signal(number, before)
+
+
 def test_an_interrupted_pipeline_is_silent(attnkit):
     child = attnkit.start(
         "bash", "-c", "yes '[[1,2]]' | attnkit layernorm | attnkit attend | attnkit posenc",
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
-    child.stdout.read(1)
-    emptied = threading.Thread(target=child.stdout.read)
-    emptied.start()
-    os.killpg(child.pid, signal.SIGINT)
-    emptied.join()
-    assert child.stderr.read() == b""
-    assert child.wait() in (-signal.SIGINT, 130)
-    child.stdout.close(), child.stderr.close()
+    try:
+        child.stdout.read(1)
+        os.killpg(child.pid, signal.SIGINT)
+        _, err = child.communicate(timeout=120)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    assert err == b"" and child.returncode in (-signal.SIGINT, 130)
 
 
 def test_killed_without_warning(attnkit):

@@ -64,7 +64,7 @@ def same(a: Record, b: Record) -> None:
 
 @pytest.mark.slow
 @given(records(), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_survive_is_what_a_reader_gets(record, indent):
     for format in FORMATS:
         if format == "npy" and len(record) > 1:
@@ -92,7 +92,7 @@ def without_x(record: Record) -> Record:
 
 @pytest.mark.parametrize("format", ["json", "npy", "npz"])
 @given(data=st.lists(tensors(), min_size=1, max_size=4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_streams(format, data):
     records = [Record({"x": array}) for array in data]
     raw = b"".join(b"".join(encode(record, format)) for record in records)
@@ -103,7 +103,7 @@ def test_streams(format, data):
 
 
 @given(tensors())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_npy_is_what_numpy_writes(array):
     written = io.BytesIO()
     np.save(

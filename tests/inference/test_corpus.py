@@ -79,8 +79,10 @@ def test_decoders_recurrent_models_and_images_are_computed_one_by_one(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("core_type", ["Sandybridge", "Haswell", "SkylakeX"])
+@pytest.mark.parametrize("core_type", process.LOOPS)
 def test_a_packed_text_of_minilm_has_its_bits_on_any_processor(core_type):
+    if not process.has_loops(core_type):
+        pytest.skip("the processor has no such instructions")
     code = (
         "from tests.inference.test_corpus import *; core, steps = stack_of('minilm');"
         "ids = random_texts(core, [2, 7, 65, 2, 150]);"
@@ -88,7 +90,7 @@ def test_a_packed_text_of_minilm_has_its_bits_on_any_processor(core_type):
         "ok = [np.array_equal(a, b) for n in (1, 2) for a, b in zip(alone, run_together(core, steps, ids, n))];"
         "print(all(ok), len(ok))"
     )
-    env = os.environ | {"OPENBLAS_NUM_THREADS": "2"} | ({"OPENBLAS_CORETYPE": core_type} if core_type else {})
+    env = os.environ | {"OPENBLAS_NUM_THREADS": "2", "OPENBLAS_CORETYPE": core_type}
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout
     assert out == "True 10\n"
 
@@ -202,7 +204,7 @@ def test_a_line_is_answered_before_the_next_one_comes():
             started.stdin.flush()
             assert started.stdout.readline().startswith(b'{"tensors"')
         started.stdin.close()
-        assert started.wait() == 0
+        assert started.wait(120) == 0
 
 
 def test_lines_are_held_some_at_a_time():

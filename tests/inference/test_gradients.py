@@ -161,7 +161,7 @@ def options(draw, table):
     return " ".join(f"{flag} {draw(st.sampled_from(table[flag]))}".strip() for flag in chosen)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["x", "bx"]), options(ATTEND), st.booleans())
 def test_slopes_of_attend(source, flags, is_cross):
     memory = f"--memory {'memory' if source == 'x' else 'bmemory'}.npy" * is_cross
@@ -186,7 +186,7 @@ HEADS = {
 }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["x", "bx"]),
     st.sampled_from(POSITIONS),
@@ -212,7 +212,7 @@ def test_slopes_of_heads_with_positions_and_scores(source, positions, weights, f
 FAMILY_OF = {"bert": ["cls", "mean", "pooler", "none"], "llama": ["cls", "mean", "none"], "t5": ["mean", "none"]}
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.sampled_from(sorted(FAMILY_OF)), st.booleans(), st.booleans())
 def test_slopes_of_encode_with_random_options(data, family, is_batch, is_normalized):
     pool = data.draw(st.sampled_from(FAMILY_OF[family]))
@@ -233,7 +233,7 @@ FFN = {"--activation": ["gelu", "gelu-tanh", "silu", "relu"], "--residual": [""]
 POSENC = {"--offset": ["3"], "--layout": ["halves"], "--base": ["100"]}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["x", "bx"]),
     options(POSENC),

@@ -183,7 +183,7 @@ def differentiable(inputs, options):
     return inputs | arrays | dict(options.get("score_params") or {})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cases())
 def test_every_gradient_is_the_derivative(case):
     rng, inputs, options = case
@@ -250,7 +250,7 @@ def test_what_is_not_finite_and_attended_to_reaches_them():
             assert np.isfinite(grads["q"][0, 0]).all() and not np.isfinite(grads["q"][0, 1]).any()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cases(), st.sampled_from(list(WAYS)), st.sampled_from(["float64", "float32"]), st.booleans())
 def test_blocks_equal_the_formula(case, way, dtype, has_saved):
     rng, inputs, options = case
@@ -357,7 +357,7 @@ def layers(draw):
     return rng, inputs, params, options
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(layers())
 def test_every_gradient_of_multi_head_attention_is_the_derivative(case):
     rng, inputs, params, options = case

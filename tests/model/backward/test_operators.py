@@ -289,7 +289,7 @@ OPERATORS = {
 def test_gradients_are_slopes(name, directions):
     operator, draw_inputs = OPERATORS[name]
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(st.data(), st.integers(0, 2**32 - 1))
     def run(data, seed):
         rng = np.random.default_rng(seed)

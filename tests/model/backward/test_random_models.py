@@ -126,7 +126,7 @@ def draw_case(data, seed):
     return model, draw_inputs(draw, model.config, rng), options, rng
 
 
-CASES = settings(max_examples=12, deadline=None, phases=[Phase.generate])
+CASES = settings(max_examples=12, phases=[Phase.generate])
 
 
 @CASES

@@ -19,7 +19,7 @@ from attnkit.model.transformer import run
 from tests.model.backward.parameter_slopes import check_parameter_slopes
 
 CELLS = ("tanh", "gru", "gru-reset-before", "lstm")  # relu has no slope at 0
-CASES = settings(max_examples=25, deadline=None, phases=[Phase.generate])
+CASES = settings(max_examples=25, phases=[Phase.generate])
 
 
 def draw_config(draw):
