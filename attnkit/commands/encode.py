@@ -137,7 +137,7 @@ def run_encoder(source: Sequence[str] | str | Record | None, parameters: Mapping
     patterns = {"--keep": keep} | ({"--trace-only": parameters["trace_only"] or ("*",)} if trace else {})
     patch, ablate, mean = (parameters[name] for name in ("patch", "ablate", "mean"))
     tracer = Tracer(patterns, make_edits(patch, ablate, mean, head_counts(core.config, steps)), detail)
-    tracer.begin(axis_labels(base.labels.get("token")))
+    tracer.begin(axis_labels(base.labels.get("token")), texts=encoding.text_spans(base))
     layers.warn_empty_mask_rows(base.get("mask"))
     context = layers.context_from(base, hook=tracer.visit, weights=detail, dtype=parameters["dtype"])
     x = model.run(core, steps, encoded.inputs, context)

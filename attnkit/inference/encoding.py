@@ -222,6 +222,21 @@ def pooled_tokens(base: Record, x: Array) -> tuple[Array, Array | None]:
     return np.take_along_axis(real, order, axis=-1), order
 
 
+def text_spans(base: Record) -> list[slice]:
+    """Locate the tokens of each text of a batch: from the first that is no padding to the last; none without a batch.
+
+    >>> mask = np.array([[[True, True, True]], [[False, True, True]]])
+    >>> text_spans(Record({"ids": np.zeros((2, 3), int), "mask": mask}))
+    [slice(0, 3, None), slice(1, 3, None)]
+    """
+    tokens = base["ids"] if "ids" in base else base["x"][..., 0] if "x" in base else np.zeros(())
+    if tokens.ndim != 2:
+        return []
+    real = base["mask"].any(axis=1) if "mask" in base else np.ones(tokens.shape, bool)
+    places = [np.flatnonzero(row) for row in np.broadcast_to(real, tokens.shape)]
+    return [slice(int(one[0]), int(one[-1]) + 1) if one.size else slice(0, 0) for one in places]
+
+
 def compute_logits(core: model.Model, base: Record, x: Array, hook: Hook) -> Array:
     """Return the logits of hidden states x (..., T, D) by the head of a model, with the padding mask of a record.
 

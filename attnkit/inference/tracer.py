@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from attnkit import model
 from attnkit.errors import UsageError, suggest
 from attnkit.inference import intermediates
-from attnkit.inference.edits import OF_TOKENS, Edit, PassTokens
-from attnkit.record import Array, Labels, Record, Tensor, join_names
+from attnkit.inference.edits import OF_TEXT, OF_TOKENS, Edit, PassTokens
+from attnkit.record import Array, Labels, Record, Tensor, join_names, row_labels
 
 INTERMEDIATE_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("hidden", "activated", "linear", "gated"), ("token", "hidden")
@@ -47,17 +47,22 @@ class Tracer:
         self.begin({})
 
     def begin(
-        self, labels: Mapping[str, Labels], length: int | Callable[[], int] | None = None, prompt: int | None = None
+        self,
+        labels: Mapping[str, Labels],
+        length: int | Callable[[], int] | None = None,
+        prompt: int | None = None,
+        texts: Sequence[slice] = (),
     ) -> None:
         """Begin the passes of one text, or the only pass of an input.
 
         labels  axis -> the words along it, which may be indices of an edit
-        length  of the text, up to the last token of the pass: a function where it grows. Every row is edited alike;
-                without a length the rows of a batch are an axis
+        length  of the text, up to the last token of the pass: a function where it grows; every row is edited alike
         prompt  how many of its tokens would be those of a first pass, if this one has more
+        texts   of a batch, where each row has its tokens between the padding: an edit applies to each text as if it
+                were alone
         """
         self._labels = labels
-        self._length, self._prompt = length, prompt
+        self._length, self._prompt, self._texts = length, prompt, texts
         self._first: dict[str, PassTokens] = {}
 
     def visit(self, name: str) -> Callable[[Array], Array] | None:
@@ -110,16 +115,41 @@ class Tracer:
         return Record(tensors, axis_labels(tokens, source, keys)).select([*tensors])
 
     def _apply(self, name: str, array: Array) -> Array:
+        is_batch = bool(self._texts) and intermediate_axes(name, array.ndim)[0] == "batch"
         for edit in self._edits.get(name, ()):
-            now = self._tokens_of(name, array)
-            first = self._first.setdefault(name, now if self._prompt is None else now.until(self._prompt))
-            changed = edit.apply(array, now, first, callable(self._length))
+            changed = self._edit_texts(edit, array) if is_batch else self._edit(edit, array)
             if changed is not None:
                 array = changed
                 self._unused.pop(edit.target, None)
         if self.wants(name):
             self.saved[name] = array
         return array
+
+    def _edit(self, edit: Edit, array: Array) -> Array | None:
+        """Return an intermediate with an edit; None where this pass has none of its cells."""
+        now = self._tokens_of(edit.name, array)
+        first = self._first.setdefault(edit.name, now if self._prompt is None else now.until(self._prompt))
+        return edit.apply(array, now, first, callable(self._length))
+
+    def _edit_texts(self, edit: Edit, array: Array) -> Array | None:
+        """Return an intermediate (B, …) with an edit in every text, whose positions count from its own first token.
+
+        None where no text has the cells. Values with an axis of texts, for a whole intermediate, are a text's each.
+        """
+        axes = intermediate_axes(edit.name, array.ndim)[1:]
+        is_each = not edit.part and edit.values.shape == array.shape
+        result = None
+        for row, tokens in enumerate(self._texts):
+            cells = (row, *(tokens if axis in OF_TEXT else slice(None) for axis in axes))
+            part, labels = array[cells], {axis: row_labels(words, row) for axis, words in self._labels.items()}
+            named = {axis: words[tokens] for axis, words in labels.items() if words}
+            now = PassTokens(part.shape, axes, tokens.stop - tokens.start, named)
+            self._first.setdefault(edit.name, now)
+            changed = (edit._replace(values=edit.values[cells]) if is_each else edit).apply(part, now, now, False)
+            if changed is not None:
+                result = array.copy() if result is None else result
+                result[cells] = changed
+        return result
 
     def _tokens_of(self, name: str, array: Array) -> PassTokens:
         """Return where the tokens of an intermediate are in the text."""

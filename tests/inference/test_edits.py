@@ -98,17 +98,62 @@ def zero(folder):
     return (folder / "zero.json").write_text("0")
 
 
-def test_a_patch_of_a_batch_has_an_axis_of_texts():
-    texts = [TEXT, "Once upon"]
-    batch = encoded(texts)
-    vector = np.arange(64, dtype=np.float32)
-    one = encoded(texts, patch={f"{NAME}[1,0]": vector})
-    np.testing.assert_array_equal(one["x"][0], batch["x"][0])
-    np.testing.assert_allclose(one["x"][1, :2], encoded(texts[1], patch={f"{NAME}[0]": vector})["x"], atol=1e-5)
-    all_texts = encoded(texts, patch={f"{NAME}[:,1]": vector})
+TEXTS = [TEXT, "Once upon", "The fox looked at the"]
+VECTOR, FACTORS = np.cos(np.arange(64, dtype=np.float32)), np.sin(np.arange(16, dtype=np.float32))
+MEAN = {HEADS: np.arange(64, dtype=np.float32).reshape(4, 16)}
+EDITS = [
+    {"ablate": ("decoder.1.self:1",)},
+    {"ablate": ("decoder.1.self:0:2", "decoder.0.self")},
+    {"ablate": ("decoder.1.self[1,1:3]", "2:4")},
+    {"ablate": ("decoder.1.self[3,-1]",)},
+    {"ablate": ("decoder.1.self:1", "decoder.1.self[0,1:]"), "mean": MEAN},
+    {"patch": {f"{NAME}[0]": VECTOR}},
+    {"patch": {f"{NAME}[-1]+": VECTOR}},
+    {"patch": {f"{NAME}[1:]": VECTOR, f"{NAME}[0,:32]+": VECTOR[:32]}},
+    {"patch": {f"{HEADS}[2]": FACTORS, f"{HEADS}[0,1,3]": np.float32(7)}},
+    {"patch": {"decoder.1.self.weights[:,1,0]": np.float32(1), "decoder.2.ffn.hidden[:,5]": np.float32(0)}},
+    {"patch": {"decoder.0.self.scores[1,:,1]+": np.float32(3)}},
+]
+
+
+def padded(texts, side):
+    """A batch of the ids of texts, padded on one side, with its mask, and the cells of each text."""
+    rows = [attnkit.embed(text, model=STORY)["ids"] for text in texts]
+    size = max(map(len, rows))
+    starts = [size - len(row) if side == "left" else 0 for row in rows]
+    ids, mask = np.zeros((len(rows), size), int), np.zeros((len(rows), 1, size), bool)
+    for row, (start, one) in enumerate(zip(starts, rows, strict=True)):
+        ids[row, start : start + len(one)], mask[row, :, start : start + len(one)] = one, True
+    spans = [slice(start, start + len(row)) for start, row in zip(starts, rows, strict=True)]
+    return Record({"ids": ids, "mask": mask}), spans
+
+
+@pytest.mark.parametrize("edits", EDITS, ids=str)
+@pytest.mark.parametrize("side", ["right", "left", "texts"])
+def test_an_edit_of_a_batch_is_that_of_each_text_alone(edits, side):
+    """Positions count from the first token of each text, whatever its padding."""
+    record, spans = padded(TEXTS, "right" if side == "texts" else side)
+    batch = encoded(TEXTS if side == "texts" else record, **edits)
+    for row, (text, span) in enumerate(zip(TEXTS, spans, strict=True)):
+        alone = encoded(text, **edits)
+        np.testing.assert_allclose(batch["x"][row, span], alone["x"], rtol=0, atol=1e-4)
+        np.testing.assert_allclose(batch[HEADS][row, :, span], alone[HEADS], rtol=0, atol=1e-4)
+        assert np.abs(alone["x"] - encoded(text)["x"]).max() > 1e-3, "the edit changes the text"
+
+
+def test_the_trace_of_a_batch_replaces_the_intermediate_of_each_text():
+    other = encoded([OTHER, "The bear"])
+    made = encoded([TEXT, "Once upon"], patch={NAME: other[NAME]})
+    np.testing.assert_allclose(made["x"][0, :5], encoded(TEXT, patch={NAME: other[NAME][0]})["x"], atol=1e-4)
+    np.testing.assert_allclose(made["x"][1, :2], encoded("Once upon", patch={NAME: other[NAME][1, :2]})["x"], atol=1e-4)
+
+
+def test_a_word_of_a_batch_is_found_in_each_text():
+    texts, word = ["Once upon a time", "There upon a time was"], "Ġupon"
+    batch = encoded(texts, patch={f"{NAME}[{word}]": VECTOR})
     for row, text in enumerate(texts):
-        alone = encoded(text, patch={f"{NAME}[1]": vector})["x"]
-        np.testing.assert_allclose(all_texts["x"][row, : len(alone)], alone, atol=1e-5)
+        alone = encoded(text, patch={f"{NAME}[{word}]": VECTOR})["x"]
+        np.testing.assert_allclose(batch["x"][row, : len(alone)], alone, atol=1e-4)
 
 
 def test_several_texts_of_decode_are_patched_alike():
