@@ -346,7 +346,7 @@ def prepare_head_input(
         layers.find_layer(checkpoint, layer, "decode")
     if isinstance(source, Record):
         refuse_flags(parameters, INPUT_FLAGS, "text, not hidden states")
-        source = source if dtype is None else cast_x(source, dtype)
+        source = cast_x(source, dtype) if dtype is not None and "x" in source else source
     return source
 
 

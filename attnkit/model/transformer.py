@@ -80,7 +80,7 @@ def embed_tokens(model: Model, layer: str, ids: Array, context: Context) -> Arra
         if config.embed_scale != 1:
             x = x * np.asarray(config.embed_scale, x.dtype)
         if "types" in params:
-            x = x + embed(segments(ids, context), params["types"])
+            x = add(x, embed(segments(ids, context), params["types"]))
     return apply_hook(context.hook, layer, x)
 
 
