@@ -6,7 +6,7 @@ from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
 from attnkit.checkpoints.heads import Head, map_head, read_head
-from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm, tied_head
+from attnkit.checkpoints.mapping import Layers, map_linear, masked_word_head, norm
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config
 
@@ -47,14 +47,12 @@ def map_layers(raw: ConfigReader) -> Layers:
             f"encoder.{number}.ffn": map_linear(layer, w1="ffn", w2="ffn_output"),
             f"encoder.{number}.norm2": norm(f"{layer}.full_layer_layer_norm"),
         }
-    is_tied = raw.get_bool("tie_word_embeddings", True)
-    head = tied_head(WORDS) if is_tied else map_linear(w=f"{HEAD}.decoder", biased=False)
     return {
         **layers,
         "pooler": map_linear(w="pooler"),
         "head.dense": map_linear(w=f"{HEAD}.dense"),
         "head.norm": norm(f"{HEAD}.LayerNorm"),
-        "head": head | {"b": TensorSpec((f"{HEAD}.bias", f"{HEAD}.decoder.bias"))},
+        "head": masked_word_head(WORDS, HEAD, raw.get_bool("tie_word_embeddings", True)),
         **map_head(raw, HEADS),
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
 from attnkit.checkpoints.heads import Head, map_head, read_head
-from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, norm, tied_head
+from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, masked_word_head, norm
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
 
@@ -68,7 +68,5 @@ def read_encoder(raw: ConfigReader, stored: Weights, head: str, **choices: Any) 
 
 def map_layers(raw: ConfigReader) -> Layers:
     """Return where the parameters of each layer are stored."""
-    is_tied = raw.get_bool("tie_word_embeddings", True)
-    head = tied_head(WORDS) if is_tied else map_linear(w=f"{PREDICTIONS}.decoder", biased=False)
-    bias = TensorSpec((f"{PREDICTIONS}.bias", f"{PREDICTIONS}.decoder.bias"))
-    return {**LAYERS, "head": head | {"b": bias}, **map_head(raw, HEADS)}
+    head = masked_word_head(WORDS, PREDICTIONS, raw.get_bool("tie_word_embeddings", True))
+    return {**LAYERS, "head": head, **map_head(raw, HEADS)}

@@ -7,7 +7,16 @@ from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import PREDICTIONS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
 from attnkit.checkpoints.heads import Head, Heads, map_head, read_head
-from attnkit.checkpoints.mapping import Layers, Specs, TensorSpec, embedding_table, map_linear, norm, tied_head
+from attnkit.checkpoints.mapping import (
+    Layers,
+    Specs,
+    TensorSpec,
+    embedding_table,
+    map_linear,
+    masked_word_head,
+    norm,
+    tied_head,
+)
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
 
@@ -29,7 +38,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
         head=newer if stored.has(newer) else f"{PREDICTIONS}.transform.dense.weight",
         eps=raw.get_float("layer_norm_eps", 1e-7),
         positions=_read_positions(raw),
-        scale=(raw.get_head_dim("hidden_size", "num_attention_heads") * (1 + len(_read_terms(raw)))) ** -0.5,
+        scale=(raw.get_head_dim("hidden_size", "num_attention_heads") * (1 + len(_stated_terms(raw)))) ** -0.5,
         types=raw.get_int("type_vocab_size", 0, least=0),
         pooler=False,
     )
@@ -62,8 +71,17 @@ def map_layers(raw: ConfigReader) -> Layers:
         | map_linear(f"{LAYER}.attention.output", wo="dense"),
         "head.dense": _either("transform.dense", "dense"),
         "head.norm": _either("transform.LayerNorm", "LayerNorm", gamma="weight", beta="bias"),
-        "head": tied_head(WORDS) | {"b": TensorSpec((f"{PREDICTIONS}.bias", f"{NEWER}.bias"))},
+        "head": _map_words(raw),
         **map_head(raw, _heads(raw)),
+    }
+
+
+def _map_words(raw: ConfigReader) -> Specs:
+    """Map the output of the head: of the newer head always the table of words, of the older one as in BERT."""
+    older = masked_word_head(WORDS, PREDICTIONS, raw.get_bool("tie_word_embeddings", True))
+    newer = tied_head(WORDS) | {"b": TensorSpec((f"{NEWER}.bias",))}
+    return {
+        name: replace(spec, names=tuple(dict.fromkeys(spec.names + newer[name].names))) for name, spec in older.items()
     }
 
 
@@ -108,8 +126,11 @@ def _read_positions(raw: ConfigReader) -> PositionConfig:
 
 def _read_terms(raw: ConfigReader) -> tuple[str, ...]:
     """Return which scores with distances there are: c2p, of queries, and p2c, of keys."""
-    if not raw.get_bool("relative_attention", False):
-        return ()
+    return _stated_terms(raw) if raw.get_bool("relative_attention", False) else ()
+
+
+def _stated_terms(raw: ConfigReader) -> tuple[str, ...]:
+    """Return the terms of `pos_att_type`: the scale of the reference counts them also without relative attention."""
     value = raw.values.get("pos_att_type") or []
     terms = [term.strip() for term in value.lower().split("|")] if isinstance(value, str) else value
     if not isinstance(terms, list) or not all(isinstance(term, str) and term in TERMS for term in terms):

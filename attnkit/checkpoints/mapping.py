@@ -129,6 +129,21 @@ def tied_head(*names: str) -> dict[str, TensorSpec]:
     return {"w": TensorSpec(names, transposed=True)}
 
 
+def masked_word_head(words: str, head: str, is_tied: bool) -> dict[str, TensorSpec]:
+    """Map the output of a head for masked words: the table of words where it is tied, else the `decoder` of the head.
+
+    A tied head is published with `bias`. An untied one computes with the bias of its `decoder`; transformers 5 stores
+    a `bias` beside it that no computation reads. Older files have one of them.
+
+    >>> [spec.names for spec in masked_word_head("words.weight", "lm_head", False).values()]
+    [('lm_head.decoder.weight',), ('lm_head.decoder.bias', 'lm_head.bias')]
+    """
+    own, shared = f"{head}.decoder.bias", f"{head}.bias"
+    if is_tied:
+        return tied_head(words) | {"b": TensorSpec((shared, own))}
+    return map_linear(w=f"{head}.decoder", biased=False) | {"b": TensorSpec((own, shared))}
+
+
 def expand_layers(config: Config, layers: Layers) -> dict[str, dict[str, TensorSpec]]:
     """Return the specs of every layer of a model, from those of a family: of its name, or with `{n}` for its number."""
     specs = {}

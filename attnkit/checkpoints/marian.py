@@ -50,12 +50,15 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 def map_layers(raw: ConfigReader) -> Layers:
     """Return where the parameters of each layer are stored."""
-    shared = ["shared.weight"] if raw.get_bool("share_encoder_decoder_embeddings", True) else []
-    target = [*shared, "decoder.embed_tokens.weight"]
-    head = tied_head(*target) if raw.get_bool("tie_word_embeddings", True) else tied_head("lm_head.weight")
+    is_tied = raw.get_bool("tie_word_embeddings", True)
+    source, target = ("encoder.embed_tokens.weight",), ("decoder.embed_tokens.weight",)
+    if raw.get_bool("share_encoder_decoder_embeddings", True):  # without ties a shared table is stored and not read
+        shared = ("shared.weight",)
+        source, target = (shared + source, shared + target) if is_tied else (source + shared, target + shared)
+    head = tied_head(*target) if is_tied else tied_head("lm_head.weight")
     return {
         **LAYERS,
-        "encoder.embed": embedding_table(*shared, "encoder.embed_tokens.weight"),
+        "encoder.embed": embedding_table(*source),
         "decoder.embed": embedding_table(*target),
         "head": head | {"b": TensorSpec((BIAS,), leading_ones=1)},
     }

@@ -5,7 +5,7 @@ from dataclasses import replace
 from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.heads import Head, map_head, read_head
-from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm, tied_head
+from attnkit.checkpoints.mapping import Layers, map_linear, masked_word_head, norm
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
 
@@ -45,10 +45,8 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 def map_words(raw: ConfigReader) -> Layers:
     """Return where the layers of the head that predicts masked words are stored."""
-    is_tied = raw.get_bool("tie_word_embeddings", True)
-    head = tied_head(WORDS) if is_tied else map_linear(w=f"{HEAD}.decoder", biased=False)
     return {
         "head.dense": map_linear(w=f"{HEAD}.dense"),
         "head.norm": norm(f"{HEAD}.layer_norm"),
-        "head": head | {"b": TensorSpec((f"{HEAD}.bias", f"{HEAD}.decoder.bias"))},
+        "head": masked_word_head(WORDS, HEAD, raw.get_bool("tie_word_embeddings", True)),
     }
