@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from attnkit.cli.stage import Stage
-from attnkit.inference.options import CANDIDATES, generates_text
+from attnkit.inference.options import CANDIDATES, asks_for_next_word, generates_text
 from attnkit.record import Record, shared_labels
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[S
     """Draw generated text as text, scores and the most probable words as tables."""
     from attnkit.cli import figures, views
     from attnkit.display.figures import candidates_section, tensor_section
-    from attnkit.inference.decoded_tables import list_scores
+    from attnkit.inference.decoded_tables import list_choices, list_scores
 
     if call.parameters["attribute"]:
         from attnkit.cli.attribution_views import draw_attributions
@@ -53,6 +53,8 @@ def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[S
     if makes_text(call):
         if "rank" in record:
             return [figures.table_section(table) for table in list_scores(record, style)]
+        if shows_choices(record, call):
+            return [figures.table_section(table) for table in list_choices(record, style)]
         if call.parameters["emit"] not in (None, "text") or not record.labels.get("text"):
             return figures.tensor_sections(record, call, looks)
         return [figures.text_section(render_generation(record, call, style))]
@@ -90,6 +92,11 @@ def makes_text(call: Stage) -> bool:
     return config is not None and generates_text(config, call.parameters["layer"])
 
 
+def shows_choices(record: Record, call: Stage) -> bool:
+    """Return whether the result is shown as the candidates of the next word, which --top alone asks for."""
+    return asks_for_next_word(call.parameters) and {"x", "candidates.ids"} <= {*record}
+
+
 def is_plain_tensor(record: Record, call: Stage) -> bool:
     """Return whether x is shown as a tensor: --emit names it, or its numbers are no shares of words or labels."""
     return bool(call.parameters["emit"]) or record.axes_of("x")[-1:] not in SHARES
@@ -119,9 +126,11 @@ def render_generation(record: Record, call: Stage, look: "display.Style") -> str
     """Render generated texts, a line each with its prompt dim; of scores a table and their sum."""
     from attnkit import display
     from attnkit.cli import views
-    from attnkit.inference.decoded_tables import list_scores
+    from attnkit.inference.decoded_tables import list_choices, list_scores
 
     texts = shared_labels(record.labels.get("text"))
+    if shows_choices(record, call):
+        return "\n\n".join(display.format_table(table, look) for table in list_choices(record, look))
     if call.parameters["emit"] not in (None, "text") or not (texts or "rank" in record):
         return views.render_tables(record, call, look)
     if "rank" in record:
@@ -138,7 +147,7 @@ def render_generation(record: Record, call: Stage, look: "display.Style") -> str
 
 def is_single_text(record: Record, call: Stage) -> bool:
     """Return whether the view of a result is one text without a table."""
-    is_text = call.parameters["emit"] in (None, "text") and "rank" not in record and "output" not in record
+    is_text = call.parameters["emit"] in (None, "text") and not {"rank", "output", "candidates.ids"} & {*record}
     if gives_labels(record, call):
         return record["x"].ndim == 1
     return makes_text(call) and is_text and len(shared_labels(record.labels.get("text"))) == 1

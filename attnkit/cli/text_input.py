@@ -171,7 +171,7 @@ def upstream_blocks(upstream: Records) -> Blocks:
 
 def read_prompts(call: Stage, upstream: Records | None) -> Records:
     """Read the input of decode: records, or with a model of words also text, unless flags give the prompt."""
-    from attnkit.inference.options import encodes_text, generates_text
+    from attnkit.inference.options import asks_for_next_word, encodes_text, generates_text
 
     layer = call.parameters["layer"]
     config = None if call.parameters["model_"] is None else call.files.load("model_").config
@@ -179,8 +179,10 @@ def read_prompts(call: Stage, upstream: Records | None) -> Records:
         return read_model_input(call, upstream)
     if config is None or not generates_text(config, layer):
         return read_decoder_input(call, upstream)
-    if call.parameters["top"] and not call.parameters["steps"]:
-        raise UsageError("needs --steps when a model generates text", "--top")
+    if asks_for_next_word(call.parameters) and call.parameters["emit"] == "text":
+        raise UsageError("needs --steps with --emit text", "--top")
+    if asks_for_next_word(call.parameters) and call.parameters["max_tokens"] == 0:
+        raise UsageError("needs --max-tokens of at least 1 when a model generates text", "--top")
     alone = is_prompt_complete(call, has_encoder=bool(config.encoder))
     check_prompt_sources(call, alone)
     return read_model_input(call, upstream, alone)

@@ -160,7 +160,11 @@ def decode(
     ] = False,
     top: Annotated[
         int | None,
-        options.integer("number of candidates in the table, or at each step of --steps [default: 5]", 1),
+        options.integer(
+            "number of candidates in the table, or at each step of --steps [default: 5]; alone, with a model that "
+            "generates text: the candidates of the next word, or of --max-tokens words",
+            1,
+        ),
     ] = None,
     batch: Annotated[bool, options.switch("make one batch of all texts, or of all lines of standard input")] = False,
     cache_in: Annotated[

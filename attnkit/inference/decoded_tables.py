@@ -31,6 +31,25 @@ def list_candidates(record: Record, config: model.Config | None, count: int) -> 
     return lists
 
 
+def list_choices(record: Record, style: display.Style) -> list[display.TextTable]:
+    """Return a table for each choice of a generation: its candidates, as `--top` alone asks for them."""
+    ids, words = record["candidates.ids"], record.labels.get("candidates.ids")
+    is_batch, *columns = ids.ndim == 3, *(record[f"candidates.{name}"] for name in ("logits", "probs", "filtered"))
+    tokens = record.labels_of("x", ids.ndim - 2)
+    tables = []
+    for step, place in enumerate(np.ndindex(ids.shape[:-1])):
+        if "mask" in record and not record["mask"][place[0], 0, place[-1]]:
+            continue
+        names = row_labels(words, step) or [str(word) for word in ids[place]]
+        numbers = [column[place].tolist() for column in columns]
+        rows = [row for row in zip(ids[place].tolist(), names, *numbers, strict=True) if row[-1]]
+        chosen = (row_labels(tokens, place[0] if is_batch else 0) or record["ids"][place[:-1]].astype(str))[place[-1]]
+        title = f"step {place[-1]}" if ids.shape[-2] > 1 else "next word"
+        title = f"batch {place[0]}: {title}" if is_batch else title
+        tables.append(display.choice_table(title, rows, [], (str(chosen), float(record["x"][place])), style))
+    return tables
+
+
 def word_cells(record: Record, config: model.Config | None, count: int) -> Cells:
     """Return the most probable words at each position as a table with a row for each of them."""
     lists = list_candidates(record, config, count)

@@ -105,7 +105,7 @@ def choose_tokens(
     candidates: list[StepCandidates] = []
 
     def on_step(info: StepInfo) -> None:
-        if options.steps:
+        if options.keeps_candidates:
             candidates.append(rank_candidates(info, options.candidates))
         if options.emit in ("logits", "probs"):
             scores.append(info.logits if options.emit == "logits" else info.probabilities)
@@ -198,7 +198,7 @@ def stream_text(
     """
     on_text = callbacks.current().on_text
     decode = detokenizer.tokenizer.decode if detokenizer.tokenizer else None
-    if on_text is None or decode is None or options.steps or options.emit not in (None, "text"):
+    if on_text is None or decode is None or options.keeps_candidates or options.emit not in (None, "text"):
         return None
     decode_next = decode_incrementally(decode)
     on_text("".join(decode_next(word) for word in prompt.ids[detokenizer.skipped :]), True)

@@ -29,6 +29,7 @@ EXCLUSIVE = (
         ("score", name)
         for name in ("max_tokens", "repetition_penalty", *SEARCH_FLAGS, *SAMPLING_FLAGS, "stop", "steps")
     ),
+    *((name, "top") for name in ("beam", "score")),
     *(("grad", name) for name in ("patch", "ablate", "cache_in")),
     ("trace", "best"),
     *(("attribute", name) for name in ("patch", "ablate", "cache_in", "emit")),
@@ -95,6 +96,11 @@ class GenerationOptions(NamedTuple):
     def candidates(self) -> int:
         """How many candidates of a choice are shown and kept."""
         return self.top or CANDIDATES
+
+    @property
+    def keeps_candidates(self) -> bool:
+        """Whether the result has the candidates of every choice."""
+        return self.steps or self.top is not None
 
     @property
     def is_sampled(self) -> bool:
@@ -164,7 +170,17 @@ def max_new_tokens(options: GenerationOptions) -> int:
     """Return how many tokens are generated at most."""
     if options.max_tokens is not None:
         return options.max_tokens
+    if asks_for_next_word(options._asdict()):
+        return 1
     return DEFAULT_TRANSLATION_TOKENS if options.model_.config.encoder else DEFAULT_TOKENS
+
+
+def asks_for_next_word(values: Mapping[str, Any]) -> bool:
+    """Return whether --top alone asks a model that generates text for the candidates, and not for the text.
+
+    values  of the options by name
+    """
+    return values["top"] is not None and not values["steps"]
 
 
 def compute_dtype(options: GenerationOptions) -> str:

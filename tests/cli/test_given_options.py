@@ -11,7 +11,7 @@ from attnkit import formats
 from attnkit.cli import main
 from tests.process import ROOT
 
-STORY = ROOT / "samples/data/story"
+STORY = str(ROOT / "samples/data/story")
 ANSWERS = {
     "heads": "heads run",
     "lens": f"lens run --model {STORY} --top 1",
@@ -30,7 +30,7 @@ PASSING = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
-    trace = attnkit.encode("the fox looked", model=str(STORY), keep="*")
+    trace = attnkit.encode("the fox looked", model=STORY, keep="*")
     query = attnkit.embed("a b", dim=4)
     for suffix in ("npz", "safetensors", "json"):
         formats.save(trace, str(folder / f"run.{suffix}"))
@@ -126,3 +126,43 @@ def test_only_the_last_file_of_output_is_written(folder, tmp_path, monkeypatch, 
     monkeypatch.chdir(folder)
     written(f"attend query.json -o {tmp_path}/a.npy -o {tmp_path}/b.json", capfdbinary)
     assert [one.name for one in tmp_path.iterdir()] == ["b.json"]
+
+
+class TestTop:
+    """decode --model --top without --steps: the candidates of the next word."""
+
+    def test_the_record_is_that_of_one_token_with_its_steps(self):
+        asked = attnkit.decode("Every evening the", model=STORY, top=3)
+        steps = attnkit.decode("Every evening the", model=STORY, top=3, steps=True, max_tokens=1)
+        assert asked.labels == steps.labels and list(asked) == list(steps)
+        assert all(np.array_equal(asked[name], steps[name]) for name in asked)
+        probs = attnkit.decode("Every evening the", model=STORY, max_tokens=1, emit="probs")["x"][0]
+        likeliest = np.argsort(-probs, kind="stable")[:3]
+        assert asked["candidates.ids"].tolist() == [likeliest.tolist()]
+        assert np.array_equal(asked["candidates.probs"][0], probs[likeliest])
+
+    def test_the_table_is_the_result(self, capfdbinary):
+        lines = (
+            written(f"decode --model {STORY} 'Every evening the' --top 2 -f table", capfdbinary).decode().split("\n")
+        )
+        assert lines[0] == "next word" and lines[1].split() == ["id", "token", "logit", "probability"]
+        assert [line.split()[1] for line in lines[3:5]] == ["Ġfox", "Ġrobot"]
+        assert lines[5].startswith("chosen: Ġfox (log-probability")
+
+    def test_of_several_words_and_texts_each_choice_has_a_table(self, capfdbinary):
+        line = f"decode --model {STORY} 'Every evening the' 'Once upon a' --batch --max-tokens 2 --top 1 -f table"
+        titles = [row for row in written(line, capfdbinary).decode().split("\n") if "step" in row]
+        assert titles == [f"batch {row}: step {step}" for row in "01" for step in "01"]
+
+    @pytest.mark.parametrize(
+        ("options", "problem"),
+        [
+            ("--emit text", "--top: needs --steps with --emit text"),
+            ("--max-tokens 0", "--top: needs --max-tokens of at least 1 when a model generates text"),
+            ("--beam 2", "--beam: cannot be combined with --top"),
+            ("--score ' cat'", "--score: cannot be combined with --top"),
+        ],
+    )
+    def test_where_there_are_no_candidates_it_is_refused(self, options, problem, capfd):
+        assert main.main(shlex.split(f"decode --model {STORY} 'Every evening the' --top 2 {options}")) == 2
+        assert capfd.readouterr().err == f"attnkit decode: {problem}\n"

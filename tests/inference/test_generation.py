@@ -342,7 +342,7 @@ WRONG = {
     "--model {gpt2} --cache-in good.json": (3, "good.json: no cache: it has no ids"),
     "--model {marian} --memory good.json": (3, "good.json: memory (2, 2): expected (S, 16) or (B, S, 16)"),
     "--model nowhere a": (4, "nowhere: no such folder"),
-    "--model {gpt2} --top 3 a": (2, "--top: needs --steps"),
+    "--model {gpt2} --top 3 --emit text a": (2, "--top: needs --steps with --emit text"),
     "--model {bert-mlm} --max-tokens 3": (2, "--max-tokens: needs a model that generates text"),
     "--model {bert} a": (2, "has no head"),
     "--model {qwen2} a": (3, "--ids FILE takes ids instead of text"),
