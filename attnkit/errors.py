@@ -112,7 +112,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def closest(word: str, words: Iterable[str], least: float = 0.7) -> str:
+def closest(word: str, words: Iterable[str], least: float = 0.75) -> str:
     """Return the closest of some words: the only one that begins so, else the most similar; "" for none of `least`.
 
     >>> closest("atend", ["attend", "mask"]), closest("temp", ["compute", "temperature"]), closest("plot", ["list"])

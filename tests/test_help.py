@@ -91,7 +91,7 @@ def test_no_bold_where_none_is_wanted(setting):
         (["operator"], "no tool or topic 'operator'; did you mean operators?"),
         (["atend"], "no tool or topic 'atend'; did you mean attend?"),
         (["../cli"], "no tool or topic '../cli'; attnkit help lists both"),
-        (["attend", "mask"], "expected one TOOL or TOPIC, got 2: attend mask"),
+        (["attend", "mask"], "no tool or topic 'attend mask'; did you mean attend?"),
     ],
 )
 def test_what_is_no_topic(arguments, problem):

@@ -79,9 +79,11 @@ def hint_at_folder(folder: str) -> str:
 
 
 def is_model(folder: str) -> bool:
-    """Decide whether a folder has a configuration that names a family."""
+    """Decide whether a folder has a configuration that names a family, or a file of Marian."""
     try:
-        return "model_type" in read_json_object(os.path.join(folder, CONFIG))
+        return os.path.isfile(os.path.join(folder, MARIAN_FILE)) or "model_type" in read_json_object(
+            os.path.join(folder, CONFIG)
+        )
     except AttnkitError:
         return False
 

@@ -76,6 +76,7 @@ class Checkpoint:
         prefixes = [prefix for prefix in self.params.weights.prefixes if not name.startswith(prefix)]
         published = [reduce(str.removeprefix, prefixes, stored) for stored in self.tensors()]
         of_layer = [f"{name}.{key}" for key in specs.get(name, {})]
+        of_layer = of_layer or [one for one in published if one.startswith(f"{name}.")][:4]
         near = of_layer or difflib.get_close_matches(name, [*published, *parameters], 4)
         return f" (near: {', '.join(near)})" if near else ""
 

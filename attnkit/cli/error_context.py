@@ -1,6 +1,7 @@
 """The context of an error: the tool that it is of, the file or option, and where a result ceased to be finite."""
 
 import contextlib
+import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +43,7 @@ def error_context(stage: Any) -> Iterator[None]:
         if name.startswith("--") and flag in files.loaded and files.options[flag].load != "patches":
             name = operand_name(files.values[flag])
         problem = error.problem
-        if isinstance(error, FileError) and name in stage.operands and is_missing(error):
+        if isinstance(error, FileError) and name in stage.operands and (is_missing(error) or os.path.isdir(name)):
             from attnkit.cli import hints
 
             problem += hints.hint_at_input(stage, name)

@@ -18,11 +18,13 @@ INSTEAD = {
     ("layernorm", "--residual"): "--add FILE normalizes x + FILE, --keep residual keeps what was normalized",
     ("run", "--file"): "the file of a pipeline is an operand: attnkit run FILE",
     ("show", "--head"): "--slice 2 is head 2 of (head, query, key), --slice :2 the first two",
+    ("show", "--layer"): "--name 'decoder.0.*' shows the tensors of a layer, --list the names of all",
     ("peek", "--head"): "--slice 2 is head 2 of (head, query, key), --slice :2 the first two",
 }
 SHORT = {"-o": "--output", "-f": "--format"}
 SHOWING = ("scan", "show", "peek", "diff")  # tools with options for looking at tensors
 VECTORS = "attnkit embed TEXT --dim 8"
+PIPELINE_IN_QUOTES = "a pipeline is one word, in quotes: attnkit run 'A | B'"
 LONG = 100  # characters of a text or a name that is too long for a hint
 STATES = "attnkit encode TEXT --model DIR --keep '*.self.weights'"
 # tool -> the stages that make its input of a text
@@ -44,6 +46,10 @@ def hint_at_tool(name: str) -> str:
     """
     if name.startswith("--"):
         return hint_at_option("", name)
+    if os.path.exists(name):
+        return f"; did you mean attnkit show {shlex.quote(name)}?"
+    if " " in name and len(name) < LONG:
+        return f"; for a text: attnkit embed {shlex.quote(name)} --dim 8"
     known = look_up("tools", name)
     near = closest(name, [*commands.TOOLS, "help", "completion"])
     return f"; did you mean attnkit {known[0]}?" if known else f"; did you mean {near}?" if near else ""
@@ -68,9 +74,13 @@ def hint_at_option(tool: str, flag: str) -> str:
     here = [f"--{name}"] * (name in own) + [spell_out(one, tool) for one in known if suits(one, tool, owners)]
     if here:
         return f"; did you mean {here[0]}?"
+    if alike := closest(name, own, least=1):  # which begins so
+        return f"; did you mean --{alike}?"
+    if f"--{name}" in owners and tool == "run":
+        return f"; {PIPELINE_IN_QUOTES}"
     if f"--{name}" in owners:
         return describe_owners(f"--{name}", owners[f"--{name}"], tool)
-    if known and len(name) > 1 and not closest(name, own, least=1):
+    if known and len(name) > 1:
         return hint_elsewhere(known, owners, tool)
     near = closest(name, own)
     return f"; did you mean --{near}?" if near else ""
@@ -82,7 +92,7 @@ def hint_elsewhere(known: list[str], owners: dict[str, list[str]], tool: str) ->
     flag, *_ = first.split()
     if flag in owners:
         return describe_owners(flag, owners[flag], tool)
-    return f"; did you mean {spell_out(first)}?" if flag in commands.TOOLS else f"; {first}"
+    return f"; did you mean {spell_out(first)}?" if flag in commands.TOOLS else f"; {first.replace('TOOL', tool)}"
 
 
 def list_owners() -> dict[str, list[str]]:
@@ -201,8 +211,12 @@ def explain_flag(flag: str, only: str = "", value: str = "") -> list[str]:
 
 
 def hint_at_input(stage: Any, operand: str) -> str:
-    """Return a hint for an input that is no file: a file of almost this name, a tensor, or a text; "" for none."""
+    """Return a hint for an input that is no file: a folder, a file of almost this name, a tensor or a text."""
     flags = stage.tool.flags | stage.tool.extra
+    if os.path.isdir(operand):
+        return hint_at_model("", [operand]) if "model_" in flags else ""
+    if operand.isdigit() and "size" in flags:
+        return f"; did you mean --size {operand}?"
     if near := find_file(operand):
         return f"; did you mean {near}?"
     if "name" in flags and re.fullmatch(r"\w+(\.\w+)*", operand) and not FILE_SUFFIX.search(operand):
@@ -232,11 +246,20 @@ def find_file(operand: str) -> str:
     return os.path.join(folder, near) if near else ""
 
 
+def hint_at_operands(operands: Sequence[str], parameters: Iterable[str]) -> str:
+    """Return a hint for too many operands: query, key and value, or a name that belongs to FILE:NAME."""
+    if len(operands) == 3 and all(map(os.path.exists, operands)) and "query" in parameters:
+        return f"; did you mean --query {operands[0]} --key {operands[1]} --value {operands[2]}?"
+    first, second, *others = operands
+    if os.path.exists(first) and not others and not os.path.exists(second) and re.fullmatch(r"[\w.]+", second):
+        return f"; did you mean {first}:{second}?"
+    return ""
+
+
 def hint_at_model(error: str, operands: Sequence[str]) -> str:
     """Return a hint for a command line without --model: at the operand that is a folder, or what a model is."""
-    folders = [one for one in operands if os.path.isdir(one)]
-    if folders:
-        return f"; did you mean --model {shlex.quote(folders[0])}?"
-    from attnkit.checkpoints.auto import WHAT_A_MODEL_IS
+    from attnkit.checkpoints.auto import WHAT_A_MODEL_IS, is_model
 
+    if folders := [one for one in operands if is_model(one)]:
+        return f"; did you mean --model {shlex.quote(folders[0])}?"
     return f"; {WHAT_A_MODEL_IS}" if error == "needs --model DIR" else ""

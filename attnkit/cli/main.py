@@ -98,8 +98,7 @@ def show_help(names: list[str]) -> int:
     from attnkit import help as pages
 
     topics = pages.list_topics()
-    if len(names) > 1:
-        raise UsageError(f"expected one TOOL or TOPIC, got {len(names)}: {' '.join(names)}")
+    names = [" ".join(names)] if names else []
     if not names or names[0] in ("-h", "--help", "help"):
         return main(["--help"])
     if names[0] in (*commands.TOOLS, "completion"):

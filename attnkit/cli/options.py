@@ -167,7 +167,7 @@ def hint_at_value(value: str, values: Sequence[str]) -> str:
     from attnkit.cli.synonyms import look_up, squash
 
     known = [one for one in values if squash(one) == squash(value)] + look_up("values", value)
-    return next((f"; did you mean {one}?" for one in known if one in values), "") or suggest(value, values)
+    return next((f"; did you mean {one}?" for one in known if one.split()[0] in values), "") or suggest(value, values)
 
 
 def span(help: str) -> Option:
@@ -175,7 +175,7 @@ def span(help: str) -> Option:
 
     def parse(value: str) -> str:
         if not re.fullmatch(r"[0-9]{0,9}:[0-9]{0,9}", value, re.ASCII):
-            raise ValueError("A:B, whole numbers")
+            raise ValueError("A:B, whole numbers", f"; :{value} is the first {value}" if value.isdigit() else "")
         return value
 
     return Option(help, "A:B", parse)

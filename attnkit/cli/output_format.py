@@ -113,7 +113,10 @@ def requested_format(common: Mapping[str, Any], shows_table: bool) -> str | None
     elif by_suffix := formats.suffix_format(path) or SUFFIXES.get(suffix):
         return by_suffix
     elif suffix and not path.startswith("/dev/"):
-        raise UsageError(f"no format has the suffix {suffix!r}; -f FORMAT chooses one", path)
+        from attnkit.cli.synonyms import look_up
+
+        hint = next((f"did you mean .{one}?" for one in look_up("values", suffix[1:])), "-f FORMAT chooses one")
+        raise UsageError(f"no format has the suffix {suffix!r}; {hint}", path)
     return None
 
 

@@ -56,19 +56,17 @@ def parse(chosen: Tool, arguments: list[str]) -> Stage | None:
             raise UsageError(f"expected one INPUT, got {len(operands)}: {' '.join(operands)}")
         chosen.constraints.check(parameters | extra, chosen.defaults)
     except UsageError as error:
-        raise UsageError(f"{error.problem}{hint_at_model(error, parameters, operands)}", error.name) from None
+        raise UsageError(f"{error.problem}{hint_at_input(error, parameters, operands)}", error.name) from None
     return Stage(chosen, parameters, common, extra, operands, passed)
 
 
-def hint_at_model(error: UsageError, parameters: Mapping[str, Any], operands: Sequence[str]) -> str:
-    """Return a hint for an error of a tool that was given no model; "" where it takes none."""
+def hint_at_input(error: UsageError, parameters: Mapping[str, Any], operands: Sequence[str]) -> str:
+    """Return a hint for a command line that lacks a model, or has an operand too many."""
     from attnkit.cli import hints
 
-    return (
-        hints.hint_at_model("" if error.name else error.problem, operands)
-        if parameters.get("model_", "") is None
-        else ""
-    )
+    takes_model = parameters.get("model_", "") is None
+    hint = hints.hint_at_model("" if error.name else error.problem, operands) if takes_model else ""
+    return hint or (hints.hint_at_operands(operands, parameters) if len(operands) > 1 and not error.name else "")
 
 
 def collect_flags(chosen: Tool) -> dict[str, Option]:

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -83,7 +84,13 @@ def parse_stage(arguments: list[str], refused: tuple[str, ...] = ("run", "histor
     """
     if not arguments:
         raise UsageError("an empty stage: nothing on one side of a |")
-    chosen = commands.find_tool(arguments[0])
+    try:
+        chosen = commands.find_tool(arguments[0])
+    except UsageError as error:
+        program = arguments[0]
+        if "did you mean" in error.problem or not shutil.which(program):
+            raise
+        raise UsageError(f"no tool {program!r}; other programs read the output of run: run … | {program}") from None
     if chosen.name in refused:
         raise UsageError(f"{chosen.name} cannot be a stage of a pipeline")
     with blame_stage(chosen.name):

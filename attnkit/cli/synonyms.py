@@ -51,7 +51,7 @@ OPTIONS: Mapping[str, str] = {
     "--past-value": "v_cache value_cache",
     "--cache-in": "past_key_values past_kv past cache kv_cache",
     "--cache-out": "use_cache save_cache return_cache",
-    "--trace": "output_hidden_states output_attentions return_hidden_states all_hidden_states hooks activations "
+    "--trace FILE": "output_hidden_states output_attentions return_hidden_states all_hidden_states hooks activations "
     "save_activations run_with_cache capture",
     "--residual": "skip skip_connection residual_connection add_residual shortcut",
     # positions
@@ -119,7 +119,8 @@ OPTIONS: Mapping[str, str] = {
     "--best": "num_return_sequences n_best nbest num_samples",
     "--repetition-penalty": "repeat_penalty frequency_penalty presence_penalty rep_pen",
     "--stop": "stop_token stop_tokens stop_sequence stop_sequences stop_strings eos eos_token end_token",
-    "--score": "logprobs log_probs log_likelihood echo",
+    "--score": "log_likelihood echo",
+    "decode --steps": "logprobs log_probs top_logprobs output_scores return_dict_in_generate",
     "decode --emit logits": "logits output_logits return_logits",
     "decode --emit probs": "probs probabilities",
     "--seed": "random_state random_seed manual_seed generator rng prng_key",
@@ -145,6 +146,7 @@ OPTIONS: Mapping[str, str] = {
     "--minutes": "max_time time_limit",
     "--momentum": "beta1 betas",
     # losses
+    "scan --score": "target answer completion label",
     "--target": "labels label targets gold tgt ground_truth",
     "--ignore": "ignore_index ignore_id",
     "loss --weights": "class_weights class_weight weight",
@@ -158,6 +160,7 @@ OPTIONS: Mapping[str, str] = {
     "--slice": "index indices rows row cols head select tail narrow",
     "--name": "key tensor var variable array dataset field",
     "--only": "keys names tensors fields select columns keep_only",
+    "--numbers": "annot annotate fmt",
     "--heatmap": "heat_map imshow matshow map",
     "--curves": "lines line_plot curve",
     "--stats": "describe statistics summary stat mean minmax",
@@ -175,6 +178,7 @@ OPTIONS: Mapping[str, str] = {
     "--format": "fmt output_format out_format to",
     "--precision": "digits decimals round ndigits",
     "--quiet": "silent no_warnings suppress",
+    "diff --atol": "tol tolerance",
     "--tolerance": "tol",
     "--dtype": "torch_dtype type data_type",
     "--dtype float16": "half fp16 float16",
@@ -244,12 +248,14 @@ TOOLS: Mapping[str, str] = {
     "merge": "combine ring_attention",
     "sample": "samples example examples demo demos tutorial",
     "--help": "tools usage man docs doc",
-    "--version": "version",
+    "--version": "version v",
     "completion": "completions autocomplete autocompletion",
 }
 
 VALUES: Mapping[str, str] = {
     "silu": "swish",
+    "silu --gated": "swiglu",
+    "gelu --gated": "geglu",
     "gelu-tanh": "gelu_new gelu_fast gelu_pytorch_tanh gelu_approx new_gelu",
     "rotary": "rope ro roformer",
     "rms": "rms_norm rmsnorm",
@@ -258,8 +264,9 @@ VALUES: Mapping[str, str] = {
     "sinusoidal": "sin sin_cos sincos absolute fixed vaswani",
     "t5": "relative bucketed",
     "learned": "trainable learnable",
-    "additive": "bahdanau mlp concat",
     "general": "luong multiplicative bilinear",
+    "lowest": "min finfo_min",
+    "additive": "bahdanau mlp concat float -inf inf",
     "scaled-dot": "scaled scaled_dot_product sdpa",
     "dot": "inner_product ip dot_product",
     "euclidean": "l2",
@@ -282,6 +289,9 @@ VALUES: Mapping[str, str] = {
     "numpy": "cpu np",
     "markdown": "md",
     "json": "jsonl",
+    "npz": "pt pth bin pkl mat",
+    "png": "jpg jpeg gif bmp",
+    "svg": "eps",
     "safetensors": "st",
     "table": "text txt",
     "seq2seq": "encoder_decoder",
@@ -296,7 +306,7 @@ def squash(name: str) -> str:
     >>> squash("--n_embd"), squash("nEmbd")
     ('nembd', 'nembd')
     """
-    return name.lower().replace("-", "").replace("_", "")
+    return name.lower().translate({ord(sign): None for sign in "-_ "})
 
 
 @functools.cache

@@ -61,6 +61,16 @@ EXCLUSIVE = [
 REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
 
 
+def hint_at_zero(flag: str, text: str) -> str:
+    """Return the hint for --temperature 0, the limit at which the most probable token is chosen.
+
+    >>> hint_at_zero("temperature", "0.0")
+    '; without --temperature the most probable token is chosen'
+    """
+    is_zero = flag == "temperature" and not text.strip("0.")
+    return "; without --temperature the most probable token is chosen" if is_zero else ""
+
+
 @tool(
     sections={
         "Model and input": "model_ layer ids pair image memory tokenizer batch lines",
@@ -84,6 +94,7 @@ REQUIRES = [*((flag, "model") for flag in NEEDS_MODEL), *generation.REQUIRES]
     status=has_failed_check,
     needs_no_input=text_input.needs_no_input,
     extra={"lines": options.switch("write a stream: one record for each line of text"), **options.ENGINE},
+    hint_at_value=hint_at_zero,
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     record_defaults=lambda parameters: (
         {"seed": parameters["seed"] or 0} if make_word_choice(parameters).is_sampled else {}

@@ -87,6 +87,8 @@ def test_the_pipeline_of_a_hint_runs(line, folder):
     [
         ("attend tt.npz", "tt.npz: No such file or directory; did you mean t.npz?"),
         ("show t", "t: No such file or directory; did you mean t.npz?"),
+        ("mask 4 --causal", "did you mean --size 4?"),
+        ("heads gpt2", "gpt2: Is a directory; did you mean --model gpt2?"),
         ("show weights --heatmap", "--name weights shows that tensor of a record"),
         ("attend data/none.npz", "data/none.npz: No such file or directory"),
         ("diff 'The cat' t.npz", "The cat: No such file or directory"),
@@ -101,6 +103,9 @@ def test_a_missing_file_is_answered_with_what_is_there(line, hint, folder):
     [
         ("show minilm/1_Pooling", 3, "the folder above it looks like the model: minilm"),
         ("encode --model hub cat", 4, "did you mean hub/snapshots/0a1b?"),
+        ("show gpt2:wte", 3, "gpt2: no tensor 'wte' (near: wte.weight)"),
+        ("show gpt2 wte.weight", 2, "expected one INPUT, got 2: gpt2 wte.weight; did you mean gpt2:wte.weight?"),
+        ("attend t.npz mine.npz idx.npz", 2, "did you mean --query t.npz --key mine.npz --value idx.npz?"),
         ("show .", 4, "did you mean ./gpt2?"),
         (
             "encode --model gpt3 cat",
