@@ -26,8 +26,8 @@ from attnkit.formats.zip import (
     Member,
 )
 
-INFLATED = 64 << 20  # the size that compressed members may have in all: so much,
-INFLATED_RATIO = 100  # or so many times the size of the archive
+INFLATED = 64 << 20  # the size that the compressed members of an archive may have together: so much,
+INFLATED_RATIO = 100  # or so many times the bytes of the archive that have been read
 METHODS = {12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
 ENCRYPTED = 1  # flag
 DESCRIBED = 8  # flag: checksum and sizes follow the content, as they do where a writer cannot seek
@@ -81,9 +81,7 @@ def read_archives(source: Source, measure: Measure) -> Iterator[list[Member]]:
     before = 0
     while True:
         reader = _Reader(source, before, measure)
-        members = reader.members()
-        check_members(members, reader.at)
-        yield members
+        yield reader.members()
         before += reader.at
         rest = source.peek(4)
         if not rest:
@@ -95,15 +93,17 @@ def read_archives(source: Source, measure: Measure) -> Iterator[list[Member]]:
 class _Reader:
     """A reader of one archive.
 
-    before  how many bytes of the source come before it
-    at      how many of its bytes have been read
+    before    how many bytes of the source come before it
+    at        how many of its bytes have been read
+    inflated  the size of its compressed members, all together
     """
 
     def __init__(self, source: Source, before: int, measure: Measure) -> None:
-        self._source, self._before, self._measure, self.at = source, before, measure, 0
+        self._source, self._before, self._measure = source, before, measure
+        self.at = self.inflated = 0
 
     def members(self) -> list[Member]:
-        """Return its members; DataError where they differ from its directory."""
+        """Return its members; DataError where they differ from its directory, repeat a name or grow too much."""
         files: dict[int, tuple[Entry, Member]] = {}
         while self._source.peek(4) == LOCAL_MARK:
             local = self._local()
@@ -113,7 +113,10 @@ class _Reader:
             entries.append(self._entry())
         shift = self._end(start, len(entries))
         self._compare({at: entry for at, (entry, _) in files.items()}, entries, start, shift)
-        return [member for _, member in files.values()]
+        self._check_inflated()
+        members = [member for _, member in files.values()]
+        _check_names(members)
+        return members
 
     def _read(self, count: int, problem: str) -> bytes:
         """Return the next `count` bytes; DataError names the problem where there are fewer."""
@@ -141,6 +144,7 @@ class _Reader:
     def _plain(self, local: Local) -> tuple[Entry, Member]:
         """Return a file whose header has its size, and the entry that the directory must have."""
         member = Member(local.name, local.method, local.checksum, local.size, self._content(local.name, local.packed))
+        self.inflated += local.size if local.method == DEFLATED else 0
         return Entry(local.at, local.name, local.raw, local.method, *local[5:]), member
 
     def _content(self, name: str, size: int) -> memoryview:
@@ -167,7 +171,7 @@ class _Reader:
 
     def _inflated(self, name: str) -> memoryview:
         """Return the content of a compressed file of unknown size: deflated data mark their own end."""
-        start, content, unpacker = self.at, bytearray(), zlib.decompressobj(-zlib.MAX_WBITS)
+        content, unpacker = bytearray(), zlib.decompressobj(-zlib.MAX_WBITS)
         while not unpacker.eof:
             ahead = self._source.peek_available(STEP)
             try:
@@ -175,13 +179,20 @@ class _Reader:
             except zlib.error as error:
                 raise DataError(f"member {name[:100]!r}: damaged: {error}") from error
             content += more
-            used = len(ahead) - len(unpacker.unconsumed_tail) - len(unpacker.unused_data)
-            self._read(used, "")
+            left = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+            self._read(len(ahead) - len(left), "")
             if not (ahead or more):
                 raise DataError(f"truncated ZIP archive: member {name[:100]!r} does not end")
-            if len(content) > max(INFLATED, INFLATED_RATIO * (self.at - start)):
-                raise _too_large(self.at - start, len(content), more="more than ")
+            self.inflated += len(more)
+            self._check_inflated("more than ")
         return memoryview(content)
+
+    def _check_inflated(self, more: str = "") -> None:
+        """Raise DataError where the compressed members read so far grow to too many bytes."""
+        allowed = max(INFLATED, INFLATED_RATIO * self.at)
+        if self.inflated > allowed:
+            problem = f"{format_bytes(self.at)} compressed would become {more}{format_bytes(self.inflated)}"
+            raise DataError(f"{problem} (limit {format_bytes(allowed)}); save it uncompressed")
 
     def _descriptor(self, name: str, packed: int, size: int) -> int:
         """Return the checksum after a file, before its sizes, in any of their layouts; DataError for other sizes."""
@@ -253,23 +264,13 @@ class _Reader:
             raise DataError(f"member {next(iter(rest.values())).name[:100]!r} is missing from the ZIP directory")
 
 
-def check_members(members: list[Member], size: int) -> None:
-    """Raise DataError where members of an archive of that size have one name, or would grow too much."""
-    inflated = sum(member.size for member in members if member.method == DEFLATED)
-    if inflated > max(INFLATED, INFLATED_RATIO * size):
-        raise _too_large(size, inflated)
+def _check_names(members: list[Member]) -> None:
+    """Raise DataError where two members have one name."""
     names: set[str] = set()
     for member in members:
         if member.name in names:
             raise DataError(f"duplicate member {member.name[:100]!r}")
         names.add(member.name)
-
-
-def _too_large(size: int, inflated: int, more: str = "") -> DataError:
-    """Return the error for members that grow to too many bytes."""
-    limit = format_bytes(max(INFLATED, INFLATED_RATIO * size))
-    problem = f"{format_bytes(size)} compressed would become {more}{format_bytes(inflated)} (limit {limit})"
-    return DataError(f"{problem}; save it uncompressed")
 
 
 def _decode_name(raw: bytes, flags: int) -> str:

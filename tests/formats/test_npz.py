@@ -238,6 +238,35 @@ def test_bombs_in_a_stream_are_refused_as_they_grow():
         record_of(data)
 
 
+def test_the_members_of_a_stream_share_one_limit():
+    """Each of them alone is within the 67.1 MB that any archive may grow to."""
+    data = streamed(np.savez_compressed, **{f"x{i}": np.zeros(30_000_000, np.uint8) for i in range(9)})
+    with pytest.raises(DataError, match=r"compressed would become more than 6\d\.\d MB \(limit 67.1 MB\)"):
+        record_of(data)
+    mixed = streamed(np.savez_compressed, x=np.zeros(40_000_000, np.uint8))
+    with pytest.raises(DataError, match=r"compressed would become 70\.0 MB \(limit 67.1 MB\)"):
+        record_of(joined(mixed, bomb(30_000_000)))
+
+
+def joined(first: bytes, second: bytes) -> bytes:
+    """One archive of the single members of two."""
+    entries = [data.rindex(b"PK\x01\x02") for data in (first, second)]
+    ends = [data.rindex(b"PK\x05\x06") for data in (first, second)]
+    entry = bytearray(second[entries[1] : ends[1]].replace(b"x.npy", b"y.npy"))
+    struct.pack_into("<I", entry, 42, entries[0])
+    members = first[: entries[0]] + second[: entries[1]].replace(b"x.npy", b"y.npy", 1)
+    directory = first[entries[0] : ends[0]] + bytes(entry)
+    return members + directory + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 2, 2, len(directory), len(members), 0)
+
+
+@pytest.mark.parametrize("value", [np.zeros(3_000_000), np.eye(1500), np.tri(2000, dtype=bool)], ids=["zeros", "one-hot", "mask"])
+def test_what_compresses_well_is_read_from_a_pipe(value):
+    """More than 1 MB comes out of the last bytes of the compressed data, and more bytes follow them."""
+    first, second = read(Source.of(streamed(np.savez_compressed, x=value, y=value[:1]) * 2))
+    for record in (first, second):
+        assert np.array_equal(record["x"], value) and np.array_equal(record["y"], value[:1])
+
+
 def test_what_header_and_directory_say_must_be_the_same():
     data = bytearray(zipped(("x.npy", ONE), ("y.npy", ONE)))
     entry = data.rindex(b"PK\x01\x02")
