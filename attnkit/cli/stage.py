@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from attnkit.display.cells import Cells
     from attnkit.display.figures import FigureOptions, Section
 
-INPUT, PARTS, PAIR = "[INPUT]", "[PART]...", "A B"  # the input of a tool: one file or pipe, several, or two
+INPUT, PARTS, PAIR = "[INPUT]", "[PART]...", "A B"  # the input of a tool: one file or pipe, several, or two,
+TEXT = "[TEXT]..."  # or texts, of which none is a file: "-" is a text of one character
 Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
 Parameters = Mapping[str, Any]  # the values of a tool's parameters, by name
 
@@ -270,7 +271,8 @@ class Stage:
     def count_stdin(self) -> int:
         """Count the operands that are standard input, an absent INPUT among them."""
         takes_input = self.tool.operand.startswith("[") and not self.tool.needs_no_input(self.parameters)
-        return self.files.count_stdin() + sum(map(is_stdin, self.operands)) + (takes_input and not self.operands)
+        named = () if self.tool.operand == TEXT else self.operands
+        return self.files.count_stdin() + sum(map(is_stdin, named)) + (takes_input and not self.operands)
 
     def apply(self, item: Item) -> Result:
         """Run the tool on one item; --dtype and --only apply to the result, and its history is added."""
@@ -355,7 +357,9 @@ class Stage:
 
         operands  those to write; None: those of the stage
         """
-        arguments = [operand for operand in (self.operands if operands is None else operands) if operand != "-"]
+        arguments = [*(self.operands if operands is None else operands)]
+        if arguments == ["-"] and self.tool.operand != TEXT:  # standard input is read without it too
+            arguments = []
         if isinstance(item, tuple):
             arguments = [*item]
         elif isinstance(item, Record) and item.history:

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnkit import formats, model, tokenizers
 from attnkit.cli import options, text_input
+from attnkit.cli.stage import TEXT
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError
 from attnkit.inference import layers, text_inputs
@@ -39,7 +40,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
         "table": ("dim", lambda table, flags: {"dim": sum(table["x"].shape[-1:])}),
     },
     requires=[("layer", "model"), ("pair", "model"), ("image", "model"), ("seed", "dim")],
-    operand="[TEXT]...",
+    operand=TEXT,
     reader=text_input.read_texts,
     needs_no_input=text_input.replaces_text,
     extra={"lines": options.LINES},

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from attnkit import formats, model
 from attnkit.cli import options, text_input
-from attnkit.cli.stage import PythonForm, Stage, running
+from attnkit.cli.stage import TEXT, PythonForm, Stage, running
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inference import callbacks, corpus, encoding, intermediates, layers, source_states, text_inputs
@@ -51,7 +51,7 @@ def encode_together(call: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[co
         ("mean", "ablate"),
         ("normalize", "pool=" + "|".join(POOLS[1:])),
     ],
-    operand="[TEXT]...",
+    operand=TEXT,
     reader=text_input.read_model_input,
     read_together=encode_together,
     needs_no_input=text_input.replaces_text,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from attnkit import display
 from attnkit.cli import figures, options, text_input, views
-from attnkit.cli.stage import Stage
+from attnkit.cli.stage import TEXT, Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.record import Array, Record
@@ -62,7 +62,7 @@ def draw_scan(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sect
     one_of=[("model",), ("score",), ("patch", "ablate")],
     exclusive=[("patch", "ablate"), ("ablate", "heads"), ("ablate", "against"), ("numbers", "no_numbers")],
     requires=[("patch", "against"), ("against", "patch"), ("mean", "ablate"), ("heads", "patch")],
-    operand="[TEXT]...",
+    operand=TEXT,
     reader=text_input.read_texts,
     view=render_scan,
     figure=draw_scan,

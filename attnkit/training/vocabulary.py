@@ -1,17 +1,23 @@
 """Tokenizers trained from a text: characters, byte-level BPE or unigram, as tokenizer.json or the files of a Marian."""
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitNote, DataError, UsageError, counted
 from attnkit.formats.streams import Buffer
+from attnkit.inference import callbacks
 from attnkit.libraries import call_library, import_library
 from attnkit.training.data import parse_pairs
 from attnkit.training.folder import json_bytes
 
 KINDS = ("chars", "bpe", "unigram")
 SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))  # of T5, the first with the largest id
+LONGEST_WORD = 1000  # characters: BPE takes time with the square of a word's length, unigram loses its precision
+LONG_WORD = re.compile(
+    rf"\w{{{LONGEST_WORD + 1},}}|[^\S\n]{{{LONGEST_WORD + 1},}}|(?:[^\w\s]|_){{{LONGEST_WORD + 1},}}"
+)
 SPACE = "▁"  # of sentencepiece, which unigram marks the start of a word with
 
 
@@ -91,6 +97,9 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
         return train_sentencepiece_models(kind, "\n".join(texts), name)
     specials = re.compile("|".join(map(re.escape, special.tokens)))
     texts = [part for text in texts for part in specials.split(text)]
+    if kind.kind != "chars":
+        texts = _cut_long_words(texts, name)
+        callbacks.current().on_progress(f"tokenizer: {kind.kind} of {kind.size:,} tokens")
     with call_library("no tokenizer can be trained on it", name):
         tokenizer = _TRAINERS[kind.kind](library, kind.size, special, texts, name)
         extra = _sentinels(family)
@@ -202,7 +211,8 @@ def train_sentencepiece_models(kind: TokenizerKind, text: str, name: str) -> dic
     files: dict[str, list[Buffer]] = {}
     pieces: set[str] = set()
     for side, file in enumerate(("source.spm", "target.spm"), start=1):
-        lines = [str(pair[side]) for pair in pairs]
+        lines = _cut_long_words([str(pair[side]) for pair in pairs], name)
+        callbacks.current().on_progress(f"tokenizer: {file}")
         with call_library("no tokenizer can be trained on it", name):
             limits = {"vocab_size": kind.size, "hard_vocab_limit": False}
             model = _train_sentencepiece(kind.kind, lines, unk_id=1, eos_id=0, **limits)
@@ -220,6 +230,23 @@ def train_sentencepiece_models(kind: TokenizerKind, text: str, name: str) -> dic
 
 
 _TRAINERS = {"chars": _train_chars, "bpe": _train_bpe, "unigram": _train_unigram}
+
+
+def _cut_long_words(texts: Sequence[str], name: str) -> list[str]:
+    """Return texts whose words longer than LONGEST_WORD are cut into parts of that length; a note names the file."""
+    parts, count = [], 0
+    for text in texts:
+        at = 0
+        for word in LONG_WORD.finditer(text):
+            count += 1
+            for end in range(word.start() + LONGEST_WORD, word.end(), LONGEST_WORD):
+                parts.append(text[at:end])
+                at = end
+        parts.append(text[at:])
+    if count:
+        words = f"{counted(count, 'long word')} cut into parts of {LONGEST_WORD:,} characters"
+        warnings.warn(f"{name}: {words}, to train a tokenizer on them", AttnkitNote, stacklevel=2)
+    return parts
 
 
 def _parts(texts: Sequence[str]) -> Iterator[str]:

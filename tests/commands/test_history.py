@@ -80,6 +80,22 @@ def test_a_slice_and_a_dash_are_replayed_a_stream_cannot_be(tmp_path, monkeypatc
     assert done.code == 3 and "a stream that cannot be read again" in done.err
 
 
+def test_a_dash_that_is_a_text_or_one_of_two_inputs_is_in_the_history(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for texts in ("a -", "-", "- -", "--dim -", "- a"):
+        process.run(*f"embed --batch --dim 2 -o a.npz -- {texts}".split())
+        script = process.run("history", "a.npz").out
+        assert script.endswith(f"\nattnkit embed --dim 2 --seed 0 --batch -- {texts}\n".encode())
+        assert b"standard input" not in script
+        assert b"equal bit for bit" in process.run("history", "a.npz", "--replay").out
+    np.save("x.npy", np.eye(2))
+    for inputs in ("x.npy -", "- x.npy"):
+        process.run("diff", *inputs.split(), "-f", "json", "-o", "d.json", stdin=b"[[1, 0], [0, 2]]")
+        script = process.run("history", "d.json").out
+        assert script.endswith(f"\nattnkit diff -f json -- {inputs}\n".encode())
+        assert b"attnkit diff read standard input: give it the same again" in script
+
+
 @pytest.mark.slow
 def test_a_history_that_is_not_attnkits_is_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -259,7 +259,9 @@ def joined(first: bytes, second: bytes) -> bytes:
     return members + directory + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 2, 2, len(directory), len(members), 0)
 
 
-@pytest.mark.parametrize("value", [np.zeros(3_000_000), np.eye(1500), np.tri(2000, dtype=bool)], ids=["zeros", "one-hot", "mask"])
+@pytest.mark.parametrize(
+    "value", [np.zeros(3_000_000), np.eye(1500), np.tri(2000, dtype=bool)], ids=["zeros", "one-hot", "mask"]
+)
 def test_what_compresses_well_is_read_from_a_pipe(value):
     """More than 1 MB comes out of the last bytes of the compressed data, and more bytes follow them."""
     first, second = read(Source.of(streamed(np.savez_compressed, x=value, y=value[:1]) * 2))

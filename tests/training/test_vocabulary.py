@@ -2,13 +2,16 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import AttnkitNote, DataError, UsageError
+from attnkit.inference import callbacks
 from attnkit.tokenizers.auto import load_tokenizer
+from attnkit.training import vocabulary
 from attnkit.training.folder import write_folder
 from attnkit.training.vocabulary import FAMILY_TOKENS, SENTINELS, parse_kind, train_tokenizer
 
@@ -126,6 +129,28 @@ def test_special_tokens_that_a_text_writes_are_no_part_of_it(tmp_path):
         assert tokenizers[0].vocabulary == tokenizers[1].vocabulary
         ids = tokenizers[0].encode("tale<|endoftext|>", tokenizers[0].vocabulary).ids
         assert ids[-1] == 0 and 0 not in ids[:-1] and 1 not in ids
+
+
+@pytest.mark.parametrize("long", ["猫" * 2500, "ab" * 1250, " " * 2500, "-_" * 1250], ids=["猫", "ab", "space", "-_"])
+def test_a_long_word_is_cut(long):
+    """The trainer of BPE takes time with the square of a word's length."""
+    text = f"one\n1 {long}. two\n{long[:1000]}"
+    with pytest.warns(AttnkitNote, match=r"^text.txt: 1 long word cut into parts of 1,000 characters, to train"):
+        parts = vocabulary._cut_long_words([text], "text.txt")
+    assert "".join(parts) == text and len(parts) == 3
+    words = [word for part in parts for word in re.findall(r"\w+|\s+|[^\w\s]+", part.replace("_", "-"))]
+    assert max(map(len, words)) <= 1001  # a space may come before the first part
+
+
+@pytest.mark.parametrize(("kind", "family"), [("bpe:400", "gpt2"), ("unigram:300", "t5"), ("bpe:400", "marian")])
+def test_a_text_without_spaces_trains_a_tokenizer(kind, family):
+    """So long a word at once would take BPE a minute, and leave unigram no finite probability."""
+    text, told = "".join(chr(0x4E00 + number * number % 211) for number in range(100_000)), []
+    with callbacks.use_callbacks(callbacks.Callbacks(on_progress=told.append)), pytest.warns(AttnkitNote):
+        files = train_tokenizer(parse_kind(kind), family, [f"{text}\t{text}"], "text.txt")
+    assert len(files) >= 2
+    names = {"gpt2": ["bpe of 400 tokens"], "t5": ["unigram of 300 tokens"], "marian": ["source.spm", "target.spm"]}
+    assert told == [f"tokenizer: {name}" for name in names[family]]
 
 
 def test_a_pair_of_texts_has_the_tokens_of_the_family_around_both(tmp_path):
