@@ -76,7 +76,7 @@ def list_cells(record: Record) -> Cells:
     [['x', 'float64', '2 3', 'token model', 48]]
     """
     rows = [
-        [name, one.array.dtype.name, " ".join(map(str, one.shape)), " ".join(one.axis_names()), one.array.nbytes]
-        for name, one in record.tensors.items()
+        [name, array.dtype.name, " ".join(map(str, array.shape)), " ".join(axes), array.nbytes]
+        for name, (array, axes) in views.named_axes(record).items()
     ]
     return Cells(["name", "dtype", "shape", "axes", "bytes"], rows)

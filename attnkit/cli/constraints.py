@@ -121,7 +121,7 @@ class Constraints(NamedTuple):
 def agree(value: Any, stated: Any) -> bool:
     """Decide whether the value of an option is what the input states; of floats to six digits.
 
-    >>> agree(0.353553, 8**-0.5), agree(2, 3), agree(4, None)
+    >>> agree(0.3535534, 8**-0.5), agree(2, 3), agree(4, None)
     (True, False, False)
     """
     if isinstance(value, float) and isinstance(stated, int | float):

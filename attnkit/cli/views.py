@@ -95,7 +95,7 @@ def tensor_view(
     record: Record, name: str, style: display.Style = display.DEFAULT_STYLE, part: str = ""
 ) -> display.TensorView:
     """Return the view of a tensor of a record, or of a slice of it, with its labels and its masked cells."""
-    array, axes = record[name], record.axes_of(name)
+    array, axes = record[name], known_axes(record, name)
     labels = [record.labels_of(name, dimension) for dimension in range(array.ndim)]
     title = f"{name}[{part}]" if part else name
     mask = unmasked_cells(record, name)
@@ -157,7 +157,7 @@ def describe_json(record: Record) -> str:
     '{"tensors":{"x":{"dtype":"float64","shape":[2,3],"axes":["token","model"]}}}'
     """
     facts = {
-        name: {"dtype": one.array.dtype.name, "shape": one.shape, "axes": one.axis_names()}
+        name: {"dtype": one.array.dtype.name, "shape": one.shape, "axes": known_axes(record, name)}
         for name, one in record.tensors.items()
     }
     return json.dumps({"tensors": facts}, ensure_ascii=False, separators=(",", ":"))
@@ -217,7 +217,19 @@ def list_tensors(record: Record, style: display.Style, last: str = "") -> str:
 
 def named_axes(record: Record) -> dict[str, tuple[Array, tuple[str, ...]]]:
     """Return every array of a record with the names of its axes."""
-    return {name: (one.array, one.axis_names()) for name, one in record.tensors.items()}
+    return {name: (one.array, known_axes(record, name)) for name, one in record.tensors.items()}
+
+
+def known_axes(record: Record, name: str) -> tuple[str, ...]:
+    """Return the names of the axes of a tensor: of one without them, in a record without x, their numbers.
+
+    >>> weights = Record({"w": np.zeros((2, 3))})
+    >>> known_axes(weights, "w"), known_axes(weights.with_tensors({"x": np.zeros((2, 3))}), "x")
+    (('axis0', 'axis1'), ('token', 'model'))
+    """
+    one = record.tensor(name)
+    is_unnamed = one.axes is None and "x" not in record
+    return tuple(f"axis{at}" for at in range(one.array.ndim)) if is_unnamed else one.axis_names()
 
 
 def check_slice(text: str) -> str:
@@ -228,7 +240,7 @@ def check_slice(text: str) -> str:
 
 def place_index(record: Record, name: str, index: tuple[Index, ...]) -> tuple[slice | int, ...]:
     """Return an index of all dimensions of a tensor; UsageError as `fill_index` and `check_bound` raise it."""
-    axes, shape = record.axes_of(name), record[name].shape
+    axes, shape = known_axes(record, name), record[name].shape
     with name_errors("--slice"):
         placed = fill_index(index, axes, lambda at: record.labels_of(name, at), name, shape)
         for part, axis, size in zip(placed, axes, shape, strict=True):
@@ -256,7 +268,7 @@ def select(record: Record, names: tuple[str, ...], part: str) -> Record:
 
 def slice_tensor(record: Record, name: str, index: tuple[Index, ...]) -> Record:
     """Return a record of a slice of one tensor, with its remaining axes and labels; UsageError for an index outside."""
-    tensor, axes = record[name], record.axes_of(name)
+    tensor, axes = record[name], known_axes(record, name)
     whole = place_index(record, name, index)
     labels: dict[str, Labels] = {}
     for dimension, at in enumerate(whole):

@@ -1,5 +1,6 @@
 """Cut an array of any rank into matrices with labels, and choose which of their rows and columns to show."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +15,7 @@ from attnkit.record import Labels, row_labels
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
+UNNAMED = re.compile("axis[0-9]+")  # the number of an axis without a name
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,9 +209,11 @@ def elide(size: int, limit: int) -> Elision:
 
 
 def format_shape(array: Array, axes: Sequence[str], style: Style) -> str:
-    """Return the shape with its axis names: `(token 3, model 4)`; that of a reduced axis is its size alone."""
-    sizes = zip(axes, array.shape, strict=True)
-    texts = [str(size) if is_reduced(axis) and size == 1 else f"{escape(axis, style)} {size}" for axis, size in sizes]
+    """Return the shape with its axis names: `(token 3, model 4)`; a reduced axis and an unnamed one have none."""
+    texts = [
+        str(size) if (is_reduced(axis) and size == 1) or UNNAMED.fullmatch(axis) else f"{escape(axis, style)} {size}"
+        for axis, size in zip(axes, array.shape, strict=True)
+    ]
     return f"({', '.join(texts)})"
 
 

@@ -192,3 +192,16 @@ def test_a_label_that_is_missing_or_twice_is_named_with_its_numbers(here):
     explained = written("mask twice.npz --causal --explain b,2", here)
     assert explained == b"query 1 'b' may not attend to key 2 'a'\n  causal blocks it: key \xe2\x89\xa4 query\n"
     assert written("mask r.npz --causal --explain a,b", here) == written("mask r.npz --causal --explain 0,1", here)
+
+
+def test_the_tensors_of_a_weights_file_have_no_names_of_axes_that_they_do_not_state(here):
+    np.savez(here / "w.npz", w=np.zeros((2, 3)), b=np.zeros(3))
+    rows = [row.split("  ")[:3] for row in written("show w.npz --list", here).decode().split("\n")]
+    assert [[cell.strip() for cell in row if cell] for row in rows[2:4]] == [["w", "(2, 3)"], ["b", "(3)"]]
+    assert json.loads(written("show w.npz --list -f json", here))["tensors"]["w"]["axes"] == ["axis0", "axis1"]
+    assert written("show w.npz:w", here).decode().split("\n")[0] == "w (2, 3) float64"
+    assert "axes" not in json.loads(written("show w.npz -f json", here))["tensors"]["w"]
+    names = ["name,dtype,shape,axes,bytes", "w,float64,2 3,axis0 axis1,48"]
+    assert written("show w.npz --list -f csv", here).decode().split("\n")[:2] == names
+    assert "x (token 2, model 4)" in written("show r.npz", here).decode()
+    assert "decoder.0.self.wq (model 64, heads 64)" in written(f"show {STORY}:decoder.0.self.wq", here).decode()
