@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,20 +28,28 @@ class Cells(NamedTuple):
 def tensor_cells(view: TensorView, name: str) -> Cells:
     """Return a tensor as a table: a matrix as it is, a vector as one column; of more dimensions a row an element.
 
+    A first dimension of size 1, such as that of a single head, is left out.
+
     >>> matrix = TensorView("x", np.eye(2), ("token", "model"), (["The", "cat"], None))
     >>> print(format_cells(tensor_cells(matrix, "x"), "csv"), end="")
     token,0,1
     The,1.0,0.0
     cat,0.0,1.0
-    >>> maps = TensorView("p", np.ones((1, 1, 2)), ("head", "query", "key"), (None, None, ["a", "b"]))
+    >>> maps = TensorView("p", np.ones((2, 1, 1)), ("head", "query", "key"), (None, None, ["a"]))
     >>> print(format_cells(tensor_cells(maps, "p"), "csv"), end="")
     head,query,key,key_label,p
     0,0,0,a,1.0
-    0,0,1,b,1.0
+    1,0,0,a,1.0
     """
+    array, is_nested = view.array, any(isinstance(row, list) for labels in view.labels for row in labels or ())
+    if array.ndim > 2 and len(array) == 1 and not is_nested:
+        return tensor_cells(replace(view, array=array[0], axes=view.axes[1:], labels=view.labels[1:]), name)
+    return _element_rows(view, name) if array.ndim > 2 or is_nested else _matrix_rows(view, name)
+
+
+def _matrix_rows(view: TensorView, name: str) -> Cells:
+    """Return a tensor of at most two dimensions as a table."""
     array = view.array
-    if array.ndim > 2 or any(isinstance(row, list) for labels in view.labels for row in labels or ()):
-        return _element_rows(view, name)
     names = [shared_labels(labels) for labels in view.labels]
     if array.ndim == 0:
         return Cells([name], [[array[()]]])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnkit.display.heatmaps import COLORS, DIVERGING, SEQUENTIAL, Scale, interpolate_colors, make_scale
-from attnkit.display.numbers import number_format, to_python
+from attnkit.display.numbers import are_probabilities, cell_format, number_format, to_python
 from attnkit.display.slicing import Elision, Matrices, Matrix, TensorView, elide, to_matrices
 from attnkit.display.style import Style
 from attnkit.errors import escaped
@@ -71,6 +71,8 @@ def unmasked_cells(record: Record, name: str) -> Array | None:
     name  of a tool's result, or of an intermediate in a trace: weights, decoder.0.self.weights
     """
     layer, _, kind = name.rpartition(".")
+    if name == "x" and "head" in record.axes_of(name):
+        kind = _kind_of_scores(record[name])
     if kind not in ("masked", "weights") or "query" not in record.axes_of(name):
         return None
     if kind == "weights" and record[name].dtype == np.float16:  # where a small weight is zero too
@@ -78,6 +80,17 @@ def unmasked_cells(record: Record, name: str) -> Array | None:
         return None if masked is None or masked.shape != record[name].shape else masked != -np.inf
     is_unmasked: Array = record[name] != (-np.inf if kind == "masked" else 0)
     return is_unmasked
+
+
+def _kind_of_scores(x: Array) -> str:
+    """Return what x of heads is, as `attend --emit` makes it: masked scores, weights, or something else.
+
+    >>> _kind_of_scores(np.array([[1.0, -np.inf]])), _kind_of_scores(np.array([[0.0, -np.inf]]))
+    ('masked', '')
+    """
+    if np.isneginf(x).any():
+        return "masked" if x[np.isfinite(x)].any() else ""  # a mask is 0 or -inf
+    return "weights" if are_probabilities(x) else ""
 
 
 def tensor_html(view: TensorView, is_map: bool) -> str:
@@ -97,10 +110,10 @@ def table_html(part: Matrix, corner: str) -> str:
     height, width = part.values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, MAX_COLUMNS)
     values = part.values[np.ix_(rows.indices(), columns.indices())]
-    numbers = number_format(values, STYLE.precision)
+    numbers = cell_format(values, STYLE.precision, are_probabilities(part.values[rows.indices()]))
     is_masked = part.masked[np.ix_(rows.indices(), columns.indices())].tolist()
     texts = [
-        ["·" if hidden else format(value, numbers) for value, hidden in zip(*pair, strict=True)]
+        ["·" if hidden else numbers.text(value) for value, hidden in zip(*pair, strict=True)]
         for pair in zip(to_python(values), is_masked, strict=True)
     ]
     cells = [[f'<td style="{CELL}">{number}</td>' for number in row] for row in texts]

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from attnkit.display.numbers import CellFormat
 from attnkit.display.style import DEFAULT_STYLE, Style
-from attnkit.display.text import escape, glyphs, heading, label_text
+from attnkit.display.text import escape, glyphs, heading, label_text, numbered
 from attnkit.errors import DataError
 from attnkit.record import Labels, row_labels
 
@@ -61,17 +62,17 @@ class Matrix(NamedTuple):
     columns: list[str]
     words: list[str]  # the labels that the values are indices of, [] where they are numbers
 
-    def format_value(self, value: Any, numbers: str, style: Style = DEFAULT_STYLE) -> str:
+    def format_value(self, value: Any, numbers: CellFormat, style: Style = DEFAULT_STYLE) -> str:
         """Format a value: the word that it is the index of, with the index where the word is not unique.
 
         >>> matrix = Matrix("", np.zeros((1, 1)), np.zeros((1, 1)), [], [], ["a", "b", "a"])
-        >>> [matrix.format_value(at, "d") for at in (0, 1, -1)]
+        >>> [matrix.format_value(at, CellFormat("d")) for at in (0, 1, -1)]
         ['a 0', 'b', '-1']
         """
         if not 0 <= value < len(self.words):
-            return format(value, numbers)
+            return numbers.text(value)
         word = self.words[value]
-        return label_text(f"{word} {value}" if self.words.count(word) > 1 else word, style)
+        return numbered(word, value, style) if self.words.count(word) > 1 else label_text(word, style)
 
 
 class Matrices(NamedTuple):

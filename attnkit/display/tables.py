@@ -1,10 +1,11 @@
 """Tables: one tensor as matrices of numbers with their labels."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from attnkit.display.numbers import number_format, to_python
+from attnkit.display.numbers import CellFormat, are_probabilities, cell_format, to_python
 from attnkit.display.slicing import Elision, Matrix, TensorView, elide, to_matrices
 from attnkit.display.style import Style
 from attnkit.display.text import (
@@ -15,6 +16,7 @@ from attnkit.display.text import (
     glyphs,
     join_lines,
     label_text,
+    numbered,
     pad,
     side_by_side,
     wrap,
@@ -24,6 +26,7 @@ MAX_ROWS = 30
 MAX_MATRICES = 8
 COLUMN_GAP = 2  # spaces between two columns
 TIGHT_GAP = 1  # where all columns fit only with this one
+HEATMAP_HINT = "show --heatmap draws more columns"
 RED, BLUE = "31", "34"  # the colours of bars: of positive and of negative numbers; red is that of NaN, too
 
 
@@ -45,21 +48,25 @@ def tensor_table(view: TensorView) -> str:
     if array.size == 0:
         return join_lines([*lines, "empty"])
     if array.ndim == 0:
-        return join_lines([*lines, format(to_python(array), number_format(array, style.precision))])
+        return join_lines([*lines, cell_format(array, style.precision).text(to_python(array))])
     parts = to_matrices(view, MAX_MATRICES)
-    lines += side_by_side(_draw_matrices(parts.matrices, parts.corner, style), style)
+    tables, hidden_columns = _draw_matrices(parts.matrices, parts.corner, style)
+    lines += side_by_side(tables, style)
     lines += [ansi(line, "2", style) for line in wrap(parts.hidden, style)]
     if any(part.masked.any() for part in parts.matrices):
         lines.append(ansi(f"{glyphs(style).masked_mark} masked", "2", style))
+    if hidden_columns and "query" in view.axes[-2:-1]:
+        lines += [ansi(line, "2", style) for line in wrap(HEATMAP_HINT, style)]
     return join_lines(lines)
 
 
-def _draw_matrices(parts: Sequence[Matrix], corner: str, style: Style) -> list[Block]:
-    """Draw a table for each matrix, all with the same rows, columns, widths and number format."""
+def _draw_matrices(parts: Sequence[Matrix], corner: str, style: Style) -> tuple[list[Block], int]:
+    """Draw a table for each matrix, all with the same rows, columns, widths and number format; count hidden columns."""
     height, width = parts[0].values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, style.width)  # more could not fit
     at = np.ix_(rows.indices(), columns.indices())
-    numbers = number_format(np.concatenate([part.values[at][~part.masked[at]] for part in parts]), style.precision)
+    visible = np.concatenate([part.values[at][~part.masked[at]] for part in parts])
+    numbers = cell_format(visible, style.precision, all(are_probabilities(part.values[at[0][:, 0]]) for part in parts))
     tables = [_to_texts(part, corner, rows, columns, numbers, style) for part in parts]
     stub = 1 if parts[0].rows else 0  # columns of row labels
     sizes = column_widths([row for table in tables for row in table])
@@ -68,14 +75,15 @@ def _draw_matrices(parts: Sequence[Matrix], corner: str, style: Style) -> list[B
     elision = _fit_columns(sizes[stub:], columns, style.width - sum(sizes[:stub]) - stub * gap, gap, style)
     tables = [_hide_columns(table, elision, stub, style) for table in tables]
     sizes = column_widths([row for table in tables for row in table])
-    return [
+    blocks = [
         grid(table, sizes, style, left=range(stub), title=part.title, gap=gap)
         for part, table in zip(parts, tables, strict=True)
     ]
+    return blocks, elision.hidden
 
 
 def _to_texts(
-    part: Matrix, corner: str, rows: Elision, columns: Elision, numbers: str, style: Style
+    part: Matrix, corner: str, rows: Elision, columns: Elision, numbers: CellFormat, style: Style
 ) -> list[list[str]]:
     """Return the matrix as texts: its headings first, its row labels before each row."""
     marks = glyphs(style)
@@ -87,13 +95,24 @@ def _to_texts(
         ]
         for pair in zip(to_python(part.values[at]), part.masked[at].tolist(), strict=True)
     ]
-    heads = [label_text(name, style) for name in columns.pick(part.columns)]
+    heads = _label_texts(part.columns, columns, style)
     if part.rows:
-        stubs = [label_text(name, style) for name in rows.pick(part.rows)]
+        stubs = _label_texts(part.rows, rows, style)
         cells = [[stub, *row] for stub, row in zip(stubs, cells, strict=True)]
         heads = [label_text(corner, style), *heads]
     mark = [label_text(f"{marks.ellipsis} {rows.hidden} more", style), *[marks.ellipsis] * (len(heads) - 1)]
     return [heads, *rows.with_gap(cells, mark)]
+
+
+def _label_texts(names: Sequence[str], elision: Elision, style: Style) -> list[str]:
+    """Return the labels that are shown, with their indices where several of all are alike.
+
+    >>> _label_texts(["the", "cat", "the"], elide(3, 2), Style())
+    ['the 0', 'cat']
+    """
+    counts = Counter(names)
+    visible = elision.pick([*enumerate(names)])
+    return [numbered(name, at, style) if counts[name] > 1 else label_text(name, style) for at, name in visible]
 
 
 def _hide_columns(table: list[list[str]], elision: Elision, stub: int, style: Style) -> list[list[str]]:

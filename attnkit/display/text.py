@@ -1,5 +1,6 @@
 """Text in terminal columns: escape it, clip it to a width, put blocks side by side."""
 
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -91,7 +92,22 @@ def pad(text: str, width: int, right: bool = False) -> str:
 
 def label_text(text: str, style: Style, longest: int = MAX_LABEL_WIDTH) -> str:
     """Escape a label and cut it to at most `longest` columns and a quarter of the width."""
-    return clip(escape(text, style), min(longest, max(style.width // 4, 6)), style)
+    return clip(escape(text, style), min(longest, label_room(style)), style)
+
+
+def label_room(style: Style) -> int:
+    """Return the width of the longest label: at most a quarter of the width."""
+    return min(MAX_LABEL_WIDTH, max(style.width // 4, 6))
+
+
+def numbered(label: str, index: int, style: Style) -> str:
+    """Return a label with its index after it, which tells it from others that are alike, as `label_text` cuts it.
+
+    >>> numbered("the", 4, Style()), numbered("incomprehensibilities", 12, Style())
+    ('the 4', 'incomprehens… 12')
+    """
+    number = f" {index}"
+    return label_text(label, style, label_room(style) - len(number)) + number
 
 
 def ansi(text: str, code: str, style: Style) -> str:
@@ -153,7 +169,24 @@ def heading(name: str, description: str, formula: str, style: Style) -> list[str
     formula = "= " + escape(formula if style.unicode else formula.translate(ASCII_SPELLING), style)
     if not more and display_width(first) + 3 + display_width(formula) <= style.width:
         return [f"{lines[0]}   {formula}"]
-    return lines + wrap("  " + formula, style)
+    return lines + _wrap_formula("  " + formula, style)
+
+
+def _wrap_formula(formula: str, style: Style) -> list[str]:
+    """Break a formula after the commas between its parts, and elsewhere only where a part does not fit a line.
+
+    >>> _wrap_formula("= PE, PE(pos, 2i) = sin(x), PE(pos, 2i+1) = cos(same)", Style(width=40))
+    ['= PE, PE(pos, 2i) = sin(x),', '    PE(pos, 2i+1) = cos(same)']
+    """
+    lines = [""]
+    for clause in re.split(r", (?![^(]*\))", formula):
+        longer = f"{lines[-1]}, {clause}" if lines[-1] else clause
+        if lines[-1] and display_width(longer) + 1 > style.width:
+            lines[-1] += ","
+            lines.append("    " + clause)
+        else:
+            lines[-1] = longer
+    return [piece for line in lines for piece in wrap(line, style)]
 
 
 def wrap(text: str, style: Style) -> list[str]:

@@ -105,3 +105,20 @@ def test_pipe_and_run_give_the_same_table(here):
 def test_text_may_be_a_markdown_file(here):
     assert run("history", "w.npz", "-o", "a.md")[0] == 0
     assert (here / "a.md").read_text().startswith("#!/bin/sh\n")
+
+
+def test_markdown_of_one_head_is_a_matrix(here):
+    lines = run("show", "w.npz:weights", "-f", "markdown")[1].splitlines()
+    assert lines[0] == "| query | The | = | cat | sat |" and len(lines) == 6
+
+
+@pytest.mark.parametrize("kind", ["masked", "weights"])
+def test_masked_cells_look_alike_however_the_tensor_is_requested(here, kind):
+    stdin = run("embed", "The cat", "--dim", "4", "-f", "json")[1].encode()
+    emitted, kept = (
+        run("attend", "--causal", flag, kind, "-f", "npz", "-o", f"{flag[2:]}.npz", stdin=stdin)
+        for flag in ("--emit", "--keep")
+    )
+    assert emitted[0] == kept[0] == 0
+    tables = [run("show", name)[1].splitlines()[1:6] for name in ("emit.npz", f"keep.npz:{kind}")]
+    assert tables[0] == tables[1] and tables[0][3].split()[-1] == "·" and tables[0][0] == "head 0"

@@ -90,6 +90,32 @@ token\\mod…     0     1     2  +36    39
     assert len(text) == 3 + 20 + 1 + 10
 
 
+def test_words_that_are_alike_carry_their_numbers() -> None:
+    words = ["the", "cat", "the", "mat"]
+    text = tensor_table(TensorView("weights", np.eye(4), ("query", "key"), (words, words), Style(precision=1)))
+    assert text.splitlines()[1].split() == ["query\\key", "the", "0", "cat", "the", "2", "mat"]
+    assert [line[:7].strip() for line in text.splitlines()[3:]] == ["the 0", "cat", "the 2", "mat"]
+    elided = tensor_table(TensorView("x", np.zeros((40, 1)), ("token", "model"), (["a"] * 40, None)))
+    assert elided.splitlines()[-1].split() == ["a", "39", "0.0000"]
+
+
+def test_a_map_without_all_columns_names_the_heat_map() -> None:
+    def last_line(axes: tuple[str, str], width: int) -> str:
+        return tensor_table(TensorView("w", np.ones((2, 30)), axes, (None, None), Style(width))).splitlines()[-1]
+
+    assert last_line(("query", "key"), 60) == "show --heatmap draws more columns"
+    assert "heatmap" not in last_line(("query", "key"), 300) + last_line(("token", "model"), 60)
+
+
+def test_a_formula_breaks_between_its_parts() -> None:
+    formula = "PE, PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(same)"
+    view = TensorView("x", np.ones((1, 1)), ("token", "model"), (None, None), Style(60), formula)
+    assert tensor_table(view).splitlines()[1:3] == [
+        "  = PE, PE(pos, 2i) = sin(pos / 10000^(2i/d)),",
+        "    PE(pos, 2i+1) = cos(same)",
+    ]
+
+
 def test_matrices_beyond_the_eighth_are_counted() -> None:
     one = tensor_table(TensorView("w", np.ones((12, 1, 1), int), ("head", "query", "key"), (None, None, None), NARROW))
     assert one.splitlines()[-1] == "… 4 more heads"
@@ -165,6 +191,22 @@ def test_labels_are_literal() -> None:
 def test_one_style_of_numbers_a_table(array: np.ndarray, cells: str) -> None:
     text = tensor_table(TensorView("x", array, ("model",), (None,), Style(precision=2)))
     assert text.splitlines()[-1].split() == cells.split()
+
+
+@pytest.mark.parametrize(
+    ("array", "cells"),
+    [
+        (np.array([[5.0, 6e-7, -6e-7, 0.0]]), "5.0000 <0.0001 >-0.0001 0.0000"),
+        (np.array([[5.0, 1e-16]]), "5.0000 0.0000"),  # rounding of float64
+        (np.array([[5.0, 1e-6]], np.float32), "5.0000 0.0000"),  # rounding of float32
+        (np.array([[0.99997, 0.00003]]), ">0.9999 <0.0001"),
+        (np.array([[1.0, 0.0]]), "1.0000 0.0000"),
+        (np.array([[0.99997, 0.5]]), "1.0000 0.5000"),  # no probabilities
+    ],
+)
+def test_a_number_is_not_rounded_to_0_nor_a_probability_to_1(array: np.ndarray, cells: str) -> None:
+    text = tensor_table(TensorView("x", array, ("token", "model"), (None, None)))
+    assert text.splitlines()[-1].split()[1:] == cells.split()
 
 
 def test_the_style_is_that_of_the_numbers_not_masked() -> None:

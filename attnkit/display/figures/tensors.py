@@ -7,7 +7,7 @@ import numpy as np
 from attnkit.display.figures.fonts import clip_text, visible
 from attnkit.display.figures.options import FigureOptions
 from attnkit.display.figures.shapes import TEXT_SIZE, Array, Preformatted, Section, Table
-from attnkit.display.numbers import number_format, to_python
+from attnkit.display.numbers import CellFormat, are_probabilities, cell_format, to_python
 from attnkit.display.slicing import Elision, Matrix, TensorView, elide, format_shape, to_matrices
 from attnkit.display.style import DEFAULT_STYLE
 from attnkit.display.summaries import Candidates, human_size, ordinal
@@ -34,13 +34,15 @@ def tensor_section(view: TensorView, options: FigureOptions) -> Section:
     if array.size == 0:
         return Section(view.title, [], view.formula, f"{view.description()}, empty")
     if array.ndim == 0:
-        text = format(to_python(array), number_format(array, precision))
+        text = cell_format(array, precision).text(to_python(array))
         return Section(view.title, [Preformatted([text])], view.formula, view.description())
     parts = to_matrices(view, MAX_MATRICES)
     height, width = parts.matrices[0].values.shape
     rows, columns = elide(height, MAX_ROWS), elide(width, MAX_COLUMNS)
     at = np.ix_(rows.indices(), columns.indices())
-    numbers = number_format(np.concatenate([one.values[at][~one.masked[at]] for one in parts.matrices]), precision)
+    visible_cells = np.concatenate([one.values[at][~one.masked[at]] for one in parts.matrices])
+    is_exact = all(are_probabilities(one.values[at[0][:, 0]]) for one in parts.matrices)
+    numbers = cell_format(visible_cells, precision, is_exact)
     corner = " \\ ".join(map(visible, view.axes[-2:]))
     tables = [_table(one, corner, rows, columns, numbers) for one in parts.matrices]
     notes = [parts.hidden, f"{MASKED_MARK} masked" if any(one.masked.any() for one in parts.matrices) else ""]
@@ -82,11 +84,11 @@ def candidates_section(candidates: Candidates, precision: int) -> Section:
     return Section(title, [Table(rows, [0, *range(1, len(rows[0]), 2)])], formula)
 
 
-def _table(part: Matrix, corner: str, rows: Elision, columns: Elision, numbers: str) -> Table:
+def _table(part: Matrix, corner: str, rows: Elision, columns: Elision, numbers: CellFormat) -> Table:
     """Return one matrix as a table: the labels of its columns first, those of its rows before each row."""
     at = np.ix_(rows.indices(), columns.indices())
     cells = [
-        [MASKED_MARK if is_masked else format(value, numbers) for value, is_masked in zip(*pair, strict=True)]
+        [MASKED_MARK if is_masked else numbers.text(value) for value, is_masked in zip(*pair, strict=True)]
         for pair in zip(to_python(part.values[at]), part.masked[at].tolist(), strict=True)
     ]
     heads = columns.with_gap(_labels(columns.pick(part.columns)), f"… {columns.hidden} more")
