@@ -17,6 +17,10 @@ from attnkit.formats import npy
 
 ROOT = Path(__file__).parent.parent
 TOPICS = help.list_topics()
+CHAPTERS = help.list_chapters()
+CONTENTS = "\n| | chapter | about |\n|---|---|---|\n" + "".join(
+    f"| {chapter.number} | `{chapter.name}` | {chapter.title} |\n" for chapter in CHAPTERS
+)
 
 
 def run(*arguments, **options):
@@ -45,7 +49,7 @@ def test_alone_it_lists_every_tool_and_topic(capfd):
     shown = capfd.readouterr().out
     for name, what in {**commands.TOOLS, **TOPICS}.items():
         assert re.search(rf"^  {name} +{re.escape(what)}$", shown, re.MULTILINE)
-    assert set(TOPICS) >= {"architecture", "checkpoints", "contributing", "faults", "operators"}
+    assert set(TOPICS) >= {"architecture", "checkpoints", "contributing", "faults", "lecture", "operators"}
 
 
 @pytest.mark.parametrize("tool", ["attend", "run"])
@@ -53,14 +57,23 @@ def test_a_tool_is_its_own_help(tool, capfd):
     assert main.main(["help", tool]) == 0
     first = capfd.readouterr().out
     assert main.main([tool, "--help"]) == 0
-    assert first == capfd.readouterr().out != ""
+    assert first == capfd.readouterr().out + in_the_lecture(tool) != ""
+
+
+def in_the_lecture(word):
+    """The line that names the chapter of a word, "" for a word that has none."""
+    chapter = help.find_chapter(word)
+    return f"\nIn the lecture: attnkit help lecture {chapter.name} ({chapter.title})\n" if chapter else ""
 
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_pipe_gets_the_markdown(topic):
     done = run(topic, env=os.environ | {"PYTHONUNBUFFERED": "1"})
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout == (ROOT / "attnkit" / "help" / f"{topic}.md").read_bytes()
+    page = (ROOT / "attnkit" / "help" / f"{topic}.md").read_bytes()
+    if topic == "lecture":
+        page += CONTENTS.encode()
+    assert done.stdout == page + in_the_lecture(topic).encode()
 
 
 @pytest.mark.parametrize("width", [60, 100])
@@ -79,6 +92,48 @@ def test_a_terminal_gets_text_that_fits(topic, width):
         )
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
+def test_a_chapter_by_its_number_its_name_and_each_of_its_words(chapter, capfd):
+    page = chapter.path.read_text()
+    assert page.startswith(f"# {chapter.number} {chapter.name}: {chapter.title}\n\nWords: {chapter.words[0]}")
+    assert chapter.number == CHAPTERS.index(chapter) + 1
+    for word in (str(chapter.number), chapter.name, *chapter.words):
+        assert help.find_chapter(word) == chapter
+    for arguments in (
+        ["lecture", str(chapter.number)],
+        ["lecture", chapter.name],
+        ["lecture", *chapter.words[0].split()],
+    ):
+        assert main.main(["help", *arguments]) == 0
+        assert capfd.readouterr().out == page
+
+
+def test_no_two_chapters_explain_one_word():
+    words = [re.sub("[ -]", "", word) for chapter in CHAPTERS for word in {chapter.name, *chapter.words}]
+    assert sorted(words) == sorted(set(words))
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
+def test_every_idea_of_a_chapter_has_a_command_and_what_to_notice(chapter):
+    _, *ideas = chapter.read().split("\n## ")
+    for idea in ideas:
+        title, _, rest = idea.partition("\n")
+        assert "```console\n$ " in rest and "\nNotice: " in rest, title
+
+
+def test_an_idea_is_found_before_what_is_spelled_alike(capfd):
+    assert main.main(["help", "Dot_Product"]) == main.main(["help", "dot", "product"]) == 0
+    attention = help.find_chapter("attention").read()
+    assert capfd.readouterr().out == attention + attention
+
+
+def test_an_idea_that_is_an_option_too_ends_with_the_option(capfd):
+    assert main.main(["help", "one-hot"]) == 0
+    shown = capfd.readouterr().out
+    assert shown.startswith(help.find_chapter("tokens").read())
+    assert "\n--one-hot: " in shown
+
+
 @pytest.mark.parametrize("setting", [{"NO_COLOR": "1", "TERM": "xterm"}, {"TERM": "dumb"}])
 def test_no_bold_where_none_is_wanted(setting):
     shown = on_a_terminal("faults", **setting)
@@ -92,6 +147,8 @@ def test_no_bold_where_none_is_wanted(setting):
         (["atend"], "no tool or topic 'atend'; did you mean attend?"),
         (["../cli"], "no tool or topic '../cli'; attnkit help lists both"),
         (["attend", "mask"], "no tool or topic 'attend mask'; did you mean attend?"),
+        (["lecture", "tokkens"], "no chapter 'tokkens'; did you mean tokens?"),
+        (["lecture", "99"], "no chapter '99'; attnkit help lecture lists them"),
     ],
 )
 def test_what_is_no_topic(arguments, problem):

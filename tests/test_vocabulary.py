@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attnkit"
 FILES = sorted(PACKAGE.rglob("*.py"))
-PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").rglob("*.md"))]
 
 # phrase -> what to write instead
 PHRASES = {

@@ -70,7 +70,7 @@ def complete(line: str) -> list[str]:
     if not words:
         return matches([*commands.TOOLS, "help", "completion", "--help", "--version"], typed)
     if words[0] in ("help", "completion"):
-        return matches(complete_subcommand(words[0]), typed) if len(words) == 1 else []
+        return matches(complete_subcommand(words), typed)
     return complete_tool(words, typed) if words[0] in commands.TOOLS else []
 
 
@@ -103,13 +103,15 @@ def matches(candidates: Iterable[str], typed: str) -> list[str]:
     return [candidate for candidate in candidates if candidate.startswith(typed)]
 
 
-def complete_subcommand(name: str) -> list[str]:
-    """Return what may follow `help`: tools and topics, or `completion`: shells."""
-    if name == "completion":
+def complete_subcommand(words: Sequence[str]) -> list[str]:
+    """Return what may follow `help`: tools and topics, `help lecture`: chapters, or `completion`: shells."""
+    if words == ["completion"]:
         return list(SHELLS)
     from attnkit import help as pages
 
-    return [*commands.TOOLS, *pages.list_topics()]
+    if words == ["help", "lecture"]:
+        return [chapter.name for chapter in pages.list_chapters()]
+    return [*commands.TOOLS, *pages.list_topics()] if words == ["help"] else []
 
 
 def complete_tool(words: Sequence[str], typed: str) -> list[str]:

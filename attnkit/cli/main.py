@@ -5,7 +5,6 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attnkit import __version__, commands
@@ -13,6 +12,7 @@ from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, FileError,
 
 if TYPE_CHECKING:
     from attnkit.cli.stage import Stage
+    from attnkit.help import Chapter
 
 FIRST_STEPS = 'attnkit embed "The cat sat" --dim 8 | attnkit posenc | attnkit mask --causal | attnkit attend --heads 2'
 
@@ -94,37 +94,67 @@ def execute(call: "Stage") -> int:
 
 
 def show_help(names: list[str]) -> int:
-    """Print the options of a tool, the page of a topic, or a list of both; UsageError for another name."""
+    """Print the options of a tool, a page, a chapter of the lecture, or a list; UsageError for another name."""
     from attnkit import help as pages
 
-    topics = pages.list_topics()
-    names = [" ".join(names)] if names else []
-    if not names or names[0] in ("-h", "--help", "help"):
+    name = " ".join(names)
+    if not name or name in ("-h", "--help", "help"):
         return main(["--help"])
-    if names[0] in (*commands.TOOLS, "completion"):
-        return main([names[0], "--help"])
-    page = pages.read_page(names[0]) if names[0] in topics else explain_word(names[0], topics)
-    if names[0] in topics and os.isatty(1):
+    if name.startswith("lecture "):
+        return show_chapter(name.removeprefix("lecture "))
+    chapter = pages.find_chapter(name)
+    more = f"\nIn the lecture: attnkit help lecture {chapter.name} ({chapter.title})\n" if chapter else ""
+    if name in (*commands.TOOLS, "completion"):
+        return main([name, "--help"]) or write_text(more)
+    if name in pages.list_topics():
+        return write_page(pages.read_page(name) + more)
+    return explain_word(name, chapter)
+
+
+def show_chapter(word: str) -> int:
+    """Print a chapter of the lecture by its number, its name or an idea; UsageError for another word."""
+    from attnkit import help as pages
+
+    if chapter := pages.find_chapter(word):
+        return write_page(chapter.read())
+    meant = suggest(word, [name for one in pages.list_chapters() for name in (one.name, *one.words)])
+    raise UsageError(f"no chapter {word!r}{meant or '; attnkit help lecture lists them'}")
+
+
+def explain_word(word: str, chapter: "Chapter | None") -> int:
+    """Print the chapter that explains a word, then the option or the names elsewhere; UsageError for another word."""
+    from attnkit import help as pages
+    from attnkit.cli import hints
+
+    explained = hints.explain_word(word)
+    if chapter:
+        return write_page(chapter.read()) or write_text(f"\n{explained}" if explained else "")
+    if not explained:
+        words = [name for one in pages.list_chapters() for name in (one.name, *one.words)]
+        meant = suggest(word, [*commands.TOOLS, *pages.list_topics(), *words])
+        raise UsageError(f"no tool or topic {word!r}{meant or '; attnkit help lists both'}")
+    return write_text(explained)
+
+
+def write_page(page: str) -> int:
+    """Write a page to standard output: laid out on a terminal, in Markdown elsewhere."""
+    if os.isatty(1):
         from attnkit import display
+        from attnkit import help as pages
 
         look = display.detect_style(True, os.environ, "utf-8")
         page = pages.render_page(page, look.width, bold=look.color)
+    return write_text(page)
+
+
+def write_text(text: str) -> int:
+    """Write a text to standard output; return the exit code 0."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     replace_unknown_signs()
-    sys.stdout.write(page)
+    sys.stdout.write(text)
     sys.stdout.flush()
     return 0
-
-
-def explain_word(word: str, topics: Iterable[str]) -> str:
-    """Explain an option, or a name for one or for a tool elsewhere; UsageError for any other word."""
-    from attnkit.cli import hints
-
-    if text := hints.explain_word(word):
-        return text
-    meant = suggest(word, [*commands.TOOLS, *topics])
-    raise UsageError(f"no tool or topic {word!r}{meant or '; attnkit help lists both'}")
 
 
 def report_truncation() -> int:
@@ -154,7 +184,8 @@ The Transformer as Unix tools.
 {topics}
   attnkit help TOOL         its options and an example
   attnkit help TOPIC        a page of documentation
-  attnkit help WORD         an option, or what others call it or a tool: top_k, d_model, generate
+  attnkit help lecture      a course in chapters; help lecture 5 or help lecture scale is one of them
+  attnkit help WORD         an idea: softmax, residual, dot product; an option, or what others call it: top_k, d_model
   attnkit completion SHELL  completion of tools, options and tensor names for bash, zsh or fish
   attnkit --version
 

@@ -247,6 +247,7 @@ TOOLS: Mapping[str, str] = {
     "history FILE": "log provenance replay commands lineage",
     "merge": "combine ring_attention",
     "sample": "samples example examples demo demos tutorial",
+    "help lecture": "lesson lessons course courses chapter chapters curriculum syllabus",
     "--help": "tools usage man docs doc",
     "--version": "version v",
     "completion": "completions autocomplete autocompletion",

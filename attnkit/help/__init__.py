@@ -4,6 +4,7 @@ import re
 import textwrap
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 PAGES = Path(__file__).parent
 BOLD, END = "\x1b[1m", "\x1b[0m"
@@ -26,12 +27,71 @@ def _first_line(page: Path) -> str:
 
 
 def read_page(topic: str) -> str:
-    """Return the page of a topic that `list_topics` has, in Markdown.
+    """Return the page of a topic that `list_topics` has, in Markdown; that of the lecture with its chapters.
 
     >>> read_page("faults").splitlines()[0]
     '# faults: bad input, and what happens to it'
     """
-    return (PAGES / f"{topic}.md").read_text(encoding="utf-8")
+    page = (PAGES / f"{topic}.md").read_text(encoding="utf-8")
+    return page + _list_contents() if topic == "lecture" else page
+
+
+class Chapter(NamedTuple):
+    """A chapter of the lecture, in a file `lecture/NUMBER-NAME.md`.
+
+    words  the ideas that it explains, which the second paragraph of the file lists
+    """
+
+    number: int
+    name: str
+    title: str
+    words: tuple[str, ...]
+    path: Path
+
+    def read(self) -> str:
+        """Return the chapter in Markdown."""
+        return self.path.read_text(encoding="utf-8")
+
+
+def list_chapters() -> list[Chapter]:
+    """Return the chapters of the lecture in their order.
+
+    >>> list_chapters()[0].name, "lstm" in list_chapters()[0].words
+    ('recurrence', True)
+    """
+    chapters = []
+    for path in sorted((PAGES / "lecture").glob("*.md")):
+        number, _, name = path.stem.partition("-")
+        head, words, *_ = path.read_text(encoding="utf-8").split("\n\n")
+        listed = " ".join(words.removeprefix("Words: ").rstrip(".").split()).split(", ")
+        chapters.append(Chapter(int(number), name, head.partition(": ")[2], tuple(listed), path))
+    return chapters
+
+
+def find_chapter(word: str) -> Chapter | None:
+    """Find the chapter of a number, a name, or a word for an idea; None where no chapter has it.
+
+    Capitals, hyphens, underscores and blanks do not count, nor does the ending of a plural.
+
+    >>> find_chapter("Self_Attention") == find_chapter("self attentions") == find_chapter("5")
+    True
+    """
+    for chapter in list_chapters():
+        if word == str(chapter.number):
+            return chapter
+        if {_fold(word), _fold(word).removesuffix("s")} & {_fold(one) for one in (chapter.name, *chapter.words)}:
+            return chapter
+    return None
+
+
+def _fold(word: str) -> str:
+    return re.sub(r"[\s_-]", "", word.casefold())
+
+
+def _list_contents() -> str:
+    """Return the table of the chapters, in Markdown."""
+    rows = "".join(f"| {one.number} | `{one.name}` | {one.title} |\n" for one in list_chapters())
+    return f"\n| | chapter | about |\n|---|---|---|\n{rows}"
 
 
 def render_page(markdown: str, width: int = 80, bold: bool = False) -> str:

@@ -45,7 +45,7 @@ def test_what_a_table_says_to_type_exists(known):
         tools = [first] if first in commands.TOOLS else OWNERS.get(flag, [])
         assert flag == "--help" or flag == "--version" or any(takes(tool, flag, plain) for tool in tools)
     assert all(tool in commands.TOOLS or tool in ("TOOL", "--version") for tool in re.findall(r"attnkit (\S+)", known))
-    assert first in commands.TOOLS or flags or first in ("completion", "COLUMNS=70", "the", "--version")
+    assert first in commands.TOOLS or flags or first in ("completion", "help", "COLUMNS=70", "the", "--version")
 
 
 @pytest.mark.parametrize("value", synonyms.VALUES)
