@@ -29,6 +29,7 @@ TOOLS = (
     "posenc",
     "mask",
     "attend",
+    "softmax",
     "merge",
     "layernorm",
     "ffn",

@@ -134,6 +134,7 @@ def attend(
     keep: Sequence[str] | str = (),
     weights: str | None = None,
     partial: bool = False,
+    weights_from: TensorLike | None = None,
     steps: bool = False,
     strict: bool = False,
     engine: Literal["numpy", "jax"] | None = None,
@@ -142,6 +143,19 @@ def attend(
     only: Sequence[str] | str | None = None,
     dtype: DType | None = None,
     check_finite: bool = False,
+) -> Record: ...
+def softmax(
+    record: TensorLike,
+    /,
+    *,
+    axis: int = -1,
+    temperature: float = 1.0,
+    mask: TensorLike | None = None,
+    keep: Sequence[str] | str = (),
+    steps: bool = False,
+    strict: bool = False,
+    only: Sequence[str] | str | None = None,
+    dtype: DType | None = None,
 ) -> Record: ...
 def merge(
     parts: Sequence[Record | Path] | Record | Path,
@@ -181,7 +195,7 @@ def ffn(
     layer: str | None = None,
     hidden: int | None = None,
     seed: int = 0,
-    activation: Literal["relu", "gelu", "gelu-tanh", "silu", "tanh"] = "relu",
+    activation: Literal["relu", "gelu", "gelu-tanh", "silu", "tanh", "sigmoid", "identity"] = "relu",
     gated: bool = False,
     residual: bool = False,
     add: TensorLike | None = None,

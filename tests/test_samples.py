@@ -89,10 +89,8 @@ MASKED = f"{PADDED} | attnkit attend --keep scores,scaled,weights"
 SEGMENTS = "--segments <(echo '[1,1,0]')"
 BOTH = f"attnkit mask data/two-words-and-a-pad.json --padding --pad-id 0 --causal {SEGMENTS}"
 ROWS = f"{BOTH} | attnkit attend -q --keep weights"
-ZEROS = "attnkit attend <(echo '[[0],[0],[0],[0],[0],[0]]')"
-COLUMNS = f"jq -c transpose data/column-scores.json | {ZEROS} --bias - --emit weights"
-PYTHON = "attnkit attend data/python-executes-quickly.json"
-SHARES = f"jq -c 'map(map(log))' data/python-weights.json | {PYTHON} --scale 0 --bias - --keep weights"
+COLUMNS = "attnkit softmax data/column-scores.json --axis 0"
+SHARES = "attnkit attend data/python-executes-quickly.json --weights-from data/python-weights.json --keep weights"
 STATES = "attnkit decode data/je-suis-etudiant.json --table data/words.json"
 
 # (the pipeline, the tensor, what a pencil gives to 4 places)
@@ -167,7 +165,7 @@ def test_the_softmax_over_columns_agrees_with_the_notes_to_two_places(tmp_path):
         [0, 0, 0, 0, 0.24, 0.48],
         [0, 0, 0, 0, 0, 0.03],
     ]
-    weights = np.array(piped(COLUMNS, tmp_path)["tensors"]["x"]["data"][0]).T
+    weights = np.array(piped(COLUMNS, tmp_path)["tensors"]["x"]["data"])
     np.testing.assert_allclose(weights.sum(axis=0), 1)
     beyond = np.argwhere(np.abs(weights - notes) > 0.005)
     assert beyond.tolist() == [[0, 4]]  # .4652, printed as .46

@@ -58,6 +58,7 @@ OPENERS = {
 SHARED = {
     "embed": "a tool, and the operator that it runs",
     "linear": "a tool, and the operator that it runs",
+    "softmax": "a tool, and the operator that it runs",
     "encode": "a tool, and in formats a record to bytes",
     "run": "a tool, and in model a transformer's forward pass",
     "main": "the entry point of the process, and of the command line in Python",

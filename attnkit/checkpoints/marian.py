@@ -51,9 +51,9 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 def map_layers(raw: ConfigReader) -> Layers:
     """Return where the parameters of each layer are stored."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
-    source, target = ("encoder.embed_tokens.weight",), ("decoder.embed_tokens.weight",)
+    source, target = ["encoder.embed_tokens.weight"], ["decoder.embed_tokens.weight"]
     if raw.get_bool("share_encoder_decoder_embeddings", True):  # without ties a shared table is stored and not read
-        shared = ("shared.weight",)
+        shared = ["shared.weight"]
         source, target = (shared + source, shared + target) if is_tied else (source + shared, target + shared)
     head = tied_head(*target) if is_tied else tied_head("lm_head.weight")
     return {

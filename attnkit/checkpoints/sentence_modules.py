@@ -34,7 +34,14 @@ FLAGS = {  # of configurations that have no pooling_mode
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-ACTIVATIONS = {"Identity": "none", "Tanh": "tanh", "Sigmoid": "sigmoid", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu"}
+ACTIVATIONS = {
+    "Identity": "identity",
+    "Tanh": "tanh",
+    "Sigmoid": "sigmoid",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+}
 LARGEST_LENGTH = 1 << 30  # a maximum from here on is none: tokenizers write 1e30
 
 

@@ -13,6 +13,7 @@ TOOLS = {
     "posenc": "positions: sinusoidal, learned, rotary, ALiBi, T5",
     "mask": "which keys a query may attend to: causal, padding, windows, segments",
     "attend": "scaled dot-product and multi-head attention",
+    "softmax": "scores to weights that add up to 1",
     "merge": "merge attention over parts of the keys",
     "layernorm": "layer, RMS and batch normalization",
     "ffn": "the position-wise feed-forward network",

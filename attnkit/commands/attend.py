@@ -14,6 +14,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.inference import attention_inputs, callbacks, intermediates, layers
 from attnkit.inference.attention_inputs import AttentionInputs
 from attnkit.inference.masking import AttendedTensor
+from attnkit.inference.weighted_values import WEIGHTED, weigh_values
 from attnkit.record import Array, Labels, Record, Tensor
 
 if TYPE_CHECKING:
@@ -23,12 +24,19 @@ STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "head
 NAMES = (*STEPS, "present_key", "present_value")  # what --keep and --emit take
 GROUPS = {"present": ("present_key", "present_value"), "all": NAMES}  # --keep takes them too
 NOT_ONE = {"present": "present is two tensors, present_key and present_value", "all": "--keep all keeps every one"}
+# what has no effect on weights that are given
+COMPUTES_WEIGHTS = (
+    "query", "key", "past_key", "past_value", "kv_heads", "model", "seed", "mask", "causal", "align", "window",
+    "lengths", "offset", "strict", "score", "scale", "softcap", "bias", "softmax_dtype", "concat", "emit", "weights",
+    "partial", "engine",
+)  # fmt: skip
 EXCLUSIVE = [
     ("params", "model", "seed"),
     ("offset", "align"),
     ("offset", "past_key"),
     *(("partial", flag) for flag in ("emit", "residual", "add", "concat", "strict")),
     *(("concat", flag) for flag in ("emit", "residual", "add")),
+    *(("weights_from", flag) for flag in COMPUTES_WEIGHTS),
 ]
 REQUIRES = [
     ("layer", "model"),
@@ -60,7 +68,7 @@ def hint_at_group(flag: str, text: str) -> str:
 @tool(
     sections={
         "Inputs": "memory query key value past_key past_value",
-        "Weights": "heads kv_heads params model_ layer seed",
+        "Weights": "heads kv_heads params model_ layer seed weights_from",
         "Masks": "mask causal align window lengths offset strict",
         "Scores": "score scale softcap bias softmax_dtype",
         "Results": "residual add concat emit keep weights partial steps",
@@ -147,6 +155,10 @@ def attend(
     partial: Annotated[
         bool, options.switch("attend to a part of the keys: x is the heads, lse their log-sum-exp, for attnkit merge")
     ] = False,
+    weights_from: Annotated[
+        Record | None,
+        options.tensor("take these weights, (T, S), (H, T, S) or (B, H, T, S), and compute none: weights V"),
+    ] = None,
     steps: Annotated[bool, options.STEPS] = False,
     strict: Annotated[bool, options.switch("stop with an error at a fully masked row, instead of a warning")] = False,
 ) -> Record:
@@ -164,10 +176,13 @@ def attend(
       attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2 --steps
     """
     parameters = dict(locals())  # before any other name is bound
+    if weights_from is not None:
+        return apply_weights(record, parameters)
     names = expand_groups(keep)
     check_outputs(record, parameters, weights, steps, (*names, emit))
-    inputs, options, projections = attention_inputs.prepare_attention(record or Record({}), parameters)
-    callbacks.current().on_parameters({**(options.score_params or {}), **projections})
+    prepared = attention_inputs.prepare_attention(record or Record({}), parameters)
+    callbacks.current().on_parameters(prepared.parameters())
+    inputs, options, projections = prepared
     q, k, v = inputs.arrays()
     requested = (*names, *STEPS * steps, *("weights",) * (weights is not None))
     returned = (*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,)))
@@ -190,6 +205,24 @@ def attend(
         return inputs.rest.with_tensors({"x": output})
     rest, labels = label_axes(inputs, weights, query is not None, [*additions, "x"], result["q"].shape[-2])
     return rest.with_tensors(additions | {"x": output}, labels)
+
+
+def apply_weights(record: Record | None, flags: Mapping[str, Any]) -> Record:
+    """Sum the values by the weights of --weights-from; UsageError for an intermediate that has no part in it."""
+    if other := [name for name in flags["keep"] if name not in (*WEIGHTED, "all")]:
+        raise UsageError(f"given weights have no {other[0]} (expected {', '.join(WEIGHTED)})", "--keep")
+    record = record or Record({})
+    computed = weigh_values(record, flags)
+    callbacks.current().on_parameters(computed.projections)
+    tensors = computed.describe(record)
+    output = join_input(tensors.pop("x"), record, flags)
+    names = WEIGHTED if flags["steps"] or "all" in flags["keep"] else flags["keep"]
+    if not names:
+        output = replace(output, formula=output.formula.replace("heads side by side", "weights V"))
+    steps = {name: one for name, one in tensors.items() if name in names}
+    words = record.labels.get("token") if output.axis_names()[-2:-1] == ("token",) else None
+    labels = {"query": words, "key": words} if words and steps else {}
+    return record.without([name for name in WEIGHTED if name in record]).with_tensors(steps | {"x": output}, labels)
 
 
 def expand_groups(keep: tuple[str, ...]) -> tuple[str, ...]:

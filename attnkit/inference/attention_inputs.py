@@ -68,6 +68,10 @@ class PreparedAttention(NamedTuple):
     options: model.MultiHeadOptions
     projections: dict[str, Array]
 
+    def parameters(self) -> dict[str, Array]:
+        """Return the parameters of the score and the projections, by name."""
+        return {**(self.options.score_params or {}), **self.projections}
+
 
 def prepare_attention(record: Record, flags: Mapping[str, Any]) -> PreparedAttention:
     """Return the operands, options and projections of attention, from a record and the values of attend's flags.

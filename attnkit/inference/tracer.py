@@ -140,7 +140,7 @@ class Tracer:
         is_each = not edit.part and edit.values.shape == array.shape
         result = None
         for row, tokens in enumerate(self._texts):
-            cells = (row, *(tokens if axis in OF_TEXT else slice(None) for axis in axes))
+            cells: tuple[int | slice, ...] = (row, *(tokens if axis in OF_TEXT else slice(None) for axis in axes))
             part, labels = array[cells], {axis: row_labels(words, row) for axis, words in self._labels.items()}
             named = {axis: words[tokens] for axis, words in labels.items() if words}
             now = PassTokens(part.shape, axes, tokens.stop - tokens.start, named)

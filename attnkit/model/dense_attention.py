@@ -28,7 +28,7 @@ def dense_attention(
     scaled = np.multiply(scores, options.scale_for(1), out=None if "scores" in requested else scores)
     scaled = apply_hook(hook, "scaled", scaled)
     capped = apply_hook(hook, "capped", _cap(scaled, float(options.softcap), in_place="scaled" not in requested))
-    masked = apply_hook(hook, "masked", _mask(capped, options.bias, options.mask, allowed))
+    masked = apply_hook(hook, "masked", mask_scores(capped, options.mask, options.bias, allowed))
     weights = apply_hook(hook, "weights", rounded_softmax(masked, softmax_dtype))
     steps = {"scores": scores, "scaled": scaled, "capped": capped, "masked": masked}
     steps = {name: step for name, step in steps.items() if name in requested} | {"weights": weights}
@@ -98,8 +98,16 @@ def rounded_softmax(masked: Array, softmax_dtype: str | None) -> Array:
     return rounded(softmax(rounded(masked, softmax_dtype)), softmax_dtype).astype(masked.dtype)
 
 
-def _mask(scores: Array, bias: Array | None, mask: Array | None, allowed: Array | None) -> Array:
-    """Return the scores with bias and float mask added, and -inf where `mask` or `allowed` block a key."""
+def mask_scores(scores: Array, mask: Array | None, bias: Array | None = None, allowed: Array | None = None) -> Array:
+    """Add a bias and a float mask to scores, and put -inf where `mask` or `allowed` block a key.
+
+    scores (..., T, S), mask and bias broadcast to them -> (..., T, S)
+
+    DataError where a mask or bias does not broadcast.
+
+    >>> mask_scores(np.array([[3.0, 2.0]]), np.array([[True, False]])).tolist()
+    [[3.0, -inf]]
+    """
     target = f"scores {as_text(scores.shape)}"
     if bias is not None:
         scores = scores + fit(cast(bias, scores.dtype), scores.shape, f"bias {as_text(bias.shape)}", target)

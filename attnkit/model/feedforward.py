@@ -104,6 +104,17 @@ def tanh(x: Array) -> Array:
     return y
 
 
+def identity(x: Array) -> Array:
+    """Return x: without an activation the two linear maps of a network are one linear map.
+
+    x (...) -> (...)
+
+    >>> identity(np.array([-2.0, 3.0]))
+    array([-2.,  3.])
+    """
+    return x
+
+
 def apply_activation(activation: str, x: Array, *, in_place: bool = False) -> Array:
     """Apply an activation to each element; to a part of a large array at a time, which stays in a core's cache.
 
@@ -136,6 +147,8 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu-tanh": gelu_tanh,
     "silu": silu,
     "tanh": tanh,
+    "sigmoid": sigmoid,
+    "identity": identity,
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, quiet
-from attnkit.model.feedforward import ACTIVATIONS, sigmoid
+from attnkit.model.feedforward import ACTIVATIONS
 from attnkit.model.linear import linear
 
 
@@ -179,11 +179,4 @@ def dense(x: Array, weight: Array, bias: Array | None, activation: str) -> Array
     array([1., 0.])
     """
     y = linear(x[..., None, :], weight, bias)[..., 0, :]
-    return DENSE_ACTIVATIONS[activation](y)
-
-
-DENSE_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "none": lambda x: x,
-    "sigmoid": sigmoid,
-    **ACTIVATIONS,
-}
+    return ACTIVATIONS[activation](y)

@@ -40,6 +40,7 @@ INPUTS = {
     "scan": ["--model", STORY, TEXT, "--score", " stars", "--ablate", "heads", "--positions"],
     "score": ["text.txt", "--references", "text.txt"],
     "show": ["e.json"],
+    "softmax": ["e.json"],
     "train": ["text.txt", "-o", "model", "--layers", "1", "--heads", "1", "--dim", "4", "--block", "2", "--steps", "1"],
 }
 # the options with values, and the formats in which they show

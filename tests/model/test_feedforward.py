@@ -47,6 +47,23 @@ def test_formula_of_the_paper():
     assert list(steps) == ["hidden", "activated", "output"]
 
 
+def test_without_an_activation_the_network_is_one_linear_map():
+    rng = np.random.default_rng(0)
+    x, w1, w2, b1, b2 = (rng.standard_normal(shape) for shape in [(3, 4), (4, 6), (6, 4), 6, 4])
+    y = feed_forward(x, {"w1": w1, "w2": w2, "b1": b1, "b2": b2}, activation="identity")["output"]
+    np.testing.assert_allclose(y, x @ (w1 @ w2) + b1 @ w2 + b2)
+    bent = feed_forward(x, {"w1": w1, "w2": w2, "b1": b1, "b2": b2}, activation="relu")["output"]
+    assert np.abs(bent - y).max() > 0.1
+
+
+def test_a_neuron_of_a_logistic_network_by_hand():
+    """σ(0.45 · 0.2 + 0.55 · 0.4 + 0.1) = σ(0.41) = 1 / (1 + e^−0.41) = 0.6011."""
+    params = {"w1": np.array([[0.2], [0.4]]), "b1": np.array([0.1]), "w2": np.array([[1.0]])}
+    y = feed_forward(np.array([[0.45, 0.55]]), params, activation="sigmoid")
+    assert y["hidden"].item() == pytest.approx(0.41)
+    assert y["output"].item() == pytest.approx(0.6011, abs=5e-5)
+
+
 def test_a_gate_multiplies():
     rng = np.random.default_rng(1)
     x, w1, w2, w3 = (rng.standard_normal(shape) for shape in [(3, 4), (4, 6), (6, 4), (4, 6)])

@@ -26,6 +26,8 @@ ACTIVATIONS: dict[str, Callable[[JaxArray], JaxArray]] = {
     "gelu-tanh": jax.nn.gelu,
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    "identity": lambda x: x,
 }
 
 

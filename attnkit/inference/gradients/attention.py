@@ -16,14 +16,17 @@ from attnkit.inference.attention_inputs import (
 from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients, collect_gradients
 from attnkit.inference.intermediates import OUTPUT_PARAMETERS
 from attnkit.inference.masking import AttendedTensor
+from attnkit.inference.weighted_values import weigh_values
 from attnkit.model import Array
 from attnkit.model.attention import SQUARE
 from attnkit.model.backward import (
+    linear_backward,
     multi_head_attention_backward,
     multi_head_attention_forward,
     t5_bias_backward,
 )
 from attnkit.model.backward.linear import sum_to_shape
+from attnkit.model.backward.scores import product_backward
 from attnkit.model.backward.transformer import add_relative_gradients
 from attnkit.model.transformer import position_buckets
 from attnkit.record import Record, Tensor
@@ -35,7 +38,10 @@ FLAGS = ("past_key", "past_value")
 
 def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
     """Add the gradients of queries, keys, values, weights, bias, a float mask, and of every intermediate."""
-    prepared = prepare_attention(call.item or Record({}), call.values)
+    if call.values["weights_from"] is not None:
+        undo_weights(call, outer, into)
+        return
+    prepared = prepare_attention(call.before, call.values)
     x, y, z = prepared.inputs.arrays()
     options, emit = prepared.options, "heads" if call.values["partial"] else call.values["emit"]
     output, saved = multi_head_attention_forward(x, y, z, prepared.projections, options)
@@ -67,6 +73,30 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
             for name, gradient in named.items():
                 into.add_parameter(name, gradient)
     into.tensors |= describe_gradients(collected, prepared.inputs)
+
+
+def undo_weights(call: StageCall, outer: Outer, into: StageGradients) -> None:
+    """Add the gradients of values, of weights that are given, and of the projections of values and output."""
+    computed, heads = weigh_values(call.before, call.values), call.values["heads"]
+    projections = computed.projections
+    dx = outer.pop("x", np.zeros(call.result["x"].shape, computed.output.dtype))
+    undo_addends(call, dx, into)
+    dx = sum_to_shape(dx, computed.output.shape)
+    output = linear_backward(dx, model.merge_heads(computed.heads), projections.get("wo"), projections.get("bo"))
+    dheads = model.split_heads(output.x, heads) + outer.pop("heads", 0)
+    dweights, dv = product_backward(dheads, computed.weights, computed.v)
+    dweights, dv = dweights + outer.pop("weights", 0), dv + outer.pop("v", 0)
+    value = linear_backward(model.merge_heads(dv), computed.value, projections.get("wv"), projections.get("bv"))
+    flag = next((name for name in ("value", "memory") if call.values[name] is not None), "")
+    if flag:
+        into.add_operand(flag, value.x)
+    else:
+        into.add_input("x", value.x)
+    shape = call.values["weights_from"]["x"].shape
+    aligned = (shape[0], 1, *shape[1:]) if len(shape) == 3 and computed.value.ndim == 3 else shape
+    into.add_operand("weights_from", sum_to_shape(dweights, aligned).reshape(shape))
+    for name, gradient in (("wv", value.weight), ("bv", value.bias), ("wo", output.weight), ("bo", output.bias)):
+        into.add_parameter(name, gradient if name in projections else None)
 
 
 def undo_addends(call: StageCall, dx: Array, into: StageGradients) -> None:

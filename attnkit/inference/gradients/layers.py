@@ -1,4 +1,4 @@
-"""The adjoints of layernorm, ffn and linear."""
+"""The adjoints of layernorm, ffn, linear and softmax."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,6 +9,7 @@ from attnkit import model
 from attnkit.inference import intermediates, layers
 from attnkit.inference.ffn_weights import find_ffn_weights
 from attnkit.inference.gradients.stages import Outer, StageCall, StageGradients, collect_gradients
+from attnkit.inference.softmax_stage import STEPS, compute_softmax
 from attnkit.model import Array
 from attnkit.model.backward import (
     NormGradients,
@@ -20,6 +21,8 @@ from attnkit.model.backward import (
     rms_norm_backward,
 )
 from attnkit.model.backward.linear import sum_to_shape
+from attnkit.model.backward.scores import softmax_backward
+from attnkit.model.dtypes import is_float
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.record import Tensor
 
@@ -155,3 +158,17 @@ def undo_linear(call: StageCall, outer: Outer, into: StageGradients) -> None:
     else:
         into.add_parameter("w", gradients.weight, ("model", "out"))
         into.add_parameter("b", gradients.bias, ("out",))
+
+
+def undo_softmax(call: StageCall, outer: Outer, into: StageGradients) -> None:
+    """Add the gradients of the scores, and of a float mask that is added to them."""
+    computed = compute_softmax(call.before, call.values)
+    if steps := sorted({*outer} & {*STEPS}):
+        raise call.error(f"{steps[0]} is a step of it, which has no gradient of its own")
+    weights = np.moveaxis(model.softmax(computed.masked, computed.axis), computed.axis, -1)
+    gradient = softmax_backward(np.moveaxis(outer.pop("x"), computed.axis, -1), weights)
+    gradient = np.moveaxis(gradient, -1, computed.axis)
+    into.add_input("x", gradient / call.values["temperature"])
+    mask = call.values["mask"]
+    if mask is not None and is_float(mask["x"].dtype):
+        into.add_operand("mask", sum_to_shape(gradient, mask["x"].shape))

@@ -12,7 +12,7 @@ from attnkit.errors import UsageError, suggest
 from attnkit.inference.gradients.attention import undo_attend
 from attnkit.inference.gradients.embedding import undo_embed, undo_posenc
 from attnkit.inference.gradients.encoding import undo_encode
-from attnkit.inference.gradients.layers import undo_ffn, undo_layernorm, undo_linear
+from attnkit.inference.gradients.layers import undo_ffn, undo_layernorm, undo_linear, undo_softmax
 from attnkit.inference.gradients.merging import FILE, undo_merge
 from attnkit.inference.gradients.output import undo_decode, undo_loss
 from attnkit.inference.gradients.recurrent import undo_rnn
@@ -30,6 +30,7 @@ ADJOINTS_OF_TOOLS: dict[str, Adjoint] = {
     "embed": undo_embed,
     "posenc": undo_posenc,
     "attend": undo_attend,
+    "softmax": undo_softmax,
     "merge": undo_merge,
     "layernorm": undo_layernorm,
     "ffn": undo_ffn,

@@ -108,6 +108,30 @@ def tanh_with_slope(x: Array) -> tuple[Array, Array]:
     return y, 1 - y * y
 
 
+@quiet
+def sigmoid_with_slope(x: Array) -> tuple[Array, Array]:
+    """Return the logistic sigmoid σ and its derivative σ (1 − σ).
+
+    x (...) -> (...), (...)
+
+    >>> sigmoid_with_slope(np.array([0.0, 1.0]))[1].round(4)
+    array([0.25  , 0.1966])
+    """
+    y = sigmoid(x)
+    return y, y * (1 - y)
+
+
+def identity_with_slope(x: Array) -> tuple[Array, Array]:
+    """Return x and its derivative, 1.
+
+    x (...) -> (...), (...)
+
+    >>> identity_with_slope(np.array([-2.0, 3.0]))[1]
+    array([1., 1.])
+    """
+    return x, np.ones_like(x)
+
+
 # every activation of feedforward.ACTIVATIONS with its derivative
 WITH_SLOPE: dict[str, Callable[[Array], tuple[Array, Array]]] = {
     "relu": relu_with_slope,
@@ -115,6 +139,8 @@ WITH_SLOPE: dict[str, Callable[[Array], tuple[Array, Array]]] = {
     "gelu-tanh": gelu_tanh_with_slope,
     "silu": silu_with_slope,
     "tanh": tanh_with_slope,
+    "sigmoid": sigmoid_with_slope,
+    "identity": identity_with_slope,
 }
 
 

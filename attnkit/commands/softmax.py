@@ -1,0 +1,54 @@
+"""attnkit softmax: scores to weights that add up to 1."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+
+from attnkit.cli import options
+from attnkit.cli.tool import tool
+from attnkit.inference import intermediates
+from attnkit.inference.softmax_stage import STEPS, compute_softmax
+from attnkit.record import Record
+
+
+@tool(
+    sections={"Scores": "axis temperature mask", "Results": "keep steps strict"},
+    table_on_stderr=lambda flags: bool(flags["steps"]),
+    computes_x_last=True,
+    without=("check_finite",),
+    check_finite=lambda parameters: False,  # -inf is a masked score
+)
+def softmax(
+    record: Record,
+    *,
+    axis: Annotated[int, options.integer("the axis along which weights add up to 1; -1 is the last one")] = -1,
+    temperature: Annotated[float, options.number("divide the scores by T", above=0, metavar="T")] = 1.0,
+    mask: Annotated[
+        Record | None,
+        options.tensor("bool or 0/1: 0 is masked; float: added to the scores [default: the record's mask]"),
+    ] = None,
+    keep: Annotated[tuple[str, ...], options.names("add these steps to the record", (*STEPS, "all"))] = (),
+    steps: Annotated[bool, options.STEPS] = False,
+    strict: Annotated[bool, options.switch("stop with an error at a fully masked row, instead of a warning")] = False,
+) -> Record:
+    """Compute the softmax of scores: e^score / Σ e^score along an axis, which adds up to 1.
+
+    x holds scores or logits of any shape. The largest score is subtracted first, which changes no weight and keeps
+    e^score finite. −∞ has the weight 0; a row of −∞ alone gets zeros and a warning. With -f json or npz, attend
+    --weights-from takes the result as its weights.
+
+    \b
+    Example:
+      echo '[[3, 2]]' | attnkit softmax --steps
+    """
+    values = {"axis": axis, "temperature": temperature, "mask": mask}
+    computed = compute_softmax(record, values)
+    intermediates.warn_fully_masked_rows(
+        np.isneginf(computed.masked).all(axis=computed.axis) & (record["x"].shape[computed.axis] > 0), strict
+    )
+    names = STEPS if steps or "all" in keep else keep
+    chosen = {name: one for name, one in computed.tensors.items() if name in names or name == "x"}
+    if names:
+        chosen["x"] = replace(chosen["x"], formula="exponentials / sum")
+    return record.without([name for name in STEPS if name in record]).with_tensors(chosen)
