@@ -335,17 +335,21 @@ def row_labels(labels: Labels | None, row: int) -> list[str]:
 
 
 def find_label(labels: Sequence[str], label: str, place: str) -> int:
-    """Return the index that has a label; UsageError where none has it, or several have.
+    """Return the index that has a label, or has it for the nth time: cat#2; UsageError where none or several have it.
 
     place  what has the labels, for the error
 
-    >>> find_label(["The", "cat"], "cat", "axis token")
-    1
+    >>> find_label(["The", "cat"], "cat", "axis token"), find_label(["a", "b", "a"], "a#2", "axis token")
+    (1, 2)
     """
     indices = [at for at, one in enumerate(labels) if one == label]
     if len(indices) > 1:
         numbers = f"{', '.join(map(str, indices[:10]))}{' …' * (len(indices) > 10)}"
-        raise UsageError(f"{place} has the label {label[:60]!r} at {numbers}; write one of these numbers")
+        counts = f"{label[:60]}#1 {'or' if len(indices) == 2 else 'to'} {label[:60]}#{len(indices)}"
+        raise UsageError(f"{place} has the label {label[:60]!r} at {numbers}; write one of these numbers, or {counts}")
+    word, _, count = label.rpartition("#")
+    if not indices and word in labels and count.isdecimal():
+        indices = [at for at, one in enumerate(labels) if one == word][int(count) - 1 :] if int(count) else []
     if not indices:
         known = f"it has {join_names(labels)}" if labels else "it has no labels"
         raise UsageError(f"{place} has no label {label[:60]!r} ({known}){suggest(label, labels)}")

@@ -15,7 +15,7 @@ from attnkit.display.notebook import unmasked_cells
 from attnkit.errors import UsageError, flag_name
 from attnkit.formats.streams import name_errors
 from attnkit.inference.operands import CheckpointRecord
-from attnkit.inference.slices import ALL, Index, check_bound, fill_index, parse_slice
+from attnkit.inference.slices import ALL, Index, Place, check_bound, fill_index, parse_slice
 from attnkit.record import (
     Array,
     Labels,
@@ -238,7 +238,7 @@ def check_slice(text: str) -> str:
     return text
 
 
-def place_index(record: Record, name: str, index: tuple[Index, ...]) -> tuple[slice | int, ...]:
+def place_index(record: Record, name: str, index: tuple[Index, ...]) -> tuple[Place, ...]:
     """Return an index of all dimensions of a tensor; UsageError as `fill_index` and `check_bound` raise it."""
     axes, shape = known_axes(record, name), record[name].shape
     with name_errors("--slice"):
@@ -250,7 +250,8 @@ def place_index(record: Record, name: str, index: tuple[Index, ...]) -> tuple[sl
 
 NAME = options.names("show only these tensors (comma-separated names or shell patterns: *.weights)")
 SLICE = options.Option(
-    "slice x, or the tensor of --name, as in NumPy: 0,:,2:5 or ...,0; a label is also an index: The,:",
+    "slice x, or the tensor of --name, as in NumPy: 0,:,2:5 or ...,0 or [1,8],:; a label is also an index: The,:, "
+    "and cat#2 the second of several",
     "SLICE",
     check_slice,
 )
@@ -278,14 +279,35 @@ def slice_tensor(record: Record, name: str, index: tuple[Index, ...]) -> Record:
     for axis in index_axes(name):  # the words that its values are indices of
         if axis in record.labels and axis not in labels:
             words, batch = record.labels[axis], whole[axes.index("batch")] if "batch" in axes else ALL
-            labels[axis] = words if shared_labels(words) else words[batch]  # type: ignore[assignment]
+            labels[axis] = words if shared_labels(words) else pick_labels(words, batch)
     remaining = tuple(axis for axis, at in zip(axes, whole, strict=True) if not isinstance(at, int))
-    return Record({name: Tensor(tensor[whole], remaining)}, labels, record.history)
+    return Record({name: Tensor(take_cells(tensor, whole), remaining)}, labels, record.history)
+
+
+def take_cells(array: Array, index: tuple[Place, ...]) -> Array:
+    """Return the cells of an array by an index of every axis; each list selects along its own axis.
+
+    >>> take_cells(np.arange(9).reshape(3, 3), ([2, 0], slice(1, None)))
+    array([[7, 8],
+           [1, 2]])
+    """
+    cells: Array = array[tuple(ALL if isinstance(at, list) else at for at in index)]
+    remaining = [at for at in index if not isinstance(at, int)]
+    for axis, at in enumerate(remaining):
+        cells = cells.take(at, axis) if isinstance(at, list) else cells
+    return cells
 
 
 def slice_labels(labels: Labels, axes: tuple[str, ...], index: tuple[Any, ...], at: Any) -> Labels:
     """Slice the labels of an axis; labels of every batch element follow the slice of the batch."""
     if not labels or isinstance(labels[0], str):
-        return labels[at]
-    rows: Any = labels[index[axes.index("batch")]] if "batch" in axes else labels
-    return rows[at] if rows and isinstance(rows[0], str) else [row[at] for row in rows]
+        own: Labels = pick_labels(labels, at)
+        return own
+    rows: Any = pick_labels(labels, index[axes.index("batch")]) if "batch" in axes else labels
+    cut: Labels = pick_labels(rows, at) if rows and isinstance(rows[0], str) else [pick_labels(row, at) for row in rows]
+    return cut
+
+
+def pick_labels(labels: Any, at: Place) -> Any:
+    """Return the label at a number, or the labels of a range or a list of numbers."""
+    return [labels[one] for one in at] if isinstance(at, list) else labels[at]

@@ -118,7 +118,8 @@ class Edit(NamedTuple):
         """Return the index of every axis of an intermediate, counted from the start of the text."""
         axes, sizes = first.axes, first.sizes()
         with name_errors(self.flag):
-            index = fill_index(self.part, axes, lambda at: first.labels.get(axes[at]), self.name, sizes)
+            places = fill_index(self.part, axes, lambda at: first.labels.get(axes[at]), self.name, sizes)
+            index = [part for part in places if not isinstance(part, list)]  # TARGET has no lists
             for part, axis, size in zip(index, axes, sizes, strict=True):
                 if not (grows and axis in OF_TEXT):
                     check_bound(part, axis, size)
@@ -260,7 +261,7 @@ def mean_edits(edit: Edit, means: Mapping[str, Array], counts: Mapping[str, int]
         raise DataError(f"{edit.name} has {counted(len(mean), 'head')} (expected {count})", "--mean")
     heads, *positions = edit.part or (ALL,)
     numbers = range(count)[heads] if isinstance(heads, slice) else [heads]
-    return [edit._replace(part=(head, *positions), values=mean[head]) for head in numbers]
+    return [edit._replace(part=(head, *positions), values=mean[head]) for head in numbers]  # type: ignore[index]
 
 
 def check_heads(edits: Iterable[Edit], counts: Mapping[str, int]) -> None:

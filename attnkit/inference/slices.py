@@ -7,19 +7,23 @@ from types import EllipsisType
 from attnkit.errors import UsageError
 from attnkit.record import Labels, find_label, shared_labels
 
-Index = slice | int | str | EllipsisType
+Index = slice | int | str | EllipsisType | list[int | str]
+Place = slice | int | list[int]
 ALL = slice(None)
+LIST = re.compile(r"\s*\[(-?[0-9]+|[^\[\]]*,[^\[\]]*)\]\s*", re.ASCII)  # of several, or one number: [CLS] is a label
 
 
 def parse_slice(text: str) -> tuple[Index, ...]:
-    """Parse a slice as NumPy writes it; what is no number and no range is the label of an index.
+    """Parse a slice as NumPy writes it; what is no number, no range and no list is the label of an index.
 
-    >>> parse_slice("0,:,2:5"), parse_slice("...,The")
-    ((0, slice(None, None, None), slice(2, 5, None)), (Ellipsis, 'The'))
+    >>> parse_slice("0,:,2:5"), parse_slice("...,The"), parse_slice("[1,cat#2],:")
+    ((0, slice(None, None, None), slice(2, 5, None)), (Ellipsis, 'The'), ([1, 'cat#2'], slice(None, None, None)))
     """
     index: list[Index] = []
-    for part in text.split(","):
-        if re.fullmatch(r"\s*-?[0-9]+\s*", part, re.ASCII):
+    for part in re.split(r",(?![^\[]*\])", text):  # at commas outside brackets
+        if LIST.fullmatch(part):
+            index.append(parse_list(part.strip()[1:-1]))
+        elif re.fullmatch(r"\s*-?[0-9]+\s*", part, re.ASCII):
             index.append(int(part))
         elif re.fullmatch(r"\s*(-?[0-9]+)?\s*:\s*(-?[0-9]+)?\s*(:\s*(-?[1-9][0-9]*)?\s*)?", part, re.ASCII):
             index.append(slice(*(int(bound) if bound.strip() else None for bound in part.split(":"))))
@@ -32,13 +36,25 @@ def parse_slice(text: str) -> tuple[Index, ...]:
     return tuple(index)
 
 
+def parse_list(text: str) -> list[int | str]:
+    """Parse the numbers and labels of a list of indices.
+
+    >>> parse_list("1, cat#2")
+    [1, 'cat#2']
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise ValueError("a slice such as 0,:,2:5")
+    return [int(part) if re.fullmatch("-?[0-9]+", part, re.ASCII) else part for part in parts]
+
+
 def fill_index(
     index: Sequence[Index],
     axes: Sequence[str],
     labels_of: Callable[[int], Labels | None],
     name: str,
     shape: Sequence[int],
-) -> tuple[slice | int, ...]:
+) -> tuple[Place, ...]:
     """Return an index of all axes of a tensor: `...` filled up, labels replaced by the indices that have them.
 
     labels_of  the labels of a dimension by its number
@@ -52,15 +68,18 @@ def fill_index(
         raise UsageError(f"{len(index)} indices for {name} of shape {tuple(shape)}")
     at = index.index(...) if ... in index else len(index)
     filled = (*index[:at], *[ALL] * (len(axes) - len(index) + (... in index)), *index[at + 1 :])
-    placed: list[slice | int] = []
+    placed: list[Place] = []
     for dimension, part in enumerate(filled):
-        if isinstance(part, str):
-            part = find_label(shared_labels(labels_of(dimension)), part, f"axis {axes[dimension]} of {name}")
-        placed.append(part)  # type: ignore[arg-type]
+        labels, place = shared_labels(labels_of(dimension)), f"axis {axes[dimension]} of {name}"
+        if isinstance(part, list):
+            placed.append([find_label(labels, one, place) if isinstance(one, str) else one for one in part])
+        else:
+            placed.append(find_label(labels, part, place) if isinstance(part, str) else part)  # type: ignore[arg-type]
     return tuple(placed)
 
 
-def check_bound(part: slice | int, axis: str, size: int) -> None:
+def check_bound(part: Place, axis: str, size: int) -> None:
     """Raise UsageError for an index outside an axis of that size."""
-    if isinstance(part, int) and not -size <= part < size:
-        raise UsageError(f"index {part} is outside axis {axis} of size {size}")
+    for at in part if isinstance(part, list) else [part]:
+        if isinstance(at, int) and not -size <= at < size:
+            raise UsageError(f"index {at} is outside axis {axis} of size {size}")

@@ -175,10 +175,43 @@ def test_a_slice_takes_an_ellipsis_and_labels(here, part, expected):
     np.testing.assert_array_equal(np.array(cut["data"], np.float32), whole[expected])
 
 
+@pytest.mark.parametrize(
+    ("part", "rows", "words"),
+    [
+        ("a#2,:", 2, None),
+        ("[0,2],:", [0, 2], ["a", "a"]),
+        ("[-1,b],1:3", np.s_[[2, 1], 1:3], ["a", "b"]),
+        ("[a#2,a#1],...", [2, 0], ["a", "a"]),
+        ("[1],:", [1], ["b"]),
+        ("[0,2],[3,1]", np.ix_([0, 2], [3, 1]), ["a", "a"]),
+    ],
+)
+def test_a_slice_takes_the_nth_of_a_word_and_lists_of_indices(here, part, rows, words):
+    record = attnkit.embed("a b a", dim=4)
+    formats.save(record, str(here / "thrice.npz"))
+    cut = json.loads(written(["show", "thrice.npz", "--slice", part, "-f", "json"], here))
+    np.testing.assert_array_equal(np.array(cut["tensors"]["x"]["data"], np.float32), record["x"][rows])
+    assert cut.get("labels", {}).get("token") == words
+
+
+def test_a_list_beside_an_index_keeps_the_order_of_the_axes(here):
+    x = np.arange(24.0).reshape(2, 3, 4)
+    np.save(here / "cube.npy", x)
+    cut = json.loads(written(["show", "cube.npy", "--slice", "[1,0],0,[3,1]", "-f", "json"], here))
+    assert cut["tensors"]["x"]["data"] == [[15.0, 13.0], [3.0, 1.0]]
+
+
 def test_a_label_that_is_missing_or_twice_is_named_with_its_numbers(here):
     formats.save(attnkit.embed("a b a", dim=4), str(here / "twice.npz"))
     for line, problem in [
-        ("show twice.npz --slice a", "--slice: axis token of x has the label 'a' at 0, 2; write one of these numbers"),
+        (
+            "show twice.npz --slice a",
+            "--slice: axis token of x has the label 'a' at 0, 2; write one of these numbers, or a#1 or a#2",
+        ),
+        ("show twice.npz --slice a#3", "--slice: axis token of x has no label 'a#3' (it has a, b, a)"),
+        ("show twice.npz --slice a#0", "--slice: axis token of x has no label 'a#0' (it has a, b, a)"),
+        ("show twice.npz --slice [0,3]", "--slice: index 3 is outside axis token of size 3"),
+        ("show twice.npz --slice [0,]", "--slice: expected a slice such as 0,:,2:5"),
         ("show twice.npz --slice c", "--slice: axis token of x has no label 'c' (it has a, b, a)"),
         ("show twice.npz --slice 0,c", "--slice: axis model of x has no label 'c' (it has no labels)"),
         ("mask twice.npz --causal --explain a,b", "--explain: axis query has the label 'a' at 0, 2"),
