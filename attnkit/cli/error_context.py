@@ -43,13 +43,22 @@ def error_context(stage: Any) -> Iterator[None]:
         if name.startswith("--") and flag in files.loaded and files.options[flag].load != "patches":
             name = operand_name(files.values[flag])
         problem = error.problem
-        if isinstance(error, FileError) and name in stage.operands and (is_missing(error) or os.path.isdir(name)):
-            from attnkit.cli import hints
-
-            problem += hints.hint_at_input(stage, name)
+        if isinstance(error, FileError) and (is_missing(error) or os.path.isdir(name)):
+            problem += hint_at_missing(stage, name)
         attributed = type(error)(problem, name)
         attributed.place = f"attnkit {stage.tool.name}"
         raise attributed from error
+
+
+def hint_at_missing(stage: Any, name: str) -> str:
+    """Return a hint for an operand, or the value of an option, that is no file."""
+    from attnkit.cli import hints
+
+    if name in stage.operands:
+        return hints.hint_at_input(stage, name)
+    files: OperandFiles = stage.files
+    named = [files.options[flag] for flag, value in files.values.items() if value == name and files.options[flag].load]
+    return hints.hint_at_option_file(name, named[0]) if named else ""
 
 
 def file_of_error(files: OperandFiles, error: DataError) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 from attnkit import commands
 from attnkit.cli import options
 from attnkit.cli.operands import FILE_SUFFIX
-from attnkit.cli.synonyms import look_up
-from attnkit.errors import closest, flag_name
+from attnkit.cli.synonyms import look_up, squash
+from attnkit.errors import closest, flag_name, suggest
 
 # (tool, flag that it lacks) -> how to do the same
 INSTEAD = {
@@ -50,9 +50,13 @@ def hint_at_tool(name: str) -> str:
         return f"; did you mean attnkit show {shlex.quote(name)}?"
     if " " in name and len(name) < LONG:
         return f"; for a text: attnkit embed {shlex.quote(name)} --dim 8"
-    known = look_up("tools", name)
-    near = closest(name, [*commands.TOOLS, "help", "completion"])
-    return f"; did you mean attnkit {known[0]}?" if known else f"; did you mean {near}?" if near else ""
+    base = name.rpartition(".")[2]  # of nn.Linear, F.layer_norm
+    near = closest(squash(base), [*commands.TOOLS, "help", "completion"], least=1)
+    known = [near] if near else look_up("tools", base)
+    if known:
+        return f"; did you mean attnkit {known[0]}?"
+    near = closest(name.lower(), [*commands.TOOLS, "help", "completion"])
+    return f"; did you mean {near}?" if near else hint_at_option("", f"--{name}")
 
 
 def hint_at_option(tool: str, flag: str) -> str:
@@ -70,20 +74,30 @@ def hint_at_option(tool: str, flag: str) -> str:
         return f"; {INSTEAD[tool, flag]}"
     owners, known = list_owners(), look_up("options", flag)
     name = flag.lstrip("-").replace("_", "-")
-    own = [one.removeprefix("--") for one, tools in owners.items() if tool in tools] or ["help", "version"]
-    here = [f"--{name}"] * (name in own) + [spell_out(one, tool) for one in known if suits(one, tool, owners)]
-    if here:
-        return f"; did you mean {here[0]}?"
-    if alike := closest(name, own, least=1):  # which begins so
-        return f"; did you mean --{alike}?"
-    if f"--{name}" in owners and tool == "run":
-        return f"; {PIPELINE_IN_QUOTES}"
+    own = ["help", *(one.removeprefix("--") for one, tools in owners.items() if tool in tools)]
+    here = [spell_out(one, tool) for one in known if suits(one, tool, owners)]
+    if hint := hint_at_own(name, own, here):
+        return hint
     if f"--{name}" in owners:
-        return describe_owners(f"--{name}", owners[f"--{name}"], tool)
+        return f"; {PIPELINE_IN_QUOTES}" if tool == "run" else describe_owners(f"--{name}", owners[f"--{name}"], tool)
     if known and len(name) > 1:
         return hint_elsewhere(known, owners, tool)
-    near = closest(name, own)
+    near = closest(name, own if tool else ["help", "version"])
     return f"; did you mean --{near}?" if near else ""
+
+
+def hint_at_own(name: str, own: list[str], here: list[str]) -> str:
+    """Return a hint at a tool's own option: with two hyphens, what it is called here, or the one that begins so.
+
+    >>> hint_at_own("head", ["heads"], []), hint_at_own("no-causal", ["causal"], [])
+    ('; did you mean --heads?', '; it is off without --causal')
+    """
+    if name in own or here:
+        return f"; did you mean {f'--{name}' if name in own else here[0]}?"
+    if name.startswith("no-") and name[3:] in own:
+        return f"; it is off without --{name[3:]}"
+    longer = closest(name, own, least=1)
+    return f"; did you mean --{longer}?" if longer else ""
 
 
 def hint_elsewhere(known: list[str], owners: dict[str, list[str]], tool: str) -> str:
@@ -171,6 +185,9 @@ def explain_word(word: str) -> str:
     >>> print(explain_word("perplexity"), end="")
     attnkit score FILE --model DIR: perplexity of a text; BLEU and chrF of translations
     """
+    tool, *words = word.replace(".", " ").split()
+    if tool in commands.TOOLS and words:
+        return "".join(f"{line}\n" for line in explain_flag(flag_name("-".join(words).strip("-")), tool))
     lines = [f"attnkit {one}{describe_command(one)}" for one in look_up("tools", word)]
     name = flag_name(word.strip("-"))
     lines += explain_flag(name) if name in list_owners() else []
@@ -234,6 +251,23 @@ def hint_at_input(stage: Any, operand: str) -> str:
     return f"; for a text: {before} | {stage.command_line(operands=())}"
 
 
+def hint_at_option_file(name: str, option: options.Option) -> str:
+    """Return a hint for the value of an option that is no file: a file of almost this name, a tensor, or numbers."""
+    if len(name) > LONG:
+        return ""
+    if os.path.isdir(name):
+        file = os.path.join(name, "tokenizer.json")
+        return f"; did you mean {file}?" if option.load == "tokenizer" and os.path.exists(file) else ""
+    if near := find_file(name):
+        return f"; did you mean {near}?"
+    if option.load == "tokenizer":
+        return suggest(name, option.metavar.split("|")[:-1])
+    if re.fullmatch(r"\[*[0-9.e-]+([,\s]+[0-9.e-]+)*\]*", name):
+        return f"; numbers are given as a file: <(echo '[{name.strip('[]')}]')"
+    is_tensor = option.load in ("tensor", "attended", "memory", "ids")
+    return f"; :{name} is that tensor of the input" if is_tensor and name.isidentifier() else ""
+
+
 def find_file(operand: str) -> str:
     """Return the file whose name is that of an operand but for a suffix or a few letters; "" for none."""
     folder, name = os.path.split(operand)
@@ -251,7 +285,15 @@ def hint_at_operands(operands: Sequence[str], parameters: Iterable[str]) -> str:
     if len(operands) == 3 and all(map(os.path.exists, operands)) and "query" in parameters:
         return f"; did you mean --query {operands[0]} --key {operands[1]} --value {operands[2]}?"
     first, second, *others = operands
-    if os.path.exists(first) and not others and not os.path.exists(second) and re.fullmatch(r"[\w.]+", second):
+    if second.lower() in ("true", "false"):
+        return "; a switch takes no value"
+    if (
+        os.path.exists(first)
+        and not others
+        and not os.path.exists(second)
+        and re.fullmatch(r"\w+(\.\w+)*", second)
+        and not FILE_SUFFIX.search(second)
+    ):
         return f"; did you mean {first}:{second}?"
     return ""
 

@@ -7,6 +7,7 @@ import pytest
 
 import attnkit
 from attnkit import commands
+from attnkit import help as pages
 from attnkit.cli import hints, synonyms
 from attnkit.errors import UsageError
 from tests import process
@@ -45,7 +46,11 @@ def test_what_a_table_says_to_type_exists(known):
         tools = [first] if first in commands.TOOLS else OWNERS.get(flag, [])
         assert flag == "--help" or flag == "--version" or any(takes(tool, flag, plain) for tool in tools)
     assert all(tool in commands.TOOLS or tool in ("TOOL", "--version") for tool in re.findall(r"attnkit (\S+)", known))
-    assert first in commands.TOOLS or flags or first in ("completion", "help", "COLUMNS=70", "the", "--version")
+    if first == "help":
+        assert words[0] in pages.list_topics()
+    assert (
+        first in commands.TOOLS or flags or first == "help" or first in ("completion", "COLUMNS=70", "the", "--version")
+    )
 
 
 @pytest.mark.parametrize("value", synonyms.VALUES)
@@ -133,6 +138,9 @@ def test_the_value_of_an_option_keeps_its_underscores():
         ("train --data a.txt", "the input is an operand or a pipe: attnkit train FILE"),
         ("diff a b --tol 1", "did you mean --atol?"),
         ("show a --layer 0", "--name 'decoder.0.*' shows the tensors of a layer, --list the names of all"),
+        ("attend -help", "no such option: -help; did you mean --help?"),
+        ("attend --no-causal", "it is off without --causal"),
+        ("attend a.npz --causal true", "expected one INPUT, got 2: a.npz true; a switch takes no value"),
         ("run embed cat --dim 4", "a pipeline is one word, in quotes: attnkit run 'A | B'"),
     ],
 )
@@ -176,6 +184,10 @@ def test_what_is_no_name_of_a_tool_but_a_file_a_text_or_a_program_is_answered(tm
     np.save(tmp_path / "x.npy", np.ones(2))
     assert refused("x.npy", cwd=tmp_path).endswith("did you mean attnkit show x.npy?")
     assert refused("The cat").endswith("for a text: attnkit embed 'The cat' --dim 8")
+    assert refused("nn.Linear").endswith("did you mean attnkit linear?")
+    assert refused("EMBED").endswith("did you mean attnkit embed?")
+    assert refused("top_k").endswith("; --top-k is an option of decode")
+    assert refused("download", "gpt2").endswith("did you mean attnkit help models?")
     assert refused("-v").endswith("did you mean attnkit --version?")
     message = refused("run", "embed a --dim 2 | env")
     assert message == "no tool 'env'; other programs read the output of run: run … | env"
@@ -191,6 +203,7 @@ def test_help_explains_options_by_their_names_here_and_elsewhere():
     assert process.run("help", "--top-k").out == process.run("help", "top_k").out
     lines = process.run("help", "d_model").out.decode().splitlines()
     assert [re.findall(r"^--dim .*\((\w+)\)$", line) for line in lines] == [["embed"], ["posenc"], ["train"]]
+    assert process.run("help", "attend", "heads").out == b"--heads H: number of heads (attend)\n"
     assert process.run("help", "dtype").out.endswith(b"(all tools)\n")
     assert process.run("help", "top", "k").out == process.run("help", "top_k").out
     assert refused("help", "zzz") == "no tool or topic 'zzz'; attnkit help lists both"

@@ -166,7 +166,7 @@ def test_non_utf8_text(attnkit, refused):
 # T5
 NO_TOOL = {
     "atend": "no tool 'atend'; did you mean attend?",
-    "Attend": "no tool 'Attend'; did you mean attend?",
+    "Attend": "no tool 'Attend'; did you mean attnkit attend?",
     "xyzzy": "no tool 'xyzzy'; attnkit --help lists the tools",
     "--vresion": "no option '--vresion'; did you mean --version?",
     "-x": "no option '-x'; attnkit --help lists the tools",
