@@ -296,6 +296,25 @@ PAIR = text("second text of a pair, for models such as BERT")
 BATCH = switch("make one padded batch of all texts, or of all lines of standard input")
 RESIDUAL = switch("add the input to the result (residual connection)")
 ADD = tensor("add FILE to the result; in the pre-norm order :residual")
+
+
+def parse_heads(text: str) -> range:
+    """Parse the heads whose tables --steps shows: one, or `all`.
+
+    >>> parse_heads("2"), 99 in parse_heads("all")
+    (range(2, 3), True)
+    """
+    if text == "all":
+        return range(1 << 62)
+    parse_integer = integer("", 0).parser
+    try:
+        head = int(parse_integer(text)) if parse_integer else 0
+    except ValueError:
+        raise ValueError("a whole number of at least 0, or all") from None
+    return range(head, head + 1)
+
+
+SHOW_HEAD = Option("head whose tables --steps shows, or all [default: the first two]", "N|all", parse_heads)
 STEPS = switch("add every intermediate to the record and show a table of each")
 WINDOW = Option("keys from L before the query to R after it; -1: no limit", "L,R", parse_window)
 LINES = switch("write a stream: one record for each line")

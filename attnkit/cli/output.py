@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from attnkit.display import Style, TextTable  # loaded only by stages that show something
 
 STDERR = 2
+FIRST_HEADS = 2  # whose tables --steps shows without --show-head
 RED, YELLOW = "31", "33"
 BINARY = ("npy", "npz", "safetensors", "png", "pdf")
 PROGRESS_DELAY, PROGRESS_INTERVAL = 1.0, 0.1  # seconds before the first report of long work, and between two
@@ -161,12 +162,15 @@ def harmless(data: list[Any], chosen: str) -> list[bytes]:
 
 
 def show_aside(call: Stage, result: Record | str, with_command: bool = False) -> None:
-    """Show the table of a result on standard error where its tool does so, or below its command line for `run`."""
+    """Show the tables of a result on standard error where its tool does so, or `run`: below its command line."""
     if call.common.get("quiet") or not isinstance(result, Record):
         return
     if with_command or call.tool.table_on_stderr(call.parameters):
-        heading = f"{escaped(result.history[-1]['command'])}\n" if with_command and result.history else ""
-        write_stderr(heading + render(call, result, output_style(call, STDERR)) + "\n")
+        heading = f"{escaped(result.history[-1]['command'])}\n" if result.history and not call.tool.passthrough else ""
+        style = output_style(call, STDERR)
+        if "show_head" in call.tool.extra:
+            style = style._replace(heads=call.extra.get("show_head") or range(FIRST_HEADS))
+        write_stderr(heading + render(call, result, style) + "\n")
 
 
 def render(call: Stage, record: Record, style: "Style") -> str:

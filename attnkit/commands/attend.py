@@ -40,6 +40,7 @@ EXCLUSIVE = [
 ]
 REQUIRES = [
     ("layer", "model"),
+    ("show_head", "steps"),
     ("past_key", "past_value"),
     ("past_value", "past_key"),
     ("align", "causal|window|model"),
@@ -71,7 +72,7 @@ def hint_at_group(flag: str, text: str) -> str:
         "Weights": "heads kv_heads params model_ layer seed weights_from",
         "Masks": "mask causal align window lengths offset strict",
         "Scores": "score scale softcap bias softmax_dtype",
-        "Results": "residual add concat emit keep weights partial steps",
+        "Results": "residual add concat emit keep weights partial steps show_head",
         "Engine": options.ENGINE_SECTION,
     },
     exclusive=EXCLUSIVE,
@@ -80,7 +81,7 @@ def hint_at_group(flag: str, text: str) -> str:
     needs_no_input=needs_no_record,
     table_on_stderr=lambda flags: bool(flags["steps"]),
     computes_x_last=True,
-    extra=options.ENGINE,
+    extra={"show_head": options.SHOW_HEAD, **options.ENGINE},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
     check_finite=lambda flags: flags["emit"] != "masked",  # where -inf is no accident
     hint_at_value=hint_at_group,

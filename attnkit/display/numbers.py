@@ -26,9 +26,10 @@ class CellFormat(NamedTuple):
     def text(self, value: Any) -> str:
         """Format a number.
 
-        >>> cells = CellFormat("z.3f", 1e-9, True)
-        >>> [cells.text(value) for value in (0.5, 0.0004, -0.0004, 1e-12, 0.9996, 1.0)]
-        ['0.500', '<0.001', '>-0.001', '0.000', '>0.999', '1.000']
+        >>> [CellFormat("z.3f", 1e-9).text(value) for value in (0.5, 0.0004, -0.0004, 1e-12, 0.9996)]
+        ['0.500', '<0.001', '>-0.001', '0.000', '1.000']
+        >>> [CellFormat("z.3f", 1e-9, are_probabilities=True).text(value) for value in (1e-12, 0.9996, 1.0)]
+        ['<0.001', '>0.999', '1.000']
         """
         text = format(value, self.numbers)
         if not self.numbers.endswith("f") or (decimals := int(self.numbers[2:-1])) < FEWEST_DECIMALS:

@@ -1,7 +1,7 @@
 """Cut an array of any rank into matrices with labels, and choose which of their rows and columns to show."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -11,7 +11,7 @@ import numpy as np
 from attnkit.display.numbers import CellFormat
 from attnkit.display.style import DEFAULT_STYLE, Style
 from attnkit.display.text import escape, glyphs, heading, label_text, numbered
-from attnkit.errors import DataError
+from attnkit.errors import DataError, UsageError
 from attnkit.record import Labels, row_labels
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -97,7 +97,9 @@ def to_matrices(view: TensorView, limit: int) -> Matrices:
     inner = _matrix_rank(view)
     leading = array.shape[: array.ndim - inner]
     matrices = []
-    for index in islice(np.ndindex(leading), limit):
+    if style.heads and len(style.heads) > limit:  # all of them
+        limit = int(np.prod(leading))
+    for index in islice(_shown_indices(leading, axes, style.heads), limit):
         batch = index[axes.index("batch")] if "batch" in axes[: len(leading)] else None
         names = [_dimension_labels(view, i, batch) for i in range(array.ndim)]
         parts = [f"{escape(axes[i], style)} {escape(names[i][at], style)}" for i, at in enumerate(index)]
@@ -113,6 +115,20 @@ def to_matrices(view: TensorView, limit: int) -> Matrices:
         )
     corner = "\\".join(escape(axis, style) for axis in axes[-2:] if not is_reduced(axis)) if inner == 2 else ""
     return Matrices(matrices, _count_hidden(leading, axes, len(matrices), style), corner)
+
+
+def _shown_indices(leading: tuple[int, ...], axes: Sequence[str], heads: range | None) -> Iterator[tuple[int, ...]]:
+    """Yield the indices of the leading axes; those of some heads where there are heads. UsageError for none.
+
+    >>> list(_shown_indices((2, 3), ("batch", "head", "query", "key"), range(2, 3)))
+    [(0, 2), (1, 2)]
+    """
+    if heads is None or "head" not in axes[: len(leading)]:
+        return np.ndindex(leading)
+    at = axes.index("head")
+    if heads.start >= leading[at]:
+        raise UsageError(f"expected a head from 0 to {leading[at] - 1}, got {heads.start}", "--show-head")
+    return (index for index in np.ndindex(leading) if index[at] in heads)
 
 
 def _invert_mask(view: TensorView) -> Array:
@@ -158,7 +174,8 @@ def _count_hidden(leading: tuple[int, ...], axes: Sequence[str], visible: int, s
     if hidden <= 0:
         return ""
     kind = "matrices" if len(leading) > 1 else pluralize(escape(axes[0], style))
-    return f"{glyphs(style).ellipsis} {hidden} more {kind}"
+    remedy = "; --show-head N or all shows them" if style.heads and "head" in axes else ""
+    return f"{glyphs(style).ellipsis} {hidden} more {kind}{remedy}"
 
 
 def pluralize(noun: str) -> str:

@@ -12,6 +12,7 @@ class Style(NamedTuple):
 
     cell_precision  decimals in the cells of heat maps
     plain_tokens    whether the tokens of a vocabulary are spelled plain: `·fox` for Ġfox
+    heads           the heads whose tables are drawn; None: the first ones
     """
 
     width: int = 80
@@ -20,6 +21,7 @@ class Style(NamedTuple):
     precision: int = 4
     cell_precision: int = 2
     plain_tokens: bool = False
+    heads: range | None = None
 
 
 DEFAULT_STYLE = Style()
@@ -33,7 +35,7 @@ def detect_style(
     NO_COLOR beats everything, TERM=dumb beats FORCE_COLOR (no-color.org, force-color.org).
 
     >>> detect_style(True, {"COLUMNS": "100", "TERM": "xterm"}, "utf-8")
-    Style(width=100, color=True, unicode=True, precision=4, cell_precision=2, plain_tokens=False)
+    Style(width=100, color=True, unicode=True, precision=4, cell_precision=2, plain_tokens=False, heads=None)
     >>> detect_style(False, {"COLUMNS": "100"}, "ascii", precision=3)[2:5]
     (False, 3, 3)
     """

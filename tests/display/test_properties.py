@@ -40,7 +40,14 @@ ODD = [
 DTYPES = [np.float64, np.float32, np.float16, np.int64, np.uint64, np.int8, np.bool_, ml_dtypes.bfloat16]
 
 styles = st.builds(
-    Style, st.integers(40, 160), st.booleans(), st.booleans(), st.integers(0, 8), st.integers(0, 8), st.booleans()
+    Style,
+    st.integers(40, 160),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 8),
+    st.integers(0, 8),
+    st.booleans(),
+    st.sampled_from([None, range(1), range(2), range(1 << 62)]),
 )
 words = st.one_of(st.sampled_from(ODD), st.text(max_size=20))
 
