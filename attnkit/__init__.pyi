@@ -83,6 +83,7 @@ def mask(
     offset: int | None = None,
     padding: bool = False,
     pad_id: int | None = None,
+    padded_queries: bool = False,
     lengths: TensorLike | None = None,
     window: Sequence[int] | int | str | None = None,
     prefix: int | None = None,

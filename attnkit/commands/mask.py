@@ -58,13 +58,14 @@ class Rule(NamedTuple):
 
 @tool(
     sections={
-        "Rules": "causal align offset padding pad_id lengths window prefix chunk segments with_",
+        "Rules": "causal align offset padding pad_id padded_queries lengths window prefix chunk segments with_",
         "Combination": "any_ invert polarity",
         "Results": "size cross as_ fill explain steps",
     },
-    exclusive=[("offset", "align")],
+    exclusive=[("offset", "align"), ("padded_queries", "any", "cross")],
     requires=[
         ("pad_id", "padding"),
+        ("padded_queries", "padding|lengths"),
         ("polarity", "with"),
         ("fill", "as=additive"),
         *((flag, "causal|window|prefix|chunk") for flag in ("align", "offset")),
@@ -94,6 +95,9 @@ def mask(
     pad_id: Annotated[
         int | None, options.integer("id of the padding token [default: the id of [PAD] or <pad>]", 0)
     ] = None,
+    padded_queries: Annotated[
+        bool, options.switch("with --padding or --lengths: a query that is padding attends to no key")
+    ] = False,
     lengths: Annotated[Record | None, options.tensor("number of valid keys in each batch row, (B)")] = None,
     window: Annotated[tuple[int, int] | None, options.WINDOW] = None,
     prefix: Annotated[
@@ -136,22 +140,23 @@ def mask(
     Example:
       attnkit embed "The cat sat" --dim 8 | attnkit mask --causal | attnkit attend --heads 2
     """
-    queries, keys = count_queries_and_keys(record, size, cross)
+    queries, keys = count_queries_and_keys(record, size, cross, padding, pad_id)
     start = model.causal_offset(queries, keys, align=align) if offset is None else offset
     rules = make_position_rules(queries, keys, start, causal, prefix, window, chunk)
     if causal and prefix and not any_:
         problem = f"--causal blocks the keys that --prefix {prefix} allows; --prefix alone is causal after the prefix"
         warnings.warn(problem, AttnkitWarning, stacklevel=2)
     rules += [
-        *make_batch_rules(record, keys, padding, pad_id, lengths, segments),
+        *make_batch_rules(record, (queries, keys), padding, pad_id, padded_queries, lengths, segments),
         *read_masks(record, with_, polarity, cross),
     ]
     if not rules:
         flags = "--causal, --padding, --lengths, --window, --prefix, --chunk, --segments or --with"
         raise UsageError(f"needs one or more rules: {flags}")
     cells = combine_rules(rules, (queries, keys), any_)
+    has_ids = record is not None and holds_ids(record, padding, pad_id)
     for rule in rules:
-        check_batch(record, rule)
+        check_batch(record, rule, has_ids)
     if explain is not None:
         return explain_cell(record, rules, cells, find_cell(record, cells, explain), any_, invert)
     formula = join_formulas(rules, any_, invert, steps)
@@ -198,18 +203,28 @@ def make_position_rules(
 
 def make_batch_rules(
     record: Record | None,
-    keys: int,
+    size: tuple[int, int],
     padding: bool,
     pad_id: int | None,
+    padded_queries: bool,
     lengths: Record | None,
     segments: Record | None,
 ) -> list[Rule]:
-    """Return the rules that may differ from one batch row to the next: padding, lengths, segments."""
+    """Return the rules that may differ from one batch row to the next: padding, lengths, segments.
+
+    size  number of queries and of keys; UsageError for padded queries that are not the keys
+    """
     rules = []
+    queries, keys = size
     if padding:
         rules.append(Rule("padding", "key is not padding", find_real_keys(record, keys, pad_id)))
     if lengths is not None:
         rules.append(Rule("lengths", "key < length", model.padding_mask(lengths["x"], keys)))
+    if padded_queries:
+        if queries != keys:
+            raise UsageError(f"{queries} queries and {keys} keys: expected the same tokens", "--padded-queries")
+        real = [rule.cells.swapaxes(-1, -2) for rule in rules]
+        rules += [Rule("padded-queries", "query is not padding", np.logical_and.reduce(real))]
     if segments is not None:
         ids = segments["x"]
         rules.append(Rule("segments", "segment(key) = segment(query)", model.segment_mask(ids, ids)))
@@ -237,7 +252,16 @@ def format_query_position(start: int | Array, shift: int = 0) -> str:
     return f"query {'+' if move > 0 else '−'} {abs(move)}" if move else "query"
 
 
-def count_queries_and_keys(record: Record | None, size: tuple[int, ...] | None, cross: bool) -> tuple[int, int]:
+def holds_ids(record: Record, padding: bool, pad_id: int | None) -> bool:
+    """Return whether x of a record is the token ids that --padding reads, (T) or (B, T)."""
+    x, by_lengths = record["x"], "lengths" in record and pad_id is None
+    is_alike = "ids" not in record or record["ids"].shape == x.shape
+    return padding and not by_lengths and is_alike and x.dtype.kind in "iu"
+
+
+def count_queries_and_keys(
+    record: Record | None, size: tuple[int, ...] | None, cross: bool, padding: bool, pad_id: int | None
+) -> tuple[int, int]:
     """Return the number of queries and of keys: of --size, of x, or of x and the memory."""
     if record is None:
         if size is None or len(size) > 2:
@@ -249,7 +273,10 @@ def count_queries_and_keys(record: Record | None, size: tuple[int, ...] | None, 
     if x.ndim < 1:
         raise DataError("x is a single number: it has no token axis")
     axes = record.axes_of("x")
-    tokens = x.shape[axes.index("token")] if "token" in axes else x.shape[max(x.ndim - 2, 0)]
+    if holds_ids(record, padding, pad_id):
+        tokens = x.shape[-1]
+    else:
+        tokens = x.shape[axes.index("token")] if "token" in axes else x.shape[max(x.ndim - 2, 0)]
     return tokens, record["memory"].shape[-2] if cross else tokens
 
 
@@ -269,12 +296,15 @@ def find_real_keys(record: Record | None, keys: int, pad_id: int | None) -> Arra
     return np.asarray(ids != pad_id)[..., None, :]  # (..., 1, S)
 
 
-def check_batch(record: Record | None, rule: Rule) -> None:
-    """Raise DataError for padding, lengths or segments whose rows are not those of the batch."""
+def check_batch(record: Record | None, rule: Rule, has_ids: bool) -> None:
+    """Raise DataError for padding, lengths or segments whose rows are not those of the batch.
+
+    has_ids  whether x is token ids, (T) or (B, T)
+    """
     if rule.name not in ("padding", "lengths", "segments"):
         return
     shape = rule.cells.shape
-    rows = 1 if record is None or record["x"].ndim < 3 else len(record["x"])
+    rows = 1 if record is None or record["x"].ndim < 3 - has_ids else len(record["x"])
     allowed = (rows,) if rule.name == "lengths" else (1, rows)
     if len(shape) > 3 or (record is not None and len(shape) == 3 and shape[0] not in allowed):
         operand = str((*shape[:-2], shape[-1]) if rule.name != "lengths" else shape[:-2])
@@ -376,12 +406,14 @@ def lowest_finite(dtype: np.dtype[Any]) -> float:
 def add_rules(record: Record | None, result: Record, rules: list[Rule], queries: int, cross: bool) -> Record:
     """Return the result with the mask of each rule, mask.causal and so on, and after them the mask of all.
 
-    queries  the number of queries; the one row of a rule for all of them has an axis of its own name
+    queries  the number of queries; the one row of a rule for all of them has an axis of its own name, and so has the
+             one column of a rule for all keys
     """
     each = {}
     for rule in rules:
         query = "query" if rule.cells.shape[-2:-1] == (queries,) else "all queries"
-        axes = (*("batch", "head")[: rule.cells.ndim - 2], query, "source" if cross else "key")
+        key = "all keys" if rule.name == "padded-queries" else "source" if cross else "key"
+        axes = (*("batch", "head")[: rule.cells.ndim - 2], query, key)
         each[f"mask.{rule.name}"] = Tensor(rule.cells, axes[-rule.cells.ndim :], formula=rule.formula)
     before = record or Record({})
     own = {name: one for name, one in result.tensors.items() if name not in before or before.tensors[name] is not one}

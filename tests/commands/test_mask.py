@@ -8,6 +8,7 @@ import pytest
 
 import attnkit
 from attnkit.errors import AttnkitWarning, UsageError
+from attnkit.record import Record
 from tests.commands.records import CAT, of
 
 RNG = np.random.default_rng(2017)
@@ -34,6 +35,38 @@ class TestMask:
             attnkit.mask(of(X, ids=np.ones((2, 5), int)), padding=True)
         with pytest.raises(UsageError, match="--padding: needs a record with ids or lengths"):
             attnkit.mask(of(X), padding=True, pad_id=0)
+
+    def test_padding_of_a_batch_of_ids(self):
+        ids = np.array([[1, 2, 3], [4, 5, 0]])
+        expected = [[[1, 1, 1]] * 3, [[1, 1, 0]] * 3]
+        for record in (of(ids), Record({"ids": ids}).with_tensors({"x": ids})):
+            masked = attnkit.mask(record, padding=True, pad_id=0)
+            assert masked["mask"].astype(int).tolist() == expected
+            assert masked.tensors["mask"].axes == ("batch", "query", "key")
+        causal = attnkit.mask(of(ids), padding=True, pad_id=0, causal=True)["mask"].astype(int)
+        assert causal[1].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 0]]
+
+    def test_padded_queries_attend_to_nothing(self):
+        ids = np.array([[1, 2, 3], [4, 5, 0]])
+        masked = attnkit.mask(of(ids), padding=True, pad_id=0, padded_queries=True)["mask"].astype(int)
+        assert masked.tolist() == [[[1, 1, 1]] * 3, [[1, 1, 0], [1, 1, 0], [0, 0, 0]]]
+        lengths = attnkit.mask(size=3, lengths=np.array([3, 2]), padded_queries=True)["x"].astype(int)
+        assert lengths.tolist() == masked.tolist()
+        steps = attnkit.mask(of(ids), padding=True, pad_id=0, padded_queries=True, steps=True)
+        assert steps["mask.padded-queries"].astype(int).tolist() == [[[1], [1], [1]], [[1], [1], [0]]]
+        said = attnkit.mask(of(ids), padding=True, pad_id=0, padded_queries=True, explain="1,2,0")
+        assert said["rules"].tolist() == [True, False] and not said["allowed"]
+        x = attnkit.mask(of(X[:, :3], ids=ids), padding=True, pad_id=0, padded_queries=True)
+        with pytest.warns(AttnkitWarning, match="may not attend to any key"):
+            assert (attnkit.attend(x)["x"][1, 2] == 0).all()
+
+    def test_padded_queries_need_padding_and_the_same_tokens(self):
+        with pytest.raises(UsageError, match="--padded-queries: needs --padding or --lengths"):
+            attnkit.mask(size=3, causal=True, padded_queries=True)
+        with pytest.raises(UsageError, match="2 queries and 3 keys: expected the same tokens"):
+            attnkit.mask(size="2,3", lengths=np.array([2]), padded_queries=True)
+        with pytest.raises(UsageError, match="--padded-queries: cannot be combined with --any"):
+            attnkit.mask(size=3, lengths=np.array([2]), padded_queries=True, any_=True)
 
     def test_an_offset_leaves_no_alignment(self):
         with pytest.raises(UsageError, match="--offset: cannot be combined with --align"):
