@@ -58,6 +58,7 @@ def write_flow(call: Stage, flow: Records, opened: Callable[[str | None], format
         raise UsageError(f"{chosen} is binary, but standard output is a terminal; use -o FILE or a pipe")
     sink = opened(path)
     chosen, items = call.format.settle(chosen, flow.items)
+    last.note_idle_options(chosen)
     for result in items if chosen in (*formats.STREAMS, "table", TEXT) else single_record(items, chosen):
         count += 1
         if streamed and streamed.end_line():
@@ -140,7 +141,8 @@ def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -
             ("" if first or call.tool.plain_text(result, call) else "\n").encode(),
             render(call, result, output_style(call, STDOUT)).encode(encoding(), "replace"),
         ]
-    return formats.encode(result, chosen, indent=bool(call.common.get("indent")))
+    layout = {"indent": True} if chosen == "json" and call.common.get("indent") else {}
+    return formats.encode(result, chosen, **layout)
 
 
 def harmless(data: list[Any], chosen: str) -> list[bytes]:

@@ -10,7 +10,13 @@ from typing import Any
 
 from attnkit import commands, formats
 from attnkit.cli import parser
-from attnkit.cli.output_format import DISPLAY_FORMATS, FIGURE_FORMATS, Result, check_figure_flags, text_format
+from attnkit.cli.output_format import (
+    DISPLAY_FORMATS,
+    FIGURE_FORMATS,
+    Result,
+    check_figure_flags,
+    text_format,
+)
 from attnkit.cli.stage import Records, Stage, running
 from attnkit.cli.tool import make_item, named_files
 from attnkit.errors import AttnkitError, UsageError
@@ -130,6 +136,7 @@ def chain_stages(
     if at == len(calls) - 1:
         return Records(here.format, results)
     format, results = calls[at].format.settle(calls[at].format.choose(here.format), results)
+    calls[at].note_idle_options(format)
     takes_bfloat16 = calls[at + 1].dtype == "bfloat16"
     arriving = split_pipeline(convert_all(calls[at], results, format), format, takes_bfloat16)
     return chain_stages(calls, after, at + 1, Records(format, arriving))

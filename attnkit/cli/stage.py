@@ -5,6 +5,7 @@ import contextvars
 import functools
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
@@ -15,7 +16,7 @@ from attnkit.cli.constraints import Constraints, Repeats
 from attnkit.cli.error_context import check_range, error_context, explain_non_finite
 from attnkit.cli.operands import OperandFiles, is_stdin
 from attnkit.cli.output_format import OutputFormat, Result
-from attnkit.errors import DataError, NotFiniteError, UsageError
+from attnkit.errors import AttnkitNote, DataError, NotFiniteError, UsageError, flag_name
 from attnkit.inference import callbacks
 from attnkit.inference.operands import cast_x, select_tensor
 from attnkit.record import Record
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from attnkit.display.cells import Cells
     from attnkit.display.figures import FigureOptions, Section
 
+ONLY_IN_TABLES = ("precision", "tokens")  # options of all tools that tables, cells and figures alone have
 INPUT, PARTS, PAIR = "[INPUT]", "[PART]...", "A B"  # the input of a tool: one file or pipe, several, or two,
 TEXT = "[TEXT]..."  # or texts, of which none is a file: "-" is a text of one character
 Item = Any  # what a tool's function is called with: a record, None (it makes its own), or the texts of one
@@ -85,6 +87,7 @@ class Tool:
     table_on_stderr (parameters) -> whether a table goes to standard error where its output is not one
     shows_table     (parameters) -> whether its output is a table or text unless a format is requested
     status_is_result whether its exit code is its result, so that --quiet leaves out its table
+    only_in_tables  (stage) -> its options that change only what tables and figures show of its results
     passthrough     whether it passes its input through byte for byte
     keep_names      whether the only tensor of an input keeps its own name, and is not called x
     derived         (stage) -> the function that makes another result of its result, by flags of `extra`
@@ -120,6 +123,7 @@ class Tool:
     is_page: bool = False
     is_answer: bool = False
     status_is_result: bool = False
+    only_in_tables: "Callable[[Stage], tuple[str, ...]]" = lambda stage: ()
     passthrough: bool = False
     keep_names: bool = False
     derived: "Callable[[Stage], Callable[[Record], Result] | None]" = lambda stage: None
@@ -191,6 +195,7 @@ class Stage:
     common            the values of the options that all tools share; extra: of those that only reader and view use
     operands          the positional arguments
     passed            the names of the options that the caller passed; repeated: those that only say what the input says
+    has_table_aside   whether a pipeline shows its result on standard error too
     upstream          the stage before in this process
     non_finite_layer  the first layer whose result is not finite
     side_files        the side outputs written so far
@@ -205,6 +210,7 @@ class Stage:
     operands: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
     repeated: set[str] = field(default_factory=set)
+    has_table_aside: bool = False
     input_format: str | None = None  # that results of the file or pipe that is the input are written in
     input_source: str | None = None  # that of the file or pipe itself
     upstream: Records | None = None
@@ -378,6 +384,20 @@ class Stage:
             if name in always or not is_default:
                 is_repeated = name in self.tool.flags and self.tool.flags[name].multiple
                 yield from ((name, one) for one in (value if is_repeated else [value]))
+
+    def note_idle_options(self, chosen: str) -> None:
+        """Write a note of the options that have no effect on results in a format: those of tables, and of JSON."""
+        has_aside = self.has_table_aside or self.parameters.get("steps") or self.tool.table_on_stderr(self.parameters)
+        has_tables = chosen in options.DISPLAY_FORMATS or has_aside
+        own = self.parameters | self.extra
+        idle = [] if has_tables else [name for name in ONLY_IN_TABLES if name in self.common]
+        idle += [] if has_tables else [name for name in self.tool.only_in_tables(self) if own.get(name)]
+        idle += [name for name in ("indent",) if name in self.common and chosen != "json"]
+        if idle:
+            flags = " and ".join(map(flag_name, idle))
+            problem = f"{flags} {'have' if idle[1:] else 'has'} no effect on {chosen}"
+            with running(self):
+                warnings.warn(problem, AttnkitNote, stacklevel=2)
 
     def _note_non_finite(self, layer: str) -> None:
         """Keep the name of the first layer whose result is not finite."""

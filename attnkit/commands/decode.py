@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from attnkit import model
 from attnkit.cli import options, text_input
-from attnkit.cli.decode_views import draw_decoded, is_single_text, list_decoded, render_decoded
+from attnkit.cli.decode_views import draw_decoded, is_single_text, list_decoded, makes_text, render_decoded
 from attnkit.cli.stage import PythonForm, Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError, counted
@@ -91,6 +91,7 @@ def hint_at_zero(flag: str, text: str) -> str:
     figure=draw_decoded,
     cells=list_decoded,
     plain_text=is_single_text,
+    only_in_tables=lambda call: () if makes_text(call) else ("top",),
     status=has_failed_check,
     needs_no_input=text_input.needs_no_input,
     extra={"lines": options.switch("write a stream: one record for each line of text"), **options.ENGINE},

@@ -93,6 +93,8 @@ def run_pipeline(call: Stage, upstream: Records | None) -> Records:
         elif done is not last or call.common["format"] not in DISPLAY_FORMATS:
             output.show_aside(done, result, with_command=bool(call.extra.get("steps")))
 
+    for one in calls:
+        one.has_table_aside = bool(call.extra.get("steps"))
     flow = pipeline.chain_stages(calls, after_stage, upstream=upstream)
     call.common |= last.common | {"format": output.format_for(last, flow.format)}
     items = sheet.follow(flow.items) if sheet else flow.items

@@ -66,6 +66,7 @@ def draw_scan(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sect
     reader=text_input.read_texts,
     view=render_scan,
     figure=draw_scan,
+    only_in_tables=lambda call: ("heatmap",),
     extra={"heatmap": options.switch("a heat map in place of a table"), **views.LOOK_FLAGS},
 )
 def scan(

@@ -166,3 +166,50 @@ class TestTop:
     def test_where_there_are_no_candidates_it_is_refused(self, options, problem, capfd):
         assert main.main(shlex.split(f"decode --model {STORY} 'Every evening the' --top 2 {options}")) == 2
         assert capfd.readouterr().err == f"attnkit decode: {problem}\n"
+
+
+NOTES = {
+    "attend query.npz --precision 2": "attend: note: --precision has no effect on npz",
+    "attend query.json --precision 2": "attend: note: --precision has no effect on json",
+    "attend query.npz --precision 2 -f csv": "",
+    "attend query.npz --precision 2 -f table": "",
+    "attend query.npz --precision 2 --steps -f json": "",  # of its tables on standard error
+    "attend query.npz --tokens plain --precision 2": "attend: note: --precision and --tokens have no effect on npz",
+    "attend query.npz --indent": "attend: note: --indent has no effect on npz",
+    "attend query.npz --indent -f table": "attend: note: --indent has no effect on table",
+    "attend query.npz --indent -f json": "",
+    "peek query.npz --precision 2": "",
+    "decode query.npz --top 2": "decode: note: --top has no effect on npz",
+    "decode query.npz --top 2 --emit text": "decode: note: --top has no effect on text",
+    "decode query.npz --top 2 -f csv": "",
+    f"decode --model {STORY} 'the fox' --top 2 -f json": "",
+    f"scan --model {STORY} 'the fox' --score ' at' --ablate heads --heatmap": (
+        "scan: note: --heatmap has no effect on json"
+    ),
+    f"decode --model {STORY} 'the fox' --max-tokens 1 --steps --precision 2 -f json": "",
+    "diff query.npz query.npz --precision 2": "",
+    "diff query.npz query.npz --precision 2 -f json": "diff: note: --precision has no effect on json",
+    "near query.npz --index query.npz --precision 2": "near: note: --precision has no effect on json",
+    "run 'layernorm query.npz --precision 2 | attend'": "layernorm: note: --precision has no effect on npz",
+    "run 'layernorm query.npz | attend' --precision 2": "attend: note: --precision has no effect on npz",
+    "run 'layernorm query.npz | show' --precision 2": "",
+    "run 'layernorm query.npz --precision 2 | attend' --steps": "",
+    "run 'layernorm query.npz | attend' --steps --precision 2": "",
+}
+
+
+@pytest.mark.parametrize("line", NOTES)
+def test_an_option_without_an_effect_on_the_result_says_so_once(line, folder, monkeypatch, capfd):
+    monkeypatch.chdir(folder)
+    assert main.main(shlex.split(line)) == 0
+    notes = [row for row in capfd.readouterr().err.split("\n") if ": note: " in row]
+    assert notes == [f"attnkit {NOTES[line]}"] * bool(NOTES[line])
+    assert main.main([*shlex.split(line), "-q"]) == 0
+    assert "note" not in capfd.readouterr().err
+
+
+def test_a_stream_has_one_note_and_a_file_too(folder, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(folder)
+    (tmp_path / "two.npy").write_bytes((folder / "query.npy").read_bytes() * 2)
+    assert main.main(["attend", f"{tmp_path}/two.npy", "--precision", "2", "-o", f"{tmp_path}/two.json"]) == 0
+    assert capfd.readouterr().err == "attnkit attend: note: --precision has no effect on json\n"
