@@ -290,6 +290,7 @@ def decode(
     repetition_penalty: float | None = None,
     stop: Sequence[str] | str = (),
     steps: bool = False,
+    keep: Sequence[str] | str = (),
     top: int | None = None,
     batch: bool = False,
     cache_in: Mapping[str, Tensor | Array] | Record | Path | None = None,

@@ -32,7 +32,10 @@ def render_decoded(record: Record, call: Stage, look: "display.Style") -> str:
         return render_generation(record, call, look)
     if is_plain_tensor(record, call):
         return views.render_tensor(record, "x", look)
-    return render_candidates(record, call, look)
+    candidates = render_candidates(record, call, look)
+    if not call.parameters["steps"] and not call.parameters["keep"]:
+        return candidates
+    return f"{views.render_tables(record, call, look)}\n\n{candidates}"
 
 
 def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
@@ -60,7 +63,8 @@ def draw_decoded(record: Record, call: Stage, looks: "FigureOptions") -> "list[S
         return [figures.text_section(render_generation(record, call, style))]
     if is_plain_tensor(record, call):
         return [tensor_section(views.tensor_view(record, "x"), looks)]
-    return [candidates_section(one, style.precision) for one in find_candidates(record, call)]
+    steps = figures.tensor_sections(record, call, looks) if call.parameters["steps"] or call.parameters["keep"] else []
+    return [*steps, *(candidates_section(one, style.precision) for one in find_candidates(record, call))]
 
 
 def list_decoded(record: Record, call: Stage) -> "Cells":

@@ -1,6 +1,7 @@
 """attnkit decode: hidden states to logits, probabilities and tokens; with a whole model, text generation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from attnkit import model
@@ -53,7 +54,8 @@ def has_failed_check(record: Record, call: Stage) -> int:
     return int(any(not error <= CHECK_TOLERANCE for error in call.extra.get("errors", [])))
 
 
-NEEDS_MODEL = (*INPUT_FLAGS, *GENERATION_FLAGS, *HOOK_FLAGS, "tokenizer", "layer")
+STEPS = ("logits", "scaled", "filtered", "probs")  # of hidden states: what --keep takes
+NEEDS_MODEL = (*INPUT_FLAGS, *{*GENERATION_FLAGS} - {"steps"}, *HOOK_FLAGS, "tokenizer", "layer")
 EXCLUSIVE = [
     *(("model", "params", "table"), ("lines", "batch"), ("beam", "emit=logits|probs"), ("pair", "question")),
     *generation.EXCLUSIVE,
@@ -79,7 +81,7 @@ def hint_at_zero(flag: str, text: str) -> str:
         "Sampling": "temperature top_k top_p min_p seed repetition_penalty",
         "Search": "beam best length_penalty",
         "Length": "max_tokens stop cache_in cache_out",
-        "Inspection": "steps top score trace trace_only patch ablate mean grad grad_only check attribute",
+        "Inspection": "steps keep top score trace trace_only patch ablate mean grad grad_only check attribute",
         "Results": "emit dtype",
         "Engine": options.ENGINE_SECTION,
     },
@@ -101,7 +103,9 @@ def hint_at_zero(flag: str, text: str) -> str:
         {"seed": parameters["seed"] or 0} if make_word_choice(parameters).is_sampled else {}
     ),
     returns_text=lambda parameters: parameters["emit"] == "text",
-    adds=lambda parameters: parameters["best"] is not None,
+    computes_x_last=True,
+    table_on_stderr=lambda parameters: bool(parameters["steps"]) and parameters["model_"] is None,
+    adds=lambda parameters: parameters["best"] is not None or bool(parameters["keep"]),
 )
 def decode(
     record: Sequence[str] | Record | None,
@@ -167,9 +171,17 @@ def decode(
     steps: Annotated[
         bool,
         options.switch(
-            "add the candidates of every choice (candidates.ids, …), show them in the figure or on standard error"
+            "add the candidates of every choice (candidates.ids, …), show them in the figure or on standard error; of "
+            "hidden states the logits and what is made of them"
         ),
     ] = False,
+    keep: Annotated[
+        tuple[str, ...],
+        options.names(
+            "of hidden states, add these steps; scaled: logits / τ; filtered: by --top-k, --top-p and --min-p",
+            (*STEPS, "all"),
+        ),
+    ] = (),
     top: Annotated[
         int | None,
         options.integer(
@@ -282,6 +294,8 @@ def decode(
         if generates_text(model_.config, layer):
             from attnkit.inference.text_generation import run_decode  # a head alone does not need it
 
+            refuse_flags(parameters, ("keep",), "hidden states; --trace keeps the intermediates of a text")
+
             return run_decode(record, generation_options)
         if layer is None and model_.config.decoder is not None and not model_.config.classes:
             from attnkit.inference.head import run_decoder_stack
@@ -292,17 +306,40 @@ def decode(
         output, formula = apply_model_head(record, parameters, generation_options), "head(x)"
     else:
         output, formula = apply_output_matrix(require_hidden_states(record), table, params, dtype)
-    output = replace_words(output, vocab)
-    choice = make_word_choice(parameters)
+    return choose_output(replace_words(output, vocab), formula, parameters)
+
+
+def choose_output(output: HeadOutput, formula: str, parameters: Mapping[str, Any]) -> Record | str:
+    """Choose words by logits, whose formula is passed; return the record of them, or their text."""
+    choice, emit = make_word_choice(parameters), parameters["emit"]
     arrays = choose_words(output.logits, choice, with_ids=emit not in ("logits", "probs"))
     if emit == "text":
-        return words_to_text(output, arrays["ids"], fills_masks=model_ is not None and not model_.config.decoder)
+        checkpoint = parameters["model_"]
+        fills_masks = checkpoint is not None and not checkpoint.config.decoder
+        return words_to_text(output, arrays["ids"], fills_masks)
     formulas = {
         "logits": formula,
         "probs": f"{choice.formula()}, logits = {formula}",
         "ids": "drawn" if choice.is_sampled else "argmax(logits)",
     }
-    return make_decoded_record(output, arrays, emit, formulas[emit or "probs"])
+    record = make_decoded_record(output, arrays, emit, formulas[emit or "probs"])
+    if not parameters["steps"] and not parameters["keep"]:
+        return record
+    formulas = choice.step_formulas(formula)
+    return add_steps(record, output, arrays, formulas, requested_steps(parameters, formulas))
+
+
+def requested_steps(parameters: Mapping[str, Any], formulas: Mapping[str, str]) -> list[str]:
+    """Return the steps that --steps and --keep request; UsageError for one that these options do not have.
+
+    x is the last of --steps, the probabilities.
+    """
+    keep = parameters["keep"]
+    if missing := [name for name in keep if name not in (*formulas, "all")]:
+        raise UsageError(f"there is no {missing[0]} (it has {', '.join(formulas)})", "--keep")
+    if "all" in keep:
+        return [*formulas]
+    return [name for name in formulas if name in keep or (parameters["steps"] and name != "probs")]
 
 
 def make_generation_options(parameters: Mapping[str, Any]) -> GenerationOptions:
@@ -331,7 +368,7 @@ def label_input(
     from attnkit.inference.labels import label_inputs, labels_to_text, select_labels
 
     source = prepare_head_input(source, parameters)
-    refuse_flags(parameters, ("vocab",), "a model that predicts words")
+    refuse_flags(parameters, ("vocab", "steps", "keep"), "a model that predicts words")
     record = label_inputs(source, generation_options)
     if parameters["emit"] == "text":
         return labels_to_text(record, generation_options.model_.config)
@@ -355,7 +392,7 @@ def prepare_head_input(
     if layer is not None:
         source = require_hidden_states(source)
     other = "not its head alone" if layer is not None else f"which this {checkpoint.config.family} model is not"
-    refuse_flags(parameters, GENERATION_FLAGS, f"a model that generates text, {other}")
+    refuse_flags(parameters, [*{*GENERATION_FLAGS} - {"steps"}], f"a model that generates text, {other}")
     if not checkpoint.config.task:
         refuse_flags(parameters, LABEL_FLAGS[1:], "a model with a head of labels")
     if layer is not None:
@@ -412,3 +449,16 @@ def make_decoded_record(output: HeadOutput, arrays: Mapping[str, Array], emit: s
         tensors[name] = Tensor(array, axes if is_ids else (*axes, output.axis), formula=formula if name == "x" else "")
     labels: dict[str, Labels] = {output.axis: output.words} if output.words else {}
     return output.record.with_tensors(tensors, labels)
+
+
+def add_steps(
+    record: Record, output: HeadOutput, arrays: Mapping[str, Array], formulas: Mapping[str, str], names: Sequence[str]
+) -> Record:
+    """Add the named steps from logits to probabilities; probabilities that are x have the formula of the last step."""
+    axes = (*output.record.axes_of("x")[: output.logits.ndim - 1], output.axis)
+    dtype = model.output_dtype(output.record["x"])
+    tensors = {name: Tensor(round_to_dtype(arrays[name], dtype, name), axes, formula=formulas[name]) for name in names}
+    x = record.tensors["x"]
+    if x.formula.startswith("softmax"):
+        x = replace(x, formula=formulas["probs"])
+    return record.with_tensors(tensors | {"x": x})

@@ -56,23 +56,44 @@ class WordChoice(NamedTuple):
             return model.sample_word(filtered, np.random.default_rng(self.seed or 0))
         return model.greedy(filtered)
 
+    @property
+    def limits(self) -> str:
+        """The options that leave words out, as text: top-k 2, min-p 0.1; "" for none."""
+        limits = [("top-k", self.top_k), ("top-p", self.top_p), ("min-p", self.min_p)]
+        return ", ".join(f"{name} {value:g}" for name, value in limits if value)
+
     def formula(self) -> str:
         """Return the formula of the probabilities.
 
         >>> WordChoice(temperature=0.5, top_k=2, min_p=0.1).formula()
         'softmax(logits / 0.5) over the words of top-k 2, min-p 0.1'
         """
-        filters = [("top-k", self.top_k), ("top-p", self.top_p), ("min-p", self.min_p)]
-        used = [f"{name} {value:g}" for name, value in filters if value]
         softmax = "softmax(logits" + (f" / {self.tau:g})" if self.tau != 1 else ")")
-        return softmax + (f" over the words of {', '.join(used)}" if used else "")
+        return softmax + (f" over the words of {self.limits}" if self.limits else "")
+
+    def step_formulas(self, logits: str) -> dict[str, str]:
+        """Return the formula of each step from logits, whose own is `logits`, to the probabilities.
+
+        >>> [*WordChoice(temperature=2, top_k=1).step_formulas("x tableᵀ").items()][1:3]
+        [('scaled', 'logits / 2'), ('filtered', 'scaled, −∞ but for the words of top-k 1')]
+        """
+        steps = {"logits": logits}
+        if self.tau != 1:
+            steps["scaled"] = f"logits / {self.tau:g}"
+        if self.limits:
+            steps["filtered"] = f"{[*steps][-1]}, −∞ but for the words of {self.limits}"
+        return steps | {"probs": f"softmax({[*steps][-1]})"}
 
 
 def choose_words(logits: Array, choice: WordChoice, with_ids: bool) -> dict[str, Array]:
-    """Return logits (..., V), their probs (..., V) and, if requested, the ids (...) chosen, finite logits or not."""
+    """Return logits (..., V), each step from them to their probs (..., V) and, if requested, the ids (...) chosen.
+
+    The logits may be finite or not.
+    """
     filtered = choice.filter(logits)
-    arrays = {"logits": logits, "probs": model.probabilities(filtered)}
-    return arrays | ({"ids": choice.choose(filtered)} if with_ids else {})
+    scaled = logits / choice.tau
+    steps = {"logits": logits, "scaled": scaled, "filtered": np.where(np.isneginf(filtered), filtered, scaled)}
+    return steps | {"probs": model.probabilities(filtered)} | ({"ids": choice.choose(filtered)} if with_ids else {})
 
 
 def find_output_matrix(
