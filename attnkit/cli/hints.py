@@ -102,7 +102,7 @@ def hint_at_own(name: str, own: list[str], here: list[str]) -> str:
 
 def hint_elsewhere(known: list[str], owners: dict[str, list[str]], tool: str) -> str:
     """Return a hint at what to type for a name from elsewhere that is of no use to this tool."""
-    first = min(known, key=lambda one: not one.startswith("--"))  # what is no matter of one tool, if there is such
+    first = min(known, key=lambda one: (not one.startswith("--"), one.split()[0] in commands.TOOLS))
     flag, *_ = first.split()
     if flag in owners:
         return describe_owners(flag, owners[flag], tool)
@@ -276,7 +276,8 @@ def find_file(operand: str) -> str:
     except (OSError, ValueError):
         return ""
     stems = {os.path.splitext(one)[0]: one for one in sorted(files, reverse=True)}
-    near = stems.get(name) or (closest(name, files) if len(name) < LONG else "")
+    is_comparable = 1 < len(os.path.splitext(name)[0]) < LONG  # a.txt is not like b.txt
+    near = stems.get(name) or (closest(name, files) if is_comparable else "")
     return os.path.join(folder, near) if near else ""
 
 

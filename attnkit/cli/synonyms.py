@@ -69,6 +69,7 @@ OPTIONS: Mapping[str, str] = {
     "layernorm --kind batch": "batch batchnorm batch_norm",
     "layernorm --gamma": "weight scale gain elementwise_affine",
     "layernorm --beta": "bias shift",
+    "softmax --axis": "dim",
     "layernorm --axis": "dim normalized_shape begin_norm_axis",
     "--eps": "epsilon layer_norm_eps layer_norm_epsilon rms_norm_eps norm_eps variance_epsilon",
     # feed-forward and recurrent layers
@@ -94,10 +95,12 @@ OPTIONS: Mapping[str, str] = {
     "--mesh": "device_map tensor_parallel tensor_parallel_size data_parallel num_gpus n_gpu tp dp",
     "--compute bfloat16": "autocast amp mixed_precision bf16_autocast",
     # text
+    "train --tokens": "tokenizer tokenizer_name tokenizer_file tokenizer_path vocab_type",
     "--tokenizer": "tokenizer_name tokenizer_file tokenizer_path tokenizer_name_or_path bpe",
     "--vocab": "vocab_file vocabulary vocab_path",
     "--ids": "input_ids token_ids decoder_input_ids inputs_ids",
     "--pair": "text_pair second_text sentence2",
+    "encode --batch": "padding pad",
     "--batch": "batch_size batched bs minibatch per_device_train_batch_size train_batch_size micro_batch_size",
     "--lines": "per_line line_by_line by_line each_line",
     "--one-hot": "one_hot_encoding onehot",
@@ -107,6 +110,9 @@ OPTIONS: Mapping[str, str] = {
     "--normalize": "l2_normalize normalize_embeddings norm",
     # generation
     "decode TEXT --model DIR": "prompt start text prefix inputs input_text",
+    "encode < FILE": "file input_file filename path data",
+    "decode < FILE": "file input_file filename path data prompt_file",
+    "embed < FILE": "file input_file filename path data",
     "encode TEXT --model DIR": "text inputs input_text sentence sentences",
     "embed TEXT": "text inputs input_text sentence sentences words",
     "--temperature 1": "do_sample sample sampling stochastic",
@@ -188,6 +194,7 @@ OPTIONS: Mapping[str, str] = {
     # what is no option
     "near --index FILE": "similarity cosine cosine_similarity cos_sim nearest knn neighbors",
     "COLUMNS=70 before the command is the width of tables": "width columns max_width line_width terminal_width",
+    "NO_COLOR=1 before the command leaves out colours": "no_color color colour nocolor",
     "the input is an operand or a pipe: attnkit TOOL FILE": "input file data dataset filename path in input_file "
     "infile text_file train_file data_path dataset_name",
     "attnkit --version prints it": "version",
@@ -245,10 +252,12 @@ TOOLS: Mapping[str, str] = {
     "run 'A | B'": "pipeline pipe exec script execute sh compose",
     "grad": "backward autograd gradient gradients backprop saliency jacobian attribute captum",
     "history FILE": "log provenance replay commands lineage",
+    "softmax": "log_softmax probabilities attention_weights normalize_scores",
     "merge": "combine ring_attention",
     "sample": "samples example examples demo demos tutorial",
     "help lecture": "lesson lessons course courses chapter chapters curriculum syllabus",
     "--help": "tools usage man docs doc list",
+    "help generation": "greedy decoding",
     "help models": "download pull install clone hub huggingface transformers from_pretrained llama mistral qwen onnx",
     "help training": "nanogpt mingpt",
     "help performance": "flops profile benchmark bench memory speed",

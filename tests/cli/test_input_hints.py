@@ -96,6 +96,7 @@ def test_the_pipeline_of_a_hint_runs(line, folder):
         ("embed cat --dim 4 --tokenizer char", "char: No such file or directory; did you mean chars?"),
         ("embed cat --dim 4 --tokenizer gpt2", "gpt2: Is a directory; did you mean gpt2/tokenizer.json?"),
         ("show weights --heatmap", "--name weights shows that tensor of a record"),
+        ("attend q.npz", "q.npz: No such file or directory"),
         ("attend data/none.npz", "data/none.npz: No such file or directory"),
         ("diff 'The cat' t.npz", "The cat: No such file or directory"),
     ],
