@@ -11,7 +11,6 @@ where ATTNKIT_TESTS=alone is set.
 import atexit
 import contextlib
 import functools
-import gc
 import inspect
 import os
 import signal
@@ -33,6 +32,7 @@ SETTINGS = {"LC_ALL": "C.UTF-8"}  # of the server, and of what it runs
 ALL_ALONE = os.environ.get("ATTNKIT_TESTS") == "alone"
 ALONE = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # a PATH on which attnkit starts an interpreter
 
+FEW_THREADS = {"OPENBLAS_NUM_THREADS": "2"}  # each of which has buffers of its own, where a test measures memory
 LOOPS = {"Sandybridge": "AVX", "Haswell": "AVX2", "SkylakeX": "AVX512_SKX"}  # OPENBLAS_CORETYPE -> what it needs
 
 
@@ -129,7 +129,6 @@ def call(arguments, folder, environment, *files):
         settings.enter_context(mock.patch.dict(os.environ, environment, clear=True))
         for number, file in enumerate(files):
             settings.enter_context(replaced(number, file))
-        settings.callback(gc.unfreeze)  # what main has frozen
         return main.main(list(arguments))
 
 

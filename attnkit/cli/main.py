@@ -40,8 +40,9 @@ def main(arguments: list[str]) -> int:
 
         replace_unknown_signs()
         call = parse(chosen, arguments[1:])
-        gc.freeze()  # the modules are in use until the end
-        gc.enable()
+        if not gc.isenabled():  # by a process of its own: the modules are in use until its end
+            gc.freeze()
+            gc.enable()
         status = 0 if call is None else execute(call)
         if sys.stdout:  # Typer writes its help to it
             sys.stdout.flush()

@@ -1,5 +1,6 @@
 """A single number, or what is none, in every place where Python may give an array: a result or an error of ours."""
 
+import gc
 import warnings
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 import attnkit
 from attnkit import commands
+from attnkit.cli import main
 from attnkit.cli.tool import call_tool
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.formats import Record
@@ -119,3 +121,9 @@ def test_a_tool_without_the_record_it_needs(tool):
 def test_text_that_is_not_unicode(text):
     with pytest.raises(DataError, match=r"TEXT: not Unicode text \(character 1\)"):
         attnkit.embed(text, dim=2)
+
+
+def test_a_command_line_within_a_process_keeps_no_garbage_of_it(tmp_path):
+    before = gc.get_freeze_count()
+    assert main.main(["mask", "--causal", "--size", "2,2", "-o", str(tmp_path / "mask.npz")]) == 0
+    assert gc.get_freeze_count() == before and gc.isenabled()

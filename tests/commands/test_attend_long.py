@@ -1,12 +1,12 @@
 """attend and merge at any length: blocks, what the weights say, and parts of the keys in processes of their own."""
 
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 import attnkit
+from tests import process
 from tests.commands.long_text import HEADS, WORDS, X, bash, text
 
 
@@ -118,8 +118,8 @@ before = peak()
 attention(q, q, q, softcap=5.0, keep=("weights",))
 print(peak() - before)
 """
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert float(out) < 220  # the matrix is 64 MB; with every step there were six
+    done = process.run_command([sys.executable, "-c", code], env=process.FEW_THREADS)
+    assert float(done.out) < 220  # the matrix is 64 MB; with every step there were six
 
 
 @pytest.mark.slow

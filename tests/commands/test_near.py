@@ -1,7 +1,6 @@
 """The tool near: sentences and words, indices of every format, streams; the same in shell, run and Python."""
 
 import json
-import subprocess
 import sys
 import tempfile
 
@@ -232,8 +231,8 @@ def test_memory_does_not_grow_with_the_index(folder, suffix):
         "'--top', '1', '-f', 'csv'], check=True); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    *_, row, peak = done.stdout.split("\n")[:-1]
+    done = process.run_command([sys.executable, "-c", code], env=process.FEW_THREADS)
+    *_, row, peak = done.out.decode().split("\n")[:-1]
     assert row.split(",")[3] == "7" and int(peak) < 130 << 10
 
 
@@ -301,5 +300,5 @@ def test_memory_does_not_grow_with_a_stream(folder):
         "subprocess.run([sys.executable, '-m', 'attnkit', 'near', 'query.npy', '--index', 'index.npz', '-f', 'csv'], "
         "check=True); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout.split("\n")[-2]) < 170 << 10
+    done = process.run_command([sys.executable, "-c", code], env=process.FEW_THREADS)
+    assert int(done.out.decode().split("\n")[-2]) < 170 << 10

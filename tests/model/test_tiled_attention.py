@@ -1,6 +1,5 @@
 """Attention over blocks equals the formula: every option, any blocks, any threads; its weights without the matrix."""
 
-import subprocess
 import sys
 import threading
 from collections import deque
@@ -18,6 +17,7 @@ from attnkit.model.attention import ORDER
 from attnkit.model.kernels import threads
 from attnkit.model.kernels.tiled_attention import merge_partial_attention, tiled_attention
 from attnkit.model.kernels.weight_stats import weight_rows, weight_stats, weight_topk
+from tests import process
 
 INF, NAN = np.inf, np.nan
 RNG = np.random.default_rng(7)
@@ -388,8 +388,8 @@ weight_stats(q, k, causal=True, window=(1000, -1))
 weight_topk(q, k, 4, causal=True, window=(500, -1))
 print(peak() - before)
 """
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert float(out) < 60  # the matrix is 1024 MB
+    done = process.run_command([sys.executable, "-c", code], env=process.FEW_THREADS)
+    assert float(done.out) < 60  # the matrix is 1024 MB
 
 
 @pytest.mark.parametrize("name", OPTIONS)
