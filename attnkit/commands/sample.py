@@ -21,12 +21,11 @@ USED = re.compile(r"\bdata/[\w.-]*\w|\b\w+\.attnkit\b")  # the files beside a sc
 
 
 def read_name(call: Stage, upstream: Records | None) -> Records:
-    """Take the name of a sample, or none for the list; UsageError for several, or an option of one without a name."""
+    """Take the name of a sample, or none for all; UsageError for several, or --script without a name."""
     if len(call.operands) > 1:
         raise UsageError(f"expected one sample, got {len(call.operands)}: {' '.join(call.operands)}")
-    for option in ("copy", "script"):
-        if call.parameters[option] and not call.operands:
-            raise UsageError("needs the name of a sample: attnkit sample lists them", f"--{option}")
+    if call.parameters["script"] and not call.operands:
+        raise UsageError("needs the name of a sample: attnkit sample lists them", "--script")
     return Records(None, iter([call.operands[0] if call.operands else ""]))
 
 
@@ -36,7 +35,7 @@ def read_name(call: Stage, upstream: Records | None) -> Records:
     exclusive=[("copy", "script")],
     needs_no_input=lambda parameters: True,
     returns_text=lambda parameters: True,
-    returns_json=lambda call: not call.operands,
+    returns_json=lambda call: not (call.operands or call.parameters["copy"]),
     without=("only", "dtype", "precision", "tokens", "indent", "check_finite"),
 )
 def sample(
@@ -48,12 +47,15 @@ def sample(
     """Run a sample, a short script of one idea; without a name, list the samples.
 
     NAME is the name of a sample, its number, or the part of its name that no other sample has. A sample leaves no
-    files. Samples need bash, and some of them jq. On a terminal the list is a table, else JSON.
+    files. Samples need bash, and some of them jq. On a terminal the list is a table, else JSON. Without a name, --copy
+    makes the folder samples, with the data and the models that the pages of attnkit help read.
 
     \b
     Example:
       attnkit sample the-cat-sat
     """
+    if not name and copy:
+        return copy_all(Path())
     if not name:
         rows = list_samples()
         return report_text({"samples": rows}, lambda style: draw_samples(rows, style))
@@ -135,6 +137,18 @@ def run_sample(path: Path) -> str:
     if done.returncode:
         raise DataError(f"it ended with exit code {done.returncode}", path.stem)
     return done.stdout.removesuffix("\n")
+
+
+def copy_all(target: Path) -> str:
+    """Copy all samples with their data to a folder `samples` in a folder; FileError where there is one."""
+    sample_scripts()
+    if (target / "samples").exists():
+        raise FileError("it exists already; nothing was copied", "samples")
+    try:
+        shutil.copytree(samples_folder(), target / "samples")
+    except OSError as error:
+        raise FileError(error.strerror or str(error), str(error.filename or target)) from None
+    return "samples"
 
 
 def copy_sample(path: Path, target: Path) -> str:

@@ -41,7 +41,7 @@ def test_a_sample_is_found_by_its_name_its_number_or_a_part(name, tmp_path):
         (["the-cat-sad"], "no sample 'the-cat-sad'; did you mean the-cat-sat?"),
         (["encoder"], "'encoder' is in the names of 2 samples: 10-encoder-layer, 11-encoder-layer-from-files"),
         (["01", "02"], "expected one sample, got 2: 01 02"),
-        (["--copy"], "--copy: needs the name of a sample: attnkit sample lists them"),
+        (["--script"], "--script: needs the name of a sample: attnkit sample lists them"),
         (["01", "--copy", "--script"], "--copy: cannot be combined with --script"),
     ],
 )
@@ -79,6 +79,16 @@ def test_a_copy_has_the_script_and_the_data_that_it_names(tmp_path):
     assert (tmp_path / "data/fr-en/config.json").read_bytes() == (SAMPLES / "data/fr-en/config.json").read_bytes()
     assert sample("19", "--copy", cwd=tmp_path).out.decode().split() == ["19-one-process.sh", "layer.attnkit"]
     assert os.access(tmp_path / "layer.attnkit", os.X_OK)
+
+
+def test_a_copy_of_all_is_the_folder_that_the_pages_read(tmp_path):
+    assert sample("--copy", cwd=tmp_path).out == b"samples\n"
+    copied = {path.relative_to(tmp_path / "samples") for path in (tmp_path / "samples").rglob("*")}
+    assert copied == {path.relative_to(SAMPLES) for path in SAMPLES.rglob("*")}
+    done = run("decode", "--model", "samples/data/story", "Once upon", "--max-tokens", "1", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    done = sample("--copy", cwd=tmp_path)
+    assert (done.code, done.err) == (4, "attnkit sample: samples: it exists already; nothing was copied\n")
 
 
 def test_a_copy_replaces_nothing(tmp_path):
