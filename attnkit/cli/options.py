@@ -147,6 +147,20 @@ def cell(help: str, metavar: str) -> Option:
     return Option(help, metavar, parse)
 
 
+def element(help: str, metavar: str) -> Option:
+    """Declare an option with a tensor or cells of it as its value, NAME or NAME[SLICE]: (name, index)."""
+
+    def parse(value: str) -> tuple[str, tuple[Any, ...]]:
+        from attnkit.inference.slices import parse_slice  # which few tools need
+
+        match = re.fullmatch(r"(?P<name>[^\[\]]+)(\[(?P<slice>.+)\])?", value)
+        if match is None:
+            raise ValueError(metavar)
+        return match["name"], parse_slice(match["slice"]) if match["slice"] else ()
+
+    return Option(help, metavar, parse)
+
+
 def choice(help: str, values: Sequence[str]) -> Option:
     """Declare an option with one of a few words as its value."""
 

@@ -238,10 +238,10 @@ def check_slice(text: str) -> str:
     return text
 
 
-def place_index(record: Record, name: str, index: tuple[Index, ...]) -> tuple[Place, ...]:
+def place_index(record: Record, name: str, index: tuple[Index, ...], flag: str = "--slice") -> tuple[Place, ...]:
     """Return an index of all dimensions of a tensor; UsageError as `fill_index` and `check_bound` raise it."""
     axes, shape = known_axes(record, name), record[name].shape
-    with name_errors("--slice"):
+    with name_errors(flag):
         placed = fill_index(index, axes, lambda at: record.labels_of(name, at), name, shape)
         for part, axis, size in zip(placed, axes, shape, strict=True):
             check_bound(part, axis, size)

@@ -100,7 +100,10 @@ def attend(
     model_: Annotated[Any, options.MODEL] = None,
     layer: Annotated[str | None, options.LAYER] = None,
     seed: Annotated[
-        int | None, options.integer("random weights from this seed [default: no weights, W = I]", 0)
+        int | None,
+        options.integer(
+            "random weights from this seed, those of --score alone where it has some [default: no weights, W = I]", 0
+        ),
     ] = None,
     memory: Annotated[
         AttendedTensor | None,

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import numpy as np
+
 from attnkit import display
 from attnkit.cli import operands, options, pipeline, views
 from attnkit.cli.attribution_views import render_attributions
 from attnkit.cli.output_format import Result
 from attnkit.cli.stage import PythonForm, Records, Stage
 from attnkit.cli.tool import tool
-from attnkit.errors import AttnkitWarning, UsageError
+from attnkit.errors import AttnkitWarning, UsageError, suggest
 from attnkit.inference import callbacks
 from attnkit.inference.gradients.check import CHECKED, check_gradients
 from attnkit.inference.gradients.merging import number_parts
@@ -20,7 +22,8 @@ from attnkit.inference.gradients.pipeline import pipeline_backward, select_names
 from attnkit.inference.gradients.pipeline_attribution import attribute_pipeline
 from attnkit.inference.gradients.stages import StageCall
 from attnkit.inference.options import CHECK_TOLERANCE
-from attnkit.record import Record
+from attnkit.inference.slices import Index
+from attnkit.record import Array, Record, join_names
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ def read_values(call: Stage, inputs: Sequence[Any]) -> Records:
 def record_stages(call: Stage, stages: list[Stage], upstream: Records | None) -> Records:
     """Return the stream of the runs of stages, with the calls of each that they are made of."""
     calls: list[StageCall] = []
+    if call.parameters["of"] is not None:
+        emit(stages[-1], len(stages), call.parameters["of"][0])
     for number, stage in enumerate(stages, start=1):
         stage.tool = replace(stage.tool, function=keep_calls(stage, number, calls))
         if stage.common.pop("output", None):
@@ -62,6 +67,26 @@ def record_stages(call: Stage, stages: list[Stage], upstream: Records | None) ->
             raise UsageError(f"stage {number}, {stage.tool.name}: numpy computes gradients", "--engine")
     flow = pipeline.chain_stages(stages, upstream=upstream)
     return Records(flow.format, run_items(call, stages, calls, flow.items))
+
+
+def emit(stage: Stage, number: int, name: str) -> None:
+    """Have the last stage return the tensor of that name as x; UsageError where it cannot."""
+    flag = stage.tool.flags.get("emit")
+    names = ("x", *(flag.choices if flag else ()))
+    if name not in names:
+        problem = f"stage {number}, {stage.tool.name}, has no {name!r} (expected {join_names(names)})"
+        raise UsageError(problem + suggest(name, names), "--of")
+    if name != "x":
+        stage.parameters["emit"] = name
+
+
+def choose_elements(record: Record, index: tuple[Index, ...]) -> Array:
+    """Return which elements of x an index selects, booleans in its shape; UsageError for an index outside."""
+    x = record["x"]
+    places = views.take_cells(np.arange(x.size).reshape(x.shape), views.place_index(record, "x", index, "--of"))
+    chosen: Array = np.zeros(x.size, bool)
+    chosen[places.reshape(-1)] = True
+    return chosen.reshape(x.shape)
 
 
 def run_items(
@@ -118,7 +143,7 @@ def has_failed(record: Record, call: Stage) -> int:
     reader=run_recorded_pipeline,
     view=render_gradients,
     status=has_failed,
-    exclusive=[("attribute", "check"), ("attribute", "grad_only")],
+    exclusive=[("attribute", "check"), ("attribute", "grad_only"), ("attribute", "of")],
     requires=[("tolerance", "check"), ("seed", "check")],
     without=("check_finite",),
     python=PythonForm(inputs={"pipeline": "str", "record": "TensorLike | None"}, reader=read_values),
@@ -126,6 +151,14 @@ def has_failed(record: Record, call: Stage) -> int:
 def grad(
     ran: PipelineRun,
     *,
+    of: Annotated[
+        tuple[str, tuple[Index, ...]] | None,
+        options.element(
+            "gradients of these elements of x, or of another tensor that the last stage's --emit returns, instead of "
+            "the sum of x: 'x[0,2]', 'probs[1,cat]'",
+            "NAME[INDEX]",
+        ),
+    ] = None,
     grad_only: Annotated[tuple[str, ...], options.GRAD_ONLY] = (),
     check: Annotated[
         bool, options.switch("compare with a finite difference in float64, along a random direction over all of them")
@@ -139,7 +172,7 @@ def grad(
     """Compute the gradient of a pipeline's last x with respect to each of its tensors and parameters.
 
     The stages run as `run` does; then their adjoints, from the last to the first. An x that is not one number counts
-    as the sum of its elements. A gradient has the shape, the axes and the labels of its tensor, and the name
+    as the sum of its elements; --of 'x[0,2]' chooses one. A gradient has the shape of its tensor, and the name
     STAGE.TOOL.NAME: 2.attend.x is the x that the second stage returns, 2.attend.wq a weight of it, 2.attend.weights
     an intermediate, 2.attend.memory the file of its --memory; 0.input.x is what the first stage read. The parameters
     of a --model, and the intermediates of encode, have its own names, as decoder.0.self.wq. What is used more than
@@ -150,15 +183,17 @@ def grad(
     Example:
       attnkit grad 'embed "The cat" --dim 8 | attend --seed 1 | decode | loss --target "cat"' -o g.npz
     """
-    gradients = pipeline_backward(ran.calls)
+    chosen = None if of is None else choose_elements(ran.result, of[1])
+    gradients = pipeline_backward(ran.calls, chosen)
     record = attribute_pipeline(ran.calls, attribute) if attribute else gradients.record(ran.result)
     if grad_only:
         record = select_names(record, grad_only)
     shape = ran.calls[-1].result["x"].shape
-    if shape:
-        warnings.warn(f"x {shape} is not one number: these are gradients of the sum of its elements", AttnkitWarning, 2)
+    if shape and chosen is None:
+        problem = f"x {shape} is not one number: these are gradients of the sum of its elements (--of x[…] chooses one)"
+        warnings.warn(problem, AttnkitWarning, 2)
     if not check:
         return record
-    result = check_gradients(ran.calls, gradients, seed)
+    result = check_gradients(ran.calls, gradients, seed, chosen)
     callbacks.current().on_check(result.line(), result.error)
     return record.with_tensors({CHECKED: result.tensor()})

@@ -11,7 +11,14 @@ from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError
 from attnkit.inference import layers
-from attnkit.inference.position_inputs import BIASES, check_table, empty_record, number_tokens, token_angles
+from attnkit.inference.position_inputs import (
+    BIASES,
+    check_table,
+    empty_record,
+    find_positions,
+    number_tokens,
+    token_angles,
+)
 from attnkit.record import Array, Record, Tensor
 
 if TYPE_CHECKING:
@@ -29,7 +36,8 @@ ROTATION = {
 ROTARY_FORMULAS = ("cos(pos / base^(2i/R))", "sin(pos / base^(2i/R))")
 FILE_FORMULAS = ("the cosines of --cos", "the sines of --sin")
 EXCLUSIVE = [
-    *(("model", flag) for flag in ("alone", "size", "table", "rotary_dim", "interleaved", "cos", "sin")),
+    *(("model", flag) for flag in ("alone", "size", "table", "seed", "rotary_dim", "interleaved", "cos", "sin")),
+    ("table", "seed"),
     ("base", "cos"),
     ("offset", "positions"),
 ]
@@ -39,7 +47,8 @@ REQUIRES = [
     ("layout", "kind=sinusoidal"),
     ("base", "kind=sinusoidal|rotary"),
     ("table", "kind=learned|t5"),
-    ("kind=learned", "table"),
+    ("seed", "kind=learned"),
+    ("kind=learned", "table|seed"),
     ("kind=t5", "table"),
     ("heads", "kind=rotary|alibi|t5"),
     *((flag, "kind=rotary") for flag in ("rotary_dim", "interleaved", "cos", "sin")),
@@ -75,7 +84,7 @@ def _stated_by_table(table: Record, flags: Mapping[str, Any]) -> dict[str, Any]:
 @tool(
     sections={
         "Positions": "kind model_ layer size dim offset positions alone",
-        "Sinusoidal and learned": "layout base table",
+        "Sinusoidal and learned": "layout base table seed",
         "Rotary": "heads rotary_dim interleaved cos sin",
         "ALiBi and T5": "max_distance one_way",
         "Results": "steps",
@@ -114,6 +123,7 @@ def posenc(
     table: Annotated[
         Record | None, options.tensor("learned: table (positions, model); t5: table (buckets, heads)")
     ] = None,
+    seed: Annotated[int | None, options.integer("learned: a random table from this seed", 0)] = None,
     heads: Annotated[
         int, options.integer("rotary: number of heads in x; alibi: number of heads of the bias", 1, "H")
     ] = 1,
@@ -163,7 +173,8 @@ def posenc(
         rotated = rotate_heads(record, *angles, heads, interleaved)
         return rotated.with_tensors(describe_angles(*angles, formulas)) if steps else rotated
     if kind == "learned":
-        encoding = learned_encoding(x, check_table(table))
+        _, rows = find_positions(x, {"offset": offset, "positions": positions, "table": table, "seed": seed})
+        encoding = learned_encoding(x, rows)
         return add_encoding(record, token_positions, encoding, "table[pos]", alone, steps)
     formula = SINUSOIDS[layout].format(base=f"{base:g}")
     encoding = partial(model.sinusoidal_positions, dim=x.shape[-1], layout=layout, base=base)

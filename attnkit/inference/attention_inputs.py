@@ -175,10 +175,13 @@ def select_weights(
         return {n: one for n, one in weights.items() if n in score_names}, {
             n: one for n, one in weights.items() if n not in score_names
         }
+    q, k, v = inputs.arrays()
+    groups = options.kv_heads or options.heads
+    if model.SCORES[options.score].parameters:
+        return score_parameters(q, k, options.score, (options.heads, groups), seed), {}
     if seed is None:
         return {}, {}
-    q, k, v = inputs.arrays()
-    return {}, random_attention_weights(q, k, v, options.heads, options.kv_heads or options.heads, seed)
+    return {}, random_attention_weights(q, k, v, options.heads, groups, seed)
 
 
 def count_positions(past_key: Record | None) -> int:
@@ -237,6 +240,25 @@ def random_attention_weights(q: Array, k: Array, v: Array, heads: int, groups: i
         "wo": (heads * width, q.shape[-1]),
     }
     return {name: model.random_weight(rng, *shape).astype(model.output_dtype(q)) for name, shape in shapes.items()}
+
+
+def score_parameters(q: Array, k: Array, score: str, heads: tuple[int, int], seed: int | None) -> dict[str, Array]:
+    """Draw wa, ua and va, or w, in this order from N(0, 1/rows), in the dtype of the queries.
+
+    heads  of queries and of keys: the parameters are for the width of one
+
+    UsageError without a seed.
+    """
+    rows, columns = (sum(x.shape[-1:]) // (1 if x.ndim == 4 else count) for x, count in zip((q, k), heads, strict=True))
+    shapes = {"wa": (rows, rows), "ua": (columns, rows), "va": (rows, 1), "w": (rows, columns)}
+    names = model.SCORES[score].parameters
+    if seed is None:
+        known = {"wa": f"({rows}, A)", "ua": f"({columns}, A)", "va": "(A)", "w": f"({rows}, {columns})"}
+        needed = ", ".join(f"{name} {known[name]}" for name in names)
+        raise UsageError(f"{score} needs {needed}; --params FILE holds them, --seed N draws them", "--score")
+    rng = np.random.default_rng(seed)
+    drawn = {name: model.random_weight(rng, *shapes[name]).astype(model.output_dtype(q)) for name in names}
+    return {name: array[:, 0] if name == "va" else array for name, array in drawn.items()}
 
 
 def check_split_heads(q: Array, k: Array, heads: int, groups: int | None) -> None:

@@ -1,5 +1,8 @@
 """The inputs of positional encodings: the positions of tokens, tables, and the angles of rotary ones."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from attnkit import model
@@ -18,6 +21,8 @@ def empty_record(kind: str, size: tuple[int, ...], dim: int | None, table: Recor
     if dim is None and kind in ("sinusoidal", "rotary"):
         raise UsageError("needs --dim D, the width of the encoding", "--size")
     if dim is None and kind == "learned":
+        if table is None:
+            raise UsageError("needs --dim D, the width of the encoding", "--size")
         dim = check_table(table).shape[1]
     with name_errors("--size"):
         byte_count((size[0], dim or size[-1]), np.dtype(float).itemsize)
@@ -35,6 +40,28 @@ def number_tokens(x: Array, offset: int, positions: Record | None) -> Array:
         count = numbers.shape[-1] if numbers.ndim else "one"
         raise DataError(f"{count} of them for {x.shape[-2]} tokens", "--positions")
     return numbers
+
+
+def find_positions(x: Array, flags: Mapping[str, Any]) -> tuple[Array, Array]:
+    """Return the positions of the tokens of x, (T) or (B, T), and the table of learned ones, of --table or --seed."""
+    positions = number_tokens(x, flags["offset"], flags["positions"])
+    if flags["seed"] is None:
+        return positions, check_table(flags["table"])
+    return positions, random_positions(positions, x, flags["seed"])
+
+
+def random_positions(positions: Array, x: Array, seed: int) -> Array:
+    """Draw a table of learned positions up to the last of these, in order, from N(0, 1), in the dtype of x.
+
+    positions (T) or (B, T), x (..., D) -> (last position + 1, D): more positions add rows, and change none
+
+    >>> random_positions(np.arange(2), np.zeros((2, 3)), 0).shape
+    (2, 3)
+    """
+    shape = int(positions.max(initial=-1)) + 1, x.shape[-1]
+    with name_errors("--positions"):
+        byte_count(shape, np.dtype(float).itemsize)
+    return np.random.default_rng(seed).standard_normal(shape).astype(model.output_dtype(x))
 
 
 def check_table(table: Record | None) -> Array:

@@ -219,7 +219,16 @@ class TestAttend:
             ({"heads": 4, "kv_heads": 3}, UsageError, "heads 4, kv_heads 3"),
             ({"params": {"wx": X[0]}}, DataError, "'wx' is not one of"),
             ({"params": {"wq": np.eye(6)}}, DataError, r"wq \(6,6\) for x \(2,5,8\)"),
-            ({"score": "additive"}, UsageError, "needs wa, ua, va"),
+            (
+                {"score": "additive"},
+                UsageError,
+                r"--score: additive needs wa \(8, A\), ua \(8, A\), va \(A\); --params FILE",
+            ),
+            (
+                {"score": "general", "heads": 2},
+                UsageError,
+                r"general needs w \(4, 4\); --params FILE holds them, --seed",
+            ),
             ({"lengths": np.array([9, 1])}, DataError, "length 9"),
             ({"mask": np.ones((4, 5), int) * 2}, DataError, "mask value 2"),
             ({"memory": np.ones((2, 3, 6))}, DataError, "last dimension 8 != 6"),
@@ -228,6 +237,20 @@ class TestAttend:
     def test_errors_name_both_sides(self, given, kind, message):
         with pytest.raises(kind, match=message):
             attnkit.attend(of(X), **given)
+
+
+def test_a_seed_draws_the_parameters_of_a_score_and_nothing_else():
+    s, h = RNG.standard_normal((2, 4)), RNG.standard_normal((3, 6))
+    drawn = np.random.default_rng(1)
+    wa, ua, va = (drawn.standard_normal(shape) / shape[0] ** 0.5 for shape in ((4, 4), (6, 4), (4, 1)))
+    scores = np.array([[(np.tanh(q @ wa + k @ ua) @ va)[0] for k in h] for q in s])
+    weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    record = attnkit.attend(of(s), memory=h, score="additive", seed=1, keep="scores")
+    np.testing.assert_allclose(record["scores"][0], scores, rtol=1e-12)
+    np.testing.assert_allclose(record["x"], weights @ h, rtol=1e-12)
+    w = np.random.default_rng(2).standard_normal((4, 6)) / 2
+    general = attnkit.attend(of(s), memory=h, score="general", seed=2, emit="scores")
+    np.testing.assert_allclose(general["x"][0], s @ w @ h.T, rtol=1e-12)
 
 
 def test_concat_puts_the_input_beside_the_result():

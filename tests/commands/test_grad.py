@@ -5,9 +5,10 @@ import pytest
 
 import attnkit
 from attnkit import formats
-from attnkit.errors import UsageError
+from attnkit.errors import AttnkitWarning, UsageError
 from tests import process
 
+X = np.random.default_rng(2017).standard_normal((3, 4))
 PIPELINE = 'embed "The cat" --dim 8 | posenc | attend --heads 2 --seed 1 | layernorm | decode | loss --target "cat"'
 
 
@@ -47,7 +48,8 @@ def test_standard_input_is_read_by_the_first_stage(tmp_path):
 def test_a_sum_is_named_in_a_warning(tmp_path):
     done = grad(tmp_path, "layernorm", "-o", "g.npz", stdin=b"[[1, 2, 4]]")
     assert done.err == (
-        "attnkit grad: warning: x (1, 3) is not one number: these are gradients of the sum of its elements\n"
+        "attnkit grad: warning: x (1, 3) is not one number: "
+        "these are gradients of the sum of its elements (--of x[…] chooses one)\n"
     )
 
 
@@ -118,3 +120,49 @@ def test_python_gives_the_record_of_the_command_line(tmp_path, monkeypatch, capf
     for bad in ((), (x,), ("attend --seed 1",)):
         with pytest.raises(UsageError, match=r"one pipeline: attnkit.grad|needs a record or an array"):
             attnkit.grad(*bad)
+
+
+def test_the_gradient_of_one_element_is_that_of_the_softmax():
+    logits = np.array([[1.0, 2.0, 0.5], [0.0, 3.0, 1.0]])
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    ours = attnkit.grad("softmax", logits, of="x[1,2]", check=True)
+    expected = np.zeros_like(logits)
+    expected[1] = probs[1, 2] * ((np.arange(3) == 2) - probs[1])  # p_2 (δ − p), row 1 alone
+    np.testing.assert_allclose(ours["0.input.x"], expected, rtol=1e-12, atol=1e-16)
+    assert ours["check"][2] < 1e-7
+
+
+def test_an_element_is_of_what_the_last_stage_emits_and_by_words(tmp_path):
+    whole = attnkit.grad('embed "a b c" --dim 4 | attend --seed 1 --emit weights', of="x[0,2,1]")
+    for of in ("weights[0,2,1]", "weights[0,c,b]", "weights[:,2,b]"):
+        ours = attnkit.grad('embed "a b c" --dim 4 | attend --seed 1', of=of)
+        assert [*ours] == [*whole]
+        np.testing.assert_array_equal(ours["2.attend.wq"], whole["2.attend.wq"])
+    parts = [attnkit.grad("attend", X, of=f"x[{row}]")["0.input.x"] for row in range(len(X))]
+    with pytest.warns(AttnkitWarning, match="is not one number"):
+        total = attnkit.grad("attend", X)["0.input.x"]
+    np.testing.assert_allclose(sum(parts), total, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("of", "problem"),
+    [
+        ("probs[0]", "--of: stage 1, attend, has no 'probs' (expected x, q, k, v, scores"),
+        ("x[0,9]", "--of: index 9 is outside axis model of size 2"),
+        ("x[cat]", "--of: axis token of x has no label 'cat'"),
+        ("x[", "--of: expected NAME[INDEX], got 'x['"),
+    ],
+)
+def test_an_element_that_is_not_there_is_refused(tmp_path, of, problem):
+    done = grad(tmp_path, "attend", "--of", of, stdin=b"[[1.5, 2], [3, 4]]")
+    assert (done.code, done.out) == (2, b"") and problem in done.err
+
+
+def test_random_scores_and_positions_have_gradients(tmp_path):
+    for line, name in [
+        ("attend --score additive --seed 1 | loss --target '0 1 2'", "1.attend.wa"),
+        ("attend --score general --seed 1 | loss --target '0 1 2'", "1.attend.w"),
+        ("posenc --kind learned --seed 3 --offset 1 | attend --seed 1 | loss --target '0 1 2'", "1.posenc.table"),
+    ]:
+        record = attnkit.grad(line, X, check=True)
+        assert record[name].any() and record["check"][2] < 1e-7

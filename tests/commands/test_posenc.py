@@ -95,3 +95,18 @@ class TestPosenc:
             attnkit.posenc(of(np.ones((2, 3))))
         with pytest.raises(DataError, match=r"position 2 at \[2\] outside 0\.\.1"):
             attnkit.posenc(of(np.ones((3, 2))), kind="learned", table=np.ones((2, 2)))
+
+
+def test_a_seed_draws_the_table_of_learned_positions():
+    x = np.zeros((3, 4))
+    rows = np.random.default_rng(7).standard_normal((5, 4))
+    np.testing.assert_array_equal(attnkit.posenc(x, kind="learned", seed=7)["x"], rows[:3])
+    np.testing.assert_array_equal(attnkit.posenc(x, kind="learned", seed=7, offset=2)["x"], rows[2:5])
+    np.testing.assert_array_equal(attnkit.posenc(size=3, dim=4, kind="learned", seed=7)["x"], rows[:3])
+    for given, problem in [
+        ({"kind": "learned"}, "--kind learned: needs --table FILE or --seed N"),
+        ({"seed": 1}, "--seed: needs --kind learned"),
+        ({"kind": "learned", "seed": 1, "table": np.ones((3, 4))}, "cannot be combined with"),
+    ]:
+        with pytest.raises(UsageError, match=problem):
+            attnkit.posenc(x, **given)

@@ -76,18 +76,22 @@ class Point(NamedTuple):
     models: Models
 
 
-def check_gradients(calls: Sequence[StageCall], gradients: PipelineGradients, seed: int) -> CheckResult:
+def check_gradients(
+    calls: Sequence[StageCall], gradients: PipelineGradients, seed: int, chosen: Array | None = None
+) -> CheckResult:
     """Compare gradients with a central difference in float64, along a random direction over all parameters and inputs.
 
     The stages run again in float64, so that the error is that of the adjoints and not of rounding. Each tensor changes
-    by about 3e-6 of its size. Errors are those of the stages.
+    by about 3e-6 of its size. `chosen` are the elements of the last x of whose sum the gradients are, None for all.
+    Errors are those of the stages.
     """
     point = find_point(calls, gradients)
     direction = draw_direction(point, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the pipeline itself has warned
-        slope = dot_gradients(pipeline_backward(run_again(calls, point)), direction)
+        slope = dot_gradients(pipeline_backward(run_again(calls, point), chosen), direction)
         ends = [run_again(calls, move(point, direction, sign * STEP))[-1].result["x"] for sign in (1, -1)]
+    ends = ends if chosen is None else [end[chosen] for end in ends]
     difference = float(ends[0].sum() - ends[1].sum()) / (2 * STEP)
     return CheckResult(slope, difference, float(abs(ends[0]).sum()))
 
@@ -125,6 +129,8 @@ def weights_of(call: StageCall) -> Mapping[str, Array]:
     """Return the weights that a stage used: those of --params, or random ones."""
     from attnkit.inference.attention_inputs import prepare_attention
     from attnkit.inference.ffn_weights import find_ffn_weights
+    from attnkit.inference.gradients.embedding import input_of
+    from attnkit.inference.position_inputs import find_positions
     from attnkit.inference.recurrent_weights import find_recurrent_weights
 
     if call.tool == "attend":
@@ -135,6 +141,8 @@ def weights_of(call: StageCall) -> Mapping[str, Array]:
         return weights.by_name(weights.layers)
     if call.tool == "ffn":
         return find_ffn_weights(call.before["x"], call.values)[0]
+    if call.tool == "posenc":
+        return {"table": find_positions(input_of(call), call.values)[1]}
     return dict(call.values["params"])
 
 
@@ -250,11 +258,7 @@ def replace_values(call: StageCall, item: Any, own: Arrays, models: Models) -> d
     values = dict(call.values) | {flag: replace_operand(call, flag, item, own) for flag in call.values}
     if values.get("softmax_dtype"):
         values["softmax_dtype"] = None  # rounding has no derivative, and gradients leave it out
-    weights = {name: array for name, array in own.items() if name not in call.values}
-    if weights and call.tool != "embed":
-        values["params"] = {**(values["params"] or {}), **weights}
-        if call.tool in RANDOM:
-            values[RANDOM[call.tool]] = None
+    values |= replace_weights(call, own)
     if call.tool == "encode":
         values |= {"dtype": "float64", "trace": None}  # which the first run has written
     checkpoint = values.get("model_")
@@ -266,6 +270,19 @@ def replace_values(call: StageCall, item: Any, own: Arrays, models: Models) -> d
         layers = {layer: {**checkpoint.params[layer], **parts} for layer, parts in changed.items()}
         values["model_"].params = MovedLayers(layers, checkpoint.params)
     return values
+
+
+def replace_weights(call: StageCall, own: Arrays) -> dict[str, Any]:
+    """Return the values of a stage that hold its weights, or its random table of positions, with other numbers."""
+    if call.tool == "posenc" and "table" in own and call.values["seed"] is not None:
+        return {"table": Record({"x": own["table"]}), "seed": None}
+    weights = {name: array for name, array in own.items() if name not in call.values}
+    if not weights or call.tool == "embed":
+        return {}
+    return {
+        "params": {**(call.values["params"] or {}), **weights},
+        **({RANDOM[call.tool]: None} if call.tool in RANDOM else {}),
+    }
 
 
 def prepare_pixels(image: Array, checkpoint: Any) -> Array:

@@ -7,7 +7,14 @@ import numpy as np
 from attnkit import model
 from attnkit.inference import layers, text_inputs
 from attnkit.inference.gradients.stages import IMAGE_AXES, Outer, StageCall, StageGradients
-from attnkit.inference.position_inputs import BIASES, check_table, empty_record, number_tokens, token_angles
+from attnkit.inference.position_inputs import (
+    BIASES,
+    check_table,
+    empty_record,
+    find_positions,
+    number_tokens,
+    token_angles,
+)
 from attnkit.model import Array
 from attnkit.model.backward import (
     add_positions_backward,
@@ -87,10 +94,13 @@ def undo_added_positions(call: StageCall, dx: Array, into: StageGradients) -> No
     if not is_alone:
         into.add_input("x", dx)
     if values["kind"] == "learned":
-        where = number_tokens(input_of(call), values["offset"], values["positions"])
+        where, table = find_positions(input_of(call), values)
         encoding = dx if is_alone else add_positions_backward(dx, (*where.shape, dx.shape[-1]))[1]
-        table = check_table(values["table"])
-        into.add_operand("table", learned_positions_backward(encoding, where, len(table)))
+        gradient = learned_positions_backward(encoding, where, len(table))
+        if values["seed"] is None:
+            into.add_operand("table", gradient)
+        else:
+            into.add_parameter("table", gradient, ("position", "model"))
 
 
 def input_of(call: StageCall) -> Array:

@@ -138,16 +138,18 @@ class ModelLayers:
         }
 
 
-def pipeline_backward(calls: Sequence[StageCall]) -> PipelineGradients:
+def pipeline_backward(calls: Sequence[StageCall], chosen: Array | None = None) -> PipelineGradients:
     """Return the gradients of the sum of the last x with respect to every tensor and parameter of a pipeline.
 
-    calls  its stages as they ran, first to last
+    calls   its stages as they ran, first to last
+    chosen  which elements of x the sum is of, booleans in its shape; None for all
 
     UsageError names the first stage, from the end, that has no gradient.
     """
     check_last(calls[-1])
     x = calls[-1].result["x"]
-    waiting = {calls[-1].part: {"x": np.ones(x.shape, x.dtype if x.dtype.itemsize > 2 else np.float32)}}
+    ones = np.ones(x.shape, x.dtype if x.dtype.itemsize > 2 else np.float32)
+    waiting = {calls[-1].part: {"x": ones if chosen is None else ones * chosen}}
     groups: list[dict[str, Tensor]] = []
     traced: dict[str, str] = {}  # the names of intermediates of whole models in their stage -> in a trace
     total, models = PipelineGradients(), ModelLayers()
