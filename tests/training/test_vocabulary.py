@@ -142,14 +142,14 @@ def test_a_long_word_is_cut(long):
     assert max(map(len, words)) <= 1001  # a space may come before the first part
 
 
-@pytest.mark.parametrize(("kind", "family"), [("bpe:400", "gpt2"), ("unigram:300", "t5"), ("bpe:400", "marian")])
+@pytest.mark.parametrize(("kind", "family"), [("bpe:400", "gpt2"), ("unigram:200", "t5"), ("bpe:400", "marian")])
 def test_a_text_without_spaces_trains_a_tokenizer(kind, family):
     """So long a word at once would take BPE a minute, and leave unigram no finite probability."""
     text, told = "".join(chr(0x4E00 + number * number % 211) for number in range(100_000)), []
     with callbacks.use_callbacks(callbacks.Callbacks(on_progress=told.append)), pytest.warns(AttnkitNote):
         files = train_tokenizer(parse_kind(kind), family, [f"{text}\t{text}"], "text.txt")
     assert len(files) >= 2
-    names = {"gpt2": ["bpe of 400 tokens"], "t5": ["unigram of 300 tokens"], "marian": ["source.spm", "target.spm"]}
+    names = {"gpt2": ["bpe of 400 tokens"], "t5": ["unigram of 200 tokens"], "marian": ["source.spm", "target.spm"]}
     assert told == [f"tokenizer: {name}" for name in names[family]]
 
 
