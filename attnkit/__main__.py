@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ctypes import CDLL
 
+FEW_ADDRESSES = 1 << 30  # bytes
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # what glibc's malloc.h calls them
 
 
@@ -47,8 +48,16 @@ def main() -> None:
     import sys
 
     from attnkit.cli import main
+    from attnkit.errors import is_lack_of_memory
 
-    os._exit(main.main(sys.argv[1:]))
+    try:
+        status = main.main(sys.argv[1:])
+    except ImportError as error:  # what writes the line of an error needs NumPy itself
+        if not is_lack_of_memory(error):
+            raise
+        os.write(2, b"attnkit: not enough memory to load NumPy\n")
+        status = 3
+    os._exit(status)
 
 
 def end_by_truncation(number: int) -> None:
@@ -71,9 +80,15 @@ def tune_allocator(library: "CDLL") -> None:
 
     glibc keeps freed memory for the next tensor, because fresh memory is mapped slowly, page by page. The threads
     of OpenBLAS, which reads the variable when it is loaded, wait actively for work for at most half a millisecond:
-    longer waits take processor time from all others. A C library without mallopt is left as it is.
+    longer waits take processor time from all others. Each of its threads takes 40 MB of addresses, and where they
+    are not left it ends the process, so that a process of few (ulimit -v) has one. A C library without mallopt is
+    left as it is.
     """
+    import resource
+
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2^20 cycles
+    if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < FEW_ADDRESSES:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if hasattr(library, "mallopt"):
         library.mallopt(TRIM_THRESHOLD, 1 << 28)
         library.mallopt(MMAP_THRESHOLD, 1 << 22)  # larger tensors are in large pages, which are mapped fast

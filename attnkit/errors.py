@@ -103,6 +103,18 @@ def flag_name(name: str) -> str:
     return "--" + name.rstrip("_").replace("_", "-")
 
 
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Decide whether memory is missing: of a library that cannot be loaded the linker's message says so.
+
+    >>> is_lack_of_memory(ImportError("lib.so: failed to map segment from shared object"))
+    True
+    """
+    signs = ("failed to map segment", "cannot allocate memory", "cannot map zero-fill", "failed to allocate memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, ImportError) and any(sign in str(error).lower() for sign in signs)
+    )
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number of things in words, the noun in the plural unless there is one.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from attnkit.errors import AttnkitError, DataError, UsageError
+from attnkit.errors import AttnkitError, DataError, UsageError, is_lack_of_memory
 
 STDERR = 2
 MAX_QUOTE = 200  # characters of a library's message that are quoted
@@ -17,10 +17,15 @@ _IS_SILENT: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 
 def import_library(library: str, extra: str, name: str) -> Any:
-    """Import an optional library; UsageError tells how to install it where it is missing."""
+    """Import an optional library; UsageError tells how to install it where it is missing.
+
+    MemoryError where it is there, and there is no memory for it.
+    """
     try:
         return importlib.import_module(library)
-    except ImportError:
+    except ImportError as error:
+        if is_lack_of_memory(error):
+            raise MemoryError(f"the {library} library cannot be loaded") from None
         title = "Pillow" if library.startswith("PIL") else library
         raise UsageError(f"needs the {title} library: pip install 'attnkit[{extra}]'", name) from None
 

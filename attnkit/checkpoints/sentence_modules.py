@@ -181,7 +181,8 @@ def read_pooling(raw: ConfigReader) -> Pooling:
     if named == [] and raw.has("pooling_mode_mean_tokens"):
         raise raw.error("no pooling_mode is true")
     modes = [named] if isinstance(named, str) else named
-    unknown = [mode for mode in modes if mode not in POOLS] if isinstance(modes, list) else [modes]
+    known = [*POOLS]  # a list, as a mode of JSON may be a list
+    unknown = [mode for mode in modes if mode not in known] if isinstance(modes, list) else [modes]
     if unknown:
         raise raw.error(f"pooling_mode {str(unknown[0])[:40]!r} is not supported (use {', '.join(POOLS)})")
     return Pooling(tuple(POOLS[mode] for mode in modes) or ("mean",), raw.get_bool("include_prompt", True))

@@ -8,7 +8,17 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from attnkit import __version__, commands
-from attnkit.errors import AttnkitError, AttnkitNote, AttnkitWarning, FileError, UsageError, escaped, shortened, suggest
+from attnkit.errors import (
+    AttnkitError,
+    AttnkitNote,
+    AttnkitWarning,
+    FileError,
+    UsageError,
+    escaped,
+    is_lack_of_memory,
+    shortened,
+    suggest,
+)
 
 if TYPE_CHECKING:
     from attnkit.cli.stage import Stage
@@ -216,6 +226,8 @@ def describe_error(error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError):
         name = "<stdout>: write error" if error.filename is None else os.fsdecode(error.filename)
         return 4, f"{name}: {error.strerror}"
+    if isinstance(error, ImportError) and is_lack_of_memory(error):
+        return 3, f"not enough memory to load {'NumPy' if 'numpy' in str(error) else 'a library'}"
     if isinstance(error, MemoryError):
         return 3, f"not enough memory{': ' if str(error) else ''}{error}"
     return 70, f"a bug in attnkit: {type(error).__name__}: {error} (ATTNKIT_DEBUG=1 shows where)"

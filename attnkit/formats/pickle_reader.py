@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from attnkit.errors import DataError
 
-LONGEST = 8 << 20  # bytes of one pickle, as those of some 50,000 tensors
+LONGEST = 8 << 20  # bytes of one pickle, as those of some 80,000 tensors
+MOST_KEPT = 1_600_000  # containers, marks and stored values, which take 140 bytes each: as those of 100,000 tensors
 NEWEST_PROTOCOL = 5
 WIDEST_INTEGER = 8  # bytes
 STOP = ord(".")
@@ -74,11 +75,13 @@ class _Machine:
 
     start  where the instruction at work begins
     at     how many bytes have been read
+    kept   how many containers were made, marks set and values stored: what takes more memory than its bytes
     """
 
     def __init__(self, data: bytes, names: Names) -> None:
         self.data, self.names = data, names
         self.start = self.at = 0
+        self.kept = 0
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
@@ -94,6 +97,9 @@ class _Machine:
             if operation is None:
                 name = REFUSED.get(code, f"{code:#04x}")
                 raise DataError(f"the opcode {name} is refused: only tensors are read from a pickle")
+            self.kept += code in KEPT
+            if self.kept > MOST_KEPT:
+                raise DataError(f"more than {MOST_KEPT:,} containers and stored values")
             operation(self)
 
     def take(self, count: int) -> bytes:
@@ -251,3 +257,6 @@ OPERATIONS: dict[int, Callable[[_Machine], None]] = {
     ord("b"): _Machine.build,  # BUILD
     ord("Q"): _Machine.persistent,  # BINPERSID
 }
+
+# those that take ten times the memory of their bytes, or more
+KEPT = frozenset(b"}](qrtR\x85\x86\x87\x94")

@@ -26,6 +26,7 @@ from attnkit.record import Array, Record
 PICKLE = "data.pkl"
 LEGACY_START = 15  # bytes of the pickled magic number that such a file begins with
 LEGACY_PROTOCOL = 1001
+SHORTEST = 1000  # bytes of a pickle of no tensors
 COUNT = 8  # bytes of the number of elements before a storage
 LONGEST_PACKED = 1 << 20  # bytes of a pickle that may be compressed, as by another program than PyTorch
 VIEWS, VIEWS_RATIO = 64 << 20, 100  # limit of the tensors' bytes: so many, or so many times those of the file
@@ -191,8 +192,8 @@ def read_legacy(data: memoryview) -> tuple[dict[str, View], Content]:
     sizes: dict[str, int] = {}
     at, values = LEGACY_START, []
     with prefix_errors("pickles before the storages"):
-        for _ in range(4):  # the protocol, the machine, the tensors, the order of their storages
-            value, length = read_pickle(bytes(data[at : at + LONGEST]), torch_names(sizes))
+        for longest in (SHORTEST, SHORTEST, LONGEST, LONGEST):  # protocol, machine, tensors, order of their storages
+            value, length = read_pickle(bytes(data[at : at + longest]), torch_names(sizes))
             values.append(value)
             at += length
     protocol, machine, tensors, keys = values

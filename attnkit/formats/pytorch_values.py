@@ -120,7 +120,8 @@ def make_view(
             f"shape {shape}, strides {strides}, offset {offset}: needs {needed} elements of storage "
             f"{storage.key[:100]!r}, which has {storage.size // itemsize}"
         )
-    return View(storage, dtype, offset, shape, strides)
+    steps = tuple(step if size > 1 else 0 for size, step in zip(shape, strides, strict=True))  # of one element, any
+    return View(storage, dtype, offset, shape, steps)
 
 
 def flatten(value: Any) -> dict[str, View]:

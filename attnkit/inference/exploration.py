@@ -94,7 +94,7 @@ def find_parts(record: Record, prefix: str, shape: tuple[int, ...]) -> dict[str,
     rows |= dict.fromkeys(("scaled", "capped", "masked"), queries)
     parts = {name: record[prefix + name] for name in PARTS if prefix + name in record}
     fits = {name: one.ndim == 3 and one.shape[1] == rows[name] for name, one in parts.items()}
-    return {name: one for name, one in parts.items() if fits[name] and heads % one.shape[0] == 0}
+    return {name: one for name, one in parts.items() if fits[name] and one.shape[0] and heads % one.shape[0] == 0}
 
 
 def layer_name(name: str) -> str:

@@ -10,7 +10,8 @@ from attnkit.record import Labels, find_label, shared_labels
 Index = slice | int | str | EllipsisType | list[int | str]
 Place = slice | int | list[int]
 ALL = slice(None)
-LIST = re.compile(r"\s*\[(-?[0-9]+|[^\[\]]*,[^\[\]]*)\]\s*", re.ASCII)  # of several, or one number: [CLS] is a label
+RANGE = re.compile(r"\s*(-?[0-9]{1,18})?\s*:\s*(-?[0-9]{1,18})?\s*(:\s*(-?[1-9][0-9]{0,17})?\s*)?", re.ASCII)
+LIST = re.compile(r"\s*\[(-?[0-9]{1,18}|[^\[\]]*,[^\[\]]*)\]\s*", re.ASCII)  # of several, or one number: [CLS] is a label
 
 
 def parse_slice(text: str) -> tuple[Index, ...]:
@@ -18,14 +19,17 @@ def parse_slice(text: str) -> tuple[Index, ...]:
 
     >>> parse_slice("0,:,2:5"), parse_slice("...,The"), parse_slice("[1,cat#2],:")
     ((0, slice(None, None, None), slice(2, 5, None)), (Ellipsis, 'The'), ([1, 'cat#2'], slice(None, None, None)))
+    >>> parse_slice("9" * 5000)
+    Traceback (most recent call last):
+    ValueError: a slice such as 0,:,2:5
     """
     index: list[Index] = []
     for part in re.split(r",(?![^\[]*\])", text):  # at commas outside brackets
         if LIST.fullmatch(part):
             index.append(parse_list(part.strip()[1:-1]))
-        elif re.fullmatch(r"\s*-?[0-9]+\s*", part, re.ASCII):
+        elif re.fullmatch(r"\s*-?[0-9]{1,18}\s*", part, re.ASCII):
             index.append(int(part))
-        elif re.fullmatch(r"\s*(-?[0-9]+)?\s*:\s*(-?[0-9]+)?\s*(:\s*(-?[1-9][0-9]*)?\s*)?", part, re.ASCII):
+        elif RANGE.fullmatch(part):
             index.append(slice(*(int(bound) if bound.strip() else None for bound in part.split(":"))))
         elif part.strip() == "..." and ... not in index:
             index.append(...)
@@ -43,7 +47,7 @@ def parse_list(text: str) -> list[int | str]:
     [1, 'cat#2']
     """
     parts = [part.strip() for part in text.split(",")]
-    if not all(parts):
+    if not all(parts) or any(re.fullmatch("-?[0-9]{19,}", part, re.ASCII) for part in parts):
         raise ValueError("a slice such as 0,:,2:5")
     return [int(part) if re.fullmatch("-?[0-9]+", part, re.ASCII) else part for part in parts]
 

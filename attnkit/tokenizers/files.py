@@ -137,7 +137,7 @@ class TokenizerFolder:
         decoder = self.settings.get("added_tokens_decoder")
         for id, token in decoder.items() if isinstance(decoder, dict) else ():
             content = token_content(token)
-            if content is None or not id.isdecimal() or int(id) > LARGEST_ID:
+            if content is None or not id.isdecimal() or len(id) > len(str(LARGEST_ID)) or int(id) > LARGEST_ID:
                 raise DataError(
                     f"added token {id[:40]!r} has no content or no id", self.file_path("tokenizer_config.json")
                 )

@@ -73,7 +73,7 @@ def parse_kind(text: str) -> TokenizerKind:
     kind, _, size = text.partition(":")
     if kind == text == "chars":
         return TokenizerKind(kind)
-    if kind not in ("bpe", "unigram") or not size.isdecimal() or not 0 < int(size) < 1 << 22:
+    if kind not in ("bpe", "unigram") or not re.fullmatch("[0-9]{1,7}", size) or not 0 < int(size) < 1 << 22:
         raise UsageError(f"tokens {text!r} (expected chars, bpe:N, unigram:N or a folder)")
     return TokenizerKind(kind, int(size))
 

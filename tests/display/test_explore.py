@@ -154,6 +154,11 @@ def test_weights_of_no_token_are_an_error_and_those_of_half_the_bits_are_read():
             attnkit.explore(
                 Record({"weights": Tensor(np.ones(shape), ("batch", "head", "query", "key")[-len(shape) :])})
             )
+    axes = ("head", "query", "head_dim")
+    no_heads = Record(
+        {"weights": Tensor(np.eye(2)[None], ("head", "query", "key")), "q": Tensor(np.ones((0, 2, 4)), axes)}
+    )
+    assert not read_payload(attnkit.explore(no_heads))["traces"][0]["attention"][0]["parts"]
     half = np.full((1, 2, 2), 0.5, ml_dtypes.bfloat16)
     (layer,) = read_payload(attnkit.explore(make_record(half)))["traces"][0]["attention"]
     assert unpack(layer["map"]["values"], "<f4").tolist() == [0.5] * 4

@@ -15,7 +15,7 @@ import pytest
 import attnkit
 from attnkit.errors import AttnkitError, DataError
 from attnkit.formats import Source, encode, load, pytorch, read
-from attnkit.formats.pickle_reader import OPERATIONS, REFUSED
+from attnkit.formats.pickle_reader import OPERATIONS, REFUSED, Names, read_pickle
 from tests.faults.bad_pytorch import BAD, DATA, FOLDER, STATE, TRAPS, archive, raw, storage, tensor
 
 FILES = ("state.bin", "protocol4.bin", "legacy.bin")
@@ -71,6 +71,25 @@ def test_any_order_and_compression_of_the_archive():
 def test_a_bare_storage():
     [record] = read(Source.of(archive({"w": storage(), "v": tensor((3,), (2,))})))
     assert record["w"].tolist() == [0, 1, 2, 3, 4, 5] and record["v"].tolist() == [0, 2, 4]
+
+
+def test_the_stride_of_an_axis_of_one_element_is_any():
+    [record] = read(Source.of(archive({"w": tensor((1,), (1 << 62,)), "v": tensor((2, 1), (3, 1 << 62))})))
+    assert record["w"].tolist() == [0] and record["v"].tolist() == [[0], [3]]
+
+
+@pytest.mark.parametrize("values", [b"}", b"(", b"]", b"N\x94", b"N\x85", b"Nq\0"], ids=str)
+def test_a_pickle_of_more_values_than_tensors_have(values):
+    """Each would take 40 to 140 bytes of memory, for one to three of the file."""
+    with pytest.raises(DataError, match="more than 1,600,000 containers and stored values"):
+        read_pickle(b"\x80\x04" + values * 1_600_001 + b".", Names({}, str))
+
+
+def test_the_pickles_before_the_tensors_are_short():
+    data = (FOLDER / "legacy.bin").read_bytes()
+    for start in (15, 21):  # of the protocol, of the machine
+        with pytest.raises(DataError, match=r"pickles before the storages: .*truncated"):
+            list(read(Source.of(data[:start] + b"}" * 3_000_000 + data[start:])))
 
 
 def test_what_is_written_of_it(tmp_path):

@@ -168,6 +168,8 @@ def test_configurations_of_modules_that_cannot_be_read(tmp_path):
     for at, (part, value, problem) in enumerate(
         [
             ("1_Pooling/config", {"pooling_mode": "median"}, "pooling_mode 'median' is not supported"),
+            ("1_Pooling/config", {"pooling_mode": [["cls"]]}, "pooling_mode \"['cls']\" is not supported"),
+            ("1_Pooling/config", {"pooling_mode": {"cls": 1}}, "pooling_mode \"{'cls': 1}\" is not supported"),
             ("1_Pooling/config", dict.fromkeys(["pooling_mode_mean_tokens"], False), "no pooling_mode is true"),
             ("1_Pooling/config", {"pooling_mode": ["cls", "max"]}, "module 2 takes vectors of 24, and those before"),
             ("2_Dense/config", SIZES | {"out_features": 11}, "tensor 'linear.weight' has shape (10, 24)"),

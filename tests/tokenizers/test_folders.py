@@ -145,6 +145,13 @@ class TestWordPiece:
         assert tokenizer.encode("un").ids == [1, 3, 2]
         assert tokenizer.decode([1, 3, 2]) == "un"
 
+    @pytest.mark.parametrize("id", ["9" * 5000, "٣" * 5000, "-1", "4194304", "x", ""], ids=str.__len__)
+    def test_the_id_of_an_added_token_is_one(self, tmp_path, id):
+        settings = {"added_tokens_decoder": {id: {"content": "<new>"}}}
+        path = folder(tmp_path, vocab_txt=WORDS, tokenizer_config_json=settings)
+        with pytest.raises(DataError, match=r"added token .* has no content or no id"):
+            _ = load_tokenizer(path).vocabulary
+
     def test_added_tokens_are_whole(self, tmp_path):
         tokenizer = load_tokenizer(folder(tmp_path, vocab_txt=WORDS, added_tokens_json={"<new>": 12}))
         assert tokenizer.encode("un<new>un").ids == [2, 5, 12, 5, 3]

@@ -161,7 +161,8 @@ def test_a_pair_of_texts_has_the_tokens_of_the_family_around_both(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["words", "bpe", "bpe:", "bpe:0", "bpe:-1", "chars:9", "unigram:many", "bpe:99999999999"]
+    "text",
+    ["words", "bpe", "bpe:", "bpe:0", "bpe:-1", "chars:9", "unigram:many", "bpe:9999999", "bpe:" + "9" * 5000],
 )
 def test_kinds_that_do_not_exist(text):
     with pytest.raises(UsageError, match="expected chars, bpe:N, unigram:N or a folder"):
