@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from attnkit.errors import DataError, refuse_lfs_pointer
 from attnkit.formats.json_parser import JSONParser
-from attnkit.formats.streams import name_errors, open_source
+from attnkit.formats.streams import name_errors, open_source, regular_files_only
 from attnkit.model.config import SpecialTokens, StackConfig
 
 Value = TypeVar("Value")
@@ -228,8 +228,9 @@ def is_nested(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, list) for item in value)
 
 
+@regular_files_only()
 def read_json_object(path: str) -> dict[str, Any]:
-    """Read the object in a JSON file; DataError tells where the file is not JSON."""
+    """Read the object in a JSON file; DataError tells where the file is not JSON, FileError that it is none."""
     import orjson
 
     with open_source(path) as source, name_errors(path):

@@ -9,7 +9,7 @@ from attnkit.checkpoints.config_reader import ConfigReader, read_json_object
 from attnkit.checkpoints.parameters import as_float
 from attnkit.checkpoints.weights import open_weights
 from attnkit.errors import DataError
-from attnkit.formats.streams import exists
+from attnkit.formats.streams import exists, open_source, regular_files_only
 from attnkit.model.dtypes import Array
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
@@ -164,8 +164,8 @@ def read_json_list(path: str) -> list[Any]:
     """Read the list in a JSON file; DataError where it is none."""
     import orjson
 
-    with open(path, "rb") as file:
-        text = file.read()
+    with regular_files_only(), open_source(path) as source:
+        text = bytes(source.read_all())
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -11,7 +11,8 @@ Index = slice | int | str | EllipsisType | list[int | str]
 Place = slice | int | list[int]
 ALL = slice(None)
 RANGE = re.compile(r"\s*(-?[0-9]{1,18})?\s*:\s*(-?[0-9]{1,18})?\s*(:\s*(-?[1-9][0-9]{0,17})?\s*)?", re.ASCII)
-LIST = re.compile(r"\s*\[(-?[0-9]{1,18}|[^\[\]]*,[^\[\]]*)\]\s*", re.ASCII)  # of several, or one number: [CLS] is a label
+# of several, or one number: [CLS] is a label
+LIST = re.compile(r"\s*\[(-?[0-9]{1,18}|[^\[\]]*,[^\[\]]*)\]\s*", re.ASCII)
 
 
 def parse_slice(text: str) -> tuple[Index, ...]:

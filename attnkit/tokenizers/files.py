@@ -1,6 +1,7 @@
 """Read and check the tokenizer files of a published folder, and the special tokens that they name."""
 
 import os
+import stat
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -78,7 +79,9 @@ class TokenizerFolder:
     def read_bytes(self, name: str) -> bytes:
         """Read a file; DataError where it is empty or a Git LFS pointer."""
         try:
-            with open(self.file_path(name), "rb") as file:
+            with open(self.file_path(name), "rb", opener=open_at_once) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise FileError("not a regular file", self.file_path(name))
                 content = file.read()
         except OSError as error:
             raise FileError(system_reason(error), self.file_path(name)) from None
@@ -144,6 +147,11 @@ class TokenizerFolder:
             special = not isinstance(token, dict) or bool(token.get("special", True))
             added[int(id)] = AddedToken(content, int(id), special)
         return [added[id] for id in sorted(added)]
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """Open a file as `open` does; a FIFO without waiting for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def check_content(content: bytes, name: str) -> bytes:

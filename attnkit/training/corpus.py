@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from attnkit.errors import DataError, counted
+from attnkit.formats.dtypes import check_memory
 from attnkit.model import Array
 from attnkit.tokenizers import Tokenizer
 from attnkit.training import batches
@@ -92,6 +93,10 @@ def read_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe:
 
     name  the file of the text
     """
+    if kind != "pairs":
+        texts = recipe.batch * recipe.accumulate
+        subject = f"a step of {counted(texts, 'text')} of {counted(recipe.block, 'token')}"
+        check_memory(2 * 8 * texts * recipe.block, subject, "--accumulate" if recipe.accumulate > 1 else "--batch")
     return (
         pair_corpus(text, name, vocabulary, recipe) if kind == "pairs" else DRAW[kind](text, name, vocabulary, recipe)
     )

@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
+import attnkit
 from attnkit.checkpoints import Checkpoint, as_float, open_checkpoint
 from attnkit.checkpoints.marian_native import parse_options
 from attnkit.errors import AttnkitError, DataError, FileError
@@ -19,6 +22,7 @@ GPT2 = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positio
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 548105171\n"
 PYTORCH = FOLDER / "shards"
 INDEX = "model.safetensors.index.json"
+MODELS = FOLDER.parent / "models"
 BIG = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}
 
 
@@ -343,3 +347,21 @@ def test_the_options_of_marian():
     assert parse_options(text, "") == {
         "name": "a b", "list": [1, 2], "empty": [], "items": ["x", 2], "rate": 0.5, "small": 1e-9, "end": "v1.9 c",
     }  # fmt: skip
+
+
+READ = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "model.safetensors",
+)
+
+
+@pytest.mark.parametrize("file", READ)
+def test_a_fifo_in_the_folder_of_a_model_is_refused_and_not_waited_for(file, tmp_path):
+    shutil.copytree(MODELS / "gpt2", tmp_path / "m")
+    (tmp_path / "m" / file).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "m" / file)
+    with pytest.raises(FileError, match=rf"{file}: not a regular file"):
+        attnkit.decode("a cat", model=str(tmp_path / "m"), max_tokens=1)
