@@ -48,16 +48,8 @@ def main() -> None:
     import sys
 
     from attnkit.cli import main
-    from attnkit.errors import is_lack_of_memory
 
-    try:
-        status = main.main(sys.argv[1:])
-    except ImportError as error:  # what writes the line of an error needs NumPy itself
-        if not is_lack_of_memory(error):
-            raise
-        os.write(2, b"attnkit: not enough memory to load NumPy\n")
-        status = 3
-    os._exit(status)
+    os._exit(main.main(sys.argv[1:]))
 
 
 def end_by_truncation(number: int) -> None:

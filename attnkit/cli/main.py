@@ -212,7 +212,13 @@ def report_error(error: BaseException, place: str) -> int:
 
         traceback.print_exc()
     code, line = describe_error(error)
-    from attnkit.cli import output
+    try:
+        from attnkit.cli import output
+    except ImportError as other:  # it needs NumPy too
+        if not is_lack_of_memory(other):
+            raise
+        os.write(2, f"{place}: {line}\n".encode())
+        return code
 
     where = output.colored(getattr(error, "place", "") or place, output.RED)
     output.write_stderr(f"{where}: {shortened(escaped(line))}\n")
