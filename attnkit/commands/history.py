@@ -75,7 +75,11 @@ def history(
     streams = [file for entry in record.history for file in entry.get("files", {}) if file.startswith(STREAMS)]
     if streams:
         raise DataError(f"it was made from {streams[0]}, a stream that cannot be read again")
-    return replay_history(record, parts)
+    try:
+        return replay_history(record, parts)
+    except UsageError as error:  # of a command in the record, not of this one
+        tool = str(getattr(error, "place", "")).removeprefix("attnkit ")
+        raise DataError(f"its history cannot be run again: {f'{tool}: ' if tool else ''}{error}") from None
 
 
 class Part(NamedTuple):

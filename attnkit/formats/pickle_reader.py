@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from attnkit.errors import DataError
 
 LONGEST = 8 << 20  # bytes of one pickle, as those of some 80,000 tensors
-MOST_KEPT = 1_600_000  # containers, marks and stored values, which take 140 bytes each: as those of 100,000 tensors
+MOST_COSTLY = 1_600_000  # containers, marks and stored values, which take 140 bytes each: as those of 100,000 tensors
 NEWEST_PROTOCOL = 5
 WIDEST_INTEGER = 8  # bytes
 STOP = ord(".")
@@ -73,15 +73,15 @@ def read_pickle(data: bytes, names: Names) -> tuple[Any, int]:
 class _Machine:
     """The stack machine.
 
-    start  where the instruction at work begins
-    at     how many bytes have been read
-    kept   how many containers were made, marks set and values stored: what takes more memory than its bytes
+    start   where the instruction at work begins
+    at      how many bytes have been read
+    costly  how many containers were made, marks set and values stored: what takes more memory than its bytes
     """
 
     def __init__(self, data: bytes, names: Names) -> None:
         self.data, self.names = data, names
         self.start = self.at = 0
-        self.kept = 0
+        self.costly = 0
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
@@ -97,9 +97,9 @@ class _Machine:
             if operation is None:
                 name = REFUSED.get(code, f"{code:#04x}")
                 raise DataError(f"the opcode {name} is refused: only tensors are read from a pickle")
-            self.kept += code in KEPT
-            if self.kept > MOST_KEPT:
-                raise DataError(f"more than {MOST_KEPT:,} containers and stored values")
+            self.costly += code in COSTLY
+            if self.costly > MOST_COSTLY:
+                raise DataError(f"more than {MOST_COSTLY:,} containers and stored values")
             operation(self)
 
     def take(self, count: int) -> bytes:
@@ -259,4 +259,4 @@ OPERATIONS: dict[int, Callable[[_Machine], None]] = {
 }
 
 # those that take ten times the memory of their bytes, or more
-KEPT = frozenset(b"}](qrtR\x85\x86\x87\x94")
+COSTLY = frozenset(b"}](qrtR\x85\x86\x87\x94")
