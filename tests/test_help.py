@@ -60,6 +60,13 @@ def test_a_tool_is_its_own_help(tool, capfd):
     assert first == capfd.readouterr().out + in_the_lecture(tool) != ""
 
 
+def test_a_tool_that_is_an_idea_too_ends_with_its_chapter(capfd):
+    assert main.main(["help", "softmax"]) == 0
+    assert capfd.readouterr().out.endswith(
+        "\n\nIn the lecture: attnkit help lecture logits (from a state to a word, and temperature)\n"
+    )
+
+
 def in_the_lecture(word):
     """The line that names the chapter of a word, "" for a word that has none."""
     chapter = help.find_chapter(word)
