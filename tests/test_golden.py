@@ -32,8 +32,6 @@ import attnkit
 from tests import process
 from tests.rounding import difference
 
-pytestmark = pytest.mark.slow
-
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
 LINKS = {

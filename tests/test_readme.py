@@ -108,7 +108,7 @@ def test_the_pipeline_of_the_first_command_shows_every_step(tmp_path):
 
 
 def test_ci_runs_the_test_command_of_the_readme():
-    (line,) = [line for line in README.read_text().splitlines() if line.endswith("-m pytest")]
+    (line,) = [line for line in README.read_text().splitlines() if "-m pytest" in line]
     assert (ROOT / ".ci/run").read_text().splitlines()[-1] == line
 
 

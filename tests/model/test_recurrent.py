@@ -171,6 +171,7 @@ def test_blocks_are_the_formula(cell, more, lengths, reverse, monkeypatch):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("cell", CELLS)

@@ -287,6 +287,7 @@ HARD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", LIMITS)
 @pytest.mark.parametrize("name", HARD)
