@@ -138,6 +138,7 @@ def attend(
     partial: bool = False,
     weights_from: TensorLike | None = None,
     steps: bool = False,
+    explain: Sequence[int | str] | int | str | None = None,
     strict: bool = False,
     engine: Literal["numpy", "jax"] | None = None,
     compute: Literal["float32", "bfloat16", "float16"] | None = None,

@@ -5,10 +5,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from attnkit.cli import figures, views
+from attnkit.cli.explanations import render_explained
 from attnkit.cli.output_format import Result
 from attnkit.cli.stage import Stage
 from attnkit.errors import UsageError, suggest
 from attnkit.inference import callbacks
+from attnkit.inference.explanation import Explanation
 from attnkit.inference.gradients.stages import PARAMETER_AXES
 from attnkit.record import Array, Record, Tensor
 
@@ -55,7 +57,8 @@ class Sheet:
         self._parameters.clear()
         for parameter in parameters:
             self._add_section(name, parameter, parameters)
-        if not isinstance(result, Record) or stage.tool.figure or stage.tool.view:
+        has_own_view = (stage.tool.view or stage.tool.figure) not in (None, render_explained)
+        if not isinstance(result, Record) or isinstance(result, Explanation) or has_own_view:
             self.sections += [*stage.sections, *figures.make_sections(result, stage, self._looks)]
             return
         record = views.name_tokens(result, stage.common.get("tokens") or "plain")

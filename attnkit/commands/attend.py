@@ -8,11 +8,13 @@ import numpy as np
 
 from attnkit import model as nn
 from attnkit.cli import options
+from attnkit.cli.explanations import draw_explained, is_explanation, render_explained
 from attnkit.cli.stage import PythonForm
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inference import attention_inputs, callbacks, intermediates, layers
 from attnkit.inference.attention_inputs import AttentionInputs
+from attnkit.inference.explanation import explain_weight
 from attnkit.inference.masking import AttendedTensor
 from attnkit.inference.weighted_values import WEIGHTED, weigh_values
 from attnkit.record import Array, Labels, Record, Tensor
@@ -28,7 +30,7 @@ NOT_ONE = {"present": "present is two tensors, present_key and present_value", "
 COMPUTES_WEIGHTS = (
     "query", "key", "past_key", "past_value", "kv_heads", "model", "seed", "mask", "causal", "align", "window",
     "lengths", "offset", "strict", "score", "scale", "softcap", "bias", "softmax_dtype", "concat", "emit", "weights",
-    "partial", "engine",
+    "partial", "explain", "engine",
 )  # fmt: skip
 EXCLUSIVE = [
     ("params", "model", "seed"),
@@ -36,6 +38,7 @@ EXCLUSIVE = [
     ("offset", "past_key"),
     *(("partial", flag) for flag in ("emit", "residual", "add", "concat", "strict")),
     *(("concat", flag) for flag in ("emit", "residual", "add")),
+    *(("explain", flag) for flag in ("emit", "keep", "steps", "partial", "residual", "add", "concat", "weights")),
     *(("weights_from", flag) for flag in COMPUTES_WEIGHTS),
 ]
 REQUIRES = [
@@ -72,14 +75,18 @@ def hint_at_group(flag: str, text: str) -> str:
         "Weights": "heads kv_heads params model_ layer seed weights_from",
         "Masks": "mask causal align window lengths offset strict",
         "Scores": "score scale softcap bias softmax_dtype",
-        "Results": "residual add concat emit keep weights partial steps show_head",
+        "Results": "residual add concat emit keep weights partial steps show_head explain",
         "Engine": options.ENGINE_SECTION,
     },
     exclusive=EXCLUSIVE,
     requires=REQUIRES,
     repeats={"model": ("heads kv_heads score", _stated_by_model)},
     needs_no_input=needs_no_record,
+    shows_table=lambda flags: flags["explain"] is not None,
     table_on_stderr=lambda flags: bool(flags["steps"]),
+    view=render_explained,
+    figure=draw_explained,
+    plain_text=is_explanation,
     computes_x_last=True,
     extra={"show_head": options.SHOW_HEAD, **options.ENGINE},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
@@ -164,6 +171,14 @@ def attend(
         options.tensor("take these weights, (T, S), (H, T, S) or (B, H, T, S), and compute none: weights V"),
     ] = None,
     steps: Annotated[bool, options.STEPS] = False,
+    explain: Annotated[
+        tuple[int | str, ...] | None,
+        options.cell(
+            "instead of a result, explain one weight and the output of its query, step by step (numbers or words); "
+            "-f json: as a record",
+            "[B,][H,]QUERY,KEY",
+        ),
+    ] = None,
     strict: Annotated[bool, options.switch("stop with an error at a fully masked row, instead of a warning")] = False,
 ) -> Record:
     """Compute attention: an average of the values for each query, weighted by how well each key matches.
@@ -182,6 +197,16 @@ def attend(
     parameters = dict(locals())  # before any other name is bound
     if weights_from is not None:
         return apply_weights(record, parameters)
+    if explain is not None:
+        every = compute_attention(record, {**parameters, "keep": NAMES})
+        return explain_weight(every, explain, score if model_ is None else model_.config.score)
+    return compute_attention(record, parameters)
+
+
+def compute_attention(record: Record | None, parameters: Mapping[str, Any]) -> Record:
+    """Compute attention by the flags of attend; return the record with its output and the requested intermediates."""
+    keep, emit, weights = parameters["keep"], parameters["emit"], parameters["weights"]
+    partial, steps, query = parameters["partial"], parameters["steps"], parameters["query"]
     names = expand_groups(keep)
     check_outputs(record, parameters, weights, steps, (*names, emit))
     prepared = attention_inputs.prepare_attention(record or Record({}), parameters)
@@ -192,15 +217,15 @@ def attend(
     returned = (*requested, *filter(None, [emit]), *ALWAYS, *("lse",) * (partial or v.shape[-1:] != (0,)))
     engine = callbacks.current().engine
     attention = engine.attention if engine else nn.multi_head_attention
-    with layers.products_of(model_, layer):
+    with layers.products_of(parameters["model_"], parameters["layer"]):
         result = attention(q, k, v, projections, options, summary=weights or "full", keep=returned)
     if not partial and "lse" in result:
-        intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), strict)
+        intermediates.warn_fully_masked_rows(np.isneginf(result["lse"]), parameters["strict"])
 
     formulas = name_formulas(result, projections, options)
     output = Tensor(result.pop("output"), formula=formulas["output" if steps or keep else "attention"])
     output = join_input(output, inputs.record, parameters)
-    tensors = describe(result, formulas, inputs.key_axis, past_key is not None)
+    tensors = describe(result, formulas, inputs.key_axis, parameters["past_key"] is not None)
     output = choose_output(output, tensors, inputs.query, "heads" if partial else emit, query is not None)
     additions = select_intermediates(tensors, requested, keep)
     if partial:  # with the parameters that merge needs for the output

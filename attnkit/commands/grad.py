@@ -61,7 +61,7 @@ def record_stages(call: Stage, stages: list[Stage], upstream: Records | None) ->
         stage.tool = replace(stage.tool, function=keep_calls(stage, number, calls))
         if stage.common.pop("output", None):
             raise UsageError(f"stage {number}, {stage.tool.name}: --output is of grad: attnkit grad '…' -o FILE")
-        if stage.tool.returns_text(stage.parameters):
+        if stage.tool.returns_text(stage.parameters) or stage.parameters.get("explain") is not None:
             raise UsageError(f"stage {number}, {stage.tool.name}: text has no gradient")
         if options.recorded_values(stage):
             raise UsageError(f"stage {number}, {stage.tool.name}: numpy computes gradients", "--engine")

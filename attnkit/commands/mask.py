@@ -1,51 +1,21 @@
 """attnkit mask: attention masks: causal, padding, window, prefix, segments …"""
 
 import warnings
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import model, tokenizers
 from attnkit.cli import options
-from attnkit.cli.stage import Stage
+from attnkit.cli.explanations import draw_explained, is_explanation, render_explained
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.formats.dtypes import byte_count
 from attnkit.formats.streams import name_errors
+from attnkit.inference.explanation import Explanation
 from attnkit.record import Array, Labels, Record, Tensor, find_label, row_labels, shared_labels
 
-if TYPE_CHECKING:
-    from attnkit.display import Style
-    from attnkit.display.figures import FigureOptions, Section
-
 FILLS = ("-inf", "lowest", "-1e9")
-
-
-@dataclass(frozen=True, repr=False)
-class Explanation(Record):
-    """Whether one cell of a mask is allowed, and by which rules; text: the same in words."""
-
-    text: str = field(kw_only=True, compare=False)
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def render_mask(record: Record, call: Stage, style: "Style") -> str:
-    """Render an explanation in words, a mask as a table."""
-    from attnkit.cli import views  # which load what draws tables
-
-    return record.text if isinstance(record, Explanation) else views.render_tables(record, call, style)
-
-
-def draw_mask(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
-    """Draw an explanation as text, a mask as a table."""
-    from attnkit.cli import figures
-
-    if isinstance(record, Explanation):
-        return [figures.text_section(record.text)]
-    return figures.tensor_sections(record, call, looks)
 
 
 class Rule(NamedTuple):
@@ -75,9 +45,9 @@ class Rule(NamedTuple):
     shows_table=lambda parameters: parameters["explain"] is not None,
     table_on_stderr=lambda parameters: bool(parameters["steps"]),
     computes_x_last=True,
-    view=render_mask,
-    figure=draw_mask,
-    plain_text=lambda record, call: isinstance(record, Explanation),
+    view=render_explained,
+    figure=draw_explained,
+    plain_text=is_explanation,
 )
 def mask(
     record: Record | None,

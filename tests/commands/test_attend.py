@@ -261,3 +261,52 @@ def test_concat_puts_the_input_beside_the_result():
         attnkit.attend(x, concat=True, residual=True)
     with pytest.raises(DataError, match="differ in more than width"):
         attnkit.attend(x, concat=True, query=np.ones((3, 2)))
+
+
+class TestExplain:
+    ROWS = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
+
+    def test_a_cell_is_worked_by_hand(self):
+        said = attnkit.attend(self.ROWS, explain="0,2")
+        assert said["terms"].tolist() == [1, 0, 1, 0] and said["masked"].tolist() == [1, 0, 1]
+        weights = np.exp([0, -1, 0]) / np.exp([0, -1, 0]).sum()  # .4223 .1554 .4223
+        np.testing.assert_allclose(said["weights"], weights, rtol=1e-12)
+        np.testing.assert_allclose(said["x"], weights @ self.ROWS, rtol=1e-12)
+        lines = str(said).splitlines()
+        assert lines[:2] == ["query 0, key 2", "score = Q Kᵀ"]
+        assert "  1·1 + 0·1 + 1·1 + 0·1 = 2" in lines and "scaled = scores / √4 = 1" in lines
+        assert (
+            "  weight of key 2 = 1 / 2.3679 = 0.4223" in lines and lines[-1] == "  = [0.8446, 0.5777, 0.8446, 0.5777]"
+        )
+
+    def test_words_heads_and_a_mask(self):
+        record = attnkit.embed("the cat the", dim=4)
+        said = attnkit.attend(record, causal=True, heads=2, seed=1, explain="1,cat,the#2")
+        assert str(said).startswith("head 1, query 1 'cat', key 2 'the'\n")
+        assert "masked: the query may not attend to this key: -inf" in str(said)
+        assert str(said) == str(attnkit.attend(record, causal=True, heads=2, seed=1, explain="1,1,2"))
+        every = attnkit.attend(record, causal=True, heads=2, seed=1, keep="weights,heads,scores")
+        np.testing.assert_array_equal(said["weights"], every["weights"][1, 1])
+        np.testing.assert_array_equal(said["x"], every["heads"][1, 1])
+        np.testing.assert_allclose(said["terms"].sum(), every["scores"][1, 1, 2], rtol=1e-5)
+
+    def test_a_batch_with_grouped_keys_and_other_scores(self):
+        said = attnkit.attend(of(X), heads=4, kv_heads=2, seed=1, explain="1,3,4,0")
+        every = attnkit.attend(of(X), heads=4, kv_heads=2, seed=1, keep="scores,heads")
+        np.testing.assert_allclose(said["terms"].sum(), every["scores"][1, 3, 4, 0], rtol=1e-9)
+        np.testing.assert_allclose(said["parts"].sum(axis=0), every["heads"][1, 3, 4], rtol=1e-9, atol=1e-12)
+        other = attnkit.attend(of(X[0]), score="additive", seed=1, softcap=2.0, explain="1,2")
+        assert "terms" not in other and "capped = " in str(other)
+
+    @pytest.mark.parametrize(
+        ("given", "problem"),
+        [
+            ({"explain": "0,9"}, "--explain: index 9 is outside axis key of size 3"),
+            ({"explain": "0,cat"}, "--explain: axis key has no label 'cat'"),
+            ({"explain": "0,1", "heads": 2}, r"2 indices for weights \(head 2, query 3, key 3\)"),
+            ({"explain": "0,1", "steps": True}, "--explain: cannot be combined with --steps|--steps"),
+        ],
+    )
+    def test_a_cell_that_is_not_there(self, given, problem):
+        with pytest.raises(UsageError, match=problem):
+            attnkit.attend(self.ROWS, **given)
