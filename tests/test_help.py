@@ -116,7 +116,8 @@ def test_a_chapter_by_its_number_its_name_and_each_of_its_words(chapter, capfd):
 
 
 def test_no_two_chapters_explain_one_word():
-    words = [re.sub("[ -]", "", word) for chapter in CHAPTERS for word in {chapter.name, *chapter.words}]
+    folded = [{re.sub("[ -]|s$", "", word) for word in (chapter.name, *chapter.words)} for chapter in CHAPTERS]
+    words = [word for one in folded for word in one]
     assert sorted(words) == sorted(set(words))
 
 
@@ -129,9 +130,31 @@ def test_every_idea_of_a_chapter_has_a_command_and_what_to_notice(chapter):
 
 
 def test_an_idea_is_found_before_what_is_spelled_alike(capfd):
-    assert main.main(["help", "Dot_Product"]) == main.main(["help", "dot", "product"]) == 0
+    assert main.main(["help", "Dot_Product"]) == main.main(["help", "dot", "products"]) == 0
     attention = help.find_chapter("attention").read()
     assert capfd.readouterr().out == attention + attention
+
+
+@pytest.mark.parametrize(
+    ("word", "chapter"),
+    [
+        ("residual", "norms"),
+        ("multi-head", "heads"),
+        ("gpt", "gpt"),
+        ("bert", "transfer"),
+        ("bahdanau", "alignment"),
+        ("complexity", "path"),
+        ("parallel", "path"),
+        ("path", "path"),
+        ("temperature", "logits"),
+        ("one-hot", "tokens"),
+        ("bottleneck", "recurrence"),
+        ("sqrt", "scale"),
+    ],
+)
+def test_an_idea_is_answered_with_its_chapter(word, chapter, capfd):
+    assert main.main(["help", word]) == 0
+    assert re.match(rf"# \d+ {chapter}: ", capfd.readouterr().out)
 
 
 def test_an_idea_that_is_an_option_too_ends_with_the_option(capfd):

@@ -79,13 +79,13 @@ def find_chapter(word: str) -> Chapter | None:
     for chapter in list_chapters():
         if word == str(chapter.number):
             return chapter
-        if {_fold(word), _fold(word).removesuffix("s")} & {_fold(one) for one in (chapter.name, *chapter.words)}:
+        if _fold(word) in {_fold(one) for one in (chapter.name, *chapter.words)}:
             return chapter
     return None
 
 
 def _fold(word: str) -> str:
-    return re.sub(r"[\s_-]", "", word.casefold())
+    return re.sub(r"[\s_-]", "", word.casefold()).removesuffix("s")
 
 
 def _list_contents() -> str:
