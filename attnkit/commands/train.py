@@ -120,14 +120,16 @@ def train(
     config: Annotated[str | None, options.text("a new model of this config.json", "FILE")] = None,
     from_: Annotated[str | None, options.text("go on with this published model", "DIR")] = None,
     tokens: Annotated[
-        str | None, options.text("train a tokenizer on the text, or use that of DIR", "chars|bpe:N|unigram:N|DIR")
+        str | None, options.text("train a tokenizer on the text, or use that of DIR", "chars|words|bpe:N|unigram:N|DIR")
     ] = None,
     pairs: Annotated[bool, options.switch("the text of a t5 is source, tab, target, line by line")] = False,
     classify: Annotated[
         bool, options.switch("learn to tell the labels of texts, from lines of label, tab, text (lstm)")
     ] = False,
     batch: Annotated[int | None, options.integer("texts in a batch [default: 12]", least=1)] = None,
-    block: Annotated[int | None, options.integer("tokens in a text [default: 64]", least=1)] = None,
+    block: Annotated[
+        int | None, options.integer("tokens in a text [default: 64; of a short text fewer]", least=1)
+    ] = None,
     accumulate: Annotated[
         int | None, options.integer("add up the gradients of N batches in each step [default: 1]", least=1)
     ] = None,
@@ -162,7 +164,9 @@ def train(
         float | None, options.number("factor on the learning rate from a layer to that below it", above=0, most=1)
     ] = None,
     seed: Annotated[int | None, options.integer("of all random numbers [default: 0]", least=0)] = None,
-    steps: Annotated[int | None, options.integer("end after N steps [default: 1000]", least=1)] = None,
+    steps: Annotated[
+        int | None, options.integer("end after N steps; 0: an untrained model [default: 1000]", least=0)
+    ] = None,
     epochs: Annotated[int | None, options.integer("end when the text was read N times", least=1)] = None,
     minutes: Annotated[float | None, options.number("end after so many minutes", above=0)] = None,
     patience: Annotated[

@@ -7,11 +7,13 @@ pairs   sentence pairs, the second predicted token by token from the first
 labels  texts with labels, predicted from the whole text (labelled.py)
 """
 
+import re
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from attnkit.errors import DataError, counted
+from attnkit.errors import AttnkitNote, DataError, counted
 from attnkit.formats.dtypes import check_memory
 from attnkit.model import Array
 from attnkit.tokenizers import Tokenizer
@@ -102,28 +104,48 @@ def read_corpus(kind: str, text: str, name: str, vocabulary: Vocabulary, recipe:
     )
 
 
-def split_text(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> tuple[Array, Array, float]:
-    """Return the ids of a text without its end, those of its end, which is held out, and the bytes of a token there."""
+def fit_block(recipe: Recipe, count: int, name: str) -> Recipe:
+    """Return the recipe with a block that so many tokens fill, where it has the default one, which is longer; note it.
+
+    >>> fit_block(Recipe(), 1000, "tales.txt").block
+    64
+    """
+    if recipe.block != Recipe.block or not 2 <= count <= recipe.block:
+        return recipe
+    size = counted(count, "token")
+    warnings.warn(f"{name}: {size}, so that a block has {count - 1}, not {recipe.block}", AttnkitNote, stacklevel=2)
+    return replace(recipe, block=count - 1)
+
+
+def split_text(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> tuple[Array, Array, float, Recipe]:
+    """Return the ids of a text without its end, those of its end, which is held out, and the bytes of a token there.
+
+    The recipe comes back with the block of `fit_block`.
+    """
     share, tokenizer = parse_share(recipe.valid), vocabulary.tokenizers[0]
     if not text.strip():
         raise DataError("empty text", name)
     first, last = hold_out_end(text, share)
+    if last and recipe.tokens == "words":  # a part of a word is no word
+        first = re.sub(r"\S+$", "", first)
+        last = text[len(first) :]
     ids = encode_text(tokenizer, first, name) if first else encode_text(tokenizer, text, name)[:0]
+    recipe = fit_block(recipe, len(ids), name)
     batches.check_length(ids, recipe.block, name)
     if not share:
-        return ids, ids[:0], 0.0
+        return ids, ids[:0], 0.0, recipe
     if not last:
         size = counted(len(text), "character")
         raise DataError(f"{size}, of which {recipe.valid} are none to hold out; --valid 0", name)
     held_out = encode_text(tokenizer, last, name, 1 + first.count("\n"))
     if len(held_out) < 2:
         raise DataError(f"{len(held_out)} token is held out (expected 2 or more); --valid 0 trains on all", name)
-    return ids, held_out, len(last.encode("utf-8", "surrogatepass")) / len(held_out)
+    return ids, held_out, len(last.encode("utf-8", "surrogatepass")) / len(held_out), recipe
 
 
 def causal_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
     """Return blocks of a text whose targets are the next tokens, from random places."""
-    ids, last, size = split_text(text, name, vocabulary, recipe)
+    ids, last, size, recipe = split_text(text, name, vocabulary, recipe)
     rows = recipe.batch * recipe.accumulate
 
     def draw(step: int) -> Batch:
@@ -144,7 +166,7 @@ def masked_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) 
         special, size = vocabulary.special, vocabulary.size
         return batches.masked_batch(ids, rows, block, special, recipe.seed, step, size=size)
 
-    return corrupted_corpus(draw, split_text(text, name, vocabulary, recipe), recipe, around=2)
+    return corrupted_corpus(draw, split_text(text, name, vocabulary, recipe), around=2)
 
 
 def span_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) -> Corpus:
@@ -153,18 +175,19 @@ def span_corpus(text: str, name: str, vocabulary: Vocabulary, recipe: Recipe) ->
     def draw(ids: Array, rows: int, block: int, step: int) -> Batch:
         return batches.span_batch(ids, rows, block, vocabulary.special, recipe.seed, step)
 
-    return corrupted_corpus(draw, split_text(text, name, vocabulary, recipe), recipe)
+    return corrupted_corpus(draw, split_text(text, name, vocabulary, recipe))
 
 
 Draw = Callable[[Array, int, int, int], Batch]
 
 
-def corrupted_corpus(draw: Draw, parts: tuple[Array, Array, float], recipe: Recipe, around: int = 0) -> Corpus:
+def corrupted_corpus(draw: Draw, parts: tuple[Array, Array, float, Recipe], around: int = 0) -> Corpus:
     """Return a corpus of blocks that `draw` corrupts; those held out are corrupted the same way every time.
 
+    parts   of `split_text`
     around  special tokens that a block has around the words of the text
     """
-    ids, last, _ = parts
+    ids, last, _, recipe = parts
     rows, block = recipe.batch * recipe.accumulate, min(recipe.block, len(last) + around)
 
     def held_out() -> Iterator[Batch]:

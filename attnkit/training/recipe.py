@@ -12,7 +12,7 @@ from attnkit.training.optimizers import OptimizerOptions, optimizer_options
 from attnkit.training.schedules import ScheduleOptions, check_schedule
 
 DEFAULT_STEPS = 1000  # of a run that names no end
-MAY_BE_ZERO = ("momentum", "weight_decay", "warmup", "clip", "dropout", "weight_drop", "smoothing", "seed")
+MAY_BE_ZERO = ("momentum", "weight_decay", "warmup", "clip", "dropout", "weight_drop", "smoothing", "seed", "steps")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Recipe:
 
     family, layers, heads, dim, hidden   a new model; config: the path of its config.json; from_: the folder of a model
     cell, attention, input_feeding, bidirectional   of a new seq2seq
-    tokens       chars, bpe:N, unigram:N, or the folder of a tokenizer
+    tokens       chars, words, bpe:N, unigram:N, or the folder of a tokenizer
     pairs        whether the text of a T5 is sentence pairs
     classify     whether the text is labelled texts, and the model a classifier of them
     batch        texts of a step; accumulate: so many times as many, in as many passes

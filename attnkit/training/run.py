@@ -98,7 +98,9 @@ class Run:
             if number := self._highest(monitor.stop_signal()):
                 self.save()
                 return number
-        if not self.curve or self.curve[-1].step != self.progress.step:
+        if self.progress.step == 0:  # an untrained model, which has no report
+            self.save()
+        elif not self.curve or self.curve[-1].step != self.progress.step:
             self._report(monitor)
         elif self.progress.step == self._first[0]:  # the end was reached before
             self.save()

@@ -1,4 +1,4 @@
-"""Tokenizers trained from a text: characters, byte-level BPE or unigram, as tokenizer.json or the files of a Marian."""
+"""Tokenizers trained from a text: characters, words, byte-level BPE or unigram; tokenizer.json or files of a Marian."""
 
 import re
 import warnings
@@ -12,7 +12,7 @@ from attnkit.libraries import call_library, import_library
 from attnkit.training.data import parse_pairs
 from attnkit.training.folder import json_bytes
 
-KINDS = ("chars", "bpe", "unigram")
+WHOLE = ("chars", "words")  # kinds that take every character or word of the text
 SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))  # of T5, the first with the largest id
 LONGEST_WORD = 1000  # characters: BPE takes time with the square of a word's length, unigram loses its precision
 LONG_WORD = re.compile(
@@ -58,23 +58,23 @@ FAMILY_TOKENS = {
 
 
 class TokenizerKind(NamedTuple):
-    """What kind of tokenizer to train, and the number of its tokens, special ones included; 0 for chars."""
+    """What kind of tokenizer to train, and the number of its tokens, special ones included; 0 for all."""
 
     kind: str
     size: int = 0
 
 
 def parse_kind(text: str) -> TokenizerKind:
-    """Return the kind of tokenizer that `chars`, `bpe:N` or `unigram:N` names; UsageError for anything else.
+    """Return the kind of tokenizer that `chars`, `words`, `bpe:N` or `unigram:N` names; UsageError for anything else.
 
     >>> parse_kind("bpe:500"), parse_kind("chars")
     (TokenizerKind(kind='bpe', size=500), TokenizerKind(kind='chars', size=0))
     """
     kind, _, size = text.partition(":")
-    if kind == text == "chars":
+    if text in WHOLE:
         return TokenizerKind(kind)
     if kind not in ("bpe", "unigram") or not re.fullmatch("[0-9]{1,7}", size) or not 0 < int(size) < 1 << 22:
-        raise UsageError(f"tokens {text!r} (expected chars, bpe:N, unigram:N or a folder)")
+        raise UsageError(f"tokens {text!r} (expected chars, words, bpe:N, unigram:N or a folder)")
     return TokenizerKind(kind, int(size))
 
 
@@ -93,11 +93,11 @@ def train_tokenizer(kind: TokenizerKind, family: str, texts: Sequence[str], name
     if not any(texts):
         raise DataError("empty text", name)
     special = FAMILY_TOKENS[family]
-    if family == "marian" and kind.kind != "chars":
+    if family == "marian" and kind.kind not in WHOLE:
         return train_sentencepiece_models(kind, "\n".join(texts), name)
     specials = re.compile("|".join(map(re.escape, special.tokens)))
     texts = [part for text in texts for part in specials.split(text)]
-    if kind.kind != "chars":
+    if kind.kind not in WHOLE:
         texts = _cut_long_words(texts, name)
         callbacks.current().on_progress(f"tokenizer: {kind.kind} of {kind.size:,} tokens")
     with call_library("no tokenizer can be trained on it", name):
@@ -128,6 +128,15 @@ def _train_chars(library: Any, size: int, special: FamilyTokens, texts: Sequence
     tokenizer = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=special.names["unk"]))
     tokenizer.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = library.decoders.Fuse()
+    return tokenizer
+
+
+def _train_words(library: Any, size: int, special: FamilyTokens, texts: Sequence[str], name: str) -> Any:
+    """Return a tokenizer of the words and single other characters of the texts, sorted, without blanks."""
+    words = sorted({word for text in texts for word in re.findall(r"\w+|[^\w\s]", text)})
+    vocabulary = {token: id for id, token in enumerate(dict.fromkeys([*special.tokens, *words]))}
+    tokenizer = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=special.names["unk"]))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(r"\w+|[^\w\s]"), "removed", invert=True)
     return tokenizer
 
 
@@ -229,7 +238,7 @@ def train_sentencepiece_models(kind: TokenizerKind, text: str, name: str) -> dic
     return files | {"tokenizer_config.json": [json_bytes(settings)]}
 
 
-_TRAINERS = {"chars": _train_chars, "bpe": _train_bpe, "unigram": _train_unigram}
+_TRAINERS = {"chars": _train_chars, "words": _train_words, "bpe": _train_bpe, "unigram": _train_unigram}
 
 
 def _cut_long_words(texts: Sequence[str], name: str) -> list[str]:

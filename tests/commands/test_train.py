@@ -141,16 +141,20 @@ def test_a_killed_run_leaves_a_folder_that_opens_and_goes_on(tales):
         (["tales.txt"], 2, "needs --output DIR or --resume DIR"),
         (["no.txt", "-o", "gpt"], 4, "no.txt: No such file or directory"),
         (["empty.txt", "-o", "gpt"], 3, "empty.txt: empty text"),
-        (["short.txt", "-o", "gpt"], 3, "short.txt: 10 tokens, fewer than a block of 64 and the token after it"),
+        (
+            ["short.txt", "-o", "gpt", "--block", "65"],
+            3,
+            "short.txt: 10 tokens, fewer than a block of 65 and the token after it",
+        ),
         (["pairs.tsv", "-o", "gpt", "--family", "marian"], 3, "pairs.tsv: line 2: no target after the tab"),
         (["tales.txt", "-o", "gpt", "--heads", "3"], 2, "dim 128 is not divisible by heads 3"),
         (["tales.txt", "-o", "gpt", "--from", "gpt"], 2, "--output: gpt is the folder of --from too"),
         (["tales.txt", "-o", "gpt", "--schedule", "cosine", "--minutes", "1"], 2, "schedule cosine needs the number"),
         (["tales.txt", "-o", "gpt", "--freeze", "decoder.x"], 2, "no parameter matches 'decoder.x'"),
         (
-            ["tales.txt", "-o", "gpt", "--tokens", "words"],
+            ["tales.txt", "-o", "gpt", "--tokens", "letters"],
             2,
-            "tokens 'words' (expected chars, bpe:N, unigram:N or a folder)",
+            "tokens 'letters' (expected chars, words, bpe:N, unigram:N or a folder)",
         ),
         (["tales.txt", "-o", "gpt", "--patience", "2", "--valid", "0"], 2, "patience needs a held-out part"),
         (["tales.txt", "-o", "gpt", "--from", "m", "--dim", "8"], 4, "m/config.json: No such file or directory"),
@@ -302,3 +306,44 @@ def test_python_trains_as_the_command_line_does(tales, monkeypatch):
         attnkit.train(output="new")
     with pytest.raises(attnkit_errors.FileError, match="No such file"):
         attnkit.train("none.txt", output="new")
+
+
+FOX = "The quick brown fox jumps over the lazy dog\n"
+
+
+def test_no_steps_write_the_untrained_model_of_every_family_with_its_state(tmp_path):
+    (tmp_path / "fox.txt").write_text(FOX * 9)
+    (tmp_path / "pairs.tsv").write_text("je dors\tI sleep\nmerci\tthanks\n")
+    for family in ("gpt2", "llama", "bert", "t5", "lstm", "marian", "transformer", "seq2seq"):
+        text = "pairs.tsv" if family in ("marian", "transformer", "seq2seq") else "fox.txt"
+        heads = [] if family in ("lstm", "seq2seq") else ["--heads", "2"]
+        sizes = ["--layers", "1", *heads, "--dim", "8", "--valid", "0", "--family", family]
+        done = run("train", text, "-o", family, *sizes, "--steps", "0", cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert (tmp_path / family / "training.jsonl").read_text() == ""
+        assert json.loads(done.out)["steps"] == 0
+        checkpoint = open_checkpoint(str(tmp_path / family))
+        assert checkpoint.params.unused() == []
+    resumed = run("train", "fox.txt", "--resume", "gpt2", "--steps", "2", cwd=tmp_path)
+    assert resumed.code == 0
+    sizes = ["--layers", "1", "--heads", "2", "--dim", "8", "--valid", "0", "--family", "gpt2"]
+    assert run("train", "fox.txt", "-o", "whole", *sizes, "--steps", "2", cwd=tmp_path).code == 0
+    files = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("gpt2", "whole")]
+    assert files[0] == files[1]
+
+
+def test_a_text_shorter_than_a_block_is_learned_by_heart_word_by_word(tmp_path):
+    (tmp_path / "fox.txt").write_text(FOX)
+    options = ["--tokens", "words", "--valid", "0", "--layers", "1", "--dim", "32", "--steps", "150"]
+    done = run("train", "fox.txt", "-o", "fox", *options, cwd=tmp_path)
+    assert done.code == 0
+    assert "note: fox.txt: 9 tokens, so that a block has 8, not 64" in done.err
+    says = run("decode", "--model", "fox", "The quick brown", "--max-tokens", "3", "--emit", "text", cwd=tmp_path)
+    assert says.out.decode().strip().endswith("fox jumps over")
+
+
+def test_words_are_held_out_whole(tmp_path):
+    (tmp_path / "fox.txt").write_text(FOX * 20)
+    options = ["--tokens", "words", "--layers", "1", "--dim", "8", "--steps", "2", "--block", "4", "--valid", "7%"]
+    done = run("train", "fox.txt", "-o", "fox", *options, cwd=tmp_path)
+    assert done.code == 0 and "held_out_loss" in done.out.decode()

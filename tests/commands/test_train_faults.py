@@ -93,7 +93,7 @@ LINE = {
     "--lr 0": (2, "--lr: expected a finite number above 0, got '0'"),
     "--weight-decay nan": (2, "--weight-decay: expected a finite number of at least 0, got 'nan'"),
     "--minutes 0": (2, "--minutes: expected a finite number above 0, got '0'"),
-    "--steps 0": (2, "--steps: expected a whole number of at least 1, got '0'"),
+    "--steps -1": (2, "--steps: expected a whole number of at least 0, got '-1'"),
     "--every 0": (2, "--every: expected a whole number of at least 1, got '0'"),
     "--valid 100%": (2, "held-out part '100%' (expected a percentage below 100, as 5%)"),
     "--valid 99.9%": (3, "tales.txt: 1 token, fewer than a block of 64 and the token after it"),

@@ -263,7 +263,7 @@ def test_fine_tuning_begins_with_a_published_model(tmp_path):
         ({"family": "marian"}, "a\tb\nc\t\n", DataError, "text: line 2: no target after the tab"),
         ({"family": "marian"}, "a\tb\n", DataError, "no pair is held out: 10% of 1; --valid 0 trains on all"),
         ({"dim": 15}, TEXT, UsageError, "dim 15 is not divisible by heads 2"),
-        ({"tokens": "words"}, TEXT, UsageError, "tokens 'words'"),
+        ({"tokens": "letters"}, TEXT, UsageError, "tokens 'letters'"),
         ({"tokens": "no/such"}, TEXT, FileError, "no/such: no such folder"),
         ({"from_": "no/such"}, TEXT, FileError, "no/such: no such folder"),
     ],

@@ -162,10 +162,10 @@ def test_a_pair_of_texts_has_the_tokens_of_the_family_around_both(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["words", "bpe", "bpe:", "bpe:0", "bpe:-1", "chars:9", "unigram:many", "bpe:9999999", "bpe:" + "9" * 5000],
+    ["words:9", "bpe", "bpe:", "bpe:0", "bpe:-1", "chars:9", "unigram:many", "bpe:9999999", "bpe:" + "9" * 5000],
 )
 def test_kinds_that_do_not_exist(text):
-    with pytest.raises(UsageError, match="expected chars, bpe:N, unigram:N or a folder"):
+    with pytest.raises(UsageError, match="expected chars, words, bpe:N, unigram:N or a folder"):
         parse_kind(text)
 
 
@@ -182,3 +182,11 @@ def test_texts_and_sizes_that_give_no_tokenizer():
         train_tokenizer(parse_kind("unigram:9"), "marian", [PAIRS], "pairs.tsv")
     with pytest.raises(DataError, match=r"pairs.tsv: line 1: 1 column .expected source, tab, target"):
         train_tokenizer(parse_kind("unigram:90"), "marian", ["no pair"], "pairs.tsv")
+
+
+def test_words_are_runs_of_letters_and_single_other_characters(tmp_path):
+    write_folder(str(tmp_path), train_tokenizer(parse_kind("words"), "gpt2", ["Où est-ce ? U.S._1\n"], "a.txt"))
+    tokenizer = load_tokenizer(str(tmp_path), "source")
+    assert tokenizer.vocabulary[2:] == sorted(["Où", "est", "-", "ce", "?", "U", ".", "S", "_1"])
+    ids = tokenizer.encode("est-ce Où?", tokenizer.vocabulary).ids
+    assert [tokenizer.vocabulary[id] for id in ids] == ["est", "-", "ce", "Où", "?"]
