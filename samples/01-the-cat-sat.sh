@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Self-attention by hand. Without weights (W_Q = W_K = W_V = I) the queries, keys and
 # values are the embeddings themselves: scores, scores / √4, softmax, weighted sum.
+# Lecture: attention
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

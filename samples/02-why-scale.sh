@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Why scores are divided by √d_k: large scores push the softmax to 0 and 1, where it stops
 # learning. One query, two keys, once without the division and once with it.
+# Lecture: scale
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

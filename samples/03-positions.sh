@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sinusoidal positions: sines in the even columns, cosines in the odd ones, each pair with
 # a wavelength of its own; then the same added to the embeddings of three words.
+# Lecture: positions
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

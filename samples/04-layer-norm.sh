@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Layer normalization makes the mean of a row 0 and its variance 1, each token by itself.
 # Batch normalization does the same down a column, each feature over all rows.
+# Lecture: norms
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

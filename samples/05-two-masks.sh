@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The decoder's mask: no query attends to padding, none to later words. Both are matrices of
 # queries × keys; their product is the mask.
+# Lecture: masks
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

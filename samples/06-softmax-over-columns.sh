@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # "Following words cannot influence previous words", drawn the other way round: keys are
 # rows and queries are columns, so the softmax runs down a column. −∞ is a masked score.
+# Lecture: masks
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From a decoder's state to a word: linear map, logits as wide as the vocabulary, softmax,
 # argmax. The output matrix is the embedding itself, a row for each word.
+# Lecture: logits
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The sizes of the paper's base model: d_model 512, 8 heads of 64, d_ff 2048, 6 layers.
 # Random weights have the right shapes, and shapes are what is shown.
+# Lecture: layers
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

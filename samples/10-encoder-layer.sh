@@ -2,6 +2,7 @@
 # A layer of the encoder from the tools alone: LayerNorm(x + Attention(x)), then
 # LayerNorm(x + FFN(x)). The weights are random, from a seed; the same seed gives the core
 # module the same weights, and its layer is the same to the last bit.
+# Lecture: layers
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

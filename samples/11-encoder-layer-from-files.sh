@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The same layer with weights from files: attention, feed-forward network, and the γ and β
 # of both normalizations, as NumPy saves them.
+# Lecture: layers
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

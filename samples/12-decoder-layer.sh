@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A layer of the decoder: masked self-attention, attention over the encoder's memory, and
 # the feed-forward network. What the encoder made is a file here.
+# Lecture: layers
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

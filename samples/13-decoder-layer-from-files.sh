@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The decoder's layer with weights from files, for a batch of two sentences. No word attends
 # to later words, and none to the padding of the encoder's batch, whose mask comes with the memory.
+# Lecture: layers
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

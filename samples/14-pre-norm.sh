@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The pre-norm order: normalize first, then add what was normalized: x + Attention(LayerNorm(x)).
 # layernorm keeps its input as `residual`, and the next tool adds it.
+# Lecture: layers
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Positions that say how far, not where: ALiBi and T5 add a bias to the scores, rotary
 # positions turn queries and keys, so that scores depend on distance alone.
+# Lecture: positions
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

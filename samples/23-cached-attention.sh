@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A decoder that keeps its keys and values: the first three words in one pass, the fourth
 # by itself over what is past. It gets the row that the full pass gives it.
+# Lecture: gpt
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

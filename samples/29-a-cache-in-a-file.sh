@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a decoder has read, it keeps: the keys and values of every token. Written to a file they
 # can be inspected, and a later run goes on from there as if it had never stopped.
+# Lecture: gpt
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -2,6 +2,7 @@
 # How does a tale keep its hero? Two heads attend back to the small bear: head 3 of layer 1 to the bear, head 1 of
 # layer 2 to its adjective, which only bears have. Without the first the tale is less sure of the bear, without both
 # it has forgotten. With what layer 1 found in the tale of a cat, it is the cat that goes on.
+# Lecture: interpretability
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

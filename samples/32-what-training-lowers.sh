@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The loss: the distribution that should have come, one-hot at the target, beside the one that
 # the model gave; their cross-entropy, -log of the probability of the target.
+# Lecture: loss
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A GPT from nothing but a text file: the loss falls, the model learns the first lines of a tale by
 # heart and continues them. A run that was ended goes on with the same bits.
+# Lecture: gpt
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

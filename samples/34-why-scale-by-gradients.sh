@@ -3,6 +3,7 @@
 # derivative is 0, so nothing is learned. 32 random queries and 8 random keys of d numbers; x is the
 # weight of the first key, summed over the queries, and each number is the norm of its gradient with
 # respect to the scores.
+# Lecture: scale
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # How far gradients reach: 8 layers of attention and feed-forward network with random weights, and
 # the norm of the gradient of the loss at the output of every layer's network, the first layer first.
+# Lecture: norms
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The gates of an LSTM over the tokens of a sentence: what each unit lets in, keeps and shows. By hand: one unit
 # whose forget gate is open (σ(10)) counts the tokens that its input gate lets in.
+# Lecture: recurrence
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

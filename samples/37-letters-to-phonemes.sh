@@ -3,6 +3,7 @@
 # second GRU begins with that vector and writes phonemes (Cho et al. 2014). The package g2p-en has the
 # trained weights in a file of its own; here they become the folder of a `seq2seq` model.
 # The model: pip install --no-deps g2p-en
+# Lecture: recurrence
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -2,6 +2,7 @@
 # ULMFiT (Howard and Ruder 2018) in small: a language model of an LSTM reads reviews without labels, and is
 # then fine-tuned to tell kind ones from unkind ones by thirty labelled lines, which name some of the words.
 # The same classifier that begins with random weights learns those words alone.
+# Lecture: transfer
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

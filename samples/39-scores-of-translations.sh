@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What BLEU and chrF see: four translations of the same five sentences, and a score for each class
 # of sentence lengths. BLEU counts words in a row, chrF letters in a row.
+# Lecture: recurrence
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

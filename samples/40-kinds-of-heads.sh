@@ -3,6 +3,7 @@
 # followed the same token before (induction): one of the two heads that keep the hero in 30-heads-off.sh. Texts are read
 # one at a time, so that a corpus of any length takes the memory of one. By its weights alone this head copies what it
 # attends to, as three of layer 0 do; most others lower it.
+# Lecture: interpretability
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -2,6 +2,7 @@
 # Attention rollout. The last layer attends to states, which hold several words already; the product
 # of all layers, each with the residual connection beside its heads, says how much of each word of the
 # input is in each last state. By hand: two layers of one head over two words.
+# Lecture: interpretability
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

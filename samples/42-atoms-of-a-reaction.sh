@@ -3,6 +3,7 @@
 # reactions answers in one of its heads: layer 10, head 5. Its tokenizer is a regular expression,
 # of which, with the model's vocabulary, jq makes a tokenizer.json.
 # The model: pip install --no-deps rxnmapper
+# Lecture: interpretability
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -4,6 +4,7 @@
 # "robot" as the next word this restores. After the attention of layer 0 the hero is at its own word, after that of
 # layer 1 at the last word: there it is read. Head by head, it is head 3 of layer 1 that brings it over, the head of
 # 30-heads-off.sh and 40-kinds-of-heads.sh. Set to 0 it takes most of the word with it.
+# Lecture: interpretability
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

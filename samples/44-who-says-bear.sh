@@ -3,6 +3,7 @@
 # brings back the bear; by heads, that are head 3 of layer 1 and head 1 of layer 2, the two that 30-heads-off.sh turns
 # off, and the feed-forward networks after them say what the heads have found. All parts add up to the difference of
 # the two logits.
+# Lecture: interpretability
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

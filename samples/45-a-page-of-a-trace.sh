@@ -2,6 +2,7 @@
 # One page of a trace: all heads, the text with what each word attends to, the alignment of a translation, the words of
 # each layer, and how each weight is computed.
 # The page is a file that loads nothing, and its numbers are those of the trace.
+# Lecture: interpretability
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -2,6 +2,7 @@
 # Why queries, keys and values are three projections: without them the score of a pair of words is the same
 # both ways, and each word attends most to itself. W_Q and W_K of their own let a pair score differently in each
 # direction; W_V lets a word hand on something other than what it is found by.
+# Lecture: projections
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

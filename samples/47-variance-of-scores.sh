@@ -2,6 +2,7 @@
 # Why √d_k: the dot product of two random vectors of d numbers is a sum of d products, so its variance is d
 # and its standard deviation √d. Divided by √d the scores keep the standard deviation 1 at every width. 200 random
 # queries and 200 random keys of each width.
+# Lecture: scale
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Why attention needs positions: it sees a set of words, not a sequence. "dog bites man" and "man bites dog" give
 # the same vector for "dog", until positions are added to the embeddings.
+# Lecture: positions
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -2,6 +2,7 @@
 # Why several heads: a head is one softmax for each query, so it can point at one place, or spread over several. Here
 # "it" looks for two words, its noun and its verb, with two columns for each. Two heads find one word each; one head
 # has to split its weight between both, and a value of each arrives at half its size.
+# Lecture: heads
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

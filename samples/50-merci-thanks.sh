@@ -2,6 +2,7 @@
 # A translator in a second: two lines of text, a GRU that reads letters into states, and a second GRU that attends to
 # them and writes letters. It knows those two words and nothing else: a word that it has not seen comes out as some
 # mixture of what it has.
+# Lecture: alignment
 set -euo pipefail
 cd "$(dirname "$0")"
 export COLUMNS=80

@@ -112,7 +112,7 @@ def test_a_chapter_by_its_number_its_name_and_each_of_its_words(chapter, capfd):
         ["lecture", *chapter.words[0].split()],
     ):
         assert main.main(["help", *arguments]) == 0
-        assert capfd.readouterr().out == page
+        assert capfd.readouterr().out == page + main.list_practice(chapter.name)
 
 
 def test_no_two_chapters_explain_one_word():
@@ -132,7 +132,7 @@ def test_every_idea_of_a_chapter_has_a_command_and_what_to_notice(chapter):
 def test_an_idea_is_found_before_what_is_spelled_alike(capfd):
     assert main.main(["help", "Dot_Product"]) == main.main(["help", "dot", "products"]) == 0
     attention = help.find_chapter("attention").read()
-    assert capfd.readouterr().out == attention + attention
+    assert capfd.readouterr().out == 2 * (attention + main.list_practice("attention"))
 
 
 @pytest.mark.parametrize(

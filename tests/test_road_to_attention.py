@@ -1,4 +1,4 @@
-"""The figure of BLEU by sentence length with and without attention: its script, its stored numbers, and the README."""
+"""The figure of BLEU by sentence length with and without attention: its script, its stored numbers, and the page."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def test_the_readme_has_the_stored_numbers():
         steps = [f"{time:.0f}" for time in stored["milliseconds"][:, at]]
         minutes = f"{stored['seconds'][at] / 60:.1f}"
         rows.append([name, f"{stored['parameters'][at]:,.0f}", minutes, *scores, ", ".join(steps)])
-    table = re.findall(r"^\| (?:GRU|Transformer).*\|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    table = re.findall(r"^\| (?:GRU|Transformer).*\|$", (ROOT / "attnkit/help/training.md").read_text(), re.MULTILINE)
     assert [[cell.strip() for cell in row.strip("|").split("|")] for row in table] == rows
 
 

@@ -127,9 +127,21 @@ def show_chapter(word: str) -> int:
     from attnkit import help as pages
 
     if chapter := pages.find_chapter(word):
-        return write_page(chapter.read())
+        return write_page(chapter.read() + list_practice(chapter.name))
     meant = suggest(word, [name for one in pages.list_chapters() for name in (one.name, *one.words)])
     raise UsageError(f"no chapter {word!r}{meant or '; attnkit help lecture lists them'}")
+
+
+def list_practice(chapter: str) -> str:
+    """List the exercises and the samples of a chapter, in Markdown; "" without any."""
+    from attnkit.commands.exercise import read_exercises
+    from attnkit.commands.sample import list_samples
+
+    lines = [f"- `attnkit exercise {one.number}`: {one.title}\n" for one in read_exercises() if one.chapter == chapter]
+    lines += [
+        f"- `attnkit sample {row['name']}`: {row['idea']}\n" for row in list_samples() if row["chapter"] == chapter
+    ]
+    return f"\n## Practice\n\n{''.join(lines)}" if lines else ""
 
 
 def explain_word(word: str, chapter: "Chapter | None") -> int:
@@ -139,7 +151,9 @@ def explain_word(word: str, chapter: "Chapter | None") -> int:
 
     explained = hints.explain_word(word)
     if chapter:
-        return write_page(chapter.read()) or write_text(f"\n{explained}" if explained else "")
+        return write_page(chapter.read() + list_practice(chapter.name)) or write_text(
+            f"\n{explained}" if explained else ""
+        )
     if not explained:
         words = [name for one in pages.list_chapters() for name in (one.name, *one.words)]
         meant = suggest(word, [*commands.TOOLS, *pages.list_topics(), *words])

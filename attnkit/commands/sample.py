@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import attnkit
-from attnkit import display
+from attnkit import display, help
 from attnkit.cli import options
 from attnkit.cli.output import report_text
 from attnkit.cli.stage import Records, Stage
@@ -17,6 +17,7 @@ from attnkit.cli.tool import tool
 from attnkit.errors import DataError, FileError, UsageError, suggest
 
 PROGRAMS = ("bash", "jq")  # what the scripts start besides attnkit and python3
+LECTURE = "# Lecture: "  # the start of the line of a script that names its chapter
 USED = re.compile(r"\bdata/[\w.-]*\w|\b\w+\.attnkit\b")  # the files beside a script that it names
 
 
@@ -80,28 +81,33 @@ def sample_scripts() -> list[Path]:
 
 
 def list_samples() -> list[dict[str, str]]:
-    """List every sample with its idea, the first sentence of the comment that its script begins with.
+    """List every sample with its chapter of the lecture and its idea, in the order of the lecture; others come last.
 
-    >>> list_samples()[0]["idea"]
-    'Self-attention by hand.'
+    >>> list_samples()[0]["chapter"], list_samples()[-1]["chapter"]
+    ('recurrence', '')
     """
-    return [{"name": path.stem, "idea": read_idea(path.read_text(encoding="utf-8"))} for path in sample_scripts()]
+    rows = [{"name": path.stem} | read_comment(path.read_text(encoding="utf-8")) for path in sample_scripts()]
+    order = [chapter.name for chapter in help.list_chapters()]
+    return sorted(rows, key=lambda row: order.index(row["chapter"]) if row["chapter"] in order else len(order))
 
 
-def read_idea(script: str) -> str:
-    r"""Read the first sentence of the comment at the head of a script.
+def read_comment(script: str) -> dict[str, str]:
+    r"""Read the comment at the head of a script: its chapter of the lecture, and its first sentence.
 
-    >>> read_idea("#!/usr/bin/env bash\n# One idea: it takes\n# two lines. And more.\nset -e\n")
-    'One idea: it takes two lines.'
+    >>> read_comment("#!/usr/bin/env bash\n# One idea: it takes\n# two lines. And more.\n# Lecture: masks\nset -e\n")
+    {'chapter': 'masks', 'idea': 'One idea: it takes two lines.'}
     """
     lines = script.split("\n")[1:]
     comment = lines[: next(number for number, line in enumerate(lines) if not line.startswith("# "))]
-    return re.split(r"(?<=[.?]) ", " ".join(line[2:] for line in comment))[0]
+    chapter = "".join(line.removeprefix(LECTURE) for line in comment if line.startswith(LECTURE))
+    text = " ".join(line[2:] for line in comment if not line.startswith(LECTURE))
+    return {"chapter": chapter, "idea": re.split(r"(?<=[.?]) ", text)[0]}
 
 
 def draw_samples(rows: list[dict[str, Any]], style: display.Style) -> str:
     """Draw the list of the samples as a table, a line each."""
-    return display.text_table(("sample", "idea"), [(row["name"], row["idea"]) for row in rows], style)
+    lines = [(row["chapter"], row["name"], row["idea"]) for row in rows]
+    return display.text_table(("chapter", "sample", "idea"), lines, style)
 
 
 def find_sample(name: str) -> Path:

@@ -9,6 +9,7 @@ import numpy as np
 from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.inference.options import SAMPLING_FLAGS
+from attnkit.model.dtypes import quiet
 from attnkit.record import Array, Record, shared_labels
 
 
@@ -85,6 +86,7 @@ class WordChoice(NamedTuple):
         return steps | {"probs": f"softmax({[*steps][-1]})"}
 
 
+@quiet
 def choose_words(logits: Array, choice: WordChoice, with_ids: bool) -> dict[str, Array]:
     """Return logits (..., V), each step from them to their probs (..., V) and, if requested, the ids (...) chosen.
 

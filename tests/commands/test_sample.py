@@ -10,20 +10,51 @@ from pathlib import Path
 import pytest
 
 import attnkit
+from attnkit import help
 from tests.process import run
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
+
+
+INDEX = """\
+# Samples
+
+Short scripts of one idea each, in the order of `attnkit help lecture`; beside each is what it prints.
+`attnkit sample NAME` runs one, `attnkit sample NAME --copy` copies it with its data to change it.
+
+The small models in [data](data) know little: `fr-en` the words of
+[french_english.py](data/french_english.py), `story` those of [tales.py](data/tales.py). What they make
+of other words means nothing.
+"""
 
 
 def sample(*words, cwd, **settings):
     return run("sample", *words, cwd=cwd, env=settings)
 
 
-def test_every_script_is_listed_with_the_first_sentence_of_its_comment(tmp_path):
+def test_every_script_is_listed_by_chapter_with_the_first_sentence_of_its_comment(tmp_path):
     rows = json.loads(sample(cwd=tmp_path).out)["samples"]
-    assert [row["name"] for row in rows] == [path.stem for path in sorted(SAMPLES.glob("[0-9]*.sh"))]
-    assert rows[0] == {"name": "01-the-cat-sat", "idea": "Self-attention by hand."}
+    assert sorted(row["name"] for row in rows) == [path.stem for path in sorted(SAMPLES.glob("[0-9]*.sh"))]
+    assert {"name": "01-the-cat-sat", "chapter": "attention", "idea": "Self-attention by hand."} in rows
     assert all(row["idea"].endswith((".", "?")) for row in rows)
+    chapters = [row["chapter"] for row in rows]
+    order = [*(chapter.name for chapter in help.list_chapters()), ""]
+    assert chapters == sorted(chapters, key=order.index) and {*chapters} <= {*order}
+
+
+def test_the_index_is_the_list(tmp_path):
+    """samples/README.md is made of it: ATTNKIT_REMAKE=1 writes it anew."""
+    lines = INDEX.splitlines()
+    chapter = None
+    for row in json.loads(sample(cwd=tmp_path).out)["samples"]:
+        if row["chapter"] != chapter:
+            chapter = row["chapter"]
+            lines += ["", f"## {chapter or 'The tools'}", ""]
+        lines.append(f"- [{row['name']}]({row['name']}.sh): {row['idea']}")
+    index = SAMPLES / "README.md"
+    if os.environ.get("ATTNKIT_REMAKE") == "1":
+        index.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert index.read_text(encoding="utf-8") == "\n".join(lines) + "\n"
 
 
 @pytest.mark.parametrize("name", ["01-the-cat-sat", "01-the-cat-sat.sh", "the-cat-sat", "01", "1", "cat-sat"])

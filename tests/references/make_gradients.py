@@ -85,6 +85,8 @@ ACTIVATIONS = {
     "gelu-tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
     "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "identity": lambda x: 1 * x,
 }
 IDS = torch.tensor([[2, 0, 2], [1, 4, 2]])
 BUCKETS = torch.tensor([[0, 1, 3], [1, 0, 3]])

@@ -1,0 +1,285 @@
+"""attnkit exercise: the exercises of the lecture, with numbers small enough for paper, and the check of an answer."""
+
+import json
+import tempfile
+import tomllib
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from attnkit import display, formats, help
+from attnkit.cli import options, pipeline
+from attnkit.cli.output import report_text
+from attnkit.cli.stage import Records, Stage
+from attnkit.cli.tool import tool
+from attnkit.errors import DataError, DifferentError, UsageError, suggest
+from attnkit.record import Array
+
+TOLERANCE = 0.006  # of an answer rounded to two places, relative to the largest number where that is above 1
+DRAWS = 100  # attempts at fresh numbers for which no slip gives the right answer
+
+
+class Slip(NamedTuple):
+    """A common mistake: the pipeline and the tensor that have its numbers, and what to tell about it."""
+
+    pipeline: str
+    tensor: str
+    note: str
+
+
+class Exercise(NamedTuple):
+    """An exercise of a chapter.
+
+    number    "3.2": the second of chapter 3
+    tensors   name -> the tensor in nested lists, or the tensors of a file of parameters by name
+    fresh     name -> the numbers that fresh ones are drawn from; what is not in it stays as it is
+    pipeline  the solution, in which {name} is the file of a tensor; tensor: what of its record is the answer
+    """
+
+    number: str
+    chapter: str
+    title: str
+    text: str
+    tensors: Mapping[str, Any]
+    fresh: Mapping[str, list[float]]
+    pipeline: str
+    tensor: str
+    slips: tuple[Slip, ...]
+
+
+def read_number(call: Stage, upstream: Records | None) -> Records:
+    """Take the number of an exercise, or none for the list; UsageError for several, or an option without a number."""
+    if len(call.operands) > 1:
+        raise UsageError(f"expected one exercise, got {len(call.operands)}: {' '.join(call.operands)}")
+    for option in ("answer", "solution", "seed"):
+        if call.parameters[option] not in (None, False) and not call.operands:
+            raise UsageError("needs the number of an exercise: attnkit exercise lists them", f"--{option}")
+    return Records(None, iter([call.operands[0] if call.operands else ""]))
+
+
+@tool(
+    operand="[NUMBER]",
+    reader=read_number,
+    exclusive=[("answer", "solution")],
+    needs_no_input=lambda parameters: True,
+    returns_text=lambda parameters: True,
+    without=("only", "dtype", "precision", "tokens", "indent", "check_finite"),
+)
+def exercise(
+    number: str,
+    *,
+    answer: Annotated[
+        str | None, options.text("check this answer: '[[1, 0], [0, 1]]', or - for a tensor on stdin")
+    ] = None,
+    solution: Annotated[bool, options.switch("show the pipeline that solves it, and its answer")] = False,
+    seed: Annotated[int | None, options.integer("draw fresh numbers from this seed", least=0)] = None,
+) -> str:
+    """Print an exercise of the lecture, check an answer to it, or solve it; without a number, list the exercises.
+
+    The numbers are small enough for paper. An answer is right within 0.006, two rounded decimals, of each number (of
+    the largest number where that is above 1). The exit code is 0 for a right answer and 1 for a wrong one, whose
+    message names the first wrong row, and the slip where it is a known one. attnkit help lecture has the chapters.
+
+    \b
+    Examples:
+      attnkit exercise 5.1 --answer '[[0.73, 0.27]]'
+      attnkit attend q.json --key k.json --emit weights | attnkit exercise 5.1 --answer -
+    """
+    if not number:
+        rows = [{"number": one.number, "chapter": one.chapter, "title": one.title} for one in read_exercises()]
+        return report_text({"exercises": rows}, lambda style: draw_exercises(rows, style))
+    chosen = draw_numbers(find_exercise(number), seed)
+    if solution:
+        return present_solution(chosen)
+    if answer is None:
+        return present_exercise(chosen, seed)
+    return check_answer(chosen, read_answer(answer, chosen.tensor))
+
+
+def read_exercises() -> list[Exercise]:
+    """Read the exercises of all chapters, in the order of the lecture."""
+    texts = tomllib.loads((help.PAGES / "lecture" / "exercises.toml").read_text(encoding="utf-8"))
+    return [
+        Exercise(
+            f"{chapter.number}.{place}",
+            chapter.name,
+            raw["title"],
+            raw["text"].strip(),
+            raw["tensors"],
+            raw.get("fresh", {}),
+            raw["pipeline"],
+            raw.get("tensor", "x"),
+            tuple(
+                Slip(slip["pipeline"], slip.get("tensor", raw.get("tensor", "x")), slip["note"])
+                for slip in raw.get("slip", [])
+            ),
+        )
+        for chapter in help.list_chapters()
+        for place, raw in enumerate(texts.get(chapter.name, []), start=1)
+    ]
+
+
+def find_exercise(number: str) -> Exercise:
+    """Find an exercise by its number; UsageError for another one."""
+    exercises = {one.number: one for one in read_exercises()}
+    if number not in exercises:
+        meant = suggest(number, exercises)
+        raise UsageError(f"no exercise {number!r}{meant or '; attnkit exercise lists them'}")
+    return exercises[number]
+
+
+def draw_exercises(rows: list[dict[str, Any]], style: display.Style) -> str:
+    """Draw the list of the exercises as a table, a line each."""
+    lines = [(row["number"], row["chapter"], row["title"]) for row in rows]
+    return display.text_table(("exercise", "chapter", "title"), lines, style)
+
+
+def draw_numbers(exercise: Exercise, seed: int | None) -> Exercise:
+    """Draw fresh numbers for an exercise, with which no slip gives the right answer; without a seed, its own ones."""
+    if seed is None:
+        return exercise
+    rng = np.random.default_rng(seed)
+    for _ in range(DRAWS):
+        tensors = {name: redraw(value, exercise.fresh.get(name), rng) for name, value in exercise.tensors.items()}
+        drawn = exercise._replace(tensors=tensors)
+        right = solve(drawn)
+        if not any(is_right(solve(drawn, slip), right) for slip in drawn.slips):
+            return drawn
+    raise DataError(f"no numbers of seed {seed} tell a slip from the solution", exercise.number)
+
+
+def redraw(value: Any, numbers: list[float] | None, rng: np.random.Generator) -> Any:
+    """Draw a number of the list for every number of nested lists, or of tensors by name; as they are without a list.
+
+    >>> redraw([[1, 2], [3, 4]], [7], np.random.default_rng(0))
+    [[7, 7], [7, 7]]
+    """
+    if numbers is None:
+        return value
+    if isinstance(value, dict):
+        return {name: redraw(part, numbers, rng) for name, part in value.items()}
+    if isinstance(value, list):
+        return [redraw(part, numbers, rng) for part in value]
+    return numbers[int(rng.integers(len(numbers)))]
+
+
+def solve(exercise: Exercise, way: Slip | None = None) -> Array:
+    """Run the pipeline of an exercise, or of a slip, on its tensors in files; return the tensor that is the answer."""
+    line, tensor = (exercise.pipeline, exercise.tensor) if way is None else (way.pipeline, way.tensor)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {name: str(Path(folder, f"{name}.json")) for name in exercise.tensors}
+        for name, value in exercise.tensors.items():
+            Path(paths[name]).write_text(json.dumps(value))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a slip, or of a gradient of several numbers
+            (record,) = pipeline.chain_stages(pipeline.parse_stages(line.format(**paths))).items
+    return remove_single_axes(np.asarray(record[tensor], np.float64))
+
+
+def read_answer(answer: str, tensor: str) -> Array:
+    """Read the answer, from standard input where it is "-": the tensor of that name of its record, else x."""
+    source = formats.open_source("-") if answer == "-" else formats.Source.of(answer.encode(), "--answer")
+    with source:
+        records = list(formats.read(source))
+    if len(records) != 1:
+        raise DataError(f"{len(records)} records (expected 1)", source.name)
+    array = records[0][tensor if tensor in records[0] else "x"]
+    return remove_single_axes(np.asarray(array, np.float64))
+
+
+def is_right(answer: Array, right: Array) -> bool:
+    """Decide whether two arrays have one shape, and numbers within the tolerance."""
+    return answer.shape == right.shape and not wrong_cells(answer, right).any()
+
+
+def wrong_cells(answer: Array, right: Array) -> Array:
+    """Mark the numbers of an answer that are not within the tolerance.
+
+    >>> wrong_cells(np.array([0.73, 0.25]), np.array([0.7311, 0.2689]))
+    array([False,  True])
+    """
+    scale = max(1.0, float(np.abs(right[np.isfinite(right)]).max(initial=0)))
+    return np.asarray(~np.isclose(answer, right, rtol=0, atol=TOLERANCE * scale, equal_nan=True))
+
+
+def check_answer(exercise: Exercise, answer: Array) -> str:
+    """Check an answer; DifferentError for a wrong one: its slip where that is known, else its first wrong row."""
+    right = solve(exercise)
+    if is_right(answer, right):
+        return f"{exercise.number}: right"
+    for slip in exercise.slips:
+        if is_right(answer, solve(exercise, slip)):
+            raise DifferentError(f"wrong: {slip.note}", exercise.number)
+    raise DifferentError(f"wrong: {describe_mistake(answer, right)}", exercise.number)
+
+
+def remove_single_axes(array: Array) -> Array:
+    """Remove the leading axes of size 1, so that [[0.7, 0.3]] and [0.7, 0.3] are one answer.
+
+    >>> remove_single_axes(np.ones((1, 1, 3))).shape
+    (3,)
+    """
+    while array.ndim and array.shape[0] == 1:
+        array = array[0]
+    return array
+
+
+def describe_mistake(answer: Array, right: Array) -> str:
+    """Describe what is wrong first in an answer, without the right numbers.
+
+    >>> describe_mistake(np.array([[1.0, 2.0], [3.0, 9.0]]), np.array([[1.0, 2.0], [3.0, 4.0]]))
+    'row 2 of 2, number 2 is 9, too large; the rows before it are right'
+    >>> describe_mistake(np.zeros(2), np.zeros((2, 3)))
+    'its shape is (2), expected (2, 3)'
+    """
+    if answer.shape != right.shape:
+        shapes = [f"({', '.join(map(str, array.shape))})" for array in (answer, right)]
+        return f"its shape is {shapes[0]}, expected {shapes[1]}"
+    if right.ndim == 2 and right.shape[0] == right.shape[1] and is_right(answer.T, right):
+        return "its rows and columns are exchanged"
+    if is_right(-answer, right):
+        return "its sign is reversed"
+    wrong = wrong_cells(answer, right)
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    row, number = ("".join(str(i + 1) for i in place[:-1]), place[-1] + 1) if place else ("", 1)
+    size = "not a number" if np.isnan(answer[place]) else "too large" if answer[place] > right[place] else "too small"
+    named = f"row {row} of {len(right)}, number {number}" if row else f"number {number}" if place else "it"
+    ahead = "; the rows before it are right" if row not in ("", "1") else ""
+    return f"{named} is {answer[place]:g}, {size}{ahead}"
+
+
+def present_exercise(exercise: Exercise, seed: int | None) -> str:
+    """Present the text of an exercise, its tensors, and how to answer."""
+    again = f"attnkit exercise {exercise.number}" + (f" --seed {seed}" if seed is not None else "")
+    return "\n".join(
+        [
+            f"{exercise.number} {exercise.title}",
+            "",
+            exercise.text,
+            "",
+            *present_tensors(exercise.tensors),
+            "",
+            f"{again} --answer '…' checks it, to two decimals; {again} --solution shows the pipeline.",
+        ]
+    )
+
+
+def present_tensors(tensors: Mapping[str, Any]) -> list[str]:
+    """Write each tensor in a line, those of a file of parameters each by its own name."""
+    lines = []
+    for name, value in tensors.items():
+        parts = value if isinstance(value, dict) else {name: value}
+        lines += [f"{part} = {json.dumps(numbers)}" for part, numbers in parts.items()]
+    return lines
+
+
+def present_solution(exercise: Exercise) -> str:
+    """Present the solution as shell commands, with the answer to four decimals."""
+    files = [f"echo '{json.dumps(value)}' > {name}.json" for name, value in exercise.tensors.items()]
+    line = exercise.pipeline.format(**{name: f"{name}.json" for name in exercise.tensors})
+    stages = " | ".join(f"attnkit {stage}" for stage in line.split(" | "))
+    answer = np.round(solve(exercise), 4) + 0.0  # no -0.0
+    return "\n".join([*files, stages, "", f"{exercise.tensor} = {json.dumps(answer.tolist())}"])
