@@ -5,6 +5,7 @@ import tempfile
 import tomllib
 import warnings
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -35,7 +36,7 @@ class Exercise(NamedTuple):
 
     number    "3.2": the second of chapter 3
     tensors   name -> the tensor in nested lists, or the tensors of a file of parameters by name
-    fresh     name -> the numbers that fresh ones are drawn from; what is not in it stays as it is
+    fresh     name -> the numbers that fresh ones are drawn from, of a file of parameters also by their names
     pipeline  the solution, in which {name} is the file of a tensor; tensor: what of its record is the answer
     """
 
@@ -44,7 +45,7 @@ class Exercise(NamedTuple):
     title: str
     text: str
     tensors: Mapping[str, Any]
-    fresh: Mapping[str, list[float]]
+    fresh: Mapping[str, Any]
     pipeline: str
     tensor: str
     slips: tuple[Slip, ...]
@@ -138,29 +139,32 @@ def draw_exercises(rows: list[dict[str, Any]], style: display.Style) -> str:
 
 
 def draw_numbers(exercise: Exercise, seed: int | None) -> Exercise:
-    """Draw fresh numbers for an exercise, with which no slip gives the right answer; without a seed, its own ones."""
+    """Draw fresh numbers, with which each slip gives a wrong answer of its own; without a seed, keep those there are."""
     if seed is None:
         return exercise
     rng = np.random.default_rng(seed)
     for _ in range(DRAWS):
         tensors = {name: redraw(value, exercise.fresh.get(name), rng) for name, value in exercise.tensors.items()}
         drawn = exercise._replace(tensors=tensors)
-        right = solve(drawn)
-        if not any(is_right(solve(drawn, slip), right) for slip in drawn.slips):
+        answers = [solve(drawn), *(solve(drawn, slip) for slip in drawn.slips)]
+        if not any(is_right(one, other) for one, other in combinations(answers, 2)):
             return drawn
-    raise DataError(f"no numbers of seed {seed} tell a slip from the solution", exercise.number)
+    raise DataError(f"no numbers of seed {seed} tell the slips from the solution and from each other", exercise.number)
 
 
-def redraw(value: Any, numbers: list[float] | None, rng: np.random.Generator) -> Any:
-    """Draw a number of the list for every number of nested lists, or of tensors by name; as they are without a list.
+def redraw(value: Any, numbers: Any, rng: np.random.Generator) -> Any:
+    """Draw every number of nested lists, or of tensors by name, from a list; without a list they stay.
 
     >>> redraw([[1, 2], [3, 4]], [7], np.random.default_rng(0))
     [[7, 7], [7, 7]]
+    >>> redraw({"w": [1], "b": [2]}, {"b": [7]}, np.random.default_rng(0))
+    {'w': [1], 'b': [7]}
     """
     if numbers is None:
         return value
     if isinstance(value, dict):
-        return {name: redraw(part, numbers, rng) for name, part in value.items()}
+        lists = numbers if isinstance(numbers, dict) else dict.fromkeys(value, numbers)
+        return {name: redraw(part, lists.get(name), rng) for name, part in value.items()}
     if isinstance(value, list):
         return [redraw(part, numbers, rng) for part in value]
     return numbers[int(rng.integers(len(numbers)))]

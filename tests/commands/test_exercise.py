@@ -246,7 +246,7 @@ def test_the_first_wrong_row_is_named(tmp_path):
     done = answer(number, given=rows, cwd=tmp_path)
     place = "row 2 of 3, number 3 is 0.5, too small; the rows before it are right"
     assert done.err == f"attnkit exercise: {number}: wrong: {place}\n"
-    exchanged = json.dumps(transposed([[1, 0, 0], [0.12, 0.88, 0], [0.21, 0.21, 0.58]]))
+    exchanged = json.dumps(transposed([[1, 0, 0], [0.27, 0.73, 0], [0.21, 0.21, 0.58]]))
     assert (
         "rows and columns are exchanged"
         in answer(number_of("Weights under a causal mask"), given=exchanged, cwd=tmp_path).err
@@ -281,7 +281,7 @@ def test_a_seed_gives_fresh_numbers_and_the_same_ones_again(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["99.1"], 2, "no exercise '99.1'; attnkit exercise lists them"),
+        (["softmax"], 2, "no exercise 'softmax'; attnkit exercise lists them"),
         (["1.1", "1.2"], 2, "expected one exercise, got 2: 1.1 1.2"),
         (["--seed", "1"], 2, "--seed: needs the number of an exercise: attnkit exercise lists them"),
         (["1.1", "--answer", "[[1"], 3, "--answer: "),
