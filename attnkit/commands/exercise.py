@@ -139,7 +139,7 @@ def draw_exercises(rows: list[dict[str, Any]], style: display.Style) -> str:
 
 
 def draw_numbers(exercise: Exercise, seed: int | None) -> Exercise:
-    """Draw fresh numbers, with which each slip gives a wrong answer of its own; without a seed, keep those there are."""
+    """Draw fresh numbers, with which each slip gives a wrong answer of its own; none without a seed."""
     if seed is None:
         return exercise
     rng = np.random.default_rng(seed)
