@@ -105,7 +105,7 @@ def embed(
         tokenizer = tokenizer or tokenizers.BUILTIN_TOKENIZERS["words"]
         inputs = text_inputs.tokenize(texts, tokenizer, known, own=matrix is None, batch=batch)
     if dim is not None:
-        matrix = make_random_vectors(inputs.vocabulary, dim, seed)
+        matrix = make_random_vectors(inputs, dim, seed)
     x = make_vectors(inputs, matrix, scale)
     labels = {"vocab": inputs.vocabulary} if len(inputs.vocabulary) == inputs.size else {}
     record = Record({}).with_tensors({"x": x}).merge(inputs.record()).with_tensors({}, labels)
@@ -134,6 +134,8 @@ def check_matrix(table: Record | None) -> Array | None:
 
 def make_vectors(inputs: text_inputs.EncodedInputs, table: Array | None, scale: bool) -> Tensor:
     """Return the rows of a table at the ids, (T) -> (T, D); one-hot vectors without a table."""
+    if table is None:
+        formats.check_memory(4 * inputs.ids.size * inputs.size, f"one-hot vectors of {inputs.size} ids", "--one-hot")
     x = model.one_hot(inputs.ids, inputs.size) if table is None else model.embed(inputs.ids, table)
     axes = (*("batch", "token")[2 - inputs.ids.ndim :], "vocab" if table is None else "model")
     formula = "one-hot(ids)" if table is None else "table[ids]"
@@ -155,9 +157,10 @@ def embed_with_model(checkpoint: "Checkpoint", layer: str | None, source: text_i
     return Record({}).with_tensors(tensors).merge(base)
 
 
-def make_random_vectors(vocabulary: list[str], dim: int, seed: int) -> Array:
-    """Return a random table of the vocabulary, (V, D), whose row of the padding token is zero."""
-    formats.check_memory(4 * (len(vocabulary) + 2) * dim, f"a table {(len(vocabulary), dim)}", "--dim")
+def make_random_vectors(inputs: text_inputs.EncodedInputs, dim: int, seed: int) -> Array:
+    """Return a random table of the vocabulary, or of numbers for lack of one, (V, D); the row of padding is zero."""
+    formats.check_memory(4 * (inputs.size + 2) * dim, f"a table {(inputs.size, dim)}", "--dim")
+    vocabulary = inputs.vocabulary or [str(id) for id in range(inputs.size)]
     table = model.random_table(vocabulary, dim, seed)
     pad = tokenizers.find_padding(vocabulary)
     if pad is not None:

@@ -61,7 +61,8 @@ def linear_weights(
         return weights
     tensors = params or {}
     if "w" not in tensors:
-        raise DataError(f"no w (it has {join_names([*tensors])})", "--params")
+        hint = "; numpy.savez('params.npz', w=w) names it" if [*tensors] == ["x"] else ""
+        raise DataError(f"no w (it has {join_names([*tensors])}){hint}", "--params")
     if unknown := sorted({*tensors} - {"w", "b"}):
         raise DataError(f"{', '.join(unknown)} is not one of: b, w", "--params")
     return tensors

@@ -74,12 +74,14 @@ def table_words(table: Record | None) -> list[str]:
 
 
 def ids_to_inputs(record: Record, vocabulary: list[str], rows: int) -> EncodedInputs:
-    """Return ids with token strings, from the vocabulary if there is one, else their labels; with their mask."""
+    """Return ids with token strings, from the vocabulary if there is one, else their labels; with their mask.
+
+    rows  of a table; without one and without a vocabulary the size is the largest id and one
+    """
     record = layers.padded_ids(record)
     ids = record["ids"]
-    size = rows or len(vocabulary)
-    if not size:
-        raise UsageError("--ids needs the size of the vocabulary: --vocab FILE or --table FILE")
+    largest = int(ids.max(initial=0)) if ids.dtype.kind in "iu" else 0
+    size = rows or len(vocabulary) or largest + 1
     checked = model.check_ids(ids, size)
     if checked.ndim not in (1, 2):
         raise DataError(f"shape {checked.shape} is not (T) or (B, T)", "--ids")

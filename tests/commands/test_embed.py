@@ -107,3 +107,16 @@ class TestEmbed:
             attnkit.embed(
                 "a", **{name: str(value) if name in ("dim", "seed") else value for name, value in given.items()}
             )
+
+
+def test_ids_alone_have_a_vocabulary_up_to_the_largest():
+    ids = np.array([[1, 2], [4, 0]])
+    record = attnkit.embed(ids=ids, dim=3, seed=5)
+    assert record["table"].shape == (5, 3)
+    np.testing.assert_array_equal(record["x"], record["table"][ids])
+    np.testing.assert_array_equal(record["table"], attnkit.embed("0 1 2 3 4", dim=3, seed=5)["table"])
+    assert attnkit.embed(ids=ids, one_hot=True)["x"].shape == (2, 2, 5)
+    with pytest.raises(DataError, match="a table"):
+        attnkit.embed(ids=np.array([2**50]), dim=3)
+    with pytest.raises(DataError, match="one-hot vectors"):
+        attnkit.embed(ids=np.array([2**50]), one_hot=True)

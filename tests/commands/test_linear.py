@@ -32,6 +32,7 @@ def test_what_else_the_record_holds_stays():
     ("params", "problem"),
     [
         ({"b": B}, r"no w \(it has b\)"),
+        ({"x": B}, r"no w \(it has x\); numpy.savez\('params.npz', w=w\) names it"),
         ({"w": W, "w2": W}, "w2 is not one of: b, w"),
         ({"w": W.T}, "first dimension 3 != 2"),
         ({"w": W, "b": B[:2]}, r"b \(2,\): expected \(3,\)"),
