@@ -25,3 +25,6 @@ echo "what each English token saw of the French ones:"
 attnkit decode --model data/fr-en --score "the small black cat sleeps in the garden" \
   --trace "$dir/run.npz" --trace-only '*.cross.weights' < "$dir/encoded.npz" > "$dir/scored.npz"
 attnkit show "$dir/run.npz:decoder.1.cross.weights" --slice 0 --heatmap
+
+echo
+echo "It knows the words of its grammar and no others: of merci beaucoup it makes a sentence of those."
