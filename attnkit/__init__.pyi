@@ -485,6 +485,7 @@ def show(
     name: Sequence[str] | str = (),
     slice: str = "",
     pipeline: str | None = None,
+    rows: bool = False,
     heatmap: bool = False,
     heads: bool = False,
     stats: bool = False,

@@ -11,11 +11,14 @@ from attnkit.cli.stage import PythonForm, Records, Stage, read_records
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError, flag_name
 from attnkit.inference.operands import CheckpointRecord
+from attnkit.inference.row_statistics import row_statistics
 from attnkit.record import Record
 
 if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
 
+CURVE = "training.jsonl"  # the reports of a run, in the folder of train
+LOSSES = ("step", "curve")  # the axes of their losses
 NO_FOLDER = "needs the folder of a model: attnkit show DIR --pipeline NAME"
 
 
@@ -30,6 +33,10 @@ def read_input(call: Stage, upstream: Records | None) -> Records:
     if not folder:
         if pipeline is not None:
             raise UsageError(NO_FOLDER, "--pipeline")
+        if call.operands and os.path.basename(call.operands[0]) == CURVE:
+            from attnkit.training.recorded import read_losses
+
+            return Records(None, iter([read_losses(call.operands[0])]))
         return read_records(call, upstream)
     flags = [flag_name(flag) for flag in (*views.VIEW_FLAGS, "name", "slice") if is_flag_set(call, flag)]
     if pipeline is not None and name:
@@ -63,7 +70,7 @@ def is_flag_set(call: Stage, flag: str) -> bool:
 def render_input(record: Record, call: Stage, look: display.Style) -> str:
     """Render a folder as its model, its tensors and its layers, any other record in the view that a flag selects."""
     if not isinstance(record, CheckpointRecord) or not record.whole or is_flag_set(call, "stats"):
-        return views.render(record, call, look)
+        return draw_losses(record, call, look) + views.render(record, call, look)
     from attnkit.inference import model_summary
 
     if is_flag_set(call, "list"):
@@ -71,24 +78,40 @@ def render_input(record: Record, call: Stage, look: display.Style) -> str:
     return model_summary.model_facts(record.checkpoint, look)
 
 
+def draw_losses(record: Record, call: Stage, look: display.Style) -> str:
+    """Draw a line for each curve of the losses of a run: its first and its last number, and between them the curve."""
+    if "x" not in record or record.axes_of("x") != LOSSES or views.requested_view(call) or is_flag_set(call, "rows"):
+        return ""
+    lines = []
+    for name, losses in zip(record.labels["curve"], record["x"].T, strict=True):
+        numbers = f"{name}  {losses[0]:.{look.precision}f} → {losses[-1]:.{look.precision}f}  "
+        lines.append(numbers + display.draw_curve(losses, max(look.width - len(numbers), 1), look))
+    return "\n".join(lines) + "\n\n"
+
+
 def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
     """Draw a folder as its model, its tensors and its layers in text, any other record in the requested view."""
     is_model = isinstance(record, CheckpointRecord) and record.whole and "only" not in call.common
     if is_model and not is_flag_set(call, "stats"):
         return [figures.text_section(render_input(record, call, figures.text_style(call)))]
+    if "x" in record and record.axes_of("x") == LOSSES and not views.requested_view(call):
+        from attnkit.display.figures import curves_section
+
+        return [curves_section(views.tensor_view(record, "x"), looks)]
     return figures.view_sections(record, call, looks)
 
 
 @tool(
     sections={
-        "Tensors": "name slice pipeline",
+        "Tensors": "name slice pipeline rows",
         "Views": "heatmap heads curves stats list",
         "Figures": "numbers no_numbers range cmap",
     },
     exclusive=[
         views.VIEWS,
         ("numbers", "no_numbers"),
-        *(("pipeline", flag) for flag in ("name", "slice", *views.VIEWS)),
+        *(("pipeline", flag) for flag in ("name", "slice", "rows", *views.VIEWS)),
+        *(("rows", flag) for flag in ("heads", "stats", "list")),
     ],
     reader=read_input,
     view=render_input,
@@ -114,6 +137,9 @@ def show(
             "LAYER",
         ),
     ] = None,
+    rows: Annotated[
+        bool, options.switch("show the norm, mean, deviation, minimum and maximum of each row instead of its numbers")
+    ] = False,
 ) -> Record | str:
     """Show a tensor, a record, a file or a published model as tables and heat maps; with -f or -o convert it.
 
@@ -139,6 +165,8 @@ def show(
         is_pooled = sentence_modules(checkpoint).is_pooled
         return model_pipeline.shell_pipeline(checkpoint.config, checkpoint.folder, pipeline, is_pooled)
     selection = views.select(record, name, slice)
+    if rows:
+        return row_statistics(selection)
     return (
         replace(selection) if isinstance(record, CheckpointRecord) else selection
     )  # a copy: the same record would gain no history

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from attnkit.errors import AttnkitError, DataError, FileError
 from attnkit.formats.streams import exists
-from attnkit.record import Array, Labels, Record
+from attnkit.record import Array, Labels, Record, Tensor
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training.folder import CURVE, recorded_steps
 from attnkit.training.reports import report_values
@@ -24,7 +26,9 @@ def find_steps(folder: str) -> dict[int, str]:
         raise FileError(error.strerror or "cannot be read", folder) from None
     if not steps:
         raise DataError(
-            "a folder without recorded steps (expected step-N.npz); train --record STEPS writes them", folder
+            "a folder without recorded steps (expected step-N.npz); train --record STEPS writes them, and attnkit show "
+            f"{os.path.join(folder, CURVE)} -o loss.svg draws the loss",
+            folder,
         )
     return steps
 
@@ -45,6 +49,25 @@ def read_reports(folder: str) -> list[dict[str, Any]]:
     path = os.path.join(folder, CURVE)
     reports = [report_values(one) for one in read_curve(path)] if exists(path) else []
     return [reports[at] for at in thin(range(len(reports)), POINTS)]
+
+
+def read_losses(path: str) -> Record:
+    """Read the losses in the reports of a run: x (step, curve), with norms of gradients and learning rates.
+
+    The curves are of the training text, and where there is one of the held-out part.
+
+    DataError for a file that holds no report.
+    """
+    reports = read_curve(path)
+    if not reports:
+        raise DataError("no report of a run", path)
+    curves = {"loss": [one.loss for one in reports]}
+    if any(one.held_out_loss is not None for one in reports):
+        curves["held_out_loss"] = [np.nan if one.held_out_loss is None else one.held_out_loss for one in reports]
+    tensors = {"x": Tensor(np.array([*curves.values()]).T, ("step", "curve"), formula="the loss since the row before")}
+    for name in ("gradient_norm", "learning_rate"):
+        tensors[name] = Tensor(np.array([getattr(one, name) for one in reports]), ("step",))
+    return Record(tensors, {"step": [str(one.step) for one in reports], "curve": [*curves]})
 
 
 def describe_step(record: Record, folder: str) -> Record:

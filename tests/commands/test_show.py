@@ -10,6 +10,7 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.formats import Record
+from attnkit.inference.row_statistics import row_statistics
 from tests.process import run
 
 STORY = str(Path(__file__).parents[2] / "samples" / "data" / "story")
@@ -238,3 +239,38 @@ def test_the_tensors_of_a_weights_file_have_no_names_of_axes_that_they_do_not_st
     assert written("show w.npz --list -f csv", here).decode().split("\n")[:2] == names
     assert "x (token 2, model 4)" in written("show r.npz", here).decode()
     assert "decoder.0.self.wq (model 64, heads 64)" in written(f"show {STORY}:decoder.0.self.wq", here).decode()
+
+
+def test_the_rows_of_a_tensor_by_hand():
+    record = row_statistics(Record({"x": np.array([[3.0, 4.0], [0.0, -2.0]]), "ids": np.array([1, 2])}))
+    np.testing.assert_allclose(record["x"], [[5, 3.5, 0.5, 3, 4], [2, -1, 1, -2, 0]])
+    assert record.labels["statistic"] == ["norm", "mean", "std", "min", "max"] and [*record] == ["x"]
+
+
+def test_rows_keep_their_words_and_follow_a_slice(tmp_path):
+    run("embed", "The cat sat", "--dim", "8", "-o", "x.npz", cwd=tmp_path)
+    done = run("show", "x.npz", "--rows", "--slice", "1:,:", "-f", "csv", cwd=tmp_path)
+    lines = done.out.decode().splitlines()
+    assert lines[0] == "token,norm,mean,std,min,max" and [line.split(",")[0] for line in lines[1:]] == ["cat", "sat"]
+    x = attnkit.formats.load(str(tmp_path / "x.npz"))["x"]
+    norms = [float(line.split(",")[1]) for line in lines[1:]]
+    np.testing.assert_allclose(norms, np.linalg.norm(x[1:].astype(float), axis=1), rtol=1e-6)
+    done = run("show", "x.npz:ids", "--rows", cwd=tmp_path)
+    assert (done.code, done.err) == (3, "attnkit show: x.npz: no tensor has rows of floats (it has ids)\n")
+
+
+def test_the_losses_of_a_run_are_a_curve(tmp_path):
+    reports = [(1, 4.0, 4.5), (2, 2.0, 3.0), (3, 1.0, 2.5)]
+    keys = {"gradient_norm": 1.0, "learning_rate": 0.1, "tokens": 8}
+    lines = [json.dumps({"step": step, "loss": loss, "held_out_loss": held} | keys) for step, loss, held in reports]
+    (tmp_path / "training.jsonl").write_text("\n".join(lines) + "\n")
+    shown = run("show", "training.jsonl", cwd=tmp_path, env={"COLUMNS": "40"}).out.decode().splitlines()
+    assert shown[:2] == ["loss  4.0000 → 1.0000  █▃▁", "held_out_loss  4.5000 → 2.5000  █▃▁"]
+    record = json.loads(run("show", "training.jsonl", "-f", "json", cwd=tmp_path).out)
+    assert record["tensors"]["x"]["data"] == [[4.0, 4.5], [2.0, 3.0], [1.0, 2.5]]
+    assert record["labels"] == {"step": ["1", "2", "3"], "curve": ["loss", "held_out_loss"]}
+    svg = run("show", "training.jsonl", "-f", "svg", cwd=tmp_path).out.decode()
+    assert svg.count("held_out_loss") >= 1 and "<path" in svg
+    (tmp_path / "training.jsonl").write_text('{"step": 1}\n')
+    done = run("show", "training.jsonl", cwd=tmp_path)
+    assert (done.code, done.err) == (3, "attnkit show: training.jsonl: line 1 is not a report\n")
