@@ -115,6 +115,13 @@ def test_a_chapter_by_its_number_its_name_and_each_of_its_words(chapter, capfd):
         assert capfd.readouterr().out == page + main.list_practice(chapter.name)
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
+def test_a_chapter_fits_a_terminal(chapter):
+    shown = on_a_terminal("lecture", chapter.name, COLUMNS="80", TERM="dumb")
+    assert shown.startswith(f"{chapter.number} {chapter.name}: {chapter.title}\n\nWords: ")
+    assert [line for line in shown.splitlines() if len(line) > 80 and not line.startswith("    ")] == []
+
+
 def test_no_two_chapters_explain_one_word():
     folded = [{re.sub("[ -]|s$", "", word) for word in (chapter.name, *chapter.words)} for chapter in CHAPTERS]
     words = [word for one in folded for word in one]
