@@ -94,7 +94,7 @@ class Tool:
     plain_text      (record, stage) -> whether its view is text, without an empty line before the next record
     computes_x_last whether the tensors that it adds are steps before x, and are shown before it
     hint_at_value   (flag, text) -> a hint after the error that the flag does not take this text
-    adds            (parameters) -> whether the tensors it adds beside x were requested, so that no format may lose them
+    adds            (call) -> whether the tensors it adds beside x were requested, so that no format may lose them
     python          what it is as a function of Python
     """
 
@@ -130,7 +130,7 @@ class Tool:
     plain_text: "Callable[[Record, Stage], bool]" = lambda record, stage: False
     computes_x_last: bool = False
     hint_at_value: Callable[[str, str], str] = lambda flag, text: ""
-    adds: Callable[[Parameters], bool] = lambda parameters: True
+    adds: Callable[["Stage"], bool] = lambda call: True
     python: PythonForm = field(default_factory=PythonForm)
 
     @functools.cached_property
@@ -345,7 +345,7 @@ class Stage:
         before = first.arrays() if isinstance(first, Record) else {}
         own = [name for name in result if name != "x"]
         if not (self.common.get("only") or self.parameters.get("name")):
-            adds = self.tool.adds(self.parameters)
+            adds = self.tool.adds(self)
             own = [name for name in own if adds and result[name] is not before.get(name)]
         return replace(result, required=tuple(own))
 

@@ -23,6 +23,7 @@ from attnkit.inference.options import (
     LABEL_FLAGS,
     SAMPLING_FLAGS,
     GenerationOptions,
+    asks_for_next_word,
     generates_text,
     refuse_flags,
 )
@@ -73,6 +74,13 @@ def hint_at_zero(flag: str, text: str) -> str:
     return "; without --temperature the most probable token is chosen" if is_zero else ""
 
 
+def requests_tensors(call: Stage) -> bool:
+    """Return whether a flag requests tensors beside x: several texts, steps, or the candidates of new words."""
+    values = call.parameters
+    lists_words = asks_for_next_word(values) and makes_text(call)
+    return lists_words or any(values[name] for name in ("best", "keep", "steps"))
+
+
 @tool(
     sections={
         "Model and input": "model_ layer ids pair image memory tokenizer batch lines",
@@ -105,7 +113,7 @@ def hint_at_zero(flag: str, text: str) -> str:
     returns_text=lambda parameters: parameters["emit"] == "text",
     computes_x_last=True,
     table_on_stderr=lambda parameters: bool(parameters["steps"]) and parameters["model_"] is None,
-    adds=lambda parameters: parameters["best"] is not None or bool(parameters["keep"]),
+    adds=requests_tensors,
 )
 def decode(
     record: Sequence[str] | Record | None,

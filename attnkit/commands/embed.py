@@ -44,7 +44,7 @@ def _stated_by_model(checkpoint: "Checkpoint", flags: Mapping[str, Any]) -> dict
     reader=text_input.read_texts,
     needs_no_input=text_input.replaces_text,
     extra={"lines": options.LINES},
-    adds=lambda parameters: bool(parameters["steps"]),
+    adds=lambda call: bool(call.parameters["steps"]),
     table_on_stderr=lambda parameters: bool(parameters["steps"]),
     computes_x_last=True,
     record_defaults=lambda parameters: {"seed": parameters["seed"]} if parameters["dim"] is not None else {},

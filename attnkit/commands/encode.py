@@ -57,7 +57,7 @@ def encode_together(call: Stage, blocks: Iterator[Iterator[str]]) -> Iterator[co
     needs_no_input=text_input.replaces_text,
     extra={"lines": options.LINES, **options.ENGINE},
     python=PythonForm(options=options.ENGINE_KEYWORDS),
-    adds=lambda parameters: bool(parameters["keep"]),
+    adds=lambda call: bool(call.parameters["keep"]),
 )
 def encode(
     source: Sequence[str] | str | Record | None,

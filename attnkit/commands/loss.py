@@ -97,7 +97,7 @@ def view_distributions(
     view=render_loss,
     figure=draw_loss,
     table_on_stderr=lambda flags: bool(flags["steps"]),
-    adds=lambda flags: bool(flags["steps"]),
+    adds=lambda call: bool(call.parameters["steps"]),
 )
 def loss(
     record: Record,

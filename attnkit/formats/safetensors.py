@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, escaped
 from attnkit.formats.dtypes import byte_count, byte_view, check_shape, dtype_of, from_bytes, name_of, to_contiguous
 from attnkit.formats.json_parser import JSONParser
 from attnkit.formats.mapped import Mapped, map_file
@@ -178,7 +178,9 @@ def _check_entry(name: str, entry: object) -> Entry:
         raise DataError(f"tensor {name[:100]!r}: expected the keys dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(code, str) or code not in DTYPES:
-        raise DataError(f"tensor {name[:100]!r}: dtype {str(code)[:40]} not supported (use {', '.join(DTYPES)})")
+        raise DataError(
+            f"tensor {name[:100]!r}: dtype {escaped(str(code)[:40])} not supported (use {', '.join(DTYPES)})"
+        )
     if not isinstance(shape, list):
         raise DataError(f"tensor {name[:100]!r}: shape is not a list")
     are_whole = isinstance(offsets, list) and all(type(at) is int and at >= 0 for at in offsets)

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from attnkit.tokenizers.tokens import MASK
 from attnkit.tokenizers.yaml_vocabulary import parse_yaml_vocabulary
 
 LARGEST_ID = (1 << 22) - 1  # bounds the memory and time that a vocabulary takes
+LONGEST_PIECE = 4096  # characters; the tokenizers library needs as many levels of the stack as a piece has bytes
 
 # the usual names of each special token, for files that name none
 SPECIAL_TOKENS = {
@@ -160,6 +161,13 @@ def check_content(content: bytes, name: str) -> bytes:
     if not content:
         raise DataError("empty file", name)
     return content
+
+
+def check_pieces(pieces: Iterable[str], name: str) -> None:
+    """Raise DataError for a piece of a unigram model that is too long."""
+    longest = max(map(len, pieces), default=0)
+    if longest > LONGEST_PIECE:
+        raise DataError(f"a piece of {longest} characters (expected at most {LONGEST_PIECE})", name)
 
 
 def check_token_ids(vocabulary: Mapping[str, Any], name: str) -> dict[str, int]:

@@ -1,17 +1,20 @@
 """Tokenizers of the `tokenizers` library: tokenizer.json, WordPiece, byte-level and lower-case BPE."""
 
-from collections.abc import Callable, Mapping, Sequence
+import binascii
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from attnkit.errors import DataError
 from attnkit.libraries import call_library, import_library
+from attnkit.tokenizers.charsmap import check_charsmap
 from attnkit.tokenizers.files import (
     LARGEST_ID,
     SPECIAL_TOKENS,
     TokenizerFolder,
     check_content,
+    check_pieces,
     find_special_tokens,
     token_content,
     tokens_by_id,
@@ -59,11 +62,67 @@ def parse_tokenizer_json(content: str, name: str, settings: Mapping[str, Any] | 
     """
     library = import_library("tokenizers", "text", name)
     check_content(content[:64].encode("utf-8", "replace"), name)
+    check_document(content, name)
     with call_library("not a tokenizer.json", name):
         tokenizer = library.Tokenizer.from_str(content)
     check_templates(tokenizer.post_processor, name)
     with call_library("not a tokenizer.json", name):
         return wrap_tokenizer(tokenizer, name, settings or {})
+
+
+def check_document(content: str, name: str) -> None:
+    """Raise DataError for a value of a tokenizer.json on which the library panics, or ends the process.
+
+    Nothing else is checked: the library says what is wrong in any other document.
+    """
+    try:
+        document = orjson.loads(content)
+    except ValueError:
+        return
+    if not isinstance(document, dict):
+        return
+    for one in list_normalizers(document.get("normalizer")):
+        if one.get("type") == "Precompiled":
+            check_charsmap(decode_base64(one.get("precompiled_charsmap")), name)
+        elif one.get("type") == "Replace" and one.get("pattern") in ({"String": ""}, {"Regex": ""}):
+            raise DataError("normalizer: Replace needs a pattern that is not empty", name)
+    model = document["model"] if isinstance(document.get("model"), dict) else {}
+    prefix, vocabulary = model.get("continuing_subword_prefix"), model.get("vocab")
+    if isinstance(prefix, str) and prefix:
+        check_merges(model.get("merges"), prefix, name)
+    if isinstance(vocabulary, list):  # a unigram model
+        check_pieces((row[0] for row in vocabulary if isinstance(row, list) and row and isinstance(row[0], str)), name)
+
+
+def list_normalizers(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield a normalizer of a tokenizer.json and, if it is a sequence, those in it."""
+    if isinstance(value, dict):
+        yield value
+        inner = value.get("normalizers")
+        for one in inner if isinstance(inner, list) else []:
+            yield from list_normalizers(one)
+
+
+def decode_base64(text: Any) -> bytes | None:
+    """Decode Base64, None where it is none.
+
+    >>> decode_base64("aGk="), decode_base64("a"), decode_base64(7)
+    (b'hi', None, None)
+    """
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except (TypeError, ValueError):
+        return None
+
+
+def check_merges(merges: Any, prefix: str, name: str) -> None:
+    """Raise DataError for a merge whose second token lacks the prefix of tokens within a word."""
+    for merge in merges if isinstance(merges, list) else []:
+        second = merge.partition(" ")[2] if isinstance(merge, str) else merge[1:2]
+        second = second[0] if isinstance(second, list) and second else second
+        if isinstance(second, str) and not second.startswith(prefix):
+            problem = f"{second[:40]!r} does not begin with continuing_subword_prefix {prefix[:40]!r}"
+            raise DataError(f"merges: {problem}", name)
 
 
 def check_templates(post_processor: Any, name: str) -> None:

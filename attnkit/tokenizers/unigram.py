@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from attnkit.errors import DataError
 from attnkit.libraries import call_library, import_library
-from attnkit.tokenizers.files import TokenizerFolder, find_special_tokens
+from attnkit.tokenizers.charsmap import check_charsmap
+from attnkit.tokenizers.files import TokenizerFolder, check_pieces, find_special_tokens
 from attnkit.tokenizers.huggingface import complete_tokenizer
 from attnkit.tokenizers.tokens import Tokenizer
 
@@ -77,6 +78,9 @@ def load_unigram(folder: TokenizerFolder) -> Tokenizer:
     stored = read_sentencepiece(folder.read_bytes(family.file), path)
     if stored.algorithm != UNIGRAM:
         raise DataError(f"a sentencepiece model of algorithm {stored.algorithm}, not unigram (1){NEEDS}", path)
+    if stored.charsmap:
+        check_charsmap(stored.charsmap, path)
+    check_pieces((piece.text for piece in stored.pieces), path)
     vocabulary, unknown = list_pieces(stored, family, path, is_albert=kind == "albert")
     with call_library("not a sentencepiece model of this family", path):
         tokenizer = library.Tokenizer(library.models.Unigram(vocabulary, unknown, byte_fallback=False))

@@ -163,6 +163,8 @@ def test_what_travels_along_is_left_out_and_a_note_says_so(capfdbinary):
         code, out, err = here(capfdbinary, f"{stage} -f npy")
         assert (code, err) == (0, f"attnkit {stage.split()[0]}: note: {NOTE.format(left)}" if left else ""), stage
         assert out.startswith(b"\x93NUMPY")
+    code, _, err = here(capfdbinary, "decode e.npz --steps -q -f npy")
+    assert code == 3 and "would lose logits" in err
     code, _, err = here(capfdbinary, "show m.npz --name x,mask -f npy")
     assert code == 3 and "would lose mask" in err
 
@@ -174,6 +176,11 @@ def test_a_model_writes_x_and_leaves_its_company_behind(capfdbinary):
     )
     code, out, err = here(capfdbinary, f"decode --model {story} 'One day' --max-tokens 3 -f npy")
     assert (code, records(out)[0]["x"].shape) == (0, (3,)) and "note: npy holds only x; left out: ids" in err
+    for flags in ("--top 3", "--steps -q", "--top 3 --max-tokens 2 -q", "--steps --top 2 -q --temperature 1"):
+        code, out, err = here(capfdbinary, f"decode --model {story} 'One day' {flags} -f npy")
+        assert (code, out) == (3, b"") and "npy holds only x and would lose ids, candidates.ids" in err, flags
+        assert err.endswith("; use -f npz\n") and err.count("\n") == 1
+        assert here(capfdbinary, f"decode --model {story} 'One day' {flags} -f npy --only x")[0] == 0
     code, out, err = here(capfdbinary, f"encode --model {fr_en} 'le chat noir' -f npy")
     assert (code, len(records(out))) == (0, 1) and "note: npy holds only x; left out: " in err and "memory" in err
     code, out, err = here(capfdbinary, f"decode --model {fr_en} 'le chat noir' --beam 3 --best 2 -f npy")

@@ -26,6 +26,8 @@ HEADER = "bad safetensors header at byte "
 BAD = {
     # S1
     "3 bytes": (b"\x02\0\0", "truncated header: expected 8 bytes, got 3"),
+    "length of 63": (safetensors(b"{}", length=2**63 - 1), "header too large: 9223372036854775807 bytes"),
+    "length one less": (safetensors({"x": entry()}, bytes(8), 60), HEADER),
     "length alone": (WHOLE[:8], "truncated header: expected 69 bytes, got 8"),
     "header cut": (WHOLE[:30], "truncated header: expected 69 bytes, got 30"),
     "length 0": (safetensors(b""), HEADER + "8"),
@@ -35,6 +37,13 @@ BAD = {
     # S2
     "a list": (safetensors(b"[1,2]"), HEADER + "8", "'{'"),
     "space first": (safetensors(b' {"x":1}'), HEADER + "8"),
+    "byte order mark": (safetensors(b"\xef\xbb\xbf{}"), HEADER + "8"),
+    "UTF-16": (safetensors('{"x":1}'.encode("utf-16")), HEADER + "8"),
+    "zero bytes after the object": (safetensors(b'{"x":{}}' + bytes(8)), HEADER + "16"),
+    "a comma at the end": (safetensors(b'{"x":{},}'), HEADER + "16"),
+    "key twice, once escaped": (safetensors(b'{"x":{},"\\u0078":{}}'), HEADER + "16", 'duplicate key "x"'),
+    "key twice in an entry": (safetensors(b'{"x":{"dtype":"F32","dtype":"I32"}}'), HEADER, 'duplicate key "dtype"'),
+    "metadata twice": (safetensors(b'{"__metadata__":{},"__metadata__":{}}'), HEADER, 'duplicate key "__metadata__"'),
     "not JSON": (safetensors(b'{"x":}' + b" " * 9), HEADER + "13"),
     "text after the object": (safetensors(b"{} x"), HEADER + "11"),
     "invalid UTF-8": (safetensors(b'{"\xff":1}'), HEADER + "10", "invalid UTF-8"),
@@ -47,6 +56,10 @@ BAD = {
     "overlap": (two((0, 8), (4, 12)), "tensor 'b': offsets (4,12) overlap"),
     "end before begin": (two((0, 8), (12, 8)), "tensor 'b': offsets (12,8) end before they begin"),
     "negative offset": (safetensors({"x": entry(offsets=(-8, 0))}, bytes(8)), "tensor 'x': data_offsets are not two whole numbers"),
+    "offset of 2^63": (safetensors({"x": entry(offsets=(0, 2**63))}, bytes(8)), "tensor 'x': shape [2] F32 needs 8 bytes, has 9223372036854775808"),
+    "offset a float": (safetensors({"x": entry(offsets=(0.0, 8.0))}, bytes(8)), "tensor 'x': data_offsets are not two whole numbers"),
+    "offset a boolean": (safetensors({"x": entry(offsets=(False, 8))}, bytes(8)), "tensor 'x': data_offsets are not two whole numbers"),
+    "an empty tensor within another": (safetensors({"a": entry(), "z": entry(shape=(0,), offsets=(4, 4))}, bytes(8)), "tensor 'z': offsets (4,4) overlap"),
     "one offset": (safetensors({"x": entry(offsets=(8,))}, bytes(8)), "tensor 'x': data_offsets are not two whole numbers"),
     "past the end": (safetensors({"x": entry()}, bytes(6)), "truncated data: tensor 'x' needs 8 bytes, got 6"),
     "bytes after": (WHOLE + b"abc", "3 bytes after the last tensor"),
@@ -60,15 +73,20 @@ BAD = {
     "boolean dimension": (safetensors({"a": entry(shape=(True, 2))}, bytes(8)), "tensor 'a': invalid shape (True, 2)"),
     "shape a number": (safetensors({"a": {**entry(), "shape": 2}}, bytes(8)), "tensor 'a': shape is not a list"),
     "key missing": (safetensors({"a": {"dtype": "F32", "shape": [2]}}, bytes(8)), "tensor 'a': expected the keys dtype, shape and data_offsets"),
+    "65 dimensions": (safetensors({"a": entry(shape=(1,) * 64 + (2,))}, bytes(8)), "tensor 'a': "),
+    "a key more": (safetensors({"a": {**entry(), "order": "C"}}, bytes(8)), "tensor 'a': expected the keys dtype, shape and data_offsets"),
     "entry a list": (safetensors({"a": [1]}), "tensor 'a': expected the keys dtype, shape and data_offsets"),
     # S6
     **{
         f"dtype {name}": (safetensors({"a": entry(name, offsets=(0, 2))}, bytes(2)), f"tensor 'a': dtype {name} not supported")
         for name in ("F8_E4M3", "F8_E5M2", "F4", "C64", "f32", "Q7")
     },
+    "dtype of control characters": (safetensors({"a": entry("\x1b\n")}, bytes(8)), "tensor 'a': dtype \\x1b\\n not supported"),
+    "dtype a list": (safetensors({"a": entry(["F32"])}, bytes(8)), "tensor 'a': dtype ['F32'] not supported"),
     "dtype a number": (safetensors({"a": entry(7)}, bytes(8)), "tensor 'a': dtype 7 not supported"),
     "bool of 7": (safetensors({"x": entry("BOOL", offsets=(0, 2))}, b"\1\7"), "bool value 7"),
     "no tensors": (safetensors({"__metadata__": {}}), "no tensors"),
     "metadata of numbers": (safetensors({"__metadata__": {"a": 1}, "x": entry()}, bytes(8)), "__metadata__ does not map names to strings"),
+    "metadata a list": (safetensors({"__metadata__": [], "x": entry()}, bytes(8)), "__metadata__ does not map names to strings"),
     "our metadata broken": (safetensors({"__metadata__": {"attnkit": "{"}, "x": entry()}, bytes(8)), "line 1 column 2"),
 }  # fmt: skip

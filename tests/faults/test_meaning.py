@@ -102,7 +102,6 @@ BAD = {
     "embed zzz --dim 2 --vocab v.txt": (3, "v.txt: token 'zzz' at [0] is not in the vocabulary", {"v.txt": "a\nb\n"}),
     "embed a --dim 2 --vocab v.txt": (3, "v.txt: word 'a' occurs twice", {"v.txt": "a\nb\na\n"}),
     "embed b --dim 2 --vocab v.txt": (3, "v.txt: no words", {"v.txt": "\n\n"}),
-    "embed --ids i.json --dim 2": (2, "--vocab FILE or --table FILE", {"i.json": [1]}),
     "embed a --table t.npy": (2, "--vocab FILE", {"t.npy": zeros(3, 2)}),
     "embed a": (2, "needs --model DIR, --dim D, --one-hot or --table FILE", {}),
     # M13
@@ -119,6 +118,9 @@ BAD = {
     # M17
     "decode x.json --table t.json": (3, "no finite logit at step 1", {"x.json": [[1.0, 1.0], ["NaN", 1.0]], "t.json": [[1, 0], [0, 1]]}),
     "decode x.json --table u.json": (3, "no finite logit at step 0", {"x.json": [["-Infinity", 1.0]], "u.json": [[1, 0], [1, 0]]}),
+    # M18
+    "embed a --dim 2 --tokenizer m.json": (3, "m.json: the precompiled_charsmap is malformed", {"m.json": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////wAA"}, "model": {"type": "Unigram", "vocab": [["a", 0.0]]}}}),
+    "embed a --dim 2 --tokenizer p.json": (3, "p.json: a piece of 9000 characters (expected at most 4096)", {"p.json": {"model": {"type": "Unigram", "vocab": [["a" * 9000, 0.0]]}}}),
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Bad folders: one line that names the file and what is wrong in it."""
 
+import base64
 import json
 import sys
 from pathlib import Path
@@ -185,3 +186,61 @@ def test_very_many_tokens_found_whole(tmp_path):
         "<extra_id_12>",
         "<extra_id_65535>",
     ]
+
+
+PRECOMPILED = {
+    "type": "Precompiled",
+    "precompiled_charsmap": base64.b64encode(b"\xff\xff\xff\xff" + bytes(64)).decode(),
+}
+EMPTY = {"type": "Replace", "pattern": {"String": ""}, "content": "y"}
+MALFORMED = "the precompiled_charsmap is malformed"
+NO_PATTERN = "normalizer: Replace needs a pattern that is not empty"
+NO_PREFIX = r"merges: 't' does not begin with continuing_subword_prefix '{}'"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("normalizer", PRECOMPILED, MALFORMED),
+        ("normalizer", {"type": "Sequence", "normalizers": [{"type": "NFC"}, PRECOMPILED]}, MALFORMED),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": ""}, MALFORMED),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "a"}, MALFORMED),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": None}, MALFORMED),
+        ("normalizer", EMPTY, NO_PATTERN),
+        ("normalizer", {"type": "Sequence", "normalizers": [EMPTY]}, NO_PATTERN),
+        ("normalizer", EMPTY | {"pattern": {"Regex": ""}}, NO_PATTERN),
+        ("prefix", "##", NO_PREFIX.format("##")),
+        ("prefix", "\x00\x1b\n", NO_PREFIX.format(r"\\x00\\x1b\\n")),
+        ("prefix", "é" * 5000, NO_PREFIX.format("é" * 40)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("merges", [["a t"], [["a", "t"]]])
+def test_a_value_on_which_the_library_would_panic(key, value, problem, merges, capfd):
+    """Nothing is on standard error, where the library would write a message and its addresses."""
+    model = {"type": "BPE", "vocab": {"a": 0, "t": 1, "at": 2}, "merges": merges}
+    document = (
+        {"model": model | {"continuing_subword_prefix": value}} if key == "prefix" else {"model": model, key: value}
+    )
+    with pytest.raises(DataError, match=f"^t.json: {problem}$"):
+        parse_tokenizer_json(json.dumps(document), "t.json").encode("at")
+    assert capfd.readouterr().err == ""
+
+
+def test_merges_with_the_prefix_of_their_tokens():
+    model = {
+        "type": "BPE",
+        "vocab": {"a": 0, "##t": 1, "at": 2},
+        "merges": ["a ##t"],
+        "continuing_subword_prefix": "##",
+    }
+    assert parse_tokenizer_json(json.dumps({"model": model}), "t.json").encode("at").ids == [2]
+
+
+def test_a_piece_of_a_unigram_model_that_the_library_cannot_free():
+    """The library frees a tree as deep as a piece is long, one call within another: 200,000 levels end the process."""
+    vocab = [["<unk>", 0.0], ["a", -1.0], ["a" * 4096, -2.0]]
+    document = {"model": {"type": "Unigram", "unk_id": 0, "vocab": vocab}}
+    assert parse_tokenizer_json(json.dumps(document), "t.json").encode("a").ids == [1]
+    vocab[2][0] = "a" * 200_000
+    with pytest.raises(DataError, match=r"^t.json: a piece of 200000 characters .expected at most 4096.$"):
+        parse_tokenizer_json(json.dumps(document), "t.json")

@@ -89,6 +89,7 @@ NEEDS = "; such a folder needs a tokenizer.json"
         ("albert", field(1, b"\x0a\x01\xff"), "not a sentencepiece model"),
         ("albert", field(2, b""), "not a sentencepiece model: no pieces, or a score that is not finite"),
         ("albert", piece("a", float("nan")), "not a sentencepiece model: no pieces, or a score that is not finite"),
+        ("albert", piece("é" * 4097), "a piece of 4097 characters (expected at most 4096)"),
         ("albert", piece("a"), f"the model of 1 pieces has no <pad>{NEEDS}"),
         ("deberta-v2", piece("[PAD]") + piece("[CLS]"), f"the model of 2 pieces has no [SEP]{NEEDS}"),
         ("xlm-roberta", piece("a"), f"the first pieces are not <unk>, <s>, </s>{NEEDS}"),
@@ -102,11 +103,49 @@ def test_a_file_that_is_no_model_of_its_family(tmp_path, family, model, problem)
     assert str(error.value) == f"{tmp_path}/{FILES[family]}: {problem}"
 
 
-def test_a_charsmap_that_is_none(tmp_path):
+def charsmap(units, texts=b"\0", size=None):
+    """A map of a block of units, the first ones as passed."""
+    trie = struct.pack("<256I", *units, *[0] * (256 - len(units)))
+    return struct.pack("<I", len(trie) if size is None else size) + trie + texts
+
+
+LEAF, HAS_LEAF = 1 << 31, 1 << 8
+BAD_MAPS = {
+    "a number": 7,
+    "too short": b"\xff\xff\xff",
+    "a trie of 4 GB": charsmap([], size=2**32 - 4),
+    "no trie": charsmap([], size=0),
+    "half a block": charsmap([], size=512),
+    "longer than the file": charsmap([], size=2048),
+    "texts not UTF-8": charsmap([], b"\xff\0"),
+    "a child after the trie": charsmap([256 << 10]),
+    "a far child": charsmap([1 << 9 | 1 << 10]),
+    "a text after the texts": charsmap([HAS_LEAF | 1 << 10, LEAF | 3], b"ab\0"),
+    "a text within a character": charsmap([HAS_LEAF | 1 << 10, LEAF | 1], "é\0".encode()),
+}
+
+
+@pytest.mark.parametrize("value", BAD_MAPS.values(), ids=BAD_MAPS)
+def test_a_charsmap_that_is_none(tmp_path, value, capfd):
+    """The library would allocate what the map requests, and end the process, or panic at the first text."""
     good = (HERE / "albert.model").read_bytes()
-    with pytest.raises(DataError, match="not a sentencepiece model of this family: ") as error:
-        load(tmp_path, "albert", good + field(3, field(2, b"\xff\xff\xff\x7fabc")))
-    assert "\n" not in str(error.value)
+    with pytest.raises(DataError) as error:
+        load(tmp_path, "albert", good + field(3, field(2, value))).encode("The cat")
+    assert str(error.value) == f"{tmp_path}/spiece.model: the precompiled_charsmap is malformed"
+    assert capfd.readouterr().err == ""
+
+
+def test_a_charsmap_of_one_letter(tmp_path):
+    """The map of `T` to `cat`, by hand: unit 0 leads to the block's unit `T`, and that to its value."""
+    units = [0] * 256
+    units[ord("T")] = ord("T") | HAS_LEAF | (ord("T") ^ 1) << 10
+    units[1] = LEAF | 0
+    made = load(
+        tmp_path,
+        "xlm-roberta",
+        (HERE / "xlm-roberta.model").read_bytes() + field(3, field(2, charsmap(units, b"cat\0"))),
+    )
+    assert made.encode("T").ids == made.encode("cat").ids != made.encode("the").ids
 
 
 @pytest.mark.parametrize("file", ["spm.model", "sentencepiece.bpe.model"])
