@@ -22,7 +22,7 @@ from attnkit.cli.output_format import (
 )
 from attnkit.cli.side_outputs import replace_together
 from attnkit.cli.stage import Records, Stage, running_stage
-from attnkit.errors import DataError, FileError, UsageError, escaped
+from attnkit.errors import DataError, FileError, UsageError, escaped, shortened
 from attnkit.record import Record
 
 if TYPE_CHECKING:
@@ -168,7 +168,11 @@ def show_aside(call: Stage, result: Record | str, with_command: bool = False) ->
     if call.common.get("quiet") or not isinstance(result, Record):
         return
     if with_command or call.tool.table_on_stderr(call.parameters):
-        heading = f"{escaped(result.history[-1]['command'])}\n" if result.history and not call.tool.passthrough else ""
+        heading = (
+            f"{shortened(escaped(result.history[-1]['command']))}\n"
+            if result.history and not call.tool.passthrough
+            else ""
+        )
         style = output_style(call, STDERR)
         if "show_head" in call.tool.extra:
             style = style._replace(heads=call.extra.get("show_head") or range(FIRST_HEADS))

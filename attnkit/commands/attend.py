@@ -82,7 +82,7 @@ def hint_at_group(flag: str, text: str) -> str:
     requires=REQUIRES,
     repeats={"model": ("heads kv_heads score", _stated_by_model)},
     needs_no_input=needs_no_record,
-    shows_table=lambda flags: flags["explain"] is not None,
+    shows_table=lambda flags: flags.get("explain") is not None,
     table_on_stderr=lambda flags: bool(flags["steps"]),
     view=render_explained,
     figure=draw_explained,

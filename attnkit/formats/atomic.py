@@ -14,7 +14,7 @@ from typing import Self
 
 from attnkit.errors import FileError, system_reason
 from attnkit.formats.mapped import truncated_file
-from attnkit.formats.streams import Buffer, widen_pipe
+from attnkit.formats.streams import Buffer, wait_until, widen_pipe
 
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems without fsync
 SMALL = 1 << 16  # buffers up to this size in all are joined before they are written
@@ -38,7 +38,7 @@ def write_all(descriptor: int, buffers: Sequence[Buffer], name: str) -> None:
             except BrokenPipeError:
                 raise
             except BlockingIOError:
-                select.select([], [descriptor], [])
+                wait_until(descriptor, select.POLLOUT)
             except OSError as error:
                 if error.errno == errno.EFAULT and (truncated := truncated_file()):
                     raise FileError("cut short while it was read", truncated) from error

@@ -44,6 +44,13 @@ def prefix_errors(part: str) -> Iterator[None]:
         raise DataError(f"{part}: {error.problem}", error.name) from error
 
 
+def wait_until(descriptor: int, event: int) -> None:
+    """Wait until a descriptor can be read (select.POLLIN) or written (select.POLLOUT), however large its number."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    poll.poll()
+
+
 class Source:
     """A named source of bytes, read once from front to back; never sought, measured or reopened.
 
@@ -225,7 +232,7 @@ class Source:
             try:
                 return call(operand)
             except BlockingIOError:
-                select.select([self._descriptor], [], [])
+                wait_until(self._descriptor, select.POLLIN)
             except OSError as error:
                 closed = error.errno == errno.EBADF
                 raise FileError("not open" if closed else system_reason(error), self.name) from error

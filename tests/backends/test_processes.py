@@ -73,8 +73,9 @@ def test_two_processes_of_a_job_give_what_one_gives(tmp_path):
 def test_an_error_of_one_ends_all_with_its_exit_code_and_writes_no_file(tmp_path):
     line = ["encode", "the cat", "-o", "out.npz", "--model"]
     (_, ours, code), (_, theirs, other) = outcomes(start(tmp_path, [*line, GPT2], [*line, "nowhere"]))
-    assert (other, theirs) == (4, b"attnkit encode: nowhere: no such folder\n")
-    problem = b"attnkit encode: --coordinator: process 1 of 2 has failed: nowhere: no such folder\n"
+    told = b"nowhere: no such folder; a model is a local folder as published: attnkit help models\n"
+    assert (other, theirs) == (4, b"attnkit encode: " + told)
+    problem = b"attnkit encode: --coordinator: process 1 of 2 has failed: " + told
     assert (code, ours) == (4, problem)
     assert os.listdir(tmp_path) == []
 

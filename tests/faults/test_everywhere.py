@@ -97,7 +97,18 @@ BESIDE = {
 NAMED = {"patches": "encoder.0.norm1={}", "targets": "./{}"}  # where a bare name is not a file
 WEIGHTS = b'{"w":[[1,0],[0,1]]}'
 OLD = {"history": "old.svg", "explore": "old.html"}  # which write text and a page
-WITHOUT_TENSORS = {"embed", "encode", "engines", "grad", "run", "scan", "score", "train"}  # as operands
+WITHOUT_TENSORS = {
+    "embed",
+    "encode",
+    "engines",
+    "exercise",
+    "grad",
+    "run",
+    "sample",
+    "scan",
+    "score",
+    "train",
+}  # as operands
 READING = {
     "mask": ["--causal"],
     "ffn": ["--hidden", "2"],

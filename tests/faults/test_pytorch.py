@@ -24,7 +24,7 @@ def test_an_input_an_operand_and_a_table(attnkit):
     attnkit.file("w.pt", archive({"w": tensor(), "v": tensor((3,), (2,))}))
     run = attnkit("show", "w.pt:w", "-f", "json")
     assert (run.code, run.err) == (0, "") and b'"data":[[0.0,1.0,2.0],[3.0,4.0,5.0]]' in run.out
-    assert b"v (model 3) float32" in attnkit("show", "w.pt").out
+    assert b"v (3) float32" in attnkit("show", "w.pt").out
     run = attnkit("show", "w.pt", "-o", "w.npz")
     assert run.code == 0
     with np.load(attnkit.folder / "w.npz") as stored:

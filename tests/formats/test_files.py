@@ -1,6 +1,7 @@
 """Sources and sinks: section I of `attnkit help faults`, through real pipes, signals and limits."""
 
 import ctypes
+import fcntl
 import os
 import signal
 import stat
@@ -118,8 +119,11 @@ def test_a_pipe_gives_what_a_file_gives_in_pieces_of_any_size(format, record):
     assert source.digest() == hashlib.sha256(data).hexdigest()
 
 
-def test_a_nonblocking_pipe_is_waited_for():
-    reading, writing = os.pipe()
+@pytest.mark.parametrize("least", [0, 2000])  # select() knows numbers below 1024 alone
+def test_a_nonblocking_pipe_is_waited_for(least):
+    opened, writing = os.pipe()
+    reading = fcntl.fcntl(opened, fcntl.F_DUPFD, least)
+    os.close(opened)
     os.set_blocking(reading, False)
     threading.Timer(0.1, lambda: (os.write(writing, raw(SMALL)), os.close(writing))).start()
     [again] = read(Source(reading, "pipe"))
