@@ -33,7 +33,13 @@ ALL_ALONE = os.environ.get("ATTNKIT_TESTS") == "alone"
 ALONE = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # a PATH on which attnkit starts an interpreter
 
 FEW_THREADS = {"OPENBLAS_NUM_THREADS": "2"}  # each of which has buffers of its own, where a test measures memory
-LOOPS = {"Sandybridge": "AVX", "Haswell": "AVX2", "SkylakeX": "AVX512_SKX"}  # OPENBLAS_CORETYPE -> what it needs
+LOOPS = {
+    "Prescott": "SSE3",
+    "Sandybridge": "AVX",
+    "Haswell": "AVX2",
+    "Zen": "AVX2",
+    "SkylakeX": "AVX512_SKX",
+}  # OPENBLAS_CORETYPE -> what it needs
 
 
 def has_loops(name):

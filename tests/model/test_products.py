@@ -1,10 +1,15 @@
 """Matrix products on every core are those of BLAS, only where they are requested."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from attnkit.model.kernels import products, threads
 from attnkit.model.kernels.products import fixed_shapes, matrix_product, parallel_products, row_places
+from tests import process
 
 
 @pytest.mark.parametrize("shape", [(1000, 64), (4, 250, 64), (128, 64), (127, 64), (0, 64), (64,)])
@@ -80,6 +85,37 @@ def test_rows_of_several_texts_have_the_bits_of_each_alone():
         result = matrix_product(rows, y)
     for text, place in zip(texts, places, strict=True):
         np.testing.assert_array_equal(result[place], fixed(text, y))
+
+
+def widths_that_depend_on_the_batch():
+    """The shapes of y and thread counts for which a text has other bits alone than in a batch."""
+    _, set_threads = threads._openblas()
+    rng, found = np.random.default_rng(5), []
+    pairs = [(80, 320), (96, 250), (100, 250), (100, 400), (104, 416), (128, 250), (130, 200), (200, 200), (200, 800)]
+    for inner, columns in pairs:
+        for dtype in ("float32", "float64"):
+            y = rng.standard_normal((inner, columns)).astype(dtype)
+            for texts in (9, 40):  # the small products of the second are shared by threads
+                x = rng.standard_normal((texts, 11, inner)).astype(dtype)
+                set_threads(1)
+                first = fixed(x, y)
+                for count in (1, 2, 4):
+                    set_threads(count)
+                    alone = np.stack([fixed(text, y) for text in x])
+                    same = [np.array_equal(first, fixed(x, y)), np.array_equal(first, alone)]
+                    if not all(same) or not np.array_equal(first[3, :5], fixed(x[3, :5], y)):
+                        found.append((inner, columns, dtype, texts, count))
+    return found
+
+
+@pytest.mark.parametrize("loops", ["Haswell", "Zen", "Prescott"])
+def test_a_text_has_the_same_bits_on_any_loops_and_threads_whatever_its_width(loops):
+    if not process.has_loops(loops):
+        pytest.skip("the processor has no such instructions")
+    code = "from tests.model.test_products import *; print(widths_that_depend_on_the_batch())"
+    env = os.environ | {"OPENBLAS_NUM_THREADS": "4", "OPENBLAS_CORETYPE": loops}
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout
+    assert out == "[]\n"
 
 
 def test_vectors_and_empty_matrices_are_those_of_numpy():

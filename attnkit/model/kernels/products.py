@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 
 import numpy as np
@@ -103,8 +103,8 @@ def matrix_product(x: Array, y: Array) -> Array:
     differently; on some processors also the two halves of a tile, and small products. So a product of fixed shape has a
     multiple of TILE rows, the last ones zeros, with even rows in the first halves of tiles and odd rows in the second
     halves; it is divided at such multiples, with BLAS on one thread; a large y is divided into halves of its columns,
-    and a small one multiplies ROWS rows at a time. Within `parallel_products` large products are divided into a few
-    blocks of rows.
+    and a small one multiplies ROWS rows at a time, on one thread too. Within `parallel_products` large products are
+    divided into a few blocks of rows.
 
     >>> matrix_product(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]])).tolist()
     [[11.0]]
@@ -186,14 +186,17 @@ def column_width(inner: int, columns: int) -> int:
 
 def _product_of_blocks(rows: Array, y: Array) -> Array:
     """Return rows @ y by blocks of whole tiles of rows, on every core where it is large."""
-    if ROWS * y.size <= SMALL:
-        product: Array = rows.reshape(-1, ROWS, rows.shape[1]) @ y
-        return product.reshape(len(rows), y.shape[1])
-    from attnkit.model.kernels.threads import run_parallel, split_range
+    from attnkit.model.kernels.threads import run_parallel, single_blas, split_range
 
+    small, is_shared = ROWS * y.size, rows.size * y.shape[1] >= SHARED
+    if small < THREADED or (small <= SMALL and not is_shared):
+        with single_blas() if small >= THREADED else nullcontext():
+            product: Array = rows.reshape(-1, ROWS, rows.shape[1]) @ y
+        return product.reshape(len(rows), y.shape[1])
     result = np.empty((len(rows), y.shape[1]), np.result_type(rows, y))
     width = column_width(*y.shape)
     height = BLOCK if width < y.shape[1] else min(BLOCK, -(-len(rows) // (2 * ROWS)) * ROWS)
+    height = ROWS if small <= SMALL else height
 
     def work(parts: Iterator[tuple[slice, slice]]) -> None:
         for part, columns in parts:
@@ -201,7 +204,7 @@ def _product_of_blocks(rows: Array, y: Array) -> Array:
 
     blocks = [*split_range(0, len(rows), height)]
     tasks = [(part, columns) for columns in split_range(0, y.shape[1], width) for part in blocks]
-    run_parallel(work, tasks, None if rows.size * y.shape[1] >= SHARED else 1)
+    run_parallel(work, tasks, None if is_shared else 1)
     return result
 
 
