@@ -157,6 +157,16 @@ def test_an_idea_is_found_before_what_is_spelled_alike(capfd):
         ("one-hot", "tokens"),
         ("bottleneck", "recurrence"),
         ("sqrt", "scale"),
+        ("variance", "scale"),
+        ("why multi-head", "heads"),
+        ("add & norm", "norms"),
+        ("Encoder & Decoder Stacks", "layers"),
+        ("scaled dot-product", "attention"),
+        ("learned positional encoding", "positions"),
+        ("weight tying", "logits"),
+        ("linear layer", "logits"),
+        ("tokenization", "tokens"),
+        ("unnormalized attention", "masks"),
     ],
 )
 def test_an_idea_is_answered_with_its_chapter(word, chapter, capfd):

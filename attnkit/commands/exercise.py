@@ -36,7 +36,8 @@ class Exercise(NamedTuple):
 
     number    "3.2": the second of chapter 3
     tensors   name -> the tensor in nested lists, or the tensors of a file of parameters by name
-    fresh     name -> the numbers that fresh ones are drawn from, of a file of parameters also by their names
+    fresh     name -> the numbers, rows or matrices that fresh ones are drawn from, of a file of parameters also by
+              their names
     pipeline  the solution, in which {name} is the file of a tensor; tensor: what of its record is the answer
     """
 
@@ -86,8 +87,8 @@ def exercise(
 
     \b
     Examples:
-      attnkit exercise 5.1 --answer '[[0.73, 0.27]]'
-      attnkit attend q.json --key k.json --emit weights | attnkit exercise 5.1 --answer -
+      attnkit exercise 5.2 --answer '[[0.73, 0.27]]'
+      attnkit attend q.json --memory k.json --emit weights | attnkit exercise 5.2 --answer -
     """
     if not number:
         rows = [{"number": one.number, "chapter": one.chapter, "title": one.title} for one in read_exercises()]
@@ -127,7 +128,10 @@ def find_exercise(number: str) -> Exercise:
     """Find an exercise by its number; UsageError for another one."""
     exercises = {one.number: one for one in read_exercises()}
     if number not in exercises:
-        meant = suggest(number, exercises)
+        chapter = help.find_chapter(number)
+        own = [one for one in exercises.values() if chapter and one.chapter == chapter.name]
+        meant = f"; those of {own[0].chapter} are {', '.join(one.number for one in own)}" if own else ""
+        meant = meant or suggest(number, exercises)
         raise UsageError(f"no exercise {number!r}{meant or '; attnkit exercise lists them'}")
     return exercises[number]
 
@@ -155,8 +159,12 @@ def draw_numbers(exercise: Exercise, seed: int | None) -> Exercise:
 def redraw(value: Any, numbers: Any, rng: np.random.Generator) -> Any:
     """Draw every number of nested lists, or of tensors by name, from a list; without a list they stay.
 
+    Of a list of rows, or of matrices, whole ones are drawn: rows that add up to 1 still do.
+
     >>> redraw([[1, 2], [3, 4]], [7], np.random.default_rng(0))
     [[7, 7], [7, 7]]
+    >>> redraw([[1, 0], [0, 1]], [[0.4, 0.6]], np.random.default_rng(0))
+    [[0.4, 0.6], [0.4, 0.6]]
     >>> redraw({"w": [1], "b": [2]}, {"b": [7]}, np.random.default_rng(0))
     {'w': [1], 'b': [7]}
     """
@@ -165,7 +173,7 @@ def redraw(value: Any, numbers: Any, rng: np.random.Generator) -> Any:
     if isinstance(value, dict):
         lists = numbers if isinstance(numbers, dict) else dict.fromkeys(value, numbers)
         return {name: redraw(part, lists.get(name), rng) for name, part in value.items()}
-    if isinstance(value, list):
+    if np.ndim(value) > np.ndim(numbers[0]):
         return [redraw(part, numbers, rng) for part in value]
     return numbers[int(rng.integers(len(numbers)))]
 

@@ -71,7 +71,7 @@ def list_chapters() -> list[Chapter]:
 def find_chapter(word: str) -> Chapter | None:
     """Find the chapter of a number, a name, or a word for an idea; None where no chapter has it.
 
-    Capitals, hyphens, underscores and blanks do not count, nor does the ending of a plural.
+    Capitals, hyphens, underscores and blanks do not count, nor does the ending of a plural; "&" is "and".
 
     >>> find_chapter("Self_Attention") == find_chapter("self attentions") == find_chapter("5")
     True
@@ -85,7 +85,7 @@ def find_chapter(word: str) -> Chapter | None:
 
 
 def _fold(word: str) -> str:
-    return re.sub(r"[\s_-]", "", word.casefold()).removesuffix("s")
+    return re.sub(r"[\s_-]", "", word.casefold().replace("&", "and")).removesuffix("s")
 
 
 def _list_contents() -> str:

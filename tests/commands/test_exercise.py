@@ -130,6 +130,13 @@ def mean_loss(given):
     return -sum(math.log(row[target]) for row, target in zip(rows, given["targets"], strict=True)) / len(rows)
 
 
+def top_two(given):
+    (logits,) = given["logits"]
+    kept = sorted(range(4), key=lambda place: -logits[place])[:2]  # a stable sort: of equal ones the first
+    total = sum(math.exp(logits[place]) for place in kept)
+    return [[math.exp(one) / total if place in kept else 0 for place, one in enumerate(logits)]]
+
+
 def transposed(matrix):
     return [list(column) for column in zip(*matrix, strict=True)]
 
@@ -149,7 +156,9 @@ BY_HAND = {
     "Outputs": lambda given: product(attention(given["x"]), given["x"]),
     "A softmax that saturates": lambda given: softmax(given["scores"]),
     "Weights under a causal mask": causal,
-    "The product of two masks": lambda given: [[1, 0, 0], [1, 1, 0], [1, 1, 0]],
+    "The product of two masks": lambda given: [
+        [int(key <= query and given["ids"][key] != 0) for key in range(3)] for query in range(3)
+    ],
     "Two heads": two_heads,
     "Layer normalization": lambda given: normalized(given["x"]),
     "Add and normalize": lambda given: normalized(
@@ -179,9 +188,7 @@ BY_HAND = {
     "A gradient through attention": lambda given: [[sum(column)] * 2 for column in transposed(given["weights"])],
     "A patch becomes a vector": lambda given: linear_map(given, "patches"),
     "A masked word": lambda given: softmax(product(given["x"], transposed(given["e"]))),
-    "Top-k": lambda given: [
-        [math.exp(3) / (math.exp(3) + math.exp(2)), 0, math.exp(2) / (math.exp(3) + math.exp(2)), 0]
-    ],
+    "Top-k": top_two,
     "A cache of keys": lambda given: attended(given["x"], [*given["past"][0], *given["x"]]),
     "What a layer would say": lambda given: product(given["x"], transposed(given["e"])),
     "Attention through two layers": lambda given: product(given["second"], given["first"]["w"]),
@@ -253,6 +260,38 @@ def test_the_first_wrong_row_is_named(tmp_path):
     )
 
 
+def test_every_exercise_has_fresh_numbers():
+    assert all(any(exercises.draw_numbers(one, seed).tensors != one.tensors for seed in range(3)) for one in ALL)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2, 3])
+def test_fresh_numbers_keep_what_the_text_says(seed):
+    drawn = {one.title: exercises.draw_numbers(one, seed).tensors for one in ALL}
+    first, second = drawn["A softmax that saturates"]["scores"]
+    np.testing.assert_allclose(second, np.multiply(first, 4))
+    first, second = drawn["The gradient of a weight"]["scores"]
+    np.testing.assert_allclose(second, np.multiply(first, 10))
+    layers = drawn["Attention through two layers"]
+    for weights in (drawn["A gradient through attention"]["weights"], layers["first"]["w"], layers["second"]):
+        np.testing.assert_allclose(np.sum(weights, axis=-1), 1)
+
+
+@pytest.mark.parametrize("chapter", ["5", "attention", "dot product"])
+def test_a_chapter_is_answered_with_its_exercises(chapter, tmp_path):
+    done = run("exercise", chapter, cwd=tmp_path)
+    message = f"no exercise {chapter!r}; those of attention are 5.1, 5.2, 5.3"
+    assert (done.code, done.out, done.err) == (2, b"", f"attnkit exercise: {message}\n")
+
+
+def test_the_examples_of_the_help_are_right(tmp_path):
+    files = "echo '[[2,3,4,1]]' > q.json; echo '[[1,0,1,0],[0,1,0,1]]' > k.json"
+    examples = [line.strip() for line in run("exercise", "--help").out.decode().splitlines() if "--answer " in line]
+    examples = [line for line in examples if line.startswith("attnkit ")]
+    assert len(examples) == 2
+    for line in examples:
+        assert bash(f"{files}; {line}", cwd=tmp_path).out.decode() == "5.2: right\n", line
+
+
 def test_a_tensor_on_standard_input_is_an_answer(tmp_path):
     number = number_of("Weights")
     files = "echo '[[2,3,4,1]]' > q.json; echo '[[1,0,1,0],[0,1,0,1]]' > k.json"
@@ -281,7 +320,7 @@ def test_a_seed_gives_fresh_numbers_and_the_same_ones_again(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["softmax"], 2, "no exercise 'softmax'; attnkit exercise lists them"),
+        (["softmax"], 2, "no exercise 'softmax'; those of logits are 13.1, 13.2"),
         (["1.1", "1.2"], 2, "expected one exercise, got 2: 1.1 1.2"),
         (["--seed", "1"], 2, "--seed: needs the number of an exercise: attnkit exercise lists them"),
         (["1.1", "--answer", "[[1"], 3, "--answer: "),
