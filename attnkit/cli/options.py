@@ -413,6 +413,7 @@ FORMATS = (*formats.FORMATS, *DISPLAY_FORMATS)
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
           "uint64", "uint32", "uint16", "uint8", "bool")  # fmt: skip
 
+OF_TENSORS = ("only", "dtype", "precision", "tokens", "indent", "check_finite")  # what a tool of texts alone lacks
 COMMON: dict[str, Option] = {
     "output": Option("write the result to FILE; the suffix chooses the format", "FILE", str, short="-o"),
     "format": choice(

@@ -7,7 +7,7 @@ import re
 import shlex
 import stat
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnkit import formats
@@ -234,3 +234,22 @@ def needs_no_input(parameters: Mapping[str, Any]) -> bool:
     return parameters["model_"] is not None and (
         parameters["cache_in"] is not None or any(file is not None and not str(file).startswith(":") for file in files)
     )
+
+
+def name_reader(kind: str, flags: Sequence[str]) -> Callable[[Stage, Records | None], Records]:
+    """Make the reader of a tool that takes one name, or none to list all of its kind.
+
+    flags  those that need a name
+
+    The reader raises UsageError for several names, and for one of these flags without a name.
+    """
+
+    def read_name(call: Stage, upstream: Records | None) -> Records:
+        if len(call.operands) > 1:
+            raise UsageError(f"expected one {kind}, got {len(call.operands)}: {' '.join(call.operands)}")
+        for flag in flags:
+            if call.parameters[flag] not in (None, False) and not call.operands:
+                raise UsageError(f"needs the name of one: attnkit {kind} lists them", f"--{flag}")
+        return Records(None, iter(call.operands or ("",)))
+
+    return read_name

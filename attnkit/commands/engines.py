@@ -3,6 +3,7 @@
 from typing import Any
 
 from attnkit import display
+from attnkit.cli import options
 from attnkit.cli.output import report_text
 from attnkit.cli.stage import PythonForm, Records, Stage
 from attnkit.cli.tool import tool
@@ -19,7 +20,7 @@ def read_nothing(call: Stage, inputs: Any) -> Records:
     needs_no_input=lambda parameters: True,
     returns_text=lambda parameters: True,
     returns_json=lambda call: True,
-    without=("only", "dtype", "precision", "tokens", "indent", "check_finite"),
+    without=options.OF_TENSORS,
     python=PythonForm(reader=read_nothing, result="str"),
 )
 def engines(item: None) -> str:

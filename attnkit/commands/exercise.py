@@ -14,7 +14,7 @@ import numpy as np
 from attnkit import display, formats, help
 from attnkit.cli import options, pipeline
 from attnkit.cli.output import report_text
-from attnkit.cli.stage import Records, Stage
+from attnkit.cli.text_input import name_reader
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, DifferentError, UsageError, suggest
 from attnkit.record import Array
@@ -52,23 +52,13 @@ class Exercise(NamedTuple):
     slips: tuple[Slip, ...]
 
 
-def read_number(call: Stage, upstream: Records | None) -> Records:
-    """Take the number of an exercise, or none for the list; UsageError for several, or an option without a number."""
-    if len(call.operands) > 1:
-        raise UsageError(f"expected one exercise, got {len(call.operands)}: {' '.join(call.operands)}")
-    for option in ("answer", "solution", "seed"):
-        if call.parameters[option] not in (None, False) and not call.operands:
-            raise UsageError("needs the number of an exercise: attnkit exercise lists them", f"--{option}")
-    return Records(None, iter([call.operands[0] if call.operands else ""]))
-
-
 @tool(
     operand="[NUMBER]",
-    reader=read_number,
+    reader=name_reader("exercise", ("answer", "solution", "seed")),
     exclusive=[("answer", "solution")],
     needs_no_input=lambda parameters: True,
     returns_text=lambda parameters: True,
-    without=("only", "dtype", "precision", "tokens", "indent", "check_finite"),
+    without=options.OF_TENSORS,
 )
 def exercise(
     number: str,

@@ -41,7 +41,7 @@ def read_recorded(call: Stage, upstream: Records | None) -> Records:
 
 @tool(
     reader=read_recorded,
-    without=("only", "dtype", "precision", "tokens", "indent", "check_finite"),
+    without=options.OF_TENSORS,
     returns_text=lambda parameters: True,
 )
 def history(

@@ -12,7 +12,7 @@ import attnkit
 from attnkit import display, help
 from attnkit.cli import options
 from attnkit.cli.output import report_text
-from attnkit.cli.stage import Records, Stage
+from attnkit.cli.text_input import name_reader
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, FileError, UsageError, suggest
 
@@ -21,23 +21,14 @@ LECTURE = "# Lecture: "  # the start of the line of a script that names its chap
 USED = re.compile(r"\bdata/[\w.-]*\w|\b\w+\.attnkit\b")  # the files beside a script that it names
 
 
-def read_name(call: Stage, upstream: Records | None) -> Records:
-    """Take the name of a sample, or none for all; UsageError for several, or --script without a name."""
-    if len(call.operands) > 1:
-        raise UsageError(f"expected one sample, got {len(call.operands)}: {' '.join(call.operands)}")
-    if call.parameters["script"] and not call.operands:
-        raise UsageError("needs the name of a sample: attnkit sample lists them", "--script")
-    return Records(None, iter([call.operands[0] if call.operands else ""]))
-
-
 @tool(
     operand="[NAME]",
-    reader=read_name,
+    reader=name_reader("sample", ("script",)),
     exclusive=[("copy", "script")],
     needs_no_input=lambda parameters: True,
     returns_text=lambda parameters: True,
     returns_json=lambda call: not (call.operands or call.parameters["copy"]),
-    without=("only", "dtype", "precision", "tokens", "indent", "check_finite"),
+    without=options.OF_TENSORS,
 )
 def sample(
     name: str,

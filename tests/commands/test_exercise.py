@@ -322,7 +322,7 @@ def test_a_seed_gives_fresh_numbers_and_the_same_ones_again(tmp_path):
     [
         (["softmax"], 2, "no exercise 'softmax'; those of logits are 13.1, 13.2"),
         (["1.1", "1.2"], 2, "expected one exercise, got 2: 1.1 1.2"),
-        (["--seed", "1"], 2, "--seed: needs the number of an exercise: attnkit exercise lists them"),
+        (["--seed", "1"], 2, "--seed: needs the name of one: attnkit exercise lists them"),
         (["1.1", "--answer", "[[1"], 3, "--answer: "),
         (["1.1", "--answer", "words"], 3, "--answer: "),
         (["1.1", "--answer", "1", "--solution"], 2, "--answer: cannot be combined with --solution"),

@@ -72,7 +72,7 @@ def test_a_sample_is_found_by_its_name_its_number_or_a_part(name, tmp_path):
         (["the-cat-sad"], "no sample 'the-cat-sad'; did you mean the-cat-sat?"),
         (["encoder"], "'encoder' is in the names of 2 samples: 10-encoder-layer, 11-encoder-layer-from-files"),
         (["01", "02"], "expected one sample, got 2: 01 02"),
-        (["--script"], "--script: needs the name of a sample: attnkit sample lists them"),
+        (["--script"], "--script: needs the name of one: attnkit sample lists them"),
         (["01", "--copy", "--script"], "--copy: cannot be combined with --script"),
     ],
 )
