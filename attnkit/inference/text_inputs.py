@@ -135,8 +135,10 @@ def pad_batch(tokens: list[list[str]], ids: list[list[int]], pad: int, padding: 
     """Return one text as it is, or several as one batch, padded on the right, with its mask."""
     lengths = [len(row) for row in ids]
     longest = max(lengths, default=0)
-    labels = [row + [padding] * (longest - len(row)) for row in tokens]
-    matrix = np.array([row + [pad] * (longest - len(row)) for row in ids], dtype=np.int64).reshape(len(ids), longest)
+    labels = [row + [padding] * (longest - len(row)) if len(row) < longest else row for row in tokens]
+    matrix = np.full((len(ids), longest), pad, np.int64)
+    for at, row in enumerate(ids):
+        matrix[at, : len(row)] = row
     if len(ids) == 1 and not batch:
         return EncodedInputs(matrix[0], labels[0], [], 0)
     return EncodedInputs(matrix, labels, [], 0, model.padding_mask(np.array(lengths), longest))
@@ -197,8 +199,7 @@ def count_unknown(encoded: Sequence[Tokens], tokenizer: Tokenizer, vocabulary: C
     """
     special = {name: id for name, id in tokenizer.special.items() if name != "pad"}
     unknown = special.pop("unk", -1)
-    words = [word for one in encoded if one.ids is None for word in one.spellings]
-    count = sum(word not in vocabulary for word in words)
+    count = sum(word not in vocabulary for one in encoded if one.ids is None for word in one.spellings)
     return count + sum((one.ids or []).count(unknown) for one in encoded if unknown not in special.values())
 
 

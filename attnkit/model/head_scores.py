@@ -10,7 +10,7 @@ duplicate  the earlier keys of the same token
 induction  the keys after these: the token that followed this one before (In-context Learning and Induction Heads)
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ MEANS = (*TARGETS, "entropy", "span")
 KINDS = (*TARGETS, "broad", "other")
 EXCESS = 0.4  # least weight on a target beyond even attention, 1 being all of it, that makes the kind of a head
 EVENNESS = 0.7  # least entropy of a broad head, 1 being that of even attention
+BLOCK = 1 << 22  # weights whose scores are computed together
 QUERIES = 3  # least number of queries with a target that a kind is judged by
 
 
@@ -130,9 +131,10 @@ def score_heads(
     own = np.arange(queries) + (0 if is_cross else keys - queries)  # the key of each query
     allowed = np.broadcast_to(real, (queries, keys)) if is_cross else real[own][:, None] & real
     weights, is_later = np.where(allowed, weights, 0), np.arange(keys) > own[:, None]
-    if not (is_cross or weights[:, is_later].any()):
+    if not (is_cross or any((head[is_later] != 0).any() for head in weights)):
         allowed = allowed & ~is_later
-    targets = mark_targets(own, real, tokens) & allowed
+    targets = mark_targets(own, real, tokens)
+    targets &= allowed
     if is_cross:
         targets = targets[TARGETS.index("first")][None]
     names = ("first",) if is_cross else TARGETS if tokens is not None else TARGETS[:3]
@@ -154,16 +156,23 @@ def mark_targets(own: Array, real: Array, tokens: Array | None) -> Array:
         after = np.zeros_like(duplicates)
         after[:, 1:] = duplicates[:, :-1]
         targets += [duplicates, after]
-    return np.stack(targets) & real
+    marked = np.stack(targets)
+    marked &= real
+    return marked
 
 
 def _sum_scores(weights: Array, allowed: Array, targets: dict[str, Array], own: Array) -> HeadScores:
     """Return the scores of weights (H, T, S) on the targets, each (T, S), of the cells that are allowed (T, S)."""
     heads, per_query = len(weights), allowed.sum(axis=-1)  # (T,)
     queries, has_choice = max(int((per_query > 0).sum()), 1), per_query > 1
-    distance = np.abs(own[:, None] - np.arange(allowed.shape[1]))
-    columns = np.stack([*targets.values(), distance]).astype(weights.dtype)  # (C, T, S)
-    mass = (np.swapaxes(weights, 0, 1) @ np.moveaxis(columns, 0, -1)).astype(np.float64)  # (T, H, C)
+    mass = np.empty((len(own), heads, len(targets) + 1))  # (T, H, C)
+    entropy = np.empty((heads, len(own)))
+    for rows in query_blocks(weights.shape):
+        part = weights[:, rows]
+        distance = np.abs(own[rows, None] - np.arange(allowed.shape[1]))
+        columns = np.stack([*(one[rows] for one in targets.values()), distance]).astype(weights.dtype)
+        mass[rows] = np.swapaxes(part, 0, 1) @ np.moveaxis(columns, 0, -1)
+        entropy[:, rows] = -(part * np.log(np.where(part > 0, part, 1))).sum(axis=-1, dtype=np.float64)
     sums, chosen, even = np.full((heads, 7), np.nan), np.zeros((heads, 6)), np.zeros((heads, 6))
     counts = np.zeros((heads, 5), np.int64)
     for at, (name, target) in enumerate(targets.items()):
@@ -172,12 +181,23 @@ def _sum_scores(weights: Array, allowed: Array, targets: dict[str, Array], own: 
         sums[:, column] = mass[..., at].sum(axis=0) / queries
         chosen[:, column] = mass[judged, :, at].sum(axis=0)
         even[:, column], counts[:, column] = (size[judged] / per_query[judged]).sum(), judged.sum()
-    entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(axis=-1, dtype=np.float64)  # (H, T)
     chosen[:, -1], even[:, -1] = entropy[:, has_choice].sum(axis=-1), np.log(per_query[has_choice]).sum()
     sums[:, 5] = entropy.sum(axis=-1) / queries
     if len(targets) > 1:
         sums[:, 6] = mass[..., -1].sum(axis=0) / queries
-    return HeadScores(1, sums, chosen, even, counts, *_find_largest(weights * has_choice[:, None]))
+    weights[:, ~has_choice] = 0  # a copy, which is needed no more
+    return HeadScores(1, sums, chosen, even, counts, *_find_largest(weights))
+
+
+def query_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Yield ranges of the queries of weights (H, T, S), of at most BLOCK weights or one query each.
+
+    >>> [*query_blocks((1, 3, BLOCK // 2))]
+    [slice(0, 2, None), slice(2, 4, None)]
+    """
+    heads, queries, keys = shape
+    step = max(BLOCK // max(heads * keys, 1), 1)
+    return (slice(start, start + step) for start in range(0, queries, step))
 
 
 def _find_largest(weights: Array) -> tuple[Array, Array]:

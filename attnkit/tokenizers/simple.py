@@ -20,7 +20,10 @@ def split_words(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
     ['a', 'student', '<eos>']
     """
     special = [re.escape(token) for token in vocabulary if token[:1] in "<[" and token[-1:] in ">]" and len(token) > 2]
-    return Tokens(re.findall("|".join([*special, r"\w+|[^\w\s]"]), unicodedata.normalize("NFC", text)))
+    pattern = re.compile("|".join([*special, r"\w+|[^\w\s]"]))
+    words: dict[str, str] = {}  # a word that occurs again is the same string, so that a long text takes little memory
+    matches = map(re.Match.group, pattern.finditer(unicodedata.normalize("NFC", text)))
+    return Tokens([words.setdefault(word, word) for word in matches])
 
 
 def split_chars(text: str, vocabulary: Sequence[str] = ()) -> Tokens:

@@ -1,10 +1,12 @@
 """Scores of heads: worked by hand, equal to TransformerLens, unchanged by padding and by batches."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from attnkit.model import head_scores
 from attnkit.model.head_scores import KINDS, MEANS, TARGETS, concatenate_heads, score_heads
 
 REFERENCES = Path(__file__).parent.parent / "references"
@@ -145,3 +147,19 @@ def test_attention_over_another_text_has_no_targets_but_the_first():
 def test_heads_of_several_layers_stand_one_after_another():
     layers = [score_heads(one_hot(0, 0, 1, 2)[None]), score_heads(one_hot(0, 0, 0, 0)[None])]
     assert concatenate_heads(layers).kinds() == ["previous", "first"]
+
+
+def test_scores_take_little_more_memory_than_the_weights(monkeypatch):
+    """Blocks of queries give the bits of all at once; of one head, a weight takes fewer than 40 bytes more."""
+    weights = np.tri(600, dtype=np.float32)[None] / np.arange(1, 601, dtype=np.float32)[:, None]
+    tokens = np.arange(600) % 7
+    monkeypatch.setattr(head_scores, "BLOCK", 1 << 20)
+    whole = score_heads(weights, tokens)
+    monkeypatch.setattr(head_scores, "BLOCK", 1 << 13)
+    tracemalloc.start()
+    blocks = score_heads(weights, tokens)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * weights.size
+    for name in ("sums", "chosen", "even", "counts", "largest", "place"):
+        assert np.array_equal(getattr(blocks, name), getattr(whole, name), equal_nan=True)
