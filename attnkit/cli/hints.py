@@ -25,6 +25,8 @@ SHORT = {"-o": "--output", "-f": "--format"}
 SHOWING = ("scan", "show", "peek", "diff")  # tools with options for looking at tensors
 VECTORS = "attnkit embed TEXT --dim 8"
 PIPELINE_IN_QUOTES = "a pipeline is one word, in quotes: attnkit run 'A | B'"
+NUMBER = r"-?\d*\.?\d+(e-?\d+)?"
+NUMBERS = re.compile(rf"\[*{NUMBER}([],\s[]+{NUMBER})*\]*")
 LONG = 100  # characters of a text or a name that is too long for a hint
 STATES = "attnkit encode TEXT --model DIR --keep '*.self.weights'"
 # tool -> the stages that make its input of a text
@@ -228,7 +230,7 @@ def explain_flag(flag: str, only: str = "", value: str = "") -> list[str]:
 
 
 def hint_at_input(stage: Any, operand: str) -> str:
-    """Return a hint for an input that is no file: a folder, a file of almost this name, a tensor or a text."""
+    """Return a hint for an input that is no file: a folder, a file of almost this name, a tensor, numbers or a text."""
     flags = stage.tool.flags | stage.tool.extra
     if os.path.isdir(operand):
         return hint_at_model("", [operand]) if "model_" in flags else ""
@@ -238,7 +240,14 @@ def hint_at_input(stage: Any, operand: str) -> str:
         return f"; did you mean {near}?"
     if "name" in flags and re.fullmatch(r"\w+(\.\w+)*", operand) and not FILE_SUFFIX.search(operand):
         return f"; --name {operand} shows that tensor of a record"
-    if len(operand) > LONG or not re.search(r"\s|^[\w'-]+[.,!?]?$", operand):
+    return hint_at_typed_input(stage, operand) if len(operand) <= LONG else ""
+
+
+def hint_at_typed_input(stage: Any, operand: str) -> str:
+    """Return a hint for an input that is itself numbers or a text, in place of a file; "" for another one."""
+    if NUMBERS.fullmatch(operand):
+        return f"; for numbers: echo {shlex.quote(operand)} | {stage.command_line(operands=())}"
+    if not re.search(r"\s|^[\w'-]+[.,!?]?$", operand):
         return ""
     text, folder = shlex.quote(operand), stage.parameters.get("model_")
     model = shlex.quote(folder) if isinstance(folder, str) else "DIR"
@@ -262,8 +271,8 @@ def hint_at_option_file(name: str, option: options.Option) -> str:
         return f"; did you mean {near}?"
     if option.load == "tokenizer":
         return suggest(name, option.metavar.split("|")[:-1])
-    if re.fullmatch(r"\[*[0-9.e-]+([,\s]+[0-9.e-]+)*\]*", name):
-        return f"; numbers are given as a file: <(echo '[{name.strip('[]')}]')"
+    if NUMBERS.fullmatch(name):
+        return f"; numbers are given as a file: <(echo '{name if name.startswith('[') else f'[{name}]'}')"
     is_tensor = option.load in ("tensor", "attended", "memory", "ids")
     return f"; :{name} is that tensor of the input" if is_tensor and name.isidentifier() else ""
 

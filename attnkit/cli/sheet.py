@@ -12,7 +12,7 @@ from attnkit.errors import UsageError, suggest
 from attnkit.inference import callbacks
 from attnkit.inference.explanation import Explanation
 from attnkit.inference.gradients.stages import PARAMETER_AXES
-from attnkit.record import Array, Record, Tensor
+from attnkit.record import Array, Record, Tensor, join_names
 
 if TYPE_CHECKING:
     from attnkit.display.figures import Section
@@ -83,7 +83,7 @@ class Sheet:
         """Check that every pattern of --blank has matched a tensor; UsageError for one that has not."""
         for pattern, is_used in self._blank.items():
             if not is_used:
-                near = suggest(pattern, self._names) or f" (it has {', '.join(self._names[:12])})"
+                near = suggest(pattern, self._names) or f" (it has {join_names(self._names, 12)})"
                 raise UsageError(f"{pattern!r} matches no tensor of the sheet{near}", "--blank")
 
 

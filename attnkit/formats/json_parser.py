@@ -201,7 +201,11 @@ class JSONParser:
         if not token:
             return self.unexpected("a value")
         word = token[:40].decode("utf-8", "replace")
-        return self.error_at(f"bad number {word}" if token[:1] in b"-+.0123456789" else f"{word} is not JSON")
+        if token[:1] not in b"-+.0123456789":
+            return self.error_at(f"{word} is not JSON")
+        sign, point, digits = word.partition(".")
+        is_short = point and sign in ("", "-") and digits.isdecimal()
+        return self.error_at(f"bad number {word}" + (f"; write {sign}0.{digits}" if is_short else ""))
 
     def _string_list(self) -> list[Any] | None:
         """Return a list of strings, such as a vocabulary, parsed by orjson; None for any other list."""

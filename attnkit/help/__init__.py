@@ -71,7 +71,8 @@ def list_chapters() -> list[Chapter]:
 def find_chapter(word: str) -> Chapter | None:
     """Find the chapter of a number, a name, or a word for an idea; None where no chapter has it.
 
-    Capitals, hyphens, underscores and blanks do not count, nor does the ending of a plural; "&" is "and".
+    Capitals, hyphens, underscores and blanks do not count, nor does the ending of a plural; "&" is
+    "and".
 
     >>> find_chapter("Self_Attention") == find_chapter("self attentions") == find_chapter("5")
     True

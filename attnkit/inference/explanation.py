@@ -58,7 +58,11 @@ def find_weight(record: Record, place: Sequence[int | str]) -> WeightCell:
     left_out = [at for at in reversed(range(len(shape) - 2)) if shape[at] == 1][: max(extra, 0)]
     if len(left_out) != extra or len(place) < 2:
         sizes = ", ".join(f"{axis} {size}" for axis, size in zip(axes, shape, strict=True))
-        raise UsageError(f"{len(place)} indices for weights ({sizes})", "--explain")
+        needed = [
+            axis for at, (axis, size) in enumerate(zip(axes, shape, strict=True)) if size > 1 or at >= len(axes) - 2
+        ]
+        expected = f"expected {','.join(needed).upper()}"
+        raise UsageError(f"{len(place)} indices for weights ({sizes}); {expected}", "--explain")
     indices, cell = iter(place), list[int]()
     words: list[list[str]] = []
     for at, (axis, size) in enumerate(zip(axes, shape, strict=True)):

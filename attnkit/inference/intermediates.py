@@ -167,7 +167,8 @@ def warn_fully_masked_rows(
     if not len(empty):
         return
     first = "".join(f"[{at}]" for at in empty[0])
-    problem = f"{opening[len(empty) > 1].format(len(empty))} may not attend to any key (first {first})"
+    place = f" (first {first})" if first else ""
+    problem = f"{opening[len(empty) > 1].format(len(empty))} may not attend to any key{place}"
     if strict:
         raise DataError(problem)
     warnings.warn(problem, AttnkitWarning, stacklevel=2)

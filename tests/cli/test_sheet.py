@@ -119,6 +119,11 @@ def test_a_sheet_in_pdf_is_in_pages_of_a4(here):
             ["--steps", "--blank", "wights", "-f", "html"],
             "'wights' matches no tensor of the sheet; did you mean weights?",
         ),
+        (
+            ["--steps", "--blank", "zzzzzz", "-f", "html"],
+            "'zzzzzz' matches no tensor of the sheet (it has ids, 1.embed.ids, x, 1.embed.x, wq, 2.attend.wq, wk, "
+            "2.attend.wk, wv, 2.attend.wv, wo, 2.attend.wo and 35 more)",
+        ),
         (["--blank", "x", "-f", "html"], "needs --steps"),
         (["--steps", "--blank", "x", "-f", "json"], "needs a sheet: -o FILE.html, .pdf, .md, .svg or .png"),
     ],

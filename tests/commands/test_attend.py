@@ -303,7 +303,10 @@ class TestExplain:
         [
             ({"explain": "0,9"}, "--explain: index 9 is outside axis key of size 3"),
             ({"explain": "0,cat"}, "--explain: axis key has no label 'cat'"),
-            ({"explain": "0,1", "heads": 2}, r"2 indices for weights \(head 2, query 3, key 3\)"),
+            (
+                {"explain": "0,1", "heads": 2},
+                r"2 indices for weights \(head 2, query 3, key 3\); expected HEAD,QUERY,KEY$",
+            ),
             ({"explain": "0,1", "steps": True}, "--explain: cannot be combined with --steps|--steps"),
         ],
     )

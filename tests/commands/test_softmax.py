@@ -51,6 +51,8 @@ def test_minus_infinity_has_no_weight_and_a_row_of_it_gets_zeros():
         assert table([[-math.inf, -math.inf], [0, 0]])["x"].tolist() == [[0, 0], [0.5, 0.5]]
     with pytest.raises(DataError, match="all zeros"):
         table([[-math.inf]], strict=True)
+    with pytest.raises(DataError, match=r"its query may not attend to any key$"):
+        table([-math.inf, -math.inf], strict=True)  # the only row has no number
 
 
 def test_the_mask_of_the_record_is_used_where_it_fits():
