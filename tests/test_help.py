@@ -178,6 +178,15 @@ def test_an_idea_is_answered_with_its_chapter(word, chapter, capfd):
     assert re.match(rf"# \d+ {chapter}: ", capfd.readouterr().out)
 
 
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [("quiz", "exercise"), ("exercises", "exercise"), ("handout", "run FILE --steps -o sheet.html")],
+)
+def test_what_a_lesson_needs_is_answered_with_its_command(word, command, capfd):
+    assert main.main(["help", word]) == 0
+    assert capfd.readouterr().out.startswith(f"attnkit {command}: ")
+
+
 def test_an_idea_that_is_an_option_too_ends_with_the_option(capfd):
     assert main.main(["help", "one-hot"]) == 0
     shown = capfd.readouterr().out

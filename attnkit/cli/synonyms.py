@@ -249,6 +249,7 @@ TOOLS: Mapping[str, str] = {
     "explore FILE -o PAGE.html": "serve server ui gui web browse browser dashboard bertviz app interactive html",
     "peek": "tee debug tap watch",
     "diff A B": "compare allclose cmp equal assert_close isclose",
+    "run FILE --steps -o sheet.html": "sheet worksheet handout",
     "run 'A | B'": "pipeline pipe exec script execute sh compose",
     "grad": "backward autograd gradient gradients backprop saliency jacobian attribute captum",
     "history FILE": "log provenance replay commands lineage",
