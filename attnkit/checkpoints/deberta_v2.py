@@ -69,8 +69,8 @@ def map_layers(raw: ConfigReader) -> Layers:
         "encoder.{n}.relative": _map_distances(attention, terms),
         "encoder.{n}.self": map_linear(attention, wq="query_proj", wk="key_proj", wv="value_proj")
         | map_linear(f"{LAYER}.attention.output", wo="dense"),
-        "head.dense": _either("transform.dense", "dense"),
-        "head.norm": _either("transform.LayerNorm", "LayerNorm", gamma="weight", beta="bias"),
+        "head.dense": _either(raw, map_linear(w=f"{PREDICTIONS}.transform.dense"), map_linear(w=f"{NEWER}.dense")),
+        "head.norm": _either(raw, norm(f"{PREDICTIONS}.transform.LayerNorm"), norm(f"{NEWER}.LayerNorm")),
         "head": _map_words(raw),
         **map_head(raw, _heads(raw)),
     }
@@ -79,10 +79,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 def _map_words(raw: ConfigReader) -> Specs:
     """Map the output of the head: of the newer head always the table of words, of the older one as in BERT."""
     older = masked_word_head(WORDS, PREDICTIONS, raw.get_bool("tie_word_embeddings", True))
-    newer = tied_head(WORDS) | {"b": TensorSpec((f"{NEWER}.bias",))}
-    return {
-        name: replace(spec, names=tuple(dict.fromkeys(spec.names + newer[name].names))) for name, spec in older.items()
-    }
+    return _either(raw, older, tied_head(WORDS) | {"b": TensorSpec((f"{NEWER}.bias",))})
 
 
 def _map_distances(prefix: str, terms: Sequence[str]) -> Specs:
@@ -94,12 +91,11 @@ def _map_distances(prefix: str, terms: Sequence[str]) -> Specs:
     return specs
 
 
-def _either(older: str, newer: str, **keys: str) -> Specs:
-    """Map the parameters of a layer of the head to its older published name, or to its newer one."""
-    is_norm = bool(keys)
+def _either(raw: ConfigReader, older: Specs, newer: Specs) -> Specs:
+    """Map a layer of the head by the names that `legacy` of the configuration chooses, or by the others."""
+    first, second = (older, newer) if raw.get_bool("legacy", True) else (newer, older)
     return {
-        key: TensorSpec((f"{PREDICTIONS}.{older}.{name}", f"{NEWER}.{newer}.{name}"), not is_norm and key == "w")
-        for key, name in (keys or {"w": "weight", "b": "bias"}).items()
+        key: replace(spec, names=tuple(dict.fromkeys(spec.names + second[key].names))) for key, spec in first.items()
     }
 
 

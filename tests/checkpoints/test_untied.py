@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 import attnkit
 from attnkit.checkpoints import open_checkpoint
+from attnkit.checkpoints.publishing import published_tensors
 from tests.process import run
 
 REFERENCES = Path(__file__).parent.parent / "references"
@@ -95,3 +96,17 @@ def test_fine_tuning_trains_the_bias_that_is_read(name, tmp_path):
     table = published_tensors(raw)
     [bias] = [published for parameter, published in table.names.items() if parameter == "head.b"]
     assert bias.endswith("decoder.bias") and bias in load_file(source / "model.safetensors")
+
+
+@pytest.mark.parametrize(("legacy", "head"), [(True, "cls.predictions.transform"), (False, "lm_predictions.lm_head")])
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_deberta_is_published_with_the_head_that_its_configuration_names(legacy, head, is_tied):
+    sizes = {"hidden_size": 4, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    raw = {"model_type": "deberta-v2", "vocab_size": 9, "max_position_embeddings": 8, **sizes}
+    table = published_tensors({**raw, "legacy": legacy, "tie_word_embeddings": is_tied})
+    assert table.names["head.dense.w"] == f"{head}.dense.weight"
+    assert table.names["head.norm.gamma"] == f"{head}.LayerNorm.weight"
+    has_own_table = legacy and not is_tied  # the newer head of transformers always has the table of words
+    words = "cls.predictions.decoder.weight" if has_own_table else "deberta.embeddings.word_embeddings.weight"
+    assert table.names["head.w"] == words
+    assert table.names["head.b"].startswith(head.removesuffix(".transform"))
