@@ -371,7 +371,11 @@ def project_heads(
     def compute_pair() -> tuple[Array, Array]:
         k = project(key, "k", "x" if key is query else "key")
         v = project(value, "v", "x" if value is query else "value")
-        check_shapes(q, k, v, trailing=2, same_width=heads == groups and options.score in ("scaled-dot", "dot"))
+        is_dot = options.score in ("scaled-dot", "dot")
+        check_shapes(q, k, v, trailing=2, same_width=heads == groups and is_dot)
+        if is_dot and q.shape[-1] * groups != k.shape[-1] * heads:
+            parts = f"Q {as_text(q.shape)} in {heads} heads and K {as_text(k.shape)} in {groups}"
+            raise DataError(f"{parts}: {q.shape[-1] / heads:g} and {k.shape[-1] / groups:g} dimensions per head")
         return split_and_rotate(k, groups), view_heads(v, groups)
 
     q = project(query, "q", "x")

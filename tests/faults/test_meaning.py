@@ -44,6 +44,7 @@ BAD = {
     "attend good.json --heads -1": (2, "--heads: expected a whole number of at least 1, got '-1'", {}),
     "attend x.npy --heads 8 --kv-heads 3": (2, "heads 8, kv_heads 3 (expected kv_heads to divide heads)", {"x.npy": zeros(2, 8)}),
     "attend x.npy --heads 8 --kv-heads 3 --seed 1": (2, "heads 8, kv_heads 3 (expected kv_heads to divide heads)", {"x.npy": zeros(2, 8)}),
+    "attend x.npy --heads 4 --kv-heads 2": (3, "Q (2,8) in 4 heads and K (2,8) in 2: 2 and 4 dimensions per head", {"x.npy": zeros(2, 8)}),
     "layernorm good.json --eps 0": (2, "--eps: expected a finite number above 0, got '0'", {}),
     "layernorm good.json --eps -1": (2, "--eps: expected a finite number above 0, got '-1'", {}),
     "decode good.json --table good.json --temperature 0": (2, "--temperature: expected a finite number above 0", {}),
