@@ -110,6 +110,11 @@ def name_tokens(record: Record, spelling: str) -> Record:
     return replace(record, labels={axis: display.plain_labels(names) or [] for axis, names in record.labels.items()})
 
 
+def are_losses(record: Record) -> bool:
+    """Decide whether a record holds the losses of a training run: x (step, curve)."""
+    return "x" in record and record.axes_of("x") == ("step", "curve")
+
+
 def requested_view(call: Stage) -> list[str]:
     """Return the view that a flag requests, as a list of at most one name."""
     return [name for name in VIEW_FLAGS if call.extra.get(name)]

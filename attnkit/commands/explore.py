@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from attnkit import formats
-from attnkit.cli import figures, operands, options
+from attnkit.cli import figures, operands, options, views
 from attnkit.cli.stage import PythonForm, Records, Stage, running_stage
 from attnkit.cli.tool import make_item, tool
 from attnkit.errors import AttnkitNote, DataError, UsageError
@@ -15,6 +15,7 @@ from attnkit.record import Record
 
 if TYPE_CHECKING:
     from attnkit.display.explore import ExploredTrace
+    from attnkit.display.figures import FigureOptions
 
 TOP = 5  # words of each layer, unless --top sets another number
 MOST = 16  # records of one page
@@ -51,9 +52,12 @@ def read_file(call: Stage, path: str) -> Iterator[Named]:
 
 
 def read_steps(call: Stage, folder: str) -> Iterator[Named]:
-    """Yield the recorded steps of a training run, the first and the last of them among at most MOST."""
-    from attnkit.training.recorded import describe_step, find_steps, read_reports, thin
+    """Yield the recorded steps of a run, the first and the last of them among at most MOST; without any its losses."""
+    from attnkit.training.recorded import describe_step, find_losses, find_steps, read_reports, thin
 
+    if losses := find_losses(folder):
+        yield Named(losses, folder)
+        return
     steps = find_steps(folder)
     chosen = thin([*steps], MOST)
     if len(chosen) < len(steps):
@@ -114,10 +118,10 @@ def explore(
     """Write one page that explores traces: an HTML file that loads nothing.
 
     TRACE is a file of encode, decode or run --trace, or any record with weights (attend --keep weights), or a stream
-    or a batch of them; two records are compared. A folder of train has the steps that --record named. The page shows
-    all heads and the kind of each, the text with what each token attends to, where two traces differ, the statistics
-    of every tensor, each attention weight step by step, and with --model what lens says of each layer. Every view has
-    an address, and is saved as SVG and PNG.
+    or a batch of them; two records are compared. A folder of train has the steps that --record named, or its losses
+    alone. The page shows all heads and the kind of each, the text with what each token attends to, where two traces
+    differ, the statistics of every tensor, each attention weight step by step, and with --model what lens says of each
+    layer. Every view has an address, and is saved as SVG and PNG.
 
     \b
     Example:
@@ -129,15 +133,25 @@ def explore(
     from attnkit.inference.tensor_statistics import map_parallel
 
     call = running_stage()
+    looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
+    if [views.are_losses(one.record) for one in traces] == [True]:
+        return draw_losses(traces[0], looks)
     chosen = choose_records(traces, record)
     is_raw = call is not None and call.common.get("tokens") == "raw"
     pages = [read_lens(one, model_, top or TOP, is_raw, len(chosen) == 1) for one in chosen]
     difference = compare_traces(chosen[0].record, chosen[1].record, is_raw) if len(traces) == len(chosen) == 2 else None
-    looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
     curve = [*chosen[0].curve] or None
     return explore_page(
         pack_traces(pages, difference, exact, map_parallel) | {"curve": curve}, looks, "attnkit explore"
     )
+
+
+def draw_losses(named: Named, looks: "FigureOptions") -> str:
+    """Draw the losses of a run that recorded no step as a page of curves."""
+    from attnkit.display.figures import curves_section, render_figure
+
+    section = curves_section(views.tensor_view(named.record, "x"), looks)
+    return render_figure([section._replace(title=named.file)], looks, "html", "attnkit explore").decode()
 
 
 def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool, is_alone: bool) -> "ExploredTrace":

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from attnkit.display.figures import FigureOptions, Section
 
 CURVE = "training.jsonl"  # the reports of a run, in the folder of train
-LOSSES = ("step", "curve")  # the axes of their losses
 NO_FOLDER = "needs the folder of a model: attnkit show DIR --pipeline NAME"
 
 
@@ -80,7 +79,7 @@ def render_input(record: Record, call: Stage, look: display.Style) -> str:
 
 def draw_losses(record: Record, call: Stage, look: display.Style) -> str:
     """Draw a line for each curve of the losses of a run: its first and its last number, and between them the curve."""
-    if "x" not in record or record.axes_of("x") != LOSSES or views.requested_view(call) or is_flag_set(call, "rows"):
+    if not views.are_losses(record) or views.requested_view(call) or is_flag_set(call, "rows"):
         return ""
     lines = []
     for name, losses in zip(record.labels["curve"], record["x"].T, strict=True):
@@ -94,7 +93,7 @@ def draw_input(record: Record, call: Stage, looks: "FigureOptions") -> "list[Sec
     is_model = isinstance(record, CheckpointRecord) and record.whole and "only" not in call.common
     if is_model and not is_flag_set(call, "stats"):
         return [figures.text_section(render_input(record, call, figures.text_style(call)))]
-    if "x" in record and record.axes_of("x") == LOSSES and not views.requested_view(call):
+    if views.are_losses(record) and not views.requested_view(call):
         from attnkit.display.figures import curves_section
 
         return [curves_section(views.tensor_view(record, "x"), looks)]

@@ -26,9 +26,7 @@ def find_steps(folder: str) -> dict[int, str]:
         raise FileError(error.strerror or "cannot be read", folder) from None
     if not steps:
         raise DataError(
-            "a folder without recorded steps (expected step-N.npz); train --record STEPS writes them, and attnkit show "
-            f"{os.path.join(folder, CURVE)} -o loss.svg draws the loss",
-            folder,
+            "a folder without recorded steps (expected step-N.npz); train --record STEPS writes them", folder
         )
     return steps
 
@@ -49,6 +47,12 @@ def read_reports(folder: str) -> list[dict[str, Any]]:
     path = os.path.join(folder, CURVE)
     reports = [report_values(one) for one in read_curve(path)] if exists(path) else []
     return [reports[at] for at in thin(range(len(reports)), POINTS)]
+
+
+def find_losses(folder: str) -> Record | None:
+    """Read the losses of a run that recorded no step; None where it recorded some, or has no reports."""
+    path = os.path.join(folder, CURVE)
+    return read_losses(path) if exists(path) and not recorded_steps(folder) else None
 
 
 def read_losses(path: str) -> Record:

@@ -274,3 +274,14 @@ def test_the_losses_of_a_run_are_a_curve(tmp_path):
     (tmp_path / "training.jsonl").write_text('{"step": 1}\n')
     done = run("show", "training.jsonl", cwd=tmp_path)
     assert (done.code, done.err) == (3, "attnkit show: training.jsonl: line 1 is not a report\n")
+
+
+def test_a_run_without_recorded_steps_is_a_page_of_its_losses(tmp_path):
+    (tmp_path / "run").mkdir()
+    keys = {"gradient_norm": 1.0, "learning_rate": 0.1, "tokens": 8}
+    lines = [json.dumps({"step": step, "loss": 4.0 / step} | keys) for step in (1, 2, 4)]
+    (tmp_path / "run" / "training.jsonl").write_text("\n".join(lines) + "\n")
+    done = run("explore", "run", "-o", "page.html", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    page = (tmp_path / "page.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") and "<h2>run" in page and "<path" in page
