@@ -30,6 +30,7 @@ def g2p(tmp_path_factory):
     return open_checkpoint(str(model))
 
 
+@pytest.mark.slow
 def test_500_words_have_the_phonemes_of_the_packages_own_code(g2p):
     """One thread: products of one row on several cost more than they gain, where other tests run beside this one."""
     assert len(WORDS) == 500

@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -130,6 +131,7 @@ CASES = settings(max_examples=12, phases=[Phase.generate])
 
 
 @CASES
+@pytest.mark.slow
 @given(st.data(), st.integers(0, 2**32 - 1))
 def test_gradients_of_parameters_are_slopes(directions, data, seed):
     model, inputs, options, rng = draw_case(data, seed)
@@ -152,6 +154,7 @@ def reading(kept):
 
 
 @CASES
+@pytest.mark.slow
 @given(st.data(), st.integers(0, 2**32 - 1))
 def test_gradients_of_intermediates_are_slopes(directions, data, seed):
     model, inputs, options, rng = draw_case(data, seed)

@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -82,6 +83,7 @@ def draw_case(data, seed):
 
 
 @CASES
+@pytest.mark.slow
 @given(st.data(), st.integers(0, 2**32 - 1))
 def test_gradients_of_parameters_are_slopes(directions, data, seed):
     model, inputs, options, rng = draw_case(data, seed)
@@ -118,6 +120,7 @@ def forward(model, inputs, hook):
 
 
 @CASES
+@pytest.mark.slow
 @given(st.data(), st.integers(0, 2**32 - 1))
 def test_gradients_of_intermediates_are_slopes(directions, data, seed):
     model, inputs, _, rng = draw_case(data, seed)
