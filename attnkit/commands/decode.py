@@ -12,7 +12,14 @@ from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError, counted
 from attnkit.inference import layers
 from attnkit.inference import options as generation
-from attnkit.inference.next_word import HeadOutput, WordChoice, choose_words, find_output_matrix, round_to_dtype
+from attnkit.inference.next_word import (
+    HeadOutput,
+    WordChoice,
+    choose_words,
+    filtering_steps,
+    find_output_matrix,
+    round_to_dtype,
+)
 from attnkit.inference.operands import cast_x
 from attnkit.inference.options import (
     AGGREGATIONS,
@@ -334,6 +341,7 @@ def choose_output(output: HeadOutput, formula: str, parameters: Mapping[str, Any
     if not parameters["steps"] and not parameters["keep"]:
         return record
     formulas = choice.step_formulas(formula)
+    arrays |= filtering_steps(output.logits, choice)
     return add_steps(record, output, arrays, formulas, requested_steps(parameters, formulas))
 
 

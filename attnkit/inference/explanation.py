@@ -8,6 +8,7 @@ import numpy as np
 
 from attnkit.errors import UsageError
 from attnkit.formats.streams import name_errors
+from attnkit.model.attention import SQUARE
 from attnkit.record import Array, Record, Tensor, find_label, row_labels
 
 DOTS = ("scaled-dot", "dot")  # scores whose terms are products of a query and a key
@@ -88,9 +89,7 @@ def explain_weight(record: Record, place: Sequence[int | str], score: str) -> Ex
     *batch, head = cell.lead
     group = head * record["present_key"].shape[-3] // record["weights"].shape[-3]
     q, k = record["q"][(*cell.lead, cell.query)], record["present_key"][(*batch, group, cell.key)]
-    rows = {
-        name: record[name][(*cell.lead, cell.query)] for name in ("scores", "scaled", "capped", "masked", "weights")
-    }
+    rows = {name: record[name][(*cell.lead, cell.query)] for name in SQUARE}
     values = record["present_value"][(*batch, group)]
     shift = rows["masked"].max(initial=-np.inf)
     powers = np.exp(rows["masked"] - shift) if np.isfinite(shift) else np.zeros_like(rows["masked"])

@@ -88,14 +88,20 @@ class WordChoice(NamedTuple):
 
 @quiet
 def choose_words(logits: Array, choice: WordChoice, with_ids: bool) -> dict[str, Array]:
-    """Return logits (..., V), each step from them to their probs (..., V) and, if requested, the ids (...) chosen.
+    """Return logits (..., V), their probs (..., V) and, if requested, the ids (...) chosen.
 
     The logits may be finite or not.
     """
     filtered = choice.filter(logits)
+    arrays = {"logits": logits, "probs": model.probabilities(filtered)}
+    return arrays | ({"ids": choice.choose(filtered)} if with_ids else {})
+
+
+@quiet
+def filtering_steps(logits: Array, choice: WordChoice) -> dict[str, Array]:
+    """Return the steps from logits (..., V) to their probabilities: `scaled` and `filtered`, both (..., V)."""
     scaled = logits / choice.tau
-    steps = {"logits": logits, "scaled": scaled, "filtered": np.where(np.isneginf(filtered), filtered, scaled)}
-    return steps | {"probs": model.probabilities(filtered)} | ({"ids": choice.choose(filtered)} if with_ids else {})
+    return {"scaled": scaled, "filtered": np.where(np.isneginf(choice.filter(logits)), -np.inf, scaled)}
 
 
 def find_output_matrix(
