@@ -13,6 +13,7 @@ import contextlib
 import functools
 import inspect
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ ROOT = TESTS.parent
 BIN = Path(sys.executable).parent
 START = ("PYTHON", "LC_", "OMP_", "OPENBLAS_", "TZ", "MALLOC_")
 SETTINGS = {"LC_ALL": "C.UTF-8"}  # of the server, and of what it runs
+OWN = ("ATTNKIT_", "COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHON", "TERM", "LC_", "LANG")  # a user's own settings
 ALL_ALONE = os.environ.get("ATTNKIT_TESTS") == "alone"
 ALONE = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # a PATH on which attnkit starts an interpreter
 
@@ -58,6 +60,11 @@ def default_signals():
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+def environment(**settings):
+    """An environment with these settings and none of a user's own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OWN)} | SETTINGS | settings
 
 
 class Run(NamedTuple):
@@ -167,3 +174,17 @@ def run_command(command, stdin=b"", env=None, **options) -> Run:
         list(map(str, command)), input=stdin, env=environment, capture_output=True, timeout=120, **options
     )
     return Run(done.returncode, done.stdout, done.stderr.decode("utf-8", "backslashreplace"))
+
+
+def on_a_terminal(command, folder, **settings) -> str:
+    """What a line of bash, which must succeed, shows on a terminal."""
+    leader, follower = pty.openpty()
+    streams = {"stdin": subprocess.DEVNULL, "stdout": follower, "stderr": follower}
+    process = subprocess.Popen(["bash", "-c", command], cwd=folder, env=environment(**settings), **streams)
+    os.close(follower)
+    shown = b""
+    with open(leader, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # as Linux says that it is closed
+        while chunk := terminal.read(65536):
+            shown += chunk
+    assert process.wait() == 0, shown.decode()
+    return shown.decode().replace("\r\n", "\n")

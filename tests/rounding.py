@@ -9,6 +9,7 @@ import re
 
 RELATIVE = 1e-5  # of the largest number of a tensor or a column
 WIDTH = 160  # of a line in a report of differences
+KIND = re.compile(r"(\$ |2>|\[exit )?")  # a command, standard error, an exit code, or else standard output
 NUMBER = re.compile(r"(?<![\w.])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -53,20 +54,24 @@ def same_number(a, b, scale):
 def scales(lines):
     """For each number of each line the largest of its tensor or column.
 
-    A column is the same place, counted from the right, in lines of as many numbers that follow one another.
+    A column is the same place, counted from the right, in lines of as many numbers that follow one another, in what
+    one command writes to standard output or to standard error.
 
     >>> scales(["[[1, 2]] 0.3", "a,2.5", "b,-3.5", "x abs-sum 9.5 abs-max 4.5 dot 0.2 first 0.1 -0.3"])
     [[2.0, 2.0, 0.3], [3.5], [3.5], [9.5, 4.5, 0.2, 4.5, 4.5]]
+    >>> scales(["$ seq 9", "1", "2", "[exit 4]", "$ seq 1", "1"])
+    [[9.0], [2.0], [2.0], [4.0], [1.0], [1.0]]
     """
-    keys, largest, table, length = [], {}, 0, 0
+    keys, largest, table, shape = [], {}, 0, None
     for row, line in enumerate(lines):
         numbers = [*NUMBER.finditer(line)]
         tensors = [(*match.span(), (row, match.start("data"))) for match in TENSOR.finditer(line)]
-        table, length = table + (len(numbers) != length), len(numbers)
+        before, shape = shape, (KIND.match(line)[0], len(numbers))
+        table += shape != before
         keys.append([])
         for at, number in enumerate(numbers):
             inside = (key for start, end, key in tensors if start <= number.start() < end)
-            key = next(inside, ("table", table, at - length))
+            key = next(inside, ("table", table, at - len(numbers)))
             keys[-1].append(key)
             largest[key] = max(largest.get(key, 0.0), abs(value(number[0])))
     return [[largest[key] for key in row] for row in keys]

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from attnkit import commands, help
 from attnkit.checkpoints import gpt2
 from attnkit.cli import main
 from attnkit.formats import npy
+from tests import process
 
 ROOT = Path(__file__).parent.parent
 TOPICS = help.list_topics()
@@ -28,20 +28,9 @@ def run(*arguments, **options):
     return subprocess.run(command, capture_output=True, cwd=ROOT, **options)
 
 
-def on_a_terminal(*arguments, **env):
+def on_a_terminal(topic, **settings):
     """What a terminal shows of a page."""
-    leader, follower = pty.openpty()
-    env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")} | env
-    with subprocess.Popen(["attnkit", "help", *arguments], stdout=follower, cwd=ROOT, env=env):
-        os.close(follower)
-        shown = b""
-        try:
-            while chunk := os.read(leader, 65536):
-                shown += chunk
-        except OSError:  # how Linux says that the other side is closed
-            pass
-    os.close(leader)
-    return shown.decode().replace("\r\n", "\n")
+    return process.on_a_terminal(f"attnkit help {topic}", ROOT, **settings)
 
 
 def test_alone_it_lists_every_tool_and_topic(capfd):
@@ -117,7 +106,7 @@ def test_a_chapter_by_its_number_its_name_and_each_of_its_words(chapter, capfd):
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.name)
 def test_a_chapter_fits_a_terminal(chapter):
-    shown = on_a_terminal("lecture", chapter.name, COLUMNS="80", TERM="dumb")
+    shown = on_a_terminal(f"lecture {chapter.name}", COLUMNS="80", TERM="dumb")
     assert shown.startswith(f"{chapter.number} {chapter.name}: {chapter.title}\n\nWords: ")
     assert [line for line in shown.splitlines() if len(line) > 80 and not line.startswith("    ")] == []
 
@@ -228,7 +217,7 @@ def test_a_page_that_cannot_be_written(stream, problem):
 def paths_of_the_architecture():
     """The paths that its page names, without those of files to write, whose names are in capitals."""
     named = re.findall(r"`((?:[\w.]+/)+[\w.]*|\w+\.(?:py|md))`", help.read_page("architecture"))
-    return sorted({path for path in named if not re.search(r"\b[A-Z]+(\.py|/)$", path)})
+    return sorted({path for path in named if not re.search(r"\b[A-Z]+(\.\w+|/)$", path)})
 
 
 @pytest.mark.parametrize("path", paths_of_the_architecture())

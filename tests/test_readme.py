@@ -1,75 +1,25 @@
-"""Every block of the README and of the pages of help is run on a terminal of 100 columns and prints what it shows.
-
-ATTNKIT_REMAKE=1 writes what they print into the page instead, to be read as a difference.
-"""
+"""The README and the pages of help: their blocks, links and length. test_transcripts.py runs the console blocks."""
 
 import doctest
-import os
-import pty
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.rounding import difference
+from tests.process import on_a_terminal
+from tests.transcripts import BLOCK
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "attnkit" / "help").glob("*.md"))
 CHAPTERS = sorted((ROOT / "attnkit" / "help" / "lecture").glob("*.md"))
-BLOCKS = re.compile(r"```console\n(.*?)```", re.DOTALL)
-
-
-def on_a_terminal(command, folder):
-    """What a line of bash shows on a terminal without colour."""
-    leader, follower = pty.openpty()
-    terminal = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
-    env = os.environ | terminal
-    env.pop("FORCE_COLOR", None)
-    process = subprocess.Popen(
-        ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=follower, stderr=follower, cwd=folder, env=env
-    )
-    os.close(follower)
-    shown = b""
-    while True:
-        try:
-            chunk = os.read(leader, 65536)
-        except OSError:  # how Linux says that the other side is closed
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(leader)
-    assert process.wait() == 0, shown.decode()
-    return shown.decode().replace("\r\n", "\n")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("jq") is None, reason="a block pipes into jq")
-@pytest.mark.parametrize("page", [README, *PAGES, *CHAPTERS], ids=lambda page: page.stem)
-def test_console_blocks(page, tmp_path):
-    if page not in CHAPTERS:  # which need an installed package and an empty folder
-        (tmp_path / "samples").symlink_to(ROOT / "samples")
-
-    def run(block):
-        commands = re.findall(r"^\$ (.*)$", block[1], re.MULTILINE)
-        shown = "".join(f"$ {command}\n{on_a_terminal(command, tmp_path)}" for command in commands)
-        return f"```console\n{shown}```"
-
-    text = page.read_text(encoding="utf-8")
-    made = BLOCKS.sub(run, text)
-    if os.environ.get("ATTNKIT_REMAKE"):
-        page.write_text(made, encoding="utf-8")
-    assert not difference(text, made)
 
 
 @pytest.mark.parametrize("page", [*PAGES, *CHAPTERS], ids=lambda page: page.stem)
 def test_every_block_of_a_page_is_run(page):
     kinds = set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL))
     assert kinds <= {"console", "python", "text"}
-    assert re.search(BLOCKS, page.read_text())
+    assert re.search(BLOCK, page.read_text())
 
 
 SHOWN = [README, *PAGES, *CHAPTERS, *sorted((ROOT / "samples").glob("*.out"))]
@@ -98,7 +48,7 @@ def test_the_readme_fits_on_200_lines():
 
 def test_the_pipeline_of_the_first_command_shows_every_step(tmp_path):
     (line,) = [line for line in README.read_text().splitlines() if "pip install -q . &&" in line]
-    shown = on_a_terminal(line.split("pip install -q . && ")[1], tmp_path)
+    shown = on_a_terminal(line.split("pip install -q . && ")[1], tmp_path, TERM="dumb", COLUMNS="100")
     for step in ("q", "k", "v", "scores", "scaled", "masked", "weights", "heads"):
         assert re.search(
             rf"^{step} \(head 2, .*\) float32   = |^{step} \(head 2, .*\) float32$", shown, re.MULTILINE

@@ -12,42 +12,20 @@ import numpy as np
 import pytest
 
 from attnkit import model
-from tests.rounding import difference
+from tests import process
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 SCRIPTS = sorted(SAMPLES.glob("[0-9]*.sh"))
 TOOLS = Path(sys.executable).parent
-OWN = ("ATTNKIT_", "COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHON")
 
 pytestmark = pytest.mark.skipif(shutil.which("jq") is None, reason="the samples pipe through jq")
 
 
-def run(command, cwd, temp):
-    """A command with none of the user's own settings."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
-    environment = inherited | {"TMPDIR": str(temp), "LC_ALL": "C.UTF-8"}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, encoding="utf-8")
-
-
 def piped(command, temp):
     """The JSON that a shell pipeline in samples/ prints."""
-    done = run(["bash", "-c", f"set -o pipefail; {command}"], SAMPLES, temp)
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_a_sample_prints_what_is_beside_it(script, tmp_path):
-    temp = tmp_path / "temp"
-    temp.mkdir()
-    done = run(["bash", str(script)], tmp_path, temp)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [*temp.iterdir()] == [], "it leaves files behind"
-    expected = script.with_suffix(".out")
-    if os.environ.get("ATTNKIT_REMAKE") == "1":
-        expected.write_text(done.stdout, encoding="utf-8")
-    assert not difference(expected.read_text(encoding="utf-8"), done.stdout)
+    done = process.bash(command, cwd=SAMPLES, env=process.environment(TMPDIR=str(temp)))
+    assert (done.code, done.err) == (0, "")
+    return json.loads(done.out)
 
 
 def test_a_sample_without_its_model_says_how_to_get_it(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 import attnkit
 from attnkit import help
 from tests.process import run
+from tests.transcripts import check
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 
@@ -43,7 +44,6 @@ def test_every_script_is_listed_by_chapter_with_the_first_sentence_of_its_commen
 
 
 def test_the_index_is_the_list(tmp_path):
-    """samples/README.md is made of it: ATTNKIT_REMAKE=1 writes it anew."""
     lines = INDEX.splitlines()
     chapter = None
     for row in json.loads(sample(cwd=tmp_path).out)["samples"]:
@@ -52,9 +52,7 @@ def test_the_index_is_the_list(tmp_path):
             lines += ["", f"## {chapter or 'The tools'}", ""]
         lines.append(f"- [{row['name']}]({row['name']}.sh): {row['idea']}")
     index = SAMPLES / "README.md"
-    if os.environ.get("ATTNKIT_REMAKE") == "1":
-        index.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    assert index.read_text(encoding="utf-8") == "\n".join(lines) + "\n"
+    check(index, index.read_text(encoding="utf-8"), "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("name", ["01-the-cat-sat", "01-the-cat-sat.sh", "the-cat-sat", "01", "1", "cat-sat"])
