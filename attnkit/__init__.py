@@ -3,7 +3,9 @@
 commands/      one file per tool: read, call, write
 cli/           what every tool shares: options, stages, output, errors to exit codes
 training/      optimizers, schedules, batches, initial parameters, the folder of a model
-inference/     models and records: prompts, generation, scoring, hooks, layers
+generation/    text in, text out: prompts, generation, scoring, labels
+interpret/     looking inside: traces, edits, lens, heads, comparison, gradients
+inputs/        what tools and models compute from: texts, layers, masks, states
 backends/      engines beside NumPy: the same steps on GPUs, TPUs and many hosts, by JAX
 checkpoints/   published folders to a configuration and parameters, one file per family
 model/         the arithmetic: pure functions on arrays; reference.py: the paper in plain NumPy; kernels/: fast paths

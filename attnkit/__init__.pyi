@@ -10,7 +10,7 @@ from attnkit import formats as formats
 from attnkit import model as model
 from attnkit.checkpoints import Checkpoint
 from attnkit.display.notebook import Rendering
-from attnkit.inference.diff_report import DiffReport
+from attnkit.interpret.comparison import DiffReport
 from attnkit.record import Record as Record, Tensor as Tensor
 from attnkit.tokenizers import Tokenizer
 

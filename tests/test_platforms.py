@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attnkit.formats import Source, dtypes, open_sink, open_source, read, streams
-from attnkit.inference.comparison import compare_tensors, subtract_integers
+from attnkit.interpret.comparison import compare_tensors, subtract_integers
 from attnkit.record import Record
 
 ROOT = Path(__file__).parent.parent

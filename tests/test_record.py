@@ -10,7 +10,7 @@ import attnkit
 from attnkit import Record, Tensor
 from attnkit.commands.diff import diff
 from attnkit.errors import DataError
-from attnkit.inference.diff_report import Pair
+from attnkit.interpret.comparison import Pair
 
 X = np.arange(6.0).reshape(3, 2)
 AXES = ("token", "model")

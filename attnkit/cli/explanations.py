@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from attnkit.inference.explanation import Explanation
+from attnkit.interpret.explanation import Explanation
 from attnkit.record import Record
 
 if TYPE_CHECKING:

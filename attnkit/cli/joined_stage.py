@@ -5,11 +5,11 @@ import warnings
 from collections.abc import Callable
 
 from attnkit.backends.choice import join_processes
+from attnkit.callbacks import SILENT, use_callbacks
 from attnkit.cli import options, output
 from attnkit.cli.stage import Stage
 from attnkit.errors import AttnkitError
 from attnkit.formats import atomic
-from attnkit.inference.callbacks import SILENT, use_callbacks
 
 
 def write_joined(

@@ -75,9 +75,9 @@ def execute(call: "Stage") -> int:
     """Run a stage from its input to its output; warnings become lines on standard error."""
     import warnings
 
+    from attnkit.callbacks import Callbacks, ignore, use_callbacks
     from attnkit.cli import output
     from attnkit.cli.stage import running, running_stage
-    from attnkit.inference.callbacks import Callbacks, ignore, use_callbacks
     from attnkit.libraries import silence_libraries
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -4,7 +4,7 @@ from attnkit import display
 from attnkit.cli import figures, views
 from attnkit.cli.stage import Stage
 from attnkit.display.notebook import Rendering, record_html, tensor_html, text_html, view_tensor
-from attnkit.inference.operands import CheckpointRecord
+from attnkit.inputs.operands import CheckpointRecord
 from attnkit.record import Record
 
 OPTIONS = (*views.VIEW_FLAGS, *views.LOOK_FLAGS, "precision", "title", "theme")  # those of a view, in Python too

@@ -13,7 +13,7 @@ from attnkit.cli.python_values import check_operand
 from attnkit.errors import DataError, FileError, UsageError, flag_name, suggest
 from attnkit.formats import Source, open_source, read
 from attnkit.formats.streams import exists, is_missing
-from attnkit.inference.operands import decode_text, load_attended, select_tensor
+from attnkit.inputs.operands import decode_text, load_attended, select_tensor
 from attnkit.record import Record, Tensor, join_names
 
 FACTOR = re.compile(r"\*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)$", re.ASCII)  # of FILE*2.0
@@ -167,7 +167,7 @@ def load_operand(
     with source:
         content: Any
         if load == "image" and not name:
-            from attnkit.inference import image_processor
+            from attnkit.inputs import image_processor
 
             content = image_processor.decode_image(source)
         elif load in ("words", "tokenizer"):
@@ -213,7 +213,7 @@ def load_patches(text: str) -> tuple[dict[str, Any], dict[str, str]]:
     The digests of the files come with them. Of a file with several tensors the one of that name is read, unless
     FILE:NAME names another.
     """
-    from attnkit.inference.edits import parse_target
+    from attnkit.interpret.edits import parse_target
 
     arrays: dict[str, Any] = {}
     digests: dict[str, str] = {}
@@ -251,7 +251,7 @@ def check_factor(path: str, factor: float | None) -> None:
 
 def load_means(path: str, piped: list[Record | str] | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Read the records of a file one by one; return the means of their heads, and the digest of the file."""
-    from attnkit.inference.head_means import mean_heads
+    from attnkit.interpret.edits import mean_heads
 
     if piped is not None:
         return mean_heads((item for item in piped if isinstance(item, Record)), "<stdin>"), {}

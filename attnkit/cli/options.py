@@ -151,7 +151,7 @@ def element(help: str, metavar: str) -> Option:
     """Declare an option with a tensor or cells of it as its value, NAME or NAME[SLICE]: (name, index)."""
 
     def parse(value: str) -> tuple[str, tuple[Any, ...]]:
-        from attnkit.inference.slices import parse_slice  # which few tools need
+        from attnkit.interpret.slices import parse_slice  # which few tools need
 
         match = re.fullmatch(r"(?P<name>[^\[\]]+)(\[(?P<slice>.+)\])?", value)
         if match is None:

@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnkit import formats
+from attnkit import callbacks, formats
 from attnkit.cli import history
 from attnkit.cli.output_format import Result
 from attnkit.cli.side_outputs import write_side_output
 from attnkit.cli.stage import Item, Stage
 from attnkit.errors import UsageError, suggest
-from attnkit.inference import callbacks, layers
-from attnkit.inference.gradients.pipeline import gather_tensors, shorten_names
-from attnkit.inference.gradients.stages import part_prefix
-from attnkit.inference.options import is_same_file
+from attnkit.generation.options import is_same_file
+from attnkit.inputs import layers
+from attnkit.interpret.gradients.pipeline import gather_tensors, shorten_names
+from attnkit.interpret.gradients.stages import part_prefix
 from attnkit.record import Labels, Record, Tensor, join_names
 
 INPUT = "0.input"

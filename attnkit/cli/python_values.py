@@ -90,7 +90,7 @@ def check_patches(patches: Mapping[str, Any], flag: str) -> dict[str, Array]:
            [1.],
            [1.]])}
     """
-    from attnkit.inference.edits import parse_target
+    from attnkit.interpret.edits import parse_target
 
     arrays: dict[str, Array] = {}
     for target, value in patches.items():
@@ -103,7 +103,7 @@ def check_patches(patches: Mapping[str, Any], flag: str) -> dict[str, Array]:
 
 def check_means(value: Any, flag: str) -> dict[str, Array]:
     """Return the means of the heads of a record, or of a dict of arrays."""
-    from attnkit.inference.head_means import mean_heads
+    from attnkit.interpret.edits import mean_heads
 
     if not isinstance(value, Mapping | Record):
         raise UsageError(f"expected a dict of arrays or a record, got {type(value).__name__}", flag)

@@ -4,14 +4,14 @@ import fnmatch
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from attnkit import callbacks
 from attnkit.cli import figures, views
 from attnkit.cli.explanations import render_explained
 from attnkit.cli.output_format import Result
 from attnkit.cli.stage import Stage
 from attnkit.errors import UsageError, suggest
-from attnkit.inference import callbacks
-from attnkit.inference.explanation import Explanation
-from attnkit.inference.gradients.stages import PARAMETER_AXES
+from attnkit.interpret.explanation import Explanation
+from attnkit.interpret.gradients.stages import PARAMETER_AXES
 from attnkit.record import Array, Record, Tensor, join_names
 
 if TYPE_CHECKING:

@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-from attnkit import formats
+from attnkit import callbacks, formats
 from attnkit.cli import history, operands, options, side_outputs
 from attnkit.cli.constraints import Constraints, Repeats
 from attnkit.cli.error_context import check_range, error_context, explain_non_finite
 from attnkit.cli.operands import OperandFiles, is_stdin
 from attnkit.cli.output_format import OutputFormat, Result
 from attnkit.errors import AttnkitNote, DataError, NotFiniteError, UsageError, flag_name
-from attnkit.inference import callbacks
-from attnkit.inference.operands import cast_x, select_tensor
+from attnkit.inputs.operands import cast_x, select_tensor
 from attnkit.record import Record
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from attnkit.cli.operands import is_stdin, stdin_or_error
 from attnkit.cli.stage import Records, Stage, read_records, running
 from attnkit.errors import AttnkitNote, AttnkitWarning, FileError, UsageError, flag_name
 from attnkit.formats import Source, open_source
-from attnkit.inference.operands import decode_text
+from attnkit.inputs.operands import decode_text
 from attnkit.record import Record
 
 Blocks = Iterator[Iterator[str]]  # lines that arrive together
@@ -171,7 +171,7 @@ def upstream_blocks(upstream: Records) -> Blocks:
 
 def read_prompts(call: Stage, upstream: Records | None) -> Records:
     """Read the input of decode: records, or with a model of words also text, unless flags give the prompt."""
-    from attnkit.inference.options import asks_for_next_word, encodes_text, generates_text
+    from attnkit.generation.options import asks_for_next_word, encodes_text, generates_text
 
     layer = call.parameters["layer"]
     config = None if call.parameters["model_"] is None else call.files.load("model_").config

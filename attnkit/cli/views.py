@@ -14,8 +14,8 @@ from attnkit.cli.stage import Stage
 from attnkit.display.notebook import unmasked_cells
 from attnkit.errors import UsageError, flag_name
 from attnkit.formats.streams import name_errors
-from attnkit.inference.operands import CheckpointRecord
-from attnkit.inference.slices import ALL, Index, Place, check_bound, fill_index, parse_slice
+from attnkit.inputs.operands import CheckpointRecord
+from attnkit.interpret.slices import ALL, Index, Place, check_bound, fill_index, parse_slice
 from attnkit.record import (
     Array,
     Labels,

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from attnkit import callbacks
 from attnkit import model as nn
 from attnkit.cli import options
 from attnkit.cli.explanations import draw_explained, is_explanation, render_explained
 from attnkit.cli.stage import PythonForm
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import attention_inputs, callbacks, intermediates, layers
-from attnkit.inference.attention_inputs import AttentionInputs
-from attnkit.inference.explanation import explain_weight
-from attnkit.inference.masking import AttendedTensor
-from attnkit.inference.weighted_values import WEIGHTED, weigh_values
+from attnkit.inputs import attention_inputs, intermediates, layers
+from attnkit.inputs.attention_inputs import WEIGHTED, AttentionInputs, weigh_values
+from attnkit.inputs.masking import AttendedTensor
+from attnkit.interpret.explanation import explain_weight
 from attnkit.record import Array, Labels, Record, Tensor
 
 if TYPE_CHECKING:

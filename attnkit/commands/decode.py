@@ -10,9 +10,22 @@ from attnkit.cli.decode_views import draw_decoded, is_single_text, list_decoded,
 from attnkit.cli.stage import PythonForm, Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError, counted
-from attnkit.inference import layers
-from attnkit.inference import options as generation
-from attnkit.inference.next_word import (
+from attnkit.generation import options as generation
+from attnkit.generation.options import (
+    AGGREGATIONS,
+    CHECK_TOLERANCE,
+    GENERATION_FLAGS,
+    HOOK_FLAGS,
+    INPUT_FLAGS,
+    LABEL_FLAGS,
+    GenerationOptions,
+    asks_for_next_word,
+    generates_text,
+    refuse_flags,
+)
+from attnkit.inputs import layers
+from attnkit.inputs.next_word import (
+    SAMPLING_FLAGS,
     HeadOutput,
     WordChoice,
     choose_words,
@@ -20,20 +33,7 @@ from attnkit.inference.next_word import (
     find_output_matrix,
     round_to_dtype,
 )
-from attnkit.inference.operands import cast_x
-from attnkit.inference.options import (
-    AGGREGATIONS,
-    CHECK_TOLERANCE,
-    GENERATION_FLAGS,
-    HOOK_FLAGS,
-    INPUT_FLAGS,
-    LABEL_FLAGS,
-    SAMPLING_FLAGS,
-    GenerationOptions,
-    asks_for_next_word,
-    generates_text,
-    refuse_flags,
-)
+from attnkit.inputs.operands import cast_x
 from attnkit.record import Array, Labels, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 
@@ -307,13 +307,13 @@ def decode(
     if model_ is not None:
         generation_options = make_generation_options(parameters)
         if generates_text(model_.config, layer):
-            from attnkit.inference.text_generation import run_decode  # a head alone does not need it
+            from attnkit.generation.text_generation import run_decode  # a head alone does not need it
 
             refuse_flags(parameters, ("keep",), "hidden states; --trace keeps the intermediates of a text")
 
             return run_decode(record, generation_options)
         if layer is None and model_.config.decoder is not None and not model_.config.classes:
-            from attnkit.inference.head import run_decoder_stack
+            from attnkit.generation.output_head import run_decoder_stack
 
             return run_decoder_stack(require_hidden_states(record), generation_options)
         if model_.config.task:
@@ -381,7 +381,7 @@ def label_input(
     source: Sequence[str] | Record | None, parameters: Mapping[str, Any], generation_options: GenerationOptions
 ) -> Record | str:
     """Return the labels of texts, of tokens or of hidden states, by a model whose head gives labels."""
-    from attnkit.inference.labels import label_inputs, labels_to_text, select_labels
+    from attnkit.generation.labels import label_inputs, labels_to_text, select_labels
 
     source = prepare_head_input(source, parameters)
     refuse_flags(parameters, ("vocab", "steps", "keep"), "a model that predicts words")
@@ -395,7 +395,7 @@ def apply_model_head(
     source: Sequence[str] | Record | None, parameters: Mapping[str, Any], generation_options: GenerationOptions
 ) -> HeadOutput:
     """Apply the head of a model, or of its decoder with --layer, to hidden states, texts or an image."""
-    from attnkit.inference.head import apply_head
+    from attnkit.generation.output_head import apply_head
 
     return apply_head(prepare_head_input(source, parameters), generation_options)
 
@@ -439,7 +439,7 @@ def replace_words(output: HeadOutput, vocab: list[str] | None) -> HeadOutput:
 
 def words_to_text(output: HeadOutput, ids: Array, fills_masks: bool) -> str:
     """Return the words of ids (..., T), a line a row; with fills_masks, the text with each [MASK] replaced."""
-    from attnkit.inference import detokenizer
+    from attnkit.inputs import detokenizer
 
     record, words = output.record, output.words
     if output.axis == "label":

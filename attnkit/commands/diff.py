@@ -12,7 +12,8 @@ from attnkit.cli.tool import make_item, named_files, tool
 from attnkit.display.cells import Cells
 from attnkit.errors import DifferentError, UsageError
 from attnkit.formats import Source
-from attnkit.inference.diff_report import (
+from attnkit.inputs.operands import cast_x, select_tensor
+from attnkit.interpret.comparison import (
     LEFT,
     DiffReport,
     Pair,
@@ -24,7 +25,6 @@ from attnkit.inference.diff_report import (
     report_lines,
     report_rows,
 )
-from attnkit.inference.operands import cast_x, select_tensor
 from attnkit.record import Array, Record, join_names
 
 if TYPE_CHECKING:

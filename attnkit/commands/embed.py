@@ -12,7 +12,7 @@ from attnkit.cli import options, text_input
 from attnkit.cli.stage import TEXT
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError
-from attnkit.inference import layers, text_inputs
+from attnkit.inputs import layers, text_inputs
 from attnkit.record import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from attnkit import formats, model
+from attnkit import callbacks, formats, model
 from attnkit.cli import options, text_input
 from attnkit.cli.stage import TEXT, PythonForm, Stage, running
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
-from attnkit.inference import callbacks, corpus, encoding, intermediates, layers, source_states, text_inputs
-from attnkit.inference.edits import make_edits
-from attnkit.inference.tracer import Tracer, axis_labels, head_counts
+from attnkit.inputs import corpus, encoding, intermediates, layers, source_states, text_inputs
+from attnkit.interpret.edits import make_edits
+from attnkit.interpret.tracer import Tracer, axis_labels, head_counts
 from attnkit.model.hooks import Hook, no_hook
 from attnkit.record import Array, Record, Tensor
 from attnkit.tokenizers import Tokenizer

@@ -129,8 +129,8 @@ def explore(
     """
     from attnkit.display.explore import explore_page, pack_traces
     from attnkit.display.figures.options import DEFAULT_OPTIONS
-    from attnkit.inference.exploration import compare_traces
-    from attnkit.inference.tensor_statistics import map_parallel
+    from attnkit.interpret.exploration import compare_traces
+    from attnkit.interpret.tensor_statistics import map_parallel
 
     call = running_stage()
     looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
@@ -159,8 +159,8 @@ def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool, is_alone: b
 
     is_alone  raise DataError where it lacks them; beside others it may be of an encoder, whose decoder has them
     """
-    from attnkit.inference.exploration import is_lens, make_lens, make_trace
-    from attnkit.inference.lens import apply_lens
+    from attnkit.interpret.exploration import is_lens, make_lens, make_trace
+    from attnkit.interpret.lens import apply_lens
 
     trace = make_trace(named.record, named.file, is_raw)._replace(step=named.step)
     if checkpoint is None or is_lens(named.record):
@@ -177,7 +177,7 @@ def read_lens(named: Named, checkpoint: Any, top: int, is_raw: bool, is_alone: b
 
 def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:
     """Return the records of a page, those of one text each, by the names of their files and their numbers in them."""
-    from attnkit.inference.exploration import check_weights
+    from attnkit.interpret.exploration import check_weights
 
     if not traces:
         raise DataError("nothing to explore: no record")
@@ -193,7 +193,7 @@ def choose_records(traces: Sequence[Named], index: int | None) -> list[Named]:
 
 def choose_texts(traces: Sequence[Named], index: int | None) -> list[Named]:
     """Return the texts of all records, or of each file the one of an index."""
-    from attnkit.inference.exploration import choose_record, split_texts
+    from attnkit.interpret.exploration import choose_record, split_texts
 
     chosen = []
     for file in dict.fromkeys(one.file for one in traces):
@@ -205,7 +205,7 @@ def choose_texts(traces: Sequence[Named], index: int | None) -> list[Named]:
 
 def choose_steps(traces: Sequence[Named], index: int) -> list[Named]:
     """Return one text of the batch of each step of a training run, with the step in its name."""
-    from attnkit.inference.exploration import choose_record, split_texts
+    from attnkit.interpret.exploration import choose_record, split_texts
 
     if len({(one.file, one.step is None) for one in traces}) > 1:
         raise UsageError("a folder of train is explored alone (expected one folder)", "TRACE")

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attnkit import model
+from attnkit import callbacks, model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
-from attnkit.inference import callbacks, layers
-from attnkit.inference.ffn_weights import find_ffn_weights
+from attnkit.inputs import layers
+from attnkit.inputs.ffn_weights import find_ffn_weights
 from attnkit.record import Array, Record, Tensor
 
 if TYPE_CHECKING:

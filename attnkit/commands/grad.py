@@ -8,21 +8,20 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnkit import display
+from attnkit import callbacks, display
 from attnkit.cli import operands, options, pipeline, views
 from attnkit.cli.attribution_views import render_attributions
 from attnkit.cli.output_format import Result
 from attnkit.cli.stage import PythonForm, Records, Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning, UsageError, suggest
-from attnkit.inference import callbacks
-from attnkit.inference.gradients.check import CHECKED, check_gradients
-from attnkit.inference.gradients.merging import number_parts
-from attnkit.inference.gradients.pipeline import pipeline_backward, select_names
-from attnkit.inference.gradients.pipeline_attribution import attribute_pipeline
-from attnkit.inference.gradients.stages import StageCall
-from attnkit.inference.options import CHECK_TOLERANCE
-from attnkit.inference.slices import Index
+from attnkit.generation.options import CHECK_TOLERANCE
+from attnkit.interpret.gradients.attribution import attribute_pipeline
+from attnkit.interpret.gradients.check import CHECKED, check_gradients
+from attnkit.interpret.gradients.merging import number_parts
+from attnkit.interpret.gradients.pipeline import pipeline_backward, select_names
+from attnkit.interpret.gradients.stages import StageCall
+from attnkit.interpret.slices import Index
 from attnkit.record import Array, Record, join_names
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from attnkit import model
+from attnkit import callbacks, model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import callbacks, intermediates, layers
+from attnkit.inputs import intermediates, layers
 from attnkit.record import Array, Record, Tensor
 
 if TYPE_CHECKING:

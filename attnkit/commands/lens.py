@@ -1,13 +1,134 @@
 """attnkit lens: the words that the head reads in the state of each layer; what each part adds to a logit."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from attnkit.cli import options
-from attnkit.cli.lens_views import draw_lens, list_lens, render_lens
+import numpy as np
+
+from attnkit import display
+from attnkit.cli import figures, options, views
+from attnkit.cli.cells import computed_cells
+from attnkit.cli.stage import Stage
 from attnkit.cli.tool import tool
-from attnkit.inference.attribution import attribute_logit
-from attnkit.inference.lens import apply_lens
-from attnkit.record import Record
+from attnkit.display.cells import Cells
+from attnkit.display.slicing import elide
+from attnkit.interpret.attribution import attribute_logit
+from attnkit.interpret.lens import apply_lens, text_size
+from attnkit.record import Record, row_labels, shared_labels
+
+if TYPE_CHECKING:
+    from attnkit.display.figures import FigureOptions, Section
+
+
+MAX_POSITIONS = 30  # tables of one text
+WORDS = {"x", "ids"}
+PARTS = {"x", "logit"}
+
+
+def render_lens(record: Record, call: Stage, look: display.Style) -> str:
+    """Draw a table of the layers for each position, or the parts of a logit."""
+    if {*record} >= PARTS:
+        return "\n\n".join(display.format_table(table, look) for table in part_tables(record, look))
+    if not {*record} >= WORDS:
+        return views.render_tables(record, call, look)
+    tables = []
+    for text in range(text_count(record)):
+        ones = list_positions(record, text)
+        elision = elide(len(ones), MAX_POSITIONS)
+        drawn = [display.candidates_table(one, look) for one in elision.pick(ones)]
+        tables += elision.with_gap(drawn, f"{elision.hidden} more positions: --position N, or -f csv")
+    return "\n\n".join(tables)
+
+
+def draw_lens(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
+    """Draw the tables as a figure."""
+    from attnkit.display.figures import candidates_section
+
+    style = figures.text_style(call)
+    if {*record} >= PARTS:
+        return [figures.table_section(table) for table in part_tables(record, style)]
+    if not {*record} >= WORDS:
+        return figures.tensor_sections(record, call, looks)
+    ones = [one for text in range(text_count(record)) for one in list_positions(record, text)]
+    return [candidates_section(one, style.precision) for one in ones]
+
+
+def text_count(record: Record) -> int:
+    """Return how many texts the result is of."""
+    return len(record["x"]) if record.axes_of("x")[0] == "batch" else 1
+
+
+def list_positions(record: Record, text: int) -> list[display.Candidates]:
+    """Return the candidates of the layers at each position of a text."""
+    is_batch = record.axes_of("x")[0] == "batch"
+    ids, shares = (record[name][text] if is_batch else record[name] for name in ("ids", "x"))
+    layers, count, _ = ids.shape
+    states = range(text * layers * count, (text + 1) * layers * count)
+    words = [word for state in states for word in row_labels(record.labels.get("ids"), state)]
+    places = np.arange(ids.size).reshape(ids.shape) if words else ids
+    rows, lead = shared_labels(record.labels.get("layer")), f"batch {text}, " * is_batch
+    return [
+        display.Candidates(rows, places[:, at], shares[:, at], words or None, f"{lead}position {name}", corner="layer")
+        for at, name, _ in list_tokens(record, text)
+    ]
+
+
+def list_tokens(record: Record, text: int) -> list[tuple[int, str, str]]:
+    """Return for each token but padding its place in the record, its position with its label, and its label or ""."""
+    numbers = row_labels(record.labels.get("position"), text)
+    count = len(numbers) or text_size(record, text, record["x"].shape[-2])
+    numbers = numbers or [str(at) for at in range(count)]
+    tokens = row_labels(record.labels.get("token"), text) or [""] * count
+    return [(at, f"{numbers[at]} {tokens[at]}".rstrip(), tokens[at]) for at in range(count)]
+
+
+def part_tables(record: Record, look: display.Style) -> list[display.TextTable]:
+    """Return a table of what each part adds to the logit of each text."""
+    word, *other = (repr(one) for one in shared_labels(record.labels.get("word")))
+    names, places = (shared_labels(record.labels.get(axis)) for axis in ("part", "position"))
+    tables = []
+    for text, x in enumerate(np.atleast_2d(record["x"])):
+        most = float(np.abs(x).max())
+        rows = [
+            [name, f"{part:z.{look.precision}f}", bar]
+            for name, part, bar in zip(names, x, display.draw_signed_bars(x, most, look), strict=True)
+        ]
+        lead = f"batch {text}, " * (record["x"].ndim > 1)
+        title = f"{lead}logit of {word}{f' less that of {other[0]}' if other else ''} at position {places[text]}"
+        footer = f"sum {x.sum():.{look.precision}f}, the logit of the model"
+        tables.append(display.TextTable(["part", "adds", ""], rows, (1,), title, footer, signed=(2,)))
+    return tables
+
+
+def list_lens(record: Record, call: Stage) -> Cells:
+    """Return the likeliest words as a table with a row for each, or the parts of a logit with one for each."""
+    if not ({*record} >= WORDS or {*record} >= PARTS):
+        return computed_cells(record, call)
+    return part_rows(record) if "logit" in record else word_rows(record)
+
+
+def part_rows(record: Record) -> Cells:
+    """Return a row for each part of a logit, of each text."""
+    names, is_batch = shared_labels(record.labels.get("part")), record["x"].ndim > 1
+    texts = [zip(names, x, strict=True) for x in np.atleast_2d(record["x"])]
+    rows = [[*[text] * is_batch, *part] for text, parts in enumerate(texts) for part in parts]
+    return Cells([*["batch"] * is_batch, "part", "adds"], rows)
+
+
+def word_rows(record: Record) -> Cells:
+    """Return a row for each of the likeliest words of each layer at each position but padding."""
+    layers, words = shared_labels(record.labels.get("layer")), record.labels.get("ids")
+    is_batch, top = record.axes_of("x")[0] == "batch", record["x"].shape[-1]
+    rows: list[list[Any]] = []
+    for *batch, layer in np.ndindex(record["x"].shape[:-2]):
+        for at, name, token in list_tokens(record, sum(batch)):
+            index = (*batch, layer, at)
+            state = int(np.ravel_multi_index(index, record["x"].shape[:-1]))
+            spellings = row_labels(words, state) or [""] * top
+            place = [*batch, layers[layer], int(name.split()[0]), token]
+            columns = zip(record["ids"][index], spellings, record["x"][index], strict=True)
+            rows += [[*place, rank, *column] for rank, column in enumerate(columns)]
+    return Cells([*["batch"] * is_batch, "layer", "position", "token", "rank", "id", "word", "probability"], rows)
+
 
 TOP = 3  # words of each layer, unless --top sets another number
 

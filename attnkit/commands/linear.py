@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from attnkit import model
+from attnkit import callbacks, model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
-from attnkit.inference import callbacks, layers
+from attnkit.inputs import layers
 from attnkit.record import Array, Record, Tensor
 
 

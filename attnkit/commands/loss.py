@@ -10,7 +10,7 @@ from attnkit.cli import figures, options, views
 from attnkit.cli.stage import Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import AttnkitWarning
-from attnkit.inference.targets import (
+from attnkit.inputs.targets import (
     expected_distribution,
     find_logits,
     find_targets,

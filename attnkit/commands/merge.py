@@ -11,7 +11,7 @@ from attnkit.cli import operands, options
 from attnkit.cli.stage import Records, Stage
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError
-from attnkit.inference import intermediates
+from attnkit.inputs import intermediates
 from attnkit.model.kernels.tiled_attention import merge_partial_attention
 from attnkit.record import Array, Record, Tensor, join_names, shared_labels
 

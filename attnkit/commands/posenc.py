@@ -10,8 +10,8 @@ from attnkit import model
 from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError
-from attnkit.inference import layers
-from attnkit.inference.position_inputs import (
+from attnkit.inputs import layers
+from attnkit.inputs.position_inputs import (
     BIASES,
     check_table,
     empty_record,

@@ -1,12 +1,82 @@
 """attnkit rollout: how much of each input token is in each state, by the attention of all layers."""
 
+import re
 from typing import Annotated
 
 from attnkit.cli import options
 from attnkit.cli.tool import tool
-from attnkit.inference.trace_layers import self_weights
-from attnkit.model.rollout import roll_out
-from attnkit.record import Record, Tensor
+from attnkit.errors import DataError, UsageError
+from attnkit.interpret.head_scores import read_weights
+from attnkit.model.head_scores import roll_out
+from attnkit.record import Array, Record, Tensor, join_names
+
+SELF_WEIGHTS = re.compile(r"(encoder|decoder)\.(0|[1-9][0-9]{0,8})\.self\.weights(\..+)?", re.ASCII)
+
+
+def self_weights(record: Record, layers: str = "") -> dict[str, Array]:
+    """Return the weights of self-attention of the layers of a trace by name, each (H, T, T) or (B, H, T, T).
+
+    layers  A:B, the layers A to B - 1; "": all, from layer 0 on
+
+    DataError where there are none, or only summaries, or those of an encoder and a decoder, where a layer is missing,
+    and where the queries are not the keys.
+
+    >>> import numpy as np
+    >>> record = Record({f"decoder.{layer}.self.weights": np.eye(2)[None] for layer in (1, 0)})
+    >>> [*self_weights(record)], [*self_weights(record, "1:")]
+    (['decoder.0.self.weights', 'decoder.1.self.weights'], ['decoder.1.self.weights'])
+    """
+    stack, numbers = find_layers(record)
+    first, last = select_range(layers, numbers[-1] + 1)
+    names = {number: f"{stack}.{number}.self.weights" for number in range(first, last)}
+    for number, name in names.items():
+        if number not in numbers:
+            hint = f"; --layers {numbers[0]}: begins there" if number < numbers[0] and not layers else ""
+            raise DataError(f"no {name} (it has the weights of layers {join_names([*map(str, numbers)])}){hint}")
+    weights = {name: read_square(record, name) for name in names.values()}
+    shape = record[names[first]].shape
+    for name, array in weights.items():
+        if array.shape[:-3] + array.shape[-2:] != shape[:-3] + shape[-2:]:
+            raise DataError(f"{name} {array.shape}: expected the tokens of {names[first]} {shape}")
+    return weights
+
+
+def find_layers(record: Record) -> tuple[str, list[int]]:
+    """Return the stack of a trace, encoder or decoder, and the numbers of the layers whose weights it has, sorted."""
+    matches = [match for match in map(SELF_WEIGHTS.fullmatch, record) if match]
+    layers = sorted((match[1], int(match[2])) for match in matches if not match[3])
+    if not layers and matches:
+        raise DataError(f"{matches[0][0]} is a summary of the weights; --weights full keeps them all")
+    if not layers:
+        keeps = "encode or decode --trace FILE, or encode --keep '*.self.weights', keeps them"
+        raise DataError(f"no weights of self-attention (it has {join_names(record.tensors, 4)}); {keeps}")
+    stack = layers[0][0]
+    if stack != layers[-1][0]:
+        keeps = "`attnkit show FILE --only 'encoder.*' -f npz` keeps those of the encoder"
+        raise DataError(f"weights of an encoder and of a decoder (expected those of one); {keeps}")
+    return stack, [number for _, number in layers]
+
+
+def select_range(text: str, count: int) -> tuple[int, int]:
+    """Return the first layer of A:B and the one after the last; UsageError where A:B has no layer, or one too many.
+
+    >>> select_range("", 6), select_range("2:", 6), select_range(":3", 6)
+    ((0, 6), (2, 6), (0, 3))
+    """
+    start, _, end = text.partition(":")
+    first, last = int(start or 0), int(end) if end else count
+    if not first < last <= count:
+        raise UsageError(f"{text}: the trace has layers 0:{count}", "--layers")
+    return first, last
+
+
+def read_square(record: Record, name: str) -> Array:
+    """Return weights (H, T, T) or (B, H, T, T); DataError for others."""
+    weights = read_weights(record, name).reshape(record[name].shape)
+    queries, keys = weights.shape[-2:]
+    if queries != keys:
+        raise DataError(f"{name} {weights.shape}: {queries} queries for {keys} keys (expected as many: a whole text)")
+    return weights
 
 
 @tool(keep_names=True, without=("dtype",))

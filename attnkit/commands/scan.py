@@ -114,7 +114,7 @@ def scan(
     Example:
       attnkit scan --model DIR "A cat." --against "A dog." --score " cat" --patch '*.self.residual' --positions
     """
-    from attnkit.inference.scanning import ScanOptions, scan_model
+    from attnkit.interpret.scanning import ScanOptions, scan_model
 
     if isinstance(source, Record):
         raise UsageError("takes text, got a record", "TEXT")

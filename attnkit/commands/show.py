@@ -10,8 +10,8 @@ from attnkit.cli import cells, figures, notebook, operands, options, views
 from attnkit.cli.stage import PythonForm, Records, Stage, read_records
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError, flag_name
-from attnkit.inference.operands import CheckpointRecord
-from attnkit.inference.row_statistics import row_statistics
+from attnkit.inputs.operands import CheckpointRecord
+from attnkit.interpret.tensor_statistics import row_statistics
 from attnkit.record import Record
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read_input(call: Stage, upstream: Records | None) -> Records:
         raise UsageError(f"cannot be combined with DIR:{name}", "--pipeline")
     if not (name or names) and {"--heatmap", "--heads", "--curves", "--slice"} & {*flags}:
         raise UsageError(f"more than one tensor: choose one with --name NAME, or {folder}:NAME", flags[-1])
-    from attnkit.inference import model_summary
+    from attnkit.interpret import model_summary
 
     checkpoint, _ = operands.load_operand(folder, "model")
     call.files.loaded["folder"] = checkpoint
@@ -70,7 +70,7 @@ def render_input(record: Record, call: Stage, look: display.Style) -> str:
     """Render a folder as its model, its tensors and its layers, any other record in the view that a flag selects."""
     if not isinstance(record, CheckpointRecord) or not record.whole or is_flag_set(call, "stats"):
         return draw_losses(record, call, look) + views.render(record, call, look)
-    from attnkit.inference import model_summary
+    from attnkit.interpret import model_summary
 
     if is_flag_set(call, "list"):
         return model_summary.tensor_rows(record.checkpoint, look, fold=False)
@@ -157,12 +157,12 @@ def show(
     if pipeline is not None:
         if not isinstance(record, CheckpointRecord):
             raise UsageError(NO_FOLDER, "--pipeline")
-        from attnkit.inference import model_pipeline
-        from attnkit.inference.encoding import sentence_modules
+        from attnkit.inputs.encoding import sentence_modules
+        from attnkit.interpret import model_summary
 
         checkpoint = record.checkpoint
         is_pooled = sentence_modules(checkpoint).is_pooled
-        return model_pipeline.shell_pipeline(checkpoint.config, checkpoint.folder, pipeline, is_pooled)
+        return model_summary.shell_pipeline(checkpoint.config, checkpoint.folder, pipeline, is_pooled)
     selection = views.select(record, name, slice)
     if rows:
         return row_statistics(selection)

@@ -7,8 +7,8 @@ import numpy as np
 
 from attnkit.cli import options
 from attnkit.cli.tool import tool
-from attnkit.inference import intermediates
-from attnkit.inference.softmax_stage import STEPS, compute_softmax
+from attnkit.inputs import intermediates
+from attnkit.inputs.softmax_stage import STEPS, compute_softmax
 from attnkit.record import Record
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from types import FrameType
 from typing import Annotated, Any
 
-from attnkit import __version__, display
+from attnkit import __version__, callbacks, display
 from attnkit.checkpoints.recurrent_keys import CELLS
 from attnkit.checkpoints.seq2seq import ATTENTIONS
 from attnkit.cli import history, options
@@ -30,8 +30,7 @@ from attnkit.errors import (
     escaped,
 )
 from attnkit.formats import atomic, open_source
-from attnkit.inference import callbacks
-from attnkit.inference.options import is_set
+from attnkit.generation.options import is_set
 from attnkit.training.configs import CONFIGS, RecurrentChoices, check_family_options, stated_sizes
 from attnkit.training.folder import CONFIG, check_folder, lock_folder
 from attnkit.training.optimizers import DEFAULTS

@@ -10,12 +10,12 @@ duplicate  the earlier keys of the same token
 induction  the keys after these: the token that followed this one before (In-context Learning and Induction Heads)
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from attnkit.model.dtypes import Array, cast, quiet, working
+from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 
 TARGETS = ("previous", "first", "self", "duplicate", "induction")
 MEANS = (*TARGETS, "entropy", "span")
@@ -216,3 +216,24 @@ def concatenate_heads(layers: Iterable[HeadScores]) -> HeadScores:
     each = [*layers]
     fields = ("sums", "chosen", "even", "counts", "largest", "place")
     return HeadScores(each[0].texts, *(np.concatenate([getattr(one, name) for one in each]) for name in fields))
+
+
+def roll_out(layers: Sequence[Array], residual: float = 0.5) -> Array:
+    """Return the attention rollout of layers of weights, the first layer first: each (..., H, T, T) -> (..., T, T).
+
+    A layer is A = residual · I + (1 − residual) · W, with the mean W of its heads, each row divided by its sum; the
+    rollout is the product of all A, the last layer first (Abnar and Zuidema 2020, Quantifying Attention Flow in
+    Transformers, section 3). A row of zeros, of a query without keys, is that of I if residual is above 0.
+
+    >>> first, second = np.array([[[1.0, 0], [1, 0]]]), np.array([[[0.5, 0.5], [0, 1]]])
+    >>> roll_out([first, second]).tolist()
+    [[0.875, 0.125], [0.5, 0.5]]
+    """
+    rollout = None
+    for weights in layers:
+        step = (1 - residual) * weights.mean(axis=-3, dtype=working(weights))
+        step += residual * np.eye(step.shape[-1], dtype=step.dtype)
+        sums = step.sum(axis=-1, keepdims=True)
+        np.divide(step, sums, out=step, where=sums > 0)
+        rollout = step if rollout is None else step @ rollout
+    return np.asarray(rollout, output_dtype(layers[0]))

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from attnkit import callbacks
 from attnkit.checkpoints.publishing import published_tensors
-from attnkit.inference import callbacks
 from attnkit.model import Array
 from attnkit.training.batches import Batch
 from attnkit.training.numpy_state import NumpyState, views_as_model

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from attnkit.errors import AttnkitError
-from attnkit.inference.tracer import intermediate_axes
+from attnkit.interpret.tracer import intermediate_axes
 from attnkit.model import Array
 from attnkit.record import Record, Tensor
 from attnkit.training.numpy_state import Hooks

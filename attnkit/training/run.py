@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from attnkit.callbacks import SILENT, current, use_callbacks
 from attnkit.checkpoints import read_json_object
 from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.errors import AttnkitNote, DataError, FileError, NotFiniteError, escaped
 from attnkit.formats import npz, safetensors
 from attnkit.formats.streams import exists, open_source
-from attnkit.inference.callbacks import SILENT, current, use_callbacks
-from attnkit.inference.head import apply_head
-from attnkit.inference.next_word import HeadOutput
-from attnkit.inference.options import GenerationOptions
-from attnkit.inference.text_generation import run_decode
+from attnkit.generation.options import GenerationOptions
+from attnkit.generation.output_head import apply_head
+from attnkit.generation.text_generation import run_decode
+from attnkit.inputs.next_word import HeadOutput
 from attnkit.model import softmax
 from attnkit.record import Record, join_names
 from attnkit.training.folder import (

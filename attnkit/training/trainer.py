@@ -4,9 +4,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from attnkit import callbacks
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import NotFiniteError, UsageError
-from attnkit.inference import callbacks
 from attnkit.model.loss import IGNORE_INDEX
 from attnkit.training.batches import Batch
 from attnkit.training.engine_state import EngineState

@@ -5,9 +5,9 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from attnkit import callbacks
 from attnkit.errors import AttnkitNote, DataError, UsageError, counted
 from attnkit.formats.streams import Buffer
-from attnkit.inference import callbacks
 from attnkit.libraries import call_library, import_library
 from attnkit.training.data import parse_pairs
 from attnkit.training.folder import json_bytes

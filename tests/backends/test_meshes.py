@@ -17,7 +17,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import UsageError
 from attnkit.formats import safetensors
-from attnkit.inference import layers
+from attnkit.inputs import layers
 from tests.backends.test_models import both, core, inputs, run_both
 
 MESHES = (("mistral", {"model": 2}), ("mistral", {"seq": 4}), ("luong", {"data": 2}),

@@ -13,7 +13,7 @@ from attnkit import model
 from attnkit.backends.jax.engine import JaxEngine
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import assemble_checkpoint
-from attnkit.inference import layers
+from attnkit.inputs import layers
 from attnkit.model.config import parse_layer_name
 
 MODELS = Path(__file__).parent.parent / "references" / "models"

@@ -12,9 +12,9 @@ jax = pytest.importorskip("jax")
 import attnkit
 from attnkit.backends.jax import formulas
 from attnkit.backends.jax.engine import JaxEngine
+from attnkit.callbacks import current, use_callbacks
 from attnkit.checkpoints.publishing import published_tensors
 from attnkit.errors import DataError, NotFiniteError
-from attnkit.inference.callbacks import current, use_callbacks
 from attnkit.training.batches import Batch
 from attnkit.training.engine_state import EngineState
 from attnkit.training.numpy_state import NumpyState

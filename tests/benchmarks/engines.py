@@ -36,10 +36,10 @@ import jax  # isort: skip
 from attnkit import model
 from attnkit.__main__ import tune_allocator
 from attnkit.backends.choice import choose_engine
+from attnkit.callbacks import current, use_callbacks
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
-from attnkit.inference import encoding, text_inputs
-from attnkit.inference.callbacks import current, use_callbacks
+from attnkit.inputs import encoding, text_inputs
 from attnkit.training.batches import Batch
 from attnkit.training.engine_state import EngineState
 from attnkit.training.parameter_buffer import ParameterBuffer

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from attnkit import formats
-from attnkit.inference.tracer import intermediate_axes
+from attnkit.interpret.tracer import intermediate_axes
 from attnkit.record import Record, Tensor
 from tests.benchmarks.usage import read_words
 from tests.chromium import Chromium, find_chromium

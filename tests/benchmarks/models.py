@@ -93,7 +93,7 @@ tune_allocator(ctypes.CDLL(None))  # as the command does
 import sys, time, numpy as np
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.inference import layers
+from attnkit.inputs import layers
 checkpoint = open_checkpoint(sys.argv[1])
 layers.prepare_decoding(checkpoint, int(sys.argv[2]))  # as the command does
 core = layers.core_model(checkpoint)
@@ -123,7 +123,7 @@ import time, numpy as np, torch
 from transformers import GPT2LMHeadModel
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.inference import layers
+from attnkit.inputs import layers
 peer = GPT2LMHeadModel.from_pretrained(sys.argv[1]).eval()
 core = layers.core_model(open_checkpoint(sys.argv[1]))
 ids = np.random.default_rng(0).integers(0, 50000, 1024)

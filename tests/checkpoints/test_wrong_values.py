@@ -159,7 +159,7 @@ def used(folder: str, family: str, has_text: bool) -> None:
     from attnkit import display
     from attnkit.checkpoints import open_checkpoint
     from attnkit.formats import Record
-    from attnkit.inference import model_summary
+    from attnkit.interpret import model_summary
 
     checkpoint = open_checkpoint(folder)
     model_summary.model_facts(checkpoint, display.Style())

@@ -8,7 +8,7 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.errors import AttnkitError, DataError
-from attnkit.inference.diff_report import are_traces
+from attnkit.interpret.comparison import are_traces
 from tests import process
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +74,7 @@ def test_a_summary_of_weights_is_not_computed_in_full(trace):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "openai-gpt"])
 def test_layers_of_a_model_have_the_names_and_numbers_of_its_own_trace(name, tmp_path, trace):
     from attnkit.checkpoints import open_checkpoint
-    from attnkit.inference.model_pipeline import shell_pipeline
+    from attnkit.interpret.model_summary import shell_pipeline
 
     folder, theirs = str(MODELS / name), str(tmp_path / "own.npz")
     ids = tmp_path / "ids.json"

@@ -8,7 +8,7 @@ import pytest
 import attnkit
 from attnkit.errors import DataError, UsageError
 from attnkit.formats import Source, read
-from attnkit.inference.head_scoring import score_records
+from attnkit.interpret.head_scores import score_records
 from attnkit.record import Record, Tensor
 from tests import process
 

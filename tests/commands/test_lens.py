@@ -41,7 +41,7 @@ def trace(tmp_path):
 def word(folder, id):
     """The spelling of a token that has only this id."""
     from attnkit.checkpoints import open_checkpoint
-    from attnkit.inference.lens import find_word, find_words
+    from attnkit.interpret.lens import find_word, find_words
 
     checkpoint = open_checkpoint(folder)
     words = find_words(checkpoint).words()
@@ -74,7 +74,7 @@ def test_every_part_is_that_of_transformer_lens(trace, model):
     record, folder = trace(model)
     token, other = (word(folder, id) for id in (11, 23))
     from attnkit.checkpoints import open_checkpoint
-    from attnkit.inference.lens import find_word
+    from attnkit.interpret.lens import find_word
 
     assert [find_word(open_checkpoint(folder), one, "") for one in (token, other)] == [11, 23]
     for minus, name in ((None, "direct"), (other, "minus")):
@@ -100,7 +100,7 @@ def test_the_parts_add_up_to_the_logit(trace, model, by):
         np.testing.assert_allclose(parts["x"].sum(), parts["logit"], atol=1e-5 * max(np.abs(parts["x"]).max(), 1))
         np.testing.assert_allclose(parts["x"][:-1], (whole["x"] - less["x"])[:-1], atol=1e-9)
         from attnkit.checkpoints import open_checkpoint
-        from attnkit.inference.lens import find_word
+        from attnkit.interpret.lens import find_word
 
         assert whole["logit"] == record["logits"][position, find_word(open_checkpoint(folder), token, "")]
 
@@ -213,7 +213,7 @@ def test_a_trace_that_is_not_finite_is_named(trace):
 
 def test_words_of_one_token():
     from attnkit.checkpoints import open_checkpoint
-    from attnkit.inference.lens import find_word
+    from attnkit.interpret.lens import find_word
 
     story = open_checkpoint(STORY)
     assert find_word(story, " fox", "--direct") == find_word(story, "Ġfox", "--direct")

@@ -8,7 +8,7 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.model.rollout import roll_out
+from attnkit.model.head_scores import roll_out
 from attnkit.record import Record, Tensor
 from tests import process
 

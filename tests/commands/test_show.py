@@ -10,7 +10,7 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.formats import Record
-from attnkit.inference.row_statistics import row_statistics
+from attnkit.interpret.tensor_statistics import row_statistics
 from tests.process import run
 
 STORY = str(Path(__file__).parents[2] / "samples" / "data" / "story")

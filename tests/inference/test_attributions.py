@@ -7,7 +7,7 @@ import pytest
 
 import attnkit
 from attnkit.errors import UsageError
-from attnkit.inference.gradients.attribution import attribute
+from attnkit.interpret.gradients.attribution import attribute
 from tests import process
 
 REFERENCES = Path(__file__).parent.parent / "references"

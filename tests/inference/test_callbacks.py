@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 import attnkit
-from attnkit import formats
+from attnkit import callbacks, formats
+from attnkit.callbacks import Callbacks, use_callbacks
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli.stage import Stage, running, running_stage
 from attnkit.commands import find_tool
 from attnkit.display import Style, format_table
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import callbacks
-from attnkit.inference.callbacks import Callbacks, use_callbacks
 from attnkit.libraries import call_library, silence_libraries
 from attnkit.record import Record
 from tests import process
@@ -164,7 +163,7 @@ HELD = """
 import gc, sys, weakref, attnkit, numpy as np
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli.stage import running_stage
-from attnkit.inference import callbacks
+from attnkit import callbacks
 from attnkit.record import Record
 from tests import process
 

@@ -14,7 +14,7 @@ import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError
-from attnkit.inference import corpus, encoding, layers
+from attnkit.inputs import corpus, encoding, layers
 from attnkit.model.kernels import threads
 from tests import process
 

@@ -9,7 +9,7 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.errors import DataError, UsageError
-from attnkit.inference.head_means import mean_heads
+from attnkit.interpret.edits import mean_heads
 from attnkit.record import Record
 from tests import process
 

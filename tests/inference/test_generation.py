@@ -17,9 +17,9 @@ from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.display import Style, format_table
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.inference import layers
-from attnkit.inference.detokenizer import Detokenizer, fill_masks
-from attnkit.inference.generate import render_choice
+from attnkit.generation.generate import render_choice
+from attnkit.inputs import layers
+from attnkit.inputs.detokenizer import Detokenizer, fill_masks
 from attnkit.record import Record
 from attnkit.tokenizers.auto import load_tokenizer
 from tests import process

@@ -11,8 +11,8 @@ import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli import pipeline
-from attnkit.inference import layers
-from attnkit.inference.model_pipeline import shell_pipeline
+from attnkit.inputs import layers
+from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.record import Record, Tensor
 from tests import process
 

@@ -14,7 +14,7 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.weights import open_weights
 from attnkit.cli import pipeline
 from attnkit.display import Style
-from attnkit.inference import model_pipeline, model_summary
+from attnkit.interpret import model_summary
 from attnkit.model import Config, SpecialTokens, StackConfig
 from attnkit.record import Record
 from tests.process import bash, run
@@ -218,7 +218,7 @@ def test_the_pipeline_of_a_layer_goes_from_what_enters_it_to_what_leaves_it(tmp_
 def stages(name, part):
     checkpoint = open_checkpoint(str(MODELS / name))
     return (
-        model_pipeline.shell_pipeline(checkpoint.config, "DIR", part)
+        model_summary.shell_pipeline(checkpoint.config, "DIR", part)
         .replace("attnkit ", "")
         .replace(" \\\n", "")
         .split("  | ")
@@ -242,13 +242,13 @@ def test_the_pipelines_of_parts():
 
 def test_all_of_an_encoder_and_a_decoder_is_two_pipelines():
     checkpoint = open_checkpoint(str(MODELS / "marian-half"))
-    encoder, decoder = re.split(r"(?<!\\)\n", model_pipeline.shell_pipeline(checkpoint.config, "my model", "all"))
+    encoder, decoder = re.split(r"(?<!\\)\n", model_summary.shell_pipeline(checkpoint.config, "my model", "all"))
     assert encoder.endswith("--layer encoder.1.norm2 -o memory.npz")
     assert decoder.startswith("attnkit embed --model 'my model' --layer decoder.embed \"TEXT\" \\\n")
     assert "attend --model 'my model' --layer decoder.1.cross --memory memory.npz --residual" in decoder
     assert decoder.endswith("decode --model 'my model' --layer head")
     checkpoint = open_checkpoint(str(MODELS / "transformer"))
-    encoder, decoder = re.split(r"(?<!\\)\n", model_pipeline.shell_pipeline(checkpoint.config, "DIR", "all"))
+    encoder, decoder = re.split(r"(?<!\\)\n", model_summary.shell_pipeline(checkpoint.config, "DIR", "all"))
     assert "--residual source.npz \\\n" in encoder and "--residual target.npz \\\n" in decoder
 
 
@@ -342,14 +342,14 @@ def test_every_layer_and_its_pipeline_of_every_option(name, settings, added, tmp
         if parameters:
             shown = model_summary.model_part(checkpoint, layer)
             assert all(len(shown.tensors[key].axes) == array.ndim for key, array in parameters.items())
-    for part in ("all", *model_pipeline.pipeline_parts(checkpoint.config)):
-        assert model_pipeline.shell_pipeline(checkpoint.config, "DIR", part)
+    for part in ("all", *model_summary.pipeline_parts(checkpoint.config)):
+        assert model_summary.shell_pipeline(checkpoint.config, "DIR", part)
 
 
 def test_the_biases_of_a_gated_network_in_its_pipeline(tmp_path):
     checkpoint = widened("llama", tmp_path, {"mlp_bias": True, "attention_bias": True}, FFN + ATTENTION)
     whole = attnkit.encode(Record({"ids": np.array([3, 4, 5])}), model=str(tmp_path))
-    text = model_pipeline.shell_pipeline(checkpoint.config, str(tmp_path), "decoder").replace("\\\n", "")
+    text = model_summary.shell_pipeline(checkpoint.config, str(tmp_path), "decoder").replace("\\\n", "")
     ids = np.array([3, 4, 5])
     np.save(tmp_path / "ids.npy", ids)
     [record] = pipeline.chain_stages(pipeline.parse_stages(text.replace('"TEXT"', f"--ids {tmp_path}/ids.npy"))).items

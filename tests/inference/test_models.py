@@ -8,7 +8,7 @@ import pytest
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.inference import layers
+from attnkit.inputs import layers
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 DTYPES = {"f32": "float32", "f64": "float64"}

@@ -15,7 +15,7 @@ import attnkit
 from attnkit import formats
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
-from attnkit.inference import model_pipeline
+from attnkit.interpret import model_summary
 
 REFERENCES = Path(__file__).parents[1] / "references"
 MODELS = REFERENCES / "models"
@@ -167,7 +167,7 @@ def test_the_stages_of_show_pipeline_equal_the_model_bit_for_bit(case: Any, tmp_
     model, _ = case
     for name in ("tokenizer.json", "target_tokenizer.json"):
         (tmp_path / "model" / name).write_bytes((MODELS / "seq2seq" / name).read_bytes())
-    stages = model_pipeline.shell_pipeline(model.config, "model", "all").replace(" \\\n", "").replace("attnkit ", "")
+    stages = model_summary.shell_pipeline(model.config, "model", "all").replace(" \\\n", "").replace("attnkit ", "")
     words = ["je suis un chat", "the dog am" if model.config.decoder.vocab == 11 else "I am a"]
     encoder, decoder = stages.splitlines()
     with chdir(tmp_path):
@@ -209,7 +209,7 @@ def test_names_of_other_programs_are_read(tmp_path: Path) -> None:
 
 def test_a_language_model_is_its_stages_bit_for_bit() -> None:
     folder = str(MODELS / "lstm")
-    stages = model_pipeline.shell_pipeline(open_checkpoint(folder).config, folder, "decoder").replace(" \\\n", "")
+    stages = model_summary.shell_pipeline(open_checkpoint(folder).config, folder, "decoder").replace(" \\\n", "")
     pieces = attnkit.run(stages.replace("TEXT", "je suis un chat").replace("attnkit ", ""))
     assert np.array_equal(pieces["x"], attnkit.encode("je suis un chat", model=open_checkpoint(folder))["x"])
 

@@ -10,7 +10,7 @@ import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import UsageError
-from attnkit.inference import layers
+from attnkit.inputs import layers
 from attnkit.model.backward.norms import NormGradients
 from attnkit.model.backward.tied import cast_parameters, tied_parameters
 from tests import process

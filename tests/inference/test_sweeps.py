@@ -9,8 +9,8 @@ import pytest
 import attnkit
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.inference import layers
-from attnkit.inference.sweeps import Scored, find_axes, list_patches, match_names, run_text, sweep
+from attnkit.inputs import layers
+from attnkit.interpret.scanning import Scored, find_axes, list_patches, match_names, run_text, sweep
 
 MODELS = Path(__file__).parent.parent / "references/models"
 CAUSAL = ["gpt2-scaled", "openai-gpt", "llama3", "llama-dynamic", "llama-yarn", "mistral", "qwen2"]

@@ -10,7 +10,7 @@ import attnkit
 from attnkit import commands, model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.cli import parser
-from attnkit.inference.model_pipeline import shell_pipeline
+from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.model.relative import distance_rows
 from attnkit.record import Record
 from tests import process

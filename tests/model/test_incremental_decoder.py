@@ -7,7 +7,7 @@ import pytest
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.inference import layers
+from attnkit.inputs import layers
 
 MODELS = Path(__file__).parents[1] / "references" / "models"
 NAMES = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-yarn", "mistral", "qwen2", "t5", "t5-gated",

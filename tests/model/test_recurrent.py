@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError, UsageError
-from attnkit.inference.recurrent_weights import read_recurrent_weights
+from attnkit.inputs.recurrent_weights import read_recurrent_weights
 from attnkit.model.backward.recurrent import stack_backward
 from attnkit.model.kernels.recurrent import run_direction_in_blocks
 from attnkit.model.recurrent import run_direction, step

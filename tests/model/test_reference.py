@@ -8,7 +8,7 @@ import pytest
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
-from attnkit.inference import layers
+from attnkit.inputs import layers
 from attnkit.model import reference
 from attnkit.model.kernels.incremental_decoder import compile_decode_step
 from attnkit.model.kernels.row_attention import row_attention

@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from attnkit.inference.text_inputs import tokenize
+from attnkit.inputs.text_inputs import tokenize
 from attnkit.tokenizers import BUILTIN_TOKENIZERS
 from attnkit.tokenizers.simple import split_words
 

@@ -9,8 +9,8 @@ import pytest
 
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import AttnkitNote, DataError, FileError, UsageError
-from attnkit.inference.options import GenerationOptions
-from attnkit.inference.text_generation import run_decode
+from attnkit.generation.options import GenerationOptions
+from attnkit.generation.text_generation import run_decode
 from attnkit.model.kernels import threads
 from attnkit.training.recipe import Recipe
 from attnkit.training.run import Monitor, Origin, Run, training_script

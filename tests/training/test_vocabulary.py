@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from attnkit import callbacks
 from attnkit.errors import AttnkitNote, DataError, UsageError
-from attnkit.inference import callbacks
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.training import vocabulary
 from attnkit.training.folder import write_folder

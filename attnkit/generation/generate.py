@@ -1,0 +1,407 @@
+"""The candidates of every choice of a generated text, as tensors (token, rank): `decode --steps`."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit import callbacks, display, model
+from attnkit.errors import AttnkitWarning, DataError, counted
+from attnkit.generation import kv_cache_file
+from attnkit.generation.batching import PadLayout, add_padding_mask
+from attnkit.generation.options import CANDIDATES, GenerationOptions, compute_dtype, max_new_tokens
+from attnkit.generation.prompts import Prompt, memory_of
+from attnkit.inputs.detokenizer import Detokenizer, common_prefix_length
+from attnkit.interpret.tracer import Tracer, axis_labels
+from attnkit.model import GeneratedText
+from attnkit.model.beams import BeamsInfo
+from attnkit.model.generation import StepInfo
+from attnkit.record import Array, Labels, Record, Tensor
+from attnkit.tokenizers.streaming import decode_incrementally
+
+AXES = ("token", "rank")
+WORDS = "candidates.ids"  # its labels are the tokens of the candidates, a list for each step
+
+
+class StepCandidates(NamedTuple):
+    """The candidates (M,) of one step, most probable first; those that the filters removed come last.
+
+    probs     their probabilities by the model itself
+    filtered  their probabilities in the choice, after the filters
+    chosen    which of them was chosen: none, where that is not among them
+    """
+
+    ids: Array
+    logits: Array
+    probs: Array
+    filtered: Array
+    chosen: Array
+
+
+def rank_candidates(info: StepInfo, count: int) -> StepCandidates:
+    """Return the `count` most probable tokens of a step: by their probability after the filters, then before.
+
+    >>> from attnkit.model.generation import Filtered
+    >>> logits = np.log(np.array([0.5, 0.125, 0.375]))
+    >>> kept = np.where([True, False, True], logits, -np.inf)
+    >>> step = rank_candidates(StepInfo(0, logits, (Filtered("top-k", logits, kept),), 2, -1.0), 3)
+    >>> step.ids.tolist(), step.probs.round(3).tolist(), step.filtered.round(3).tolist()
+    ([0, 2, 1], [0.5, 0.375, 0.125], [0.571, 0.429, 0.0])
+    """
+    filtered, probs = info.probabilities, model.probabilities(info.logits)
+    possible, _ = model.candidates(filtered, count)
+    others, _ = model.candidates(probs, count)
+    possible = possible[filtered[possible] > 0]
+    ids = np.concatenate([possible, others[~np.isin(others, possible) & (filtered[others] == 0)]])[:count]
+    ids = ids.astype(np.int64)
+    return StepCandidates(ids, info.logits[ids], probs[ids], filtered[ids], ids == info.chosen)
+
+
+def candidate_tensors(
+    texts: Sequence[Sequence[StepCandidates]], lead: tuple[str, ...], detokenizer: Detokenizer
+) -> Record:
+    """Return `candidates.ids`, `.logits`, `.probs`, `.filtered` and `.chosen` of texts, a batch padded with zeros.
+
+    Each is (T, M), or (B, T, M) where `lead` names the axis of the texts. The labels under `candidates.ids` are the
+    tokens: a list for each step, text after text.
+    """
+    longest = max(map(len, texts), default=0)
+    width = min((len(step.ids) for text in texts for step in text), default=0)
+    tensors: dict[str, Tensor] = {}
+    for at, name in enumerate(StepCandidates._fields if width else ()):
+        rows = [np.stack([step[at][:width] for step in text]) for text in texts]
+        array = np.stack([np.pad(row, ((0, longest - len(row)), (0, 0))) for row in rows])
+        tensors[f"candidates.{name}"] = Tensor(array if lead else array[0], (*lead, *AXES))
+    words: list[list[str]] = []
+    for text in texts if detokenizer.tokenizer else ():
+        words += [detokenizer.token_strings(step.ids[:width].tolist()) for step in text]
+        words += [[detokenizer.padding] * width] * (longest - len(text))
+    return Record({}).with_tensors(tensors, {WORDS: words} if words and width else None)
+
+
+class TextModel(NamedTuple):
+    """A model that generates and scores text, with its options, its detokenizer, and the hooks of the run."""
+
+    core: model.Model
+    options: GenerationOptions
+    detokenizer: Detokenizer
+    tracer: Tracer
+
+
+class Generation(NamedTuple):
+    """The texts generated after one prompt, best first, and what was requested of each choice.
+
+    scores      the logits or the probabilities of all tokens, (T, N)
+    candidates  the most probable tokens of each step
+    """
+
+    sequences: list[GeneratedText]
+    scores: Array | None = None
+    candidates: Sequence[StepCandidates] = ()
+
+
+def generate_one(text_model: TextModel, prompt: Prompt, is_only: bool) -> Generation:
+    """Generate after one prompt, by beam search or token by token.
+
+    is_only  whether it is the only prompt, so that its text may be streamed
+    """
+    config, options = text_model.core.config, text_model.options
+    requested = max_new_tokens(options)
+    limit = min(requested, positions_left(config, len(prompt.ids)))
+    predict = next_token_model(text_model, prompt)
+    search = search_beams if options.beam else choose_tokens
+    generation = search(predict, text_model, prompt, sampling_config(config.special, options, limit), is_only)
+    best = generation.sequences[0]
+    if limit < requested and best.finish_reason == "limit":
+        problem = f"stopped after {limit} tokens: the model has {config.positions.size} positions"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+    if options.cache_out:
+        write_cache(predict.cache, [*prompt.ids, *best.ids], text_model, prompt)
+    return generation
+
+
+def next_token_model(text_model: TextModel, prompt: Prompt) -> model.CachedDecoder:
+    """Return the decoder that predicts the token after the prompt, and those after it, with a KV cache."""
+    options, tracer, engine = text_model.options, text_model.tracer, text_model.core.engine
+    decoder: model.CachedDecoder = (engine.decoder if engine else model.CachedDecoder)(
+        text_model.core,
+        prompt.cache,
+        **memory_of(prompt),
+        dtype=options.dtype,
+        hook=tracer.visit if options.patch or options.ablate else model.no_hook,
+        on_non_finite=callbacks.current().on_non_finite,
+    )
+    tracer.begin(axis_labels(text_model.detokenizer.token_strings(prompt.ids), prompt.source), lambda: decoder.length)
+    return decoder
+
+
+def search_beams(
+    predict: model.CachedDecoder, text_model: TextModel, prompt: Prompt, sampling: model.SamplingConfig, is_only: bool
+) -> Generation:
+    """Generate the best texts of a beam search."""
+    options, detokenizer = text_model.options, text_model.detokenizer
+    penalty = length_penalty(options.length_penalty or "average:1")
+    report = step_callback(options.steps, lambda info, style: render_beams(info, prompt, detokenizer, style))
+    stop = stop_condition(options.stop, prompt, detokenizer) if options.stop else None
+    sequences = model.beam_search(
+        predict, np.array(prompt.ids), sampling, options.beam or 1, penalty, options.best or 1, stop, report
+    )
+    return Generation(sequences)
+
+
+def choose_tokens(
+    predict: model.CachedDecoder, text_model: TextModel, prompt: Prompt, sampling: model.SamplingConfig, is_only: bool
+) -> Generation:
+    """Generate one text token by token, greedily or by sampling, streamed if it is the only one."""
+    options, detokenizer = text_model.options, text_model.detokenizer
+    stream = stream_text(prompt, options, detokenizer) if is_only else None
+    report = step_callback(
+        options.steps, lambda info, style: render_choice(info, detokenizer, style, options.candidates)
+    )
+    scores: list[Array] = []
+    candidates: list[StepCandidates] = []
+
+    def on_step(info: StepInfo) -> None:
+        if options.keeps_candidates:
+            candidates.append(rank_candidates(info, options.candidates))
+        if options.emit in ("logits", "probs"):
+            scores.append(info.logits if options.emit == "logits" else info.probabilities)
+        if stream:
+            stream(info.chosen)
+        else:
+            report(info)
+
+    rng = np.random.default_rng(options.seed or 0) if options.is_sampled else None
+    stop = stop_condition(options.stop, prompt, detokenizer) if options.stop else None
+    text = model.generate(predict, np.array(prompt.ids), sampling, rng, stop, on_step)
+    if stream:
+        stream(None)
+    return Generation([text], np.stack(scores) if scores else None, candidates)
+
+
+def write_cache(cache: model.KVCache, ids: list[int], text_model: TextModel, prompt: Prompt) -> None:
+    """Write the keys and values of all tokens to the file of --cache-out."""
+    detokenizer = text_model.detokenizer
+    words = detokenizer.token_strings(ids) if detokenizer.tokenizer else None
+    record = kv_cache_file.cache_record(cache, ids, words, prompt.source)
+    callbacks.current().write_side_output(text_model.options.cache_out or "", record)
+
+
+def positions_left(config: model.Config, size: int) -> int:
+    """Return how many tokens may follow `size` tokens; DataError where these exceed the positions of the model."""
+    most = config.positions.size
+    if not most or config.positions.kind not in ("learned", "sinusoidal"):
+        return 1 << 62
+    if size > most:
+        raise DataError(f"{counted(size, 'token')}, and this {config.family} model has {counted(most, 'position')}")
+    return most - size + 1  # the last token needs no position: nothing follows it
+
+
+def sampling_config(special: model.SpecialTokens, options: GenerationOptions, limit: int) -> model.SamplingConfig:
+    """Return how tokens are chosen, by the options and the special tokens of the model."""
+    return model.SamplingConfig(
+        limit=limit,
+        eos=special.eos,
+        banned=special.banned,
+        forced_bos=special.forced_bos,
+        forced_eos=None if options.cache_out else special.forced_eos,  # a cached text is to be continued
+        repetition_penalty=options.repetition_penalty or 1.0,
+        sampled=options.is_sampled,
+        temperature=options.temperature or 1.0,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+    )
+
+
+def length_penalty(text: str) -> Callable[[float, int], float]:
+    """Return the length penalty of a name and an exponent.
+
+    >>> length_penalty("average:1")(-6.0, 3)
+    -2.0
+    """
+    name, _, exponent = text.partition(":")
+    return model.LENGTH_PENALTIES[name](float(exponent))
+
+
+def stop_condition(stops: Sequence[str], prompt: Prompt, detokenizer: Detokenizer) -> Callable[[list[int]], bool]:
+    """Return a function of the new ids: whether their text has one of the stop strings."""
+    return lambda ids: truncate_at_stop(stops, *split_prompt(prompt, ids, detokenizer))[1]
+
+
+def split_prompt(prompt: Prompt, ids: Sequence[int], detokenizer: Detokenizer) -> tuple[str, str]:
+    """Return the text of the prompt, and the text that the new tokens add to it."""
+    before, whole = detokenizer.text(prompt.ids), detokenizer.text([*prompt.ids, *ids])
+    size = common_prefix_length(before, whole)
+    return whole[:size], whole[size:]
+
+
+def truncate_at_stop(stops: Sequence[str], before: str, after: str) -> tuple[str, bool]:
+    """Return the text up to the first stop string in what was added to it, and whether there is one.
+
+    >>> truncate_at_stop(["!"], "Stop! ", "No! Yes")
+    ('Stop! No', True)
+    """
+    places = [place for stop in stops if (place := after.find(stop)) >= 0]
+    return before + (after[: min(places)] if places else after), bool(places)
+
+
+def stream_text(
+    prompt: Prompt, options: GenerationOptions, detokenizer: Detokenizer
+) -> Callable[[int | None], None] | None:
+    """Return a function that streams the text of each new token, and ends the text at None.
+
+    None where the caller streams no text, or where the result is not the text itself.
+    """
+    on_text = callbacks.current().on_text
+    decode = detokenizer.tokenizer.decode if detokenizer.tokenizer else None
+    if on_text is None or decode is None or options.keeps_candidates or options.emit not in (None, "text"):
+        return None
+    decode_next = decode_incrementally(decode)
+    on_text("".join(decode_next(word) for word in prompt.ids[detokenizer.skipped :]), True)
+    held, is_stopped = "", False
+
+    def stream_token(word: int | None) -> None:
+        nonlocal held, is_stopped
+        if is_stopped:
+            return
+        text, is_stopped = truncate_at_stop(options.stop, "", held + decode_next(word))
+        size = 0 if word is None or is_stopped else partial_stop_length(text, options.stop)
+        held = text[len(text) - size :]
+        on_text(text[: len(text) - size], False)
+
+    return stream_token
+
+
+def partial_stop_length(text: str, stops: Sequence[str]) -> int:
+    """Return how many characters at the end of a text may be the start of a stop string.
+
+    >>> partial_stop_length("the end", ["endless", "no"]), partial_stop_length("the", ["!"])
+    (3, 0)
+    """
+    return max((size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0)
+
+
+def step_callback(
+    shows_steps: bool, render: Callable[[Any, display.Style], display.TextTable]
+) -> Callable[[Any], None]:
+    """Return the callback of a step: it shows the step as a table, or reports the number of the token."""
+
+    def on_step(info: Any) -> None:
+        if shows_steps:
+            callbacks.current().on_table(lambda style: render(info, style))
+        else:
+            callbacks.current().on_progress(f"token {info.step + 1}")
+
+    return on_step
+
+
+def render_choice(
+    info: StepInfo, detokenizer: Detokenizer, style: display.Style, count: int = CANDIDATES
+) -> display.TextTable:
+    """Return one step as a table: its candidates, the tokens that the filters removed, the token chosen."""
+    ids, probabilities = model.candidates(info.probabilities, count)
+    unfiltered = model.probabilities(info.logits)
+    words = detokenizer.token_strings([int(word) for word in ids])
+    rows = [
+        (int(word), name, float(info.logits[word]), float(unfiltered[word]), float(probability))
+        for word, name, probability in zip(ids, words, probabilities, strict=True)
+        if probability
+    ]
+    filters = []
+    for step in info.filters:
+        likeliest = step.removed[np.argsort(-step.before[step.removed], kind="stable")[:5]]
+        filters.append((step.name, len(step.removed), detokenizer.token_strings([int(word) for word in likeliest])))
+    chosen = detokenizer.token_strings([info.chosen])[0], info.logprob
+    return display.choice_table(f"step {info.step}", rows, filters, chosen, style)
+
+
+def render_beams(info: BeamsInfo, prompt: Prompt, detokenizer: Detokenizer, style: display.Style) -> display.TextTable:
+    """Return one step of a beam search as a table: running texts by their sums, finished ones by their scores."""
+
+    def text(beam: GeneratedText) -> str:
+        return detokenizer.text([*prompt.ids, *beam.ids]) or " ".join(detokenizer.token_strings(beam.ids))
+
+    running = [("goes on", beam.score, None, text(beam)) for beam in info.running]
+    finished = [("ended", None, beam.score, text(beam)) for beam in info.finished]
+    return display.beams_table(f"step {info.step}", [*running, *finished], style)
+
+
+def generation_record(
+    prompts: list[Prompt], generations: list[Generation], text_model: TextModel, is_batch: bool
+) -> Record:
+    """Return the record of generated texts: x the log-probability of each token, ids, scores of a beam search."""
+    options = text_model.options
+    sequences = [text for generation in generations for text in generation.sequences]
+    lead = ("beam",) if options.best else ("batch",) if is_batch else ()
+    tensors = generated_tensors(sequences, generations, text_model, lead)
+    if not lead:
+        tensors = {name: Tensor(one.array[0], one.axes, formula=one.formula) for name, one in tensors.items()}
+    if options.beam:
+        scores = np.array([text.score for text in sequences], compute_dtype(options))
+        tensors["scores"] = Tensor(scores, lead or ("beam",))
+    pairs = [(prompt, text) for prompt, one in zip(prompts, generations, strict=True) for text in one.sequences]
+    record = Record({}).with_tensors(tensors, generated_labels(pairs, tensors, text_model, bool(lead)))
+    record = record.merge(candidate_tensors([one.candidates for one in generations], lead, text_model.detokenizer))
+    return add_padding_mask(record, lead, [len(text.ids) for text in sequences], PadLayout())
+
+
+def generated_tensors(
+    sequences: Sequence[GeneratedText],
+    generations: Sequence[Generation],
+    text_model: TextModel,
+    lead: tuple[str, ...],
+) -> dict[str, Tensor]:
+    """Return x and ids of generated texts, padded, each (N, T) or (N, T, V) of logits and probabilities."""
+    options = text_model.options
+    dtype, pad = compute_dtype(options), text_model.core.config.special.pad or 0
+    axes = (*lead, "token")
+    ids = pad_rows([np.array(text.ids, np.int64) for text in sequences], pad)
+    if options.emit == "ids":
+        return {"x": Tensor(ids, axes, formula="tokens chosen")}
+    scores = [one.scores for one in generations if one.scores is not None]
+    if scores:
+        x = Tensor(pad_rows(scores, 0), (*axes, "vocab"), formula=options.emit or "")
+    else:
+        logprobs = [np.array(text.logprobs, dtype) for text in sequences]
+        x = Tensor(pad_rows(logprobs, 0), axes, formula="log-probability of each token")
+    return {"x": x, "ids": Tensor(ids, axes)}
+
+
+def generated_labels(
+    pairs: Sequence[tuple[Prompt, GeneratedText]],
+    tensors: Mapping[str, Tensor],
+    text_model: TextModel,
+    has_rows: bool,
+) -> dict[str, Labels]:
+    """Return the labels of generated texts: the words of the vocabulary, the tokens, the prompts and the texts."""
+    detokenizer, labels = text_model.detokenizer, dict[str, Labels]()
+    if "vocab" in (tensors["x"].axes or ()) and (words := detokenizer.words()):
+        labels["vocab"] = words
+    if not detokenizer.tokenizer:
+        return labels
+    longest = max(len(text.ids) for _, text in pairs)
+    rows = [detokenizer.token_strings(text.ids) for _, text in pairs]
+    rows = [row + [detokenizer.padding] * (longest - len(row)) for row in rows]
+    labels["token"] = rows if has_rows else rows[0]
+    return labels | (text_labels(pairs, text_model) if detokenizer.can_decode else {})
+
+
+def text_labels(pairs: Sequence[tuple[Prompt, GeneratedText]], text_model: TextModel) -> dict[str, Labels]:
+    """Return the prompts and the whole texts as labels; a translation without a prompt has only its text."""
+    parts = [split_prompt(prompt, text.ids, text_model.detokenizer) for prompt, text in pairs]
+    prompts = [before for before, _ in parts]
+    texts: Labels = [truncate_at_stop(text_model.options.stop, *part)[0] for part in parts]
+    return {"prompt": prompts, "text": texts} if any(prompts) or not text_model.core.config.encoder else {"text": texts}
+
+
+def pad_rows(rows: Sequence[Array], filler: float) -> Array:
+    """Return rows of different lengths as one array: (T, ...) of each -> (N, T, ...)."""
+    if not rows:
+        raise DataError("a batch without rows (expected one or more)")
+    longest = max(map(len, rows))
+    table = np.full((len(rows), longest, *rows[0].shape[1:]), filler, rows[0].dtype)
+    for at, row in enumerate(rows):
+        table[at, : len(row)] = row
+    return table

@@ -1,0 +1,367 @@
+"""Spans of a text: entities from the labels of its tokens, and answers from the logits of their ends.
+
+The rules are those of transformers' TokenClassificationPipeline and QuestionAnsweringPipeline.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attnkit import model, tokenizers
+from attnkit.errors import DataError, UsageError, flag_name
+from attnkit.generation.options import GenerationOptions
+from attnkit.generation.output_head import apply_head
+from attnkit.inputs import text_inputs
+from attnkit.inputs.next_word import SAMPLING_FLAGS, HeadOutput
+from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
+from attnkit.tokenizers import TokenPlaces
+
+if TYPE_CHECKING:
+    from attnkit.model import Config
+
+
+OUTSIDE = "O"  # the label of tokens of no entity
+LONGEST_ANSWER = 15  # tokens
+
+
+class Span(NamedTuple):
+    """A part of a text from character `start` to the one before `end`, its label and its score."""
+
+    label: str
+    score: float
+    start: int
+    end: int
+
+
+def group_names(labels: Sequence[str], strategy: str | None) -> list[str]:
+    """Return the labels that spans can have: without B- and I- where tokens are joined.
+
+    >>> group_names(["O", "B-PER", "I-PER"], "simple"), group_names(["O", "B-PER", "I-PER"], "none")
+    (['PER'], ['B-PER', 'I-PER'])
+    """
+    names = labels if strategy == "none" else [name.split("-", 1)[-1] for name in labels]
+    return [name for name in dict.fromkeys(names) if name != OUTSIDE]
+
+
+def find_entities(probs: Array, places: TokenPlaces, labels: Sequence[str], strategy: str) -> list[Span]:
+    """Return the spans of a text whose tokens have a label other than O.
+
+    probs  (T, C), of each token
+
+    none: each token by itself. simple: neighbors of one label are one span, but a label B- begins a new one. first,
+    average, max: so, once all tokens of a word have the label of its first token, that of their mean probabilities,
+    or that of the token with the largest probability.
+
+    >>> places = TokenPlaces([(0, 3), (3, 6)], [(0, 6), (0, 6)], [0, 0], [False, True])
+    >>> probs = np.array([[0.25, 0.75], [0.75, 0.25]])
+    >>> find_entities(probs, places, ["O", "B-PER"], "first")
+    [Span(label='PER', score=0.75, start=0, end=6)]
+    """
+    tokens = [at for at, part in enumerate(places.parts) if part is not None]
+    words = [[at] for at in tokens] if strategy in ("none", "simple") else group_words(tokens, places)
+    spans = []
+    for word in words:
+        scores = word_scores(probs[word], strategy)
+        best = int(scores.argmax())
+        start, end = places.offsets[word[0]][0], places.offsets[word[-1]][1]
+        spans.append(Span(labels[best], float(scores[best]), start, end))
+    joined = spans if strategy == "none" else join_spans(spans)
+    return [span for span in joined if span.label != OUTSIDE]
+
+
+def group_words(tokens: Sequence[int], places: TokenPlaces) -> list[list[int]]:
+    """Return the tokens of each word.
+
+    >>> group_words([1, 2, 3], TokenPlaces([], [], [], [False, False, True, False]))
+    [[1, 2], [3]]
+    """
+    words: list[list[int]] = []
+    for at in tokens:
+        if words and places.subwords[at]:
+            words[-1].append(at)
+        else:
+            words.append([at])
+    return words
+
+
+def word_scores(probs: Array, strategy: str) -> Array:
+    """Return the probabilities of a word, from those of its tokens, (T, C) -> (C,)."""
+    if strategy == "average":
+        mean: Array = probs.mean(axis=0)
+        return mean
+    scores: Array = probs[int(probs.max(axis=-1).argmax()) if strategy == "max" else 0]
+    return scores
+
+
+def join_spans(spans: Sequence[Span]) -> list[Span]:
+    """Join neighbors of one label, without B- and I-, to one span with the mean of their scores.
+
+    >>> join_spans([Span("B-PER", 0.5, 0, 3), Span("I-PER", 1.0, 4, 7), Span("B-PER", 1.0, 8, 9)])
+    [Span(label='PER', score=0.75, start=0, end=7), Span(label='PER', score=1.0, start=8, end=9)]
+    """
+    groups: list[list[Span]] = []
+    for span in spans:
+        if groups and not span.label.startswith("B-") and tag(span.label) == tag(groups[-1][-1].label):
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return [
+        Span(
+            group[0].label.split("-", 1)[-1],
+            float(np.mean([one.score for one in group])),
+            group[0].start,
+            group[-1].end,
+        )
+        for group in groups
+    ]
+
+
+def tag(label: str) -> str:
+    """Return a label without B- or I-.
+
+    >>> tag("B-PER"), tag("PER")
+    ('PER', 'PER')
+    """
+    return label[2:] if label.startswith(("B-", "I-")) else label
+
+
+def find_answers(logits: Array, places: TokenPlaces, text: str, count: int) -> list[Span]:
+    """Return the best answers to a question, best first; answers with the same words are one, their scores added.
+
+    logits  (T, 2), of each token as the start and the end of the answer
+    places  those of the question and the text; the first token, which the tokenizer adds, means no answer
+
+    The score of an answer is the product of the probabilities of its ends, which are made whole words. It has at most
+    15 tokens.
+    """
+    allowed = np.array([at == 0 or part == 1 for at, part in enumerate(places.parts)])
+    ends = model.probabilities(np.where(allowed[:, None], logits, -10000.0).astype(logits.dtype).T)
+    ends[:, 0] = 0
+    scores = np.tril(np.triu(ends[0][:, None] * ends[1]), LONGEST_ANSWER - 1)
+    order = np.argsort(-scores, axis=None, kind="stable")[: 2 * count + 10]
+    answers: dict[str, Span] = {}
+    for first, last in zip(*np.unravel_index(order, scores.shape), strict=True):
+        if allowed[first] and allowed[last] and 0 < first <= last:
+            start, end, score = places.words[first][0], places.words[last][1], float(scores[first, last])
+            same = answers.setdefault(text[start:end].lower(), Span("answer", 0.0, start, end))
+            answers[text[start:end].lower()] = same._replace(score=same.score + score)
+    return sorted(answers.values(), key=lambda span: -span.score)[:count]
+
+
+Locate = Callable[..., TokenPlaces]
+NEEDS = {"pair": ("sequence",), "question": ("question",), "aggregate": ("token",)}
+HEADS = {"sequence": "labels a text", "token": "labels each token", "question": "answers questions"}
+
+
+def label_inputs(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record:
+    """Return the labels of texts, of their tokens or spans, or the answers in them, by the head of a model.
+
+    UsageError for options that another head takes; DataError for a text that is too long.
+    """
+    check_label_options(options)
+    config = options.model_.config
+    if options.question is not None or options.aggregate is not None:
+        return label_spans(source, options)
+    if config.task == "question" and not isinstance(source, Record) and options.ids is None:
+        raise UsageError("this model answers a question about TEXT: --question asks it", "--model")
+    output = apply_head(source, options)
+    labelled = make_labelled(output, config)
+    if config.task == "sequence" and "batch" in labelled.axes_of("x") and source and not isinstance(source, Record):
+        return labelled.with_tensors({}, {"batch": text_inputs.require_unicode(source)})
+    return labelled
+
+
+def check_label_options(options: GenerationOptions) -> None:
+    """Raise UsageError for options of other heads than the model's, and for those that choose words."""
+    config = options.model_.config
+    for name in SAMPLING_FLAGS:
+        if options.is_set(name):
+            raise UsageError(f"needs a model that predicts words; this one {HEADS[config.task]}", flag_name(name))
+    for name, tasks in NEEDS.items():
+        if options.is_set(name) and config.task not in tasks:
+            needed = " or ".join(HEADS[task] for task in tasks)
+            raise UsageError(f"needs a model that {needed}; this one {HEADS[config.task]}", flag_name(name))
+
+
+def make_labelled(output: HeadOutput, config: "Config") -> Record:
+    """Return the record of a head's logits, `probs` and x with the labels on the last axis."""
+    record, logits = output.record, output.logits
+    axes = (*record.axes_of("x")[: logits.ndim - 1], "label")
+    values = model.label_probabilities(logits, config.label_function)
+    formula = {"softmax": "softmax(logits)", "sigmoid": "σ(logits)", "none": "logits"}[config.label_function]
+    tensors = {"x": Tensor(values, axes, formula=f"{formula}, logits = head(x)"), "logits": Tensor(logits, axes)}
+    tensors |= {} if config.label_function == "none" else {"probs": Tensor(values, axes)}
+    if config.label_function == "softmax":
+        tensors["next"] = Tensor(model.greedy(logits), axes[:-1], formula="argmax(logits)")
+    dropped = ("x", "mask") if config.task == "sequence" else ("x",)
+    rest = record.select([name for name in record if name not in dropped])
+    return Record({"x": tensors["x"]}).merge(rest).with_tensors(tensors, {"label": list(config.classes)})
+
+
+def label_spans(source: Sequence[str] | Record | None, options: GenerationOptions) -> Record:
+    """Return the labelled spans of each text, or the best answers in it, one after another."""
+    flag = "--question" if options.question is not None else "--aggregate"
+    if isinstance(source, Record) or not source or options.ids is not None:
+        raise UsageError("needs TEXT, to find the places of tokens in it", flag)
+    if options.trace and len(source) > 1:
+        raise UsageError("needs a single TEXT", "--trace")
+    tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_)
+    if tokenizer.locate is None:
+        raise UsageError("this tokenizer does not tell where tokens are in the text", flag)
+    texts = text_inputs.require_unicode(source)
+    search = search_answers if options.question is not None else search_entities
+    single = options._replace(tokenizer=tokenizer, batch=False)
+    spans_of = [search(text, single, tokenizer.locate) for text in texts]
+    is_batch = len(texts) > 1 or options.batch
+    names = (
+        ["answer"] if options.question is not None else group_names(options.model_.config.classes, options.aggregate)
+    )
+    return make_spans(spans_of, texts, names, is_batch)
+
+
+def search_entities(text: str, options: GenerationOptions, locate: Locate) -> list[Span]:
+    """Return the labelled spans of a text."""
+    config = options.model_.config
+    probs = model.label_probabilities(apply_head((text,), options).logits, config.label_function)
+    return find_entities(probs, locate(text), config.classes, options.aggregate or "none")
+
+
+def search_answers(text: str, options: GenerationOptions, locate: Locate) -> list[Span]:
+    """Return the best answers in a text to the question of the options, as many as --top requests."""
+    config, question = options.model_.config, options.question or ""
+    places = locate(question, text)
+    size = config.positions.longest or len(places.parts)
+    if len(places.parts) > size:
+        parts = f"the question and the text are {len(places.parts)} tokens"
+        raise DataError(f"{parts}, and this {config.family} model has {size} positions", "--question")
+    logits = apply_head((question,), options._replace(pair=text)).logits
+    return find_answers(logits, places, text, options.top or 1)
+
+
+def make_spans(
+    spans_of: Sequence[Sequence[Span]], texts: Sequence[str], names: Sequence[str], is_batch: bool
+) -> Record:
+    """Return the record of the spans of texts: x (span, label) with their scores, `start` and `end`.
+
+    In a batch `text` is the number of the text of each span, from 0. A score is in the column of its label, 0 is in
+    the others.
+    """
+    spans = [span for one in spans_of for span in one]
+    scores = np.zeros((len(spans), len(names)), np.float32)
+    for row, span in enumerate(spans):
+        scores[row, names.index(span.label)] = span.score
+    tensors = {
+        "x": Tensor(scores, ("span", "label"), formula="score of each span"),
+        "start": Tensor(np.array([span.start for span in spans], np.int64), ("span",)),
+        "end": Tensor(np.array([span.end for span in spans], np.int64), ("span",)),
+    }
+    if is_batch:
+        rows = [row for row, one in enumerate(spans_of) for _ in one]
+        tensors["text"] = Tensor(np.array(rows, np.int64), ("span",))
+    words = [text[span.start : span.end] for text, one in zip(texts, spans_of, strict=True) for span in one]
+    labels: dict[str, Labels] = {"span": words, "label": list(names)}
+    return Record({}).with_tensors(tensors, labels)
+
+
+def select_labels(record: Record, emit: str | None) -> Record:
+    """Return the record of labels with x as --emit requests: logits, or probs; UsageError where it has none."""
+    if emit is None:
+        return record
+    kinds = {"logits": "logits", "probs": "probs", "next": "ids"}
+    name = "next" if emit == "ids" else emit
+    if name not in record:
+        known = ", ".join(kind for tensor, kind in kinds.items() if tensor in record)
+        raise UsageError(f"{emit}: the labels of this model have {known or 'scores alone'}", "--emit")
+    rest = record.select([other for other in record if other not in ("x", *kinds)])
+    x = record.tensors[name]
+    labels: dict[str, Labels] = {} if emit == "ids" else {"label": record.labels["label"]}
+    return Record({"x": x}).merge(rest).with_tensors({"x": x}, labels)
+
+
+def labels_to_text(record: Record, config: "Config") -> str:
+    """Return labels as text, a line for each text, token or span: the best ones, or numbers where no label is best."""
+    names = [str(name) for name in record.labels["label"]]
+    if record.axes_of("x")[0] == "span":
+        spans = [str(words) for words in record.labels["span"]]
+        best = record["x"].argmax(axis=-1) if len(spans) else []
+        is_answer = config.task == "question"
+        pairs = zip(best, spans, strict=True)
+        return "\n".join(words if is_answer else f"{names[label]}\t{words}" for label, words in pairs)
+    rows = record["x"].reshape(-1, *record["x"].shape[-2:] if config.task == "token" else record["x"].shape[-1:])
+    if config.task == "sequence":
+        return "\n".join(", ".join(best_labels(row, names, config)) for row in rows)
+    real = record["mask"][:, 0] if "mask" in record else np.ones(rows.shape[:-1], bool)
+    return "\n".join(
+        " ".join(names[label] for label in row.argmax(axis=-1)[is_token])
+        for row, is_token in zip(rows, real, strict=True)
+    )
+
+
+def best_labels(values: Array, names: Sequence[str], config: "Config") -> list[str]:
+    """Return the labels that hold for a text, best first: the most probable one; each from 0.5 on where several may.
+
+    values (C,), which are themselves the result where they are not probabilities
+    """
+    if config.label_function == "none":
+        return [str(value) for value in values]
+    order = [int(at) for at in np.argsort(-values, kind="stable")]
+    if config.label_function == "sigmoid" and len(order) > 1:
+        return [names[at] for at in order if values[at] >= 0.5]
+    return [names[order[0]]]
+
+
+class LabelRow(NamedTuple):
+    """A label of a text, a token or a span, with its score.
+
+    text        the number of the text in a batch; None for a single one
+    part        the words of the text, the token or the span
+    start, end  the characters of a span
+    """
+
+    text: int | None
+    part: str
+    label: str
+    score: float
+    start: int | None = None
+    end: int | None = None
+
+
+def list_labels(record: Record, config: "Config", count: int | None) -> list[LabelRow]:
+    """Return the best labels of each text, token or span, best first.
+
+    count  how many; None: one, and all of a text where several may hold
+    """
+    axes, names = record.axes_of("x"), [str(name) for name in record.labels["label"]]
+    if axes[0] == "span":
+        return list_spans(record, names)
+    rows = record["x"] if axes[0] == "batch" else record["x"][None]
+    many = len(names) if config.task == "sequence" and config.label_function != "softmax" else 1
+    listed = []
+    for at, row in enumerate(rows):
+        text = at if axes[0] == "batch" else None
+        parts = text_parts(record, at, row.ndim, len(row))
+        for part, values in zip(parts, row if row.ndim > 1 else row[None], strict=True):
+            best = np.argsort(-values, kind="stable")[: count or many]
+            if row.ndim == 1 or part not in tokenizers.PADDING:
+                listed += [LabelRow(text, part, names[label], float(values[label])) for label in best]
+    return listed
+
+
+def text_parts(record: Record, row: int, rank: int, count: int) -> list[str]:
+    """Return the tokens of a text of a record, or the text itself where it has one row of labels: rank 1."""
+    if rank == 1:
+        texts = shared_labels(record.labels.get("batch"))
+        return [str(texts[row]) if texts else ""]
+    names = row_labels(record.labels.get("token"), row)
+    return [str(name) for name in names] if names else [str(at) for at in range(count)]
+
+
+def list_spans(record: Record, names: Sequence[str]) -> list[LabelRow]:
+    """Return the label of each span."""
+    texts = record["text"].tolist() if "text" in record else [None] * len(record["x"])
+    listed = []
+    for at, (text, words, values) in enumerate(zip(texts, record.labels["span"], record["x"], strict=True)):
+        best, start, end = int(values.argmax()), int(record["start"][at]), int(record["end"][at])
+        listed.append(LabelRow(text, str(words), names[best], float(values[best]), start, end))
+    return listed

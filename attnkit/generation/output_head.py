@@ -1,0 +1,76 @@
+"""Apply a model's last steps to hidden states: its LM head, or the layers of a decoder without a vocabulary."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attnkit import callbacks, model
+from attnkit.errors import AttnkitError, DataError, UsageError
+from attnkit.generation.options import GenerationOptions
+from attnkit.inputs import encoding, layers, text_inputs
+from attnkit.inputs.detokenizer import Detokenizer
+from attnkit.inputs.next_word import HeadOutput
+from attnkit.interpret.tracer import Tracer
+from attnkit.record import Record, Tensor, shared_labels
+
+
+def apply_head(source: Sequence[str] | Record | None, options: GenerationOptions) -> HeadOutput:
+    """Apply the head of a model to the hidden states of a record, or to its encoder's output for texts or an image."""
+    core, config = layers.core_model(options.model_), options.model_.config
+    if not config.head:
+        raise UsageError(f"this {config.family} model has no head: it maps tokens to vectors", "--model")
+    tracer = options.tracer()
+    record = source if isinstance(source, Record) else encode_inputs(source, options, tracer)
+    x = record["x"]
+    if x.ndim not in (2, 3) or x.shape[-1] != config.width:
+        raise DataError(f"x {x.shape}: expected hidden states (T, {config.width}) or (B, T, {config.width})")
+    logits = encoding.compute_logits(core, record, x, tracer.visit)
+    tracer.check()
+    if options.trace:
+        callbacks.current().write_side_output(options.trace, tracer.record(record.labels.get("token")))
+    if config.classes:
+        return HeadOutput(record, logits, list(config.classes), None, "label")
+    side = "target" if config.encoder and config.decoder else "source"
+    try:
+        tokenizer = options.tokenizer or text_inputs.tokenizer_of(options.model_, side)
+    except AttnkitError:
+        return HeadOutput(record, logits, [], None)
+    return HeadOutput(record, logits, Detokenizer(tokenizer, logits.shape[-1]).words() or [], tokenizer.decode)
+
+
+def encode_inputs(source: Sequence[str] | None, options: GenerationOptions, tracer: Tracer) -> Record:
+    """Return the output of the only stack of a model for texts, ids or an image, as the tool encode does."""
+    layers.check_pair(options.model_.config, options.pair, source)
+    read = text_inputs.ModelInput(source, options.pair, options.ids, options.image, options.tokenizer, options.batch)
+    stack = options.model_.config.stacks[0]
+    inputs, base = text_inputs.model_inputs(options.model_, stack, read)
+    core = layers.complete_model(options.model_)
+    context = layers.context_from(base, hook=tracer.visit, dtype=options.dtype)
+    x = model.run(core, model.layer_plan(core.config, stack), inputs, context)
+    axes = ("batch", "token", "model")[3 - x.ndim :]
+    return Record({"x": Tensor(x, axes)}).merge(base)
+
+
+def run_decoder_stack(record: Record, options: GenerationOptions) -> Record:
+    """Run a decoder without a vocabulary on vectors: x (..., T, D), attending to its memory -> (..., T, D)."""
+    core, config = layers.complete_model(options.model_), options.model_.config
+    x = record["x"]
+    if x.ndim not in (2, 3) or x.shape[-1] != config.width:
+        raise DataError(f"x {x.shape}: expected (T, {config.width}) or (B, T, {config.width})")
+    from attnkit.generation.prompts import find_memory
+
+    memory, mask, source = find_memory(record, options.memory)
+    if memory is not None and (memory.ndim != x.ndim or memory.shape[-1] != config.width):
+        raise DataError(f"memory {memory.shape} for x {x.shape}: expected the same batch, and width {config.width}")
+    if memory is not None and memory is record.get("memory") and np.array_equal(x, memory):
+        raise DataError("x is the memory itself: the target comes as x, as in decode --memory FILE < target.npz")
+    tracer = options.tracer()
+    for each in (record.get("mask"), mask):
+        layers.warn_empty_mask_rows(each)
+    context = layers.context_from(record, memory=memory, memory_mask=mask, hook=tracer.visit)
+    y = model.run(core, model.layer_plan(config, "decoder"), x.astype(options.dtype or x.dtype, copy=False), context)
+    tracer.check()
+    if options.trace:
+        names = None if source is None else shared_labels(source)
+        callbacks.current().write_side_output(options.trace, tracer.record(record.labels.get("token"), names))
+    return record.with_tensors({"x": Tensor(y, record.axes_of("x"), formula="hidden states of the decoder")})

@@ -1,0 +1,197 @@
+"""Perplexity: how improbable a model finds a text, window by window, or the targets of sentence pairs."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attnkit import callbacks, model
+from attnkit.errors import DataError, NotFiniteError, UsageError, counted
+from attnkit.generation.generate import positions_left
+from attnkit.inputs import layers, text_inputs
+from attnkit.inputs.source_states import encoder_states
+from attnkit.inputs.text_inputs import ModelInput
+from attnkit.model import Array
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+WINDOW = 1024  # tokens, of a model whose positions have no limit
+ROWS = 256  # of logits at a time
+
+
+class TextScore(NamedTuple):
+    """The sum of −log p of the tokens that a model predicted, their number, and the bytes of their text in UTF-8.
+
+    average  the mean of which the perplexity is the exponential, where that is not the mean over all tokens
+    """
+
+    nll: float
+    tokens: int
+    bytes: int
+    average: float | None = None
+
+    @property
+    def loss(self) -> float:
+        """The mean of −log p."""
+        return self.nll / self.tokens if self.tokens else math.nan
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of the mean of −log p.
+
+        >>> round(TextScore(math.log(8), 3, 3).perplexity, 9)
+        2.0
+        """
+        average = self.loss if self.average is None else self.average
+        return math.exp(average) if average < 709 else math.inf if average == average else math.nan
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The sum of −log₂ p, for each byte of the text.
+
+        >>> round(TextScore(math.log(8), 3, 6).bits_per_byte, 9)
+        0.5
+        """
+        return self.nll / math.log(2) / self.bytes if self.bytes else math.nan
+
+    def __add__(self, other: "TextScore") -> "TextScore":  # type: ignore[override]
+        """Return the score of two texts."""
+        return TextScore(self.nll + other.nll, self.tokens + other.tokens, self.bytes + other.bytes)
+
+
+class Window(NamedTuple):
+    """A part of a text that the model reads, and the first of its tokens that is predicted."""
+
+    begin: int
+    end: int
+    first: int
+
+
+def slide_window(tokens: int, size: int, stride: int) -> Iterator[Window]:
+    """Yield windows over a text that predict each token once, the last one up to the end of the text.
+
+    The first token of the text is not predicted, and without overlap that of no window.
+
+    >>> [*slide_window(10, 6, 3)]
+    [Window(begin=0, end=6, first=1), Window(begin=3, end=9, first=6), Window(begin=6, end=10, first=9)]
+    >>> [window.first for window in slide_window(10, 5, 5)]
+    [1, 6]
+    """
+    end = 0
+    for begin in range(0, tokens, stride):
+        first, end = max(begin + 1, end), min(begin + size, tokens)
+        yield Window(begin, end, first)
+        if end == tokens:
+            return
+
+
+def score_long_text(
+    checkpoint: "Checkpoint", text: str, name: str, window: int | None, stride: int | None, dtype: str
+) -> TextScore:
+    """Score the tokens of a text after those before them, in a window of so many tokens.
+
+    The perplexity is that of the page "Perplexity of fixed-length models" of transformers: the mean of each window
+    is weighted by the number of tokens that it adds, less one.
+
+    window  tokens that the model reads at a time [default: all its positions]
+    stride  tokens from one window to the next [default: half of them]
+
+    DataError for a text of less than 2 tokens; `name` is its file.
+    """
+    size, stride = window_size(checkpoint, window, stride)
+    ids = encode_long_text(checkpoint, text, name)
+    core = layers.complete_model(checkpoint)
+    nll, count, weighted, weights, done = 0.0, 0, 0.0, 0, 0
+    for part in slide_window(len(ids), size, stride):
+        callbacks.current().on_progress(f"token {part.end:,} of {len(ids):,}")
+        predicted = part.end - part.first
+        weight, done = part.end - done - 1, part.end
+        if predicted:
+            total = window_nll(core, ids, part, dtype)
+            nll, count = nll + total, count + predicted
+            weighted, weights = weighted + weight * total / predicted, weights + weight
+    return TextScore(nll, count, len(text.encode()), weighted / weights)
+
+
+def window_size(checkpoint: "Checkpoint", window: int | None, stride: int | None) -> tuple[int, int]:
+    """Return how many tokens a window has, and the distance of two; UsageError where these do not fit."""
+    config = checkpoint.config
+    size = window or config.positions.size or WINDOW
+    try:
+        positions_left(config, size)
+    except DataError as error:
+        raise UsageError(error.problem, "--window") from None
+    if stride and stride > size:
+        raise UsageError(f"{stride} skips tokens between windows of {size}", "--stride")
+    return size, stride or max(size // 2, 1)
+
+
+def encode_long_text(checkpoint: "Checkpoint", text: str, name: str) -> Array:
+    """Return the ids of a text (T,), T ≥ 2; warn of tokens that the vocabulary lacks."""
+    inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(text))
+    ids = inputs.ids
+    if len(ids) < 2:
+        raise DataError(f"{counted(len(ids), 'token')} (expected 2 or more): nothing is predicted", name)
+    text_inputs.warn_unknown(inputs.unknown, len(ids), name)
+    return ids
+
+
+def window_nll(core: model.Model, ids: Array, part: Window, dtype: str) -> float:
+    """Return the sum of −log p of the tokens that a window predicts."""
+    context = layers.new_context(dtype=dtype)
+    x = model.run(core, model.layer_plan(core.config, "decoder"), ids[part.begin : part.end], context)
+    return targets_nll(core, x[part.first - part.begin - 1 : -1], ids[part.first : part.end])
+
+
+def targets_nll(core: model.Model, x: Array, targets: Array) -> float:
+    """Return the sum of −log p of targets (T,) by hidden states x (T, D)."""
+    total = 0.0
+    for at in range(0, len(targets), ROWS):
+        logits = model.head_logits(core, np.ascontiguousarray(x[at : at + ROWS]))
+        total -= float(model.score_tokens(logits, targets[at : at + ROWS]).sum(dtype=np.float64))
+    if not math.isfinite(total):
+        raise NotFiniteError("the log-probabilities are not finite")
+    return total
+
+
+def score_pairs(
+    checkpoint: "Checkpoint", pairs: Sequence[tuple[int, str, str]], name: str, dtype: str
+) -> list[TextScore]:
+    """Score the target of each pair after its source, with the token that ends it.
+
+    pairs  line, source and target of each; name: their file, for errors
+    """
+    core = layers.complete_model(checkpoint)
+    unknown, scores = 0, list[TextScore]()
+    for number, source, target in pairs:
+        callbacks.current().on_progress(f"pair {len(scores) + 1:,} of {len(pairs):,}")
+        try:
+            read = text_inputs.tokenize_for_model(checkpoint, "encoder", ModelInput(source)).ids
+            inputs = text_inputs.tokenize_for_model(checkpoint, "decoder", ModelInput(target), target=True)
+            nll = score_pair(core, read, inputs.ids, dtype)
+        except DataError as error:
+            raise type(error)(f"line {number}: {error.problem}", name) from None
+        scores.append(TextScore(nll, len(inputs.ids) - 1, len(target.encode())))
+        unknown += inputs.unknown
+    text_inputs.warn_unknown(unknown, sum(score.tokens for score in scores), name)
+    return scores
+
+
+def score_pair(core: model.Model, read: Array, ids: Array, dtype: str) -> float:
+    """Return the sum of −log p of the ids of a target after its start token, (T + 1,), by those of a source (S,)."""
+    positions_left(core.config, max(len(read), len(ids) - 1))
+    encoder = layers.new_context(dtype=dtype)
+    memory = model.run(core, model.layer_plan(core.config, "encoder"), read, encoder)
+    context = layers.new_context(memory=memory, source_states=encoder_states(core.config, encoder), dtype=dtype)
+    x = model.run(core, model.layer_plan(core.config, "decoder"), ids[:-1], context)
+    return targets_nll(core, x, ids[1:])
+
+
+def check_scorable(checkpoint: "Checkpoint") -> None:
+    """Raise UsageError for a model that does not predict a text token by token."""
+    config = checkpoint.config
+    if config.decoder is None or config.classes or not config.head or not config.stack("decoder").vocab:
+        problem = "predicts no text token by token, so that a text has no perplexity"
+        raise UsageError(f"this {config.family} model {problem}", "--model")

@@ -1,0 +1,310 @@
+"""Make prompts: of text, of ids or of a record, with the memory of an encoder, after a KV cache."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnkit import model
+from attnkit.errors import AttnkitError, DataError, UsageError, counted
+from attnkit.generation import kv_cache_file
+from attnkit.generation.options import GenerationOptions, compute_dtype
+from attnkit.inputs import layers, masking, source_states, text_inputs
+from attnkit.inputs.detokenizer import Detokenizer
+from attnkit.inputs.masking import AttendedTensor
+from attnkit.inputs.operands import select_tensor
+from attnkit.record import Array, Labels, Record, row_labels, shared_labels
+from attnkit.tokenizers.auto import NoTokenizer
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+
+class SourceText(NamedTuple):
+    """The source of a translation: its memory (S, D), its tokens, and its ids where they were encoded here.
+
+    states  of a recurrent model, the last state of each layer of the encoder, (1, P)
+    """
+
+    memory: Array | None = None
+    tokens: list[str] | None = None
+    ids: list[int] | None = None
+    states: tuple[model.State, ...] | None = None
+
+
+class Prompt(NamedTuple):
+    """What a text is generated after, or what comes before the tokens to score.
+
+    ids      all tokens so far, at least one
+    prefix   how many of these come before the tokens of the prompt text: a start token, a KV cache
+    memory   (S, D) the encoder's output for the source
+    source   the tokens of the source
+    cache    keys and values of the first tokens
+    text     the prompt as written
+    columns  the columns of its tokens in the padded batch they came in, of `width` columns
+    source_ids  the ids of the source, where the encoder of this model computed the memory
+    source_states  of a recurrent model, the last state of each layer of the encoder, (1, P)
+    """
+
+    ids: list[int]
+    prefix: int = 0
+    memory: Array | None = None
+    source: list[str] | None = None
+    cache: model.KVCache | None = None
+    text: str | None = None
+    columns: Array | None = None
+    width: int = 0
+    source_ids: list[int] | None = None
+    source_states: tuple[model.State, ...] | None = None
+
+
+class TokenRows(NamedTuple):
+    """The rows of a padded batch of ids without padding, and the columns of their tokens (None: not padded)."""
+
+    rows: list[list[int]]
+    columns: list[Array | None]
+    is_batch: bool
+
+
+def make_prompts(
+    source: Sequence[str] | Record | None, options: GenerationOptions, detokenizer: Detokenizer
+) -> tuple[list[Prompt], bool]:
+    """Return the prompt of each text, and whether they are a batch."""
+    config = options.model_.config
+    if config.encoder:
+        return target_prompts(source, options)
+    if options.memory is not None:
+        raise UsageError(f"a {config.family} model has no cross-attention to a memory", "--memory")
+    if options.ids is not None or isinstance(source, Record):
+        tokens = record_prompts(source, options)
+        width = source["ids"].shape[-1] if options.ids is None and isinstance(source, Record) else 0
+        prompts = [make_prompt(ids, options) for ids in tokens.rows]
+        pairs = zip(prompts, tokens.columns, strict=True)
+        return [prompt._replace(columns=columns, width=width) for prompt, columns in pairs], tokens.is_batch
+    if not source:
+        return [make_prompt([], options)], False
+    texts = list(source)
+    prompts = [make_prompt(tokenize_prompt(text, options, detokenizer), options, text=text) for text in texts]
+    return prompts, options.batch or len(texts) > 1
+
+
+def target_prompts(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[Prompt], bool]:
+    """Return the prompt of the target of each source of a translation, and whether they are a batch."""
+    sources, is_batch = read_sources(source, options)
+    rows = [[]] if options.ids is None else token_rows(layers.padded_ids(options.ids), "--ids").rows
+    if len(rows) not in (1, len(sources)):
+        raise DataError(f"{len(rows)} rows for {counted(len(sources), 'source')}", "--ids")
+    rows = rows * len(sources) if len(rows) == 1 else rows
+    return [make_prompt(ids, options, source) for ids, source in zip(rows, sources, strict=True)], is_batch
+
+
+def record_prompts(source: Sequence[str] | Record | None, options: GenerationOptions) -> TokenRows:
+    """Return the ids of --ids or of a record, without padding."""
+    if options.ids is not None:
+        return token_rows(layers.padded_ids(options.ids), "--ids")
+    if not isinstance(source, Record) or "ids" not in source:
+        raise DataError("the record has no ids (decode --model --layer head takes its x)")
+    if "memory" in source:
+        raise DataError(f"the record has a memory, and a {options.model_.config.family} model has no cross-attention")
+    text_inputs.check_vocabulary(source, options.model_, "source", options.tokenizer)
+    text_inputs.warn_ignored_input(source, options.model_, "ids", "--layer head decodes x")
+    return token_rows(source, "ids")
+
+
+def token_rows(record: Record, name: str) -> TokenRows:
+    """Return the ids of a record without padding, (T,) or (B, T); name: the operand, for errors."""
+    ids, mask = record["ids"], record.get("mask")
+    rows = unpadded_rows(ids, mask, name)
+    if ids.ndim == 1 or mask is None:
+        return TokenRows(rows, [None] * len(rows), ids.ndim == 2)
+    return TokenRows(rows, [np.flatnonzero(real) for real in token_mask(mask, ids.shape)], True)
+
+
+def check_prompt_ids(ids: Sequence[int], size: int) -> list[int]:
+    """Return the ids, once each is checked to be in a vocabulary of this size."""
+    checked: list[int] = model.check_ids(np.array(ids) if ids else np.zeros(0, np.int64), size).tolist()
+    return checked
+
+
+def make_prompt(
+    ids: list[int], options: GenerationOptions, source: SourceText | None = None, text: str | None = None
+) -> Prompt:
+    """Return a prompt: ids after those of a KV cache, or after the token that every text starts with."""
+    config, source = options.model_.config, source or SourceText()
+    memory, names = source.memory, source.tokens
+    ids = check_prompt_ids(ids, config.stack("decoder").vocab)
+    if options.cache_in is not None:
+        more = 0 if options.max_tokens == 0 else len(ids)
+        cache, before = kv_cache_file.read_cache(options.cache_in, config, compute_dtype(options), more)
+        if config.encoder:  # a placeholder: the keys of the memory are in the cache
+            memory = np.broadcast_to(np.zeros(1, compute_dtype(options)), (1, config.memory_width))
+        return Prompt([*before, *ids], len(before), memory, names, cache, text)
+    first = config.special.start if config.special.start is not None else config.special.bos
+    if first is None and (config.encoder or not ids):
+        name = "decoder_start_token_id" if config.encoder else "bos_token_id"
+        raise DataError(f"the prompt is empty, and the model has no {name}", options.model_.folder)
+    if first is not None and ids[:1] != [first] and (config.encoder or not ids):
+        ids = [first, *ids]
+    return Prompt(ids, 1, memory, names, None, text, source_ids=source.ids, source_states=source.states)
+
+
+def tokenize_prompt(text: str, options: GenerationOptions, detokenizer: Detokenizer) -> list[int]:
+    """Return the ids of a text; without the start token after a KV cache."""
+    try:
+        tokenizer = detokenizer.tokenizer or text_inputs.tokenizer_of(options.model_)
+    except AttnkitError as error:
+        raise type(error)(f"{error.problem}; --ids FILE takes ids instead of text", error.name) from None
+    source = text_inputs.ModelInput(text, tokenizer=tokenizer)
+    ids: list[int] = text_inputs.read_known_texts(options.model_, "decoder", source).ids.tolist()
+    first = options.model_.config.special.bos
+    return ids[1:] if options.cache_in is not None and ids[:1] == [first] else ids
+
+
+def unpadded_rows(ids: Array, mask: Array | None, name: str) -> list[list[int]]:
+    """Return the rows of ids (T,) or (B, T), without their padding."""
+    if ids.ndim not in (1, 2):
+        raise DataError(f"shape {ids.shape} is not (T) or (B, T)", name)
+    table = np.atleast_2d(ids)
+    return [row[real].tolist() for row, real in zip(table, token_mask(mask, table.shape), strict=True)]
+
+
+def token_mask(mask: Array | None, shape: tuple[int, ...]) -> Array:
+    """Return which tokens of a batch (B, T) are not padding, by its mask (B, 1, T) or (B, T)."""
+    if mask is None:
+        return np.ones(shape, bool)
+    if mask.dtype != bool or mask.shape not in (shape, (shape[0], 1, shape[1])):
+        raise DataError(
+            f"mask {mask.shape} for tokens {shape}: expected that of a padded batch, {(shape[0], 1, shape[1])}"
+        )
+    return mask.reshape(shape)
+
+
+def read_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
+    """Return the memory (S, D) and the tokens of each source, as source or encoded from text; are they a batch."""
+    if options.cache_in is not None:
+        if options.memory is not None or (any(source) if isinstance(source, tuple) else source):
+            raise UsageError("the cache contains its source text; no other source is allowed", "--cache-in")
+        return [SourceText()], False
+    memory, mask, tokens = find_memory(source, options.memory)
+    if memory is None:
+        return encode_sources(source, options)
+    if isinstance(source, Record) and memory is source.get("memory"):
+        check_own_memory(source, options)
+    width = options.model_.config.memory_width
+    if memory.ndim not in (2, 3) or memory.shape[-1] != width:
+        raise DataError(f"memory {memory.shape}: expected (S, {width}) or (B, S, {width})")
+    batch = memory if memory.ndim == 3 else memory[None]
+    real = token_mask(mask, batch.shape[:2])
+    check_sources(real)
+    dtype = compute_dtype(options)
+    last = source_states.read_states(find_companions(source, options.memory), options.model_.config, len(batch), dtype)
+    return [
+        SourceText(
+            np.ascontiguousarray(states[is_real], dtype),
+            token_names(row_labels(tokens, row), is_real),
+            states=None if last is None else last[row],
+        )
+        for row, (states, is_real) in enumerate(zip(batch, real, strict=True))
+    ], memory.ndim == 3
+
+
+def check_sources(real: Array) -> None:
+    """Raise DataError for a source without a token: real (B, S), True = a token, not padding."""
+    for row in np.flatnonzero(~real.any(axis=-1)):
+        raise DataError(f"row {row} of the source has no token to attend to")
+
+
+def check_own_memory(record: Record, options: GenerationOptions) -> None:
+    """Check that the memory of a record is of this model's tokens; warn where its x is ignored."""
+    if "ids" in record and record.labels.get("source") and record.labels.get("token") == record.labels["source"]:
+        text_inputs.check_vocabulary(record, options.model_, "source", options.tokenizer)
+    if "x" in record and not np.array_equal(record["x"], record["memory"]):
+        text_inputs.warn_ignored_input(record, options.model_, "the memory", "--memory :x attends to x")
+
+
+def encode_sources(source: Sequence[str] | Record | None, options: GenerationOptions) -> tuple[list[SourceText], bool]:
+    """Return the encoder's output and the tokens of each text, or of each row of a record's ids; are they a batch."""
+    checkpoint, dtype = options.model_, compute_dtype(options)
+    if isinstance(source, Record):
+        rows, names = source_rows(source, options)
+        pairs = zip(rows, names, strict=True)
+        return [encode_ids(checkpoint, row, name, dtype) for row, name in pairs], source["ids"].ndim == 2
+    if not source:
+        family = checkpoint.config.family
+        raise UsageError(f"no source: a {family} model needs TEXT, a record, or --memory FILE")
+    tokenizer = options.tokenizer or text_inputs.tokenizer_of(checkpoint)
+    sources = [text_inputs.ModelInput(text, tokenizer=tokenizer) for text in source]
+    inputs = [text_inputs.read_known_texts(checkpoint, "encoder", each) for each in sources]
+    return [
+        encode_ids(checkpoint, one.ids.tolist(), shared_labels(one.tokens), dtype) for one in inputs
+    ], options.batch or len(source) > 1
+
+
+def source_rows(record: Record, options: GenerationOptions) -> tuple[list[list[int]], list[list[str] | None]]:
+    """Return the ids of each source of a record, without padding, and their token strings."""
+    if "ids" not in record:
+        raise DataError("the record has no ids and no memory (encode --model makes one)")
+    text_inputs.check_vocabulary(record, options.model_, "source", options.tokenizer)
+    text_inputs.warn_ignored_input(record, options.model_, "ids", "encode --model makes a memory")
+    ids, mask = record["ids"], record.get("mask")
+    rows, real = unpadded_rows(ids, mask, "ids"), token_mask(mask, np.atleast_2d(ids).shape)
+    check_sources(real)
+    labels = record.labels.get("token")
+    return rows, [token_names(row_labels(labels, row), is_real) for row, is_real in enumerate(real)]
+
+
+def token_names(names: Sequence[str], real: Array) -> list[str] | None:
+    """Return the names of real tokens; None unless every token has one."""
+    return [name for name, is_real in zip(names, real, strict=True) if is_real] if len(names) == len(real) else None
+
+
+def find_memory(source: Any, memory: AttendedTensor | None) -> tuple[Array | None, Array | None, Labels | None]:
+    """Return the memory, its mask and its tokens: of --memory, else of the record."""
+    record = source if isinstance(source, Record) else Record({})
+    if memory is None:
+        if "memory" not in record:
+            return None, None, None
+        memory = masking.make_attended(select_tensor(record, "memory"), record, "memory", own=True)
+    mask = None if memory.mask is None else memory.mask["x"]
+    if mask is not None and mask.dtype.kind in "iu":
+        mask = model.to_boolean(mask)
+    if memory.is_given and memory.name == "memory":  # the array itself, so that it can be compared to x by identity
+        return record["memory"], mask, record.labels.get("source")
+    return memory["x"], mask, None
+
+
+def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | None, dtype: str) -> SourceText:
+    """Return one source, encoded: ids (S,) -> memory (S, D)."""
+    core = layers.core_model(checkpoint)
+    context = layers.new_context(dtype=dtype)
+    checked = check_prompt_ids(ids, core.config.stack("encoder").vocab)
+    memory = model.run(core, model.layer_plan(core.config, "encoder"), np.array(checked), context)
+    states = source_states.encoder_states(core.config, context)
+    return SourceText(memory, tokens, ids, states)
+
+
+def find_companions(source: Any, memory: AttendedTensor | None) -> Mapping[str, Array]:
+    """Return what a recurrent model needs beside its memory, from the record of the memory."""
+    record = memory.companions if memory is not None else source if isinstance(source, Record) else Record({})
+    return {name: record[name] for name in source_states.NAMES if name in record}
+
+
+def memory_of(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:
+    """Return what the decoder takes of the source of a prompt, as fields of Context: a batch of one text, or (S, D)."""
+    memory = prompt.memory if prompt.memory is None or not is_batch else prompt.memory[None]
+    return {"memory": memory, "source_states": prompt.source_states}
+
+
+def make_detokenizer(options: GenerationOptions) -> Detokenizer:
+    """Return the detokenizer of a model; AttnkitError where text is needed or its files are invalid."""
+    checkpoint, config = options.model_, options.model_.config
+    size, skipped = config.stack("decoder").vocab, 1 if config.encoder else 0
+    try:
+        side = "target" if config.encoder else "source"
+        return Detokenizer(options.tokenizer or text_inputs.tokenizer_of(checkpoint, side), size, skipped)
+    except AttnkitError as error:
+        needs_text = options.score is not None or options.stop or options.emit == "text"
+        is_missing = isinstance(error, NoTokenizer | UsageError)  # no files, or no library to read them
+        if needs_text or not (is_missing or options.ids is not None or options.emit):
+            raise type(error)(f"{error.problem}; --ids FILE and --emit ids do without", error.name) from None
+        return Detokenizer(None, size, skipped)

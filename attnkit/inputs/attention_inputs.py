@@ -1,0 +1,349 @@
+"""Collect the inputs of attention (queries, keys, projections, options) from flags, a record or a model's layer."""
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnkit import model
+from attnkit.errors import AttnkitWarning, DataError, UsageError
+from attnkit.inputs import intermediates, layers, masking
+from attnkit.inputs.masking import AttendedTensor
+from attnkit.inputs.operands import load_attended, select_tensor
+from attnkit.model.checks import as_text
+from attnkit.model.scores import product
+from attnkit.record import Array, Record, Tensor, join_names
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+
+PROJECTIONS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
+PLAIN_OPTIONS = ("heads", "kv_heads", "causal", "window", "scale", "softcap", "score", "softmax_dtype")
+OTHERS = {"w1", "b1", "w2", "b2", "w3", "b3"}  # of ffn: one file may hold the weights of a whole layer
+OTHERS |= {name for score in model.SCORES.values() for name in score.parameters}
+
+
+class AttentionOperands(NamedTuple):
+    """The operands of attention that flags name; None where one is left to the record."""
+
+    query: AttendedTensor | None
+    key: AttendedTensor | None
+    value: AttendedTensor | None
+    memory: AttendedTensor | None
+    mask: Record | None
+    bias: Record | None
+
+    def own_names(self) -> set[str]:
+        """Return the names of the tensors of the record at hand among them."""
+        tensors = (self.query, self.key, self.value, self.memory)
+        return {tensor.name for tensor in tensors if tensor is not None and tensor.is_given}
+
+
+class AttentionInputs(NamedTuple):
+    """The operands of attention, from flags or from the record.
+
+    record    the record at hand; rest: the same without the intermediates of an earlier attend
+    key_axis  the name of the axis of keys: `key`, or `source` where they come from elsewhere
+    layer     the layer of the model, "" without one
+    """
+
+    record: Record
+    rest: Record
+    query: Record
+    key: Record
+    value: Record
+    mask: Record | None
+    bias: Record | None
+    key_axis: str
+    layer: str
+
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """Return queries, keys and values."""
+        return self.query["x"], self.key["x"], self.value["x"]
+
+
+class PreparedAttention(NamedTuple):
+    """What a call of attention computes with: operands, options with the parameters of the score, projections."""
+
+    inputs: AttentionInputs
+    options: model.MultiHeadOptions
+    projections: dict[str, Array]
+
+    def parameters(self) -> dict[str, Array]:
+        """Return the parameters of the score and the projections, by name."""
+        return {**(self.options.score_params or {}), **self.projections}
+
+
+def prepare_attention(record: Record, flags: Mapping[str, Any]) -> PreparedAttention:
+    """Return the operands, options and projections of attention, from a record and the values of attend's flags.
+
+    Errors are those of attend: DataError where shapes do not match, UsageError for flags that contradict the model.
+    """
+    operands = AttentionOperands(*(flags[name] for name in AttentionOperands._fields))
+    past, checkpoint = count_positions(flags["past_key"]), flags["model_"]
+    inputs = collect_inputs(record, operands, past, checkpoint, flags["layer"])
+    align, offset = place_queries(flags["align"], flags["offset"])
+    values: dict[str, Any] = {name: flags[name] for name in PLAIN_OPTIONS} | {"align": align, "past": offset}
+    values |= {name: array_of(flags[name]) for name in ("lengths", "past_key", "past_value")}
+    values |= {"mask": broadcast_over_heads(inputs.mask), "bias": broadcast_over_heads(inputs.bias)}
+    options = model.MultiHeadOptions(**values)
+    if checkpoint is not None:
+        options = merge_layer_options(options, inputs, layer_options(checkpoint, inputs, past), flags["offset"])
+        options = options.replace(score=checkpoint.config.score)
+    q, k, _ = inputs.arrays()
+    check_split_heads(q, k, options.heads, options.kv_heads)
+    score_params, projections = select_weights(inputs, options, flags["params"], checkpoint, flags["seed"])
+    return PreparedAttention(inputs, options.replace(score_params=score_params), projections)
+
+
+def place_queries(align: str | None, offset: int | None) -> tuple[str | None, int]:
+    """Return the alignment of the causal mask and the offset of the queries; an offset counts from the top left."""
+    return (align, 0) if offset is None else ("top-left", offset)
+
+
+def collect_inputs(
+    record: Record, operands: AttentionOperands, past: int, checkpoint: "Checkpoint | None", layer: str | None
+) -> AttentionInputs:
+    """Return the operands: those of flags, else x, the memory, the mask and the bias of the record.
+
+    past  number of positions in the KV cache
+    """
+    is_by_hand = checkpoint is None
+    if checkpoint is not None:
+        layer = layers.find_layer(checkpoint, layer, "attend")
+        if layer.endswith(".cross") and operands.memory is None and operands.key is None:
+            operands = operands._replace(memory=load_attended(record, "memory", own=True))
+    source = operands.key or operands.memory
+    queries, keys = operands.query or select_tensor(record), source or select_tensor(record)
+    values = operands.value or keys
+    for operand in (queries, keys, values):
+        operand["x"]
+    mask = operands.mask or masking.find_mask(record, operands.query, source, past, is_by_hand)
+    bias = operands.bias or masking.find_bias(record, operands.query, source, is_by_hand)
+    warn_of_zeros_and_ones(mask)
+    rest = record.without(set(intermediates.intermediates_in(record)) - operands.own_names())
+    return AttentionInputs(record, rest, queries, keys, values, mask, bias, "source" if source else "key", layer or "")
+
+
+def layer_options(checkpoint: "Checkpoint", inputs: AttentionInputs, past: int) -> dict[str, Any]:
+    """Return the options of attention in one layer of a model, for the tokens of a record."""
+    q = inputs.query["x"]
+    if q.ndim not in (2, 3):
+        raise DataError(f"x {q.shape}: --model takes (T, D) or (B, T, D)")
+    context = layers.context_from(inputs.record)
+    context.past = past
+    if past and context.positions is not None:
+        context.positions = layers.positions_after(context.positions, array_of(inputs.mask), past, q.shape[-2])
+    return model.attention_options(layers.core_model(checkpoint), inputs.layer, q.shape[-2], context)
+
+
+def merge_layer_options(
+    options: model.MultiHeadOptions, inputs: AttentionInputs, layer: Mapping[str, Any], offset: int | None
+) -> model.MultiHeadOptions:
+    """Return the options of flags with those of a model's layer where the flags leave them open; biases add up.
+
+    UsageError where a flag moves queries that the model places.
+    """
+    relative = layer.get("bias")
+    if offset is not None and (layer.get("rotary") or layer.get("relative") or relative is not None):
+        raise UsageError("the model has positions of its own", "--offset")
+    if relative is not None:
+        options = options.replace(bias=relative if inputs.bias is None else relative + inputs.bias["x"])
+    return options.replace(
+        heads=layer["heads"],
+        kv_heads=layer["kv_heads"],
+        scale=layer["scale"] if options.scale is None else options.scale,
+        causal=options.causal or layer.get("causal", False),
+        window=layer.get("window", options.window) if options.window == (-1, -1) else options.window,
+        rotary=layer.get("rotary"),
+        relative=layer.get("relative"),
+    )
+
+
+def select_weights(
+    inputs: AttentionInputs,
+    options: model.MultiHeadOptions,
+    params: Mapping[str, Array] | None,
+    checkpoint: "Checkpoint | None",
+    seed: int | None,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the parameters of the score and the projections: of a file, of a model's layer, or random ones."""
+    if params is not None:
+        return split_parameters(params, options.score)
+    if checkpoint is not None:
+        weights = checkpoint.params.get(inputs.layer, {})
+        score_names = model.SCORES[options.score].parameters
+        return {n: one for n, one in weights.items() if n in score_names}, {
+            n: one for n, one in weights.items() if n not in score_names
+        }
+    q, k, v = inputs.arrays()
+    groups = options.kv_heads or options.heads
+    if model.SCORES[options.score].parameters:
+        return score_parameters(q, k, options.score, (options.heads, groups), seed), {}
+    if seed is None:
+        return {}, {}
+    return {}, random_attention_weights(q, k, v, options.heads, groups, seed)
+
+
+def count_positions(past_key: Record | None) -> int:
+    """Return how many positions the keys of a cache have."""
+    return 0 if past_key is None else sum(past_key["x"].shape[-2:-1])
+
+
+def split_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the parameters of the score and the projections of a file that may hold those of a whole layer.
+
+    DataError names the missing parameters, or one that is not of a layer.
+
+    >>> [sorted(part) for part in split_parameters({"wq": np.eye(2), "w1": np.eye(2)}, "scaled-dot")]
+    [[], ['wq']]
+    """
+    needs = model.SCORES[score].parameters
+    known = (*PROJECTIONS, *OTHERS)
+    if unknown := [name for name in params if name not in known]:
+        problem = f"parameter {unknown[0]!r} is not one of {join_names(PROJECTIONS)} (it has {join_names([*params])})"
+        raise DataError(problem, "--params")
+    if missing := [name for name in needs if name not in params]:
+        raise DataError(
+            f"no {join_names(missing)}, which --score {score} needs (it has {join_names([*params])})", "--params"
+        )
+    if not needs and not set(params) & set(PROJECTIONS):
+        raise DataError(f"no {join_names(PROJECTIONS)} (it has {join_names([*params])})", "--params")
+    projections = {name: array for name, array in params.items() if name in PROJECTIONS}
+    return {name: params[name] for name in needs}, projections
+
+
+def array_of(operand: Record | None) -> Array | None:
+    """Return the tensor of an operand, None where it is missing."""
+    return None if operand is None else operand["x"]
+
+
+def broadcast_over_heads(operand: Record | None) -> Array | None:
+    """Return a mask or bias as attention broadcasts it: (batch, query, key), by name, gets an axis of heads."""
+    if operand is None:
+        return None
+    tensor, axes = operand["x"], operand.tensors["x"].axes or ()
+    return tensor[:, None] if tensor.ndim == 3 and axes[:1] == ("batch",) else tensor
+
+
+def random_attention_weights(q: Array, k: Array, v: Array, heads: int, groups: int, seed: int) -> dict[str, Array]:
+    """Draw wq, wk, wv, wo in this order from N(0, 1/rows), in the dtype of the queries."""
+    if q.ndim == 4 or q.ndim < 2 or q.shape[-1] % heads:
+        model.split_heads(np.empty((1, q.shape[-1] if q.ndim else 1)), heads)
+        raise DataError(f"x {q.shape}: --seed makes weights for (T, D) or (B, T, D)")
+    if not (k.ndim and v.ndim):
+        raise DataError(f"K {k.shape} and V {v.shape}: a single number (expected (S, D) or (B, S, D))")
+    rng, width = np.random.default_rng(seed), q.shape[-1] // heads
+    shapes = {
+        "wq": (q.shape[-1], heads * width),
+        "wk": (k.shape[-1], groups * width),
+        "wv": (v.shape[-1], groups * width),
+        "wo": (heads * width, q.shape[-1]),
+    }
+    return {name: model.random_weight(rng, *shape).astype(model.output_dtype(q)) for name, shape in shapes.items()}
+
+
+def score_parameters(q: Array, k: Array, score: str, heads: tuple[int, int], seed: int | None) -> dict[str, Array]:
+    """Draw wa, ua and va, or w, in this order from N(0, 1/rows), in the dtype of the queries.
+
+    heads  of queries and of keys: the parameters are for the width of one
+
+    UsageError without a seed.
+    """
+    rows, columns = (sum(x.shape[-1:]) // (1 if x.ndim == 4 else count) for x, count in zip((q, k), heads, strict=True))
+    shapes = {"wa": (rows, rows), "ua": (columns, rows), "va": (rows, 1), "w": (rows, columns)}
+    names = model.SCORES[score].parameters
+    if seed is None:
+        known = {"wa": f"({rows}, A)", "ua": f"({columns}, A)", "va": "(A)", "w": f"({rows}, {columns})"}
+        needed = ", ".join(f"{name} {known[name]}" for name in names)
+        raise UsageError(f"{score} needs {needed}; --params FILE holds them, --seed N draws them", "--score")
+    rng = np.random.default_rng(seed)
+    drawn = {name: model.random_weight(rng, *shapes[name]).astype(model.output_dtype(q)) for name in names}
+    return {name: array[:, 0] if name == "va" else array for name, array in drawn.items()}
+
+
+def check_split_heads(q: Array, k: Array, heads: int, groups: int | None) -> None:
+    """Raise DataError where flags contradict the number of heads of tensors that are already split."""
+    for name, x, count, flag in (("x", q, None if heads == 1 else heads, "--heads"), ("K", k, groups, "--kv-heads")):
+        if x.ndim == 4 and count not in (None, x.shape[1]):
+            raise DataError(f"{name} {x.shape} has {x.shape[1]} heads, {flag} says {count}")
+
+
+def warn_of_zeros_and_ones(mask: Record | None) -> None:
+    """Warn that a float mask is added to the scores, where it consists of 0 and 1."""
+    if mask is not None and mask["x"].dtype.kind == "f" and np.isin(mask["x"], (0, 1)).all() and mask["x"].any():
+        problem = "the mask is float, so its 0 and 1 are added to the scores; with --dtype bool, 1 = may attend: "
+        warnings.warn(problem + "attnkit show FILE --dtype bool -o MASK.npy", AttnkitWarning, stacklevel=2)
+
+
+WEIGHTED = ("v", "weights", "heads")  # the steps from given weights to the output
+
+
+class WeightedValues(NamedTuple):
+    """Values, split into heads, and their sums by given weights.
+
+    value    the tensor that the values come from; projections: of wv, bv, wo, bo what there is
+    weights  (..., H, T, S), v (..., H, S, K), heads (..., H, T, K), output (..., T, D)
+    """
+
+    value: Array
+    projections: Mapping[str, Array]
+    weights: Array
+    v: Array
+    heads: Array
+    output: Array
+
+    def describe(self, record: Record) -> dict[str, Tensor]:
+        """Describe v, weights, heads and the output x, with their axes and formulas."""
+        lead = ("batch", "head")[4 - self.v.ndim :]
+        has_value, has_output = "wv" in self.projections, "wo" in self.projections
+        is_self = self.output.shape == self.value.shape
+        own = record.tensor("x").axes_like(self.output.shape) if is_self and "x" in record else None
+        axes = own or ("batch", "query", "model")[3 - self.output.ndim :]
+        formula = "heads side by side W_O" if has_output else "heads side by side"
+        return {
+            "v": Tensor(self.v, (*lead, "key", "head_dim"), formula="x W_V" if has_value else "x"),
+            "weights": Tensor(self.weights, (*lead, "query", "key"), formula="as given"),
+            "heads": Tensor(self.heads, (*lead, "query", "head_dim"), formula="weights V"),
+            "x": Tensor(self.output, axes, formula=formula),
+        }
+
+
+def weigh_values(record: Record, flags: Mapping[str, Any]) -> WeightedValues:
+    """Sum values by the weights of --weights-from: those of --value or --memory, else x.
+
+    Weights are (T, S) for all heads, (H, T, S), or (B, T, S) and (B, H, T, S) for a batch of values. DataError where
+    their shape does not fit the values.
+    """
+    source = next((flags[name] for name in ("value", "memory") if flags[name] is not None), record)
+    value, weights = source["x"], flags["weights_from"]["x"]
+    if value.ndim not in (2, 3) or weights.ndim < 2:
+        expected = "values (S, D) or (B, S, D) and weights (T, S), (H, T, S) or (B, H, T, S)"
+        raise DataError(f"values {as_text(value.shape)} and weights {as_text(weights.shape)}: expected {expected}")
+    params = {} if flags["params"] is None else split_parameters(flags["params"], "scaled-dot")[1]
+    projections = {name: one for name, one in params.items() if name in ("wv", "bv", "wo", "bo")}
+    v = model.split_heads(model.linear(value, projections.get("wv"), projections.get("bv")), flags["heads"])
+    lead = (*value.shape[:-2], flags["heads"])
+    shape = (*lead, *weights.shape[-2:])
+    if weights.ndim == 3 and value.ndim == 3:
+        weights = weights[:, None]
+    if weights.ndim > len(shape) or weights.shape[-1] != value.shape[-2] or not broadcasts(weights.shape, shape):
+        expected = f"({','.join(map(str, lead))},T,{value.shape[-2]})"
+        stated = f"weights {as_text(flags['weights_from']['x'].shape)} for values {as_text(value.shape)}"
+        raise DataError(f"{stated} and --heads {flags['heads']}: expected (T,{value.shape[-2]}) or {expected}")
+    weights = np.broadcast_to(weights.astype(model.working(v, weights), copy=False), shape)
+    heads = product(weights, v)
+    output = model.linear(model.merge_heads(heads), projections.get("wo"), projections.get("bo"))
+    dtype = model.output_dtype(value)
+    return WeightedValues(value, projections, *(one.astype(dtype, copy=False) for one in (weights, v, heads, output)))
+
+
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Decide whether an array of a shape broadcasts to a target of at least as many axes.
+
+    >>> broadcasts((1, 3), (2, 4, 3)), broadcasts((5, 3), (2, 4, 3))
+    (True, False)
+    """
+    return all(size in (1, other) for size, other in zip(shape[::-1], target[::-1], strict=False))

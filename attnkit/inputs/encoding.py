@@ -1,0 +1,308 @@
+"""What encode computes from: the input of a model's layers, its steps, and how their result becomes one vector."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnkit import model
+from attnkit.checkpoints.sentence_modules import Pooling, SentenceModules, check_widths, load_sentence_modules
+from attnkit.errors import DataError, UsageError
+from attnkit.inputs import layers, text_inputs
+from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.record import Array, Record, Tensor
+from attnkit.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+
+FORMULAS = {
+    "cls": "first token",
+    "mean": "mean of the tokens",
+    "max": "largest of the tokens",
+    "mean-sqrt": "sum of the tokens / √ their number",
+    "weighted-mean": "mean of the tokens, weighted by position",
+    "last": "last token",
+}
+
+
+class Encoding(NamedTuple):
+    """What encode computes.
+
+    stack     the encoder, or the decoder of a decoder-only model
+    steps     of its layers, of which `is_whole` says whether they include the last one
+    inputs    of the first step: ids (..., T), x (..., T, D), or an image
+    base      the record of the ids with their labels and mask, or the one that was read
+    pool      how one vector is made of each text: a value of --pool
+    modules   what the files of sentence-transformers in the folder state
+    prompt_length  how many of the first tokens are of a prompt
+    """
+
+    core: model.Model
+    stack: str
+    steps: list[model.Step]
+    is_whole: bool
+    inputs: Array
+    base: Record
+    pool: str = "none"
+    modules: SentenceModules = SentenceModules()
+    prompt_length: int = 0
+
+
+class Plan(NamedTuple):
+    """What encode computes with, whatever its input is: the steps of `stack` from layer `first` on."""
+
+    core: model.Model
+    stack: str
+    steps: list[model.Step]
+    first: int
+    is_whole: bool
+
+
+def plan_encoding(values: Mapping[str, Any]) -> Plan:
+    """Return what the values of its flags have encode compute with; UsageError for layers that the model lacks."""
+    core = layers.complete_model(values["model_"])
+    stack = core.config.stacks[0]
+    count = core.config.stack(stack).layers
+    first, last = parse_layers(values["layers_"], count)
+    return Plan(core, stack, select_steps(core.config, stack, first, last), first, last == count)
+
+
+def prepare_encoding(source: Any, values: Mapping[str, Any], plan: Plan | None = None) -> Encoding:
+    """Return what encode computes from its input, texts or a record, and the values of its flags.
+
+    plan  that of these values, where it is known
+
+    Errors are those of encode: UsageError for an input that the model or its first layer does not take.
+    """
+    core, stack, steps, first, is_whole = plan or plan_encoding(values)
+    checkpoint, tokenizer, config = values["model_"], values["tokenizer"], core.config
+    layers.check_pair(config, values["pair"], source)
+    modules = sentence_modules(checkpoint)
+    pool = choose_pool(values, modules, is_whole)
+    prompt = find_prompt(values["prompt"], modules, pool)
+    if isinstance(source, Record):
+        inputs, base = read_inputs(checkpoint, stack, first, source, tokenizer)
+    else:
+        check_takes_text(config, stack, first)
+        names = ("pair", "ids", "image", "tokenizer", "batch")
+        read = text_inputs.ModelInput(source, *(values[name] for name in names))
+        read = prepare_texts(read, modules, prompt) if pool == "folder" else read
+        inputs, base = text_inputs.model_inputs(checkpoint, stack, read)
+    if not inputs.ndim:
+        raise DataError("ids (): a single number (expected (T) or (B, T))")
+    length = 0 if isinstance(source, Record) else count_prompt(prompt, modules, tokenizer, checkpoint)
+    return Encoding(core, stack, steps, is_whole, inputs, base, pool, modules, length)
+
+
+def sentence_modules(checkpoint: "Checkpoint") -> SentenceModules:
+    """Return what the files of sentence-transformers in the folder of a model state, if there are any."""
+    modules: SentenceModules = checkpoint.load_companion("modules", load_sentence_modules)
+    if modules.is_pooled:
+        check_widths(modules.modules, checkpoint.config.width, modules.files[0])
+    return modules
+
+
+def choose_pool(values: Mapping[str, Any], modules: SentenceModules, is_whole: bool) -> str:
+    """Return how one vector is made of each text: by --pool, else as the folder states after the last layer, or none.
+
+    UsageError for --pool folder where the folder does not state it.
+    """
+    if values["pool"] is None:
+        return "folder" if modules.is_pooled and is_whole else "none"
+    if values["pool"] == "folder" and not modules.is_pooled:
+        raise UsageError("folder: the model has no modules.json with a Pooling", "--pool")
+    return str(values["pool"])
+
+
+def find_prompt(name: str | None, modules: SentenceModules, pool: str) -> str:
+    """Return the text of a prompt by its name, by default the folder's; UsageError for a name it does not have."""
+    if pool != "folder" or not (name or modules.prompt):
+        if name:
+            raise UsageError("needs a model whose folder has prompts, and no other --pool", "--prompt")
+        return ""
+    if name and name not in modules.prompts:
+        known = ", ".join(modules.prompts)
+        raise UsageError(
+            f"the folder has no prompt {name!r} ({f'it has {known}' if known else 'nor others'})", "--prompt"
+        )
+    return modules.prompts[name or modules.prompt]
+
+
+def prepare_texts(source: text_inputs.ModelInput, modules: SentenceModules, prompt: str) -> text_inputs.ModelInput:
+    """Return texts as a folder of sentence-transformers states: after a prompt, in lower case, of a maximum length."""
+    texts = [source.texts] if isinstance(source.texts, str) else source.texts
+    if texts is not None:
+        texts = [(prompt + text).lower() if modules.is_lower else prompt + text for text in texts]
+    return source._replace(texts=texts, most=modules.max_length)
+
+
+def count_prompt(prompt: str, modules: SentenceModules, tokenizer: Tokenizer | None, checkpoint: "Checkpoint") -> int:
+    """Return how many tokens a prompt has before a text, 0 unless the folder leaves them out of the vector."""
+    if not prompt or all(not isinstance(one, Pooling) or one.with_prompt for one in modules.modules.values()):
+        return 0
+    tokenizer = tokenizer or text_inputs.tokenizer_of(checkpoint)
+    ids = text_inputs.encode_texts(prompt, tokenizer, None)[0].ids or []
+    return len(ids) - (ids[-1:] != [] and ids[-1] in tokenizer.special.values())
+
+
+def parse_layers(text: str, count: int) -> tuple[int, int]:
+    """Parse A:B to the first layer and the one after the last.
+
+    >>> parse_layers("", 6), parse_layers("2:", 6), parse_layers(":3", 6)
+    ((0, 6), (2, 6), (0, 3))
+    """
+    start, _, end = text.partition(":")
+    first, last = int(start or 0), int(end) if end else count
+    if not first <= last <= count:
+        raise UsageError(f"{text}: the model has layers 0:{count}", "--layers")
+    return first, last
+
+
+def select_steps(config: model.Config, stack: str, first: int, last: int) -> list[model.Step]:
+    """Return the steps of some layers: the embeddings before the first layer, the final norm after the last."""
+    count, steps = config.stack(stack).layers, []
+    for step in model.layer_plan(config, stack):
+        number = model.parse_layer_name(step.layer)[1]
+        at = (-1 if step.layer != f"{stack}.norm" else count) if number is None else number
+        if first <= at < last or (at < 0 and first == 0) or (at == last == count):
+            steps.append(step)
+    return steps
+
+
+def has_embeddings(config: model.Config, stack: str) -> bool:
+    """Return whether a stack begins with the embedding of tokens or of image patches."""
+    return bool(config.stack(stack).vocab or config.patches)
+
+
+def check_takes_text(config: model.Config, stack: str, first: int) -> None:
+    """Raise UsageError where the first step takes x, not ids or an image."""
+    if first or not has_embeddings(config, stack):
+        subject = "--layers from A > 0" if has_embeddings(config, stack) else f"a {config.family} model"
+        raise UsageError(f"{subject} needs x from a record")
+
+
+def read_inputs(
+    checkpoint: "Checkpoint", stack: str, first: int, record: Record, tokenizer: Tokenizer | None
+) -> tuple[Array, Record]:
+    """Read the input of the first step from a record, ids or x; return it and the record with its mask as (B, T, S)."""
+    config = checkpoint.config
+    if first or config.patches or not has_embeddings(config, stack):
+        record = layers.normalize_mask(record)
+        return read_layer_input(config, stack, first, record), record
+    record = layers.normalize_mask(layers.ids_from_x(record))
+    if "ids" not in record:
+        raise DataError("the record has no ids (--layers A:B with A > 0 takes its x)")
+    text_inputs.check_vocabulary(record, checkpoint, "source", tokenizer)
+    text_inputs.warn_ignored_input(record, checkpoint, "ids", "--layers A:B continues from x")
+    return model.check_ids(record["ids"], config.stack(stack).vocab), record
+
+
+def read_layer_input(config: model.Config, stack: str, first: int, record: Record) -> Array:
+    """Read x of a record: an image, or hidden states (T, D) or (B, T, D); DataError for other shapes."""
+    x, width = record["x"], config.input_width(stack, first)
+    is_image = config.patches and not first
+    if x.ndim < 2 or not (is_image or (x.ndim < 4 and x.shape[-1] == width)):
+        raise DataError(f"x {x.shape}: expected (T, {width}) or (B, T, {width})")
+    return x.astype(model.output_dtype(x), copy=False)
+
+
+def pooled_tokens(base: Record, x: Array) -> tuple[Array, Array | None]:
+    """Return which tokens are no padding, and the order that puts these first, None for x without a batch.
+
+    x (B, T, D) -> (B, T), (B, T); a row that is padded on the left begins with a vector of padding
+    """
+    mask = base.get("mask")
+    is_padding = mask is not None and mask.shape == (*x.shape[:-2], 1, x.shape[-2])
+    real = mask[:, 0] if mask is not None and is_padding else np.ones(x.shape[:-1], bool)
+    if x.ndim < 3:
+        return real, None
+    order = order_tokens_first(real)
+    return np.take_along_axis(real, order, axis=-1), order
+
+
+def text_spans(base: Record) -> list[slice]:
+    """Locate the tokens of each text of a batch: from the first that is no padding to the last; none without a batch.
+
+    >>> mask = np.array([[[True, True, True]], [[False, True, True]]])
+    >>> text_spans(Record({"ids": np.zeros((2, 3), int), "mask": mask}))
+    [slice(0, 3, None), slice(1, 3, None)]
+    """
+    tokens = base["ids"] if "ids" in base else base["x"][..., 0] if "x" in base else np.zeros(())
+    if tokens.ndim != 2:
+        return []
+    real = base["mask"].any(axis=1) if "mask" in base else np.ones(tokens.shape, bool)
+    places = [np.flatnonzero(row) for row in np.broadcast_to(real, tokens.shape)]
+    return [slice(int(one[0]), int(one[-1]) + 1) if one.size else slice(0, 0) for one in places]
+
+
+def compute_logits(core: model.Model, base: Record, x: Array, hook: Hook) -> Array:
+    """Return the logits of hidden states x (..., T, D) by the head of a model, with the padding mask of a record.
+
+    -> (..., T, N), or (..., C) of whole texts, whose padding may be on either side
+    """
+    if not core.config.is_head_pooled:
+        return model.head_logits(core, x, hook)
+    real, order = pooled_tokens(base, x)
+    states = x if order is None else np.take_along_axis(x, order[..., None], axis=-2)
+    return model.head_logits(core, states, hook, real[..., None, :])
+
+
+def pool_states(core: model.Model, x: Array, real: Array, pool: str, hook: Hook = no_hook) -> tuple[Array, str]:
+    """Return one vector of each text, x (..., T, D), real (..., T) -> (..., D), and its formula.
+
+    UsageError for the pooler of a model that has none.
+    """
+    if pool in FORMULAS:
+        return model.POOLINGS[pool](x, real), FORMULAS[pool]
+    if not core.config.pooler:
+        raise UsageError("the model has no pooler", "--pool")
+    return model.pool_first(core, x, hook), "tanh(first token W + b)"
+
+
+def apply_modules(encoded: Encoding, x: Array, real: Array, hook: Hook) -> tuple[Array, str]:
+    """Return one vector of each text as the modules of the folder make it, and its formula.
+
+    x (..., T, D), real (..., T) -> (..., D)
+
+    Intermediates are named modules.1 and so on, by the numbers in modules.json.
+    """
+    vectors, formulas = x, []
+    for number, module in encoded.modules.modules.items():
+        if isinstance(module, Pooling):
+            used = real if module.with_prompt else real & (np.arange(x.shape[-2]) >= encoded.prompt_length)
+            parts = [model.POOLINGS[pool](x, used) for pool in module.pools]
+            vectors, formula = np.concatenate(parts, axis=-1), " and ".join(FORMULAS[pool] for pool in module.pools)
+        elif module is None:
+            vectors, formula = model.l2_normalize(vectors), "to length 1"
+        else:
+            vectors, formula = model.dense(vectors, module.w, module.b, module.activation), "dense"
+        vectors = apply_hook(hook, f"modules.{number}", vectors)
+        formulas.append(formula)
+    return vectors, ", ".join(formulas)
+
+
+def make_pooled(encoded: Encoding, x: Array, normalize: bool, hook: Hook) -> Record:
+    """Pool hidden states to one vector for each text, x (B, T, D) -> (B, D), without the mask of the tokens."""
+    base = encoded.base
+    real, order = pooled_tokens(base, x)
+    states = x if order is None else np.take_along_axis(x, order[..., None], axis=-2)
+    if encoded.pool == "folder":
+        vectors, formula = apply_modules(encoded, states, real, hook)
+    else:
+        vectors, formula = pool_states(encoded.core, states, real, encoded.pool, hook)
+    if normalize:
+        vectors, formula = model.l2_normalize(vectors), f"{formula}, to length 1"
+    pooled = Tensor(vectors, ("batch", "model")[2 - vectors.ndim :], formula=formula)
+    rest = base.select([name for name in base if name not in ("x", "mask")])
+    return Record({"x": pooled}).merge(rest)
+
+
+def order_tokens_first(real: Array) -> Array:
+    """Return the order of each row that puts its tokens before its padding.
+
+    >>> order_tokens_first(np.array([[False, True, True]]))
+    array([[1, 2, 0]])
+    """
+    return np.argsort(~real, axis=-1, kind="stable")

@@ -1,0 +1,220 @@
+"""Read one layer of a checkpoint as the parameters of a tool; the masks and positions that a run needs."""
+
+import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnkit import callbacks, model
+from attnkit.errors import AttnkitWarning, DataError, UsageError, suggest
+from attnkit.inputs import intermediates
+from attnkit.model import Array
+from attnkit.record import Record, Tensor, join_names
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+    from attnkit.model import Config, Context, Model
+
+LONG = 60  # tokens to generate, from which a copy of weights by columns pays
+PARTS = {
+    "embed": ("embed",),
+    "posenc": ("positions",),
+    "attend": ("self", "cross"),
+    "ffn": ("ffn", "readout", "bridge", "bridge_cell"),
+    "linear": ("projection",),
+    "rnn": ("rnn",),
+    "layernorm": ("norm", "embed_norm", "norm1", "norm2", "norm3"),
+    "decode": ("head",),
+}
+
+
+def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
+    """Return the name of a layer, once it is checked to be one of the model and of this tool.
+
+    Without a name, the embedding or the positions of the first stack. UsageError names the closest layers.
+    """
+    mine = (
+        recurrent_layers(checkpoint)
+        if tool == "rnn"
+        else [name for name in checkpoint.layers() if model.parse_layer_name(name)[2] in PARTS[tool]]
+    )
+    if layer is None and tool in ("embed", "posenc"):
+        return f"{checkpoint.config.stacks[0]}.{PARTS[tool][0]}"
+    if layer is None:
+        raise UsageError(f"--model needs --layer NAME{f', such as {mine[0]}' if mine else ''}")
+    if layer not in mine and not (tool == "posenc" and layer in position_layers(checkpoint)):
+        if layer in checkpoint.layers():
+            raise UsageError(f"{layer} is not a layer for {tool}{suggest(layer, mine)}", "--layer")
+        raise UsageError(f"the model has no layer {layer!r}{suggest(layer, mine)}", "--layer")
+    return layer
+
+
+def linear_weights(
+    params: Mapping[str, Array] | None, checkpoint: "Checkpoint | None", layer: str | None
+) -> Mapping[str, Array]:
+    """Return w (in, out) and, if there is one, b (out) of a file or of a layer of a model; DataError for others."""
+    if checkpoint is not None:
+        weights: Mapping[str, Array] = checkpoint.params[find_layer(checkpoint, layer, "linear")]
+        return weights
+    tensors = params or {}
+    if "w" not in tensors:
+        hint = "; numpy.savez('params.npz', w=w) names it" if [*tensors] == ["x"] else ""
+        raise DataError(f"no w (it has {join_names([*tensors])}){hint}", "--params")
+    if unknown := sorted({*tensors} - {"w", "b"}):
+        raise DataError(f"{', '.join(unknown)} is not one of: b, w", "--params")
+    return tensors
+
+
+def products_of(checkpoint: "Checkpoint | None", layer: str | None) -> AbstractContextManager[None]:
+    """Return the context of the products of a layer: of the shapes that they have where the whole model runs."""
+    if checkpoint is None or layer is None or not checkpoint.config.fixes_shapes(layer):
+        return nullcontext()
+    return model.fixed_shapes()
+
+
+def position_layers(checkpoint: "Checkpoint") -> tuple[str, ...]:
+    """Return the names of the layers that add positions, with or without parameters."""
+    return tuple(f"{stack}.positions" for stack in checkpoint.config.stacks)
+
+
+def recurrent_layers(checkpoint: "Checkpoint") -> list[str]:
+    """Return the names of the recurrent layers that are a step: those of a decoder that attends inside are one."""
+    steps = [step for stack in checkpoint.config.stacks for step in model.layer_plan(checkpoint.config, stack)]
+    return [step.layer for step in steps if step.op == "rnn"]
+
+
+def require_recurrent(checkpoint: "Checkpoint") -> "model.RecurrentConfig":
+    """Return the configuration of a recurrent model; UsageError for another."""
+    if not isinstance(checkpoint.config, model.RecurrentConfig):
+        raise UsageError(f"a {checkpoint.config.family} model has no recurrent layers", "--model")
+    return checkpoint.config
+
+
+def core_model(checkpoint: "Checkpoint") -> "Model":
+    """Return the configuration and the parameters of a checkpoint as a model, computed by the engine of the run."""
+    return model.Model(checkpoint.config, checkpoint.params, callbacks.current().engine)
+
+
+def complete_model(checkpoint: "Checkpoint") -> "Model":
+    """Return the model of a checkpoint; warn of layers in its files that the configuration leaves out."""
+    if unused := checkpoint.params.unused_layers():
+        many = f"{len(unused)} layers of the files are" if len(unused) > 1 else "1 layer of the files is"
+        problem = f"{many} not read, which the configuration leaves out: {join_names(unused, 4)}"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+    return core_model(checkpoint)
+
+
+def prepare_decoding(checkpoint: "Checkpoint", tokens: int) -> None:
+    """Copy weights of the decoder by columns, which token by token is faster, if there are tokens enough."""
+    if tokens >= LONG:
+        for step in model.layer_plan(checkpoint.config, "decoder"):
+            if step.op == "ffn" and "w2" in checkpoint.params[step.layer]:
+                checkpoint.params.to_column_major(step.layer, "w2")
+
+
+def new_context(**fields: Any) -> "Context":
+    """Return the context of a run that reports its layers, and the first that is not finite, to the callbacks."""
+    events = callbacks.current()
+    return model.Context(
+        on_step=lambda step: events.on_progress(step.layer), on_non_finite=events.on_non_finite, **fields
+    )
+
+
+def context_from(record: Record, **fields: Any) -> "Context":
+    """Return the context of a run on a record: its mask, the positions of its tokens, segments and grid."""
+    mask = record.get("mask")
+    grid = record.get("grid")
+    if grid is not None and (grid.shape != (2,) or grid.dtype.kind not in "iu"):
+        raise DataError(f"grid {grid.dtype} {grid.shape}: expected two whole numbers, rows and columns of patches")
+    return new_context(
+        mask=mask,
+        positions=padding_positions(mask),
+        segment_ids=record.get("types" if "types" in record else "token_type_ids"),
+        grid=None if grid is None else (int(grid[0]), int(grid[1])),
+        **fields,
+    )
+
+
+def warn_empty_mask_rows(mask: Array | None) -> None:
+    """Warn of rows of a boolean mask that allow a query no key: how many, and the first."""
+    if mask is not None and mask.dtype == bool and mask.ndim:
+        opening = "1 row of the mask allows no key: its query", "{} rows of the mask allow no key: their queries"
+        intermediates.warn_fully_masked_rows(np.asarray(~mask.any(axis=-1)), opening=opening)
+
+
+def normalize_mask(record: Record) -> Record:
+    """Return the record with its padding mask as booleans (B, 1, T).
+
+    mask (B, T), (B, 1, T) or (B, 1, 1, T), boolean or 0 and 1; a mask with an axis `query` is left unchanged.
+    DataError for a mask of another number of tokens.
+    """
+    mask, ids = record.get("mask"), record.get("ids" if "ids" in record else "x")
+    if mask is None or ids is None or ids.ndim < 2 or "query" in (record.tensors["mask"].axes or ()):
+        return record
+    batch, tokens = ids.shape[:2]
+    if mask.ndim and mask.shape[-1] != tokens:
+        raise DataError(f"mask {mask.shape} for {tokens} tokens: expected ({batch}, 1, {tokens})")
+    if mask.dtype.kind == "f" or mask.shape not in ((batch, tokens), (batch, 1, tokens), (batch, 1, 1, tokens)):
+        return record
+    padding = model.to_boolean(mask).reshape(batch, 1, tokens)
+    return record.with_tensors({"mask": Tensor(padding, ("batch", "all queries", "key"))})
+
+
+def ids_from_x(record: Record) -> Record:
+    """Return the record with x renamed to `ids`, if it is the only tensor and has integers.
+
+    >>> list(ids_from_x(Record({"x": np.array([3, 1])}))), list(ids_from_x(Record({"x": np.zeros(2)})))
+    (['ids'], ['x'])
+    """
+    if [*record] != ["x"] or record["x"].dtype.kind not in "iu":
+        return record
+    ids = record["x"]
+    axes = record.tensors["x"].axes or ("batch", "token")[max(0, 2 - ids.ndim) :]
+    return replace(record, tensors={"ids": Tensor(ids, axes if len(axes) == ids.ndim else None)})
+
+
+def padded_ids(record: Record) -> Record:
+    """Return the `ids` of an operand, else its x, with their labels and their padding mask (B, 1, T) if it has one.
+
+    >>> [*padded_ids(Record({"x": np.zeros((2, 3), int), "mask": np.ones((2, 3), bool)}))]
+    ['ids', 'mask']
+    """
+    ids = record["ids" if "ids" in record else "x"]
+    mask = normalize_mask(record.with_tensors({"ids": ids})).get("mask")
+    if ids.ndim != 2 or mask is None or mask.dtype != bool or mask.shape != (len(ids), 1, ids.shape[1]):
+        return Record({"ids": ids}, labels=record.labels)
+    return Record({"ids": ids, "mask": mask}, labels=record.labels)
+
+
+def check_pair(config: "Config", pair: str | None, record: Any) -> None:
+    """Raise UsageError for a second text without a first, or for a model without an encoder."""
+    if pair is None:
+        return
+    if config.encoder is None:
+        raise UsageError(f"a {config.family} model takes one text, not a pair", "--pair")
+    if not record or isinstance(record, Record):
+        raise UsageError("a second text needs a first: TEXT", "--pair")
+
+
+def padding_positions(mask: Array | None) -> Array | None:
+    """Return the positions of the tokens of a padded batch, by its padding mask; None for another mask."""
+    if mask is None or mask.ndim != 3 or mask.shape[-2] != 1 or mask.dtype != bool or mask.shape[-1] == 1:
+        return None
+    return model.token_positions(mask)
+
+
+def positions_after(positions: Array, mask: Array | None, past: int, count: int) -> Array:
+    """Return the positions of the tokens after those in a KV cache: by a padding mask of all, else `past` later.
+
+    positions (B, N), mask (B, 1, P + T) or another one -> (B, T)
+
+    >>> positions_after(np.array([[0, 1]]), None, past=3, count=2).tolist()
+    [[3, 4]]
+    """
+    padded = padding_positions(mask)
+    if padded is not None and padded.shape[-1] == past + count:
+        return padded[..., past:]
+    return past + positions

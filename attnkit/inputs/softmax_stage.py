@@ -1,0 +1,78 @@
+"""The softmax of given scores, step by step: what the tool softmax computes, and what its gradient reads again."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit import model
+from attnkit.errors import AttnkitWarning, UsageError
+from attnkit.inputs.intermediates import statistic_axes
+from attnkit.model.checks import as_text
+from attnkit.model.dense_attention import mask_scores
+from attnkit.model.dtypes import cast, quiet
+from attnkit.model.softmax import shifted as subtract_largest
+from attnkit.record import Array, Record, Tensor
+
+STEPS = ("scaled", "masked", "shifted", "exponentials", "sum")
+
+
+class SoftmaxSteps(NamedTuple):
+    """The softmax of scores along an axis.
+
+    axis     from 0; masked: the scores that the softmax reads, -inf where they are masked
+    tensors  the steps with their formulas, then x, the weights
+    """
+
+    axis: int
+    masked: Array
+    tensors: dict[str, Tensor]
+
+
+@quiet
+def compute_softmax(record: Record, flags: Mapping[str, Any]) -> SoftmaxSteps:
+    """Compute the softmax of x and its steps, by the values of the tool's flags.
+
+    UsageError for an axis that x lacks, DataError for a mask that does not broadcast.
+    """
+    x, axes, axis = record["x"], record.axes_of("x"), flags["axis"]
+    if not -x.ndim <= axis < x.ndim:
+        raise UsageError(f"axis {axis} for x of shape {as_text(x.shape)}", "--axis")
+    scores, mask = cast(x, model.working(x)), find_mask(record, flags["mask"])
+    scaled = scores / flags["temperature"]
+    masked = scaled if mask is None else mask_scores(scaled, mask)
+    shifted = subtract_largest(masked, axis)
+    exponentials = np.exp(shifted)
+    total = exponentials.sum(axis=axis, keepdims=True)
+    over, scale = statistic_axes(axes, total.shape, x.shape), f"{flags['temperature']:g}"
+    has_temperature, source = flags["temperature"] != 1, "x"
+    tensors = {}
+    if has_temperature:
+        tensors["scaled"], source = Tensor(scaled, axes, formula=f"x / {scale}"), "scaled"
+    if mask is not None:
+        tensors["masked"] = Tensor(masked, axes, formula=f"{source}, −∞ where it is masked")
+        source = "masked"
+    tensors["shifted"] = Tensor(shifted, axes, formula=f"{source} − its largest along {axes[axis]}")
+    tensors["exponentials"] = Tensor(exponentials, axes, formula="e^shifted")
+    tensors["sum"] = Tensor(total, over, formula=f"sum of the exponentials along {axes[axis]}")
+    weights = model.softmax(masked, axis).astype(model.output_dtype(x), copy=False)
+    formula = f"softmax of {'x' if not has_temperature else f'x / {scale}'} along {axes[axis]}"
+    return SoftmaxSteps(axis % x.ndim, masked, tensors | {"x": Tensor(weights, axes, formula=formula)})
+
+
+def find_mask(record: Record, operand: Record | None) -> Array | None:
+    """Find the mask of the scores: that of a flag, else that of the record where it has the shape of their matrices.
+
+    A mask (batch, query, key) is for all heads. Warn of a mask of the record that is not used.
+    """
+    if operand is None and "mask" not in record:
+        return None
+    mask, shape = operand["x"] if operand is not None else record["mask"], record["x"].shape
+    if mask.ndim == 3 and len(shape) == 4:
+        mask = mask[:, None]
+    if operand is None and (mask.shape[-1:] != shape[-1:] or mask.shape[-2:-1] not in ((), (1,), shape[-2:-1])):
+        problem = f"the mask of the record {as_text(mask.shape)} does not fit x {as_text(shape)}: it is not used"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+        return None
+    return mask

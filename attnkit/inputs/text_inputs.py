@@ -1,0 +1,354 @@
+"""Turn texts and ids into inputs of a model: tokenized, padded, checked against its vocabulary."""
+
+import itertools
+import os
+import shlex
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attnkit import model, tokenizers
+from attnkit.errors import AttnkitError, AttnkitWarning, DataError, UsageError, counted
+from attnkit.inputs import layers
+from attnkit.inputs.operands import decode_text
+from attnkit.record import Array, Labels, Record, Tensor, row_labels, shared_labels
+from attnkit.tokenizers import Tokenizer, Tokens
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+
+class ModelInput(NamedTuple):
+    """What a model reads: texts, token ids or an image, and how texts become ids.
+
+    pair       a second text after the one of `texts`
+    ids        token ids (T) or (B, T) as x, with their mask, in place of texts
+    image      (C, height, width), in place of texts and ids
+    tokenizer  instead of the model's own
+    batch      whether a single text is a batch too
+    most       how many tokens a text may have, more are cut with a warning; None: any number
+    """
+
+    texts: Sequence[str] | str | None = None
+    pair: str | None = None
+    ids: Record | None = None
+    image: Array | None = None
+    tokenizer: Tokenizer | None = None
+    batch: bool = False
+    most: int | None = None
+
+
+class EncodedInputs(NamedTuple):
+    """Token ids (T) or (B, T), their strings, the vocabulary and its size, the mask (B, 1, T), segments.
+
+    unknown  how many tokens of the texts the vocabulary lacks
+    """
+
+    ids: Array
+    tokens: Labels | None
+    vocabulary: list[str]
+    size: int
+    mask: Array | None = None
+    types: Array | None = None
+    unknown: int = 0
+
+    def record(self) -> Record:
+        """Return the record of ids, mask and segments, without x."""
+        axes = ("batch", "token")[2 - self.ids.ndim :]
+        labels: dict[str, Labels] = {} if self.tokens is None else {"token": self.tokens}
+        record = Record({}).with_tensors({"ids": Tensor(self.ids, axes, labels)})
+        if self.types is not None:
+            record = record.with_tensors({"types": Tensor(self.types, axes)})
+        if self.mask is None:
+            return record
+        keys: dict[str, Labels] = {} if self.tokens is None else {"key": self.tokens}
+        mask = Tensor(self.mask, ("batch", "all queries", "key"), keys, "token ≠ padding")
+        return record.with_tensors({"mask": mask})
+
+
+def table_words(table: Record | None) -> list[str]:
+    """Return the labels of the rows of a table, [] without labels."""
+    return shared_labels(table.labels_of("x", 0)) if table is not None and table["x"].ndim else []
+
+
+def ids_to_inputs(record: Record, vocabulary: list[str], rows: int) -> EncodedInputs:
+    """Return ids with token strings, from the vocabulary if there is one, else their labels; with their mask.
+
+    rows  of a table; without one and without a vocabulary the size is the largest id and one
+    """
+    record = layers.padded_ids(record)
+    ids = record["ids"]
+    largest = int(ids.max(initial=0)) if ids.dtype.kind in "iu" else 0
+    size = rows or len(vocabulary) or largest + 1
+    checked = model.check_ids(ids, size)
+    if checked.ndim not in (1, 2):
+        raise DataError(f"shape {checked.shape} is not (T) or (B, T)", "--ids")
+    if len(vocabulary) == size:
+        tokens = np.array(vocabulary, dtype=object)[checked].tolist()
+        return EncodedInputs(checked, tokens, vocabulary, size, record.get("mask"))
+    return EncodedInputs(checked, record.labels.get("token"), [], size, record.get("mask"))
+
+
+def tokenize(
+    texts: Sequence[str] | str | None, tokenizer: Tokenizer, known: list[str], own: bool, batch: bool
+) -> EncodedInputs:
+    """Tokenize texts to ids, padded to one length.
+
+    own  whether the words of the texts may serve as vocabulary, where neither tokenizer nor caller has one
+    """
+    encoded = [tokenizer.encode(text, known) for text in require_unicode(texts)]
+    tokens = [one.spellings for one in encoded]
+    vocabulary = tokenizer.vocabulary or known
+    is_fixed = bool(vocabulary)
+    if not is_fixed:
+        if not own:
+            raise UsageError("the rows of the table have no words as labels: --vocab FILE names them, or --ids FILE")
+        vocabulary = tokenizers.distinct_tokens(tokens)
+    padding = tokenizers.find_padding(vocabulary) or ""
+    if not padding and len(set(map(len, tokens))) > 1:
+        if is_fixed:
+            raise DataError(f"texts of different lengths, and the vocabulary has no {' '.join(tokenizers.PADDING)}")
+        padding, vocabulary = "[pad]", [*vocabulary, "[pad]"]
+    numbers = {word: at for at, word in enumerate(vocabulary)}
+    ids = [tokenizers.tokens_to_ids(one.spellings, numbers) if one.ids is None else one.ids for one in encoded]
+    warn_unknown(count_unknown(encoded, tokenizer, numbers), sum(map(len, tokens)))
+    inputs = pad_batch(tokens, ids, numbers.get(padding, 0), padding, batch)
+    return inputs._replace(vocabulary=vocabulary, size=len(vocabulary))
+
+
+def require_unicode(texts: Sequence[str] | str | None) -> list[str]:
+    """Return texts; DataError for one with half of a surrogate pair, or with a byte that was not UTF-8.
+
+    >>> require_unicode("café"), require_unicode(None)
+    (['café'], [])
+    """
+    strings = [texts] if isinstance(texts, str) else texts or []
+    try:
+        return [decode_text(text.encode("utf-8", "surrogateescape"), "TEXT") for text in strings]
+    except UnicodeEncodeError as error:  # from Python; a command line has no other surrogates
+        raise DataError(f"not Unicode text (character {error.start})", "TEXT") from None
+
+
+def pad_batch(tokens: list[list[str]], ids: list[list[int]], pad: int, padding: str, batch: bool) -> EncodedInputs:
+    """Return one text as it is, or several as one batch, padded on the right, with its mask."""
+    lengths = [len(row) for row in ids]
+    longest = max(lengths, default=0)
+    labels = [row + [padding] * (longest - len(row)) if len(row) < longest else row for row in tokens]
+    matrix = np.full((len(ids), longest), pad, np.int64)
+    for at, row in enumerate(ids):
+        matrix[at, : len(row)] = row
+    if len(ids) == 1 and not batch:
+        return EncodedInputs(matrix[0], labels[0], [], 0)
+    return EncodedInputs(matrix, labels, [], 0, model.padding_mask(np.array(lengths), longest))
+
+
+def tokenize_for_model(checkpoint: "Checkpoint", stack: str, source: ModelInput, target: bool = False) -> EncodedInputs:
+    """Return the input ids of a stack of a model: of texts by its tokenizer, or those of --ids.
+
+    target  whether the texts are targets of an encoder-decoder model, between its start and end tokens
+    """
+    config = checkpoint.config
+    size = config.stack(stack).vocab
+    if not size:
+        raise UsageError(f"a {config.family} model takes no text", "--model")
+    side = "target" if config.encoder and stack == "decoder" else "source"
+    if source.ids is not None:
+        return ids_to_inputs(source.ids, vocabulary_of(checkpoint, side, source.tokenizer, size), size)
+    tokenizer = source.tokenizer or tokenizer_of(checkpoint, side)
+    encoded = encode_texts(source.texts, tokenizer, source.pair)
+    if source.most is not None:
+        encoded = cut_texts(encoded, source, tokenizer)
+    if target:
+        encoded = [decoder_input(one, config.special, tokenizer.vocabulary) for one in encoded]
+    inputs = pad_encoded(encoded, tokenizer, config.special, source.batch)
+    inputs = inputs._replace(unknown=count_unknown(encoded, tokenizer))
+    model.check_ids(inputs.ids, size)
+    if source.pair is None:
+        return inputs
+    segments = [one.types or [0] * len(one.spellings) for one in encoded]
+    types = pad_batch([one.spellings for one in encoded], segments, 0, "", source.batch).ids
+    return inputs._replace(types=types)
+
+
+def read_known_texts(checkpoint: "Checkpoint", stack: str, source: ModelInput, target: bool = False) -> EncodedInputs:
+    """Return the input ids of a stack of a model, as `tokenize_for_model` does, and warn of unknown tokens."""
+    inputs = tokenize_for_model(checkpoint, stack, source, target)
+    warn_unknown(inputs.unknown, int(inputs.ids.size if inputs.mask is None else inputs.mask.sum()))
+    return inputs
+
+
+def encode_texts(texts: Sequence[str] | str | None, tokenizer: Tokenizer, pair: str | None) -> list[Tokens]:
+    """Encode texts, each with a second text where there is one; UsageError for a tokenizer without ids."""
+    second = {} if pair is None else {"pair": pair}
+    encoded = [tokenizer.encode(text, **second) for text in require_unicode(texts)]
+    if any(one.ids is None for one in encoded):
+        raise UsageError("a model takes a tokenizer that numbers its tokens: a tokenizer.json", "--tokenizer")
+    return encoded
+
+
+def count_unknown(encoded: Sequence[Tokens], tokenizer: Tokenizer, vocabulary: Collection[str] = ()) -> int:
+    """Return how many tokens of texts are the one for what the vocabulary lacks; 0 where that is another token, too.
+
+    vocabulary  the words of a tokenizer that gives no ids
+
+    >>> tokenizer = Tokenizer(lambda text: Tokens([text]), special={"unk": 1})
+    >>> count_unknown([Tokens(["a", "[UNK]"], [0, 1])], tokenizer)
+    1
+    """
+    special = {name: id for name, id in tokenizer.special.items() if name != "pad"}
+    unknown = special.pop("unk", -1)
+    count = sum(word not in vocabulary for one in encoded if one.ids is None for word in one.spellings)
+    return count + sum((one.ids or []).count(unknown) for one in encoded if unknown not in special.values())
+
+
+def warn_unknown(unknown: int, tokens: int, name: str = "") -> None:
+    """Warn of tokens that the vocabulary lacks: all of them are one and the same token to the model.
+
+    name  of the file that they are in
+    """
+    if unknown:
+        verb, of = "is" if unknown == 1 else "are", f"{unknown:,} of {counted(tokens, 'token')}"
+        problem = f"{f'{name}: ' * bool(name)}{of} {verb} not in the vocabulary, and {verb} read as unknown"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+
+
+def cut_texts(encoded: Sequence[Tokens], source: ModelInput, tokenizer: Tokenizer) -> list[Tokens]:
+    """Return the tokens of texts, those of too many cut, with a warning; UsageError for a tokenizer that cannot cut."""
+    most = source.most or 0
+    long = [len(one.spellings) for one in encoded if len(one.spellings) > most]
+    if not long:
+        return [*encoded]
+    if tokenizer.truncate is None:
+        raise UsageError(f"{long[0]} tokens, more than the {most} of the model, and this tokenizer cannot cut a text")
+    texts = "1 text is" if len(long) == 1 else f"{len(long)} texts are"
+    problem = f"{texts} cut to {counted(most, 'token')}, the maximum length that the folder states (of {long[0]})"
+    warnings.warn(problem, AttnkitWarning, stacklevel=2)
+    return [
+        one if len(one.spellings) <= most else tokenizer.truncate(text, source.pair, most)
+        for one, text in zip(encoded, require_unicode(source.texts), strict=True)
+    ]
+
+
+def pad_encoded(
+    encoded: Sequence[Tokens], tokenizer: Tokenizer, special: "model.SpecialTokens", batch: bool
+) -> EncodedInputs:
+    """Pad encoded texts to one length with the padding token of a model, else its end token, else id 0."""
+    pad = next((id for id in (special.pad, *special.eos) if id is not None), 0)
+    labels = [one.spellings for one in encoded]
+    needs_padding = len(set(map(len, labels))) > 1
+    words = tokenizer.vocabulary[pad : pad + 1] if needs_padding else []  # a vocabulary takes time
+    padding = tokenizers.find_padding(words) or tokenizers.PADDING[0]
+    return pad_batch(labels, [one.ids or [] for one in encoded], pad, padding, batch)
+
+
+def decoder_input(text: Tokens, special: "model.SpecialTokens", words: Sequence[str]) -> Tokens:
+    """Return the tokens of a text as decoder input: after its start token, and with the end.
+
+    >>> decoder_input(Tokens(["a"], [1]), model.SpecialTokens(start=2, eos=(0,)), ["</s>", "a"])
+    Tokens(spellings=['2', 'a', '</s>'], ids=[2, 1, 0], types=None)
+    """
+    ids = [*([] if special.start is None else [special.start]), *with_eos(text.ids or [], special)]
+    return Tokens([words[id] if id < len(words) else str(id) for id in ids], ids)
+
+
+def with_eos(ids: Sequence[int], special: "model.SpecialTokens") -> list[int]:
+    """Return the ids of a target without the token that begins a text, and with the one that ends it.
+
+    >>> with_eos([5, 1], model.SpecialTokens(bos=5, eos=(0,))), with_eos([1, 0], model.SpecialTokens(eos=(0,)))
+    ([1, 0], [1, 0])
+    """
+    rest = [*(ids[1:] if ids[:1] == [special.bos] else ids)]
+    return rest if not special.eos or rest[-1:] in [[one] for one in special.eos] else [*rest, special.eos[0]]
+
+
+def check_vocabulary(
+    record: Record, checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None = None, axis: str = "token"
+) -> None:
+    """Raise DataError for ids whose labels differ from the token strings of this model.
+
+    Without labels, or without a readable tokenizer, nothing is checked.
+    """
+    ids, labels = record["ids"], record.labels.get(axis)
+    rows = np.atleast_2d(ids)
+    names = [row_labels(labels, at) for at in range(len(rows))]
+    if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or any(len(one) != rows.shape[1] for one in names):
+        return
+    words = vocabulary_of(checkpoint, side, tokenizer, checkpoint.config.stack(checkpoint.config.stacks[0]).vocab)
+    for at in np.ndindex(rows.shape) if words else ():
+        id, name = int(rows[at]), names[at[0]][at[1]]
+        known = words[id] if 0 <= id < len(words) else ""
+        if known and name not in ("", str(id), known, *tokenizers.PADDING):
+            place = f"[{at[1]}]" if ids.ndim == 1 else f"[{at[0]}][{at[1]}]"
+            raise DataError(f"token {name!r} at {place} is id {id}, which this model spells {known!r}")
+
+
+QUIET = ("mask", "peek", "show")  # tools that leave x as it is
+CHANGING = ("--layers", "--pool", "--patch", "--ablate")
+
+
+def warn_ignored_input(record: Record, checkpoint: "Checkpoint", begins: str, instead: str) -> None:
+    """Warn of an x that is the result of work and that a run ignores, as it starts from something else.
+
+    begins   what it starts from
+    instead  what uses x
+
+    An x that embed or encode has just computed of the same model is no loss.
+    """
+    if "x" not in record or record["x"].dtype.kind not in "fV" or record.axes_of("x")[-1:] != ("model",):
+        return
+    last = next(
+        (words for one in reversed(record.history) if (words := command_words(one)) and words[0] not in QUIET), []
+    )
+    if last[:1] in (["embed"], ["encode"]) and is_same_model(last, checkpoint) and not {*CHANGING} & {*last}:
+        return
+    problem = f"x {record['x'].shape} is ignored: the run restarts from {begins}; {instead}"
+    warnings.warn(problem, AttnkitWarning, stacklevel=2)
+
+
+def command_words(entry: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command of the history, from the name of the tool on."""
+    try:
+        return shlex.split(str(entry.get("command", "")))[1:]
+    except ValueError:
+        return []
+
+
+def is_same_model(words: Sequence[str], checkpoint: "Checkpoint") -> bool:
+    """Return whether a command took this model, by its folder or as a value of Python."""
+    models = [value for flag, value in itertools.pairwise(words) if flag == "--model"]
+    in_memory = models == [f"<{type(checkpoint).__name__}>"]
+    return in_memory or [os.path.abspath(name) for name in models] == [os.path.abspath(checkpoint.folder)]
+
+
+def tokenizer_of(checkpoint: "Checkpoint", side: str = "source") -> Tokenizer:
+    """Return the tokenizer of a model, for one side of a translation; its files join those of the model."""
+    from attnkit.tokenizers.auto import load_tokenizer
+
+    tokenizer: Tokenizer = checkpoint.load_companion(side, load_tokenizer)
+    return tokenizer
+
+
+def vocabulary_of(checkpoint: "Checkpoint", side: str, tokenizer: Tokenizer | None, size: int) -> list[str]:
+    """Return the token strings of a model by their ids; [] if its tokenizer cannot be read."""
+    try:
+        words = (tokenizer or tokenizer_of(checkpoint, side)).vocabulary
+    except AttnkitError:
+        return []
+    return words[:size] + [""] * (size - len(words)) if words else []
+
+
+def model_inputs(checkpoint: "Checkpoint", stack: str, source: ModelInput) -> tuple[Array, Record]:
+    """Return the input of a stack of a model, ids or an image, and the record of ids, mask and segments."""
+    cut = checkpoint.config.patches
+    if cut:
+        if source.image is None:
+            raise UsageError(f"a {checkpoint.config.family} model takes --image FILE")
+        from attnkit.inputs import image_processor
+
+        return image_processor.prepare_image(source.image, checkpoint.folder, (cut.height, cut.width)), Record({})
+    if source.image is not None:
+        raise UsageError(f"a {checkpoint.config.family} model takes no image", "--image")
+    inputs = read_known_texts(checkpoint, stack, source, target=stack != checkpoint.config.stacks[0])
+    return inputs.ids, inputs.record()

@@ -1,0 +1,508 @@
+"""Compare two tensors number by number: how many differ, the largest difference and its place, cosine similarity."""
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from attnkit import display
+from attnkit.display.notebook import rows_html, tensor_html
+from attnkit.display.tables import COLUMN_GAP, column_widths
+from attnkit.errors import counted, escaped
+from attnkit.record import Array, Record, Tensor, join_names, row_labels, shared_labels
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of two tensors: its index, its place by axes and labels, by labels alone, and both numbers."""
+
+    index: tuple[int, ...]
+    place: str
+    short_place: str
+    a: Any
+    b: Any
+
+    def __str__(self) -> str:
+        return f"[{self.place}]: {format_pair(self.a, self.b)}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the tensors of one name differ.
+
+    differing  how many of `size` numbers differ: all of them where the tensors cannot be compared number by number
+    max_abs    the largest |a − b|; NaN where one number is NaN and the other is not
+    max_rel    the largest |a − b| / |b| where b is not 0; NaN where b is 0 wherever a and b are not equal
+    cosine     of both tensors as vectors, without the NaN and infinities that they share
+    problem    why they cannot be compared, "" where they can
+    first      the first element that differs; largest: the one with the largest |a − b|; None where none differs
+    """
+
+    name: str
+    differing: int
+    size: int
+    max_abs: float = np.nan
+    max_rel: float = np.nan
+    cosine: float = np.nan
+    problem: str = ""
+    first: Element | None = None
+    largest: Element | None = None
+
+
+def compare_tensors(a: Record, b: Record, name: str, rtol: float, atol: float) -> Comparison:
+    """Compare the tensors of one name number by number, as far as both records have them in one shape."""
+    if name not in a or name not in b:
+        side, x = ("A", a[name]) if name in a else ("B", b[name])
+        return Comparison(name, max(x.size, 1), x.size, problem=f"only in {side}")
+    x, y = a[name], b[name]
+    if x.shape != y.shape:
+        size = max(x.size, y.size)
+        return Comparison(name, max(size, 1), size, problem=f"shape {x.shape} in A, {y.shape} in B")
+    left, right, difference = subtract(x, y)
+    with np.errstate(all="ignore"):
+        equal = (x == y).ravel() | (np.isnan(left) & np.isnan(right))
+        absolute = np.where(equal, 0.0, np.abs(difference))
+        near = (absolute <= atol + rtol * np.abs(right)) & np.isfinite(left) & np.isfinite(right)
+        differing = ~equal & ~near if rtol or atol else ~equal
+    first, largest = find_elements(a, b, name, absolute, differing) if differing.any() else (None, None)
+    return Comparison(
+        name,
+        int(differing.sum()),
+        x.size,
+        float(absolute.max(initial=0)),
+        max_relative(absolute, right, equal),
+        compute_cosine(left, right, equal),
+        first=first,
+        largest=largest,
+    )
+
+
+def subtract(x: Array, y: Array) -> tuple[Array, Array, Array]:
+    """Return two tensors of one shape as vectors of a type that holds both, and their difference, rounded once."""
+    is_integer = x.dtype.kind in "iu" and y.dtype.kind in "iu"  # a long double may hold every 64-bit integer
+    wide: Any = np.longdouble if is_integer else np.float64
+    left, right = (array.astype(wide).ravel() for array in (x, y))
+    with np.errstate(all="ignore"):
+        return left, right, subtract_integers(x, y).ravel() if is_integer else left - right
+
+
+def max_relative(absolute: Array, right: Array, equal: Array) -> float:
+    """Return the largest |a − b| / |b| of the numbers that are not equal: (N), (N), (N) -> scalar.
+
+    Where b is 0 it is not defined; NaN where it is defined for none.
+
+    >>> x, y = np.array([1.0, 3.0, 5.0]), np.array([0.0, 2.0, 5.0])
+    >>> max_relative(np.abs(x - y), y, x == y), max_relative(np.array([1.0]), np.array([0.0]), np.array([False]))
+    (0.5, nan)
+    """
+    if equal.all():
+        return 0.0
+    with np.errstate(all="ignore"):
+        relative = absolute / np.abs(right)
+    is_defined = ~equal & (right != 0) & ~np.isnan(relative)
+    return float(relative[is_defined].max()) if is_defined.any() else np.nan
+
+
+def compute_cosine(left: Array, right: Array, equal: Array) -> float:
+    """Return the cosine similarity of two vectors without the NaN and infinities that they share; 1 if all is equal."""
+    shared = equal & ~np.isfinite(left)
+    with np.errstate(all="ignore"):
+        return 1.0 if equal.all() else cosine_similarity(left[~shared], right[~shared])
+
+
+def find_elements(a: Record, b: Record, name: str, absolute: Array, differing: Array) -> tuple[Element, Element]:
+    """Return the first element that differs, and the one with the largest difference, by the labels of A, or else of B.
+
+    absolute  differences of two tensors (N); differing (N) whether they are outside the tolerance
+    """
+    x, y = a[name], b[name]
+    labelled = a if has_labels(a, name) else b
+
+    def element(rank: Array) -> Element:
+        index = tuple(int(i) for i in np.unravel_index(int(np.argmax(rank)), x.shape))
+        return Element(index, *name_place(labelled, name, index), x[index], y[index])
+
+    return element(differing), element(rank_differences(absolute, differing))
+
+
+def name_place(labelled: Record, name: str, index: tuple[int, ...]) -> tuple[str, str]:
+    """Return the place of an element in words: by axes and labels, and by labels alone.
+
+    >>> name_place(Record({"x": np.zeros((2, 2))}, {"token": ["The", "cat"]}), "x", (1, 0))
+    ("token 1 'cat', model 0", "1 'cat', 0")
+    """
+    parts = label_index(labelled, name, index)
+    return ", ".join(" ".join(part) for part in parts), ", ".join(part for _, part in parts)
+
+
+def has_labels(record: Record, name: str) -> bool:
+    """Return whether an axis of a tensor has labels.
+
+    >>> has_labels(Record({"x": np.zeros((1, 2))}, {"token": ["a"]}), "x"), has_labels(Record({"x": np.zeros(1)}), "x")
+    (True, False)
+    """
+    return any(record.labels_of(name, dimension) for dimension in range(record[name].ndim))
+
+
+def subtract_integers(x: Array, y: Array) -> Array:
+    """Subtract integers of any width, rounding once: in two halves, since a long double may be no more than a double.
+
+    >>> print(subtract_integers(np.array([2**63 - 1]), np.array([2**63 - 3], np.uint64)))
+    [2.]
+    """
+    wide = [array if array.dtype == np.uint64 else array.astype(np.int64) for array in (x, y)]
+    (high_x, low_x), (high_y, low_y) = (
+        ((array >> 32).astype(np.longdouble), (array & 0xFFFFFFFF).astype(np.longdouble)) for array in wide
+    )
+    difference: Array = (high_x - high_y) * 2.0**32 + (low_x - low_y)
+    return difference
+
+
+def cosine_similarity(left: Array, right: Array) -> float:
+    """Return the cosine similarity of two vectors: (N), (N) -> scalar; NaN where one is not finite, 0 where one is 0.
+
+    >>> cosine_similarity(np.array([3.0, 4.0]), np.array([6.0, 8.0]))
+    1.0
+    >>> cosine_similarity(np.array([1e300]), np.array([-1e300]))
+    -1.0
+    """
+    scaled = [x / max(np.abs(x).max(initial=0), np.finfo(x.dtype).tiny) for x in (left, right)]
+    norms = np.linalg.norm(scaled[0]) * np.linalg.norm(scaled[1])
+    return float(np.clip(scaled[0] @ scaled[1] / norms, -1, 1)) if norms else 0.0
+
+
+def rank_differences(differences: Array, differing: Array) -> Array:
+    """Return the differences for argmax: -1 within the tolerance, infinity where one number is NaN."""
+    return np.where(differing, np.where(np.isnan(differences), np.inf, differences), -1)
+
+
+def format_pair(x: Any, y: Any) -> str:
+    """Write two numbers that differ in the fewest digits that show the difference.
+
+    >>> format_pair(np.float16(0.1), np.float64(0.1))
+    '0.0999755859375 and 0.1'
+    """
+    short, full = f"{x!s} and {y!s}", f"{float(x)!r} and {float(y)!r}"
+    return full if str(x) == str(y) else short
+
+
+def label_index(record: Record, name: str, index: tuple[int, ...]) -> list[tuple[str, str]]:
+    """Return the axes of a tensor with the indices of an element, and their labels.
+
+    >>> label_index(Record({"x": np.zeros((2, 3))}, labels={"token": ["The", "cat"]}), "x", (1, 2))
+    [('token', "1 'cat'"), ('model', '2')]
+    """
+    axes, parts = record.axes_of(name), []
+    for dimension, at in enumerate(index):
+        labels = record.labels_of(name, dimension)
+        row = row_labels(labels, index[axes.index("batch")]) if "batch" in axes else shared_labels(labels)
+        parts.append((axes[dimension], f"{at} {row[at]!r}" if at < len(row) else str(at)))
+    return parts
+
+
+FIGURES = ("differing", "size", "max_abs", "max_rel", "cosine")
+STAGE = re.compile(
+    r"(encoder|decoder)\.([0-9]+\.)?(self|cross|ffn|norm[0-9]?|rnn|bridge|bridge_cell|readout|embed|embed_norm|positions"
+    r"|projection)(\.[\w.]+)?|head\.(dense|norm)|pooler|logits|modules\.[0-9]+"
+    r"|[0-9]+\.[a-z]+\..+"  # of a pipeline
+)
+HEADS = ("tensor", "differing", "max |a−b|", "max rel", "cosine", "where")
+LEFT = (0, 5)  # the columns of words
+UNDEFINED = "–"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two records to compare, and whether they are traces of a model."""
+
+    a: Record
+    b: Record
+    traces: bool = False
+
+    def names(self) -> list[str]:
+        """Return the names to compare, in order: of traces those of both, else those of either."""
+        if self.traces:
+            return [name for name in self.a if name in self.b]
+        return [*self.a, *(name for name in self.b if name not in self.a)]
+
+
+@dataclass(frozen=True, repr=False)
+class DiffReport(Record):
+    """The figures of tensors compared, vectors over their names, with the comparisons that they are of.
+
+    The tensor `same` is one boolean. `at` and `first` are the indices of the largest difference and of the first
+    element that differs, filled up with -1; the labels of their first axis are these places in words, or why the
+    tensors cannot be compared.
+
+    all_stages  whether of traces the stages after the first that differs are compared too
+    heatmap     whether a caller in Python sees heat maps of A − B below the table
+    """
+
+    pair: Pair = field(kw_only=True, compare=False)
+    comparisons: tuple[Comparison, ...] = field(kw_only=True, compare=False)
+    all_stages: bool = field(default=False, kw_only=True, compare=False)
+    heatmap: bool = field(default=False, kw_only=True, compare=False)
+
+    @property
+    def same(self) -> bool:
+        """Whether no tensor differs."""
+        return not any(one.differing for one in self.comparisons)
+
+    def __repr__(self) -> str:
+        return render_report(self, heatmap=self.heatmap)
+
+    def _repr_html_(self) -> str:
+        rows, lines = report_rows(self, display.DEFAULT_STYLE.precision), report_lines(self)
+        views = difference_views(self, display.DEFAULT_STYLE) if self.heatmap else []
+        return rows_html(rows, LEFT, lines) + "".join(tensor_html(view, is_map=True) for view in views)
+
+
+def are_traces(a: Record, b: Record) -> bool:
+    """Return whether all names of two records are stages of a model or of a pipeline, and they share at least one."""
+    return all(STAGE.fullmatch(name) for record in (a, b) for name in record) and any(name in b for name in a)
+
+
+def compare_records(pair: Pair, rtol: float = 0.0, atol: float = 0.0, all_stages: bool = False) -> DiffReport:
+    """Compare the tensors of two records; of traces up to the first stage that differs, or all of them.
+
+    >>> a, b = (Record({"x": np.array([0.0, 1.0, 2.0]), "y": np.ones(1)}) for _ in "ab")
+    >>> b["x"][2] = 2.5
+    >>> report = compare_records(Pair(a, b))
+    >>> report.same, report["differing"], report["max_abs"], report["max_rel"]
+    (False, array([1, 0]), array([0.5, 0. ]), array([0.2, 0. ]))
+    """
+    comparisons = []
+    for name in pair.names():
+        comparisons.append(compare_tensors(pair.a, pair.b, name, rtol, atol))
+        if pair.traces and not all_stages and comparisons[-1].differing:
+            break
+    return make_report(pair, tuple(comparisons), all_stages)
+
+
+def make_report(pair: Pair, comparisons: tuple[Comparison, ...], all_stages: bool = False) -> DiffReport:
+    """Return the figures of every tensor compared as a record, with the comparisons that they are of."""
+    tensors = {"same": Tensor(np.array(not any(one.differing for one in comparisons)), ())}
+    for figure in FIGURES:
+        column = np.array([getattr(one, figure) for one in comparisons], dtype=np.float64)
+        tensors[figure] = Tensor(column.astype(np.int64) if figure in ("differing", "size") else column, ("tensor",))
+    labels: dict[str, Any] = {"tensor": [one.name for one in comparisons]}
+    for name, elements in (
+        ("at", [one.largest for one in comparisons]),
+        ("first", [one.first for one in comparisons]),
+    ):
+        tensors[name] = Tensor(stack_indices(elements), (name, "dimension"))
+        labels[name] = [
+            element.place if element else one.problem for one, element in zip(comparisons, elements, strict=True)
+        ]
+    return DiffReport(tensors, labels, pair=pair, comparisons=comparisons, all_stages=all_stages)
+
+
+def stack_indices(elements: Sequence[Element | None]) -> Array:
+    """Return the indices of elements as rows, filled up with -1.
+
+    >>> stack_indices([Element((2, 1), "", "", 0, 0), Element((3,), "", "", 0, 0), None])
+    array([[ 2,  1],
+           [ 3, -1],
+           [-1, -1]])
+    """
+    width = max((len(element.index) for element in elements if element), default=1)
+    rows = [[*element.index] if element else [] for element in elements]
+    return np.array([row + [-1] * (width - len(row)) for row in rows], dtype=np.int64).reshape(len(rows), width)
+
+
+def render_report(report: DiffReport, style: display.Style = display.DEFAULT_STYLE, heatmap: bool = False) -> str:
+    """Write a comparison as text: a line for each tensor; of traces one for all stages before the first difference.
+
+    heatmap  whether a heat map of A − B follows for every tensor that differs
+    """
+    rows = listed_comparisons(report)
+    lines = summarize_equal(report)
+    lines += [draw_comparisons(rows, style)] if rows else []
+    lines += [escaped(line) for line in closing_lines(report)]
+    maps = [display.heatmap(view) for view in difference_views(report, style)] if heatmap else []
+    return "\n\n".join(["\n".join(lines) or "no tensors", *maps])
+
+
+def listed_comparisons(report: DiffReport) -> list[Comparison]:
+    """Return the comparisons that have a line in the table: of traces without --all those that differ."""
+    is_short = report.pair.traces and not report.all_stages
+    return [one for one in report.comparisons if one.differing or not is_short]
+
+
+def report_rows(report: DiffReport, precision: int) -> list[list[str]]:
+    """Return the table of a report, its headings first; [] where no tensor has a line."""
+    rows = [row_cells(one, precision) for one in listed_comparisons(report)]
+    return [list(HEADS), *rows] if rows else []
+
+
+def report_lines(report: DiffReport) -> list[str]:
+    """Return the lines of a report beside its table."""
+    return [*summarize_equal(report), *closing_lines(report)]
+
+
+def closing_lines(report: DiffReport) -> list[str]:
+    """Return the lines below the table: the first difference, dtypes that differ, and what is not compared."""
+    return [*describe_first(report), *describe_dtypes(report), *describe_rest(report)]
+
+
+def relabel(report: DiffReport, change: Callable[[Record], Record]) -> DiffReport:
+    """Return a report with the labels of both records changed, in its places too."""
+    a, b = change(report.pair.a), change(report.pair.b)
+    comparisons = [
+        relabel_places(one, a if one.name in a and has_labels(a, one.name) else b) for one in report.comparisons
+    ]
+    return replace(report, pair=replace(report.pair, a=a, b=b), comparisons=tuple(comparisons))
+
+
+def relabel_places(one: Comparison, labelled: Record) -> Comparison:
+    """Return a comparison with its places named by the labels of a record."""
+    first, largest = (
+        element and Element(element.index, *name_place(labelled, one.name, element.index), element.a, element.b)
+        for element in (one.first, one.largest)
+    )
+    return replace(one, first=first, largest=largest)
+
+
+def draw_comparisons(rows: Sequence[Comparison], style: display.Style) -> str:
+    """Draw the table of comparisons; where it is too wide, with places that are short, or on lines of their own."""
+    for is_short in (False, True):
+        cells = align_numbers([list(HEADS), *(row_cells(one, style.precision, is_short) for one in rows)])
+        if table_width(cells) <= style.width:
+            break
+    above, *body = [row[:-1] for row in cells]
+    if table_width(cells) <= style.width or table_width([above, *body]) > style.width:
+        return display.text_table(cells[0], cells[1:], style)
+    heads, rule, *lines = display.text_table(above, body, style).split("\n")
+    places = [
+        [f"  {escaped(place)}"] if place else [] for place in (row_cells(one, style.precision)[-1] for one in rows)
+    ]
+    return "\n".join(
+        [heads, rule, *itertools.chain(*([line, *place] for line, place in zip(lines, places, strict=True)))]
+    )
+
+
+def table_width(cells: Sequence[Sequence[str]]) -> int:
+    """Return the width of a table of texts."""
+    sizes = column_widths(cells)
+    return sum(sizes) + COLUMN_GAP * (len(sizes) - 1)
+
+
+def align_numbers(cells: Sequence[list[str]]) -> list[list[str]]:
+    """Align the columns between the first and the last one at their right.
+
+    >>> align_numbers([["tensor", "max", "where"], ["x", "1", ""]])
+    [['tensor', 'max', 'where'], ['x', '  1', '']]
+    """
+    sizes = column_widths(cells)[1:-1]
+    middle = ([text.rjust(size) for text, size in zip(row[1:-1], sizes, strict=True)] for row in cells)
+    return [[row[0], *texts, row[-1]] for row, texts in zip(cells, middle, strict=True)]
+
+
+def row_cells(one: Comparison, precision: int, is_short: bool = False) -> list[str]:
+    """Return the cells of one tensor; the cosine has more digits, since it is near 1.
+
+    A ratio of small numbers has one digit less: it differs by processor where they are rounded.
+
+    >>> row_cells(Comparison("x", 1, 2, 0.25, 249.04, 0.98765432101), 4)
+    ['x', '1 of 2', '0.25', '249', '0.987654', '']
+    """
+    if one.problem:
+        return [one.name, *[UNDEFINED] * 4, one.problem]
+    digits = max(precision, 1)
+    return [
+        one.name,
+        f"{one.differing} of {one.size}",
+        f"{one.max_abs:.{digits}g}",
+        UNDEFINED if np.isnan(one.max_rel) else f"{one.max_rel:.{min(digits, max(digits - 1, 3))}g}",
+        UNDEFINED if np.isnan(one.cosine) else f"{one.cosine:.{digits + 2}g}",
+        "" if one.largest is None else one.largest.short_place if is_short else one.largest.place,
+    ]
+
+
+def summarize_equal(report: DiffReport) -> list[str]:
+    """Return the line on the stages that are the same in both traces; none where each has a line, or none is."""
+    if not report.pair.traces or report.all_stages:
+        return []
+    same = [one for one in report.comparisons if not one.differing]
+    if not same:
+        return []
+    largest = max(one.max_abs for one in same)
+    within = f", largest difference {largest:.3g}" if largest else ""
+    extent = "all the same" if len(same) == len(report.pair.names()) else f"the same up to {escaped(same[-1].name)}"
+    return [f"{extent} ({count_stages(len(same))}{within})"]
+
+
+def describe_first(report: DiffReport) -> list[str]:
+    """Return the lines on the first tensor that differs: both numbers at its first and at its largest difference."""
+    one = next((one for one in report.comparisons if one.first), None)
+    if one is None:
+        return []
+    if one.first == one.largest:
+        return [f"first and largest difference: {one.name} {one.first}"]
+    return [f"first difference: {one.name} {one.first}", f"largest: {one.name} {one.largest}"]
+
+
+def describe_dtypes(report: DiffReport) -> list[str]:
+    """Return the line on tensors of two dtypes, which are not compared; none where there are none."""
+    a, b = report.pair.a, report.pair.b
+    shared = [one.name for one in report.comparisons if one.name in a and one.name in b]
+    names_of: dict[str, list[str]] = {}
+    for name in shared:
+        if a[name].dtype != b[name].dtype:
+            names_of.setdefault(f"{a[name].dtype} and {b[name].dtype}", []).append(name)
+    texts = [
+        f"all {dtypes}" if len(names) == len(shared) > 1 else f"{join_names(names)} {dtypes}"
+        for dtypes, names in names_of.items()
+    ]
+    return [f"dtypes of A and B: {'; '.join(texts)}"] if texts else []
+
+
+def describe_rest(report: DiffReport) -> list[str]:
+    """Return the lines on the stages of traces that were not compared: the later ones, and those of one trace alone."""
+    if not report.pair.traces:
+        return []
+    a, b = report.pair.a, report.pair.b
+    later = len(report.pair.names()) - len(report.comparisons)
+    lines = [f"{count_stages(later, 'later ')} not compared; --all compares all, --only NAME one"] * bool(later)
+    for side, record, other in (("A", a, b), ("B", b, a)):
+        alone = [name for name in record if name not in other]
+        lines += [f"only in {side}: {join_names(alone)}"] * bool(alone)
+    return lines
+
+
+def count_stages(number: int, kind: str = "") -> str:
+    """Return a number of stages in words.
+
+    >>> count_stages(1), count_stages(2, "later ")
+    ('1 stage', '2 later stages')
+    """
+    return counted(number, f"{kind}stage")
+
+
+def difference_views(report: DiffReport, style: display.Style) -> list[display.TensorView]:
+    """Return the tensors A − B to draw, of all that differ and have one shape; colours are even about 0."""
+    a, b = report.pair.a, report.pair.b
+    names = [one.name for one in report.comparisons if one.differing and not one.problem]
+    differences = {name: subtract_tensors(a[name], b[name]) for name in names}
+    return [difference_view(a if has_labels(a, name) else b, name, one, style) for name, one in differences.items()]
+
+
+def subtract_tensors(x: Array, y: Array) -> Array:
+    """Subtract tensors of one shape; 0 where both are the same infinity, or NaN.
+
+    >>> subtract_tensors(np.array([3, -np.inf]), np.array([1, -np.inf]))
+    array([2., 0.])
+    """
+    left, right, difference = subtract(x, y)
+    is_equal = (left == right) | (np.isnan(left) & np.isnan(right))
+    return np.where(is_equal, 0, difference).astype(np.float64).reshape(x.shape)
+
+
+def difference_view(labelled: Record, name: str, difference: Array, style: display.Style) -> display.TensorView:
+    """Return a difference of tensors to draw, with the axes and labels that one of both records has."""
+    labels = [labelled.labels_of(name, dimension) for dimension in range(difference.ndim)]
+    title = f"{name}: A − B" if style.unicode else f"{name}: A - B"
+    return display.TensorView(title, difference, labelled.axes_of(name), labels, style, is_signed=True)

@@ -1,0 +1,229 @@
+"""Attributions: how much the embedding of each token of a text contributes to a number that is computed from them.
+
+input-x-gradient  embedding · gradient, summed over the width (Shrikumar et al. 2016)
+integrated:N      embedding · mean of the gradients at N points between zeros and the embedding, the middles of N equal
+                  parts, summed over the width (Sundararajan, Taly and Yan 2017, with zeros as the baseline); their sum
+                  is the output less that of zeros, but for an error of the order of 1/N² where the gradient is smooth
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.errors import UsageError
+from attnkit.inputs.encoding import prepare_encoding
+from attnkit.interpret.gradients.check import replace_arrays, replace_operand
+from attnkit.interpret.gradients.encoding import reverse_encoding
+from attnkit.interpret.gradients.pipeline import INPUT, pipeline_backward
+from attnkit.interpret.gradients.stages import StageCall, StageGradients
+from attnkit.model import Array
+from attnkit.model.dtypes import is_float
+from attnkit.record import Labels, Record, Tensor
+
+BASELINE = "baseline"  # the name of the output of zeros in a record
+Embeddings = Mapping[str, Array]
+Evaluate = Callable[[Embeddings], tuple[float, Embeddings]]
+
+
+class Attribution(NamedTuple):
+    """The attributions (..., T) of the embeddings of each name, the output, and that of zeros (None: not computed)."""
+
+    values: dict[str, Array]
+    output: float
+    baseline: float | None = None
+
+
+def count_points(method: str) -> int:
+    """Return the number of points of integrated gradients, 0 for input-x-gradient.
+
+    >>> count_points("integrated:32"), count_points("input-x-gradient")
+    (32, 0)
+    """
+    return int(method.partition(":")[2] or 0)
+
+
+def attribute(embeddings: Embeddings, evaluate: Evaluate, points: int) -> Attribution:
+    """Return the attributions of embeddings (..., T, D): by integrated gradients, or with 0 points by input × gradient.
+
+    evaluate  embeddings -> the output, and its gradients by the names of the embeddings
+
+    >>> square = lambda x: (float((x["x"] ** 2).sum()), {"x": 2 * x["x"]})
+    >>> attribute({"x": np.array([[1.0, 2.0], [3.0, 0.0]])}, square, 0).values["x"]  # the gradient is 2 x
+    array([10., 18.])
+    >>> attribute({"x": np.array([[1.0, 2.0], [3.0, 0.0]])}, square, 2)  # 1 + 4, 9
+    Attribution(values={'x': array([5., 9.])}, output=14.0, baseline=0.0)
+    """
+    output, gradients = evaluate(embeddings)
+    if not points:
+        return Attribution(sum_products(embeddings, gradients), output)
+    baseline, _ = evaluate({name: np.zeros_like(one) for name, one in embeddings.items()})
+    totals = {name: np.zeros(one.shape, np.float64) for name, one in embeddings.items()}
+    for point in range(points):
+        share = (point + 0.5) / points
+        for name, one in evaluate({name: one * np.asarray(share, one.dtype) for name, one in embeddings.items()})[
+            1
+        ].items():
+            totals[name] += one
+    return Attribution(sum_products(embeddings, {name: one / points for name, one in totals.items()}), output, baseline)
+
+
+def sum_products(embeddings: Embeddings, gradients: Embeddings) -> dict[str, Array]:
+    """Return the sums over the width of embeddings times gradients: (..., T, D) -> (..., T)."""
+    return {
+        name: (one.astype(np.float64) * gradients[name]).sum(axis=-1).astype(one.dtype)
+        for name, one in embeddings.items()
+    }
+
+
+def attribution_record(
+    result: Attribution, names: Mapping[str, tuple[str, str]], labels: Mapping[str, Labels]
+) -> Record:
+    """Return attributions as a record: x and others, each with the axis of its tokens, `output`, and `baseline` if any.
+
+    names  name of the embeddings -> name of the tensor, and of its last axis
+    """
+    tensors = {}
+    for name, (own, axis) in names.items():
+        array = result.values[name]
+        tensors[own] = Tensor(array, ("batch",) * (array.ndim - 1) + (axis,))
+    dtype = next(iter(result.values.values())).dtype
+    tensors["output"] = Tensor(np.asarray(result.output, dtype), ())
+    if result.baseline is not None:
+        tensors[BASELINE] = Tensor(np.asarray(result.baseline, dtype), ())
+    return Record({}).with_tensors(tensors, labels)
+
+
+def read_and_replace(read: dict[str, Array], replaced: Embeddings) -> Callable[[str], Callable[[Array], Array] | None]:
+    """Return a hook that replaces some intermediates, and reads those of the names that `read` has.
+
+    >>> read = {"b": np.zeros(0)}
+    >>> hook = read_and_replace(read, {"a": np.ones(1)})
+    >>> hook("a")(np.zeros(1)), hook("b")(np.zeros(2)), read["b"].tolist(), hook("c")
+    (array([1.]), array([0., 0.]), [0.0, 0.0], None)
+    """
+
+    def replace_or_read(name: str, array: Array) -> Array:
+        if name in replaced:
+            return replaced[name]
+        read[name] = array
+        return array
+
+    return lambda name: (lambda array: replace_or_read(name, array)) if name in replaced or name in read else None
+
+
+SIDE_OUTPUTS = ("trace", "state_out")  # flags whose files the first run has written
+VECTORS = "x"  # the name of the embeddings of a pipeline
+
+
+class TokenSource(NamedTuple):
+    """Where the tokens of a pipeline are: the stage that has them, the record with their vectors, and the later stages.
+
+    embedding  the name of their embeddings among the intermediates of the stage, where that is encode
+    """
+
+    call: StageCall
+    source: Record
+    rest: list[StageCall]
+    embedding: str = ""
+
+
+def attribute_pipeline(calls: Sequence[StageCall], method: str) -> Record:
+    """Return how much each token contributes to the sum of the last x of a pipeline: x (..., T).
+
+    The tokens are those that encode embeds, else those of the first stage: of embed, or the vectors that it reads.
+    UsageError for a pipeline of several records, or of one that has none.
+    """
+    if any(call.part or call.merges for call in calls):
+        raise UsageError("no attributions of several records that a stage merges", "--attribute")
+    tokens = find_tokens(calls)
+
+    def evaluate(embeddings: Embeddings, read: dict[str, Array] | None = None) -> tuple[float, dict[str, Array]]:
+        if tokens.embedding:
+            return evaluate_encoder(tokens, embeddings, read or {})
+        output, gradients = run_and_reverse(tokens.rest, replace_arrays(tokens.source, embeddings))
+        return output, {VECTORS: gradients.get(VECTORS, np.zeros_like(tokens.source[VECTORS]))}
+
+    embeddings = {VECTORS: np.zeros(0) if tokens.embedding else tokens.source[VECTORS]}
+    if tokens.embedding:
+        evaluate({}, embeddings)
+    result = attribute(embeddings, evaluate, count_points(method))
+    words = token_labels(tokens)
+    return attribution_record(result, {VECTORS: ("x", "token")}, {"token": words} if words else {})
+
+
+def find_tokens(calls: Sequence[StageCall]) -> TokenSource:
+    """Return the tokens that a pipeline begins with; UsageError where it reads none."""
+    for at, call in enumerate(calls):
+        if name := embedding_name(call):
+            return TokenSource(call, Record({}), renumber(calls[at + 1 :]), name)
+    first, rest = calls[0], calls[1:] if calls[0].tool == "embed" else calls
+    source = rest[0].before if rest else first.result
+    if VECTORS not in source or source[VECTORS].ndim not in (2, 3) or not is_float(source[VECTORS].dtype):
+        raise UsageError(
+            "the pipeline reads no tokens: neither text nor vectors of floats x, (T, D) or (B, T, D)", "--attribute"
+        )
+    return TokenSource(first, source, renumber(rest))
+
+
+def renumber(calls: Sequence[StageCall]) -> list[StageCall]:
+    """Return stages as a pipeline of their own, whose first has the number 1."""
+    return [replace(call, number=call.number - calls[0].number + 1) for call in calls]
+
+
+def embedding_name(call: StageCall) -> str:
+    """Return the name of the embeddings among the intermediates of encode, "" of another stage or of hidden states."""
+    if call.tool != "encode":
+        return ""
+    steps = prepare_encoding(call.item, call.values).steps
+    return steps[0].layer if steps and steps[0].op == "embed" else ""
+
+
+def token_labels(tokens: TokenSource) -> Labels | None:
+    """Return the words of tokens, if they have any."""
+    if tokens.embedding:
+        return prepare_encoding(tokens.call.item, tokens.call.values).base.labels.get("token")
+    return tokens.source.labels_of(VECTORS, -2)
+
+
+def evaluate_encoder(
+    tokens: TokenSource, embeddings: Embeddings, read: dict[str, Array]
+) -> tuple[float, dict[str, Array]]:
+    """Return the output of a pipeline from encode on, with other embeddings, and their gradient.
+
+    read  gets the embeddings of the run
+    """
+    call, name = tokens.call, tokens.embedding
+    replaced = {name: embeddings[VECTORS]} if embeddings else {}
+    output, outer = run_and_reverse(tokens.rest, run_call(call, call.item, {"patch": replaced or None}).result)
+    into, own = StageGradients(call), {name: np.zeros(0)} if read else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reverse_encoding(call, outer, into, read_and_replace(own, replaced))
+    if read:
+        read[VECTORS] = own[name]
+    return output, {VECTORS: into.traced[name].array}
+
+
+def run_and_reverse(rest: Sequence[StageCall], record: Record) -> tuple[float, dict[str, Array]]:
+    """Run the later stages on a record: return the sum of the last x, and the gradients of the record's tensors."""
+    if not rest:
+        return float(record[VECTORS].sum(dtype=np.float64)), {VECTORS: np.ones_like(record[VECTORS])}
+    again: list[StageCall] = []
+    for call in rest:
+        item = replace_arrays(call.before, record.arrays())
+        again.append(run_call(call, item, {flag: replace_operand(call, flag, item, {}) for flag in call.own}))
+        record = again[-1].result
+    tensors = pipeline_backward(again).tensors
+    gradients = {name.removeprefix(INPUT): one.array for name, one in tensors.items() if name.startswith(INPUT)}
+    return float(record[VECTORS].sum(dtype=np.float64)), gradients
+
+
+def run_call(call: StageCall, item: Any, changed: Mapping[str, Any]) -> StageCall:
+    """Run a stage once more, without its warnings and without the files that it writes beside its result."""
+    values = {**call.values, **changed, **{name: None for name in SIDE_OUTPUTS if name in call.values}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the pipeline itself has warned
+        return replace(call, item=item, values=values, result=call.function(item, **values))

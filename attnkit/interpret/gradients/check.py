@@ -1,0 +1,314 @@
+"""Check gradients: the derivative of a pipeline along one direction, by its adjoints and by a finite difference."""
+
+import warnings
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit import model
+from attnkit.inputs.intermediates import OUTPUT_PARAMETERS
+from attnkit.inputs.masking import AttendedTensor
+from attnkit.inputs.operands import load_attended, select_tensor
+from attnkit.interpret.gradients.merging import FILE
+from attnkit.interpret.gradients.pipeline import INPUT, PipelineGradients, list_inputs, pipeline_backward
+from attnkit.interpret.gradients.stages import StageCall, part_prefix
+from attnkit.model import Array
+from attnkit.model.backward.tied import cast_parameters, tied_parameters
+from attnkit.model.dtypes import is_float
+from attnkit.record import Labels, Record, Tensor
+
+CHECKED = "check"  # the name of its result in a record
+STEP = 3e-6  # of the finite difference, relative to the size of each tensor
+RANDOM = {"attend": "seed", "ffn": "hidden", "rnn": "hidden"}  # the flag of random weights, in place of --params
+
+Arrays = dict[str, Array]
+Models = dict[str, dict[str, dict[str, Array]]]  # folder -> layer -> {parameter: array}
+
+
+class CheckResult(NamedTuple):
+    """The derivative along a random direction by the adjoints, and by a finite difference; and the sum of |x|."""
+
+    slope: float
+    difference: float
+    size: float
+
+    @property
+    def error(self) -> float:
+        """The difference relative to the larger of the two, and at least to a thousandth of the sum of |x|.
+
+        >>> CheckResult(2.0, 1.0, 1.0).error, CheckResult(0.0, 1e-9, 1.0).error
+        (0.5, 1e-06)
+        """
+        largest = max(abs(self.slope), abs(self.difference), self.size / 1000)
+        return abs(self.slope - self.difference) / largest if largest else 0.0
+
+    def line(self) -> str:
+        """Return the result as a line.
+
+        >>> CheckResult(2.0, 1.0, 1.0).line()
+        'check: derivative 2 by the gradients, 1 by a finite difference: relative error 0.5'
+        """
+        both = f"{self.slope:.9g} by the gradients, {self.difference:.9g} by a finite difference"
+        return f"check: derivative {both}: relative error {self.error:.2g}"
+
+    def tensor(self) -> Tensor:
+        """Return both derivatives and the error as a tensor."""
+        labels: Labels = ["gradients", "finite difference", "relative error"]
+        return Tensor(np.array([self.slope, self.difference, self.error]), ("derivative",), {"derivative": labels})
+
+
+class MovedLayers(ChainMap[str, dict[str, Array]]):
+    """Layers of a model with other parameters, before all layers of its files."""
+
+    def unused_layers(self) -> list[str]:
+        """Return no layers of the files that the configuration leaves out: the first run has warned of them."""
+        return []
+
+
+class Point(NamedTuple):
+    """The values of everything that a pipeline depends on, in float64: inputs and parameters, and those of models."""
+
+    arrays: Arrays
+    models: Models
+
+
+def check_gradients(
+    calls: Sequence[StageCall], gradients: PipelineGradients, seed: int, chosen: Array | None = None
+) -> CheckResult:
+    """Compare gradients with a central difference in float64, along a random direction over all parameters and inputs.
+
+    The stages run again in float64, so that the error is that of the adjoints and not of rounding. Each tensor changes
+    by about 3e-6 of its size. `chosen` are the elements of the last x of whose sum the gradients are, None for all.
+    Errors are those of the stages.
+    """
+    point = find_point(calls, gradients)
+    direction = draw_direction(point, seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the pipeline itself has warned
+        slope = dot_gradients(pipeline_backward(run_again(calls, point), chosen), direction)
+        ends = [run_again(calls, move(point, direction, sign * STEP))[-1].result["x"] for sign in (1, -1)]
+    ends = ends if chosen is None else [end[chosen] for end in ends]
+    difference = float(ends[0].sum() - ends[1].sum()) / (2 * STEP)
+    return CheckResult(slope, difference, float(abs(ends[0]).sum()))
+
+
+def find_point(calls: Sequence[StageCall], gradients: PipelineGradients) -> Point:
+    """Return the values that the gradients are of, in float64."""
+    arrays = {name: find_value(calls, name).astype(np.float64) for name in gradients.parameters}
+    models: Models = {}
+    for folder, (checkpoint, layers) in gradients.models.items():
+        named = {layer: {name: checkpoint.params[layer][name] for name in parts} for layer, parts in layers.items()}
+        models[folder] = cast_parameters(named, np.float64)
+    return Point(arrays, models)
+
+
+def find_value(calls: Sequence[StageCall], name: str) -> Array:
+    """Return the value of an input or a parameter by the name of its gradient."""
+    for part, record in list_inputs(calls).items():
+        start = INPUT + part_prefix(part)
+        if name.startswith(start) and name.removeprefix(start) in record:
+            return record[name.removeprefix(start)]
+    call = next(call for call in calls if name.startswith(call.prefix) or (call.part and name.startswith(call.stage)))
+    parameter = name.removeprefix(call.prefix if name.startswith(call.prefix) else call.stage)
+    if call.merges:
+        number, _, tensor = parameter.removeprefix("part").partition(".")
+        part_of_file: Record = call.item[int(number) - 1]
+        return part_of_file[tensor]
+    operand = call.values.get(parameter)
+    if isinstance(operand, Record):
+        return operand["x"]
+    array: Array = call.result["table"] if call.tool == "embed" else weights_of(call)[parameter]
+    return array
+
+
+def weights_of(call: StageCall) -> Mapping[str, Array]:
+    """Return the weights that a stage used: those of --params, or random ones."""
+    from attnkit.inputs.attention_inputs import prepare_attention
+    from attnkit.inputs.ffn_weights import find_ffn_weights
+    from attnkit.inputs.position_inputs import find_positions
+    from attnkit.inputs.recurrent_weights import find_recurrent_weights
+    from attnkit.interpret.gradients.embedding import input_of
+
+    if call.tool == "attend":
+        prepared = prepare_attention(call.item or Record({}), call.values)
+        return {**prepared.projections, **(prepared.options.score_params or {})}
+    if call.tool == "rnn":
+        weights = find_recurrent_weights(call.before["x"], call.values)
+        return weights.by_name(weights.layers)
+    if call.tool == "ffn":
+        return find_ffn_weights(call.before["x"], call.values)[0]
+    if call.tool == "posenc":
+        return {"table": find_positions(input_of(call), call.values)[1]}
+    return dict(call.values["params"])
+
+
+def draw_direction(point: Point, seed: int) -> Point:
+    """Draw a direction from normal distributions, each as wide as the root mean square of its tensor, or 1."""
+    rng = np.random.default_rng(seed)
+
+    def draw(array: Array) -> Array:
+        width = float(np.sqrt(np.square(array).mean())) if array.size else 1.0
+        return np.asarray(rng.standard_normal(array.shape) * (width or 1.0))
+
+    arrays = {name: draw(array) for name, array in point.arrays.items()}
+    models: Models = {}
+    for folder, layers in point.models.items():
+        drawn = {layer: {name: draw(array) for name, array in parts.items()} for layer, parts in layers.items()}
+        for (first, name), *others in tied_parameters(layers):
+            for layer, other in others:
+                same = layers[layer][other].shape == layers[first][name].shape
+                drawn[layer][other] = drawn[first][name] if same else drawn[first][name].T
+        models[folder] = drawn
+    return Point(arrays, models)
+
+
+def dot_gradients(gradients: PipelineGradients, direction: Point) -> float:
+    """Return the sum of gradient times direction over all tensors; tied parameters count once."""
+    total = sum(float((gradients.tensors[name].array * change).sum()) for name, change in direction.arrays.items())
+    for folder, layers in direction.models.items():
+        checkpoint, parts = gradients.models[folder]
+        chosen = {layer: {name: checkpoint.params[layer][name] for name in names} for layer, names in parts.items()}
+        repeated = {name for group in tied_parameters(chosen) for name in group[1:]}
+        for layer, changes in layers.items():
+            for name, change in changes.items():
+                if (layer, name) not in repeated:
+                    total += float((parts[layer][name] * change).sum())
+    return total
+
+
+def move(point: Point, direction: Point, step: float) -> Point:
+    """Return the point a step further in a direction."""
+    arrays = {name: array + step * direction.arrays[name] for name, array in point.arrays.items()}
+    models = {
+        folder: {
+            layer: {name: array + step * direction.models[folder][layer][name] for name, array in parts.items()}
+            for layer, parts in layers.items()
+        }
+        for folder, layers in point.models.items()
+    }
+    return Point(arrays, models)
+
+
+def run_again(calls: Sequence[StageCall], point: Point) -> list[StageCall]:
+    """Run the stages of a pipeline again with other inputs and parameters; return them with their new results."""
+    again: list[StageCall] = []
+    arrays_of = {part: read_part(point, INPUT + part_prefix(part)) for part in list_inputs(calls)}
+    for call in calls:
+        item = call.item
+        if call.merges:
+            item = move_parts(call, arrays_of, point)
+        elif isinstance(item, Record):
+            item = replace_item(item, arrays_of[call.part])
+        own = {} if call.merges else {**read_part(point, call.stage), **read_part(point, call.prefix)}
+        values = replace_values(call, item, own, point.models)
+        if call.tool == "embed" and "table" in own:
+            result = embed_again(call, own["table"])
+        else:
+            result = call.function(item, **values)
+        again.append(replace(call, item=item, values=values, result=widen(result)))
+        arrays_of[call.part] = again[-1].result.arrays()
+    return again
+
+
+def move_parts(call: StageCall, arrays_of: Mapping[int, Arrays], point: Point) -> list[Record]:
+    """Return the records that a stage merges with other arrays; W_O and b_O are those of the first."""
+    parts = [
+        replace_item(part, read_part(point, f"{call.stage}part{number}.") if branch == FILE else arrays_of[branch])
+        for number, (part, branch) in enumerate(zip(call.item, call.branches, strict=True), start=1)
+    ]
+    return [part.without(OUTPUT_PARAMETERS) if at else part for at, part in enumerate(parts)]
+
+
+def read_part(point: Point, start: str) -> Arrays:
+    """Return the arrays of a point whose names begin so, by the rest of their names."""
+    return {name.removeprefix(start): array for name, array in point.arrays.items() if name.startswith(start)}
+
+
+def replace_item(record: Record, arrays: Arrays) -> Record:
+    """Return a record that a stage reads, in float64, with other arrays in their tensors."""
+    return widen(replace_arrays(record, arrays))
+
+
+def widen(record: Record) -> Record:
+    """Return a record with its floats in float64."""
+    floats = {name: array for name, array in record.arrays().items() if is_float(array.dtype)}
+    return replace_arrays(record, {name: array.astype(np.float64, copy=False) for name, array in floats.items()})
+
+
+def replace_arrays(record: Record, arrays: Mapping[str, Array]) -> Record:
+    """Return a record with other arrays of floats in its tensors, where there are any of their names.
+
+    >>> replace_arrays(Record({"x": np.array([1, 2])}), {"x": np.array([1.5, 2.0])})["x"].tolist()
+    [1.5, 2.0]
+    """
+    changed = {
+        name: replace(one, array=arrays[name])
+        for name, one in record.tensors.items()
+        if name in arrays and is_float(arrays[name].dtype)
+    }
+    return replace(record, tensors={**record.tensors, **changed})
+
+
+def replace_values(call: StageCall, item: Any, own: Arrays, models: Models) -> dict[str, Any]:
+    """Return the values of a stage with other operands, parameters and models in their place."""
+    values = dict(call.values) | {flag: replace_operand(call, flag, item, own) for flag in call.values}
+    if values.get("softmax_dtype"):
+        values["softmax_dtype"] = None  # rounding has no derivative, and gradients leave it out
+    values |= replace_weights(call, own)
+    if call.tool == "encode":
+        values |= {"dtype": "float64", "trace": None}  # which the first run has written
+    checkpoint = values.get("model_")
+    if checkpoint is not None and values.get("image") is not None:
+        values["image"] = prepare_pixels(values["image"], checkpoint)
+    if checkpoint is not None and checkpoint.folder in models:
+        values["model_"] = copy(checkpoint)
+        changed = models[checkpoint.folder]
+        layers = {layer: {**checkpoint.params[layer], **parts} for layer, parts in changed.items()}
+        values["model_"].params = MovedLayers(layers, checkpoint.params)
+    return values
+
+
+def replace_weights(call: StageCall, own: Arrays) -> dict[str, Any]:
+    """Return the values of a stage that hold its weights, or its random table of positions, with other numbers."""
+    if call.tool == "posenc" and "table" in own and call.values["seed"] is not None:
+        return {"table": Record({"x": own["table"]}), "seed": None}
+    weights = {name: array for name, array in own.items() if name not in call.values}
+    if not weights or call.tool == "embed":
+        return {}
+    return {
+        "params": {**(call.values["params"] or {}), **weights},
+        **({RANDOM[call.tool]: None} if call.tool in RANDOM else {}),
+    }
+
+
+def prepare_pixels(image: Array, checkpoint: Any) -> Array:
+    """Return the pixels that a model computes from, in float64, (C, height, width)."""
+    from attnkit.inputs.image_processor import prepare_image
+
+    cut = checkpoint.config.patches
+    return prepare_image(image, checkpoint.folder, (cut.height, cut.width)).astype(np.float64)
+
+
+def replace_operand(call: StageCall, flag: str, item: Any, own: Arrays) -> Any:
+    """Return the operand of a flag: of the record at hand, or a file with another array; other values as they are."""
+    value = call.values[flag]
+    if flag in call.own and isinstance(value, AttendedTensor):
+        return load_attended(item, call.own[flag], own=True)
+    if flag in call.own:
+        return select_tensor(item, call.own[flag])
+    if flag in own and isinstance(value, Record):
+        return replace(value, tensors={"x": replace(value.tensors["x"], array=own[flag])})
+    return value
+
+
+def embed_again(call: StageCall, table: Array) -> Record:
+    """Return the result of embed with another table."""
+    x = model.embed(call.result["ids"], table)
+    tensors = {"x": model.scale_embedding(x) if call.values["scale"] else x, "table": table}
+    described = {name: Tensor(array, call.result.tensors[name].axes) for name, array in tensors.items()}
+    result: Record = call.result.with_tensors(described)
+    return result

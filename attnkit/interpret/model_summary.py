@@ -1,0 +1,546 @@
+"""Summarize a checkpoint folder: its configuration, its stored tensors, its layers."""
+
+import fnmatch
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, TypeVar
+
+from attnkit import display, model
+from attnkit.display import Style
+from attnkit.errors import DataError, UsageError, counted, suggest
+from attnkit.inputs import layers
+from attnkit.inputs.operands import CheckpointRecord
+from attnkit.model import Config, PositionConfig, RecurrentConfig, SpecialTokens, Step
+from attnkit.model.recurrent_config import RecurrentStack
+from attnkit.record import Record, Tensor, is_pattern, join_names
+
+if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
+
+
+What = TypeVar("What", bound=Hashable)
+NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]*)(?![0-9])")
+MOST = 8  # words in a row
+
+# how a parameter's axes are called; a weight is (in, out)
+PARAMETER_AXES = {
+    **dict.fromkeys(("wq", "wk", "wv"), ("model", "heads")),
+    **dict.fromkeys(("bq", "bk", "bv"), ("heads",)),
+    **dict.fromkeys(("w1", "w3"), ("model", "hidden")),
+    **dict.fromkeys(("bo", "b2", "gamma", "beta", "cls"), ("model",)),
+    "wo": ("heads", "model"),
+    **dict.fromkeys(("b1", "b3"), ("hidden",)),
+    "w2": ("hidden", "model"),
+    "types": ("segment", "model"),
+    **dict.fromkeys(("input", "hidden", "input_reverse", "hidden_reverse"), ("gates", "model")),
+    **dict.fromkeys(("input_bias", "hidden_bias", "input_bias_reverse", "hidden_bias_reverse"), ("gates",)),
+    "wa": ("model", "score"), "ua": ("source model", "score"), "va": ("score",),
+}  # fmt: skip
+TABLES = {
+    "embed": ("vocab", "model"),
+    "positions": ("position", "model"),
+    "bias": ("bucket", "head"),
+    "relative": ("distance", "model"),
+}
+UNFOLDED = ("channel", "patch row", "patch column")  # as published weights of patches are
+PART_OF = {"bias": "attend", "relative": "attend", "pooler": "encode", "head.dense": "decode", "head.norm": "decode"}
+TAKEN_BY = PART_OF | {part: tool for tool, parts in layers.PARTS.items() for part in parts}
+
+
+def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequence[str] = ()) -> CheckpointRecord:
+    """Return the stored tensors of a folder, memory-mapped; or those of a part of it, or of these names."""
+    if part_name:
+        record = model_part(checkpoint, part_name)
+    elif names:
+        chosen = [one for name in names for one in expand_pattern(checkpoint, name)]
+        record = reduce(Record.merge, (read_tensor(checkpoint, name) for name in chosen))
+    else:
+        axes_of = published_axes(checkpoint)
+        record = Record({name: Tensor(checkpoint.tensor(name), axes_of.get(name)) for name in checkpoint.tensors()})
+    return CheckpointRecord(record.tensors, checkpoint=checkpoint, whole=not (part_name or names))
+
+
+def expand_pattern(checkpoint: "Checkpoint", name: str) -> list[str]:
+    """Return the published names that a shell pattern fits, else the names here; of any other name itself.
+
+    DataError for a pattern that fits none.
+    """
+    if not is_pattern(name) or checkpoint.params.weights.has(name):
+        return [name]
+    specs = checkpoint.params.specs
+    parameters = [f"{layer}.{parameter}" for layer, many in specs.items() for parameter in many]
+    names = fnmatch.filter(checkpoint.tensors(), name) or fnmatch.filter(parameters, name)
+    if not names:
+        raise DataError(
+            f"no tensor matches {name!r}{suggest(name, [*parameters, *checkpoint.tensors()])}", checkpoint.folder
+        )
+    return names
+
+
+def read_tensor(checkpoint: "Checkpoint", name: str) -> Record:
+    """Return one stored tensor by its published name, with or without its prefix, or one parameter by its name here.
+
+    DataError lists the names that come near.
+    """
+    weights = checkpoint.params.weights
+    stored = weights.find([name, *(name.removeprefix(prefix) for prefix in weights.prefixes)])
+    array = checkpoint.tensor(stored or name)
+    axes = published_axes(checkpoint).get(stored) if stored else parameter_axes(checkpoint.config, *name.rsplit(".", 1))
+    return Record({name: Tensor(array, axes or None)})
+
+
+def model_part(checkpoint: "Checkpoint", name: str) -> Record:
+    """Return one tensor, or the parameters of a layer or of all layers whose names start so, without that prefix.
+
+    DataError lists the names that come near.
+    """
+    params = checkpoint.params
+    if is_pattern(name):
+        return reduce(Record.merge, (read_tensor(checkpoint, one) for one in expand_pattern(checkpoint, name)))
+    chosen = [name] if name in params else [layer for layer in params if layer.startswith(f"{name}.")]
+    if not chosen or params.weights.has(name):
+        return read_tensor(checkpoint, name)
+    tensors = {}
+    for layer in chosen:
+        for parameter, array in params[layer].items():
+            short = f"{layer}.{parameter}".removeprefix(f"{name}.")
+            tensors[short] = Tensor(array, parameter_axes(checkpoint.config, layer, parameter))
+    if not tensors:
+        raise DataError(f"{name} has no parameters", checkpoint.folder)
+    return Record(tensors)
+
+
+def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
+    """Return the axis names of a parameter.
+
+    >>> parameter_axes(Config("bert", 2), "encoder.0.self", "wq"), parameter_axes(Config("bert", 2), "head", "w")
+    (('model', 'heads'), ('model', 'vocab'))
+    """
+    place = model.parse_layer_name(layer)[2]
+    if name == "table":
+        return TABLES[place]
+    others = {"embed": ("pixel", "model"), "projection": ("embedding", "model"), "cross": ("model", "source model")}
+    into, out = others.get(place, ("model", "out"))
+    if place == "head":
+        out = "class" if config.classes else "vocab"
+    return {"w": (into, out), "b": (out,)}.get(name) or PARAMETER_AXES[name]
+
+
+def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
+    """Return the axis names of the stored tensors that a layer uses."""
+    axes_of: dict[str, tuple[str, ...]] = {}
+    for layer, names in checkpoint.params.specs.items():
+        for name, entry in names.items():
+            axes = parameter_axes(checkpoint.config, layer, name)
+            axes = (*axes[:-1], "q k v") if entry.split[1] > 1 else axes
+            axes = axes[::-1] if entry.transposed else axes
+            axes = (*axes[:-1], *UNFOLDED) if entry.patch_shape else axes
+            stored = checkpoint.params.weights.find(entry.names)
+            if stored:
+                axes_of.setdefault(stored, (*(f"axis{i}" for i in range(entry.leading_ones)), *axes))
+    return axes_of
+
+
+def model_facts(checkpoint: "Checkpoint", look: Style) -> str:
+    """Render the model, its stored tensors and its layers, equal ones in one row."""
+    heading = display.property_list(checkpoint.folder, facts(checkpoint), look)
+    return "\n\n".join([heading, tensor_rows(checkpoint, look, fold=True), layer_table(checkpoint, look)])
+
+
+def tensor_rows(checkpoint: "Checkpoint", look: Style, fold: bool) -> str:
+    """Render the stored tensors: published name, count and shape, and the dtype if it is not the most common."""
+    stored = checkpoint.tensors()
+    usual = Counter(dtype for dtype, _ in stored.values()).most_common(1)
+    rows = alike(stored) if fold else ((name, value, 1) for name, value in stored.items())
+    cells = [
+        [name, f"{count} × " * (count > 1) + shape_text(shape) + f" {dtype}" * (dtype != usual[0][0])]
+        for name, (dtype, shape), count in rows
+    ]
+    idle = len(stored) - len(published_axes(checkpoint))
+    last = counted(len(stored), "tensor") + f", {idle} not used" * bool(idle) + "; --list: one per line" * fold
+    return display.text_table(["tensor", "shape"], cells, look, footer=last)
+
+
+def layer_table(checkpoint: "Checkpoint", look: Style) -> str:
+    """Render the names of the layers, the tool of each, its parameters."""
+    named = {
+        layer: (TAKEN_BY[model.parse_layer_name(layer)[2]], parameters(checkpoint, layer))
+        for layer in checkpoint.layers()
+    }
+    cells = [[layer, tool, parts] for layer, (tool, parts), _ in alike(named)]
+    last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
+    return display.text_table(["layer", "tool", "parameters"], cells, look, footer=last)
+
+
+def parameters(checkpoint: "Checkpoint", layer: str) -> str:
+    """Return the parameters of a layer as text, those of one shape together: `wq wk (4, 4), bq bk (4)`."""
+    by_shape: dict[tuple[int, ...], list[str]] = {}
+    for name in checkpoint.params.specs[layer]:
+        by_shape.setdefault(model.parameter_shape(checkpoint.config, layer, name), []).append(name)
+    return ", ".join(f"{' '.join(names)} {shape_text(shape)}" for shape, names in by_shape.items()) or "none"
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Return a shape as text.
+
+    >>> shape_text((3, 4)), shape_text((5,))
+    ('(3, 4)', '(5)')
+    """
+    return f"({', '.join(map(str, shape))})"
+
+
+def alike(named: Mapping[str, What]) -> Iterator[tuple[str, What, int]]:
+    """Yield names that differ in their first number alone and have equal values as one, with their count.
+
+    >>> list(alike({"h.0.w": 4, "h.1.w": 4, "h.2.w": 5, "ln_f": 4}))
+    [('h.0…1.w', 4, 2), ('h.2.w', 5, 1), ('ln_f', 4, 1)]
+    """
+    groups: dict[tuple[str, str, What], list[int]] = {}
+    for name, value in named.items():
+        match = NUMBER.search(name)
+        start, end = match.span() if match else (len(name), len(name))
+        groups.setdefault((name[:start], name[end:], value), []).append(int(match[0]) if match else -1)
+    for (before, after, value), numbers in groups.items():
+        for first, last in runs(sorted(numbers)):
+            number = "" if first < 0 else str(first) if first == last else f"{first}…{last}"
+            yield f"{before}{number}{after}", value, last - first + 1
+
+
+def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of every run of consecutive whole numbers.
+
+    >>> list(runs([0, 1, 2, 5]))
+    [(0, 2), (5, 5)]
+    """
+    starts = [at for at, number in enumerate(numbers) if at == 0 or numbers[at - 1] != number - 1]
+    for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
+        yield numbers[start], numbers[end - 1]
+
+
+def facts(checkpoint: "Checkpoint") -> list[tuple[str, str]]:
+    """Return the facts of a model as (name, text), without empty ones."""
+    config, stored, unread = checkpoint.config, checkpoint.tensors(), checkpoint.params.unused()
+    files = [file for file in checkpoint.params.weights.files if not file.endswith(".json")]
+    size = display.human_size(sum(map(os.path.getsize, files)))
+    dtypes = Counter(dtype for dtype, _ in stored.values()).most_common()
+    rows = {
+        "family": config.family,
+        "parameters": f"{checkpoint.parameter_count:,}",
+        "on disk": f"{size} in {os.path.basename(files[0]) if len(files) == 1 else f'{len(files)} files'}",
+        "not read": f"{len(unread)} of {len(stored)} tensors: {join_names(unread, 3)}" if unread else "",
+        "dtype": ", ".join(f"{name} ({n} of {len(stored)})" if at else name for at, (name, n) in enumerate(dtypes)),
+        **(recurrent_facts(config) if isinstance(config, RecurrentConfig) else transformer_facts(checkpoint)),
+        "classes": named(config.classes),
+        "tokens": tokens_text(config.special),
+        "scale": scale_text(config),
+    }
+    return [(name, parts) for name, parts in rows.items() if parts]
+
+
+def transformer_facts(checkpoint: "Checkpoint") -> dict[str, str]:
+    """Return the facts of a Transformer by name, "" for what it does not have."""
+    config = checkpoint.config
+    return {
+        **{name: stack_text(config, name) for name in config.stacks},
+        "norm": norm_text(config),
+        "activation": config.activation + ", gated" * gated(checkpoint),
+        "positions": positions_text(config.positions),
+        "segments": f"{config.types} kinds" if config.types else "",
+        "image": image_text(config),
+    }
+
+
+def stack_text(config: Config, name: str) -> str:
+    """Return the sizes of a stack and what it attends to."""
+    stack = config.stack(name)
+    shared = f", {stack.kv_heads} of keys and values" if stack.kv_heads != stack.heads else ""
+    parts = [
+        f"{counted(stack.layers, 'layer')}, width {config.width:,}",
+        f"{counted(stack.heads, 'head')} of {stack.head_dim}{shared}",
+        f"hidden width {stack.hidden:,}",
+        f"vocabulary {stack.vocab:,}" if stack.vocab else "",
+        f"embeddings of width {config.embed_width:,}, projected" if config.embed_width else "",
+        "causal" if stack.causal else "",
+        "attends to the memory" if stack.cross else "",
+        windows_text(stack.windows, stack.causal),
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def windows_text(windows: tuple[int, ...], is_causal: bool = True) -> str:
+    """Return how many keys before a query, and after it unless they are causal, the layers attend to.
+
+    >>> windows_text((5, 5)), windows_text((-1, 5)), windows_text(())
+    ('a window of 5 keys before the query', 'a window of 5 keys before the query in layer 1', '')
+    """
+    sides = "before the query" if is_causal else "before the query and after it"
+    by_size = {size: [at for at, one in enumerate(windows) if one == size] for size in windows if size >= 0}
+    places = {size: ", ".join(f"{a}…{b}" if b > a else f"{a}" for a, b in runs(at)) for size, at in by_size.items()}
+    return ", ".join(
+        f"a window of {size:,} keys {sides}"
+        + (
+            f" in {'layers' if len(by_size[size]) > 1 else 'layer'} {places[size]}"
+            if len(by_size[size]) < len(windows)
+            else ""
+        )
+        for size in by_size
+    )
+
+
+def norm_text(config: Config) -> str:
+    """Return the kind of norm and its places."""
+    parts = [
+        "RMS" if config.norm == "rms" else "layer",
+        "before each sub-layer (pre-norm)" if config.norm_first else "after each residual (post-norm)",
+        f"eps {config.eps:g}",
+        "one of the embeddings" if config.embed_norm else "",
+        "one at the end" if any(config.stack(name).final_norm for name in config.stacks) else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def gated(checkpoint: "Checkpoint") -> bool:
+    """Return whether the feed-forward networks have a gate."""
+    return any("w3" in names for names in checkpoint.params.specs.values())
+
+
+def positions_text(positions: PositionConfig) -> str:
+    """Return the kind of positions and their number.
+
+    >>> positions_text(PositionConfig("learned", size=1024))
+    'learned, at most 1,024'
+    """
+    order = "sines before cosines" if positions.layout == "halves" else "sine and cosine in turn"
+    rope = [f"{key} {number_text(value)}" for key, value in positions.rope.items() if key != "max_position_embeddings"]
+    local = positions.local_rope.get("rope_theta")
+    rope += [f"with a window rope_theta {number_text(local)}"] if local else []
+    kinds = {
+        "sinusoidal": f"sinusoidal, {order}, base {positions.base:g}",
+        "rotary": ", ".join(["rotary", *rope]),
+    }
+    relative = {
+        "t5": f"a bias on the scores: {positions.buckets} buckets up to distance {positions.max_distance}",
+        "disentangled": f"disentangled ({', '.join(positions.terms)}), {2 * positions.buckets} distances",
+    }
+    added = kinds.get(positions.kind, positions.kind) + (f", at most {positions.longest:,}" if positions.size else "")
+    parts = [added] if positions.kind != "none" or not positions.relative else []
+    return "; ".join([*parts, *filter(None, [relative.get(positions.relative)])])
+
+
+def number_text(value: object) -> str:
+    """Return a published value in a few digits.
+
+    >>> number_text(500000.0), number_text("yarn"), number_text([1.0, 2.5])
+    ('500000', 'yarn', '1 2.5')
+    """
+    if isinstance(value, list):
+        return named(tuple(map(number_text, value)), between=" ")
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def image_text(config: Config) -> str:
+    """Return the sizes of images and patches."""
+    cut = config.patches
+    if cut is None:
+        return ""
+    size = f"{cut.height} × {cut.width}"
+    return f"{cut.channels} channels of {size}, patches of {cut.patch_height} × {cut.patch_width}"
+
+
+def tokens_text(special: SpecialTokens) -> str:
+    """Return the ids of special tokens.
+
+    >>> tokens_text(SpecialTokens(eos=(2,), bos=1))
+    'begin 1, end 2'
+    """
+    parts = {
+        "begin": special.bos,
+        "end": " ".join(map(str, special.eos)) or None,
+        "padding": special.pad,
+        "decoding starts with": special.start,
+        "first is always": special.forced_bos,
+        "last is always": special.forced_eos,
+        "never": " ".join(map(str, special.banned)) or None,
+    }
+    return ", ".join(f"{name} {ids}" for name, ids in parts.items() if ids is not None)
+
+
+def scale_text(config: Config) -> str:
+    """Return the factors that differ from the default."""
+    parts = [
+        "" if config.scale is None else f"scores × {config.scale:g}",
+        "scores / number of the layer" if config.scale_by_layer else "",
+        "" if config.embed_scale == 1 else f"embeddings × {config.embed_scale:g}",
+        "" if config.logit_scale == 1 else f"hidden states × {config.logit_scale:g} before the head",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def named(words: tuple[str, ...], between: str = ", ") -> str:
+    """Return the first few of some words, and how many there are.
+
+    >>> named(tuple("abcdefghij")), named(("cat",))
+    ('a, b, c, d, e, f, g, h … (10 in all)', 'cat')
+    """
+    return between.join(words[:MOST]) + (f" … ({len(words)} in all)" if len(words) > MOST else "")
+
+
+CELL_NAMES = {
+    "tanh": "tanh cells",
+    "relu": "ReLU cells",
+    "gru": "GRU cells, reset gate after the product",
+    "gru-reset-before": "GRU cells, reset gate before the product",
+    "lstm": "LSTM cells",
+}
+BRIDGES = {
+    "none": "zeros",
+    "identity": "the last states of the encoder",
+    "tanh": "tanh(the last states of the encoder · W + b)",
+}
+
+
+def recurrent_facts(config: RecurrentConfig) -> dict[str, str]:
+    """Return the facts of a recurrent model by name, "" for what it does not have.
+
+    >>> decoder = RecurrentStack(1, 1, 4, 1, 4, vocab=9, embedding=3, widths=(4,))
+    >>> recurrent_facts(RecurrentConfig("lstm", 4, decoder=decoder))["decoder"]
+    '1 layer of LSTM cells, width 4, embeddings of 3, vocabulary 9'
+    """
+    rows = {name: describe_stack(config.recurrent_stack(name)) for name in config.stacks}
+    return rows | {"attention": attention_text(config), "readout": readout_text(config), "bridge": bridge_text(config)}
+
+
+def describe_stack(stack: RecurrentStack) -> str:
+    """Return the sizes of a stack."""
+    widths = list(dict.fromkeys(stack.widths))
+    width = f"width {widths[0]:,}" if len(widths) == 1 else "widths " + ", ".join(f"{one:,}" for one in stack.widths)
+    parts = [
+        f"{counted(stack.layers, 'layer')} of {CELL_NAMES[stack.cell]}",
+        width,
+        "both directions" if stack.is_bidirectional else "",
+        f"embeddings of {stack.embedding:,}",
+        f"vocabulary {stack.vocab:,}",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def attention_text(config: RecurrentConfig) -> str:
+    """Return the score of attention, and the state that it asks with."""
+    decoding = config.decoding
+    if decoding.score == "none":
+        return ""
+    state = "before" if decoding.asks_before else "after"
+    score = f"additive of width {decoding.score_width:,}" if decoding.score == "additive" else decoding.score
+    return f"{score}, with the state {state} the token" + ", input feeding" * decoding.input_feeding
+
+
+def readout_text(config: RecurrentConfig) -> str:
+    """Return what the head reads, where that is not the state itself."""
+    if not config.decoding.readout_width:
+        return ""
+    attends = config.decoding.score != "none"
+    before = "[state before; embedding; context]"
+    parts = before if config.decoding.asks_before else "[context; state]" if attends else "[state]"
+    return f"tanh({parts} W + b), width {config.width:,}"
+
+
+def bridge_text(config: RecurrentConfig) -> str:
+    """Return what the decoder begins with."""
+    return "" if config.encoder is None else f"the decoder begins with {BRIDGES[config.decoding.bridge]}"
+
+
+HEAD = Step("decode", "head")
+MEMORY = "memory.npz"
+RESIDUALS = {"input": ["--residual"], "saved": ["--add", ":residual"], "concat": ["--concat"]}
+INPUTS = {"encoder": "source.npz", "decoder": "target.npz"}  # of a model that has no embeddings
+
+
+def shell_pipeline(config: Config, folder: str, name: str, is_pooled: bool = False) -> str:
+    """Return the shell pipeline of a layer, a sub-layer, a stack, the head, or all.
+
+    is_pooled  whether the folder states how the states of all become one vector of a text
+
+    UsageError names the parts that come near.
+
+    >>> small = model.StackConfig(layers=1, heads=1, hidden=4, kv_heads=1, head_dim=2)
+    >>> print(shell_pipeline(Config("bert", 2, encoder=small), "DIR", "encoder.0.ffn"))
+    attnkit ffn --model DIR --layer encoder.0.ffn --residual
+    """
+    if name == "all":
+        return "\n".join(stack_pipeline(config, folder, stack, is_pooled) for stack in config.stacks)
+    known = pipeline_parts(config)
+    if name not in known:
+        some = ", ".join(["all", *config.stacks, *["head"] * config.head, f"{config.stacks[0]}.0"])
+        hint = suggest(name, [*known, "all"])
+        raise UsageError(f"the model has no stages {name!r} (it has {some} …){hint}", "--pipeline")
+    return join_stages([stage_line(config, folder, step) for step in known[name]])
+
+
+def pipeline_parts(config: Config) -> dict[str, list[Step]]:
+    """Return the steps of every part that has a pipeline, by its name."""
+    parts: dict[str, list[Step]] = {}
+    for stack in config.stacks:
+        steps = model.layer_plan(config, stack)
+        parts[stack] = steps
+        numbers = dict.fromkeys(model.parse_layer_name(step.layer)[1] for step in steps)
+        parts |= {
+            f"{stack}.{n}": [step for step in steps if model.parse_layer_name(step.layer)[1] == n] for n in numbers
+        }
+        parts |= {step.layer: [step] for step in steps}
+    return parts | ({"head": [HEAD]} if config.head else {})
+
+
+def stack_pipeline(config: Config, folder: str, stack: str, is_pooled: bool) -> str:
+    """Return the pipeline of a stack from its input to its memory, its logits, or the vector of the text."""
+    steps, ends_here = model.layer_plan(config, stack), stack == config.stacks[-1]
+    if is_pooled and stack == config.stacks[0]:
+        stages = [stage_line(config, folder, step) for step in steps if step.layer != f"{stack}.norm"]
+        words = ["attnkit", "encode", "--model", folder, "--layers", f"{config.stack(stack).layers}:"]
+        stages.append(shlex.join(words))
+    else:
+        stages = [stage_line(config, folder, step) for step in [*steps, *[HEAD] * (ends_here and config.head)]]
+    if steps and steps[0].op != "embed":
+        stages[0] += f" {INPUTS[stack]}"
+    if stack != config.stacks[-1]:
+        stages[-1] += f" -o {MEMORY}"
+    return join_stages(stages)
+
+
+def stage_line(config: Config, folder: str, step: Step) -> str:
+    """Return one stage as a command line.
+
+    >>> config = Config("gpt2", 2, decoder=model.StackConfig(1, 1, 4, 1, 2))
+    >>> stage_line(config, "my model", Step("layernorm", "decoder.norm"))
+    "attnkit layernorm --model 'my model' --layer decoder.norm"
+    """
+    stack = model.parse_layer_name(step.layer)[0]
+    words = ["attnkit", step.op, "--model", folder]
+    if step.op not in ("embed", "posenc") or stack != config.stacks[0]:
+        words += ["--layer", step.layer]
+    words += ["--memory", MEMORY] if needs_memory(config, step) else []
+    words += RESIDUALS.get(step.adds_residual, [])
+    words += ["--keep", "residual"] if step.saves_residual else []
+    operand = "" if step.op != "embed" else " --image IMAGE" if config.patches else ' "TEXT"'
+    return shlex.join(words) + operand
+
+
+def needs_memory(config: Config, step: Step) -> bool:
+    """Return whether a step reads the memory: cross-attention, and a recurrent layer that begins with its states.
+
+    >>> needs_memory(Config("t5", 2), Step("attend", "decoder.0.cross"))
+    True
+    """
+    stack, number, part = model.parse_layer_name(step.layer)
+    if not isinstance(config, model.RecurrentConfig):
+        return part == "cross"
+    begins = config.encoder is not None and config.decoding.bridge != "none"
+    return part == "cross" or (stack == "decoder" and part == "rnn" and (number is None or begins))
+
+
+def join_stages(stages: Sequence[str]) -> str:
+    """Return stages as one pipeline, a line each."""
+    return " \\\n  | ".join(stages)

@@ -1,0 +1,200 @@
+"""Trace, patch and ablate the intermediates of a model's run by name: the hooks of `--trace`, `--patch`, `--ablate`.
+
+A name is LAYER.INTERMEDIATE, such as decoder.0.self.weights: the layers are those of model/config.py, the
+intermediates those that an operator passes to its hook; intermediates.py has their axes.
+"""
+
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+
+from attnkit import model
+from attnkit.errors import UsageError, suggest
+from attnkit.inputs import intermediates
+from attnkit.interpret.edits import OF_TEXT, OF_TOKENS, Edit, PassTokens
+from attnkit.record import Array, Labels, Record, Tensor, join_names, row_labels
+
+INTERMEDIATE_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("hidden", "activated", "linear", "gated"), ("token", "hidden")
+)
+INTERMEDIATE_AXES |= {"logits": ("token", "vocab"), "pooler": ("model",)}
+INTERMEDIATE_AXES |= dict.fromkeys(("bridge", "bridge_cell"), ("model",))
+GATES = ("input_gate", "forget_gate", "candidate", "output_gate", "reset_gate", "update_gate", "cell")
+INTERMEDIATE_AXES |= dict.fromkeys(GATES, ("token", "hidden"))
+
+
+class Tracer:
+    """The hooks of a run: keep, replace and ablate intermediates.
+
+    patterns  flag -> the shell patterns of the names that it keeps; without any, none is kept
+    edits     what is replaced or added to; several of one intermediate one after another
+    weights   the summary saved in place of weights, as `model.parse_weight_summary` reads it; "full": the weights
+    """
+
+    def __init__(
+        self,
+        patterns: Mapping[str, tuple[str, ...]],
+        edits: Sequence[Edit] = (),
+        weights: str = "full",
+    ) -> None:
+        self.saved: dict[str, Array] = {}
+        self._patterns = dict(patterns)
+        self._edits: dict[str, list[Edit]] = {}
+        for edit in edits:
+            self._edits.setdefault(edit.name, []).append(edit)
+        self._unused = {edit.target: edit for edit in edits}
+        self._keeps_weights = weights == "full"
+        self._names: set[str] = set()
+        self.begin({})
+
+    def begin(
+        self,
+        labels: Mapping[str, Labels],
+        length: int | Callable[[], int] | None = None,
+        prompt: int | None = None,
+        texts: Sequence[slice] = (),
+    ) -> None:
+        """Begin the passes of one text, or the only pass of an input.
+
+        labels  axis -> the words along it, which may be indices of an edit
+        length  of the text, up to the last token of the pass: a function where it grows; every row is edited alike
+        prompt  how many of its tokens would be those of a first pass, if this one has more
+        texts   of a batch, where each row has its tokens between the padding: an edit applies to each text as if it
+                were alone
+        """
+        self._labels = labels
+        self._length, self._prompt, self._texts = length, prompt, texts
+        self._first: dict[str, PassTokens] = {}
+
+    def visit(self, name: str) -> Callable[[Array], Array] | None:
+        """Return the hook of an intermediate, None where it is neither kept nor edited."""
+        self._names.add(name)
+        is_hooked = name in self._edits or self.wants(name)
+        return (lambda array: self._apply(name, array)) if is_hooked else None
+
+    def wants(self, name: str, flag: str = "") -> bool:
+        """Return whether an intermediate is kept, by that flag or by any; a pattern of weights keeps their summaries.
+
+        flag  one of those of `patterns`
+        """
+        patterns = [one for of, many in self._patterns.items() if flag in ("", of) for one in many]
+        weights, dot, _ = name.partition(".weights.")
+        names = (
+            [name, f"{weights}.weights"]
+            if dot
+            else [name]
+            if self._keeps_weights or not name.endswith(".weights")
+            else []
+        )
+        return any(fnmatch.fnmatchcase(each, pattern) for each in names for pattern in patterns)
+
+    def check(self) -> None:
+        """Raise UsageError for an edit or a pattern that fits no intermediate of the run, or no cell of it."""
+        for edit in self._unused.values():
+            if edit.name not in self._names:
+                near = suggest(edit.name, sorted(self._names)) or f" (it has {join_names(sorted(self._names), 4)})"
+                raise UsageError(f"the run has no intermediate {edit.name!r}{near}", edit.flag)
+            first = self._first[edit.name]
+            tokens = {at for axis, at in zip(first.axes, first.offsets(), strict=True) if axis in OF_TOKENS}
+            places = f"positions {max(tokens)} to {(self._size() or first.size) - 1}" if tokens else f"{first.shape}"
+            raise UsageError(f"{edit.target} selects nothing: the run computes {places}", edit.flag)
+        for flag, pattern in ((flag, one) for flag, patterns in self._patterns.items() for one in patterns):
+            if not fnmatch.filter({*self._names, *self.saved}, pattern):
+                near = suggest(pattern, sorted(self._names)) or f" (it has {join_names(sorted(self._names), 4)})"
+                raise UsageError(f"{pattern!r} matches no intermediate of this run{near}", flag)
+
+    def record(
+        self, tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None, flag: str = ""
+    ) -> Record:
+        """Return the intermediates kept, in the order of the run, with their axes and labels.
+
+        keys  the tokens of the keys, those of a KV cache among them, where they are not `tokens`
+        flag  the flag that keeps them; "": all of them
+        """
+        arrays = {name: array for name, array in self.saved.items() if self.wants(name, flag)}
+        tensors = {name: Tensor(array, intermediate_axes(name, array.ndim)) for name, array in arrays.items()}
+        return Record(tensors, axis_labels(tokens, source, keys)).select([*tensors])
+
+    def _apply(self, name: str, array: Array) -> Array:
+        is_batch = bool(self._texts) and intermediate_axes(name, array.ndim)[0] == "batch"
+        for edit in self._edits.get(name, ()):
+            changed = self._edit_texts(edit, array) if is_batch else self._edit(edit, array)
+            if changed is not None:
+                array = changed
+                self._unused.pop(edit.target, None)
+        if self.wants(name):
+            self.saved[name] = array
+        return array
+
+    def _edit(self, edit: Edit, array: Array) -> Array | None:
+        """Return an intermediate with an edit; None where this pass has none of its cells."""
+        now = self._tokens_of(edit.name, array)
+        first = self._first.setdefault(edit.name, now if self._prompt is None else now.until(self._prompt))
+        return edit.apply(array, now, first, callable(self._length))
+
+    def _edit_texts(self, edit: Edit, array: Array) -> Array | None:
+        """Return an intermediate (B, …) with an edit in every text, whose positions count from its own first token.
+
+        None where no text has the cells. Values with an axis of texts, for a whole intermediate, are a text's each.
+        """
+        axes = intermediate_axes(edit.name, array.ndim)[1:]
+        is_each = not edit.part and edit.values.shape == array.shape
+        result = None
+        for row, tokens in enumerate(self._texts):
+            cells: tuple[int | slice, ...] = (row, *(tokens if axis in OF_TEXT else slice(None) for axis in axes))
+            part, labels = array[cells], {axis: row_labels(words, row) for axis, words in self._labels.items()}
+            named = {axis: words[tokens] for axis, words in labels.items() if words}
+            now = PassTokens(part.shape, axes, tokens.stop - tokens.start, named)
+            self._first.setdefault(edit.name, now)
+            changed = (edit._replace(values=edit.values[cells]) if is_each else edit).apply(part, now, now, False)
+            if changed is not None:
+                result = array.copy() if result is None else result
+                result[cells] = changed
+        return result
+
+    def _tokens_of(self, name: str, array: Array) -> PassTokens:
+        """Return where the tokens of an intermediate are in the text."""
+        axes, shape = intermediate_axes(name, array.ndim), array.shape
+        if self._length is None:
+            size = next((size for axis, size in zip(axes, shape, strict=True) if axis in OF_TOKENS), 0)
+            return PassTokens(shape, axes, size, self._labels)
+        rows = int(axes[0] == "batch")
+        return PassTokens(shape[rows:], axes[rows:], self._size(), self._labels)
+
+    def _size(self) -> int:
+        """Return the number of tokens of the text so far."""
+        return self._length() if callable(self._length) else self._length or 0
+
+
+def axis_labels(tokens: Labels | None, source: Labels | None = None, keys: Labels | None = None) -> dict[str, Labels]:
+    """Return the labels of the axes of intermediates, from the tokens of a text, of the source, and of the keys.
+
+    >>> axis_labels(["a"], keys=["b", "a"])
+    {'token': ['a'], 'query': ['a'], 'key': ['b', 'a']}
+    """
+    labels = {"token": tokens, "query": tokens, "key": keys or tokens, "source": source}
+    return {axis: words for axis, words in labels.items() if words}
+
+
+def head_counts(config: "model.Config", steps: "Sequence[model.Step]") -> dict[str, int]:
+    """Return the number of heads of each attention layer among some steps of a model."""
+    layers = [step.layer for step in steps if step.op == "attend"]
+    return {layer: config.stack(model.parse_layer_name(layer)[0]).heads for layer in layers}
+
+
+def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:
+    """Return the axis names of an intermediate of this rank.
+
+    >>> intermediate_axes("encoder.0.self.weights", 4), intermediate_axes("decoder.0.cross.weights.received", 2)
+    (('batch', 'head', 'query', 'key'), ('head', 'source'))
+    >>> intermediate_axes("modules.1", 2)
+    ('batch', 'model')
+    """
+    layer, dot, step = name.rpartition(".weights.") if ".weights." in name else name.rpartition(".")
+    step = f"weights.{step}" if dot == ".weights." else step
+    if step in intermediates.ATTENTION_AXES:
+        axes = intermediates.attention_axes(step, "source" if layer.endswith(".cross") else "key")
+    else:
+        axes = ("model",) if layer == "modules" else INTERMEDIATE_AXES.get(step, ("token", "model"))
+    if rank < len(axes):  # one class for a whole image
+        axes = axes[-rank:]
+    return ("batch", *axes) if rank > len(axes) else axes
