@@ -1,4 +1,4 @@
-"""Attributions by autograd, frozen: attributions.npz, which tests/inference/test_attributions.py compares with.
+"""Attributions by autograd, frozen: attributions.npz, which tests/interpret/test_attributions.py compares with.
 
     pip install torch==2.13.0 transformers==5.23.0
     python tests/references/make_attributions.py

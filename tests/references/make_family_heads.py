@@ -4,7 +4,7 @@
     python tests/references/make_family_heads.py answers
 
 in the environments of make_heads.py, from the root of the repository. A model is a folder of models/ whose head is
-another one, with random weights: tests/inference/family_heads.py puts the two together. The script writes
+another one, with random weights: tests/generation/family_heads.py puts the two together. The script writes
 
 family_heads.npz    NAME:head:TENSOR of each head; NAME:N.f64 and .f32, the logits of the N-th text or pair; of
                     questions (T, 2), the starts and the ends
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import transformers
 
-sys.path.insert(0, "tests/inference")
+sys.path.insert(0, "tests/generation")
 from family_heads import REFERENCES, build_folder, head_folder
 
 TEXTS = [

@@ -1,4 +1,4 @@
-"""Gradients of a whole pipeline by torch.autograd, frozen: what tests/inference/test_gradients.py compares `grad` with.
+"""Gradients of a whole pipeline by torch.autograd, frozen: what tests/interpret/test_gradients.py compares `grad` with.
 
     pip install torch==2.13.0 numpy==2.4.6
     python tests/references/make_pipeline_gradients.py

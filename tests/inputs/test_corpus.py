@@ -84,7 +84,7 @@ def test_a_packed_text_of_minilm_has_its_bits_on_any_processor(core_type):
     if not process.has_loops(core_type):
         pytest.skip("the processor has no such instructions")
     code = (
-        "from tests.inference.test_corpus import *; core, steps = stack_of('minilm');"
+        "from tests.inputs.test_corpus import *; core, steps = stack_of('minilm');"
         "ids = random_texts(core, [2, 7, 65, 2, 150]);"
         "alone = [model.run(core, steps, one, model.Context()) for one in ids];"
         "ok = [np.array_equal(a, b) for n in (1, 2) for a, b in zip(alone, run_together(core, steps, ids, n))];"

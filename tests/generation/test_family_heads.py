@@ -8,7 +8,7 @@ import pytest
 import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError, counted
-from tests.inference.family_heads import arrays, build_folder, frozen, head_folder
+from tests.generation.family_heads import arrays, build_folder, frozen, head_folder
 
 NAMES = [*frozen()]
 SEQUENCES = [name for name in NAMES if name.endswith(("-sequence", "-mean"))]

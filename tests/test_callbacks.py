@@ -21,7 +21,7 @@ from attnkit.libraries import call_library, silence_libraries
 from attnkit.record import Record
 from tests import process
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
+MODELS = Path(__file__).parent / "references" / "models"
 IDS = Record({"ids": np.array([1, 2, 3])})
 X = np.arange(24.0).reshape(2, 3, 4)
 WAIT = 60  # seconds for another thread

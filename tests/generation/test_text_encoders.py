@@ -14,7 +14,7 @@ from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.model.relative import distance_rows
 from attnkit.record import Record
 from tests import process
-from tests.inference.test_models import DTYPES, MODELS, close, core, frozen, padding, ran, states
+from tests.generation.test_models import DTYPES, MODELS, close, core, frozen, padding, ran, states
 
 NAMES = ("roberta", "xlm-roberta", "camembert", "distilbert", "albert", "albert-groups", "electra",
          "electra-discriminator", "mpnet", "modernbert", "modernbert-biased",
