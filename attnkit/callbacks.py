@@ -54,7 +54,7 @@ _CURRENT: contextvars.ContextVar[Callbacks] = contextvars.ContextVar("callbacks"
 
 
 def current() -> Callbacks:
-    """Return the callbacks of the run in progress, in this thread.
+    """The callbacks of the run in progress, in this thread.
 
     >>> current() is SILENT
     True

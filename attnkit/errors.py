@@ -95,7 +95,7 @@ def escaped(text: str, allowed: str = "") -> str:
 
 
 def flag_name(name: str) -> str:
-    """Return the flag of a parameter; one named like a Python keyword has a trailing underscore.
+    """The flag of a parameter; one named like a Python keyword has a trailing underscore.
 
     >>> flag_name("kv_heads"), flag_name("with_")
     ('--kv-heads', '--with')
@@ -104,7 +104,7 @@ def flag_name(name: str) -> str:
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
-    """Decide whether memory is missing: of a library that cannot be loaded the linker's message says so.
+    """Whether memory is missing: of a library that cannot be loaded the linker's message says so.
 
     >>> is_lack_of_memory(ImportError("lib.so: failed to map segment from shared object"))
     True
@@ -116,7 +116,7 @@ def is_lack_of_memory(error: BaseException) -> bool:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things in words, the noun in the plural unless there is one.
+    """A number of things in words, the noun in the plural unless there is one.
 
     >>> counted(1, "token"), counted(2000, "token")
     ('1 token', '2,000 tokens')
@@ -125,7 +125,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def closest(word: str, words: Iterable[str], least: float = 0.75) -> str:
-    """Return the closest of some words: the only one that begins so, else the most similar; "" for none of `least`.
+    """The closest of some words: the only one that begins so, else the most similar; "" for none of `least`.
 
     >>> closest("atend", ["attend", "mask"]), closest("temp", ["compute", "temperature"]), closest("plot", ["list"])
     ('attend', 'temperature', '')
@@ -142,7 +142,7 @@ def closest(word: str, words: Iterable[str], least: float = 0.75) -> str:
 
 
 def suggest(word: str, words: Iterable[str], least: float = 0.6) -> str:
-    """Return a hint at the closest of some words, or "" where none is as similar as `least`.
+    """A hint at the closest of some words, or "" where none is as similar as `least`.
 
     >>> suggest("atend", ["attend", "mask"])
     '; did you mean attend?'
@@ -152,7 +152,7 @@ def suggest(word: str, words: Iterable[str], least: float = 0.6) -> str:
 
 
 def system_reason(error: OSError | ValueError) -> str:
-    """Return the message of the system, or of Python for a name that no system call can take.
+    """The message of the system, or of Python for a name that no system call can take.
 
     >>> system_reason(ValueError("open: embedded null character in path"))  # as some versions of Python word it
     'embedded null byte'

@@ -17,7 +17,7 @@ _IS_SILENT: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 
 def import_library(library: str, extra: str, name: str) -> Any:
-    """Import an optional library; UsageError tells how to install it where it is missing.
+    """Import an optional library. UsageError tells how to install it where it is missing.
 
     MemoryError where it is there, and there is no memory for it.
     """
@@ -55,7 +55,7 @@ def call_library(problem: str, name: str) -> Iterator[None]:
 
 
 def quote_error(error: BaseException) -> str:
-    """Return the message of an error in one short line, or the name of its class where it has none.
+    """The message of an error in one short line, or the name of its class where it has none.
 
     >>> quote_error(ValueError("two\\nlines")), quote_error(KeyError())
     ('two lines', 'KeyError')

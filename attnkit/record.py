@@ -50,7 +50,7 @@ AXES = (
 
 
 def is_axis_name(name: str) -> bool:
-    """Return whether a name is one that tools give to axes, those of a reduced axis among them.
+    """Whether a name is one that tools give to axes, those of a reduced axis among them.
 
     >>> is_axis_name("query"), is_axis_name("over model"), is_axis_name("axis0"), is_axis_name("price")
     (True, True, True, False)
@@ -60,7 +60,7 @@ def is_axis_name(name: str) -> bool:
 
 
 def default_axes(rank: int) -> tuple[str, ...]:
-    """Return the axis names of a tensor of this rank that has none.
+    """The axis names of a tensor of this rank that has none.
 
     >>> default_axes(2), default_axes(5)
     (('token', 'model'), ('axis0', 'axis1', 'axis2', 'axis3', 'axis4'))
@@ -96,11 +96,11 @@ class Tensor:
         return tuple(self.array.shape)
 
     def axis_names(self) -> tuple[str, ...]:
-        """Return the names of its axes; the default ones of its rank where it has none."""
+        """The names of its axes; the default ones of its rank where it has none."""
         return self.axes or default_axes(self.array.ndim)
 
     def axes_like(self, shape: tuple[int, ...]) -> tuple[str, ...]:
-        """Return the axis names of a result of this shape; an axis whose size changed is `model`, unlabelled."""
+        """The axis names of a result of this shape; an axis whose size changed is `model`, unlabelled."""
         if len(shape) != self.array.ndim:
             return default_axes(len(shape))
         sizes = zip(self.axis_names(), shape, self.array.shape, strict=True)
@@ -145,7 +145,7 @@ class Record:
         object.__setattr__(self, "tensors", {name: _unlabelled(one) for name, one in self.tensors.items()})
 
     def __getitem__(self, name: str) -> Array:
-        """Return the array of that name; DataError lists the names of the record."""
+        """The array of that name; DataError lists the names of the record."""
         return self._find(name).array
 
     def __contains__(self, name: str) -> bool:
@@ -165,32 +165,31 @@ class Record:
         return f"<Record: {tensors}>"
 
     def _repr_html_(self) -> str | None:
-        """Return the record as a notebook shows it; None, so that it shows the text, where `to_html` is not set up."""
+        """The record as a notebook shows it; None, so that it shows the text, where `to_html` is not set up."""
         return to_html(self)
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays by name, in order."""
         return {name: one.array for name, one in self.tensors.items()}
 
     def get(self, name: str) -> Array | None:
-        """Return the array of that name, or None."""
+        """The array of that name, or None."""
         return self.tensors[name].array if name in self.tensors else None
 
     def tensor(self, name: str) -> Tensor:
-        """Return the tensor of that name with the labels of its axes; DataError lists the names there are."""
+        """The tensor of that name with the labels of its axes; DataError lists the names there are."""
         one = self._find(name)
         return replace(one, labels={axis: self.labels[axis] for axis in one.axis_names() if axis in self.labels})
 
     def axes_of(self, name: str) -> tuple[str, ...]:
-        """Return the axis names of a tensor; the default ones of its rank if it has none."""
+        """The axis names of a tensor; the default ones of its rank if it has none."""
         return self._find(name).axis_names()
 
     def labels_of(self, name: str, dimension: int) -> Labels | None:
-        """Return the labels along one dimension of a tensor, None if it has none."""
+        """The labels along one dimension of a tensor, or None if it has none."""
         return self.labels.get(self.axes_of(name)[dimension])
 
     def words_of(self, name: str) -> Labels | None:
-        """Return the labels that the values of a tensor are indices of; None where they are none, or it is not clear.
+        """The labels that the values of a tensor are indices of, or None if they are none, or it is not clear.
 
         >>> keys = Tensor(np.array([[1]]), ("query", "rank"))
         >>> Record({"weights.keys": keys}, {"key": ["The", "cat"]}).words_of("weights.keys")
@@ -202,7 +201,7 @@ class Record:
     def with_tensors(
         self, tensors: Mapping[str, Tensor | Array], labels: Mapping[str, Labels] | None = None
     ) -> "Record":
-        """Return a new record with these tensors and labels added or replaced, and the rest untouched.
+        """A new record with these tensors and labels added or replaced, and the rest untouched.
 
         >>> ids = Tensor(np.arange(2), ("token",), {"token": ["a", "b"]})
         >>> r = Record({"x": np.zeros(2)}).with_tensors({"ids": ids})
@@ -218,7 +217,7 @@ class Record:
         return self.with_tensors(other.tensors, other.labels)
 
     def select(self, names: Sequence[str]) -> "Record":
-        """Return a new record of just these tensors, in this order, with the labels their axes use, and their own.
+        """A new record of just these tensors, in this order, with the labels their axes use, and their own.
 
         names  of tensors, or shell patterns that fit some: *.weights
         """
@@ -228,7 +227,7 @@ class Record:
         return replace(self, tensors=tensors, labels=labels, required=())
 
     def without(self, names: Collection[str]) -> "Record":
-        """Return a new record without these tensors, and without the labels that only their axes use."""
+        """A new record without these tensors, and without the labels that only their axes use."""
         gone = [one for name, one in self.tensors.items() if name in names]
         if not gone:
             return self
@@ -239,7 +238,7 @@ class Record:
         return replace(self, tensors=remaining, labels=labels)
 
     def without_formulas(self) -> "Record":
-        """Return the record without the formulas of its tensors, as it is read from a file."""
+        """The record without the formulas of its tensors, as it is read from a file."""
         return replace(self, tensors={name: replace(one, formula="") for name, one in self.tensors.items()})
 
     def check(self) -> "Record":
@@ -261,7 +260,7 @@ class Record:
 
 @functools.singledispatch
 def to_html(value: object) -> str | None:
-    """Return a value as HTML, by the function that is registered for its class; None where none is.
+    """A value as HTML, by the function that is registered for its class, or None if none is.
 
     The package registers the one for records, which belongs to display, when it is imported by a user of Python.
     """
@@ -269,7 +268,7 @@ def to_html(value: object) -> str | None:
 
 
 def index_axes(name: str) -> tuple[str, ...]:
-    """Return the axes that the values of a tensor may be indices of, by its name and, in a trace, its layer.
+    """The axes that the values of a tensor may be indices of, by its name and, in a trace, its layer.
 
     >>> index_axes("weights.argmax"), index_axes("decoder.0.cross.weights.keys"), index_axes("weights")
     (('key', 'source', 'present'), ('source',), ())
@@ -281,7 +280,7 @@ def index_axes(name: str) -> tuple[str, ...]:
 
 
 def collect_labels(tensors: Mapping[str, Tensor | Array]) -> dict[str, Labels]:
-    """Return the labels that tensors carry themselves, by the names of their axes.
+    """The labels that tensors carry themselves, by the names of their axes.
 
     >>> collect_labels({"x": Tensor(np.zeros(2), ("token",), {"token": ["a", "b"]}), "y": np.zeros(3)})
     {'token': ['a', 'b']}
@@ -294,7 +293,7 @@ def collect_labels(tensors: Mapping[str, Tensor | Array]) -> dict[str, Labels]:
 
 
 def _unlabelled(one: Tensor | Array) -> Tensor:
-    """Return a tensor without its labels; an array as a tensor."""
+    """A tensor without its labels; an array as a tensor."""
     if not isinstance(one, Tensor):
         return Tensor(one)
     return replace(one, labels={}) if one.labels else one
@@ -315,7 +314,7 @@ def _check_labels(name: str, axis: str, size: int, labels: Labels | None) -> Non
 
 
 def shared_labels(labels: Labels | None) -> list[str]:
-    """Return the labels that all rows of a batch share; [] if there are none, or each row has its own.
+    """The labels that all rows of a batch share; [] if there are none, or each row has its own.
 
     >>> shared_labels(["a", "b"]), shared_labels([["a"], ["b"]])
     (['a', 'b'], [])
@@ -324,7 +323,7 @@ def shared_labels(labels: Labels | None) -> list[str]:
 
 
 def row_labels(labels: Labels | None, row: int) -> list[str]:
-    """Return the labels of one row of a batch, its own or the shared ones; [] if there are none.
+    """The labels of one row of a batch, its own or the shared ones; [] if there are none.
 
     >>> row_labels([["a"], ["b"]], 1), row_labels(["a", "b"], 1), row_labels([["a"]], 7)
     (['b'], ['a', 'b'], [])
@@ -335,7 +334,7 @@ def row_labels(labels: Labels | None, row: int) -> list[str]:
 
 
 def find_label(labels: Sequence[str], label: str, place: str) -> int:
-    """Return the index that has a label, or has it for the nth time: cat#2; UsageError where none or several have it.
+    """The index that has a label, or has it for the nth time: cat#2. UsageError if none or several have it.
 
     place  what has the labels, for the error
 
@@ -357,7 +356,7 @@ def find_label(labels: Sequence[str], label: str, place: str) -> int:
 
 
 def find_names(patterns: Iterable[str], names: Collection[str]) -> list[str]:
-    """Return the names that patterns fit, each once: in the order of the patterns, then in that of the names.
+    """The names that patterns fit, each once: in the order of the patterns, then in that of the names.
 
     patterns  names, or shell patterns, where no tensor has that very name; DataError for one that fits none
 
@@ -374,7 +373,7 @@ def find_names(patterns: Iterable[str], names: Collection[str]) -> list[str]:
 
 
 def find_name(pattern: str, names: Collection[str], source: str = "") -> str:
-    """Return the one name that a name or a shell pattern fits; DataError lists several.
+    """The one name that a name or a shell pattern fits; DataError lists several.
 
     >>> find_name("*.weights", ["x", "a.weights"])
     'a.weights'
@@ -389,12 +388,11 @@ def find_name(pattern: str, names: Collection[str], source: str = "") -> str:
 
 
 def is_pattern(name: str) -> bool:
-    """Return whether a name is a shell pattern."""
     return not {"*", "?", "["}.isdisjoint(name)
 
 
 def missing_tensor(name: str, names: Collection[str]) -> DataError:
-    """Return the error of a tensor that is not there: with the flag that makes it, or the name that comes near.
+    """The error of a tensor that is not there: with the flag that makes it, or the name that comes near.
 
     >>> print(missing_tensor("weights", ["x", "ids"]))
     no tensor 'weights' (it has x, ids); attend --keep weights keeps it

@@ -3,13 +3,12 @@
 auto.py             `open_checkpoint`: a folder to a `Checkpoint`, by the `model_type` in its config.json
 checkpoint.py       `Checkpoint`: configuration, parameters, stored tensors, digests of its files
 parameters.py       `Parameters`: layer -> {parameter: array}, each layer converted on first use
-unused_tensors.py   stored tensors and layers that the model does not use
 mapping.py          `TensorSpec`: where a parameter is stored, and in which form
 config_reader.py    `ConfigReader`: config.json with every value checked
 publishing.py       the inverse: the tensors that a configuration requires, a model of tensors in memory
 weights.py          the tensors of a folder, in one safetensors file or in shards
 bert.py gpt2.py …   one file for each `model_type`: its choices, and its tensors by layer
-heads.py            the heads of text encoders that give labels: of a text, of tokens, answers
+label_heads.py      the heads of text encoders that give labels: of a text, of tokens, answers
 sentence_modules.py the files of sentence-transformers: pooling, dense layers, prompts
 marian_native.py    model.npz, the file that Marian itself writes
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
-from attnkit.checkpoints.heads import Head, map_head, read_head
+from attnkit.checkpoints.label_heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, map_linear, masked_word_head, norm
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config
@@ -21,7 +21,6 @@ LARGEST_DEPTH = 1 << 12  # layers in all
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
     width = raw.get_int("embedding_size", 128)
     config = read_encoder(
         raw,
@@ -37,7 +36,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored: those of a group for all of its layers."""
     layers = {**BERT, "encoder.projection": map_linear(w="encoder.embedding_hidden_mapping_in")}
     for number, (group, inner) in enumerate(_groups(raw)):
         layer = f"encoder.albert_layer_groups.{group}.albert_layers.{inner}"

@@ -35,7 +35,7 @@ class Family(Protocol):
     PREFIXES: tuple[str, ...]
 
     def read_config(self, raw: ConfigReader, stored: Weights) -> Config:
-        """Return the configuration of the model."""
+        """The configuration of the model."""
 
     def map_layers(self, raw: ConfigReader) -> Layers:
         """Return where the parameters of each layer are stored."""
@@ -44,7 +44,7 @@ class Family(Protocol):
 def open_checkpoint(folder: str) -> Checkpoint:
     """Open the model in a folder; every tensor is checked to exist with the right shape, none is read yet.
 
-    FileError where a file is missing; DataError names the file and what is wrong in it.
+    FileError if a file is missing; DataError names the file and what is wrong in it.
     """
     if not os.path.isdir(folder):
         above = os.path.dirname(folder)
@@ -69,7 +69,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
 
 
 def hint_at_folder(folder: str) -> str:
-    """Return a hint for a folder that is no model: at the one above or below it that is; "" for none."""
+    """A hint for a folder that is no model: at the one above or below it that is; "" for none."""
     above = os.path.normpath(os.path.join(folder, os.pardir))
     if is_model(above):
         return f"; the folder above it looks like the model: {above}"
@@ -79,7 +79,7 @@ def hint_at_folder(folder: str) -> str:
 
 
 def is_model(folder: str) -> bool:
-    """Decide whether a folder has a configuration that names a family, or a file of Marian."""
+    """Whether a folder has a configuration that names a family, or a file of Marian."""
     try:
         return os.path.isfile(os.path.join(folder, MARIAN_FILE)) or "model_type" in read_json_object(
             os.path.join(folder, CONFIG)
@@ -89,7 +89,7 @@ def is_model(folder: str) -> bool:
 
 
 def import_family(reader: ConfigReader) -> Family:
-    """Return the module of the family that a configuration names; DataError for an unknown one."""
+    """The module of the family that a configuration names. DataError for an unknown one."""
     name = reader.get_str("model_type")
     if name not in FAMILIES:
         raise reader.error(f"model_type {name[:40]!r} is not known (expected {', '.join(FAMILIES)})")
@@ -101,7 +101,7 @@ def _import_module(name: str) -> Family:
 
 
 def _override_tokens(reader: ConfigReader, path: str) -> ConfigReader:
-    """Return the configuration with the special tokens of generation_config.json; DataError names that file."""
+    """The configuration with the special tokens of generation_config.json. DataError names that file."""
     values = read_json_object(path).items()
     tokens: Mapping[str, Any] = {key: value for key, value in values if value is not None and TOKEN_KEY.search(key)}
     ConfigReader(tokens, path).get_special_tokens()
@@ -122,7 +122,6 @@ def _open_marian(folder: str) -> Checkpoint:
 
 
 def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[Config, Parameters]:
-    """Return the configuration and the parameters of a model, as its family reads them."""
     weights.prefixes = family.PREFIXES
     _check_layer_counts(reader, len(weights.entries))
     config = family.read_config(reader, weights)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
-from attnkit.checkpoints.heads import Head, map_head, read_head
+from attnkit.checkpoints.label_heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, masked_word_head, norm
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
@@ -33,13 +33,12 @@ HEADS = {
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
     config = read_encoder(raw, stored, head=f"{PREDICTIONS}.transform.dense.weight")
     return replace(config, **read_head(raw, stored, HEADS))
 
 
 def read_encoder(raw: ConfigReader, stored: Weights, head: str, **choices: Any) -> Config:
-    """Return the configuration of a model with the keys of BERT.
+    """The configuration of a model with the keys of BERT.
 
     head     the tensor that a model with a head for masked words stores
     choices  fields of Config that differ from BERT's
@@ -67,6 +66,5 @@ def read_encoder(raw: ConfigReader, stored: Weights, head: str, **choices: Any) 
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     head = masked_word_head(WORDS, PREDICTIONS, raw.get_bool("tie_word_embeddings", True))
     return {**LAYERS, "head": head, **map_head(raw, HEADS)}

@@ -37,15 +37,14 @@ class Checkpoint:
         return self._companions[name]
 
     def layers(self) -> list[str]:
-        """Return the names of all layers, in the order of a forward pass."""
         return list(self.params)
 
     def tensors(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the dtype and the shape of every stored tensor by its published name."""
+        """The dtype and the shape of every stored tensor by its published name."""
         return self.params.weights.entries
 
     def tensor(self, name: str) -> Array:
-        """Return a stored tensor by its published name, or a parameter by attnkit's, as encoder.0.self.wq."""
+        """A stored tensor by its published name, or a parameter by attnkit's, as encoder.0.self.wq."""
         weights = self.params.weights
         if stored := weights.find([name]):
             return weights.tensor(stored)
@@ -64,7 +63,7 @@ class Checkpoint:
         return self.params.find_non_finite(first)
 
     def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of every file that the model was read from, by path."""
+        """The SHA-256 of every file that the model was read from, by path."""
         return {path: file_digest(path, *file_stamp(path)) for path in self._files}
 
     def _suggest(self, name: str) -> str:
@@ -89,7 +88,7 @@ def file_stamp(path: str) -> tuple[int, int, int]:
 
 @cache
 def file_digest(path: str, *stamp: int) -> str:
-    """Return the SHA-256 of a file, computed once for each stamp."""
+    """The SHA-256 of a file, computed once for each stamp."""
     import hashlib
 
     with open(path, "rb") as file:

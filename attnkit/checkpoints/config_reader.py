@@ -60,15 +60,13 @@ class ConfigReader:
         self.name = name
 
     def error(self, problem: str) -> DataError:
-        """Return the error for a problem of this file."""
         return DataError(problem, self.name)
 
     def has(self, key: str) -> bool:
-        """Tell whether the key is there and not null."""
         return self.values.get(key) is not None
 
     def get_int(self, key: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
-        """Return an integer from `least` to `most`."""
+        """An integer from `least` to `most`."""
         value = self._get(key, default, "a whole number")
         if type(value) is not int or not least <= value <= most:
             is_open = most == LARGEST and not (type(value) is int and value > most)
@@ -77,14 +75,13 @@ class ConfigReader:
         return value
 
     def get_float(self, key: str, default: float | None = None) -> float:
-        """Return a number above 0."""
         value = self._get(key, default, "a number")
         if not is_finite(value) or value <= 0:
             raise self._type_error(key, value, "a number above 0")
         return float(value)
 
     def get_floats(self, key: str, default: Sequence[float], least: float = -math.inf) -> list[float]:
-        """Return a list of as many numbers as the default has, none below `least`."""
+        """A list of as many numbers as the default has, none below `least`."""
         value = self._get(key, list(default), "a list of numbers")
         has_length = isinstance(value, list) and len(value) == len(default)
         if not has_length or not all(is_finite(number) and least <= number for number in value):
@@ -93,28 +90,26 @@ class ConfigReader:
         return [float(number) for number in value]
 
     def get_bool(self, key: str, default: bool) -> bool:
-        """Return true or false."""
         value = self._get(key, default, "true or false")
         if type(value) is not bool:
             raise self._type_error(key, value, "true or false")
         return value
 
     def get_str(self, key: str, default: str | None = None) -> str:
-        """Return a string."""
         value = self._get(key, default, "a string")
         if not isinstance(value, str):
             raise self._type_error(key, value, "a string")
         return value
 
     def get_choice(self, key: str, table: Mapping[str, Value], default: str | None = None) -> Value:
-        """Return the entry of a table for a string."""
+        """The entry of a table for a string."""
         value = self.get_str(key, default)
         if value not in table:
             raise self.error(f"{key} {value[:40]!r} is not supported (use {', '.join(table)})")
         return table[value]
 
     def get_dict(self, key: str) -> dict[str, Any]:
-        """Return an object, {} where it is absent."""
+        """An object, or {} if it is absent."""
         value = self._get(key, {}, "an object")
         if not isinstance(value, dict):
             raise self._type_error(key, value, "an object")
@@ -129,7 +124,7 @@ class ConfigReader:
         return sizes[0], sizes[1]
 
     def get_token_id(self, key: str, default: int | None = None) -> int | None:
-        """Return the id of a token, None where there is none (some files write -1 for that)."""
+        """The id of a token, or None if there is none (some files write -1 for that)."""
         ids = self.get_token_ids(key, () if default is None else (default,))
         return ids[0] if ids else None
 
@@ -142,12 +137,12 @@ class ConfigReader:
         return tuple(token for token in ids if token >= 0)
 
     def has_architecture(self, suffix: str) -> bool:
-        """Tell whether one of the published `architectures` has a name with this suffix, as ForCausalLM."""
+        """Whether one of the published `architectures` has a name with this suffix, as ForCausalLM."""
         names = self.values.get("architectures") or []
         return isinstance(names, list) and any(str(name).endswith(suffix) for name in names)
 
     def get_head_dim(self, width: str, heads: str) -> int:
-        """Return the width of one head from the keys of the width and the number of heads, which must divide it."""
+        """The width of one head from the keys of the width and the number of heads, which must divide it."""
         if self.get_int(width) % self.get_int(heads):
             raise self.error(f"{width} {self.get_int(width)} is not divisible by {heads} {self.get_int(heads)}")
         return self.get_int(width) // self.get_int(heads)
@@ -155,7 +150,7 @@ class ConfigReader:
     def get_stack(
         self, keys: StackKeys, *, hidden: int | None = None, head_dim: int | None = None, **choices: Any
     ) -> StackConfig:
-        """Return the sizes of a stack.
+        """The sizes of a stack.
 
         hidden, head_dim  defaults of these sizes
         choices           causal, cross and final_norm of StackConfig, and its vocab where that has no key
@@ -184,7 +179,7 @@ class ConfigReader:
     def get_special_tokens(
         self, start: int | None = None, eos: tuple[int, ...] = (), pad: int | None = None
     ) -> SpecialTokens:
-        """Return the special tokens, with defaults for those that are absent."""
+        """The special tokens, with defaults for those that are absent."""
         lists = self._get("bad_words_ids", [], "a list of lists of ids")
         banned = [ids[0] for ids in lists if len(ids) == 1] if is_nested(lists) else None
         if banned is None or not all(type(token) is int and 0 <= token <= LARGEST for token in banned):
@@ -200,11 +195,9 @@ class ConfigReader:
         )
 
     def _get_size(self, key: str, default: int | None) -> int:
-        """Return an integer of a key that may be "", which has no value but the default."""
         return self.get_int(key, default) if key or default is None else default
 
     def _get(self, key: str, default: Any, expected: str) -> Any:
-        """Return the value of a key, or the default; DataError where neither is there."""
         value = self.values.get(key)
         if value is None and default is None:
             raise self.error(f"{key} is missing (expected {expected})")
@@ -215,7 +208,7 @@ class ConfigReader:
 
 
 def is_finite(value: Any) -> bool:
-    """Tell whether a value is a number that a float holds.
+    """Whether a value is a number that a float holds.
 
     >>> is_finite(1), is_finite(True), is_finite(10**400)
     (True, False, False)
@@ -224,13 +217,12 @@ def is_finite(value: Any) -> bool:
 
 
 def is_nested(value: Any) -> bool:
-    """Tell whether a value is a list of lists."""
     return isinstance(value, list) and all(isinstance(item, list) for item in value)
 
 
 @regular_files_only()
 def read_json_object(path: str) -> dict[str, Any]:
-    """Read the object in a JSON file; DataError tells where the file is not JSON, FileError that it is none."""
+    """Read the object in a JSON file. DataError tells where the file is not JSON, FileError that it is none."""
     import orjson
 
     with open_source(path) as source, name_errors(path):
@@ -246,7 +238,6 @@ def read_json_object(path: str) -> dict[str, Any]:
 
 
 def _parse_strictly(text: bytes, path: str) -> Any:
-    """Parse JSON with the slower parser, whose errors name line and column."""
     with name_errors(path):
         parser = JSONParser(text=text)
         value = parser.value()

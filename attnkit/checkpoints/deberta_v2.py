@@ -6,7 +6,7 @@ from dataclasses import replace
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import PREDICTIONS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader
-from attnkit.checkpoints.heads import Head, Heads, map_head, read_head
+from attnkit.checkpoints.label_heads import Head, Heads, map_head, read_head
 from attnkit.checkpoints.mapping import (
     Layers,
     Specs,
@@ -26,7 +26,6 @@ TERMS = {"c2p": ("k", "pos_key_proj"), "p2c": ("q", "pos_query_proj")}  # scores
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model; the stored names tell whether it has a head."""
     if raw.get_int("conv_kernel_size", 0, least=0):
         raise raw.error(f"conv_kernel_size {raw.get_int('conv_kernel_size')} is not supported: no convolution")
     if raw.get_int("embedding_size", raw.get_int("hidden_size")) != raw.get_int("hidden_size"):
@@ -46,7 +45,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def _heads(raw: ConfigReader) -> Heads:
-    """Return the published names of the heads."""
+    """The published names of the heads."""
     activation = raw.get_choice("pooler_hidden_act", ACTIVATIONS, "gelu")
     return {
         "sequence": Head("classifier", dense="pooler.dense", activation=activation),
@@ -56,7 +55,6 @@ def _heads(raw: ConfigReader) -> Heads:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     attention = f"{LAYER}.attention.self"
     terms = _read_terms(raw)
     has_norm = "layer_norm" in raw.get_str("norm_rel_ebd", "none").lower()
@@ -100,7 +98,7 @@ def _either(raw: ConfigReader, older: Specs, newer: Specs) -> Specs:
 
 
 def _read_positions(raw: ConfigReader) -> PositionConfig:
-    """Return the positions: absolute ones unless `position_biased_input` is false, and distances."""
+    """The positions: absolute ones unless `position_biased_input` is false, and distances."""
     size, buckets = raw.get_int("max_position_embeddings"), raw.get_int("position_buckets", -1, least=-1)
     kind = "learned" if raw.get_bool("position_biased_input", True) else "none"
     longest = raw.get_int("max_relative_positions", -1, least=-1)
@@ -121,12 +119,12 @@ def _read_positions(raw: ConfigReader) -> PositionConfig:
 
 
 def _read_terms(raw: ConfigReader) -> tuple[str, ...]:
-    """Return which scores with distances there are: c2p, of queries, and p2c, of keys."""
+    """Which scores with distances there are: c2p, of queries, and p2c, of keys."""
     return _stated_terms(raw) if raw.get_bool("relative_attention", False) else ()
 
 
 def _stated_terms(raw: ConfigReader) -> tuple[str, ...]:
-    """Return the terms of `pos_att_type`: the scale of the reference counts them also without relative attention."""
+    """The terms of `pos_att_type`: the scale of the reference counts them also without relative attention."""
     value = raw.values.get("pos_att_type") or []
     terms = [term.strip() for term in value.lower().split("|")] if isinstance(value, str) else value
     if not isinstance(terms, list) or not all(isinstance(term, str) and term in TERMS for term in terms):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
-from attnkit.checkpoints.heads import Head, map_head, read_head
+from attnkit.checkpoints.label_heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
@@ -30,7 +30,6 @@ HEADS = {
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model; the stored names tell whether it has a head."""
     has_head = stored.has("vocab_transform.weight")
     config = Config(
         "distilbert",
@@ -48,7 +47,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
     head = tied_head(WORDS) if is_tied else map_linear(w="vocab_projector", biased=False)
     return {**LAYERS, "head": head | {"b": TensorSpec(("vocab_projector.bias",))}, **map_head(raw, HEADS)}

@@ -5,7 +5,7 @@ from typing import Any
 
 from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.heads import Head, map_head, read_head
+from attnkit.checkpoints.label_heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config
@@ -21,7 +21,6 @@ HEADS = {
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model; the stored names tell which head it has, if any."""
     width, embed_width = raw.get_int("hidden_size"), raw.get_int("embedding_size", 128)
     embed = 0 if embed_width == width else embed_width
     if _is_discriminator(raw):
@@ -33,7 +32,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
     words = tied_head(WORDS) if is_tied else map_linear(w="generator_lm_head", biased=False)
     generator: Layers = {
@@ -57,5 +55,5 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _is_discriminator(raw: ConfigReader) -> bool:
-    """Tell whether the model is one that finds replaced tokens."""
+    """Whether the model is one that finds replaced tokens."""
     return raw.has_architecture("ForPreTraining")

@@ -20,7 +20,6 @@ LAYERS: Layers = {
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model."""
     if raw.get_bool("add_cross_attention", False):
         raise raw.error("add_cross_attention is not supported")
     width = raw.get_int("n_embd")
@@ -39,6 +38,5 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
     return {**LAYERS, "head": tied_head("wte.weight") if is_tied else map_linear(w="lm_head", biased=False)}

@@ -16,7 +16,6 @@ LAYER, WORDS = "layers.{n}", "embed_tokens.weight"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model."""
     size = raw.get_int("max_position_embeddings", 2048)
     has_head = stored.has("lm_head.weight") or raw.has_architecture("ForCausalLM")
     return Config(
@@ -34,7 +33,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     is_biased = raw.get_bool("attention_bias", False)
     return map_llama(raw, is_biased, is_biased, raw.get_bool("mlp_bias", False))
 
@@ -55,20 +53,20 @@ def map_llama(raw: ConfigReader, qkv_bias: bool = False, output_bias: bool = Fal
 
 
 def limit_window(config: Config, sizes: Sequence[int]) -> Config:
-    """Return the model with a sliding window for each layer: so many keys, the query's own among them; 0: all."""
+    """The model with a sliding window for each layer: so many keys, the query's own among them; 0: all."""
     windows = tuple(size - 1 for size in sizes) if any(sizes) else ()
     return replace(config, decoder=replace(config.stack("decoder"), windows=windows))
 
 
 def _read_rope(raw: ConfigReader, size: int) -> dict[str, Any]:
-    """Return the rotation, which is one object since version 5 of the format and was two keys before."""
+    """The rotation, which is one object since version 5 of the format and was two keys before."""
     older = {**raw.get_dict("rope_scaling"), "rope_theta": raw.values.get("rope_theta")}
     theta = raw.get_float("rope_theta", 10000.0)
     return read_rope(raw, raw.get_dict("rope_parameters") or older, size, theta)
 
 
 def read_rope(raw: ConfigReader, rope: Mapping[str, Any], size: int, theta: float) -> dict[str, Any]:
-    """Return a rotation as `rope_frequencies` takes it, `theta` where it has no rope_theta; DataError for its type."""
+    """A rotation as `rope_frequencies` takes it, `theta` where it has no rope_theta. DataError for its type."""
     inner = ConfigReader(rope, raw.name)
     kind = inner.get_str("rope_type", inner.get_str("type", "default"))
     if kind not in ROPE_TYPES:

@@ -1,7 +1,7 @@
 """A language model of LSTMs with the names of AWD-LSTM (Merity et al. 2018), as ULMFiT pre-trains it."""
 
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.labels import read_classes
+from attnkit.checkpoints.label_heads import read_classes
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, map_linear, tied_head
 from attnkit.checkpoints.recurrent_keys import map_cell, recurrent_stack
 from attnkit.checkpoints.weights import Weights
@@ -12,7 +12,6 @@ TABLE = "encoder.weight"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> RecurrentConfig:
-    """Return the configuration of the model."""
     embedding, hidden, layers = raw.get_int("embedding_size"), raw.get_int("hidden_size"), raw.get_int("num_layers", 3)
     is_tied = raw.get_bool("tie_word_embeddings", True)
     widths = (hidden,) * (layers - 1) + (embedding if is_tied else hidden,)
@@ -30,7 +29,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> RecurrentConfig:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     cell = map_cell(("rnns.{n}.", "rnns.{n}.module."), "l0")
     raw_names = tuple(f"{name}_raw" for name in cell["hidden"].names)  # of weights that training drops
     is_tied = raw.get_bool("tie_word_embeddings", True)

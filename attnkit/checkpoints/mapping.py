@@ -33,14 +33,13 @@ class TensorSpec:
     padding_row: float | None = None
 
     def with_layer_number(self, number: int | None) -> "TensorSpec":
-        """Return the spec with the number of a layer in its names."""
         if number is None:
             return self
         names = (name.replace("{n}", str(number)).replace("{k}", str(number + 1)) for name in self.names)
         return replace(self, names=tuple(names))
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the published tensor for a parameter of a shape.
+        """The shape of the published tensor for a parameter of a shape.
 
         >>> TensorSpec(("qkv",), transposed=True, split=(1, 3)).stored_shape((4, 4))
         (12, 4)
@@ -50,7 +49,7 @@ class TensorSpec:
         return (1,) * self.leading_ones + (flat[:-1] + self.patch_shape if self.patch_shape else flat)
 
     def to_parameter(self, tensor: Array, shape: tuple[int, ...]) -> Array:
-        """Return the parameter of a shape as a view of its tensor, after `pad_row`.
+        """The parameter of a shape as a view of its tensor, after `pad_row`.
 
         >>> TensorSpec(("qkv",), split=(1, 3)).to_parameter(np.arange(6.0).reshape(1, 6), (1, 2))
         array([[2., 3.]])
@@ -60,7 +59,7 @@ class TensorSpec:
         return (flat.T if self.transposed else flat)[..., part * size : (part + 1) * size]
 
     def pad_row(self, tensor: Array) -> Array:
-        """Return the tensor with its padding row, or as it is.
+        """The tensor with its padding row, or as it is.
 
         >>> TensorSpec(("table",), padding_row=0.0).pad_row(np.ones((1, 2)))
         array([[1., 1.],
@@ -72,7 +71,6 @@ class TensorSpec:
         return np.concatenate([rows, np.full((1, *rows.shape[1:]), self.padding_row, rows.dtype)])
 
     def _unsplit_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of all parts together, in the order of the published axes."""
         whole = (*shape[:-1], shape[-1] * self.split[1])
         return whole[::-1] if self.transposed else whole
 
@@ -145,7 +143,7 @@ def masked_word_head(words: str, head: str, is_tied: bool) -> dict[str, TensorSp
 
 
 def expand_layers(config: Config, layers: Layers) -> dict[str, dict[str, TensorSpec]]:
-    """Return the specs of every layer of a model, from those of a family: of its name, or with `{n}` for its number."""
+    """The specs of every layer of a model, from those of a family: of its name, or with `{n}` for its number."""
     specs = {}
     for name in config.layer_names():
         stack, number, part = parse_layer_name(name)

@@ -32,7 +32,6 @@ LAYERS: Layers = {
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model."""
     width, source = raw.get_int("d_model"), raw.get_int("vocab_size")
     target = raw.get_int("decoder_vocab_size", source)
     return Config(
@@ -49,7 +48,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
     source, target = ["encoder.embed_tokens.weight"], ["decoder.embed_tokens.weight"]
     if raw.get_bool("share_encoder_decoder_embeddings", True):  # without ties a shared table is stored and not read

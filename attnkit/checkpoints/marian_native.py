@@ -63,7 +63,7 @@ LAYERS: Layers = {
 
 
 def open_marian(path: str) -> tuple[Weights, ConfigReader]:
-    """Return the tensors of model.npz, and its options."""
+    """The tensors of model.npz, and its options."""
     weights = single_file(npz.map_tensors(path))
     if OPTIONS not in weights.entries:
         raise DataError(f"no member {OPTIONS!r}: not a model of Marian", path)
@@ -72,7 +72,7 @@ def open_marian(path: str) -> tuple[Weights, ConfigReader]:
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model.
+    """The configuration of the model.
 
     The decoder starts with a vector of zeros. Here that is one more token at the end of the vocabulary, with a row
     of zeros in the table and a logit of minus infinity.
@@ -100,7 +100,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     ties_all, ties_source = raw.get_bool("tied-embeddings-all", False), raw.get_bool("tied-embeddings-src", False)
     if not (ties_all or raw.get_bool("tied-embeddings", False)):
         raise raw.error("an output layer of its own (neither tied-embeddings nor tied-embeddings-all) is not supported")
@@ -117,7 +116,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def parse_options(text: str, name: str) -> dict[str, Any]:
-    """Parse the YAML that Marian writes: `key: value` lines and lists of scalars; DataError names the line.
+    """Parse the YAML that Marian writes: `key: value` lines and lists of scalars. DataError names the line.
 
     >>> parse_options("dim-emb: 8\\nskip: false\\ndim-vocabs:\\n  - 5\\n  - 5", "model.yml")
     {'dim-emb': 8, 'skip': False, 'dim-vocabs': [5, 5]}
@@ -140,14 +139,14 @@ def parse_options(text: str, name: str) -> dict[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    """Return a scalar, or a list of scalars between brackets."""
+    """A scalar, or a list of scalars between brackets."""
     if text[0] + text[-1] == "[]":
         return [_parse_scalar(part.strip()) for part in text[1:-1].split(",") if part.strip()]
     return _parse_scalar(text)
 
 
 def _parse_scalar(text: str) -> Any:
-    """Return a boolean, a number, or a string, which may be quoted."""
+    """A boolean, a number, or a string, which may be quoted."""
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
     if text in ("true", "false"):
@@ -158,7 +157,7 @@ def _parse_scalar(text: str) -> Any:
 
 
 def _read_vocabulary_sizes(raw: ConfigReader) -> tuple[int, int]:
-    """Return the sizes of the source and the target vocabulary."""
+    """The sizes of the source and the target vocabulary."""
     sizes = raw.values.get("dim-vocabs")
     if not isinstance(sizes, list) or len(sizes) != 2 or not all(type(size) is int and size > 1 for size in sizes):
         raise raw.error("dim-vocabs is not a list of two whole numbers")

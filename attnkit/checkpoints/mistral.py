@@ -11,12 +11,10 @@ WINDOW = 4096  # where the key is absent
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model."""
     config = llama.read_config(raw, stored)
     window = 0 if raw.values.get("sliding_window", WINDOW) is None else raw.get_int("sliding_window", WINDOW)
     return llama.limit_window(config, [window] * config.stack("decoder").layers)
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     return llama.map_llama(raw)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
-from attnkit.checkpoints.heads import Head, Heads, map_head, read_head
+from attnkit.checkpoints.label_heads import Head, Heads, map_head, read_head
 from attnkit.checkpoints.llama import read_rope
 from attnkit.checkpoints.mapping import Layers, TensorSpec, embedding_table, fused_qkv, map_linear, norm, tied_head
 from attnkit.checkpoints.weights import Weights
@@ -17,7 +17,6 @@ POOLINGS = {"cls": "first", "mean": "mean"}  # of a head of whole texts
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model; the stored names tell whether it has a head."""
     size, has_head = raw.get_int("max_position_embeddings", 8192), stored.has("head.dense.weight")
     stack = raw.get_stack(StackKeys(), final_norm=True)
     config = Config(
@@ -43,7 +42,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def _heads(raw: ConfigReader) -> Heads:
-    """Return the published names of the heads, which all begin with the layers of the head of masked words."""
+    """The published names of the heads, which all begin with the layers of the head of masked words."""
     pooling, activation = raw.get_choice("classifier_pooling", POOLINGS, "cls"), _head_activation(raw)
     head = Head("classifier", dense="head.dense", activation=activation, norm="head.norm")
     return {"sequence": head._replace(reads_mean=pooling == "mean"), "token": head, "question": head}
@@ -54,7 +53,6 @@ def _head_activation(raw: ConfigReader) -> str:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     attention, ffn = raw.get_bool("attention_bias", False), raw.get_bool("mlp_bias", False)
     has_beta, is_tied = raw.get_bool("norm_bias", False), raw.get_bool("tie_word_embeddings", True)
     qkv, gates = f"{LAYER}.attn.Wqkv", f"{LAYER}.mlp.Wi"
@@ -93,6 +91,6 @@ def _read_windows(raw: ConfigReader, layers: int) -> tuple[int, ...]:
 
 
 def _read_rope(raw: ConfigReader, size: int, kind: str, theta: float) -> dict[str, Any]:
-    """Return the rotation of the layers of a kind."""
+    """The rotation of the layers of a kind."""
     rope = ConfigReader(raw.get_dict("rope_parameters"), raw.name).get_dict(kind) or raw.get_dict("rope_scaling")
     return read_rope(raw, rope, size, theta)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from attnkit.checkpoints.bert import LAYERS as BERT
 from attnkit.checkpoints.bert import read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.heads import map_head, read_head
+from attnkit.checkpoints.label_heads import map_head, read_head
 from attnkit.checkpoints.mapping import Layers, embedding_table, map_linear, norm
 from attnkit.checkpoints.roberta import HEAD, HEADS, map_words
 from attnkit.checkpoints.weights import Weights
@@ -24,7 +24,6 @@ LAYERS: Layers = {
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
     size, buckets = raw.get_int("max_position_embeddings"), raw.get_int("relative_attention_num_buckets", BUCKETS)
     if size <= FIRST:
         raise raw.error(f"max_position_embeddings {size}: no positions are left after those of special tokens")
@@ -42,5 +41,4 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     return {**LAYERS, **map_words(raw), **map_head(raw, HEADS)}

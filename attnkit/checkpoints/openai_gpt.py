@@ -12,7 +12,6 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu-tanh", "silu": "silu", "swish": "si
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model."""
     width = raw.get_int("n_embd")
     return Config(
         "openai-gpt",
@@ -26,7 +25,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     is_tied = raw.get_bool("tie_word_embeddings", True)
     return {
         **gpt2.LAYERS,

@@ -1,17 +1,62 @@
 """The parameters of a model by layer, converted from the stored tensors on first use (lazy loading)."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 import numpy as np
 
 from attnkit import formats
 from attnkit.checkpoints.mapping import TensorSpec
-from attnkit.checkpoints.unused_tensors import find_unused, find_unused_layers
 from attnkit.checkpoints.weights import Weights
 from attnkit.errors import DataError
 from attnkit.model.config import Config, parameter_shape
 from attnkit.model.dtypes import Array
 from attnkit.model.linear import to_column_major
+
+BUFFER = re.compile(  # tensors of some files that are not parameters
+    r"(^|\.)attn\.(masked_)?bias$|position_ids$|rotary_emb\.inv_freq$|embed_positions\.weights?$|^special:"
+)
+NUMBER = re.compile(r"(?<![0-9])[0-9]+(?![0-9])")
+
+
+def find_unused(stored: Iterable[str], used: Set[str]) -> list[str]:
+    """The stored names that are not used, buffers excepted.
+
+    >>> find_unused(["wte.weight", "h.0.attn.bias", "score.weight"], {"wte.weight"})
+    ['score.weight']
+    """
+    return [name for name in stored if name not in used and not BUFFER.search(name)]
+
+
+def find_unused_layers(stored: Iterable[str], used: Set[str]) -> list[str]:
+    """The prefixes of unused layers: those whose tensors have the names of a used layer but for its number.
+
+    >>> find_unused_layers(["h.0.ln_1.weight", "h.1.ln_1.weight", "score.weight"], {"h.0.ln_1.weight"})
+    ['h.1']
+    """
+    patterns, prefixes = set(map(name_pattern, used)), set(map(layer_prefix, used))
+    unused = dict.fromkeys(layer_prefix(name) for name in find_unused(stored, used) if name_pattern(name) in patterns)
+    return [prefix for prefix in unused if prefix not in prefixes]
+
+
+def layer_prefix(name: str) -> str:
+    """A published name up to the number of its layer, or "" if it has none.
+
+    >>> layer_prefix("h.12.ln_1.weight"), layer_prefix("wte.weight")
+    ('h.12', '')
+    """
+    number = NUMBER.search(name)
+    return name[: number.end()] if number else ""
+
+
+def name_pattern(name: str) -> str:
+    """A published name with `#` for the number of its layer.
+
+    >>> name_pattern("h.12.ln_1.weight")
+    'h.#.ln_1.weight'
+    """
+    return NUMBER.sub("#", name, count=1)
+
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
@@ -22,7 +67,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
     weights  the stored tensors
     specs    layer -> {parameter: where it is stored}
 
-    Weights are (in, out), views of the file where it holds float32 or float64. DataError where a tensor is missing,
+    Weights are (in, out), views of the file where it holds float32 or float64. DataError if a tensor is missing,
     has another shape than the configuration says, or holds no floats.
     """
 
@@ -50,7 +95,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         return len(self.specs)
 
     def stored(self, layer: str) -> Mapping[str, Array]:
-        """Return the parameters of a layer as views of the file, in 16 bits where it holds these."""
+        """The parameters of a layer as views of the file, in 16 bits where it holds these."""
         if layer not in self._views:
             self._views[layer] = {name: self._view(layer, name) for name in self.specs[layer]}
         return self._views[layer]
@@ -64,15 +109,15 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
             formats.release_pages(weight)
 
     def count(self) -> int:
-        """Return the number of elements of all tensors in use."""
+        """The number of elements of all tensors in use."""
         return sum(int(np.prod(self.weights.entries[name][1], dtype=np.int64)) for name in self._used())
 
     def unused(self) -> list[str]:
-        """Return the stored tensors that no layer uses, buffers excepted."""
+        """The stored tensors that no layer uses, buffers excepted."""
         return find_unused(self.weights.entries, self._used())
 
     def unused_layers(self) -> list[str]:
-        """Return the prefixes of stored layers beyond those of the configuration, as h.12."""
+        """The prefixes of stored layers beyond those of the configuration, as h.12."""
         return find_unused_layers(self.weights.entries, self._used())
 
     def find_non_finite(self, first: str = "") -> str:
@@ -88,14 +133,12 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         return ""
 
     def _convert(self, layer: str, name: str) -> Array:
-        """Return a parameter as a view of its tensor, which is read and padded once."""
         spec, key = self.specs[layer][name], self._key(layer, name)
         if key not in self._tensors:
             self._tensors[key] = spec.pad_row(as_float(self.weights.tensor(key[0])))
         return spec.to_parameter(self._tensors[key], parameter_shape(self.config, layer, name))
 
     def _view(self, layer: str, name: str) -> Array:
-        """Return a parameter as it is stored; converted where a row is added to it."""
         spec = self.specs[layer][name]
         if spec.padding_row is not None:
             return self._convert(layer, name)
@@ -115,7 +158,7 @@ def match_tensors(
 ) -> dict[str, dict[str, str]]:
     """Return for each layer {parameter: name of its stored tensor}.
 
-    DataError where a tensor is missing, has another shape than the configuration says, or holds no floats.
+    DataError if a tensor is missing, has another shape than the configuration says, or holds no floats.
     """
     matches: dict[str, dict[str, str]] = {}
     for layer, parameters in specs.items():
@@ -141,7 +184,7 @@ def check_tensor(weights: Weights, stored: str, expected: tuple[int, ...], param
 
 
 def as_float(array: Array) -> Array:
-    """Return the array itself if it is float64 or float32, else its values as float32, exactly.
+    """The array itself if it is float64 or float32, else its values as float32, exactly.
 
     >>> as_float(np.array([1.5], np.float16))
     array([1.5], dtype=float32)

@@ -49,7 +49,7 @@ class _AllTensors(Weights):
 
 
 def published_tensors(raw: Mapping[str, Any], name: str = "config.json") -> PublishedTensors:
-    """Return the tensors that the model of a configuration has; DataError names what is wrong in it.
+    """The tensors that the model of a configuration has. DataError names what is wrong in it.
 
     raw   the values of config.json, whose path is `name`
 
@@ -76,7 +76,7 @@ def published_tensors(raw: Mapping[str, Any], name: str = "config.json") -> Publ
 
 
 def publish_parameters(table: PublishedTensors, params: Params) -> dict[str, Array]:
-    """Return the tensors that hold some parameters, in the dtype of these; of tied ones the last counts.
+    """The tensors that hold some parameters, in the dtype of these; of tied ones the last counts.
 
     >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
     >>> table = published_tensors(raw)
@@ -97,7 +97,7 @@ def publish_parameters(table: PublishedTensors, params: Params) -> dict[str, Arr
 def assemble_checkpoint(
     raw: Mapping[str, Any], tensors: Mapping[str, Array], name: str = "config.json", files: Sequence[str] = ()
 ) -> Checkpoint:
-    """Return the model of a configuration with tensors in memory, by their published names.
+    """The model of a configuration with tensors in memory, by their published names.
 
     Parameters are views of float32 and float64 tensors: who changes a tensor in place changes the model. DataError
     where a tensor is missing or has another shape than the configuration says.

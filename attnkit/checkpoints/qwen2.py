@@ -11,7 +11,6 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model."""
     config = llama.read_config(raw, stored)
     kinds = _read_layer_types(raw, config.stack("decoder").layers)
     window = raw.get_int("sliding_window", 4096) if raw.get_bool("use_sliding_window", False) else 0
@@ -19,12 +18,11 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     return llama.map_llama(raw, qkv_bias=True)
 
 
 def _read_layer_types(raw: ConfigReader, layers: int) -> list[str]:
-    """Return the kind of attention of each layer: `layer_types`, or full in the first `max_window_layers` layers."""
+    """The kind of attention of each layer: `layer_types`, or full in the first `max_window_layers` layers."""
     full = raw.get_int("max_window_layers", 28, least=0)
     kinds = raw.values.get("layer_types") or [FULL if number < full else SLIDING for number in range(layers)]
     if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (SLIDING, FULL) for kind in kinds):

@@ -10,7 +10,7 @@ PARTS = {"input": "weight_ih", "hidden": "weight_hh", "input_bias": "bias_ih", "
 def recurrent_stack(
     cell: str, embedding: int, widths: tuple[int, ...], vocab: int, is_bidirectional: bool = False
 ) -> RecurrentStack:
-    """Return a stack of recurrent layers, with the fields that it shares with a stack of a Transformer.
+    """A stack of recurrent layers, with the fields that it shares with a stack of a Transformer.
 
     >>> recurrent_stack("gru", 8, (16, 16), 100, is_bidirectional=True).output_width(1)
     32

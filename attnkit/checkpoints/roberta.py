@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from attnkit.checkpoints.bert import LAYERS, WORDS, read_encoder
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.heads import Head, map_head, read_head
+from attnkit.checkpoints.label_heads import Head, map_head, read_head
 from attnkit.checkpoints.mapping import Layers, map_linear, masked_word_head, norm
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PositionConfig
@@ -19,7 +19,6 @@ HEADS = {
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
     config = read_encoder(
         raw,
         stored,
@@ -39,7 +38,6 @@ def read_positions(raw: ConfigReader) -> PositionConfig:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     return {**LAYERS, **map_words(raw), **map_head(raw, HEADS)}
 
 

@@ -140,7 +140,6 @@ def check_widths(modules: Mapping[int, Pooling | Dense | None], width: int, path
 
 
 def read_module_list(path: str) -> list[tuple[str, str]]:
-    """Return kind and folder of each module of modules.json, in their order."""
     entries = read_json_list(path)
     modules = []
     for number, entry in enumerate(entries):
@@ -161,7 +160,6 @@ def read_module_list(path: str) -> list[tuple[str, str]]:
 
 
 def read_json_list(path: str) -> list[Any]:
-    """Read the list in a JSON file; DataError where it is none."""
     import orjson
 
     with regular_files_only(), open_source(path) as source:
@@ -189,7 +187,7 @@ def read_pooling(raw: ConfigReader) -> Pooling:
 
 
 def read_dense(folder: str, config: str) -> tuple[Dense, list[str]]:
-    """Return a Dense layer and the files it was read from; DataError where its sizes are not those of its weights."""
+    """A Dense layer and the files it was read from. DataError if its sizes are not those of its weights."""
     raw, weights = ConfigReader(read_json_object(config), config), open_weights(folder)
     places = (
         raw.get_str("module_input_name", "sentence_embedding"),
@@ -214,7 +212,7 @@ def read_dense(folder: str, config: str) -> tuple[Dense, list[str]]:
 
 
 def read_optional(folder: str, name: str, files: list[str]) -> ConfigReader:
-    """Return the values of a JSON file of a folder, none where there is no such file; its path joins `files`."""
+    """The values of a JSON file of a folder, none where there is no such file; its path joins `files`."""
     path = os.path.join(folder, name)
     if not exists(path):
         return ConfigReader({}, path)
@@ -223,7 +221,7 @@ def read_optional(folder: str, name: str, files: list[str]) -> ConfigReader:
 
 
 def read_max_length(settings: ConfigReader, tokenizer: ConfigReader) -> int | None:
-    """Return how many tokens a text may have: max_seq_length, else the tokenizer's model_max_length; None: no limit."""
+    """How many tokens a text may have: max_seq_length, else the tokenizer's model_max_length; None: no limit."""
     if settings.has("max_seq_length"):
         return settings.get_int("max_seq_length")
     most = tokenizer.values.get("model_max_length")
@@ -231,7 +229,6 @@ def read_max_length(settings: ConfigReader, tokenizer: ConfigReader) -> int | No
 
 
 def read_prompt_texts(raw: ConfigReader) -> tuple[dict[str, str], str]:
-    """Return the prompts by name, and the name of the one by default, "" for none."""
     prompts = {name: text for name, text in raw.get_dict("prompts").items() if text is not None}
     if not all(isinstance(text, str) for text in prompts.values()):
         raise raw.error("prompts is not an object of texts")

@@ -19,7 +19,6 @@ BRIDGES = {"none": "none", "identity": "identity", "tanh": "tanh"}
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> RecurrentConfig:
-    """Return the configuration of the model."""
     encoder, decoder = read_encoder(raw), read_decoder(raw)
     decoding = read_decoding(raw, decoder)
     config = RecurrentConfig(
@@ -37,7 +36,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> RecurrentConfig:
 
 
 def read_encoder(raw: ConfigReader) -> RecurrentStack:
-    """Return the encoder, of one direction or of both."""
     width, layers = raw.get_int("hidden_size"), raw.get_int("encoder_layers", 1)
     cell = raw.get_choice("encoder_cell", CELLS, raw.get_choice("cell", CELLS, "lstm"))
     embedding, vocab = raw.get_int("embedding_size"), raw.get_int("vocab_size")
@@ -45,7 +43,6 @@ def read_encoder(raw: ConfigReader) -> RecurrentStack:
 
 
 def read_decoder(raw: ConfigReader) -> RecurrentStack:
-    """Return the decoder; its sizes are those of the encoder unless it has its own."""
     width = raw.get_int("decoder_hidden_size", raw.get_int("hidden_size"))
     cell = raw.get_choice("decoder_cell", CELLS, raw.get_choice("cell", CELLS, "lstm"))
     embedding = raw.get_int("decoder_embedding_size", raw.get_int("embedding_size"))
@@ -54,7 +51,6 @@ def read_decoder(raw: ConfigReader) -> RecurrentStack:
 
 
 def read_decoding(raw: ConfigReader, decoder: RecurrentStack) -> DecoderConfig:
-    """Return how the decoder attends; DataError for choices that are mutually exclusive."""
     score = raw.get_choice("attention", ATTENTIONS, "none")
     asks_before = raw.get_choice("attention_query", QUERIES, "previous" if score == "additive" else "current")
     input_feeding = raw.get_bool("input_feeding", False)
@@ -96,7 +92,6 @@ def check_stacks(raw: ConfigReader, config: RecurrentConfig) -> None:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     is_shared = raw.get_bool("share_encoder_decoder_embeddings", False)
     target = "encoder.embedding.weight" if is_shared else "decoder.embedding.weight"
     head = tied_head(target) if raw.get_bool("tie_word_embeddings", False) else map_linear(w="head", biased=False)

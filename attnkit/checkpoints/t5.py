@@ -12,7 +12,6 @@ KEYS = StackKeys("num_layers", "num_heads", "d_ff", "d_model", head_dim="d_kv")
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model: an encoder alone where is_encoder_decoder is false."""
     width, has_decoder = raw.get_int("d_model"), raw.get_bool("is_encoder_decoder", True)
     encoder = raw.get_stack(KEYS, head_dim=64, final_norm=True)
     depth = raw.get_int("num_decoder_layers", encoder.layers)
@@ -39,7 +38,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     _, is_gated = _read_activation(raw)
     encoder, decoder = "encoder.block.{n}.layer", "decoder.block.{n}.layer"
     return {
@@ -89,12 +87,12 @@ def _map_head(raw: ConfigReader) -> Specs:
 
 
 def _read_activation(raw: ConfigReader) -> tuple[str, bool]:
-    """Return the activation and whether it is gated; in this family gated-gelu is the approximation by tanh."""
+    """The activation and whether it is gated; in this family gated-gelu is the approximation by tanh."""
     plain = {name: (activation, False) for name, activation in ACTIVATIONS.items()}
     gated = {f"gated-{name}": (activation, True) for name, activation in ACTIVATIONS.items()}
     return raw.get_choice("feed_forward_proj", {**plain, **gated, "gated-gelu": ("gelu-tanh", True)}, "relu")
 
 
 def _is_scaled(raw: ConfigReader) -> bool:
-    """Tell whether hidden states are scaled before the head: by a key of newer files, or else with a tied head."""
+    """Whether hidden states are scaled before the head: by a key of newer files, or else with a tied head."""
     return raw.get_bool("scale_decoder_outputs", raw.get_bool("tie_word_embeddings", True))

@@ -16,7 +16,6 @@ PREFIXES = ("transformer.", "model.")
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model."""
     width, vocab = raw.get_int("d_model"), raw.get_int("vocab_size", 0, least=0)
     return Config(
         "transformer",
@@ -34,7 +33,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     is_biased = raw.get_bool("bias", True)
     encoder, decoder = "encoder.layers.{n}", "decoder.layers.{n}"
     return {
@@ -57,7 +55,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _read_stack(raw: ConfigReader, layers: str, vocab: int, **choices: Any) -> StackConfig | None:
-    """Return a stack whose number of layers has a key; None where it has no layers."""
+    """A stack whose number of layers has a key, or None if it has no layers."""
     if raw.get_int(layers, least=0) == 0:
         return None
     keys = StackKeys(layers, "nhead", "dim_feedforward", "d_model", vocab="")

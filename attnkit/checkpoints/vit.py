@@ -1,7 +1,7 @@
 """ViT: a pre-norm encoder of image patches, with a class token that the classifier reads."""
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
-from attnkit.checkpoints.labels import DEFAULT_CLASSES, read_classes
+from attnkit.checkpoints.label_heads import DEFAULT_CLASSES, read_classes
 from attnkit.checkpoints.mapping import Layers, TensorSpec, map_linear, norm
 from attnkit.checkpoints.weights import Weights
 from attnkit.model.config import Config, PatchConfig, PositionConfig
@@ -20,7 +20,6 @@ LAYERS: Layers = {
 
 
 def read_config(raw: ConfigReader, stored: Weights) -> Config:
-    """Return the configuration of the model; the stored names tell whether it has a pooler and a head."""
     width = raw.get_int("hidden_size")
     patches = _read_patches(raw)
     grid = (patches.height // patches.patch_height) * (patches.width // patches.patch_width)
@@ -43,7 +42,6 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def map_layers(raw: ConfigReader) -> Layers:
-    """Return where the parameters of each layer are stored."""
     is_biased = raw.get_bool("qkv_bias", True)
     patch_shape = (raw.get_int("num_channels", 3), *raw.get_size("patch_size"))
     return {
@@ -61,7 +59,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _read_patches(raw: ConfigReader) -> PatchConfig:
-    """Return the sizes of the image and its patches; DataError where a patch is larger than the image."""
+    """The sizes of the image and its patches. DataError if a patch is larger than the image."""
     (height, width), (patch_height, patch_width) = raw.get_size("image_size"), raw.get_size("patch_size")
     if height < patch_height or width < patch_width:
         raise raw.error(f"image_size {height}x{width} is smaller than patch_size {patch_height}x{patch_width}")

@@ -33,27 +33,24 @@ class Weights:
         self._mapped = mapped_files
 
     def find(self, names: Iterable[str]) -> str | None:
-        """Return the first of some names that is stored, with a prefix or without; None where none is."""
+        """The first of some names that is stored, with a prefix or without, or None if none is."""
         candidates = (prefix + name for name in names for prefix in ("", *self.prefixes))
         return next((name for name in candidates if name in self.entries), None)
 
     def has(self, *names: str) -> bool:
-        """Tell whether one of some tensors is stored."""
         return self.find(names) is not None
 
     def file(self, name: str) -> str:
-        """Return the file that a tensor is stored in."""
         return self._mapped[name].name
 
     def tensor(self, name: str) -> Array:
-        """Return a stored tensor."""
         return self._mapped[name].tensor(name)
 
 
 def open_weights(folder: str) -> Weights:
     """Open the tensors of a folder, of safetensors before PyTorch files, in one file or in the shards of an index.
 
-    FileError where there is none.
+    FileError if there is none.
     """
     for name, map_tensors in ((SINGLE, safetensors.map_tensors), (PYTORCH, pytorch.map_tensors)):
         single, index = os.path.join(folder, name), os.path.join(folder, name + INDEX)
@@ -65,12 +62,11 @@ def open_weights(folder: str) -> Weights:
 
 
 def single_file(mapped: Mapped) -> Weights:
-    """Return the tensors of one file."""
     return Weights(mapped.name, [mapped.name], dict.fromkeys(mapped.entries, mapped))
 
 
 def is_file_name(name: object) -> bool:
-    """Tell whether a value is the name of a file within a folder, not a path elsewhere.
+    """Whether a value is the name of a file within a folder, not a path elsewhere.
 
     >>> is_file_name("a.safetensors"), is_file_name("../a"), is_file_name(None)
     (True, False, False)
@@ -85,7 +81,6 @@ def is_file_name(name: object) -> bool:
 
 
 def _open_shards(folder: str, index: str, map_tensors: Callable[[str], Mapped]) -> Weights:
-    """Open the tensors of the shards that an index names."""
     weight_map = ConfigReader(read_json_object(index), index).get_dict("weight_map")
     if not weight_map:
         raise DataError("weight_map is missing or empty", index)

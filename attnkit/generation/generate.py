@@ -18,7 +18,7 @@ from attnkit.model import GeneratedText
 from attnkit.model.beams import BeamsInfo
 from attnkit.model.generation import StepInfo
 from attnkit.record import Array, Labels, Record, Tensor
-from attnkit.tokenizers.streaming import decode_incrementally
+from attnkit.tokenizers.tokens import decode_incrementally
 
 AXES = ("token", "rank")
 WORDS = "candidates.ids"  # its labels are the tokens of the candidates, a list for each step

@@ -1,20 +1,17 @@
 """Tokenizers: text to tokens and ids, and back.
 
 auto.py             `load_tokenizer`: the tokenizer of a published folder, by the files it has
-tokens.py           the `Tokenizer` value; tokens numbered by a vocabulary
-simple.py           built-in tokenizers: words and characters
+tokens.py           the `Tokenizer` value; the built-in tokenizers, words and characters; text as it is generated
 huggingface.py      tokenizer.json, vocab.txt, vocab.json with merges.txt: by the tokenizers library
 sentencepiece.py    sentencepiece models of Marian, T5 and Llama; vocabularies of words between spaces
 unigram.py          sentencepiece models of ALBERT, DeBERTa, XLM-RoBERTa and CamemBERT, by the tokenizers library
-files.py            the files of a folder, read and checked
-yaml_vocabulary.py  vocabularies in YAML
-streaming.py        text as it is generated
+files.py            the files of a folder, read and checked; vocabularies in YAML
 
 The readers of published folders are imported from their files, by those alone who need them.
 """
 
-from attnkit.tokenizers.simple import BUILTIN_TOKENIZERS, split_chars, split_words
 from attnkit.tokenizers.tokens import (
+    BUILTIN_TOKENIZERS,
     MASK,
     PADDING,
     UNKNOWN,
@@ -23,6 +20,8 @@ from attnkit.tokenizers.tokens import (
     Tokens,
     distinct_tokens,
     find_padding,
+    split_chars,
+    split_words,
     tokens_to_ids,
 )
 

@@ -45,7 +45,7 @@ def load_tokenizer(path: str, side: str = "source") -> Tokenizer:
 
     side  "source" or "target" of a translation: which text `encode` and `decode` are for
 
-    NoTokenizer where the folder has none of these files; DataError where one is malformed, or where a Marian has
+    NoTokenizer where the folder has none of these files; DataError if one is malformed, or where a Marian has
     a vocabulary but no sentencepiece model to split text with.
     """
     folder = TokenizerFolder(path, side)

@@ -1,14 +1,106 @@
 """Read and check the tokenizer files of a published folder, and the special tokens that they name."""
 
 import os
+import re
 import stat
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attnkit.errors import DataError, FileError, refuse_lfs_pointer, system_reason
 from attnkit.tokenizers.tokens import MASK
-from attnkit.tokenizers.yaml_vocabulary import parse_yaml_vocabulary
+
+WORD = r"""(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^']|'')*)'|(?P<plain>[^\s"'].*?))"""
+LINE = re.compile(WORD + r"\s*:\s+([0-9]{1,18})")
+ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))")
+ESCAPED = {
+    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b", "0": "\0",
+    "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029", " ": " ", "/": "/", '"': '"', "\\": "\\",
+}  # fmt: skip
+
+
+def parse_yaml_vocabulary(text: str, name: str) -> dict[str, int]:
+    r"""Parse the `token: id` lines of a YAML vocabulary; tokens may be quoted. DataError names the line.
+
+    >>> parse_yaml_vocabulary("the: 0\n'it''s': 1\n\"\\x41\\\"\": 2\n", "vocab.yml")
+    {'the': 0, "it's": 1, 'A"': 2}
+    """
+    ids: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip() or line.strip() == "---":
+            continue
+        match = LINE.fullmatch(line.strip())
+        if match is None:
+            raise DataError(f"line {number} is not `token: id`: {line.strip()[:40]!r}", name)
+        double, single, plain, id = match.groups()
+        try:
+            token = (
+                plain if plain is not None else single.replace("''", "'") if double is None else unescape_yaml(double)
+            )
+        except ValueError as error:
+            raise DataError(f"line {number}: {error}", name) from None
+        if token in ids:
+            raise DataError(f"line {number}: token {token[:40]!r} occurs twice", name)
+        ids[token] = int(id)
+    return ids
+
+
+def unescape_yaml(text: str) -> str:
+    r"""Replace the escapes of a double-quoted YAML string. ValueError names one that is no character.
+
+    >>> unescape_yaml(r"caf\xe9\n")
+    'café\n'
+    """
+
+    def character(match: re.Match[str]) -> str:
+        code = int(match[1] or match[2] or match[3] or "0", 16)
+        if code > sys.maxunicode or 0xD800 <= code < 0xE000 or (match[4] and match[4] not in ESCAPED):
+            raise ValueError(f"escape {match[0]} is no character")
+        return ESCAPED[match[4]] if match[4] else chr(code)
+
+    return ESCAPE.sub(character, text)
+
+
+BLOCK = 1024  # bytes; a trie consists of whole blocks
+LEAF = 1 << 31  # the bit of a unit that holds a value, and has no children
+
+
+def check_charsmap(data: object, name: str) -> None:
+    """Raise DataError for a map with a reference outside of it, on which a library ends the process.
+
+    data  the size of the trie, 4 bytes; the trie; the texts, each of which ends with a zero byte
+
+    Source: Normalizer::DecodePrecompiledCharsMap of sentencepiece, and the units of Darts-clone (darts.h).
+
+    >>> check_charsmap(bytes([0, 4, 0, 0]) + bytes(BLOCK) + b"a", "m.spm")
+    >>> check_charsmap(b"abc", "m.spm")
+    Traceback (most recent call last):
+    attnkit.errors.DataError: m.spm: the precompiled_charsmap is malformed
+    """
+    if not isinstance(data, bytes) or not _is_whole(data):
+        raise DataError("the precompiled_charsmap is malformed", name)
+
+
+def _is_whole(data: bytes) -> bool:
+    size = int.from_bytes(data[:4], "little")
+    trie, texts = data[4 : 4 + size], np.frombuffer(data[4 + size :], np.uint8)
+    if not size or size % BLOCK or len(trie) < size:
+        return False
+    try:
+        texts.tobytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    units = np.frombuffer(trie, "<u4").astype(np.int64)
+    children = np.arange(len(units)) ^ (units >> 10 << ((units & 512) >> 6))
+    is_inner = units & LEAF == 0
+    if (children[is_inner] >= len(units)).any():
+        return False
+    starts = units[children[is_inner & (units & 256 != 0)]] & (LEAF - 1)
+    return bool((starts < len(texts)).all() and (texts[starts] & 0xC0 != 0x80).all())
+
 
 LARGEST_ID = (1 << 22) - 1  # bounds the memory and time that a vocabulary takes
 LONGEST_PIECE = 4096  # characters; the tokenizers library needs as many levels of the stack as a piece has bytes
@@ -34,7 +126,7 @@ class AddedToken(NamedTuple):
 
 
 def token_content(token: Any) -> str | None:
-    """Return the text of a token, published as a string or as an object with its `content`; None for neither.
+    """The text of a token, published as a string or as an object with its `content`; None for neither.
 
     >>> token_content("<s>"), token_content({"content": "<s>", "lstrip": True}), token_content(None)
     ('<s>', '<s>', None)
@@ -44,7 +136,7 @@ def token_content(token: Any) -> str | None:
 
 
 def find_special_tokens(settings: Mapping[str, Any], find: Callable[[str], int | None]) -> dict[str, int]:
-    """Return the ids of the special tokens: those that the settings name, else those of a usual name with an id.
+    """The ids of the special tokens: those that the settings name, else those of a usual name with an id.
 
     >>> find_special_tokens({"eos_token": "."}, {".": 0, "<unk>": 1}.get)
     {'eos': 0, 'unk': 1}
@@ -74,11 +166,9 @@ class TokenizerFolder:
             raise FileError(system_reason(error), path) from None
 
     def file_path(self, name: str) -> str:
-        """Return the path of a file of the folder."""
         return os.path.join(self.path, name)
 
     def read_bytes(self, name: str) -> bytes:
-        """Read a file; DataError where it is empty or a Git LFS pointer."""
         try:
             with open(self.file_path(name), "rb", opener=open_at_once) as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -90,14 +180,12 @@ class TokenizerFolder:
         return check_content(content, self.file_path(name))
 
     def read_text(self, name: str) -> str:
-        """Read a file as UTF-8 text."""
         try:
             return self.read_bytes(name).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise DataError(f"not UTF-8 text (byte {error.start})", self.file_path(name)) from None
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Read the JSON object of a file, {} where there is no such file."""
         if name not in self.names:
             return {}
         import orjson
@@ -111,7 +199,6 @@ class TokenizerFolder:
         return value
 
     def read_vocabulary(self, name: str) -> dict[str, int]:
-        """Read the {token: id} of a vocabulary, in JSON or as YAML lines `token: id`."""
         text = self.read_text(name)
         if text.lstrip()[:1] == "{" or name.endswith(".json"):
             return check_token_ids(self.read_json(name), self.file_path(name))
@@ -123,7 +210,6 @@ class TokenizerFolder:
         return self.read_json("special_tokens_map.json") | self.read_json("tokenizer_config.json")
 
     def get_bool(self, name: str, default: bool | None) -> bool | None:
-        """Return a boolean of the settings, or the default where it is absent."""
         value = self.settings.get(name)
         if value is None:
             return default
@@ -151,12 +237,10 @@ class TokenizerFolder:
 
 
 def open_at_once(path: str, flags: int) -> int:
-    """Open a file as `open` does; a FIFO without waiting for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def check_content(content: bytes, name: str) -> bytes:
-    """Return the content of a file; DataError where it is empty or a Git LFS pointer."""
     refuse_lfs_pointer(content, name)
     if not content:
         raise DataError("empty file", name)
@@ -171,7 +255,7 @@ def check_pieces(pieces: Iterable[str], name: str) -> None:
 
 
 def check_token_ids(vocabulary: Mapping[str, Any], name: str) -> dict[str, int]:
-    """Return {token: id}; DataError where an id is not a whole number in range, or occurs twice."""
+    """Return {token: id}. DataError if an id is not a whole number in range, or occurs twice."""
     tokens: dict[int, str] = {}
     for token, id in vocabulary.items():
         if type(id) is not int or not 0 <= id <= LARGEST_ID:
@@ -183,7 +267,7 @@ def check_token_ids(vocabulary: Mapping[str, Any], name: str) -> dict[str, int]:
 
 
 def tokens_by_id(vocabulary: Mapping[str, int]) -> list[str]:
-    """Return the tokens of {token: id} in the order of their ids, "" for an unused id.
+    """The tokens of {token: id} in the order of their ids, or "" for an unused id.
 
     >>> tokens_by_id({"b": 2, "a": 0})
     ['a', '', 'b']

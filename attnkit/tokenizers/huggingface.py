@@ -8,11 +8,11 @@ import orjson
 
 from attnkit.errors import DataError
 from attnkit.libraries import call_library, import_library
-from attnkit.tokenizers.charsmap import check_charsmap
 from attnkit.tokenizers.files import (
     LARGEST_ID,
     SPECIAL_TOKENS,
     TokenizerFolder,
+    check_charsmap,
     check_content,
     check_pieces,
     find_special_tokens,
@@ -56,7 +56,7 @@ def clean_up(text: str) -> str:
 
 
 def parse_tokenizer_json(content: str, name: str, settings: Mapping[str, Any] | None = None) -> Tokenizer:
-    """Return the tokenizer of a tokenizer.json, special tokens included; its padding and truncation are not applied.
+    """The tokenizer of a tokenizer.json, special tokens included; its padding and truncation are not applied.
 
     settings  the values of the tokenizer_config.json beside it
     """
@@ -104,7 +104,7 @@ def list_normalizers(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def decode_base64(text: Any) -> bytes | None:
-    """Decode Base64, None where it is none.
+    """Decode Base64, or None if it is none.
 
     >>> decode_base64("aGk="), decode_base64("a"), decode_base64(7)
     (b'hi', None, None)
@@ -200,7 +200,6 @@ def load_bpe(folder: TokenizerFolder) -> Tokenizer:
 
 
 def read_merges(folder: TokenizerFolder) -> list[tuple[str, ...]]:
-    """Read the pairs of merges.txt, in their order; DataError where a line is no pair."""
     lines = [line.rstrip("\r") for line in folder.read_text("merges.txt").split("\n")]
     merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     for merge in merges:
@@ -247,7 +246,7 @@ def complete_tokenizer(tokenizer: Any, folder: TokenizerFolder, name: str, speci
 
 
 def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> Tokenizer:
-    """Return the Tokenizer of a tokenizer of the library."""
+    """The Tokenizer of a tokenizer of the library."""
     if not tokenizer.get_vocab_size(with_added_tokens=True):
         raise DataError("the tokenizer has no vocabulary", name)
     tokenizer.no_padding()
@@ -288,7 +287,7 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
 
 
 def cut_text(tokenizer: Any, encode: Callable[[], Tokens], most: int, name: str) -> Tokens:
-    """Return the tokens of a text that a tokenizer of the library cuts to `most`; special tokens are kept."""
+    """The tokens of a text that a tokenizer of the library cuts to `most`; special tokens are kept."""
     with call_library(f"cannot cut a text to {most} tokens", name):
         tokenizer.enable_truncation(most)
         try:
@@ -331,7 +330,7 @@ def added_token_ids(tokenizer: Any) -> dict[str, int]:
 
 
 def register_special_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return the ids of the special tokens, once those that the settings name are never split."""
+    """The ids of the special tokens, once those that the settings name are never split."""
     added = added_token_ids(tokenizer)
     contents = [token_content(settings.get(f"{key}_token")) for key in SPECIAL_TOKENS]
     tokens = [token for token in contents if token and token not in added]

@@ -60,7 +60,7 @@ def load_t5(folder: TokenizerFolder) -> Tokenizer:
 
 
 def count_sentinels(folder: TokenizerFolder, pieces: int) -> int:
-    """Return the number of tokens that T5 adds to its pieces; DataError where it exceeds vocab_size."""
+    """The number of tokens that T5 adds to its pieces. DataError if it exceeds vocab_size."""
     count, size = folder.settings.get("extra_ids", 100), folder.read_json("config.json").get("vocab_size")
     most = max(size - pieces, 0) if type(size) is int else MAX_SENTINELS
     if type(count) is not int or not 0 <= count <= min(most, MAX_SENTINELS):
@@ -188,7 +188,7 @@ def split_at_tokens(text: str, tokens: Collection[str]) -> list[str]:
 def require_special_tokens(
     folder: TokenizerFolder, file: str, vocabulary: Mapping[str, int], *names: str
 ) -> dict[str, int]:
-    """Return the ids of the special tokens; DataError where one of those named is missing."""
+    """The ids of the special tokens. DataError if one of those named is missing."""
     special = find_special_tokens(folder.settings, vocabulary.get)
     for name in names:
         if name not in special:
@@ -197,7 +197,7 @@ def require_special_tokens(
 
 
 def find_vocabulary_file(folder: TokenizerFolder) -> str | None:
-    """Return the name of the file with the ids of a folder's tokens, None where there is none."""
+    """The name of the file with the ids of a folder's tokens, or None if there is none."""
     is_separate = folder.side == "target" and folder.settings.get("separate_vocabs") is True
     json_file = "target_vocab.json" if is_separate else "vocab.json"
     yaml_files = sorted(name for name in folder.names if name.endswith(".vocab.yml"))

@@ -1,5 +1,7 @@
 """The `Tokenizer` type, and vocabularies: tokens to ids and back."""
 
+import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -62,12 +64,12 @@ class Tokenizer:
 
     @cached_property
     def vocabulary(self) -> list[str]:
-        """The token of each id, "" for an unused id."""
+        """The token of each id, or "" for an unused id."""
         return self.list_vocabulary()
 
 
 def distinct_tokens(texts: Sequence[Sequence[str]]) -> list[str]:
-    """Return the different tokens of some texts, in the order of their first occurrence.
+    """The different tokens of some texts, in the order of their first occurrence.
 
     >>> distinct_tokens([["the", "cat"], ["the", "dog"]])
     ['the', 'cat', 'dog']
@@ -76,7 +78,7 @@ def distinct_tokens(texts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def tokens_to_ids(tokens: Sequence[str], vocabulary: Mapping[str, int]) -> list[int]:
-    """Return the ids of tokens; unknown ones get the id of the vocabulary's unknown token, DataError if it has none.
+    """The ids of tokens; unknown ones get the id of the vocabulary's unknown token, DataError if it has none.
 
     >>> tokens_to_ids(["am", "zzz"], {"am": 0, "<unk>": 1})
     [0, 1]
@@ -90,5 +92,87 @@ def tokens_to_ids(tokens: Sequence[str], vocabulary: Mapping[str, int]) -> list[
 
 
 def find_padding(vocabulary: Sequence[str]) -> str | None:
-    """Return the padding token of a vocabulary, None where it has none."""
     return next((token for token in PADDING if token in vocabulary), None)
+
+
+JOINER = "\u200d"  # between the parts of an emoji
+SKIN_TONES = {chr(code) for code in range(0x1F3FB, 0x1F400)}
+REGIONAL_INDICATORS = {chr(code) for code in range(0x1F1E6, 0x1F200)}
+
+
+def split_words(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
+    """Split a text into words and punctuation marks, after Unicode NFC; known tokens as `<eos>` and `[PAD]` stay whole.
+
+    >>> split_words("The cat's mat.").spellings
+    ['The', 'cat', "'", 's', 'mat', '.']
+    >>> split_words("a student <eos>", ["<eos>"]).spellings
+    ['a', 'student', '<eos>']
+    """
+    special = [re.escape(token) for token in vocabulary if token[:1] in "<[" and token[-1:] in ">]" and len(token) > 2]
+    pattern = re.compile("|".join([*special, r"\w+|[^\w\s]"]))
+    words: dict[str, str] = {}  # a word that occurs again is the same string, so that a long text takes little memory
+    matches = map(re.Match.group, pattern.finditer(unicodedata.normalize("NFC", text)))
+    return Tokens([words.setdefault(word, word) for word in matches])
+
+
+def split_chars(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
+    """Split a text into characters as a reader sees them, after Unicode NFC; spaces and line ends are tokens too.
+
+    Combining marks, variation selectors, skin tones and what a zero-width joiner joins stay with the character before;
+    two regional indicators, a flag, are one character. These are the main rules of Unicode's UAX #29, not all of them.
+
+    >>> split_chars("a b").spellings
+    ['a', ' ', 'b']
+    >>> [len(one) for one in split_chars("\U0001f44d\U0001f3fd!\U0001f1eb\U0001f1f7").spellings]
+    [2, 1, 2]
+    """
+    characters: list[str] = []
+    for point in unicodedata.normalize("NFC", text):
+        if characters and _continues(characters[-1], point):
+            characters[-1] += point
+        else:
+            characters.append(point)
+    return Tokens(characters)
+
+
+def _continues(character: str, point: str) -> bool:
+    if point == JOINER or unicodedata.category(point) in ("Mn", "Me", "Mc") or point in SKIN_TONES:
+        return not character.isspace()
+    if point in REGIONAL_INDICATORS:
+        return len(character) == 1 and character in REGIONAL_INDICATORS
+    return character.endswith(JOINER) and len(character) > 1 and unicodedata.category(point) == "So"
+
+
+BUILTIN_TOKENIZERS = {"words": Tokenizer(split_words), "chars": Tokenizer(split_chars)}
+
+
+# an incomplete character, or a space that the next token may remove (` 've` becomes `'ve`)
+UNSETTLED = re.compile(r"(?:\ufffd| n?'?| '[vr ])$")
+
+
+def decode_incrementally(decode: Callable[[Sequence[int]], str]) -> Callable[[int | None], str]:
+    """A function from the next id to the text that is now final; called with None it returns the rest.
+
+    Each step decodes only the ids since the last final text and, for the space between the two, those before it.
+
+    >>> step = decode_incrementally(lambda ids: " ".join(["a", "cat"][id] for id in ids))
+    >>> [step(0), step(1), step(None)]
+    ['a', ' cat', '']
+    """
+    window: list[int] = []
+    done = 0  # ids of the window whose text has been returned
+
+    def step(token: int | None) -> str:
+        nonlocal window, done
+        if token is not None:
+            window.append(token)
+        text = decode(window)
+        if token is not None and UNSETTLED.search(text):
+            return ""
+        new = text[len(decode(window[:done])) :]
+        if new:
+            window = window[done:]
+            done = len(window)
+        return new
+
+    return step

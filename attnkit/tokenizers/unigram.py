@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from attnkit.errors import DataError
 from attnkit.libraries import call_library, import_library
-from attnkit.tokenizers.charsmap import check_charsmap
-from attnkit.tokenizers.files import TokenizerFolder, check_pieces, find_special_tokens
+from attnkit.tokenizers.files import TokenizerFolder, check_charsmap, check_pieces, find_special_tokens
 from attnkit.tokenizers.huggingface import complete_tokenizer
 from attnkit.tokenizers.tokens import Tokenizer
 
@@ -57,7 +56,7 @@ class PieceRules(NamedTuple):
 
 
 def find_family(folder: TokenizerFolder) -> str:
-    """Return the family of a folder's tokenizer: of its tokenizer_class, else the model_type of config.json, or ""."""
+    """The family of a folder's tokenizer: of its tokenizer_class, else the model_type of config.json, or ""."""
     name = str(folder.settings.get("tokenizer_class") or "").removesuffix("Fast")
     return CLASSES.get(name) or str(folder.read_json("config.json").get("model_type") or "")
 
@@ -98,9 +97,9 @@ def load_unigram(folder: TokenizerFolder) -> Tokenizer:
 def list_pieces(
     stored: SentencePieceModel, family: PieceRules, name: str, is_albert: bool
 ) -> tuple[list[tuple[str, float]], int]:
-    """Return the pieces of a family with their scores, by id, and the id of unknown text.
+    """The pieces of a family with their scores, by id, and the id of unknown text.
 
-    DataError where the first pieces are others than those that the family leaves out, or special ones are missing.
+    DataError if the first pieces are others than those that the family leaves out, or special ones are missing.
     """
     texts = [piece.text for piece in stored.pieces]
     if texts[: len(family.dropped)] != [*family.dropped]:
@@ -117,7 +116,7 @@ def list_pieces(
 
 
 def ends_in_number(piece: str) -> bool:
-    """Tell whether a piece ends with a digit and a comma: ALBERT splits these.
+    """Whether a piece ends with a digit and a comma: ALBERT splits these.
 
     >>> ends_in_number("▁2,"), ends_in_number(",")
     (True, False)
@@ -167,7 +166,7 @@ def roberta_normalizers(library: Any, folder: TokenizerFolder, charsmap: list[An
 
 
 def single_spaces(library: Any, space: str) -> Any:
-    """Return the normalizer that makes several spaces one."""
+    """The normalizer that makes several spaces one."""
     return library.normalizers.Replace(library.Regex(" {2,}"), space)
 
 
@@ -208,7 +207,7 @@ CLASSES = {  # tokenizer_class -> the family
 
 
 def read_sentencepiece(data: bytes, name: str) -> SentencePieceModel:
-    """Read a sentencepiece model, a message of Protocol Buffers; DataError where it is none.
+    """Read a sentencepiece model, a message of Protocol Buffers. DataError if it is none.
 
     Source: sentencepiece_model.proto.
     """
@@ -235,7 +234,7 @@ def read_piece(data: bytes) -> Piece:
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Return the number and the value of each field of a message: a whole number, or bytes.
+    """The number and the value of each field of a message: a whole number, or bytes.
 
     ValueError or LookupError where it ends early or is malformed.
 
@@ -261,7 +260,7 @@ SIZES = {1: 8, 5: 4}  # of numbers of fixed width, in bytes
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a whole number of seven bits a byte, the lowest first, and where it ends.
+    """A whole number of seven bits a byte, the lowest first, and where it ends.
 
     >>> read_varint(bytes([0x96, 0x01]), 0)
     (150, 2)

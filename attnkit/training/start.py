@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.checkpoints import Checkpoint, open_checkpoint, read_json_object
-from attnkit.checkpoints.labels import label_values
+from attnkit.checkpoints.label_heads import label_values
 from attnkit.checkpoints.publishing import publish_parameters, published_tensors
 from attnkit.errors import DataError, FileError, UsageError
 from attnkit.formats.streams import Buffer

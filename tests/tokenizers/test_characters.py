@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from attnkit.tokenizers.simple import split_chars
+from attnkit.tokenizers.tokens import split_chars
 
 THUMB, TONE, JOINER, SELECTOR = "\U0001f44d", "\U0001f3fd", "\u200d", "\ufe0f"
 FAMILY = JOINER.join(["\U0001f468", "\U0001f469", "\U0001f467"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attnkit.tokenizers.auto import load_tokenizer
-from attnkit.tokenizers.streaming import decode_incrementally
+from attnkit.tokenizers.tokens import decode_incrementally
 
 MODELS = Path(__file__).parent.parent / "references" / "models"
 TEXTS = [

@@ -4,7 +4,7 @@ import tracemalloc
 
 from attnkit.inputs.text_inputs import tokenize
 from attnkit.tokenizers import BUILTIN_TOKENIZERS
-from attnkit.tokenizers.simple import split_words
+from attnkit.tokenizers.tokens import split_words
 
 COUNT = 100_000
 

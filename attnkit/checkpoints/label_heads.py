@@ -1,13 +1,36 @@
-"""Heads of text encoders that give labels: what `architectures` names, its published names, its labels."""
+"""The labels of a classifier in config.json: id2label and label2id, as transformers writes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attnkit.checkpoints.config_reader import ConfigReader
-from attnkit.checkpoints.labels import DEFAULT_CLASSES, read_classes
 from attnkit.checkpoints.mapping import Layers, map_linear, norm
 from attnkit.checkpoints.weights import Weights
 from attnkit.errors import counted
+
+DEFAULT_CLASSES = ("LABEL_0", "LABEL_1")  # of a classifier whose configuration names none
+
+
+def read_classes(raw: ConfigReader) -> tuple[str, ...]:
+    """The labels of a classifier in the order of their logits; none where the configuration names none."""
+    names = raw.get_dict("id2label") or {}
+    if sorted(names) != sorted(str(number) for number in range(len(names))):
+        raise raw.error(f"id2label does not name the classes 0 to {len(names) - 1}")
+    return tuple(str(names[str(number)]) for number in range(len(names)))
+
+
+def label_values(labels: Sequence[str]) -> dict[str, Any]:
+    """The values of config.json that make a model a classifier of texts with these labels.
+
+    >>> label_values(["bad", "good"])["id2label"]
+    {'0': 'bad', '1': 'good'}
+    """
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+        "problem_type": "single_label_classification",
+    }
+
 
 SUFFIXES = {"sequence": "ForSequenceClassification", "token": "ForTokenClassification",
             "question": "ForQuestionAnswering"}  # fmt: skip
@@ -42,7 +65,7 @@ Heads = Mapping[str, Head]  # sequence, token and question -> its names
 
 
 def find_task(raw: ConfigReader) -> str:
-    """Return which head `architectures` names: sequence, token or question; "" for another one, or none.
+    """Which head `architectures` names: sequence, token or question; "" for another one, or none.
 
     >>> find_task(ConfigReader({"architectures": ["BertForTokenClassification"]}, "config.json"))
     'token'
@@ -51,9 +74,9 @@ def find_task(raw: ConfigReader) -> str:
 
 
 def read_head(raw: ConfigReader, stored: Weights, heads: Heads) -> dict[str, Any]:
-    """Return the fields of Config for the head that `architectures` names; {} where it names none of these.
+    """The fields of Config for the head that `architectures` names, or {} if it names none of these.
 
-    A head that the folder lacks is no head. DataError where labels are missing, or are not as many as the logits.
+    A head that the folder lacks is no head. DataError if labels are missing, or are not as many as the logits.
     """
     task = find_task(raw)
     if not task:
@@ -79,7 +102,7 @@ def read_head(raw: ConfigReader, stored: Weights, heads: Heads) -> dict[str, Any
 
 
 def map_head(raw: ConfigReader, heads: Heads) -> Layers:
-    """Return where the layers of the head that `architectures` names are stored; {} where it names none of these."""
+    """Return where the layers of the head that `architectures` names are stored, or {} if it names none of these."""
     task = find_task(raw)
     if not task:
         return {}
@@ -91,17 +114,17 @@ def map_head(raw: ConfigReader, heads: Heads) -> Layers:
 
 
 def count_rows(stored: Weights, name: str) -> int | None:
-    """Return the number of rows of a stored tensor, None where it is not a matrix."""
+    """The number of rows of a stored tensor, or None if it is not a matrix."""
     shape = stored.entries.get(stored.find([name]) or "", ("", ()))[1]
     return shape[0] if len(shape) == 2 else None
 
 
 def read_label_names(raw: ConfigReader, rows: int | None = None) -> tuple[str, ...]:
-    """Return the names of the classes by their numbers: LABEL_0 and LABEL_1 where the configuration has none.
+    """The names of the classes by their numbers: LABEL_0 and LABEL_1 where the configuration has none.
 
     rows  how many there are in the weights; None: unknown
 
-    DataError where numbers are left out, or where there are more or fewer labels than rows.
+    DataError if numbers are left out, or where there are more or fewer labels than rows.
 
     >>> read_label_names(ConfigReader({"id2label": {"0": "NO", "1": "YES"}}, "config.json"))
     ('NO', 'YES')
