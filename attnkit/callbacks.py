@@ -1,4 +1,4 @@
-"""Callbacks of a running tool: progress, streamed text and side outputs, reported to its caller."""
+"""Callbacks of a running tool: progress, streamed text and side outputs."""
 
 import contextlib
 import contextvars
@@ -23,7 +23,7 @@ def refuse_side_output(path: str, record: Record) -> None:
 
 
 class Callbacks(NamedTuple):
-    """What a run calls while it computes; by default nothing is shown and nothing is written.
+    """What a run calls while it computes. By default nothing is shown or written.
 
     on_progress        the layer or the token that is computed next
     on_table           a function of a style that makes a table: a step of generation

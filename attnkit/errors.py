@@ -1,4 +1,4 @@
-"""The exceptions and warnings of attnkit, each exception with the exit code of the process."""
+"""The exceptions and warnings of attnkit, with the exit codes of the process."""
 
 from collections.abc import Iterable
 
@@ -69,7 +69,7 @@ class AttnkitWarning(UserWarning):
 
 
 def shortened(text: str) -> str:
-    """Shorten a message to a few hundred bytes by leaving out its middle, however much input it quotes.
+    """Shorten a message to a few hundred bytes by leaving out its middle.
 
     >>> shortened("no tensor 'x'"), len(shortened("x" * 70_000)) < 440
     ("no tensor 'x'", True)
@@ -82,7 +82,7 @@ def shortened(text: str) -> str:
 
 
 def escaped(text: str, allowed: str = "") -> str:
-    r"""Escape control and other unprintable characters of a text, except those of `allowed`.
+    r"""Escape unprintable characters of a text, except those in `allowed`.
 
     >>> print(escaped("bad\x1b[2Jname\udce9"))
     bad\x1b[2Jname\xe9
@@ -95,7 +95,7 @@ def escaped(text: str, allowed: str = "") -> str:
 
 
 def flag_name(name: str) -> str:
-    """The flag of a parameter; one named like a Python keyword has a trailing underscore.
+    """The flag of a parameter. A trailing underscore avoids a Python keyword.
 
     >>> flag_name("kv_heads"), flag_name("with_")
     ('--kv-heads', '--with')
@@ -104,7 +104,7 @@ def flag_name(name: str) -> str:
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
-    """Whether memory is missing: of a library that cannot be loaded the linker's message says so.
+    """Whether an error means that memory is missing, also while a library loads.
 
     >>> is_lack_of_memory(ImportError("lib.so: failed to map segment from shared object"))
     True
@@ -125,7 +125,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def closest(word: str, words: Iterable[str], least: float = 0.75) -> str:
-    """The closest of some words: the only one that begins so, else the most similar; "" for none of `least`.
+    """The closest of several words: the only one that begins so, or the most similar.
 
     >>> closest("atend", ["attend", "mask"]), closest("temp", ["compute", "temperature"]), closest("plot", ["list"])
     ('attend', 'temperature', '')
@@ -163,6 +163,6 @@ def system_reason(error: OSError | ValueError) -> str:
 
 
 def refuse_lfs_pointer(start: bytes, path: str) -> None:
-    """Raise DataError where a file begins as the text that Git LFS leaves in its place."""
+    """Raise DataError for the text that Git LFS leaves in place of a file."""
     if start.startswith(b"version https://git-lfs"):
         raise DataError("a Git LFS pointer, not the file itself; git lfs pull", path)

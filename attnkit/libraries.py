@@ -1,4 +1,4 @@
-"""Optional libraries (tokenizers, sentencepiece, pillow …), imported on first use; their errors become one line."""
+"""Optional libraries, imported on first use. Their errors become one line."""
 
 import contextlib
 import importlib
@@ -17,7 +17,7 @@ _IS_SILENT: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 
 def import_library(library: str, extra: str, name: str) -> Any:
-    """Import an optional library. UsageError tells how to install it where it is missing.
+    """Import an optional library. UsageError says how to install a missing one.
 
     MemoryError where it is there, and there is no memory for it.
     """
@@ -32,7 +32,7 @@ def import_library(library: str, extra: str, name: str) -> Any:
 
 @contextlib.contextmanager
 def call_library(problem: str, name: str) -> Iterator[None]:
-    """Turn what a library raises on bad data, panics included, into a DataError: the problem and the library's message.
+    """Turn what a library raises on bad data, panics included, into a DataError.
 
     Within `silence_libraries` what the library writes to standard error is discarded.
 
@@ -55,7 +55,7 @@ def call_library(problem: str, name: str) -> Iterator[None]:
 
 
 def quote_error(error: BaseException) -> str:
-    """The message of an error in one short line, or the name of its class where it has none.
+    """The message of an error in one short line, or the name of its class.
 
     >>> quote_error(ValueError("two\\nlines")), quote_error(KeyError())
     ('two lines', 'KeyError')

@@ -50,7 +50,7 @@ AXES = (
 
 
 def is_axis_name(name: str) -> bool:
-    """Whether a name is one that tools give to axes, those of a reduced axis among them.
+    """Whether a name is one that tools give to axes, reduced axes included.
 
     >>> is_axis_name("query"), is_axis_name("over model"), is_axis_name("axis0"), is_axis_name("price")
     (True, True, True, False)
@@ -70,7 +70,7 @@ def default_axes(rank: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """An array, the names of its axes, labels along them, and the formula that made it.
+    """An array with names and labels of its axes, and the formula that made it.
 
     array    the numbers
     axes     one name per dimension; None where it has none
@@ -100,7 +100,7 @@ class Tensor:
         return self.axes or default_axes(self.array.ndim)
 
     def axes_like(self, shape: tuple[int, ...]) -> tuple[str, ...]:
-        """The axis names of a result of this shape; an axis whose size changed is `model`, unlabelled."""
+        """The axis names of a result. An axis of another size is `model`, unlabelled."""
         if len(shape) != self.array.ndim:
             return default_axes(len(shape))
         sizes = zip(self.axis_names(), shape, self.array.shape, strict=True)
@@ -109,7 +109,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Record:
-    """Named tensors, labels of the axes they share, and the command lines that made them.
+    """Named tensors, labels of their shared axes, and the commands that made them.
 
     tensors   name -> Tensor, in order; `x` is the main one. An array becomes a tensor without axis names, and the
               labels of a tensor become those of the record
@@ -165,7 +165,7 @@ class Record:
         return f"<Record: {tensors}>"
 
     def _repr_html_(self) -> str | None:
-        """The record as a notebook shows it; None, so that it shows the text, where `to_html` is not set up."""
+        """The record in a notebook, or None if `to_html` is not set up."""
         return to_html(self)
 
     def arrays(self) -> dict[str, Array]:
@@ -176,7 +176,7 @@ class Record:
         return self.tensors[name].array if name in self.tensors else None
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor of that name with the labels of its axes; DataError lists the names there are."""
+        """The tensor of that name with its labels. DataError lists the names."""
         one = self._find(name)
         return replace(one, labels={axis: self.labels[axis] for axis in one.axis_names() if axis in self.labels})
 
@@ -189,7 +189,7 @@ class Record:
         return self.labels.get(self.axes_of(name)[dimension])
 
     def words_of(self, name: str) -> Labels | None:
-        """The labels that the values of a tensor are indices of, or None if they are none, or it is not clear.
+        """The labels that a tensor's values are indices of, or None if it is not clear.
 
         >>> keys = Tensor(np.array([[1]]), ("query", "rank"))
         >>> Record({"weights.keys": keys}, {"key": ["The", "cat"]}).words_of("weights.keys")
@@ -201,7 +201,7 @@ class Record:
     def with_tensors(
         self, tensors: Mapping[str, Tensor | Array], labels: Mapping[str, Labels] | None = None
     ) -> "Record":
-        """A new record with these tensors and labels added or replaced, and the rest untouched.
+        """A new record with these tensors and labels added or replaced.
 
         >>> ids = Tensor(np.arange(2), ("token",), {"token": ["a", "b"]})
         >>> r = Record({"x": np.zeros(2)}).with_tensors({"ids": ids})
@@ -217,7 +217,7 @@ class Record:
         return self.with_tensors(other.tensors, other.labels)
 
     def select(self, names: Sequence[str]) -> "Record":
-        """A new record of just these tensors, in this order, with the labels their axes use, and their own.
+        """A new record of just these tensors, in this order, with their labels.
 
         names  of tensors, or shell patterns that fit some: *.weights
         """
@@ -227,7 +227,7 @@ class Record:
         return replace(self, tensors=tensors, labels=labels, required=())
 
     def without(self, names: Collection[str]) -> "Record":
-        """A new record without these tensors, and without the labels that only their axes use."""
+        """A new record without these tensors and the labels that only they use."""
         gone = [one for name, one in self.tensors.items() if name in names]
         if not gone:
             return self
@@ -242,7 +242,7 @@ class Record:
         return replace(self, tensors={name: replace(one, formula="") for name, one in self.tensors.items()})
 
     def check(self) -> "Record":
-        """Return this record; DataError if axis names or labels do not fit the shape of a tensor."""
+        """Check that axis names and labels fit the shapes, and return the record."""
         for name, one in self.tensors.items():
             if one.axes is not None:
                 _check_axes(name, one.shape, one.axes)
@@ -260,7 +260,7 @@ class Record:
 
 @functools.singledispatch
 def to_html(value: object) -> str | None:
-    """A value as HTML, by the function that is registered for its class, or None if none is.
+    """A value as HTML by the function registered for its class, or None.
 
     The package registers the one for records, which belongs to display, when it is imported by a user of Python.
     """
@@ -268,7 +268,7 @@ def to_html(value: object) -> str | None:
 
 
 def index_axes(name: str) -> tuple[str, ...]:
-    """The axes that the values of a tensor may be indices of, by its name and, in a trace, its layer.
+    """The axes that a tensor's values may be indices of, by its name and layer.
 
     >>> index_axes("weights.argmax"), index_axes("decoder.0.cross.weights.keys"), index_axes("weights")
     (('key', 'source', 'present'), ('source',), ())
@@ -314,7 +314,7 @@ def _check_labels(name: str, axis: str, size: int, labels: Labels | None) -> Non
 
 
 def shared_labels(labels: Labels | None) -> list[str]:
-    """The labels that all rows of a batch share; [] if there are none, or each row has its own.
+    """The labels that all rows of a batch share, or [] if each row has its own.
 
     >>> shared_labels(["a", "b"]), shared_labels([["a"], ["b"]])
     (['a', 'b'], [])
@@ -323,7 +323,7 @@ def shared_labels(labels: Labels | None) -> list[str]:
 
 
 def row_labels(labels: Labels | None, row: int) -> list[str]:
-    """The labels of one row of a batch, its own or the shared ones; [] if there are none.
+    """The labels of one row of a batch, its own or the shared ones, or [].
 
     >>> row_labels([["a"], ["b"]], 1), row_labels(["a", "b"], 1), row_labels([["a"]], 7)
     (['b'], ['a', 'b'], [])
@@ -334,7 +334,7 @@ def row_labels(labels: Labels | None, row: int) -> list[str]:
 
 
 def find_label(labels: Sequence[str], label: str, place: str) -> int:
-    """The index that has a label, or has it for the nth time: cat#2. UsageError if none or several have it.
+    """The index of a label, or of its nth occurrence as cat#2.
 
     place  what has the labels, for the error
 
@@ -356,7 +356,7 @@ def find_label(labels: Sequence[str], label: str, place: str) -> int:
 
 
 def find_names(patterns: Iterable[str], names: Collection[str]) -> list[str]:
-    """The names that patterns fit, each once: in the order of the patterns, then in that of the names.
+    """The names that match patterns, each once, in the order of the patterns.
 
     patterns  names, or shell patterns, where no tensor has that very name; DataError for one that fits none
 
@@ -392,7 +392,7 @@ def is_pattern(name: str) -> bool:
 
 
 def missing_tensor(name: str, names: Collection[str]) -> DataError:
-    """The error of a tensor that is not there: with the flag that makes it, or the name that comes near.
+    """The error for a missing tensor, with the option that keeps it or a near name.
 
     >>> print(missing_tensor("weights", ["x", "ids"]))
     no tensor 'weights' (it has x, ids); attend --keep weights keeps it
@@ -408,7 +408,7 @@ def missing_tensor(name: str, names: Collection[str]) -> DataError:
 
 
 def join_names(names: Mapping[str, Any] | Sequence[str], most: int = 10) -> str:
-    """Join names for an error message: the first ten of them, the first 60 characters of each.
+    """Join the first ten names for an error message, cut at 60 characters each.
 
     >>> join_names(["x", "mask"])
     'x, mask'

@@ -1,4 +1,4 @@
-"""ALBERT: BERT whose layers share their weights in groups, with embeddings narrower than the layers."""
+"""ALBERT: BERT whose layers share weights, with narrower embeddings."""
 
 from dataclasses import replace
 

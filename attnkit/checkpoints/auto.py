@@ -1,4 +1,4 @@
-"""Open a published folder as a checkpoint of the family that its config.json names."""
+"""Open a published folder by the family that its config.json names."""
 
 import glob
 import importlib
@@ -42,7 +42,7 @@ class Family(Protocol):
 
 
 def open_checkpoint(folder: str) -> Checkpoint:
-    """Open the model in a folder; every tensor is checked to exist with the right shape, none is read yet.
+    """Open the model in a folder: check the shape of every tensor, read none yet.
 
     FileError if a file is missing; DataError names the file and what is wrong in it.
     """
@@ -69,7 +69,7 @@ def open_checkpoint(folder: str) -> Checkpoint:
 
 
 def hint_at_folder(folder: str) -> str:
-    """A hint for a folder that is no model: at the one above or below it that is; "" for none."""
+    """A hint at the model above or below a folder that is none, or ""."""
     above = os.path.normpath(os.path.join(folder, os.pardir))
     if is_model(above):
         return f"; the folder above it looks like the model: {above}"
@@ -89,7 +89,7 @@ def is_model(folder: str) -> bool:
 
 
 def import_family(reader: ConfigReader) -> Family:
-    """The module of the family that a configuration names. DataError for an unknown one."""
+    """Import the family that a configuration names. DataError if it is unknown."""
     name = reader.get_str("model_type")
     if name not in FAMILIES:
         raise reader.error(f"model_type {name[:40]!r} is not known (expected {', '.join(FAMILIES)})")
@@ -101,7 +101,7 @@ def _import_module(name: str) -> Family:
 
 
 def _override_tokens(reader: ConfigReader, path: str) -> ConfigReader:
-    """The configuration with the special tokens of generation_config.json. DataError names that file."""
+    """Override the special tokens by those of generation_config.json."""
     values = read_json_object(path).items()
     tokens: Mapping[str, Any] = {key: value for key, value in values if value is not None and TOKEN_KEY.search(key)}
     ConfigReader(tokens, path).get_special_tokens()
@@ -132,7 +132,7 @@ def read_model(family: Family, reader: ConfigReader, weights: Weights) -> tuple[
 
 
 def _check_layer_counts(reader: ConfigReader, stored: int) -> None:
-    """DataError where there are more layers than tensors, before the tensors of each layer are looked up."""
+    """Raise DataError for more layers than tensors, before any tensor is looked up."""
     for key in LAYER_COUNTS:
         count = reader.values.get(key)
         if isinstance(count, int) and count > max(stored, FEW):

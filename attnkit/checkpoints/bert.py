@@ -1,4 +1,4 @@
-"""BERT: a post-norm encoder with token types, and the pooler and the head that the checkpoint has."""
+"""BERT: a post-norm encoder with token types, an optional pooler and head."""
 
 from dataclasses import replace
 from typing import Any

@@ -30,7 +30,7 @@ class Checkpoint:
         self._companions: dict[str, Any] = {}
 
     def load_companion(self, name: str, load: Callable[[str, str], Any]) -> Any:
-        """Return `load(folder, name)`, such as a tokenizer, loaded once; its `files` count as files of the model."""
+        """Load a part such as a tokenizer once, by `load(folder, name)`."""
         if name not in self._companions:
             self._companions[name] = load(self.folder, name)
             self._files = [*dict.fromkeys([*self._files, *self._companions[name].files])]
@@ -44,7 +44,7 @@ class Checkpoint:
         return self.params.weights.entries
 
     def tensor(self, name: str) -> Array:
-        """A stored tensor by its published name, or a parameter by attnkit's, as encoder.0.self.wq."""
+        """A stored tensor by its published name, or a parameter as encoder.0.self.wq."""
         weights = self.params.weights
         if stored := weights.find([name]):
             return weights.tensor(stored)
@@ -55,11 +55,11 @@ class Checkpoint:
 
     @cached_property
     def parameter_count(self) -> int:
-        """The number of parameters: the elements of all tensors in use, each tensor counted once."""
+        """The number of elements of all tensors in use, each tensor counted once."""
         return self.params.count()
 
     def find_non_finite(self, first: str = "") -> str:
-        """Describe the first parameter in use that is not finite, in layer `first` if there is one; "" if all are."""
+        """Describe the first parameter that is not finite, or "" if all are."""
         return self.params.find_non_finite(first)
 
     def digests(self) -> dict[str, str]:
@@ -81,7 +81,7 @@ class Checkpoint:
 
 
 def file_stamp(path: str) -> tuple[int, int, int]:
-    """Return inode, size and time of modification of a file, which change when the file is replaced or written."""
+    """The inode, size and modification time of a file."""
     status = os.stat(path)
     return status.st_ino, status.st_size, status.st_mtime_ns
 

@@ -1,4 +1,4 @@
-"""config.json and the other JSON files of a folder, each value checked when it is read."""
+"""config.json and the other JSON files of a folder, checked as they are read."""
 
 import math
 import sys
@@ -31,7 +31,7 @@ LARGEST = (1 << 31) - 1  # the largest size or id
 
 @dataclass(frozen=True)
 class StackKeys:
-    """The keys of config.json that hold the sizes of a stack; the defaults are those of most families.
+    """The keys of config.json with the sizes of a stack, by default the usual ones.
 
     "" for a size that has no key: key and value heads are then as many as the heads, and a head is width/heads wide.
     """
@@ -46,7 +46,7 @@ class StackKeys:
 
 
 class ConfigReader:
-    """The values of a configuration by key; null counts as absent. Errors are DataErrors that name file and key.
+    """The values of a configuration by key. A null counts as absent.
 
     values  the parsed object
     name    the file, for errors
@@ -137,12 +137,12 @@ class ConfigReader:
         return tuple(token for token in ids if token >= 0)
 
     def has_architecture(self, suffix: str) -> bool:
-        """Whether one of the published `architectures` has a name with this suffix, as ForCausalLM."""
+        """Whether `architectures` contains a name with this suffix, as ForCausalLM."""
         names = self.values.get("architectures") or []
         return isinstance(names, list) and any(str(name).endswith(suffix) for name in names)
 
     def get_head_dim(self, width: str, heads: str) -> int:
-        """The width of one head from the keys of the width and the number of heads, which must divide it."""
+        """The width of one head: the width of the model by the number of heads."""
         if self.get_int(width) % self.get_int(heads):
             raise self.error(f"{width} {self.get_int(width)} is not divisible by {heads} {self.get_int(heads)}")
         return self.get_int(width) // self.get_int(heads)
@@ -222,7 +222,7 @@ def is_nested(value: Any) -> bool:
 
 @regular_files_only()
 def read_json_object(path: str) -> dict[str, Any]:
-    """Read the object in a JSON file. DataError tells where the file is not JSON, FileError that it is none."""
+    """Read the object in a JSON file. DataError names the line that is not JSON."""
     import orjson
 
     with open_source(path) as source, name_errors(path):

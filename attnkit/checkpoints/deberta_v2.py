@@ -1,4 +1,4 @@
-"""DeBERTa version 2 and 3: a post-norm encoder whose attention reads contents and distances apart."""
+"""DeBERTa 2 and 3: a post-norm encoder that attends to contents and distances."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -75,7 +75,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _map_words(raw: ConfigReader) -> Specs:
-    """Map the output of the head: of the newer head always the table of words, of the older one as in BERT."""
+    """Map the output of the head, which is tied to the words in the newer head."""
     older = masked_word_head(WORDS, PREDICTIONS, raw.get_bool("tie_word_embeddings", True))
     return _either(raw, older, tied_head(WORDS) | {"b": TensorSpec((f"{NEWER}.bias",))})
 
@@ -90,7 +90,7 @@ def _map_distances(prefix: str, terms: Sequence[str]) -> Specs:
 
 
 def _either(raw: ConfigReader, older: Specs, newer: Specs) -> Specs:
-    """Map a layer of the head by the names that `legacy` of the configuration chooses, or by the others."""
+    """Map a layer of the head by the names that `legacy` selects, or by the others."""
     first, second = (older, newer) if raw.get_bool("legacy", True) else (newer, older)
     return {
         key: replace(spec, names=tuple(dict.fromkeys(spec.names + second[key].names))) for key, spec in first.items()
@@ -98,7 +98,7 @@ def _either(raw: ConfigReader, older: Specs, newer: Specs) -> Specs:
 
 
 def _read_positions(raw: ConfigReader) -> PositionConfig:
-    """The positions: absolute ones unless `position_biased_input` is false, and distances."""
+    """Distances, and absolute positions unless `position_biased_input` is false."""
     size, buckets = raw.get_int("max_position_embeddings"), raw.get_int("position_buckets", -1, least=-1)
     kind = "learned" if raw.get_bool("position_biased_input", True) else "none"
     longest = raw.get_int("max_relative_positions", -1, least=-1)
@@ -124,7 +124,7 @@ def _read_terms(raw: ConfigReader) -> tuple[str, ...]:
 
 
 def _stated_terms(raw: ConfigReader) -> tuple[str, ...]:
-    """The terms of `pos_att_type`: the scale of the reference counts them also without relative attention."""
+    """The terms of `pos_att_type`, which scale the scores even if none is computed."""
     value = raw.values.get("pos_att_type") or []
     terms = [term.strip() for term in value.lower().split("|")] if isinstance(value, str) else value
     if not isinstance(terms, list) or not all(isinstance(term, str) and term in TERMS for term in terms):

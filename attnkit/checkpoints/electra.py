@@ -1,4 +1,4 @@
-"""ELECTRA: BERT with embeddings that may be narrower than the layers; a generator, a discriminator, and heads."""
+"""ELECTRA: BERT as a generator or a discriminator, with narrower embeddings."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""GPT-2: a pre-norm decoder; its linear weights are stored (in, out), with queries, keys and values fused."""
+"""GPT-2: a pre-norm decoder. Weights are (in, out), and q, k and v are fused."""
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
 from attnkit.checkpoints.mapping import Layers, embedding_table, fused_qkv, map_linear, norm, tied_head

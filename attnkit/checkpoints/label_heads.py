@@ -1,4 +1,4 @@
-"""The labels of a classifier in config.json: id2label and label2id, as transformers writes them."""
+"""The heads of text encoders that give labels, and the names of the labels."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ DEFAULT_CLASSES = ("LABEL_0", "LABEL_1")  # of a classifier whose configuration 
 
 
 def read_classes(raw: ConfigReader) -> tuple[str, ...]:
-    """The labels of a classifier in the order of their logits; none where the configuration names none."""
+    """The labels of a classifier in the order of its logits, or () if unnamed."""
     names = raw.get_dict("id2label") or {}
     if sorted(names) != sorted(str(number) for number in range(len(names))):
         raise raw.error(f"id2label does not name the classes 0 to {len(names) - 1}")
@@ -20,7 +20,7 @@ def read_classes(raw: ConfigReader) -> tuple[str, ...]:
 
 
 def label_values(labels: Sequence[str]) -> dict[str, Any]:
-    """The values of config.json that make a model a classifier of texts with these labels.
+    """The values of config.json that make a model a classifier with these labels.
 
     >>> label_values(["bad", "good"])["id2label"]
     {'0': 'bad', '1': 'good'}
@@ -65,7 +65,7 @@ Heads = Mapping[str, Head]  # sequence, token and question -> its names
 
 
 def find_task(raw: ConfigReader) -> str:
-    """Which head `architectures` names: sequence, token or question; "" for another one, or none.
+    """The head that `architectures` names: sequence, token or question, or "".
 
     >>> find_task(ConfigReader({"architectures": ["BertForTokenClassification"]}, "config.json"))
     'token'
@@ -74,7 +74,7 @@ def find_task(raw: ConfigReader) -> str:
 
 
 def read_head(raw: ConfigReader, stored: Weights, heads: Heads) -> dict[str, Any]:
-    """The fields of Config for the head that `architectures` names, or {} if it names none of these.
+    """The fields of Config for the head that `architectures` names, or {}.
 
     A head that the folder lacks is no head. DataError if labels are missing, or are not as many as the logits.
     """
@@ -102,7 +102,7 @@ def read_head(raw: ConfigReader, stored: Weights, heads: Heads) -> dict[str, Any
 
 
 def map_head(raw: ConfigReader, heads: Heads) -> Layers:
-    """Return where the layers of the head that `architectures` names are stored, or {} if it names none of these."""
+    """Map the layers of the head that `architectures` names, if any."""
     task = find_task(raw)
     if not task:
         return {}
@@ -120,7 +120,7 @@ def count_rows(stored: Weights, name: str) -> int | None:
 
 
 def read_label_names(raw: ConfigReader, rows: int | None = None) -> tuple[str, ...]:
-    """The names of the classes by their numbers: LABEL_0 and LABEL_1 where the configuration has none.
+    """The names of the classes by number, LABEL_0 and LABEL_1 by default.
 
     rows  how many there are in the weights; None: unknown
 
@@ -140,7 +140,7 @@ def read_label_names(raw: ConfigReader, rows: int | None = None) -> tuple[str, .
 
 
 def read_function(raw: ConfigReader, count: int) -> str:
-    """Return what makes probabilities of the logits of a text: softmax, sigmoid, or none where they are numbers.
+    """The function from logits to probabilities: softmax, sigmoid or none.
 
     A cross-encoder states its function; else `problem_type` does, and a single label has a sigmoid.
 

@@ -1,4 +1,4 @@
-"""Llama: a pre-norm decoder with RMS norm, RoPE, grouped-query attention and a gated feed-forward network."""
+"""Llama: a pre-norm decoder with RMS norm, RoPE, grouped queries and a gated FFN."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def map_llama(raw: ConfigReader, qkv_bias: bool = False, output_bias: bool = False, ffn_bias: bool = False) -> Layers:
-    """Return where the parameters are stored in the families of Llama, which differ in their biases."""
+    """Map the parameters of the Llama families, which differ in their biases."""
     is_tied = raw.get_bool("tie_word_embeddings", False)
     return {
         "decoder.embed": embedding_table(WORDS),
@@ -53,20 +53,20 @@ def map_llama(raw: ConfigReader, qkv_bias: bool = False, output_bias: bool = Fal
 
 
 def limit_window(config: Config, sizes: Sequence[int]) -> Config:
-    """The model with a sliding window for each layer: so many keys, the query's own among them; 0: all."""
+    """Limit each layer to a sliding window of keys, the query's own included."""
     windows = tuple(size - 1 for size in sizes) if any(sizes) else ()
     return replace(config, decoder=replace(config.stack("decoder"), windows=windows))
 
 
 def _read_rope(raw: ConfigReader, size: int) -> dict[str, Any]:
-    """The rotation, which is one object since version 5 of the format and was two keys before."""
+    """The rotation: one object since version 5 of the format, two keys before."""
     older = {**raw.get_dict("rope_scaling"), "rope_theta": raw.values.get("rope_theta")}
     theta = raw.get_float("rope_theta", 10000.0)
     return read_rope(raw, raw.get_dict("rope_parameters") or older, size, theta)
 
 
 def read_rope(raw: ConfigReader, rope: Mapping[str, Any], size: int, theta: float) -> dict[str, Any]:
-    """A rotation as `rope_frequencies` takes it, `theta` where it has no rope_theta. DataError for its type."""
+    """A rotation in the form that `rope_frequencies` accepts."""
     inner = ConfigReader(rope, raw.name)
     kind = inner.get_str("rope_type", inner.get_str("type", "default"))
     if kind not in ROPE_TYPES:

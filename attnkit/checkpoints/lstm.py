@@ -1,4 +1,4 @@
-"""A language model of LSTMs with the names of AWD-LSTM (Merity et al. 2018), as ULMFiT pre-trains it."""
+"""A language model of LSTMs as AWD-LSTM (Merity et al. 2018) and ULMFiT name it."""
 
 from attnkit.checkpoints.config_reader import ConfigReader
 from attnkit.checkpoints.label_heads import read_classes

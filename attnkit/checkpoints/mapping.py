@@ -1,4 +1,4 @@
-"""Map published tensor names (state dict keys) to parameters, with the transposes and splits that they need.
+"""Map published tensor names to parameters, with their transposes and splits.
 
 A family maps the names of layers to {parameter: TensorSpec}. In both names `{n}` is the number of a
 layer, from 0; in published ones `{k}` for that number counted from 1.
@@ -82,7 +82,7 @@ Layers = Mapping[str, Specs]
 def map_linear(
     prefix: str = "", *, biased: bool = True, transposed: bool = True, **weights: str
 ) -> dict[str, TensorSpec]:
-    """Map the weights of linear layers, and their biases, to published names; weights are (out, in) if transposed.
+    """Map linear layers and their biases, (out, in) if transposed.
 
     >>> {key: spec.names for key, spec in map_linear("attn", wq="query").items()}
     {'wq': ('attn.query.weight',), 'bq': ('attn.query.bias',)}
@@ -108,7 +108,7 @@ def fused_qkv(weight: str, bias: str = "", transposed: bool = True) -> dict[str,
 
 
 def norm(name: str, biased: bool = True) -> dict[str, TensorSpec]:
-    """Map gamma and beta of a norm to `weight` and `bias`, which early files call gamma and beta too.
+    """Map gamma and beta of a norm to `weight` and `bias`, or to their old names.
 
     >>> norm("ln_f", biased=False)["gamma"].names
     ('ln_f.weight', 'ln_f.gamma')
@@ -123,12 +123,12 @@ def embedding_table(*names: str) -> dict[str, TensorSpec]:
 
 
 def tied_head(*names: str) -> dict[str, TensorSpec]:
-    """Map the weight of a head to a table of embeddings: the first stored one of some names."""
+    """Map the weight of a head to the first stored table of embeddings."""
     return {"w": TensorSpec(names, transposed=True)}
 
 
 def masked_word_head(words: str, head: str, is_tied: bool) -> dict[str, TensorSpec]:
-    """Map the output of a head for masked words: the table of words where it is tied, else the `decoder` of the head.
+    """Map the output of a head for masked words, tied to the table of words or not.
 
     A tied head is published with `bias`. An untied one computes with the bias of its `decoder`; transformers 5 stores
     a `bias` beside it that no computation reads. Older files have one of them.
@@ -143,7 +143,7 @@ def masked_word_head(words: str, head: str, is_tied: bool) -> dict[str, TensorSp
 
 
 def expand_layers(config: Config, layers: Layers) -> dict[str, dict[str, TensorSpec]]:
-    """The specs of every layer of a model, from those of a family: of its name, or with `{n}` for its number."""
+    """The specs of every layer, from a family's specs by name or with `{n}`."""
     specs = {}
     for name in config.layer_names():
         stack, number, part = parse_layer_name(name)

@@ -1,4 +1,4 @@
-"""Marian in Hugging Face's format: a post-norm encoder-decoder, sinusoids in halves, a bias on the logits."""
+"""Marian as Hugging Face publishes it: a post-norm encoder-decoder."""
 
 from math import sqrt
 

@@ -1,4 +1,4 @@
-"""Marian in its own format: `model.npz`, weights stored (in, out), the options as YAML in one of the tensors."""
+"""Marian's own format: model.npz, with the options as YAML in one of its arrays."""
 
 import re
 from math import sqrt
@@ -116,7 +116,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def parse_options(text: str, name: str) -> dict[str, Any]:
-    """Parse the YAML that Marian writes: `key: value` lines and lists of scalars. DataError names the line.
+    """Parse Marian's YAML: `key: value` lines and lists of scalars.
 
     >>> parse_options("dim-emb: 8\\nskip: false\\ndim-vocabs:\\n  - 5\\n  - 5", "model.yml")
     {'dim-emb': 8, 'skip': False, 'dim-vocabs': [5, 5]}

@@ -1,4 +1,4 @@
-"""ModernBERT: a pre-norm encoder with rotary positions, windows in most layers, and a gated feed-forward network."""
+"""ModernBERT: a pre-norm encoder with RoPE, windows in most layers, a gated FFN."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,7 +42,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def _heads(raw: ConfigReader) -> Heads:
-    """The published names of the heads, which all begin with the layers of the head of masked words."""
+    """The published names of the heads, which begin as the masked-word head does."""
     pooling, activation = raw.get_choice("classifier_pooling", POOLINGS, "cls"), _head_activation(raw)
     head = Head("classifier", dense="head.dense", activation=activation, norm="head.norm")
     return {"sequence": head._replace(reads_mean=pooling == "mean"), "token": head, "question": head}
@@ -82,7 +82,7 @@ def _map_gates(name: str, is_biased: bool) -> dict[str, TensorSpec]:
 
 
 def _read_windows(raw: ConfigReader, layers: int) -> tuple[int, ...]:
-    """Return for each layer how many keys before a query, and after it, it may attend to; -1 for all."""
+    """For each layer, how many keys before and after a query it reads. -1 is all."""
     every, half = raw.get_int("global_attn_every_n_layers", 3), raw.get_int("local_attention", 128) // 2
     kinds = raw.values.get("layer_types") or [LOCAL if number % every else FULL for number in range(layers)]
     if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (FULL, LOCAL) for kind in kinds):

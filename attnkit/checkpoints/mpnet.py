@@ -1,4 +1,4 @@
-"""MPNet: a BERT without segments, with positions of RoBERTa and a relative position bias of T5, and RoBERTa's heads."""
+"""MPNet: RoBERTa without segments, with a relative position bias as in T5."""
 
 from dataclasses import replace
 

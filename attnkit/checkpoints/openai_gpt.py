@@ -1,4 +1,4 @@
-"""GPT-1 (`openai-gpt`): the tensor names of GPT-2, post-norm layers, no final norm."""
+"""GPT-1 (`openai-gpt`): GPT-2's tensor names, post-norm layers, no final norm."""
 
 from attnkit.checkpoints import gpt2
 from attnkit.checkpoints.config_reader import ConfigReader, StackKeys

@@ -1,4 +1,4 @@
-"""The parameters of a model by layer, converted from the stored tensors on first use (lazy loading)."""
+"""The parameters of a model by layer, converted from stored tensors on first use."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -29,7 +29,7 @@ def find_unused(stored: Iterable[str], used: Set[str]) -> list[str]:
 
 
 def find_unused_layers(stored: Iterable[str], used: Set[str]) -> list[str]:
-    """The prefixes of unused layers: those whose tensors have the names of a used layer but for its number.
+    """The prefixes of unused layers, whose tensors differ from used ones by number.
 
     >>> find_unused_layers(["h.0.ln_1.weight", "h.1.ln_1.weight", "score.weight"], {"h.0.ln_1.weight"})
     ['h.1']
@@ -121,7 +121,7 @@ class Parameters(Mapping[str, Mapping[str, Array]]):
         return find_unused_layers(self.weights.entries, self._used())
 
     def find_non_finite(self, first: str = "") -> str:
-        """Describe the first parameter that is not finite, of layer `first` and then of all layers in use.
+        """Describe the first parameter that is not finite, in layer `first` first.
 
         "" where all are finite.
         """
@@ -174,7 +174,7 @@ def match_tensors(
 
 
 def check_tensor(weights: Weights, stored: str, expected: tuple[int, ...], parameter: str) -> None:
-    """DataError where a stored tensor has another shape than expected, or holds no floats."""
+    """Raise DataError for a stored tensor of another shape, or not of floats."""
     dtype, shape = weights.entries[stored]
     tensor = f"tensor {stored!r} ({parameter})"
     if shape != expected:
@@ -184,7 +184,7 @@ def check_tensor(weights: Weights, stored: str, expected: tuple[int, ...], param
 
 
 def as_float(array: Array) -> Array:
-    """The array itself if it is float64 or float32, else its values as float32, exactly.
+    """The array itself if it is float64 or float32, otherwise a float32 copy.
 
     >>> as_float(np.array([1.5], np.float16))
     array([1.5], dtype=float32)

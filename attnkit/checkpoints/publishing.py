@@ -1,4 +1,4 @@
-"""The tensors that a configuration requires, by their published names: the inverse of reading a folder."""
+"""The tensors that a configuration requires: the inverse of reading a folder."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -42,14 +42,14 @@ class PublishedTensors(NamedTuple):
 
 
 class _AllTensors(Weights):
-    """The weights of a folder that stores every tensor that its family knows, by the first of its names."""
+    """The weights of a folder that stores every tensor its family knows."""
 
     def find(self, names: Any) -> str | None:
         return next((name for name in names if name not in OPTIONAL), None)
 
 
 def published_tensors(raw: Mapping[str, Any], name: str = "config.json") -> PublishedTensors:
-    """The tensors that the model of a configuration has. DataError names what is wrong in it.
+    """The tensors of the model of a configuration. DataError names what is wrong.
 
     raw   the values of config.json, whose path is `name`
 
@@ -76,7 +76,7 @@ def published_tensors(raw: Mapping[str, Any], name: str = "config.json") -> Publ
 
 
 def publish_parameters(table: PublishedTensors, params: Params) -> dict[str, Array]:
-    """The tensors that hold some parameters, in the dtype of these; of tied ones the last counts.
+    """The published tensors of parameters, in their dtype. The last tied one counts.
 
     >>> raw = {"model_type": "gpt2", "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 9}
     >>> table = published_tensors(raw)

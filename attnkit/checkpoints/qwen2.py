@@ -1,4 +1,4 @@
-"""Qwen2: Llama with biases on queries, keys and values; some layers may have sliding-window attention."""
+"""Qwen2: Llama with biases on q, k and v, and sliding windows in some layers."""
 
 from attnkit.checkpoints import llama
 from attnkit.checkpoints.config_reader import ConfigReader
@@ -22,7 +22,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _read_layer_types(raw: ConfigReader, layers: int) -> list[str]:
-    """The kind of attention of each layer: `layer_types`, or full in the first `max_window_layers` layers."""
+    """The kind of attention of each layer, by `layer_types` or `max_window_layers`."""
     full = raw.get_int("max_window_layers", 28, least=0)
     kinds = raw.values.get("layer_types") or [FULL if number < full else SLIDING for number in range(layers)]
     if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (SLIDING, FULL) for kind in kinds):

@@ -1,4 +1,4 @@
-"""Keys of config.json and published names that the families of recurrent models share."""
+"""Keys and published names that the families of recurrent models share."""
 
 from attnkit.checkpoints.mapping import Specs, TensorSpec
 from attnkit.model.recurrent_config import RecurrentStack
@@ -10,7 +10,7 @@ PARTS = {"input": "weight_ih", "hidden": "weight_hh", "input_bias": "bias_ih", "
 def recurrent_stack(
     cell: str, embedding: int, widths: tuple[int, ...], vocab: int, is_bidirectional: bool = False
 ) -> RecurrentStack:
-    """A stack of recurrent layers, with the fields that it shares with a stack of a Transformer.
+    """A stack of recurrent layers as a StackConfig.
 
     >>> recurrent_stack("gru", 8, (16, 16), 100, is_bidirectional=True).output_width(1)
     32
@@ -31,7 +31,7 @@ def recurrent_stack(
 
 
 def map_cell(prefixes: tuple[str, ...], layer: str = "l{n}", suffix: str = "") -> dict[str, TensorSpec]:
-    """Map the parameters of one direction of a layer to the names of torch.nn.LSTM after one of some prefixes.
+    """Map one direction of a layer to the names of torch.nn.LSTM.
 
     >>> map_cell(("rnn.",), suffix="_reverse")["hidden_bias_reverse"].names
     ('rnn.bias_hh_l{n}_reverse',)
@@ -43,6 +43,6 @@ def map_cell(prefixes: tuple[str, ...], layer: str = "l{n}", suffix: str = "") -
 
 
 def map_layer(prefix: str, is_bidirectional: bool) -> Specs:
-    """Map the parameters of a layer of a torch.nn.GRU, LSTM or RNN: of one direction, or of both."""
+    """Map a layer of torch.nn.GRU, LSTM or RNN, of one direction or of both."""
     reverse = map_cell((prefix,), suffix="_reverse") if is_bidirectional else {}
     return map_cell((prefix,)) | reverse

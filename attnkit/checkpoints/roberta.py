@@ -1,4 +1,4 @@
-"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT with positions that begin after that of the padding, and another head."""
+"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT with other positions and head."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def read_config(raw: ConfigReader, stored: Weights) -> Config:
 
 
 def read_positions(raw: ConfigReader) -> PositionConfig:
-    """Return learned positions whose first row that is used follows that of the padding token."""
+    """Learned positions. The first row in use follows that of the padding token."""
     size, first = raw.get_int("max_position_embeddings"), 1 + raw.get_int("pad_token_id", 1, least=0)
     if first >= size:
         raise raw.error(f"max_position_embeddings {size}: no positions are left after that of pad_token_id {first - 1}")

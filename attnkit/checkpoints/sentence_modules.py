@@ -1,4 +1,4 @@
-"""The files that sentence-transformers adds to a folder: how hidden states become the vector of a text."""
+"""The files of sentence-transformers: how hidden states become one vector."""
 
 import os
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ LARGEST_LENGTH = 1 << 30  # a maximum from here on is none: tokenizers write 1e3
 
 @dataclass(frozen=True)
 class Pooling:
-    """How the states of tokens become one vector: the vectors of `pools` joined, with the tokens of a prompt or not."""
+    """How the states of tokens become one vector: the vectors of `pools` joined."""
 
     pools: tuple[str, ...]
     with_prompt: bool
@@ -55,7 +55,7 @@ class Pooling:
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer w (in, out), b, and its activation: none, tanh, sigmoid, relu, gelu or silu."""
+    """A linear layer w (in, out) with bias b and an activation."""
 
     w: Array
     b: Array | None
@@ -86,7 +86,7 @@ class SentenceModules:
 
 
 def load_sentence_modules(folder: str, name: str = "") -> SentenceModules:
-    """Read the files of sentence-transformers in a folder; one without modules.json has none.
+    """Read modules.json and its files. A folder without it contains none.
 
     DataError for a module that is not known, one outside the folder, or weights that do not fit their configuration.
     """
@@ -120,7 +120,7 @@ def load_sentence_modules(folder: str, name: str = "") -> SentenceModules:
 
 
 def check_widths(modules: Mapping[int, Pooling | Dense | None], width: int, path: str) -> None:
-    """Raise DataError unless each Dense takes vectors as wide as those before it make them, from states (T, width).
+    """Raise DataError for a Dense whose input is not as wide as the vectors before.
 
     >>> import numpy as np
     >>> two = Pooling(("mean", "cls"), with_prompt=True)
@@ -174,7 +174,7 @@ def read_json_list(path: str) -> list[Any]:
 
 
 def read_pooling(raw: ConfigReader) -> Pooling:
-    """Return how a Pooling makes one vector; the mean of the tokens where it names nothing."""
+    """How a Pooling makes one vector, by default the mean of the tokens."""
     named = raw.values.get("pooling_mode") or [mode for key, mode in FLAGS.items() if raw.get_bool(key, False)]
     if named == [] and raw.has("pooling_mode_mean_tokens"):
         raise raw.error("no pooling_mode is true")
@@ -187,7 +187,7 @@ def read_pooling(raw: ConfigReader) -> Pooling:
 
 
 def read_dense(folder: str, config: str) -> tuple[Dense, list[str]]:
-    """A Dense layer and the files it was read from. DataError if its sizes are not those of its weights."""
+    """A Dense layer and the files it is read from. DataError for sizes that differ."""
     raw, weights = ConfigReader(read_json_object(config), config), open_weights(folder)
     places = (
         raw.get_str("module_input_name", "sentence_embedding"),
@@ -212,7 +212,7 @@ def read_dense(folder: str, config: str) -> tuple[Dense, list[str]]:
 
 
 def read_optional(folder: str, name: str, files: list[str]) -> ConfigReader:
-    """The values of a JSON file of a folder, none where there is no such file; its path joins `files`."""
+    """The values of a JSON file, or {} if it is absent. Its path joins `files`."""
     path = os.path.join(folder, name)
     if not exists(path):
         return ConfigReader({}, path)
@@ -221,7 +221,7 @@ def read_optional(folder: str, name: str, files: list[str]) -> ConfigReader:
 
 
 def read_max_length(settings: ConfigReader, tokenizer: ConfigReader) -> int | None:
-    """How many tokens a text may have: max_seq_length, else the tokenizer's model_max_length; None: no limit."""
+    """The most tokens of a text: max_seq_length, or model_max_length, or None."""
     if settings.has("max_seq_length"):
         return settings.get_int("max_seq_length")
     most = tokenizer.values.get("model_max_length")

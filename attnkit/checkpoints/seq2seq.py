@@ -1,4 +1,4 @@
-"""Recurrent encoder-decoders: Sutskever 2014, Cho 2014, Bahdanau 2015, Luong 2015; the names of torch.nn modules.
+"""Recurrent encoder-decoders: Sutskever 2014, Cho 2014, Bahdanau and Luong 2015.
 
 `attnkit help checkpoints` lists the keys of config.json.
 """

@@ -1,4 +1,4 @@
-"""T5: a pre-norm encoder-decoder with RMS norm, no biases, unscaled scores and a relative position bias."""
+"""T5: a pre-norm encoder-decoder with RMS norm, no biases and relative positions."""
 
 from dataclasses import replace
 
@@ -75,24 +75,24 @@ def _map_ffn(prefix: str, is_gated: bool) -> Specs:
 
 
 def _map_position_bias(stack: str) -> Specs:
-    """Return where the bias of a stack is stored: in its first block, which shares it with the others."""
+    """Map the bias of a stack, which its first block stores for all."""
     return embedding_table(f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight")
 
 
 def _map_head(raw: ConfigReader) -> Specs:
-    """Return where the head is stored: in the shared table where hidden states are scaled, else by itself."""
+    """Map the head: the shared table if hidden states are scaled, otherwise its own."""
     if _is_scaled(raw):
         return tied_head("shared.weight", "decoder.embed_tokens.weight")
     return tied_head("lm_head.weight", *(["shared.weight"] if raw.has("scale_decoder_outputs") else []))
 
 
 def _read_activation(raw: ConfigReader) -> tuple[str, bool]:
-    """The activation and whether it is gated; in this family gated-gelu is the approximation by tanh."""
+    """The activation and whether it is gated. Here gated-gelu is the tanh form."""
     plain = {name: (activation, False) for name, activation in ACTIVATIONS.items()}
     gated = {f"gated-{name}": (activation, True) for name, activation in ACTIVATIONS.items()}
     return raw.get_choice("feed_forward_proj", {**plain, **gated, "gated-gelu": ("gelu-tanh", True)}, "relu")
 
 
 def _is_scaled(raw: ConfigReader) -> bool:
-    """Whether hidden states are scaled before the head: by a key of newer files, or else with a tied head."""
+    """Whether hidden states are scaled before the head: by key, or if it is tied."""
     return raw.get_bool("scale_decoder_outputs", raw.get_bool("tie_word_embeddings", True))

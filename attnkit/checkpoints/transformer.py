@@ -1,4 +1,4 @@
-"""The original Transformer: the names of torch.nn.Transformer, with the arguments of its constructor as config.json.
+"""The original Transformer, with the names and arguments of torch.nn.Transformer.
 
 By itself it maps vectors to vectors. With `vocab_size` there is an `embed.weight` too, one table for both
 stacks and the head, scaled by sqrt(d_model), and sinusoidal positions as in the paper.

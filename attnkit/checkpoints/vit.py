@@ -1,4 +1,4 @@
-"""ViT: a pre-norm encoder of image patches, with a class token that the classifier reads."""
+"""ViT: a pre-norm encoder of image patches, with a class token for the head."""
 
 from attnkit.checkpoints.config_reader import ACTIVATIONS, ConfigReader, StackKeys
 from attnkit.checkpoints.label_heads import DEFAULT_CLASSES, read_classes
@@ -59,7 +59,7 @@ def map_layers(raw: ConfigReader) -> Layers:
 
 
 def _read_patches(raw: ConfigReader) -> PatchConfig:
-    """The sizes of the image and its patches. DataError if a patch is larger than the image."""
+    """The sizes of the image and of its patches, which must fit in it."""
     (height, width), (patch_height, patch_width) = raw.get_size("image_size"), raw.get_size("patch_size")
     if height < patch_height or width < patch_width:
         raise raw.error(f"image_size {height}x{width} is smaller than patch_size {patch_height}x{patch_width}")

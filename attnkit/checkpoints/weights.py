@@ -1,4 +1,4 @@
-"""The stored tensors of a folder, in one file or in shards, memory-mapped and read on first use."""
+"""The tensors of a folder, in one file or in shards, memory-mapped."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +33,7 @@ class Weights:
         self._mapped = mapped_files
 
     def find(self, names: Iterable[str]) -> str | None:
-        """The first of some names that is stored, with a prefix or without, or None if none is."""
+        """The first of several names that is stored, with a prefix or without, or None."""
         candidates = (prefix + name for name in names for prefix in ("", *self.prefixes))
         return next((name for name in candidates if name in self.entries), None)
 
@@ -48,7 +48,7 @@ class Weights:
 
 
 def open_weights(folder: str) -> Weights:
-    """Open the tensors of a folder, of safetensors before PyTorch files, in one file or in the shards of an index.
+    """Open the tensors of a folder: safetensors first, then PyTorch, or their shards.
 
     FileError if there is none.
     """

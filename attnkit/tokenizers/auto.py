@@ -41,7 +41,7 @@ class NoTokenizer(DataError):
 
 
 def load_tokenizer(path: str, side: str = "source") -> Tokenizer:
-    """Load the tokenizer of a folder with tokenizer.json, vocab.txt, vocab.json and merges.txt, a sentencepiece model …
+    """Load the tokenizer of a folder by the files that it contains.
 
     side  "source" or "target" of a translation: which text `encode` and `decode` are for
 

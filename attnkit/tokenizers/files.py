@@ -1,4 +1,4 @@
-"""Read and check the tokenizer files of a published folder, and the special tokens that they name."""
+"""Read and check the tokenizer files of a folder, and find their special tokens."""
 
 import os
 import re
@@ -23,7 +23,7 @@ ESCAPED = {
 
 
 def parse_yaml_vocabulary(text: str, name: str) -> dict[str, int]:
-    r"""Parse the `token: id` lines of a YAML vocabulary; tokens may be quoted. DataError names the line.
+    r"""Parse the `token: id` lines of a YAML vocabulary. DataError names the line.
 
     >>> parse_yaml_vocabulary("the: 0\n'it''s': 1\n\"\\x41\\\"\": 2\n", "vocab.yml")
     {'the': 0, "it's": 1, 'A"': 2}
@@ -49,7 +49,7 @@ def parse_yaml_vocabulary(text: str, name: str) -> dict[str, int]:
 
 
 def unescape_yaml(text: str) -> str:
-    r"""Replace the escapes of a double-quoted YAML string. ValueError names one that is no character.
+    r"""Replace the escapes of a double-quoted YAML string.
 
     >>> unescape_yaml(r"caf\xe9\n")
     'café\n'
@@ -69,7 +69,7 @@ LEAF = 1 << 31  # the bit of a unit that holds a value, and has no children
 
 
 def check_charsmap(data: object, name: str) -> None:
-    """Raise DataError for a map with a reference outside of it, on which a library ends the process.
+    """Raise DataError for a map that refers beyond itself, which kills a library.
 
     data  the size of the trie, 4 bytes; the trie; the texts, each of which ends with a zero byte
 
@@ -126,7 +126,7 @@ class AddedToken(NamedTuple):
 
 
 def token_content(token: Any) -> str | None:
-    """The text of a token, published as a string or as an object with its `content`; None for neither.
+    """The text of a token, a string or an object with `content`, or None.
 
     >>> token_content("<s>"), token_content({"content": "<s>", "lstrip": True}), token_content(None)
     ('<s>', '<s>', None)
@@ -136,7 +136,7 @@ def token_content(token: Any) -> str | None:
 
 
 def find_special_tokens(settings: Mapping[str, Any], find: Callable[[str], int | None]) -> dict[str, int]:
-    """The ids of the special tokens: those that the settings name, else those of a usual name with an id.
+    """The ids of special tokens: the ones that settings name, or of usual names.
 
     >>> find_special_tokens({"eos_token": "."}, {".": 0, "<unk>": 1}.get)
     {'eos': 0, 'unk': 1}
@@ -206,7 +206,7 @@ class TokenizerFolder:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The values of tokenizer_config.json, and of special_tokens_map.json for keys that are absent there."""
+        """tokenizer_config.json, completed by special_tokens_map.json."""
         return self.read_json("special_tokens_map.json") | self.read_json("tokenizer_config.json")
 
     def get_bool(self, name: str, default: bool | None) -> bool | None:
@@ -221,7 +221,7 @@ class TokenizerFolder:
 
     @cached_property
     def added_tokens(self) -> list[AddedToken]:
-        """The tokens of added_tokens.json and of the settings' added_tokens_decoder, by id."""
+        """The tokens of added_tokens.json and of added_tokens_decoder, by id."""
         vocabulary = check_token_ids(self.read_json("added_tokens.json"), self.path)
         added = {id: AddedToken(token, id) for token, id in vocabulary.items()}
         decoder = self.settings.get("added_tokens_decoder")
@@ -255,7 +255,7 @@ def check_pieces(pieces: Iterable[str], name: str) -> None:
 
 
 def check_token_ids(vocabulary: Mapping[str, Any], name: str) -> dict[str, int]:
-    """Return {token: id}. DataError if an id is not a whole number in range, or occurs twice."""
+    """Check {token: id}: each id a whole number in range, and no id twice."""
     tokens: dict[int, str] = {}
     for token, id in vocabulary.items():
         if type(id) is not int or not 0 <= id <= LARGEST_ID:

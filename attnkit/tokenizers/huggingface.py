@@ -1,4 +1,4 @@
-"""Tokenizers of the `tokenizers` library: tokenizer.json, WordPiece, byte-level and lower-case BPE."""
+"""Tokenizers of the `tokenizers` library: tokenizer.json, WordPiece and BPE."""
 
 import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ def clean_up(text: str) -> str:
 
 
 def parse_tokenizer_json(content: str, name: str, settings: Mapping[str, Any] | None = None) -> Tokenizer:
-    """The tokenizer of a tokenizer.json, special tokens included; its padding and truncation are not applied.
+    """The tokenizer of a tokenizer.json, without its padding and truncation.
 
     settings  the values of the tokenizer_config.json beside it
     """
@@ -71,7 +71,7 @@ def parse_tokenizer_json(content: str, name: str, settings: Mapping[str, Any] | 
 
 
 def check_document(content: str, name: str) -> None:
-    """Raise DataError for a value of a tokenizer.json on which the library panics, or ends the process.
+    """Raise DataError for values on which the library panics or ends the process.
 
     Nothing else is checked: the library says what is wrong in any other document.
     """
@@ -116,7 +116,7 @@ def decode_base64(text: Any) -> bytes | None:
 
 
 def check_merges(merges: Any, prefix: str, name: str) -> None:
-    """Raise DataError for a merge whose second token lacks the prefix of tokens within a word."""
+    """Raise DataError for a merge whose second token lacks the subword prefix."""
     for merge in merges if isinstance(merges, list) else []:
         second = merge.partition(" ")[2] if isinstance(merge, str) else merge[1:2]
         second = second[0] if isinstance(second, list) and second else second
@@ -126,7 +126,7 @@ def check_merges(merges: Any, prefix: str, name: str) -> None:
 
 
 def check_templates(post_processor: Any, name: str) -> None:
-    """Raise DataError for a template with a special token that it does not define, on which the library panics."""
+    """Raise DataError for a template with an undefined special token."""
     if post_processor is None:
         return
     state = orjson.loads(post_processor.__getstate__())
@@ -140,14 +140,14 @@ def check_templates(post_processor: Any, name: str) -> None:
 
 
 def load_tokenizer_json(folder: TokenizerFolder) -> Tokenizer:
-    """Load tokenizer.json (of targets target_tokenizer.json if there is one), with tokenizer_config.json's settings."""
+    """Load tokenizer.json, or target_tokenizer.json for targets."""
     has_own = folder.side == "target" and TARGET in folder.names
     name = TARGET if has_own else "tokenizer.json"
     return parse_tokenizer_json(folder.read_text(name), folder.file_path(name), folder.settings)
 
 
 def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:
-    """Load BERT's vocab.txt: a piece a line, `##` within a word; [CLS] a [SEP], and [CLS] a [SEP] b [SEP]."""
+    """Load BERT's vocab.txt, one piece a line: [CLS] a [SEP] b [SEP]."""
     name = folder.file_path("vocab.txt")
     library = import_library("tokenizers", "text", name)
     lines = folder.read_text("vocab.txt").removesuffix("\n").split("\n")
@@ -179,7 +179,7 @@ def load_wordpiece(folder: TokenizerFolder) -> Tokenizer:
 
 
 def load_bpe(folder: TokenizerFolder) -> Tokenizer:
-    """Load vocab.json and merges.txt: byte-level BPE of GPT-2, or that of another family by config.json."""
+    """Load vocab.json and merges.txt as the BPE of the family in config.json."""
     name = folder.file_path("vocab.json")
     library = import_library("tokenizers", "text", name)
     vocabulary, merges = folder.read_vocabulary("vocab.json"), read_merges(folder)
@@ -209,7 +209,7 @@ def read_merges(folder: TokenizerFolder) -> list[tuple[str, ...]]:
 
 
 def set_byte_level(tokenizer: Any, library: Any, has_prefix_space: bool, is_qwen2: bool) -> None:
-    """Set the byte-level pre-tokenizer and decoder of GPT-2, or those of Qwen2, which splits by its own pattern."""
+    """Set the byte-level pre-tokenizer and decoder of GPT-2 or of Qwen2."""
     byte_level = library.pre_tokenizers.ByteLevel
     tokenizer.pre_tokenizer = byte_level(add_prefix_space=has_prefix_space)
     if is_qwen2:
@@ -221,7 +221,7 @@ def set_byte_level(tokenizer: Any, library: Any, has_prefix_space: bool, is_qwen
 
 
 def set_roberta_template(tokenizer: Any, library: Any, name: str, vocabulary: Mapping[str, int]) -> None:
-    """Set the tokens around a text and between two: <s> a </s>, and <s> a </s></s> b </s>."""
+    """Put <s> a </s></s> b </s> around a text or a pair."""
     for token in ("<s>", "</s>", "<mask>"):
         if token not in vocabulary:
             raise DataError(f"the vocabulary has no {token} ({len(vocabulary)} words)", name)
@@ -231,7 +231,7 @@ def set_roberta_template(tokenizer: Any, library: Any, name: str, vocabulary: Ma
 
 
 def complete_tokenizer(tokenizer: Any, folder: TokenizerFolder, name: str, special: Mapping[str, int]) -> Tokenizer:
-    """Add the special and the added tokens of a folder to a tokenizer of the library, and wrap it."""
+    """Add a folder's special and added tokens to a library tokenizer, and wrap it."""
     new_token = import_library("tokenizers", "text", name).AddedToken
     with call_library("cannot be made a tokenizer", name):
         there = added_token_ids(tokenizer)  # to add one again would change whether it takes the space before it
@@ -287,7 +287,7 @@ def wrap_tokenizer(tokenizer: Any, name: str, settings: Mapping[str, Any]) -> To
 
 
 def cut_text(tokenizer: Any, encode: Callable[[], Tokens], most: int, name: str) -> Tokens:
-    """The tokens of a text that a tokenizer of the library cuts to `most`; special tokens are kept."""
+    """The tokens of a text cut to `most` by the library, special tokens kept."""
     with call_library(f"cannot cut a text to {most} tokens", name):
         tokenizer.enable_truncation(most)
         try:
@@ -297,7 +297,7 @@ def cut_text(tokenizer: Any, encode: Callable[[], Tokens], most: int, name: str)
 
 
 def find_places(tokenizer: Any, text: str, pair: str | None, unknown: int | None) -> TokenPlaces:
-    """Return where the tokens of a text, or of a pair, are, by a tokenizer of the library.
+    """Find the tokens of a text or of a pair in it.
 
     A token continues a word where it is longer or shorter than its text, as ##ing; without a prefix such as ##, where
     no space is before it. An unknown token begins a word. (The rules of transformers' TokenClassificationPipeline.)
@@ -330,7 +330,7 @@ def added_token_ids(tokenizer: Any) -> dict[str, int]:
 
 
 def register_special_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> dict[str, int]:
-    """The ids of the special tokens, once those that the settings name are never split."""
+    """Register special tokens, which are then never split. Their ids by name."""
     added = added_token_ids(tokenizer)
     contents = [token_content(settings.get(f"{key}_token")) for key in SPECIAL_TOKENS]
     tokens = [token for token in contents if token and token not in added]
@@ -342,7 +342,7 @@ def register_special_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> dict
 
 
 def set_bos_eos_template(tokenizer: Any, settings: Mapping[str, Any], special: Mapping[str, int]) -> None:
-    """Put the bos and the eos token around every text where the settings request them, and no other token."""
+    """Put the bos and eos tokens around every text if the settings request them."""
     ids = {key: special[key] for key in ("bos", "eos") if settings.get(f"add_{key}_token") and key in special}
     tokens = {key: tokenizer.id_to_token(id) for key, id in ids.items()}
     first, second = (

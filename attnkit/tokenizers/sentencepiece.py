@@ -1,4 +1,4 @@
-"""Sentencepiece models as Marian, T5 and Llama use them, and vocabularies of words between spaces."""
+"""Sentencepiece models of Marian, T5 and Llama, and vocabularies of words."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ Split = Callable[[str, bool], Sequence[int]]
 
 
 def load_marian(folder: TokenizerFolder) -> Tokenizer:
-    """Load the pieces of source.spm or target.spm, numbered by the vocabulary file; </s> ends a text."""
+    """Load source.spm or target.spm, numbered by the vocabulary. </s> ends a text."""
     model, _ = load_sentencepiece(folder, f"{folder.side}.spm")
     file = find_vocabulary_file(folder)
     if file is None:
@@ -39,7 +39,7 @@ def load_marian(folder: TokenizerFolder) -> Tokenizer:
 
 
 def load_t5(folder: TokenizerFolder) -> Tokenizer:
-    """Load the pieces of spiece.model, followed by <extra_id_99> … <extra_id_0>; </s> ends a text."""
+    """Load spiece.model, then <extra_id_99> … <extra_id_0>. </s> ends a text."""
     model, pieces = load_sentencepiece(folder, "spiece.model")
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(count_sentinels(folder, len(pieces))))]
     vocabulary = {token: id for id, token in enumerate([*pieces, *sentinels])}
@@ -60,7 +60,7 @@ def load_t5(folder: TokenizerFolder) -> Tokenizer:
 
 
 def count_sentinels(folder: TokenizerFolder, pieces: int) -> int:
-    """The number of tokens that T5 adds to its pieces. DataError if it exceeds vocab_size."""
+    """The number of tokens that T5 adds to its pieces, at most vocab_size in all."""
     count, size = folder.settings.get("extra_ids", 100), folder.read_json("config.json").get("vocab_size")
     most = max(size - pieces, 0) if type(size) is int else MAX_SENTINELS
     if type(count) is not int or not 0 <= count <= min(most, MAX_SENTINELS):
@@ -71,7 +71,7 @@ def count_sentinels(folder: TokenizerFolder, pieces: int) -> int:
 
 
 def load_llama(folder: TokenizerFolder) -> Tokenizer:
-    """Load the pieces of tokenizer.model, with bytes for characters that have no piece; <s> begins a text."""
+    """Load tokenizer.model. Unknown characters become bytes, <s> begins a text."""
     model, pieces = load_sentencepiece(folder, "tokenizer.model")
     vocabulary = {piece: id for id, piece in enumerate(pieces)}
     special = require_special_tokens(folder, "tokenizer.model", vocabulary, "unk")
@@ -95,7 +95,7 @@ def load_llama(folder: TokenizerFolder) -> Tokenizer:
 
 
 def load_whitespace(folder: TokenizerFolder) -> Tokenizer:
-    """Load a vocabulary without a model: words between spaces; </s> ends a text where the vocabulary has it."""
+    """Load a vocabulary of words between spaces. </s>, if present, ends a text."""
     file = find_vocabulary_file(folder) or ""
     vocabulary = folder.read_vocabulary(file)
     special = find_special_tokens(folder.settings, vocabulary.get)
@@ -120,7 +120,7 @@ def build_tokenizer(
     after: Sequence[int] = (),
     sentinels: Iterable[str] = (),
 ) -> Tokenizer:
-    """Build a tokenizer from a vocabulary {token: id}; special, added and sentinel tokens are never split.
+    """Build a tokenizer from {token: id}. Special and added tokens are never split.
 
     split          text between those tokens -> ids
     join           tokens -> text
@@ -168,7 +168,7 @@ def load_sentencepiece(folder: TokenizerFolder, name: str) -> tuple[Any, list[st
 
 
 def split_at_tokens(text: str, tokens: Collection[str]) -> list[str]:
-    """Split a text at some tokens, leftmost first and then the longest: text, token, text, token, … text.
+    """Split a text at the leftmost longest tokens: text, token, text, …
 
     >>> split_at_tokens("a<s>b</s>", {"<s>", "</s>"})
     ['a', '<s>', 'b', '</s>', '']
@@ -197,7 +197,7 @@ def require_special_tokens(
 
 
 def find_vocabulary_file(folder: TokenizerFolder) -> str | None:
-    """The name of the file with the ids of a folder's tokens, or None if there is none."""
+    """The file with the ids of a folder's tokens, or None."""
     is_separate = folder.side == "target" and folder.settings.get("separate_vocabs") is True
     json_file = "target_vocab.json" if is_separate else "vocab.json"
     yaml_files = sorted(name for name in folder.names if name.endswith(".vocab.yml"))
@@ -206,7 +206,7 @@ def find_vocabulary_file(folder: TokenizerFolder) -> str | None:
 
 
 def join_pieces(pieces: Sequence[str]) -> str:
-    """Join pieces to text: `▁` is a space, bytes are UTF-8, or U+FFFD for each one of an invalid run.
+    """Join pieces to text: `▁` is a space, bytes are UTF-8, invalid ones U+FFFD.
 
     >>> join_pieces(["▁a", "<0xC3>", "<0xA9>", "▁b", "<0xC3>"])
     ' aé b�'

@@ -27,7 +27,7 @@ class Tokens(NamedTuple):
 
 
 class TokenPlaces(NamedTuple):
-    """Where the tokens of a text, or of a pair of texts, are in it; offsets count characters.
+    """Where the tokens of a text or of a pair are, counted in characters.
 
     offsets   the first character of each token, and the one after its last
     words     the same of the word that the token is in
@@ -78,7 +78,7 @@ def distinct_tokens(texts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def tokens_to_ids(tokens: Sequence[str], vocabulary: Mapping[str, int]) -> list[int]:
-    """The ids of tokens; unknown ones get the id of the vocabulary's unknown token, DataError if it has none.
+    """The ids of tokens. Unknown ones become the vocabulary's unknown token.
 
     >>> tokens_to_ids(["am", "zzz"], {"am": 0, "<unk>": 1})
     [0, 1]
@@ -101,7 +101,7 @@ REGIONAL_INDICATORS = {chr(code) for code in range(0x1F1E6, 0x1F200)}
 
 
 def split_words(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
-    """Split a text into words and punctuation marks, after Unicode NFC; known tokens as `<eos>` and `[PAD]` stay whole.
+    """Split a text into words and punctuation marks, after Unicode NFC.
 
     >>> split_words("The cat's mat.").spellings
     ['The', 'cat', "'", 's', 'mat', '.']
@@ -116,7 +116,7 @@ def split_words(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
 
 
 def split_chars(text: str, vocabulary: Sequence[str] = ()) -> Tokens:
-    """Split a text into characters as a reader sees them, after Unicode NFC; spaces and line ends are tokens too.
+    """Split a text into the characters that a reader sees, after Unicode NFC.
 
     Combining marks, variation selectors, skin tones and what a zero-width joiner joins stay with the character before;
     two regional indicators, a flag, are one character. These are the main rules of Unicode's UAX #29, not all of them.
@@ -151,7 +151,7 @@ UNSETTLED = re.compile(r"(?:\ufffd| n?'?| '[vr ])$")
 
 
 def decode_incrementally(decode: Callable[[Sequence[int]], str]) -> Callable[[int | None], str]:
-    """A function from the next id to the text that is now final; called with None it returns the rest.
+    """A function from the next id, or None at the end, to the text that is final.
 
     Each step decodes only the ids since the last final text and, for the space between the two, those before it.
 

@@ -1,4 +1,4 @@
-"""Sentencepiece models of text encoders, as tokenizers of the `tokenizers` library: they give pairs and places too."""
+"""Sentencepiece models of text encoders, as tokenizers of the library."""
 
 import math
 import struct
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 
 class SentencePieceModel(NamedTuple):
-    """What a file holds: its pieces by id, the one of unknown text, its algorithm, and how text is normalized."""
+    """A file's pieces by id, its unknown piece, algorithm and normalizer."""
 
     pieces: list[Piece]
     unknown: int
@@ -56,13 +56,13 @@ class PieceRules(NamedTuple):
 
 
 def find_family(folder: TokenizerFolder) -> str:
-    """The family of a folder's tokenizer: of its tokenizer_class, else the model_type of config.json, or ""."""
+    """The family of a folder's tokenizer, by tokenizer_class or model_type, or ""."""
     name = str(folder.settings.get("tokenizer_class") or "").removesuffix("Fast")
     return CLASSES.get(name) or str(folder.read_json("config.json").get("model_type") or "")
 
 
 def load_unigram(folder: TokenizerFolder) -> Tokenizer:
-    """Load the sentencepiece model of a text encoder, as transformers converts it to a tokenizer.json.
+    """Load a text encoder's sentencepiece model as transformers converts it.
 
     DataError for a family of which no rules are known here, for a model of another algorithm than unigram, and for one
     without the tokens of its family.
@@ -125,7 +125,7 @@ def ends_in_number(piece: str) -> bool:
 
 
 def set_spaces(tokenizer: Any, library: Any, splits_marks: bool) -> None:
-    """Split text at its spaces, which begin the piece after them, and, where requested, at punctuation marks."""
+    """Split text at spaces, which begin the next piece, and optionally punctuation."""
     spaces = library.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
     marks = [library.pre_tokenizers.Punctuation(behavior="isolated")] if splits_marks else []
     tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([*marks, spaces])
@@ -133,7 +133,7 @@ def set_spaces(tokenizer: Any, library: Any, splits_marks: bool) -> None:
 
 
 def add_tokens(tokenizer: Any, library: Any, stored: SentencePieceModel, family: PieceRules, is_lower: bool) -> None:
-    """Add the tokens that are never split: those of the family, its mask, and what the file lists as such."""
+    """Add the tokens that are never split: the family's and the file's own."""
     mask, takes_space = family.mask
     known = {piece.text: piece.kind for piece in stored.pieces if piece.text != mask}
     tokens = [library.AddedToken(mask, lstrip=takes_space, normalized=False)]
@@ -146,7 +146,7 @@ def add_tokens(tokenizer: Any, library: Any, stored: SentencePieceModel, family:
 
 
 def albert_normalizers(library: Any, folder: TokenizerFolder, charsmap: list[Any]) -> list[Any]:
-    """Return what ALBERT does to text: quotes, accents and case, then the file's rules."""
+    """ALBERT's normalizers: quotes, accents and case, then the file's rules."""
     kinds = library.normalizers
     steps = [kinds.Replace("``", '"'), kinds.Replace("''", '"')]
     steps += [] if folder.get_bool("keep_accents", False) else [kinds.NFKD(), kinds.StripAccents()]
@@ -155,13 +155,13 @@ def albert_normalizers(library: Any, folder: TokenizerFolder, charsmap: list[Any
 
 
 def deberta_normalizers(library: Any, folder: TokenizerFolder, charsmap: list[Any]) -> list[Any]:
-    """Return what DeBERTa does to text: case where requested, spaces around it, then the file's rules."""
+    """DeBERTa's normalizers: case, outer spaces, then the file's rules."""
     lower = [library.normalizers.Lowercase()] if folder.get_bool("do_lower_case", False) else []
     return [*lower, library.normalizers.Strip(), *charsmap, single_spaces(library, " ")]
 
 
 def roberta_normalizers(library: Any, folder: TokenizerFolder, charsmap: list[Any]) -> list[Any]:
-    """Return what XLM-RoBERTa and CamemBERT do to text: the file's rules, then spaces after it and between words."""
+    """The normalizers of XLM-RoBERTa and CamemBERT: the file's rules, then spaces."""
     return [*charsmap, library.normalizers.Strip(left=False, right=True), single_spaces(library, "▁")]
 
 
@@ -207,7 +207,7 @@ CLASSES = {  # tokenizer_class -> the family
 
 
 def read_sentencepiece(data: bytes, name: str) -> SentencePieceModel:
-    """Read a sentencepiece model, a message of Protocol Buffers. DataError if it is none.
+    """Read a sentencepiece model, a Protocol Buffers message.
 
     Source: sentencepiece_model.proto.
     """
@@ -228,7 +228,7 @@ def read_sentencepiece(data: bytes, name: str) -> SentencePieceModel:
 
 
 def read_piece(data: bytes) -> Piece:
-    """Read a piece: its text, its score as a float32, and its type, 1 unless it is stored."""
+    """Read a piece: its text, float32 score and type, which is 1 by default."""
     fields = dict(read_fields(data))
     return Piece(fields[1].decode("utf-8"), struct.unpack("<f", fields.get(2, bytes(4)))[0], fields.get(3, 1))
 
