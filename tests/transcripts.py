@@ -35,6 +35,7 @@ LINKS = {
     "data": ROOT / "samples" / "data",
     "models": ROOT / "tests" / "references" / "models",
     "inputs": FOLDER / "inputs",
+    "translations": ROOT / "tests" / "references" / "translations",
 }  # of the folder of a case
 MODES = {*filter(None, os.environ.get("ATTNKIT_TRANSCRIPTS", "").split(","))}
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)

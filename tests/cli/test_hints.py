@@ -95,75 +95,6 @@ def test_the_value_of_an_option_keeps_its_underscores():
 
 
 @pytest.mark.parametrize(
-    ("line", "hint"),
-    [
-        ("embed cat --d_model 8", "no such option: --d_model; did you mean --dim?"),
-        ("embed cat --hidden_size 8", "did you mean --dim?"),
-        ("embed cat --n_embd 8", "did you mean --dim?"),
-        ("embed cat --embedding-dim 4", "did you mean --dim?"),
-        ("rnn --hidden_size 4", "did you mean --hidden?"),
-        ("attend --attention-mask m.json", "did you mean --mask?"),
-        ("attend --key_padding_mask m.json", "did you mean --lengths?"),
-        ("mask --key_padding_mask", "did you mean --padding?"),
-        ("attend --is_causal", "did you mean --causal?"),
-        ("attend --num_attention_heads 2", "did you mean --heads?"),
-        ("attend --num_key_value_heads 2", "did you mean --kv-heads?"),
-        ("attend --need_weights", "did you mean --keep weights?"),
-        ("decode hi --do-sample", "did you mean --temperature 1?"),
-        ("decode hi --temp 1", "did you mean --temperature?"),
-        ("decode hi --max_new_tokens 5", "did you mean --max-tokens?"),
-        ("decode hi --num_beams 5", "did you mean --beam?"),
-        ("posenc --type sinusoidal", "did you mean --kind?"),
-        ("posenc --method alibi", "did you mean --kind?"),
-        ("layernorm --rms", "did you mean --kind rms?"),
-        ("train a.txt --n_layer 3", "did you mean --layers?"),
-        ("train a.txt --learning_rate 3", "did you mean --lr?"),
-        ("show --plot", "did you mean -o FILE.svg?"),
-        ("show --similarity", "did you mean attnkit near --index FILE?"),
-        ("attend --width 70", "COLUMNS=70 before the command is the width of tables"),
-        ("show --head 2", "--slice 2 is head 2 of (head, query, key), --slice :2 the first two"),
-        ("attend -heads 2", "no such option: -heads; did you mean --heads?"),
-        ("attend --head 2", "did you mean --heads?"),
-        ("attend --d_model 2", "--dim is an option of embed, posenc and train"),
-        ("attend --max_length 2", "--max-tokens is an option of decode"),
-        ("attend --rope", "did you mean attnkit posenc --kind rotary?"),
-        ("attend --emit weights --heatmap -o a.svg", "to see it so: attnkit attend … | attnkit show --heatmap"),
-        ("ffn --hidden 2 --activation swish", "did you mean silu?"),
-        ("ffn --hidden 2 --activation gelu_new", "did you mean gelu-tanh?"),
-        ("attend --keep attn_weights", "did you mean weights?"),
-        ("embed cat --dim 2 --dtype fp16", "did you mean float16?"),
-        ("ffn --hidden 2 --activation swiglu", "did you mean silu --gated?"),
-        ("mask --causal --size 4 --as float", "did you mean additive?"),
-        ("embed cat --dim 2 -o cat.pt", "no format has the suffix '.pt'; did you mean .npz?"),
-        ("decode hi --temperature 0", "without --temperature the most probable token is chosen"),
-        ("encode hi --model m --layer 1", "did you mean --layers?"),
-        ("encode hi --model m --layers 2", "got '2'; :2 is the first 2"),
-        ("train --data a.txt", "the input is an operand or a pipe: attnkit train FILE"),
-        ("diff a b --tol 1", "did you mean --atol?"),
-        ("show a --layer 0", "--name 'decoder.0.*' shows the tensors of a layer, --list the names of all"),
-        ("softmax --dim 0", "did you mean --axis?"),
-        ("encode --model m --file a.txt", "did you mean attnkit encode < FILE?"),
-        ("show a --no_color", "NO_COLOR=1 before the command leaves out colours"),
-        ("train a --tokenizer chars", "did you mean --tokens?"),
-        ("attend -help", "no such option: -help; did you mean --help?"),
-        ("attend --no-causal", "it is off without --causal"),
-        ("attend a.npz --causal true", "expected one INPUT, got 2: a.npz true; a switch takes no value"),
-        ("run embed cat --dim 4", "a pipeline is one word, in quotes: attnkit run 'A | B'"),
-    ],
-)
-def test_an_option_of_another_library_is_answered_with_the_own_one(line, hint):
-    assert refused(*line.split()).endswith(hint)
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["attend --zzz 1", "show --json-output", "attend --rotation 8", "show --printer", "embed cat --model-size 3"],
-)
-def test_an_option_like_no_other_has_no_hint(line):
-    assert "did you mean" not in refused(*line.split())
-
-
-@pytest.mark.parametrize(
     ("name", "hint"),
     [
         ("generate", "decode TEXT --model DIR"),
@@ -185,19 +116,6 @@ def test_a_tool_of_another_library_is_answered_with_the_own_one(name, hint):
     assert refused(name) == f": no tool {name!r}; did you mean attnkit {hint}?".removeprefix(": ")
     assert refused("run", f"embed a --dim 2 | {name}").endswith(f"did you mean attnkit {hint}?")
     assert f"\nattnkit {hint}: " in "\n" + process.run("help", name).out.decode()
-
-
-def test_what_is_no_name_of_a_tool_but_a_file_a_text_or_a_program_is_answered(tmp_path):
-    np.save(tmp_path / "x.npy", np.ones(2))
-    assert refused("x.npy", cwd=tmp_path).endswith("did you mean attnkit show x.npy?")
-    assert refused("The cat").endswith("for a text: attnkit embed 'The cat' --dim 8")
-    assert refused("nn.Linear").endswith("did you mean attnkit linear?")
-    assert refused("EMBED").endswith("did you mean attnkit embed?")
-    assert refused("top_k").endswith("; --top-k is an option of decode")
-    assert refused("download", "gpt2").endswith("did you mean attnkit help models?")
-    assert refused("-v").endswith("did you mean attnkit --version?")
-    message = refused("run", "embed a --dim 2 | env")
-    assert message == "no tool 'env'; other programs read the output of run: run … | env"
 
 
 def test_the_tools_in_the_table_do_what_the_names_mean():

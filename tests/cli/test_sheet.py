@@ -110,24 +110,3 @@ def test_a_sheet_in_pdf_is_in_pages_of_a4(here):
     data = sheet(here, format="pdf")
     boxes = re.findall(r"/MediaBox ?\[ ?0 0 ([0-9.]+) ([0-9.]+)", data)
     assert len(boxes) > 1 and {(round(float(x)), round(float(y))) for x, y in boxes} == {(595, 842)}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["--steps", "--blank", "wights", "-f", "html"],
-            "'wights' matches no tensor of the sheet; did you mean weights?",
-        ),
-        (
-            ["--steps", "--blank", "zzzzzz", "-f", "html"],
-            "'zzzzzz' matches no tensor of the sheet (it has ids, 1.embed.ids, x, 1.embed.x, wq, 2.attend.wq, wk, "
-            "2.attend.wk, wv, 2.attend.wv, wo, 2.attend.wo and 35 more)",
-        ),
-        (["--blank", "x", "-f", "html"], "needs --steps"),
-        (["--steps", "--blank", "x", "-f", "json"], "needs a sheet: -o FILE.html, .pdf, .md, .svg or .png"),
-    ],
-)
-def test_a_blank_that_cannot_be_is_one_line(here, words, message):
-    done = run("run", "layer.attnkit", *words, cwd=here)
-    assert (done.code, done.out, done.err) == (2, b"", f"attnkit run: --blank: {message}\n")

@@ -7,7 +7,6 @@ import pytest
 
 import attnkit
 from attnkit.errors import UsageError
-from tests.process import run
 
 X, TABLE = np.array([[1.0, 2]]), np.array([[1.0, 0], [0, 1], [1, 1]])
 
@@ -53,21 +52,6 @@ def test_the_record_without_steps_is_the_one_with_them():
     assert [*plain] == ["x", "logits", "next"]
     for name in plain:
         np.testing.assert_array_equal(plain[name], stepped[name])
-
-
-def test_steps_are_tables_with_the_words(tmp_path):
-    (tmp_path / "table.json").write_text("[[1, 0], [0, 1], [1, 1]]")
-    (tmp_path / "vocab.txt").write_text("a\ncat\nsat\n")
-    words = ["--table", "table.json", "--vocab", "vocab.txt", "--steps", "-f", "table"]
-    done = run("decode", *words, stdin=b"[[1, 2]]", cwd=tmp_path)
-    lines = done.out.decode().splitlines()
-    assert (done.code, done.err) == (0, "")
-    assert [line for line in lines if "float64" in line] == [
-        "logits (token 1, vocab 3) float64   = x tableᵀ",
-        "x (token 1, vocab 3) float64   = softmax(logits)",
-    ]
-    assert lines[1].split() == ["token\\vocab", "a", "cat", "sat"]
-    assert lines[-1].split() == ["0", "sat", "0.6652", "cat", "0.2447", "a", "0.0900"]
 
 
 @pytest.mark.parametrize(

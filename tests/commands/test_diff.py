@@ -45,69 +45,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_equal_traces_are_one_line(folder):
-    assert diff(folder, "a.npz", "a.npz") == (0, ["all the same (6 stages)"])
-
-
-def test_the_first_stage_that_differs(folder):
-    code, lines = diff(folder, "a.npz", "b.npz")
-    assert code == 1 and lines[0] == "the same up to encoder.0.self.q (2 stages)"
-    assert lines[1].split() == ["tensor", "differing", "max", "|a−b|", "max", "rel", "cosine", "where"]
-    assert lines[3].split(maxsplit=6)[:6] == ["encoder.0.norm1", "1", "of", "4", "0.5", "0.2"]
-    assert lines[3].endswith("  token 1, model 0")
-    assert lines[4:] == [
-        "first and largest difference: encoder.0.norm1 [token 1, model 0]: 2.0 and 2.5",
-        "3 later stages not compared; --all compares all, --only NAME one",
-    ]
-
-
-def test_stages_within_the_tolerance_are_the_same(folder):
-    code, lines = diff(folder, "a.npz", "b.npz", "--atol", "0.5")
-    assert code == 1 and lines[0] == "the same up to encoder.0.norm2 (5 stages, largest difference 0.5)"
-    assert stages(lines[1:]) == ["logits"] and lines[3].split()[1:4] == ["4", "of", "4"] and len(lines) == 5
-    assert diff(folder, "a.npz", "b.npz", "--atol", "5") == (0, ["all the same (6 stages, largest difference 5)"])
-
-
-def test_the_very_first_stage_and_another_shape(folder):
-    trace(folder / "c.npz", encoder_embed=np.zeros((3, 2)))
-    assert diff(folder, "a.npz", "c.npz")[1][2:] == [
-        "encoder.embed          –          –        –       –",
-        "  shape (2, 2) in A, (3, 2) in B",
-        "5 later stages not compared; --all compares all, --only NAME one",
-    ]
-
-
-def test_only_compares_every_stage_named(folder):
-    code, lines = diff(folder, "a.npz", "b.npz", "--only", "encoder.0.norm2,encoder.0.norm1,logits")
-    assert code == 1 and stages(lines) == ["encoder.0.norm2", "encoder.0.norm1", "logits"]
-
-
-def test_stages_of_one_trace_alone(folder):
-    trace(folder / "few.npz", (*NAMES[:2], "encoder.norm"))
-    assert diff(folder, "a.npz", "few.npz") == (
-        0,
-        [
-            "all the same (2 stages)",
-            "only in A: encoder.0.norm1, encoder.0.ffn.hidden, encoder.0.norm2, logits",
-            "only in B: encoder.norm",
-        ],
-    )
-
-
-def test_traces_that_share_nothing_differ(folder):
-    trace(folder / "one.npz", NAMES[:2])
-    trace(folder / "other.npz", ("encoder.norm", "logits"))
-    code, out, err = process.run("diff", "one.npz", "other.npz", cwd=folder)
-    assert (code, out, err.count("\n")) == (1, b"", 1) and "no name in common: one.npz has encoder.embed" in err
-
-
-def test_the_figures_are_those_of_the_stages_compared(folder):
-    done = process.run("diff", "a.npz", "b.npz", "-f", "json", cwd=folder)
-    found = json.loads(done.out)
-    assert done.code == 1 and found["labels"]["tensor"] == [*NAMES[:3]]
-    assert found["tensors"]["differing"]["data"] == [0, 0, 1]
-
-
 def test_what_is_no_trace():
     x = np.zeros(2)
     stage = Record({"encoder.0.self.weights": x, "decoder.2.cross.residual": x, "pooler": x, "head.norm": x})
@@ -213,69 +150,6 @@ def test_equal_infinities_are_the_same():
     found = report(masked, masked + 1)
     assert found["differing"] == 3 and found["max_abs"] == 1
     np.testing.assert_allclose(found["cosine"], [20 / np.sqrt(14 * 29)], rtol=1e-15)
-
-
-def test_all_compares_every_stage(folder):
-    code, lines = diff(folder, "a.npz", "b.npz", "--all")
-    assert code == 1 and stages(lines) == [*NAMES]
-    assert [line.split()[1] for line in lines[2:8]] == ["0", "0", "1", "0", "0", "4"]
-    assert lines[8:] == ["first and largest difference: encoder.0.norm1 [token 1, model 0]: 2.0 and 2.5"]
-    found = json.loads(diff(folder, "a.npz", "b.npz", "--all", "-f", "json")[1][0])
-    assert found["tensors"]["same"]["data"] is False and found["labels"]["tensor"] == [*NAMES]
-    assert found["tensors"]["max_rel"]["data"] == [0, 0, 0.2, 0, 0, "NaN"]  # all of B's logits are 0
-    assert found["labels"]["at"][2] == "token 1, model 0" and found["tensors"]["at"]["data"][2] == [1, 0]
-
-
-@pytest.mark.parametrize("flags", [["-q"], ["-q", "--heatmap"], ["-q", "-f", "table"]])
-@pytest.mark.parametrize(("other", "code"), [("a.npz", 0), ("b.npz", 1)])
-def test_quiet_prints_nothing(folder, flags, other, code):
-    assert process.run("diff", "a.npz", other, *flags, cwd=folder) == (code, b"", "")
-    assert process.run("run", f"diff a.npz {other}", "-q", cwd=folder) == (code, b"", "")
-
-
-def test_quiet_writes_the_file_and_the_format_requested(folder):
-    assert diff(folder, "a.npz", "b.npz", "-q", "-o", "t.txt") == (1, [])
-    assert (folder / "t.txt").read_text() == "\n".join(diff(folder, "a.npz", "b.npz")[1]) + "\n"
-    assert json.loads(diff(folder, "a.npz", "b.npz", "-q", "-f", "json")[1][0])["tensors"]["same"]["data"] is False
-
-
-def test_one_tensor_is_compared_with_x_of_the_other_operand(tmp_path):
-    x = np.arange(4.0).reshape(2, 2)
-    save(Record({"x": x, "ids": np.arange(2), "y": x + 1}), str(tmp_path / "r.npz"))
-    np.save(tmp_path / "x.npy", x)
-    for a, b in (
-        ("x.npy", "r.npz"),
-        ("r.npz", "x.npy"),
-        ("r.npz:x", "r.npz"),
-        ("r.npz", "r.npz:x"),
-        ("r.npz", "r.npz"),
-    ):
-        code, lines = diff(tmp_path, a, b)
-        assert code == 0 and stages(lines)[0] == "x" and len(stages(lines)) == (3 if (a, b) == ("r.npz",) * 2 else 1)
-    assert stages(diff(tmp_path, "r.npz:y", "r.npz")[1]) == ["x"] and diff(tmp_path, "r.npz:y", "r.npz")[0] == 1
-
-
-def test_one_stage_is_compared_with_that_of_a_trace(folder):
-    assert diff(folder, "a.npz:encoder.embed", "b.npz")[0] == 0
-    code, lines = diff(folder, "a.npz:logits", "b.npz")
-    assert code == 1 and lines[2].split()[:4] == ["x", "4", "of", "4"]
-
-
-def test_dtypes_that_all_tensors_share_are_named_once(folder):
-    half = {name.replace(".", "_"): np.full((2, 2), at, np.float16) for at, name in enumerate(NAMES)}
-    trace(folder / "half.npz", **half)
-    assert diff(folder, "a.npz", "half.npz")[1][-1] == "dtypes of A and B: all float64 and float16"
-    trace(folder / "part.npz", encoder_embed=half["encoder_embed"], logits=half["logits"])
-    assert diff(folder, "a.npz", "part.npz")[1][-1] == "dtypes of A and B: encoder.embed, logits float64 and float16"
-
-
-def test_a_tensor_of_a_folder_is_a_file_first(folder):
-    code, out, err = process.run("diff", "a.npz", f"{MODELS / 'gpt2'}:decoder.norm.gamma", cwd=folder)
-    assert (code, out) == (4, b"")
-    assert err == (
-        f"attnkit diff: {MODELS / 'gpt2'}: Is a directory; "
-        f"attnkit show {MODELS / 'gpt2'}:decoder.norm.gamma -o FILE.npy writes a tensor of a model\n"
-    )
 
 
 def test_places_have_the_labels_of_the_operand_that_has_them():

@@ -231,35 +231,6 @@ def number_of(title):
     return next(one.number for one in ALL if one.title == title)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("[[0.5, 0.5]]", "number 1 is 0.5, too small"),
-        ("[[0.731, 0.3]]", "number 2 is 0.3, too large"),
-        ("[[0.731, 0.269, 0]]", "its shape is (3), expected (2)"),
-        ("[-0.731, -0.269]", "its sign is reversed"),
-        ("[0.88, 0.12]", "the scores are not divided by √d_k = 2"),
-    ],
-)
-def test_a_wrong_answer_is_told_where(given, message, tmp_path):
-    number = number_of("Weights")
-    done = answer(number, given=given, cwd=tmp_path)
-    assert (done.code, done.out, done.err) == (1, b"", f"attnkit exercise: {number}: wrong: {message}\n")
-
-
-def test_the_first_wrong_row_is_named(tmp_path):
-    number = number_of("Outputs")
-    rows = "[[0.84, 0.58, 0.84, 0.58], [0.58, 0.84, 0.5, 0.84], [1, 1, 1, 1]]"
-    done = answer(number, given=rows, cwd=tmp_path)
-    place = "row 2 of 3, number 3 is 0.5, too small; the rows before it are right"
-    assert done.err == f"attnkit exercise: {number}: wrong: {place}\n"
-    exchanged = json.dumps(transposed([[1, 0, 0], [0.27, 0.73, 0], [0.21, 0.21, 0.58]]))
-    assert (
-        "rows and columns are exchanged"
-        in answer(number_of("Weights under a causal mask"), given=exchanged, cwd=tmp_path).err
-    )
-
-
 def test_every_exercise_has_fresh_numbers():
     assert all(any(exercises.draw_numbers(one, seed).tensors != one.tensors for seed in range(3)) for one in ALL)
 
@@ -274,13 +245,6 @@ def test_fresh_numbers_keep_what_the_text_says(seed):
     layers = drawn["Attention through two layers"]
     for weights in (drawn["A gradient through attention"]["weights"], layers["first"]["w"], layers["second"]):
         np.testing.assert_allclose(np.sum(weights, axis=-1), 1)
-
-
-@pytest.mark.parametrize("chapter", ["5", "attention", "dot product"])
-def test_a_chapter_is_answered_with_its_exercises(chapter, tmp_path):
-    done = run("exercise", chapter, cwd=tmp_path)
-    message = f"no exercise {chapter!r}; those of attention are 5.1, 5.2, 5.3"
-    assert (done.code, done.out, done.err) == (2, b"", f"attnkit exercise: {message}\n")
 
 
 def test_the_examples_of_the_help_are_right(tmp_path):
@@ -306,32 +270,6 @@ def test_the_printed_solution_runs_in_a_shell(exercise, tmp_path):
     if exercise.tensor in ("x", "weights", "scaled", "cell", "mask"):
         line = f"{lines} | attnkit exercise {exercise.number} --answer -"
         assert bash(line, cwd=tmp_path).out.decode() == f"{exercise.number}: right\n"
-
-
-def test_a_seed_gives_fresh_numbers_and_the_same_ones_again(tmp_path):
-    number = number_of("Weights")
-    first, again, other = (
-        run("exercise", number, *seed, cwd=tmp_path).out for seed in (["--seed", "1"], ["--seed", "1"], [])
-    )
-    assert first == again != other
-    assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (["softmax"], 2, "no exercise 'softmax'; those of logits are 13.1, 13.2"),
-        (["1.1", "1.2"], 2, "expected one exercise, got 2: 1.1 1.2"),
-        (["--seed", "1"], 2, "--seed: needs the name of one: attnkit exercise lists them"),
-        (["1.1", "--answer", "[[1"], 3, "--answer: "),
-        (["1.1", "--answer", "words"], 3, "--answer: "),
-        (["1.1", "--answer", "1", "--solution"], 2, "--answer: cannot be combined with --solution"),
-    ],
-)
-def test_what_is_no_answer_is_one_line(words, code, message, tmp_path):
-    done = run("exercise", *words, cwd=tmp_path)
-    assert (done.code, done.out) == (code, b"")
-    assert done.err.startswith(f"attnkit exercise: {message}") and done.err.count("\n") == 1
 
 
 def test_the_list_has_every_exercise_in_order(tmp_path):

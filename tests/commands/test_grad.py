@@ -68,44 +68,6 @@ def test_it_is_a_stage_in_the_shell_and_in_run(tmp_path):
     assert shell.code == 0 and shell.out and shell.out == ran.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "problem"),
-    [
-        ([], 2, "attnkit grad: one pipeline in quotes"),
-        (["embed a --dim 2", "posenc"], 2, "attnkit grad: one pipeline in quotes"),
-        (["embed a --dim 2 | bogus"], 2, "no tool 'bogus'"),
-        (["embed a --dim 2 | decode --emit text"], 2, "attnkit grad: stage 2, decode: text has no gradient"),
-        (["embed a --dim 2 | loss --target 0 | decode --emit text"], 2, "stage 3, decode: text has no gradient"),
-        (["train x.txt"], 2, "train: needs --output DIR or --resume DIR"),
-        (["train x.txt --resume y"], 2, "attnkit grad: stage 1, train: text has no gradient"),
-        (["posenc --size 3 --dim 4 | diff - one.json -f npz"], 2, "attnkit grad: stage 2, diff: it returns no x"),
-        (["posenc one.json | loss --target 99999999999"], 3, "target 99999999999 at [0] outside 0..1"),
-        (["posenc one.json | loss --target -7"], 3, "target -7 at [0] outside 0..1"),
-        (["embed a --dim 2 | decode -o x.npz"], 2, "stage 2, decode: --output is of grad"),
-        (["embed a --dim 2 | attend --heads 3"], 3, "attnkit attend: d_model 2 is not divisible by heads 3"),
-        (["embed a --dim 2", "--seed", "1"], 2, "--seed: needs --check"),
-        (["embed a --dim 2", "--grad-only", "z*"], 2, "'z*' fits no gradient"),
-        (["posenc x.npz"], 4, "x.npz: No such file"),
-    ],
-)
-def test_errors_are_one_line(tmp_path, arguments, code, problem):
-    (tmp_path / "one.json").write_text("[[1, 2]]")
-    done = grad(tmp_path, *arguments)
-    assert done.code == code and problem in done.err and done.err.count("\n") == 1 and not done.out
-
-
-def test_numbers_that_are_none_are_warnings_and_fail_the_check(tmp_path):
-    line = "layernorm --keep all | loss --target 1"
-    done = grad(tmp_path, line, "--check", "-o", "g.npz", stdin=b'[[1, "NaN", 4]]')
-    assert done.code == 1 and "x is nan" in done.err and "relative error nan" in done.err
-    assert np.isnan(formats.load(str(tmp_path / "g.npz"))["0.input.x"]).all()
-
-
-def test_a_stream_is_checked_record_by_record(tmp_path):
-    done = grad(tmp_path, "attend --seed 1 | loss --target 1", "--check", stdin=b"[[1, 2], [3, 4]]\n[[5, 6]]\n")
-    assert done.code == 0 and done.err.count("check: derivative") == 2 and done.out.count(b"\n") == 2
-
-
 def test_python_gives_the_record_of_the_command_line(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     x, line = np.array([[1.0, 2.0], [3.0, 4.0]]), "attend --seed 1 | loss --target 1"
@@ -142,20 +104,6 @@ def test_an_element_is_of_what_the_last_stage_emits_and_by_words(tmp_path):
     with pytest.warns(AttnkitWarning, match="is not one number"):
         total = attnkit.grad("attend", X)["0.input.x"]
     np.testing.assert_allclose(sum(parts), total, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("of", "problem"),
-    [
-        ("probs[0]", "--of: stage 1, attend, has no 'probs' (expected x, q, k, v, scores"),
-        ("x[0,9]", "--of: index 9 is outside axis model of size 2"),
-        ("x[cat]", "--of: axis token of x has no label 'cat'"),
-        ("x[", "--of: expected NAME[INDEX], got 'x['"),
-    ],
-)
-def test_an_element_that_is_not_there_is_refused(tmp_path, of, problem):
-    done = grad(tmp_path, "attend", "--of", of, stdin=b"[[1.5, 2], [3, 4]]")
-    assert (done.code, done.out) == (2, b"") and problem in done.err
 
 
 def test_random_scores_and_positions_have_gradients(tmp_path):

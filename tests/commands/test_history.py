@@ -112,23 +112,6 @@ def test_a_history_that_is_not_attnkits_is_not_run(tmp_path, monkeypatch):
     assert not Path("canary").exists()
 
 
-@pytest.mark.parametrize(
-    ("command", "problem"),
-    [
-        ("attnkit diff - -", "diff: only one operand can be '-' (standard input)"),
-        ("attnkit run", "run: one pipeline in quotes, or its file"),
-        ("attnkit attend --memory - --mask -", "attend: only one operand can be '-' (standard input)"),
-    ],
-)
-def test_a_command_of_a_record_that_cannot_run_is_the_fault_of_the_record(tmp_path, monkeypatch, command, problem):
-    monkeypatch.chdir(tmp_path)
-    history = [{"command": command, "version": "0.1.0"}]
-    Path("r.json").write_text(json.dumps({"tensors": {"x": {"data": [1]}}, "history": history}))
-    done = process.run("history", "r.json", "--replay", env=ENV)
-    assert done.code == 3 and done.err.count("\n") == 1
-    assert done.err.startswith(f"attnkit history: r.json: its history cannot be run again: {problem}")
-
-
 @pytest.mark.slow
 def test_every_line_of_a_stream_has_a_history_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

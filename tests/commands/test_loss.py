@@ -83,14 +83,6 @@ def test_ignored_targets_weights_and_reductions():
     assert ignored["loss"][1] == 0 and ignored["x"] == pytest.approx(-np.log([0.3, 0.7]).mean())
 
 
-def test_one_row_of_logits_without_an_axis_of_tokens():
-    result = attnkit.loss(LOGITS[2], target="0")
-    assert result["probability"] == pytest.approx(0.7)
-    assert result["loss"] == result["x"] == pytest.approx(-np.log(0.7))
-    done = process.run("loss", "--target", "1", "--ignore", "1", "-f", "json", "-q", stdin=b"[1, 2]")
-    assert done.code == 0 and json.loads(done.out)["tensors"]["probability"]["data"] == "NaN"
-
-
 def test_a_table_with_weights_has_the_mean_of_x_alone(tmp_path):
     np.save(tmp_path / "logits.npy", np.log([[0.75, 0.25], [0.75, 0.25]]))
     flags = ["--target", "1 0", "--weights", "-", "-f", "table"]
@@ -98,11 +90,6 @@ def test_a_table_with_weights_has_the_mean_of_x_alone(tmp_path):
     losses = -np.log([0.25, 0.75]) * [3, 1]
     assert f"2 targets, total {losses.sum():.4f}, perplexity 2.3094\n" in table
     assert table.endswith(f"\n{losses.sum() / 4:.4f}\n")
-
-
-def test_a_loss_that_is_no_number_has_no_perplexity():
-    done = process.run("loss", "--target", "0", "-f", "table", "-q", stdin=b'[[1, "NaN"]]')
-    assert done.out.decode().endswith("1 target, total nan, mean nan, perplexity nan\n")
 
 
 def test_steps_add_the_expected_distribution_and_that_of_the_model():

@@ -148,21 +148,6 @@ def test_an_index_of_fewer_rows_than_top_has_all_of_them():
     assert attnkit.near(VECTORS[0], index=VECTORS[:3], top=99)["x"].shape == (3,)
 
 
-TABLE = {
-    "tensors": {"x": {"axes": ["vocab", "model"], "data": [[3.0, 4], [4, 3], [0, 2], [-1, 0]]}},
-    "labels": {"vocab": ["cat", "dog", "sun", "car"]},
-}
-
-
-def test_words_of_a_table_by_hand(tmp_path, monkeypatch):
-    """The cosines of cat (3, 4) with dog (4, 3) and sun (0, 2): 24/25 and 8/10."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "table.json").write_text(json.dumps(TABLE))
-    done = process.bash("attnkit embed cat --table table.json | attnkit near --index table.json --top 3 -f csv")
-    rows = ["query,rank,cosine,row,label", "cat,0,1.0,0,cat", "cat,1,0.96,1,dog", "cat,2,0.8,2,sun"]
-    assert (done.code, done.err, done.out.decode().split()) == (0, "", rows)
-
-
 STORY, FRENCH = "samples/data/story", "samples/data/fr-en"
 
 

@@ -56,48 +56,6 @@ def test_the_operand_that_is_the_stage_before(tmp_path, monkeypatch, first, seco
     assert expected and shell(f"attnkit run {shlex.quote(f'{first} | {second}')}", check=False) == expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("second", ["posenc", "attend -", "peek -q", "show -f json", "diff - x.npy"])
-def test_text_is_no_tensor_for_the_next_stage(tmp_path, monkeypatch, second):
-    monkeypatch.chdir(tmp_path)
-    np.save("x.npy", np.zeros(2))
-    first = "embed a --dim 2 | decode --emit text"
-    for line in (f"{first} | {second}".replace("| ", "| attnkit "), f"run {shlex.quote(f'{first} | {second}')}"):
-        done = process.bash(f"attnkit {line}", env=ENV)
-        message = f"attnkit {second.split()[0]}: <stdin>: not a tensor file (looks like text)\n"
-        assert (done.code, done.out, done.err) == (3, b"", message)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "pipeline",
-    [
-        "embed a --dim 2 | ",
-        "| posenc",
-        "embed a --dim 2 > x",
-        "embed a --dim 2 -o x | posenc",
-        "show | posenc",
-        "run 'a'",
-        "embed 'a",
-        "nope",
-    ],
-)
-def test_a_bad_pipeline_is_a_usage_error(pipeline):
-    done = process.run("run", pipeline, env=ENV)
-    assert (done.code, done.out, done.err.count("\n")) == (2, b"", 1), done.err
-
-
-@pytest.mark.parametrize(
-    "text", ["attnkit posenc \\\n  | attnkit layernorm \\\n --eps 0.1", "posenc | layernorm --eps \\\n0.1"]
-)
-def test_a_backslash_continues_a_line(tmp_path, text):
-    (tmp_path / "x.json").write_text("[[1, 2], [3, 5]]")
-    (tmp_path / "pipeline").write_text(f"#!/bin/sh\n# comment \\\n{text}\n")
-    done = process.run("run", "./pipeline", "x.json", cwd=tmp_path, env=ENV)
-    assert (done.code, done.err) == (0, "")
-    assert done.out == process.run("run", "posenc | layernorm --eps 0.1", "x.json", cwd=tmp_path, env=ENV).out
-
-
 def test_a_script_of_history_is_a_pipeline(tmp_path):
     process.run("run", "embed 'a b' --dim 4 | posenc", "-o", "x.npz", cwd=tmp_path, env=ENV)
     process.run("history", "x.npz", "-o", "again", cwd=tmp_path, env=ENV)

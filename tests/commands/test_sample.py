@@ -63,22 +63,6 @@ def test_a_sample_is_found_by_its_name_its_number_or_a_part(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nothing-like-it"], "no sample 'nothing-like-it'; attnkit sample lists them"),
-        (["the-cat-sad"], "no sample 'the-cat-sad'; did you mean the-cat-sat?"),
-        (["encoder"], "'encoder' is in the names of 2 samples: 10-encoder-layer, 11-encoder-layer-from-files"),
-        (["01", "02"], "expected one sample, got 2: 01 02"),
-        (["--script"], "--script: needs the name of one: attnkit sample lists them"),
-        (["01", "--copy", "--script"], "--copy: cannot be combined with --script"),
-    ],
-)
-def test_another_name_is_one_line(words, message, tmp_path):
-    done = sample(*words, cwd=tmp_path)
-    assert (done.code, done.out.decode(), done.err) == (2, "", f"attnkit sample: {message}\n")
-
-
 @pytest.mark.slow
 def test_a_sample_runs_where_attnkit_is_not_on_the_path(tmp_path):
     bin_ = tmp_path / "bin"

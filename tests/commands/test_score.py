@@ -228,47 +228,6 @@ def test_tokenized_text_is_warned_of():
 # displays
 
 
-def test_table_with_bars(tmp_path):
-    done = process.run(
-        *(
-            "score",
-            str(HYPOTHESES),
-            "--references",
-            str(REFERENCES[0]),
-            "--by",
-            "length:20",
-            "--precision",
-            "1",
-            "-f",
-            "table",
-        ),
-        env={"COLUMNS": "80"},
-    )
-    heads, _, *rows = done.out.decode().splitlines()[-5:]
-    assert heads.split() == ["length", "sentences", "BLEU", "chrF2"]
-    assert [row.split()[:3] for row in rows] == [
-        ["1-20", "22", "59.2"],
-        ["21-40", "17", "68.1"],
-        ["41-60", "1", "52.6"],
-    ]
-    assert rows[0].split()[3] == "█" * 11 + "▉"  # 59.2 % of 20 columns
-
-
-def test_csv_is_a_row_for_each_class():
-    arguments = ["score", str(HYPOTHESES), "--references", str(REFERENCES[0]), "-f", "csv"]
-    heads, *rows = process.run(*arguments, "--by", "length:20").out.decode().splitlines()
-    assert heads == "length,sentences,bleu,chrf" and [row.split(",")[0] for row in rows] == ["1-20", "21-40", "41-60"]
-    heads, row = process.run(*arguments).out.decode().splitlines()
-    assert heads == "bleu,chrf,sentences" and row.startswith("64.4507")
-
-
-def test_figure_has_bars(tmp_path):
-    arguments = ["score", str(HYPOTHESES), "--references", str(REFERENCES[0]), "--by", "length:10"]
-    assert process.run(*arguments, "-o", str(tmp_path / "x.svg")).code == 0
-    svg = (tmp_path / "x.svg").read_text(encoding="utf-8")
-    assert "scores by sentence length" in svg and ">36.09<" in svg and ">41-50<" in svg
-
-
 @pytest.mark.parametrize("kept", ["bleu", "chrf", "sentences", "bleu_by_length"])
 def test_parts_of_a_result_are_shown(kept):
     arguments = ["score", str(HYPOTHESES), "--references", str(REFERENCES[0]), "--by", "length:10", "--only", kept]
@@ -278,70 +237,6 @@ def test_parts_of_a_result_are_shown(kept):
 
 
 # bad input
-
-
-@pytest.mark.parametrize(
-    "arguments, stdin, code, message",
-    [
-        (["--references", "three"], b"a\nb\n", 3, "three|--references: 3 lines for the 2 lines of <stdin>"),
-        (
-            ["--references", "three", "--by", "length:5", "--source", "one"],
-            b"a\nb\nc\n",
-            3,
-            "one: 1 line for the 3 lines of <stdin>",
-        ),
-        (["--references", "three,one"], b"a\nb\nc\n", 3, "--references 2: 1 line for the 3 lines of <stdin>"),
-        (["--references", "three"], b"", 3, "<stdin>: empty input (expected text)"),
-        (["--references", "empty"], b"a\n", 3, "empty: empty input (expected lines of text)"),
-        (["--references", "three,"], b"a\nb\nc\n", 2, "expected names of files, comma-separated, got 'three,'"),
-        (["--references", "missing"], b"a\n", 4, "missing: No such file"),
-        (["--references", "latin"], b"a\n", 3, "latin: not UTF-8 text (byte 1)"),
-        (["--references", "three"], b"a\nb\nc\xe9\n", 3, "<stdin>: not UTF-8 text (byte 5)"),
-        (["--references", "-"], b"a\n", 2, "only one operand can be '-'"),
-        (["three", "--references", "-,-"], b"a\n", 2, "only one operand can be '-'"),
-        (["--references", "three", "--source", "three"], b"a\nb\nc\n", 2, "--source: needs --by length:N"),
-        (["--references", "three", "--by", "length:0"], b"a\n", 2, "--by: expected length:N"),
-        (["--references", "three", "--by", "words:3"], b"a\n", 2, "--by: expected length:N"),
-        (["--references", "three", "--window", "3"], b"a\n", 2, "--window: needs --model DIR"),
-        (["--references", "three", "--model", "gpt2"], b"a\n", 2, "--model: cannot be combined with --references"),
-        ([], b"a\n", 2, "needs --model DIR or --references FILES"),
-        (["one", "three", "--references", "three"], b"", 2, "expected one INPUT, got 2"),
-        (["x.npy", "--references", "three"], b"", 2, "x.npy: expected text, got a file of tensors"),
-        (["--model", "gpt2"], b"", 3, "empty input (expected text)"),
-        (["--model", "gpt2"], b"a", 3, "<stdin>: 1 token (expected 2 or more): nothing is predicted"),
-        (
-            ["--model", "gpt2", "--window", "65"],
-            b"a b c",
-            2,
-            "--window: 65 tokens, and this gpt2 model has 64 positions",
-        ),
-        (["--model", "gpt2", "--window", "1"], b"a b c", 2, "--window: expected a whole number of at least 2"),
-        (
-            ["--model", "gpt2", "--window", "4", "--stride", "5"],
-            b"a b c",
-            2,
-            "--stride: 5 skips tokens between windows of 4",
-        ),
-        (["--model", "gpt2", "--by", "length:5"], b"a b c", 2, "--by: needs --references"),
-        (["--model", "bert-mlm"], b"a b c", 2, "--model: this bert model predicts no text token by token"),
-        (["--model", "lstm-classifier"], b"a b c", 2, "--model: this lstm model predicts no text token by token"),
-        (["--model", "vit"], b"a b c", 2, "--model: this vit model predicts no text"),
-        (["--model", "marian"], b"a b c\n", 3, "<stdin>: line 1: 1 column (expected source, tab, target)"),
-        (["--model", "marian", "--window", "3"], b"a\tb\n", 2, "--window: needs a text, and this model takes pairs"),
-        (["--model", "marian"], b"a\tb\na " + b"le chat " * 400 + b"\tb\n", 3, "<stdin>: line 2: "),
-    ],
-)
-def test_bad_input(tmp_path, arguments, stdin, code, message):
-    for name in ("gpt2", "bert-mlm", "lstm-classifier", "vit", "marian"):
-        (tmp_path / name).symlink_to(MODELS / name)
-    (tmp_path / "three").write_text("a\nb\nc\n")
-    (tmp_path / "one").write_text("a")
-    (tmp_path / "empty").write_text("")
-    (tmp_path / "latin").write_bytes(b"b\xe9\n")
-    np.save(tmp_path / "x.npy", np.ones(3))
-    done = process.run("score", *arguments, stdin=stdin, cwd=tmp_path)
-    assert done.code == code and not done.out, done
-    assert done.err.count("\n") == 1 and any(part in done.err for part in message.split("|")), done.err
 
 
 def test_without_sacrebleu(monkeypatch):

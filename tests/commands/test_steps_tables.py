@@ -27,10 +27,3 @@ def test_one_head_or_all_on_request():
     assert "head 5" in err and "head 0" not in err and "… 7 more heads" in err
     _, err = tables("--show-head", "all")
     assert "head 7" in err and "more heads" not in err
-
-
-def test_a_head_that_is_not_there():
-    assert tables("--show-head", "8") == (2, "attnkit attend: --show-head: expected a head from 0 to 7, got 8\n")
-    assert "expected a whole number of at least 0, or all, got 'x'" in tables("--show-head", "x")[1]
-    code, _, err = process.run("attend", "--show-head", "1", stdin=STDIN)
-    assert code == 2 and "--show-head: needs --steps" in err

@@ -19,7 +19,6 @@ from tests.process import run
 
 TEXT = "the cat sat on the mat and the dog sat on the log; a cat and a dog sat.\n" * 12
 SMALL = ("--layers", "1", "--heads", "2", "--dim", "16", "--batch", "4", "--block", "16")
-STORY = str(Path(__file__).parents[2] / "samples/data/story")
 TINY = (*SMALL, "--every", "4")
 
 
@@ -135,48 +134,6 @@ def test_a_killed_run_leaves_a_folder_that_opens_and_goes_on(tales):
         assert parts[name] == whole[name], name
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "error"),
-    [
-        (["tales.txt"], 2, "needs --output DIR or --resume DIR"),
-        (["no.txt", "-o", "gpt"], 4, "no.txt: No such file or directory"),
-        (["empty.txt", "-o", "gpt"], 3, "empty.txt: empty text"),
-        (
-            ["short.txt", "-o", "gpt", "--block", "65"],
-            3,
-            "short.txt: 10 tokens, fewer than a block of 65 and the token after it",
-        ),
-        (["pairs.tsv", "-o", "gpt", "--family", "marian"], 3, "pairs.tsv: line 2: no target after the tab"),
-        (["tales.txt", "-o", "gpt", "--heads", "3"], 2, "dim 128 is not divisible by heads 3"),
-        (["tales.txt", "-o", "gpt", "--from", "gpt"], 2, "--output: gpt is the folder of --from too"),
-        (["tales.txt", "-o", "gpt", "--schedule", "cosine", "--minutes", "1"], 2, "schedule cosine needs the number"),
-        (["tales.txt", "-o", "gpt", "--freeze", "decoder.x"], 2, "no parameter matches 'decoder.x'"),
-        (
-            ["tales.txt", "-o", "gpt", "--tokens", "letters"],
-            2,
-            "tokens 'letters' (expected chars, words, bpe:N, unigram:N or a folder)",
-        ),
-        (["tales.txt", "-o", "gpt", "--patience", "2", "--valid", "0"], 2, "patience needs a held-out part"),
-        (["tales.txt", "-o", "gpt", "--from", "m", "--dim", "8"], 4, "m/config.json: No such file or directory"),
-        (["tales.txt", "-o", "gpt", "--from", STORY, "--dim", "8"], 2, "--dim: 8, but 64 in --from"),
-        (["tales.txt", "-o", "gpt", "--from", STORY, "--cell", "lstm"], 2, "--cell: lstm, but none in --from"),
-        (["tales.txt", "-o", "gpt", "--from", STORY, "--family", "t5"], 2, "--family: t5, but gpt2 in --from"),
-        (["tales.txt", "-o", "gpt", "--pairs"], 2, "--pairs: a gpt2 model always learns the same way"),
-        (["tales.txt", "--resume", "gpt"], 4, "gpt: no such folder"),
-        (["tales.txt", "-o", "tales.txt", "--steps", "1"], 4, "tales.txt: not a folder"),
-    ],
-)
-def test_an_error_is_one_line_and_writes_nothing(tales, arguments, code, error):
-    (tales / "empty.txt").write_text("")
-    (tales / "short.txt").write_text("one tale\n\n")
-    (tales / "pairs.tsv").write_text("a\tb\nc\t\n")
-    done = run("train", *arguments, cwd=tales)
-    assert (done.code, done.out) == (code, b"")
-    assert done.err.startswith(f"attnkit train: {error}")
-    assert done.err.count("\n") == 1
-    assert not (tales / "gpt").exists()
-
-
 def test_a_resumed_run_has_its_own_text_and_options(tales):
     assert run("train", "tales.txt", "-o", "gpt", *TINY, "--steps", "1", cwd=tales).code == 0
     before = files_of(tales / "gpt")
@@ -264,20 +221,6 @@ def test_a_model_stored_in_float16_goes_on_with_the_same_bits(tales):
     assert run("train", "tales.txt", "--resume", "parts", "--steps", "6", cwd=tales).code == 0
     for name in ("model.safetensors", "state.safetensors"):
         assert files_of(tales / "parts")[name] == files_of(tales / "whole")[name]
-
-
-def test_a_model_of_a_configuration(tales):
-    sizes = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
-    sizes |= {"num_hidden_layers": 1, "intermediate_size": 24, "max_position_embeddings": 16, "rms_norm_eps": 1e-6}
-    (tales / "config.json").write_text(json.dumps(sizes))
-    flags = ("--config", "config.json", "--block", "16", "--steps", "2", "--tokens", "bpe:300")
-    assert run("train", "tales.txt", "-o", "llama", *flags, cwd=tales).code == 0
-    config = json.loads((tales / "llama" / "config.json").read_text())
-    assert config["num_key_value_heads"] == 2 and 256 < config["vocab_size"] <= 300
-    done = run("train", "tales.txt", "-o", "llama", "--config", "config.json", "--steps", "2", cwd=tales)
-    assert done.err == (
-        "attnkit train: config.json: max_position_embeddings 16, fewer than the 64 tokens of a text (--block)\n"
-    )
 
 
 def test_a_flag_of_zero_is_one(tales):

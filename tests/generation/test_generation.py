@@ -313,56 +313,6 @@ def test_a_trace_of_a_score_and_a_head_switched_off(tmp_path):
     assert not np.array_equal(plain["x"], other["x"])
 
 
-WRONG = {
-    "--model {gpt2} --beam 2 --top-k 3 a": (2, "--beam: cannot be combined with --top-k"),
-    "--model {gpt2} --score b --max-tokens 3 a": (2, "--score: cannot be combined with --max-tokens"),
-    "--model {gpt2} --best 2 a": (2, "--best: needs --beam N"),
-    "--model {gpt2} --beam 2 --best 3 a": (2, "--best: 3 of --beam 2 (expected 1 to 2)"),
-    "--model {gpt2} --beam 301 a": (2, "--beam: expected at most 300, the size of the vocabulary, got 301"),
-    "--model {gpt2} --beam 99999999999 a": (2, "--beam: expected at most 300, the size of the vocabulary"),
-    "--model {gpt2} --max-tokens 0 --trace t.foo a": (2, "t.foo: no format has the suffix '.foo' (expected .json,"),
-    "--model {gpt2} --cache-out t.foo a": (2, "t.foo: no format has the suffix '.foo' (expected .json,"),
-    "--model {gpt2} --lines --max-tokens 2 --emit text -f svg a b": (
-        3,
-        "svg holds one text, but the stream has more; -f table",
-    ),
-    "--model {gpt2} --beam 2 --emit logits a": (2, "--beam: cannot be combined with --emit logits or probs"),
-    "--model {gpt2} --patch logits=good.json a": (3, "--patch: shape (2, 2) for logits of shape (1, 300)"),
-    "--model {gpt2} --beam 2 --best 2 --trace t.npz a": (2, "--trace: cannot be combined with --best"),
-    "--model {gpt2} --length-penalty other:1 a": (2, "expected gnmt:A or average:A, got 'other:1'"),
-    "--model {gpt2} --dtype float16 a": (2, "--dtype: float16: a model computes in float32 or float64"),
-    "--model {gpt2} --params good.json a": (2, "--model: cannot be combined with --params"),
-    "--model {gpt2} --layer decoder.0.ffn good.json": (2, "--layer: decoder.0.ffn is not a layer for decode"),
-    "--max-tokens 3": (2, "--max-tokens: needs --model DIR"),
-    "--model {gpt2} --memory good.json": (2, "has no cross-attention to a memory"),
-    "--model {gpt2} --ids big.json": (3, "big.json: token id 4000 at [1] outside 0..299"),
-    "--model {gpt2} --ids big.json a": (2, "--ids: replaces text"),
-    "--model {gpt2} --score= a": (2, "--score: an empty text has no score"),
-    "--model {openai-gpt} --ids none.json": (3, "the prompt is empty, and the model has no bos_token_id"),
-    "--model {gpt2} --cache-in good.json": (3, "good.json: no cache: it has no ids"),
-    "--model {marian} --memory good.json": (3, "good.json: memory (2, 2): expected (S, 16) or (B, S, 16)"),
-    "--model nowhere a": (4, "nowhere: no such folder"),
-    "--model {gpt2} --top 3 --emit text a": (2, "--top: needs --steps with --emit text"),
-    "--model {bert-mlm} --max-tokens 3": (2, "--max-tokens: needs a model that generates text"),
-    "--model {bert} a": (2, "has no head"),
-    "--model {qwen2} a": (3, "--ids FILE takes ids instead of text"),
-    "--model {qwen2} --ids one.json --stop a": (3, "--ids FILE and --emit ids do without"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", WRONG)
-def test_what_cannot_be_is_said_in_one_line(line, tmp_path):
-    for file, content in {"good": "[[1,2],[3,4]]", "big": "[1,4000]", "one": "[1]", "none": "[]"}.items():
-        (tmp_path / f"{file}.json").write_text(content)
-    code, message = WRONG[line]
-    names = {name: folder(name) for name in ("gpt2", "openai-gpt", "marian", "bert-mlm", "bert", "qwen2")}
-    words = [word.format(**names) for word in line.split()]
-    done = process.run("decode", *words, stdin=b"[[1,2],[3,4]]", cwd=tmp_path)
-    assert done.code == code, done.err
-    assert message in done.err and done.err.count("\n") == 1 and not done.out
-
-
 def test_steps_show_what_was_chosen_among_what():
     line = ("decode", "--model", folder("gpt2"), "The cat", "--max-tokens", "2")
     out, err = run(*line, "--steps", "--top-k", "3", "--top", "2", "-f", "json")

@@ -109,63 +109,6 @@ def test_the_target_of_a_batch_begins_with_the_start_in_every_row():
     np.testing.assert_array_equal(attnkit.embed(None, ids=ids, model=FRENCH, layer="decoder.embed")["ids"], ids)
 
 
-LOST = {
-    f"attnkit embed --model {STORY} 'Once upon' | attnkit posenc --model {STORY} | attnkit decode --model {STORY}": (
-        "x (2, 64) is ignored: the run restarts from ids; --layer head decodes x"
-    ),
-    f"attnkit encode --model {STORY} 'Once upon' --layers 0:1 | attnkit decode --model {STORY}": "--layer head decodes",
-    f"attnkit encode --model {STORY} Once --ablate decoder.0.self:1 | attnkit decode --model {STORY}": "is ignored",
-    f"attnkit embed --model {FRENCH} 'le chat' | attnkit layernorm | attnkit encode --model {FRENCH}": (
-        "x (3, 64) is ignored: the run restarts from ids; --layers A:B continues from x"
-    ),
-    f"attnkit embed --model {FRENCH} 'le chat' | attnkit layernorm | attnkit decode --model {FRENCH}": (
-        "the run restarts from ids; encode --model makes a memory"
-    ),
-    f"attnkit encode --model {FRENCH} 'le chat' | attnkit layernorm | attnkit decode --model {FRENCH}": (
-        "the run restarts from the memory; --memory :x attends to x"
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", LOST)
-def test_work_on_x_is_not_dropped_without_a_word(tmp_path, line):
-    _, said = run(f"{line} -f json", tmp_path)
-    assert LOST[line] in said and said.count("\n") == 1 and ": warning: x (" in said
-    assert run(f"{line} -f json -q", tmp_path)[1] == ""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"attnkit embed --model {STORY} Once | attnkit mask --causal | attnkit decode --model {STORY}",
-        f"attnkit embed --model {FRENCH} le | attnkit encode --model {FRENCH} | attnkit decode --model {FRENCH}/",
-        f"attnkit encode --model {STORY} Once | attnkit decode --model {STORY}",
-        f"attnkit decode --model {STORY} Once --max-tokens 2 | attnkit decode --model {STORY}",
-        f"attnkit encode --model {FRENCH} le | attnkit layernorm | attnkit decode --model {FRENCH} --memory :x",
-    ],
-)
-def test_nothing_is_said_where_no_work_is_lost(tmp_path, line):
-    assert run(f"{line} -f json", tmp_path)[1] == ""
-
-
-FOREIGN = {
-    f"attnkit encode --model {STORY} 'Once upon a' | attnkit decode --model {FRENCH}": "token 'Once' at [0] is id 364",
-    f"attnkit embed 'le chat' --dim 64 | attnkit decode --model {FRENCH}": "which this model spells '</s>'",
-    f"attnkit embed --model {FRENCH} 'le chat' | attnkit decode --model {STORY}": "token '▁le' at [0] is id 390",
-    f"attnkit embed --model {FRENCH} 'le chat' | attnkit encode --model {STORY}": "token '▁le' at [0] is id 390",
-    f"attnkit encode --model {FRENCH} 'le chat' | attnkit decode --model {STORY}": "has a memory, and a gpt2 model",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", FOREIGN)
-def test_ids_of_another_model_are_refused(tmp_path, line):
-    _, said = run(line, tmp_path, 3)
-    assert FOREIGN[line] in said and said.count("\n") == 1
-
-
 def test_a_memory_of_another_model_is_refused():
     record = attnkit.encode("le chat", model=FRENCH)
     words = ["▁a", *record.labels["token"][1:]]
@@ -201,23 +144,6 @@ def test_a_decoder_without_words_runs_from_files(tmp_path):
     _, said = run(f"{decode} < memory.npz", tmp_path, 3)
     assert "x is the memory itself" in said
     run(f"{decode} --memory - < memory.npz", tmp_path, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("asked", "problem"),
-    [
-        (f"--model {STORY} Once --stop ''", "--stop: empty text"),
-        (f"--model {FRENCH} le --ids empty.json --max-tokens 0", "nothing to score; --score TEXT"),
-        (f"--model {FRENCH} le --max-tokens 0", "nothing to score; --score TEXT"),
-        (f"--model {STORY} Once --max-tokens 0 --patch a=empty.json --patch a=empty.json", "--patch: a occurs twice"),
-        (f"--model {STORY} Once --max-tokens 0 --patch a=empty.json,a=empty.json", "--patch: a occurs twice"),
-        (f"--model {STORY} Once --score ' upon' --trace a.npz --cache-out ./a.npz", "--cache-out writes the same file"),
-    ],
-)
-def test_what_asks_for_nothing_is_a_usage_error(tmp_path, asked, problem):
-    (tmp_path / "empty.json").write_text("[]")
-    assert problem in run(f"attnkit decode {asked}", tmp_path, 2)[1]
 
 
 def test_all_of_an_encoder_alone_ends_with_its_head(tmp_path):
@@ -496,18 +422,6 @@ def test_segments_are_taken_by_their_published_name():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tool", ["decode", "encode"])
-@pytest.mark.parametrize("keep", ["-f npz", "-f safetensors", "-f json", "-f npy"])
-def test_ids_alone_are_ids(tmp_path, tool, keep):
-    made = f"--model {STORY} -f npz > made.npz"
-    run(f"attnkit embed --model {STORY} 'One day' --only ids {keep} | attnkit {tool} {made}", tmp_path)
-    whole = getattr(attnkit, tool)("One day", model=STORY)
-    found = formats.load(str(tmp_path / "made.npz"))
-    np.testing.assert_array_equal(found["x"], whole["x"])
-    assert found.axes_of("x") == whole.axes_of("x")
-
-
-@pytest.mark.slow
 def test_ids_alone_may_be_of_a_batch_and_of_a_source(tmp_path):
     ids = attnkit.embed("One day", model=STORY)["ids"]
     np.savez(tmp_path / "ids.npz", ids=[ids, ids[::-1]])
@@ -580,12 +494,3 @@ def test_a_guess_that_is_a_special_token_is_seen(tmp_path):
     made = attnkit.decode("the [MASK] sat", model=name)
     guess = made.labels["vocab"][made["next"][2]]
     assert attnkit.decode("the [MASK] sat", model=name, emit="text") == f"the {guess} sat"
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("wte.weigh", "wte.weight"), ("transformer.wte.weigh", "transformer.wte.weight")],
-)
-def test_a_published_name_has_neighbours_without_its_prefix(tmp_path, name, near):
-    _, said = run(f"attnkit show {STORY}:{name}", tmp_path, 3)
-    assert f"no tensor {name!r} (near: {near}" in said

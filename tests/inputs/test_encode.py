@@ -268,20 +268,6 @@ def test_a_trace_of_a_stream_is_refused(tmp_path):
     assert error.strip() == f"attnkit encode: {path}: it holds one record, but the stream has more"
 
 
-@pytest.mark.parametrize("tool", ["encode", "decode", "embed"])
-def test_the_name_of_a_file_of_tensors_is_no_text(tool, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = "run.npz"
-    formats.save(Record({"x": np.zeros((2, 2))}), path)
-    Path("cat").write_text("The cat sat\n")
-    reads = "" if tool == "embed" else f"; attnkit {tool} … < {path}"
-    for name in (path, f"{path}:x"):
-        _, error = run(tool, "--model", folder("gpt2"), "a cat", name, status=2)
-        assert error == f"attnkit {tool}: {name}: a file of tensors (expected TEXT){reads}\n"
-    limit = ["--max-tokens", "1"] if tool == "decode" else []
-    run(tool, "--model", folder("gpt2"), "cat", *limit)
-
-
 def test_one_vector_a_text_goes_on_through_other_tools():
     texts = SENTENCES[:3]
     record = attnkit.encode(texts, model=MINILM, pool="mean")
@@ -347,15 +333,6 @@ def test_what_the_vectors_are_is_said_once():
     assert error == "attnkit embed: --dim: 4, but 16 in --model\n"
     _, error = run("embed", "the cat", status=2)
     assert "needs --model DIR, --dim D, --one-hot or --table FILE" in error
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", "bert", "marian", "llama"])
-def test_positions_of_another_model_are_refused(name):
-    given, _ = run("embed", "the cat sat", "--dim", "6")
-    _, error = run("posenc", "--model", folder(name), input=given, status=3)
-    width = attnkit.embed(None, ids=np.array([1]), model=folder(name))["x"].shape[-1]
-    assert f"x (3, 6): the positions of this {name} model are for (T, {width}) or (B, T, {width})\n" in error
 
 
 @pytest.mark.parametrize("kind", ["bool", "int64"])

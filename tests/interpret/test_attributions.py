@@ -118,23 +118,6 @@ def test_a_batch_has_a_row_for_each_text():
     assert rows["x"].shape == (2, 5) and rows["output"].shape == ()
 
 
-WRONG = {
-    "--model {gpt2} a --score b --attribute integrated": "--attribute: expected input-x-gradient|integrated:N",
-    "--model {gpt2} a --score b --attribute integrated:0": "--attribute: expected input-x-gradient|integrated:N",
-    "--model {gpt2} a --attribute integrated:4": "--attribute: needs --score",
-    "--model {gpt2} a --score b --attribute integrated:4 --emit ids": "--attribute: cannot be combined with --emit",
-    "--model {gpt2} a --score b --attribute integrated:4 --ablate decoder.0.self": "cannot be combined with --ablate",
-    "--attribute integrated:4": "--attribute: needs --model DIR",
-}
-
-
-@pytest.mark.parametrize("line", WRONG)
-def test_what_has_no_attribution_is_refused_in_one_line(line, tmp_path):
-    done = process.run("decode", *line.format(gpt2=MODELS / "gpt2").split(), cwd=tmp_path)
-    assert done.code == 2 and done.out == b""
-    assert done.err.count("\n") == 1 and WRONG[line] in done.err
-
-
 @pytest.mark.parametrize(
     ("pipeline", "options", "message"),
     [

@@ -155,29 +155,6 @@ def test_a_layer_is_what_params_takes(tmp_path):
     assert {"self.wq", "norm1.gamma", "ffn.w1"} < set(layer)
 
 
-PROBLEMS = {
-    "{}/bert:encoder.0.slf": (3, "no tensor 'encoder.0.slf' (near: encoder.0.self."),
-    "{}/bert --name encoder.0.self": (3, "no tensor 'encoder.0.self' (near: encoder.0.self.wq"),
-    "{}/marian-half:encoder.positions": (3, "encoder.positions has no parameters"),
-    "{}/bert --heatmap": (2, "--heatmap: more than one tensor: choose one with --name NAME, or "),
-    "{}/bert --slice 1": (2, "--slice: more than one tensor: choose one with --name NAME, or "),
-    "{}/bert --pipeline encoder.7": (2, "the model has no stages 'encoder.7'"),
-    "{}/bert --pipeline encoder.0.slf": (2, "did you mean encoder.0.self?"),
-    "{}/bert --pipeline all --list": (2, "--pipeline: cannot be combined with --list"),
-    "{}/bert:pooler --pipeline all": (2, "--pipeline: cannot be combined with DIR:pooler"),
-    "{}/bert.npz --pipeline all": (2, "--pipeline: needs the folder of a model"),
-    "{}/none": (4, "none: No such file or directory"),
-    "{}": (4, "no config.json in this folder"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("line", "problem"), PROBLEMS.items())
-def test_what_is_not_there(line, problem):
-    error = show(*line.format(MODELS).split(), check=problem[0])
-    assert problem[1] in error and error.count("\n") == 1
-
-
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a:b").write_text("[1, 2]")

@@ -158,24 +158,6 @@ def test_the_check_of_a_memory_from_a_file(tmp_path):
     assert formats.load(path)["check"][2] < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("flags", "problem"),
-    [
-        ("--grad g.npz", "--grad: needs --score"),
-        ("--score x --grad g.foo", "no format has the suffix '.foo'"),
-        ("--score x --grad g.npz --ablate decoder.0.self", "cannot be combined"),
-        ("--score x --grad g.npz --grad-only nothing.*", "fits no gradient"),
-        ("--score x --grad g.npz --trace g.npz", "--trace writes the same file"),
-        ("--score x --grad g.npz --batch b", "--grad: needs a single text, got a batch"),
-        ("--score x --grad-only x", "needs --grad FILE"),
-        ("--score x --check", "needs --grad FILE"),
-    ],
-)
-def test_flags_that_cannot_be(tmp_path, flags, problem):
-    done = process.run("decode", "--model", STORY, "a", *flags.split(), cwd=tmp_path)
-    assert done.code == 2 and problem in done.err and not [*tmp_path.iterdir()] and not done.out
-
-
 def test_a_cache_has_no_gradients(tmp_path):
     cache_file = str(tmp_path / "cache.npz")
     attnkit.decode("Every evening", model=STORY, max_tokens=1, cache_out=cache_file)
