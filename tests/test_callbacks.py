@@ -4,7 +4,6 @@ import os
 import re
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +19,8 @@ from attnkit.errors import DataError, UsageError
 from attnkit.libraries import call_library, silence_libraries
 from attnkit.record import Record
 from tests import process
+from tests.places import MODELS
 
-MODELS = Path(__file__).parent / "references" / "models"
 IDS = Record({"ids": np.array([1, 2, 3])})
 X = np.arange(24.0).reshape(2, 3, 4)
 WAIT = 60  # seconds for another thread

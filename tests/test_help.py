@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,8 @@ from attnkit.checkpoints import gpt2
 from attnkit.cli import main
 from attnkit.formats import npy
 from tests import process
+from tests.places import ROOT
 
-ROOT = Path(__file__).parent.parent
 TOPICS = help.list_topics()
 CHAPTERS = help.list_chapters()
 CONTENTS = "\n| | chapter | about |\n|---|---|---|\n" + "".join(

@@ -9,15 +9,14 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from attnkit import commands
 from attnkit.cli import main
 from attnkit.errors import flag_name
+from tests.places import ROOT
 
-ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attnkit"
 PAGES = [ROOT / "README.md", *sorted((PACKAGE / "help").glob("*.md"))]
 OTHERS = {"--no-deps", "--haeds", "--cases", "--check"}  # of pip, a misspelled example, the fuzzer, ruff

@@ -15,8 +15,8 @@ import pytest
 from attnkit.formats import Source, dtypes, open_sink, open_source, read, streams
 from attnkit.interpret.comparison import compare_tensors, subtract_integers
 from attnkit.record import Record
+from tests.places import ROOT
 
-ROOT = Path(__file__).parent.parent
 STORY = ROOT / "samples" / "data" / "story"
 
 # what macOS has no name for; os.sysconf knows the sizes of pages and no number of them, ctypes finds no mallopt

@@ -2,14 +2,13 @@
 
 import doctest
 import re
-from pathlib import Path
 
 import pytest
 
+from tests.places import ROOT
 from tests.process import on_a_terminal
 from tests.transcripts import BLOCK
 
-ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "attnkit" / "help").glob("*.md"))
 CHAPTERS = sorted((ROOT / "attnkit" / "help" / "lecture").glob("*.md"))

@@ -12,8 +12,8 @@ import pytest
 
 from attnkit.formats import open_source, read
 from attnkit.record import Record
+from tests.places import ROOT
 
-ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "samples" / "data" / "road-to-attention.sh"
 STORED = SCRIPT.with_suffix(".json")
 MODELS = ["GRU", "GRU + attention", "Transformer"]

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,8 @@ import attnkit
 from attnkit.cli.pipeline import join_continued_lines, parse_stages
 from attnkit.commands.train import choose_recipe
 from attnkit.training.run import read_origin
+from tests.places import DATA
 
-DATA = Path(__file__).parent.parent / "samples" / "data"
 GRAMMAR = DATA / "french_english.py"
 MODELS = pytest.mark.parametrize("name", ["story", "fr-en"])
 KEPT = {

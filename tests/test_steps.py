@@ -1,13 +1,11 @@
 """--steps of every tool of a layer: the intermediates explain the result, and the result keeps its bits."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import attnkit
+from tests.places import STORY
 
-STORY = str(Path(__file__).parent.parent / "samples" / "data" / "story")
 TEXT = attnkit.embed("The cat sat on the mat", dim=8)
 BATCH = attnkit.embed(["The cat sat", "A dog"], dim=8)
 SCALE, SHIFT = np.arange(1.0, 9.0, dtype=np.float32), np.linspace(-1, 1, 8, dtype=np.float32)

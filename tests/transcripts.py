@@ -27,9 +27,9 @@ import pytest
 
 from tests import process
 from tests.brief import normalized, rendered
+from tests.places import ROOT
 from tests.rounding import difference
 
-ROOT = process.ROOT
 FOLDER = ROOT / "tests" / "transcripts"
 LINKS = {
     "data": ROOT / "samples" / "data",

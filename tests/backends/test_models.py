@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +14,8 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import assemble_checkpoint
 from attnkit.inputs import layers
 from attnkit.model.config import parse_layer_name
+from tests.places import MODELS
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
           "mistral", "qwen2")  # fmt: skip
 ENCODERS = ("bert", "bert-mlm", "bert-old", "bert-sequence", "bert-token", "bert-question", "albert", "albert-groups",

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +22,8 @@ from attnkit.training.run import Monitor, Origin, Run
 from attnkit.training.start import start_run
 from attnkit.training.step_plan import StepPlan
 from attnkit.training.trainer import Trainer
+from tests.places import MODELS
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 FAMILIES = ("gpt2", "llama", "bert-mlm", "t5", "deberta-v2", "modernbert", "electra")
 ARCHIVE = np.load(MODELS.parent / "recurrent_models.npz")
 RECURRENT = ("general",)

@@ -3,7 +3,6 @@
 import json
 import re
 from math import sqrt
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from attnkit.checkpoints import FAMILIES, open_checkpoint
 from attnkit.errors import DataError
 from attnkit.help import read_page
 from attnkit.model.config import PatchConfig, SpecialTokens, parameter_shape
+from tests.places import MODELS
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
 
 

@@ -1,7 +1,6 @@
 """The inverse of reading a folder: published names and shapes from a configuration, tensors from parameters."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +9,8 @@ from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import assemble_checkpoint, publish_parameters, published_tensors
 from attnkit.errors import DataError
+from tests.places import MODELS
 
-MODELS = Path(__file__).parents[1] / "references" / "models"
 FOLDERS = ["gpt2", "gpt2-scaled", "llama", "llama3", "mistral", "qwen2", "marian", "bert-mlm", "t5", "t5-gated",
            "transformer", "transformer-prenorm", "roberta", "xlm-roberta", "distilbert", "albert",
            "electra", "mpnet", "modernbert", "deberta-v3"]  # fmt: skip

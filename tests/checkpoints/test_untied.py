@@ -1,7 +1,6 @@
 """Output heads with weights of their own, against transformers after a few steps of training (make_untied.py)."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ from safetensors.numpy import load_file
 import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.checkpoints.publishing import published_tensors
+from tests.places import REFERENCES
 from tests.process import run
 
-REFERENCES = Path(__file__).parent.parent / "references"
 FROZEN = np.load(REFERENCES / "untied.npz")
 FOLDERS = sorted((REFERENCES / "untied").iterdir())
 NAMES = [folder.name for folder in FOLDERS]

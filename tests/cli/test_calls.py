@@ -2,7 +2,6 @@
 
 import gc
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from attnkit.cli import main
 from attnkit.cli.tool import call_tool
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.formats import Record
+from tests.places import MODELS
 
-MODELS = Path(__file__).parents[1] / "references" / "models"
 GPT2, VIT = str(MODELS / "gpt2"), str(MODELS / "vit")
 X, IDS, IMAGE = np.ones((3, 4)), np.array([1, 2]), np.zeros((3, 32, 32), np.float32)
 

@@ -11,8 +11,8 @@ import pytest
 import attnkit
 from attnkit import commands
 from attnkit.cli import completion, main, parser
+from tests.places import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 STORY = "samples/data/story"
 
 

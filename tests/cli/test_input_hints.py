@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests import process
-
-MODELS = process.TESTS / "references/models"
+from tests.places import MODELS
 
 
 @pytest.fixture(scope="module")

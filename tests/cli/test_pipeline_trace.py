@@ -10,9 +10,9 @@ from attnkit import formats
 from attnkit.errors import AttnkitError, DataError
 from attnkit.interpret.comparison import are_traces
 from tests import process
+from tests.places import MODELS
 
 ROOT = Path(__file__).parent.parent
-MODELS = ROOT / "references" / "models"
 STORY = ROOT.parent / "samples" / "data" / "story"
 LINE = 'embed "The cat sat" --dim 8 | posenc | attend --heads 2 --seed 1 | layernorm | ffn --hidden 4 | attend'
 

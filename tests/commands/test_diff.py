@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from attnkit.formats import save
 from attnkit.interpret.comparison import Pair, are_traces, compare_records, render_report
 from attnkit.record import Record
 from tests import process
+from tests.places import MODELS
 
-MODELS = Path(__file__).parents[1] / "references" / "models"
 NAMES = ("encoder.embed", "encoder.0.self.q", "encoder.0.norm1", "encoder.0.ffn.hidden", "encoder.0.norm2", "logits")
 
 

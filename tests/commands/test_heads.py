@@ -11,9 +11,9 @@ from attnkit.formats import Source, read
 from attnkit.interpret.head_scores import score_records
 from attnkit.record import Record, Tensor
 from tests import process
+from tests.places import STORY
 
 ROOT = Path(__file__).parent.parent
-STORY = str(ROOT.parent / "samples" / "data" / "story")
 TEXTS = ["Once upon a time there was a fox.", "the fox looked at the fox", "the", "Every evening the bear read a book."]
 FROZEN = np.load(ROOT / "references" / "interpretability.npz")
 

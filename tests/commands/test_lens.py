@@ -11,10 +11,9 @@ import attnkit
 from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.record import Record
 from tests import process
+from tests.places import MODELS, STORY
 
 ROOT = Path(__file__).parent.parent
-MODELS = ROOT / "references" / "models"
-STORY = str(ROOT.parent / "samples" / "data" / "story")
 FROZEN = np.load(ROOT / "references" / "interpretability.npz")
 IDS = Record({"ids": np.array([3, 5, 7, 3, 5, 9, 7, 3, 5])})  # of make_interpretability.py
 DECODERS = ["gpt2", "gpt2-scaled", "llama", "llama3", "mistral", "qwen2", "openai-gpt"]

@@ -1,7 +1,5 @@
 """The tool posenc: what it adds to the arithmetic that it calls, record in, record out."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,10 @@ import attnkit
 from attnkit import model
 from attnkit.errors import DataError, UsageError
 from tests.commands.records import of
+from tests.places import STORY
 
 RNG = np.random.default_rng(2017)
 X = RNG.standard_normal((2, 5, 8))
-STORY = str(Path(__file__).parents[2] / "samples" / "data" / "story")
 
 
 class TestPosenc:

@@ -3,7 +3,6 @@
 import re
 import shutil
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +11,9 @@ import attnkit
 from attnkit.errors import DataError, UsageError
 from attnkit.interpret import scanning
 from tests import process
+from tests.places import MODELS, REFERENCES, ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 STORY, TRANSLATOR = (str(ROOT / "samples/data" / name) for name in ("story", "fr-en"))
-REFERENCES = ROOT / "tests/references"
-MODELS = REFERENCES / "models"
 CLEAN, CORRUPTED = (f"There was a small {hero} by the sea. Every evening the" for hero in ("bear", "robot"))
 TOLERANCE = {"float32": 2e-5, "float64": 1e-10}
 HELPERS = {

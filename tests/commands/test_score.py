@@ -15,9 +15,9 @@ import safetensors.numpy
 import attnkit
 from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, FileError, UsageError
 from tests import process
+from tests.places import MODELS
 
 TESTS = Path(__file__).parent.parent
-MODELS = TESTS / "references" / "models"
 LIGHTHOUSE = TESTS.parent / "samples" / "data" / "lighthouse.txt"
 FROZEN = json.loads((TESTS / "references" / "perplexities.json").read_text(encoding="utf-8"))
 TRANSLATIONS = TESTS / "references" / "translations"

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +10,8 @@ import attnkit
 from attnkit import formats
 from attnkit.formats import Record
 from attnkit.interpret.tensor_statistics import row_statistics
+from tests.places import STORY
 from tests.process import run
-
-STORY = str(Path(__file__).parents[2] / "samples" / "data" / "story")
 
 
 def process(line, folder):

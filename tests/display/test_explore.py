@@ -5,7 +5,6 @@ import hashlib
 import json
 import re
 import zlib
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -16,8 +15,8 @@ from attnkit.display.explore import Attention, ExploredTrace, Lens, explore_page
 from attnkit.display.figures import FigureOptions
 from attnkit.errors import AttnkitNote, DataError, UsageError
 from attnkit.record import Record, Tensor
+from tests.places import STORY
 
-STORY = str(Path(__file__).parents[2] / "samples" / "data" / "story")
 HOSTILE = ["</script><script>alert(1)</script>", "<!--", "‮evil", "a\0b", "\ud800", "x" * 5000, "", "&amp;", '"', "日本"]
 
 

@@ -1,10 +1,9 @@
 """The same few bad inputs in every place that takes a file: operands, flags, stages of a pipeline."""
 
-from pathlib import Path
-
 import pytest
 
 from attnkit import commands
+from tests.places import MODELS
 
 TOOLS = {name: commands.find_tool(name) for name in commands.TOOLS}
 TENSORS = {
@@ -54,7 +53,6 @@ FLAGS = [
     for flag, found in tool.flags.items()
     if found.load
 ]
-MODELS = Path(__file__).parents[1] / "references" / "models"
 GPT2, VIT, MARIAN, SEQ2SEQ = (str(MODELS / name) for name in ("gpt2", "vit", "marian", "seq2seq"))
 BESIDE = {
     "embed --vocab": ["a", "--dim", "2"],

@@ -6,11 +6,11 @@ import pty
 import shutil
 import struct
 import zlib
-from pathlib import Path
 
 import pytest
 
-MODELS = Path(__file__).parents[1] / "references" / "models"
+from tests.places import MODELS
+
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 
 

@@ -9,10 +9,8 @@ import attnkit
 from attnkit import model
 from attnkit.formats import load
 from tests import process
+from tests.places import FRENCH, STORY
 
-DATA = Path(__file__).parent.parent.parent / "samples" / "data"
-STORY = str(DATA / "story")
-FRENCH = str(DATA / "fr-en")
 NAMES = [f"candidates.{name}" for name in ("ids", "logits", "probs", "filtered", "chosen")]
 
 

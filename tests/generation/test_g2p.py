@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from safetensors.numpy import save_file
 
 import attnkit
 from attnkit.checkpoints import open_checkpoint
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 WORDS = json.loads((ROOT / "tests/references/g2p.json").read_text(encoding="utf-8"))
 
 

@@ -6,8 +6,6 @@ import os
 import pty
 import re
 import subprocess
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +21,8 @@ from attnkit.inputs.detokenizer import Detokenizer, fill_masks
 from attnkit.record import Record
 from attnkit.tokenizers.auto import load_tokenizer
 from tests import process
+from tests.places import MODELS, folder, frozen
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
           "mistral", "qwen2")  # fmt: skip
 SEQ2SEQ = ("t5", "t5-gated", "marian", "marian-half", "marian-native")
@@ -32,16 +30,6 @@ SEARCHES = {"beam4.lp1": (4, "average:1", 1), "beam3.lp06": (3, "average:0.6", 1
 PENALIZED = [name for name in (*CAUSAL, *SEQ2SEQ) if name != "marian-native"]  # whose reference has no such run
 SEARCHED = [*itertools.product(PENALIZED, SEARCHES), ("marian-native", "beam4.lp1"), ("marian-native", "beam3.lp06")]
 NEW = 14  # tokens that the references generated at most
-
-
-@cache
-def frozen(name):
-    with np.load(MODELS / f"{name}.npz") as members:
-        return dict(members)
-
-
-def folder(name):
-    return str(MODELS / name)
 
 
 def generated(name, key, **options):

@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +19,8 @@ from attnkit.model.context import Model
 from attnkit.model.heads import head_logits
 from attnkit.record import Record
 from tests import process
+from tests.places import REFERENCES, folder
 
-REFERENCES = Path(__file__).parent.parent / "references"
 SEQUENCES = ("bert-sequence", "bert-topics", "bert-rank", "bert-score")
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
 FUNCTIONS = "(use Identity, Sigmoid, Softmax of torch)"
@@ -29,10 +28,6 @@ TANH = f"sentence_transformers.activation_fn 'torch.nn.Tanh' is not supported {F
 AGGREGATE = "--aggregate: needs a model that labels each token; this one labels a text"
 SPANS = "--emit: logits: the labels of this model have scores alone"
 STRATEGIES = ("none", "simple", "first", "average", "max")
-
-
-def folder(name):
-    return str(REFERENCES / "models" / name)
 
 
 @cache

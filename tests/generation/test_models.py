@@ -1,7 +1,6 @@
 """Whole models give the numbers of their reference implementations, frozen by tests/references/make_models.py."""
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +8,8 @@ import pytest
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inputs import layers
+from tests.places import MODELS, frozen
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 DTYPES = {"f32": "float32", "f64": "float64"}
 CAUSAL = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-linear", "llama-dynamic", "llama-yarn",
           "mistral", "qwen2")  # fmt: skip
@@ -18,12 +17,6 @@ LONG = ("llama3", "llama-linear", "llama-dynamic", "llama-yarn", "mistral", "qwe
 SEQ2SEQ = ("t5", "t5-gated", "marian", "marian-half", "marian-native")
 # families whose reference computes parts in float32 always
 INSIDE_FLOAT32 = ("t5", "llama", "mistral", "qwen2", "vit", "modernbert", "deberta")
-
-
-@cache
-def frozen(name):
-    with np.load(MODELS / f"{name}.npz") as members:
-        return dict(members)
 
 
 @cache

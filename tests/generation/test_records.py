@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +15,9 @@ from attnkit.errors import AttnkitWarning, DataError, UsageError
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.record import Record, Tensor
 from tests import process
+from tests.places import MODELS, ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 STORY, FRENCH = (str(ROOT / "samples" / "data" / name) for name in ("story", "fr-en"))
-MODELS = ROOT / "tests" / "references" / "models"
 SOURCE, TARGET = "le chat noir dort", "the black cat sleeps"
 
 

@@ -16,9 +16,8 @@ from attnkit import formats
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
 from attnkit.interpret import model_summary
+from tests.places import MODELS, REFERENCES
 
-REFERENCES = Path(__file__).parents[1] / "references"
-MODELS = REFERENCES / "models"
 ARCHIVE = np.load(REFERENCES / "recurrent_models.npz")
 CASES = list(dict.fromkeys(name.partition("/")[0] for name in ARCHIVE if not name.startswith("lstm/")))
 

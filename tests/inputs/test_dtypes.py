@@ -1,7 +1,6 @@
 """The dtype that is requested of a model is the dtype of its result, whatever that of the file is."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +9,8 @@ from safetensors.numpy import load_file, save_file
 import attnkit
 from attnkit.errors import DataError, UsageError
 from attnkit.record import Record
+from tests.places import MODELS
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 FOLDERS = sorted(path.parent.name for path in MODELS.glob("*/config.json"))
 FAMILIES = ["albert", "bert", "deberta-v2", "deberta-v3", "electra", "gpt2", "llama", "modernbert", "roberta", "t5"]
 IDS = np.array([3, 1, 4, 5])

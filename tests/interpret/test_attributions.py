@@ -1,7 +1,5 @@
 """Attributions of tokens: input × gradient and integrated gradients, as autograd gives them, and that they add up."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,9 +7,8 @@ import attnkit
 from attnkit.errors import UsageError
 from attnkit.interpret.gradients.attribution import attribute
 from tests import process
+from tests.places import MODELS, REFERENCES
 
-REFERENCES = Path(__file__).parent.parent / "references"
-MODELS = REFERENCES / "models"
 FROZEN = dict(np.load(REFERENCES / "attributions.npz"))
 POINTS = int(FROZEN["points"])
 METHODS = {"input-x-gradient": "input-x-gradient", "integrated": f"integrated:{POINTS}"}

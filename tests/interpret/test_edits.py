@@ -1,7 +1,6 @@
 """--patch and --ablate: whole intermediates and cells of them, replaced, added to, or set to their means."""
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +11,9 @@ from attnkit.errors import DataError, UsageError
 from attnkit.interpret.edits import mean_heads
 from attnkit.record import Record
 from tests import process
+from tests.places import MODELS, ROOT, STORY
 
-ROOT = Path(__file__).parent.parent.parent
-STORY = str(ROOT / "samples/data/story")
 TRANSLATOR = str(ROOT / "samples/data/fr-en")
-MODELS = ROOT / "tests/references/models"
 TEXT, OTHER = "Once upon a time there", "Every evening the fox looked"
 NAME = "decoder.1.self.residual"
 HEADS = "decoder.1.self.heads"

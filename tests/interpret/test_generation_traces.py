@@ -1,15 +1,13 @@
 """decode --trace while a text is generated: the trace of one pass over the whole text."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import attnkit
 from attnkit import formats
 from attnkit.errors import UsageError
+from tests.places import MODELS
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 CAUSAL = ("gpt2", "openai-gpt", "llama", "llama-dynamic", "mistral", "qwen2", "lstm")
 TRANSLATORS = ("t5", "marian", "seq2seq")
 PROMPT = np.array([5, 8, 2, 7])

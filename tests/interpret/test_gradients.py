@@ -13,10 +13,8 @@ from attnkit import commands, formats
 from attnkit.cli import parser
 from attnkit.errors import UsageError
 from attnkit.record import Record
+from tests.places import DATA, MODELS, REFERENCES
 
-REFERENCES = Path(__file__).parent.parent / "references"
-MODELS = REFERENCES / "models"
-DATA = Path(__file__).parent.parent.parent / "samples" / "data"
 TOLERANCE = 1e-6  # of a finite difference
 
 pytestmark = pytest.mark.filterwarnings("ignore::attnkit.errors.AttnkitWarning")  # of an x that is not one number

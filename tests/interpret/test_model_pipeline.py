@@ -15,19 +15,13 @@ from attnkit.inputs import layers
 from attnkit.interpret.model_summary import shell_pipeline
 from attnkit.record import Record, Tensor
 from tests import process
+from tests.places import MODELS, frozen
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 NAMES = ("bert", "bert-mlm", "gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-dynamic", "mistral",
          "qwen2", "t5", "t5-gated", "marian", "marian-native", "vit", "transformer", "transformer-prenorm",
          "roberta", "camembert", "distilbert", "albert", "albert-groups", "electra",
          "electra-discriminator", "mpnet", "modernbert", "modernbert-biased",
          "deberta-v3", "deberta-v2")  # fmt: skip
-
-
-@cache
-def frozen(name):
-    with np.load(MODELS / f"{name}.npz") as members:
-        return dict(members)
 
 
 @cache

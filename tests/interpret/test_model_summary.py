@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +16,9 @@ from attnkit.display import Style
 from attnkit.interpret import model_summary
 from attnkit.model import Config, SpecialTokens, StackConfig
 from attnkit.record import Record
+from tests.places import MODELS
 from tests.process import bash, run
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 FOLDERS = sorted(path.name for path in MODELS.iterdir() if path.is_dir())
 ENV = {"NO_COLOR": "1", "COLUMNS": "80"}
 SAID = {

@@ -14,8 +14,8 @@ from attnkit.inputs import layers
 from attnkit.model.backward.norms import NormGradients
 from attnkit.model.backward.tied import cast_parameters, tied_parameters
 from tests import process
+from tests.places import DATA
 
-DATA = Path(__file__).parent.parent.parent / "samples" / "data"
 STORY, TRANSLATOR = str(DATA / "story"), str(DATA / "fr-en")
 TEXTS = {STORY: ("Every evening the fox", " looked at the stars"), TRANSLATOR: ("le chat noir dort", "the black cat")}
 STEP = 1e-5

@@ -1,7 +1,6 @@
 """Sweeps of patches, in every family of one stack: a row of a batch is one run with one patch."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +10,8 @@ from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inputs import layers
 from attnkit.interpret.scanning import Scored, find_axes, list_patches, match_names, run_text, sweep
+from tests.places import MODELS
 
-MODELS = Path(__file__).parent.parent / "references/models"
 CAUSAL = ["gpt2-scaled", "openai-gpt", "llama3", "llama-dynamic", "llama-yarn", "mistral", "qwen2"]
 MASKED = [
     "roberta",

@@ -1,14 +1,13 @@
 """The same numbers as PyTorch, from arrays frozen by tests/references/make_references.py."""
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attnkit import model
+from tests.places import REFERENCES
 
-REFERENCES = Path(__file__).parents[1] / "references"
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE)
 

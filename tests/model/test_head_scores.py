@@ -1,15 +1,14 @@
 """Scores of heads: worked by hand, equal to TransformerLens, unchanged by padding and by batches."""
 
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attnkit.model import head_scores
 from attnkit.model.head_scores import KINDS, MEANS, TARGETS, concatenate_heads, score_heads
+from tests.places import REFERENCES
 
-REFERENCES = Path(__file__).parent.parent / "references"
 IDS = np.array([3, 5, 7, 3, 5, 9, 7, 3, 5])  # of make_interpretability.py
 
 

@@ -1,15 +1,13 @@
 """The fast way through one token gives what the plain way gives."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from attnkit import model
 from attnkit.checkpoints import open_checkpoint
 from attnkit.inputs import layers
+from tests.places import MODELS
 
-MODELS = Path(__file__).parents[1] / "references" / "models"
 NAMES = ("gpt2", "gpt2-scaled", "openai-gpt", "llama", "llama3", "llama-yarn", "mistral", "qwen2", "t5", "t5-gated",
          "marian", "marian-native")  # fmt: skip
 

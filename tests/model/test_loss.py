@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -11,8 +10,8 @@ import pytest
 from attnkit import model
 from attnkit.errors import DataError, UsageError
 from attnkit.model import LossOptions, loss
+from tests.places import REFERENCES
 
-REFERENCES = Path(__file__).parents[1] / "references"
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
 
 

@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +14,8 @@ from attnkit.model.recurrent import run_direction, step
 from attnkit.model.recurrent_cells import CELLS, State, check_parameters
 from attnkit.model.recurrent_layers import RecurrentLayer, run_layer, run_long_text, run_stack
 from tests.model.recurrent_cases import VARIANTS, random_layer
+from tests.places import REFERENCES
 
-REFERENCES = Path(__file__).parents[1] / "references"
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
 
 

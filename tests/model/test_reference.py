@@ -1,7 +1,6 @@
 """The formulas of model/reference.py by numbers worked by hand, and the rest of the core held against them."""
 
 from functools import reduce
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from attnkit.model import reference
 from attnkit.model.kernels.incremental_decoder import compile_decode_step
 from attnkit.model.kernels.row_attention import row_attention
 from attnkit.model.kernels.tiled_attention import tiled_attention
+from tests.places import MODELS
 
-MODELS = Path(__file__).parents[1] / "references" / "models"
 CAT = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1], [1, 1, 1, 1]])
 PADDED = np.array([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8], [0.9, 1, 1.1, 1.2], [0, 0, 0, 0]])
 SHAPES = [  # batch, heads, queries, keys, width of a head

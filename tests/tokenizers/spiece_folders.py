@@ -1,9 +1,9 @@
 """Folders with a sentencepiece model and no tokenizer.json, made of small models and the normalization of another."""
 
 import json
-from pathlib import Path
 
-REFERENCES = Path(__file__).parent.parent / "references"
+from tests.places import REFERENCES
+
 HERE = REFERENCES / "sentencepiece"
 FILES = {
     "albert": "spiece.model",

@@ -3,15 +3,14 @@
 import base64
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from attnkit.errors import DataError, FileError, UsageError
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.tokenizers.huggingface import parse_tokenizer_json
+from tests.places import MODELS
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 466247\n"
 WORDS = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n"
 

@@ -2,15 +2,13 @@
 
 import importlib.resources
 import json
-from pathlib import Path
 
 import pytest
 
 from attnkit.errors import DataError, UsageError
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.tokenizers.huggingface import parse_tokenizer_json
-
-MODELS = Path(__file__).parent.parent / "references" / "models"
+from tests.places import MODELS
 
 
 def frozen(name):

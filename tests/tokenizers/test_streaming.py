@@ -1,14 +1,13 @@
 """Text token by token is the whole text."""
 
 import importlib.resources
-from pathlib import Path
 
 import pytest
 
 from attnkit.tokenizers.auto import load_tokenizer
 from attnkit.tokenizers.tokens import decode_incrementally
+from tests.places import MODELS
 
-MODELS = Path(__file__).parent.parent / "references" / "models"
 TEXTS = [
     "The cat sat on the mat.",
     "café naïve déjà",

@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,8 @@ from attnkit.training.optimizers import Optimizer, OptimizerOptions, Update, opt
 from attnkit.training.parameter_buffer import ParameterBuffer
 from attnkit.training.parameter_groups import match_parameters, parameter_groups, unfrozen_parameters
 from attnkit.training.schedules import SCHEDULES, ScheduleOptions, check_schedule
+from tests.places import REFERENCES
 
-REFERENCES = Path(__file__).parents[1] / "references"
 STEPS, WARMUP, RATE, MAX_NORM = 50, 8, 0.02, 4.0
 TOLERANCE = {"float64": 1e-12, "float32": 1e-6}
 OPTIONS = {

@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +10,10 @@ from attnkit.checkpoints import open_checkpoint
 from attnkit.model.backward.whole_models import StackInputs, run_model
 from attnkit.model.context import Model
 from attnkit.tokenizers.auto import load_tokenizer
+from tests.places import REFERENCES
 from tests.process import run
 from tests.references.make_trained import FILES, RUNS, SMALL
 
-REFERENCES = Path(__file__).parent.parent / "references"
 FAMILIES = pytest.mark.parametrize("name", RUNS)
 
 

@@ -16,6 +16,7 @@ from attnkit.training.recipe import Recipe
 from attnkit.training.run import Monitor, Origin, Run, training_script
 from attnkit.training.start import start_run
 from attnkit.training.trainer import Trainer
+from tests.places import REFERENCES
 
 TEXT = "the cat sat on the mat and the dog sat on the log; a cat and a dog sat.\n" * 12
 PAIRS = "".join(f"{a} {b}\t{b} {a}\n" for a in ("un", "le", "la") for b in ("chat", "chien", "oiseau", "livre"))
@@ -289,7 +290,6 @@ def test_the_command_that_made_a_model(tmp_path):
         training_script(str(tmp_path.parent))
 
 
-REFERENCES = Path(__file__).parent.parent / "references"
 FROZEN = json.loads((REFERENCES / "training.json").read_text())
 LIGHTHOUSE = REFERENCES.parent.parent / "samples" / "data" / "lighthouse.txt"
 

@@ -3,7 +3,6 @@
 import sys
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -23,10 +22,10 @@ from attnkit.model.kernels import row_attention_backward, score_blocks
 from attnkit.model.kernels.fused_attention import fused_attention
 from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
 from tests import process
+from tests.places import REFERENCES
 
 pytestmark = pytest.mark.slow
 
-REFERENCES = Path(__file__).parents[2] / "references"
 PROJECTIONS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 SCORE_PARAMS = ("wa", "ua", "va", "w")
 

@@ -3,7 +3,6 @@
 import copy
 import hashlib
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,8 @@ from attnkit.model import backward
 from attnkit.model.dropout import dropout, dropout_mask
 from attnkit.model.feedforward import ACTIVATIONS
 from attnkit.model.linear import add, linear
+from tests.places import REFERENCES
 
-REFERENCES = Path(__file__).parents[2] / "references"
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}  # relative to the largest number of a tensor
 
 

@@ -1,7 +1,6 @@
 """Gradients of whole recurrent models against torch.autograd, frozen by make_recurrent_gradients.py."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ import pytest
 from attnkit.checkpoints.publishing import assemble_checkpoint, publish_parameters, published_tensors
 from attnkit.model import Model
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
+from tests.places import REFERENCES
 
-REFERENCES = Path(__file__).parents[2] / "references"
 MODELS, GRADIENTS = (np.load(REFERENCES / f"recurrent_{name}.npz") for name in ("models", "gradients"))
 CASES = [*dict.fromkeys(name.partition("/")[0] for name in MODELS), "classifier"]
 TOLERANCES = {"float64": 1e-9, "float32": 1e-5}

@@ -2,7 +2,6 @@
 
 import re
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +17,8 @@ from attnkit.model.config import Config, StackConfig, layer_plan
 from attnkit.model.context import Context
 from attnkit.model.heads import head_logits
 from attnkit.model.transformer import run
+from tests.places import REFERENCES
 
-REFERENCES = Path(__file__).parents[2] / "references"
 SMALL = 32  # elements of a gradient that is frozen whole
 CASES = {  # case of tests/references/gradients.npz -> the model
     "gpt2": "gpt2", "gpt2-left": "gpt2", "gpt2-scaled": "gpt2-scaled", "openai-gpt": "openai-gpt", "llama": "llama",
