@@ -21,6 +21,7 @@ def test_a_case(case, tmp_path):
     for name, target in LINKS.items():
         (tmp_path / name).symlink_to(target)
     check(case.page, case.text, replay(case.text, lambda command: in_process(command, tmp_path)))
+    assert [*tmp_path.glob(".*")] == [], "it leaves temporary files behind"
 
 
 @pytest.mark.slow
@@ -92,6 +93,6 @@ def test_every_tool_and_every_flag_is_in_a_transcript():
 
 
 def test_the_pages_are_the_tools_and_hold_no_paths():
-    assert {page.stem for page in FOLDER.glob("*.md")} == {*tools(), "attnkit", "help"}
+    assert {page.stem for page in FOLDER.glob("*.md")} == {*tools(), "attnkit", "help", "faults"}
     for page in FOLDER.glob("*.md"):
         assert not re.search(r"/(tmp|home|work|root)/", page.read_text(encoding="utf-8")), page

@@ -228,12 +228,8 @@ def test_words_of_one_token():
     ("model", "values", "problem"),
     [
         ("gpt2", {}, r"decoder.embed|expected \(T, 24\)"),
-        ("bert", {}, "this bert model has no head that gives words"),
-        ("bert-sequence", {}, "this bert model has no head that gives words"),
-        ("lstm", {}, "this lstm model is recurrent: the states of its layers are not added up"),
         ("llama", {"position": 9}, "--position: 9: the trace has positions 0 to 8"),
         ("llama", {"direct": "a very long word"}, "--direct: 'a very long word' is .* tokens"),
-        ("bert-mlm", {"direct": "the"}, "the head of this bert model is not linear"),
     ],
 )
 def test_refused(trace, model, values, problem):

@@ -78,7 +78,6 @@ def test_the_only_tensor_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("record", "flags", "error", "problem"),
     [
-        (Record({"x": np.ones(2)}), {}, DataError, "no weights of self-attention (it has x); encode or decode --trace"),
         (
             make_trace(numbers=[0, 1, 3]),
             {},
@@ -93,16 +92,7 @@ def test_the_only_tensor_of_a_file(tmp_path):
         ),
         (make_trace(), {"layers": "0:3"}, UsageError, "--layers: 0:3: the trace has layers 0:2"),
         (make_trace(), {"layers": "1:1"}, UsageError, "--layers: 1:1: the trace has layers 0:2"),
-        (
-            make_trace(),
-            {"residual": 1.5},
-            UsageError,
-            "residual: expected a finite number of at least 0 and of at most",
-        ),
-        (make_trace().merge(make_trace("encoder")), {}, DataError, "weights of an encoder and of a decoder"),
-        (Record({"encoder.0.self.weights.top": np.ones((1, 2, 1))}), {}, DataError, "top is a summary of the weights"),
         (Record({"encoder.0.self.weights": np.ones((1, 2, 3))}), {}, DataError, "2 queries for 3 keys"),
-        (Record({"encoder.0.self.weights": np.ones((2, 2))}), {}, DataError, "expected weights (head, query, key)"),
         (
             make_trace().merge(make_trace(numbers=[2], tokens=3)),
             {},

@@ -229,10 +229,8 @@ def test_spans_of_several_texts_say_which_text_they_are_of():
     ("name", "options", "problem"),
     [
         ("bert-sequence", {"aggregate": "max"}, AGGREGATE),
-        ("bert-topics", {"question": "a?"}, "--question: needs a model that answers questions; this one labels a text"),
         ("bert-token", {"pair": "who?"}, "--pair: needs a model that labels a text; this one labels each token"),
         ("bert-token", {"top_k": 5}, "--top-k: needs a model that predicts words; this one labels each token"),
-        ("bert-question", {}, "--model: this model answers a question about TEXT: --question asks it"),
         ("bert-topics", {"emit": "ids"}, "--emit: ids: the labels of this model have logits, probs"),
         ("bert-score", {"emit": "probs"}, "--emit: probs: the labels of this model have logits"),
         ("bert-token", {"aggregate": "max", "emit": "logits"}, SPANS),
