@@ -73,3 +73,12 @@ def _check_head_counts(q: Array, k: Array, v: Array) -> None:
     if heads < 1 or groups < 1 or heads % groups:
         pair = f"Q {as_text(q.shape)} and K {as_text(k.shape)}"
         raise DataError(f"{pair}: {heads} heads are not a multiple of {groups}")
+
+
+def check_gradient(grad_output: Array, shape: tuple[int, ...], name: str) -> None:
+    """Raise DataError unless a gradient has the shape of the output that it belongs to.
+
+    >>> check_gradient(np.zeros((2, 3)), (2, 3), "y")
+    """
+    if grad_output.shape != shape:
+        raise DataError(f"gradient {as_text(grad_output.shape)} of {name}: expected {as_text(shape)}")

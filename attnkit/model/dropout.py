@@ -53,8 +53,8 @@ def dropout(x: Array, rate: float, *, seed: int, step: int, place: str, row: int
 
     x (...) -> (...)
 
-    Source: Srivastava et al. 2014; Attention Is All You Need, section 5.4, for the places. Errors are those of
-    `dropout_mask`, which has the mask.
+    The function is its own adjoint: the gradient of x is the dropout of the gradient of the result. Source: Srivastava
+    et al. 2014; Attention Is All You Need, section 5.4, for the places. Errors are those of `dropout_mask`.
 
     >>> dropout(np.ones(8), 0.5, seed=0, step=0, place="embed").tolist()
     [2.0, 0.0, 0.0, 2.0, 0.0, 0.0, 2.0, 0.0]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import as_text, index
+from attnkit.model.checks import as_text, check_gradient, index
 from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
 
 
@@ -65,6 +65,30 @@ def embed(ids: ArrayLike, table: Array) -> Array:
     if table.ndim != 2:
         raise DataError(f"table {as_text(table.shape)}: rank {table.ndim}, expected 2 (vocab, model)")
     return np.ascontiguousarray(table[check_ids(ids, len(table))])
+
+
+def embed_backward(grad_output: Array, ids: ArrayLike, size: int, noun: str = "token id") -> Array:
+    """Gradient of an embedding table: row n is the sum of the gradients of all tokens with id n.
+
+    grad_output (..., D), ids (...), size N -> (N, D)
+
+    A stable sort brings equal ids together, so every sum is in the order of the tokens. DataError for an id outside
+    0..N-1, or if the shapes do not match.
+
+    >>> embed_backward(np.array([[1.0, 2.0], [10.0, 20.0], [5.0, 6.0]]), [2, 0, 2], 3)
+    array([[10., 20.],
+           [ 0.,  0.],
+           [ 6.,  8.]])
+    """
+    rows = check_ids(ids, size, noun)
+    check_gradient(grad_output, (*rows.shape, grad_output.shape[-1]), "the embeddings")
+    gradient = cast(grad_output, working(grad_output)).reshape(rows.size, grad_output.shape[-1])
+    table = np.zeros((size, gradient.shape[-1]), gradient.dtype)
+    if rows.size:
+        order = np.argsort(rows, axis=None, kind="stable")
+        present, starts = np.unique(rows.ravel()[order], return_index=True)
+        table[present] = np.add.reduceat(gradient[order], starts, axis=0)
+    return table
 
 
 def random_table(words: Sequence[str], dim: int, seed: int = 0) -> Array:

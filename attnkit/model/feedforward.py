@@ -1,18 +1,20 @@
-"""The position-wise feed-forward network and its activations."""
+"""The position-wise feed-forward network and its activations, with their adjoints."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import as_text
+from attnkit.model.checks import as_text, check_gradient
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.erf import erf
 from attnkit.model.hooks import Hook, apply_hook, is_requested, no_hook
-from attnkit.model.linear import linear
+from attnkit.model.linear import linear, linear_backward
 
 PART = 1 << 18  # elements: a megabyte of float32
+BLOCK = 1 << 15  # elements of which a core's cache also holds the slope and what it is computed from
 
 
 @quiet
@@ -46,6 +48,23 @@ def gelu(x: Array) -> Array:
 
 
 @quiet
+def gelu_with_slope(x: Array) -> tuple[Array, Array]:
+    """GELU and its derivative Φ(x) + x φ(x), with the CDF Φ and density φ of the standard normal distribution.
+
+    x (...) -> (...), (...)
+
+    >>> gelu_with_slope(np.array([-1.0, 0.0, 1.0]))[1].round(4)
+    array([-0.0833,  0.5   ,  1.0833])
+    """
+    cdf: Array = 0.5 * (1 + erf(x * math.sqrt(0.5)))
+    slope = np.exp(-0.5 * x * x)
+    slope *= math.sqrt(0.5 / math.pi)
+    slope *= x
+    slope += cdf
+    return x * cdf, slope
+
+
+@quiet
 def gelu_tanh(x: Array) -> Array:
     """Return GELU by its tanh approximation, as in GPT-2.
 
@@ -63,6 +82,39 @@ def gelu_tanh(x: Array) -> Array:
     y *= x
     y *= 0.5
     return y
+
+
+@quiet
+def gelu_tanh_with_slope(x: Array) -> tuple[Array, Array]:
+    """GELU by its tanh approximation, and its derivative (1 + t + x (1 − t²) u′) / 2.
+
+    x (...) -> (...), (...)
+
+    t = tanh u, u = √(2/π) (x + 0.044715 x³). Far from 0, where squares of x may be infinite, 1 − t² is 0 and multiplied
+    first.
+
+    >>> gelu_tanh_with_slope(np.array([-1.0, 0.0, 1.0]))[1].round(4)
+    array([-0.083,  0.5  ,  1.083])
+    """
+    y: Array = 0.044715 * x * x
+    y += 1
+    y *= x
+    y *= math.sqrt(2 / math.pi)
+    t = np.tanh(y, out=y)
+    slope = t * t
+    np.subtract(1, slope, out=slope)
+    slope *= x  # x (1 − t²)
+    cubic = slope * x
+    cubic *= x
+    cubic *= 3 * 0.044715
+    slope += cubic
+    slope *= math.sqrt(2 / math.pi)  # x (1 − t²) u′
+    t += 1
+    slope += t
+    slope *= 0.5
+    y *= x
+    y *= 0.5
+    return y, slope
 
 
 @quiet
@@ -92,6 +144,23 @@ def silu(x: Array) -> Array:
 
 
 @quiet
+def silu_with_slope(x: Array) -> tuple[Array, Array]:
+    """SiLU and its derivative σ (1 + x (1 − σ)), with σ the logistic sigmoid of x.
+
+    x (...) -> (...), (...)
+
+    >>> silu_with_slope(np.array([-1000.0, 0.0, 1.0]))[1].round(4)
+    array([-0.    ,  0.5   ,  0.9277])
+    """
+    logistic = sigmoid(x)
+    slope = 1 - logistic
+    slope *= x
+    slope += 1
+    slope *= logistic
+    return x * logistic, slope
+
+
+@quiet
 def tanh(x: Array) -> Array:
     """Return the hyperbolic tangent of x.
 
@@ -113,6 +182,45 @@ def identity(x: Array) -> Array:
     array([-2.,  3.])
     """
     return x
+
+
+def value_and_slope(
+    function: Callable[[Array], Array], slope_of: Callable[[Array], Array]
+) -> Callable[[Array], tuple[Array, Array]]:
+    """Pair an activation with its derivative, where that follows from the value.
+
+    >>> value_and_slope(tanh, lambda y: 1 - y * y)(np.array([0.0]))
+    (array([0.]), array([1.]))
+    """
+
+    @quiet
+    def with_slope(x: Array) -> tuple[Array, Array]:
+        y = function(x)
+        return y, slope_of(y)
+
+    return with_slope
+
+
+class Activation(NamedTuple):
+    """An activation: its function, and the function that also returns the derivative at each element."""
+
+    function: Callable[[Array], Array]
+    with_slope: Callable[[Array], tuple[Array, Array]]
+
+    def __call__(self, x: Array) -> Array:
+        """Apply the function to x."""
+        return self.function(x)
+
+
+ACTIVATIONS = {
+    "relu": Activation(relu, value_and_slope(relu, lambda y: (y > 0).astype(y.dtype))),  # at 0 the slope is 0
+    "gelu": Activation(gelu, gelu_with_slope),
+    "gelu-tanh": Activation(gelu_tanh, gelu_tanh_with_slope),
+    "silu": Activation(silu, silu_with_slope),
+    "tanh": Activation(tanh, value_and_slope(tanh, lambda y: 1 - y * y)),
+    "sigmoid": Activation(sigmoid, value_and_slope(sigmoid, lambda y: y * (1 - y))),
+    "identity": Activation(identity, value_and_slope(identity, np.ones_like)),
+}
 
 
 def apply_activation(activation: str, x: Array, *, in_place: bool = False) -> Array:
@@ -141,15 +249,45 @@ def apply_activation(activation: str, x: Array, *, in_place: bool = False) -> Ar
     return y.reshape(x.shape)
 
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": relu,
-    "gelu": gelu,
-    "gelu-tanh": gelu_tanh,
-    "silu": silu,
-    "tanh": tanh,
-    "sigmoid": sigmoid,
-    "identity": identity,
-}
+def activation_with_slope(activation: str, x: Array) -> tuple[Array, Array]:
+    """Apply an activation to each element, and compute its derivative there; large arrays on every core.
+
+    x (...) -> (...), (...)
+
+    >>> y, slope = activation_with_slope("relu", np.array([-2.0, 3.0]))
+    >>> y.tolist(), slope.tolist()
+    ([0.0, 3.0], [0.0, 1.0])
+    """
+    from attnkit.model.kernels.threads import run_parallel, split_range
+
+    function, flat = ACTIVATIONS[activation].with_slope, cast(x, working(x)).reshape(-1)
+    y, slope = np.empty((2, *flat.shape), flat.dtype)
+
+    def work(parts: Iterator[slice]) -> None:
+        for part in parts:
+            y[part], slope[part] = function(flat[part])
+
+    if x.size <= PART:
+        work(split_range(0, x.size, BLOCK))
+    else:
+        run_parallel(work, split_range(0, x.size, BLOCK))
+    return y.reshape(x.shape), slope.reshape(x.shape)
+
+
+@quiet
+def activation_backward(activation: str, grad_output: Array, x: Array) -> Array:
+    """Gradient of x: dy times the derivative of the activation at x.
+
+    grad_output (...), x (...) -> (...)
+
+    DataError if the shapes differ.
+
+    >>> activation_backward("relu", np.array([5.0, 7.0]), np.array([-2.0, 3.0])).tolist()
+    [0.0, 7.0]
+    """
+    check_gradient(grad_output, x.shape, "the activation")
+    gradient: Array = cast(grad_output, working(grad_output, x)) * activation_with_slope(activation, x)[1]
+    return gradient
 
 
 @quiet
@@ -193,6 +331,58 @@ def feed_forward(
     steps["output"] = apply_hook(hook, "output", linear(inner, w2, b2, names=("hidden", "w2", "b2")))
     returned = [name for name in steps if name == "output" or keep is None or name in keep]
     return {name: steps[name].astype(result, copy=False) for name in returned}
+
+
+FeedForwardPullback = Callable[..., tuple[Array, dict[str, Array]]]
+
+
+def feed_forward_vjp(
+    x: Array, params: Mapping[str, Array], *, activation: str = "relu", hook: Hook = no_hook
+) -> tuple[Array, FeedForwardPullback]:
+    """Position-wise feed-forward network, and the function from the gradient of its output to the others.
+
+    x (..., D), params as in `feed_forward` -> (..., D), (..., D) -> ((..., D), {parameter: its shape})
+
+    With inner = activated, or activated · linear: d inner = dy W2ᵀ, d hidden = d activated · activation′(hidden), and
+    dx = d hidden W1ᵀ + d linear W3ᵀ. `hook` reads the intermediates of `feed_forward`; the hook that is passed to the
+    second function receives their gradients, and may replace them. DataError if shapes do not match.
+
+    >>> one = np.array([[1.0]])
+    >>> x, params = np.array([[-2.0], [3.0]]), {"w1": one, "w2": 2 * one, "b2": np.array([1.0])}
+    >>> y, pullback = feed_forward_vjp(x, params)
+    >>> dx, gradients = pullback(np.ones((2, 1)))
+    >>> y.tolist(), dx.tolist(), {name: gradient.tolist() for name, gradient in gradients.items()}
+    ([[1.0], [7.0]], [[0.0], [2.0]], {'w2': [[3.0]], 'b2': [2.0], 'w1': [[6.0]]})
+    """
+    check_gate(params)
+    wide, side = cast(x, working(x, *params.values())), None
+    hidden = linear(wide, params["w1"], params.get("b1"), names=("x", "w1", "b1"))
+    activated, slope = activation_with_slope(activation, apply_hook(hook, "hidden", hidden))
+    inner = activated = apply_hook(hook, "activated", activated)
+    if "w3" in params:
+        side = apply_hook(hook, "linear", linear(wide, params["w3"], params.get("b3"), names=("x", "w3", "b3")))
+        inner = apply_hook(hook, "gated", activated * side)
+    output = apply_hook(hook, "output", linear(inner, params.get("w2"), params.get("b2"), names=("hidden", "w2", "b2")))
+
+    def pullback(grad_output: Array, hook: Hook = no_hook) -> tuple[Array, dict[str, Array]]:
+        gradients: dict[str, Array] = {}
+
+        def undo_linear(gradient: Array, inputs: Array, number: int) -> Array:
+            weight, bias = f"w{number}", f"b{number}"
+            dx, *parts = linear_backward(gradient, inputs, params[weight], params.get(bias))
+            gradients.update({name: one for name, one in zip((weight, bias), parts, strict=True) if one is not None})
+            return dx
+
+        dy, dx = apply_hook(hook, "output", grad_output), None
+        dy = undo_linear(dy, inner, 2) if "w2" in params else dy
+        if side is not None:
+            dy = apply_hook(hook, "gated", dy)
+            dx = undo_linear(apply_hook(hook, "linear", dy * activated), x, 3)
+            dy = dy * side
+        dhidden = undo_linear(apply_hook(hook, "hidden", apply_hook(hook, "activated", dy) * slope), x, 1)
+        return dhidden if dx is None else dhidden + dx, gradients
+
+    return output.astype(output_dtype(x), copy=False), pullback
 
 
 def check_gate(params: Mapping[str, Array]) -> None:

@@ -1,11 +1,13 @@
-"""Linear projections x W + b, and residual connections."""
+"""Linear projections x W + b and residual connections, with their adjoints."""
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.checks import as_text, fit
+from attnkit.model.checks import as_text, check_gradient, fit
 from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
 from attnkit.model.kernels.products import matrix_product
 
@@ -38,6 +40,84 @@ def linear(
             raise DataError(f"{names[2]} {as_text(bias.shape)}: expected {as_text(y.shape[-1:])}")
         y = np.add(y, cast(bias, dtype), out=None if weight is None else y)
     return y.astype(output_dtype(x), copy=False)
+
+
+class LinearGradients(NamedTuple):
+    """The gradients of x, weight and bias; None for a parameter that the projection does not have."""
+
+    x: Array
+    weight: Array | None
+    bias: Array | None
+
+
+@quiet
+def linear_backward(
+    grad_output: Array, x: Array, weight: Array | None = None, bias: Array | None = None
+) -> LinearGradients:
+    """Gradients of x W + b: dx = dy Wᵀ, dW = xᵀ dy and db = dy.
+
+    grad_output (..., E), x (..., D), weight (D, E), bias (E,) -> x (..., D), weight (D, E), bias (E,)
+
+    dW and db are sums over all rows, which are multiplied as one matrix. DataError if the shapes do not match.
+
+    >>> x, w = np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]])
+    >>> gradients = linear_backward(np.array([[10.0]]), x, w, np.array([0.0]))
+    >>> [gradient.tolist() for gradient in gradients]
+    [[[30.0, 40.0]], [[10.0], [20.0]], [10.0]]
+    """
+    dtype = working(*(array for array in (grad_output, x, weight, bias) if array is not None))
+    dy = cast(grad_output, dtype)
+    if weight is None:
+        check_gradient(dy, x.shape, "x")
+        return LinearGradients(dy, None, None if bias is None else sum_rows(dy))
+    check_gradient(dy, (*x.shape[:-1], weight.shape[1]), "x W + b")
+    rows = as_rows(dy)
+    dx = matrix_product(rows, np.asarray(weight, dtype).T).reshape(x.shape)
+    dw = matrix_product(as_rows(cast(x, dtype)).T, rows)
+    return LinearGradients(dx, dw, None if bias is None else sum_rows(dy))
+
+
+def as_rows(x: Array) -> Array:
+    """Reshape x to one matrix whose rows are the tokens of all texts: (..., D) -> (rows, D).
+
+    >>> as_rows(np.zeros((2, 3, 4))).shape
+    (6, 4)
+    """
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def sum_rows(gradient: Array) -> Array:
+    """Sum over all axes but the last, by one product of a row of ones with a matrix.
+
+    gradient (..., E) -> (E,)
+
+    >>> sum_rows(np.array([[1.0, 2.0], [10.0, 20.0]])).tolist()
+    [11.0, 22.0]
+    """
+    rows = as_rows(gradient)
+    total: Array = np.ones(len(rows), rows.dtype) @ rows
+    return total
+
+
+def sum_to_shape(gradient: Array, shape: tuple[int, ...]) -> Array:
+    """Sum a gradient over the axes along which an array of a shape was broadcast: the adjoint of broadcasting.
+
+    gradient (..., D) -> an array of `shape`
+
+    DataError if the shape does not broadcast to the gradient's.
+
+    >>> sum_to_shape(np.ones((2, 3)), (2, 1)).tolist()
+    [[3.0], [3.0]]
+    """
+    if gradient.shape == shape:
+        return gradient
+    lead = gradient.ndim - len(shape)
+    pairs = list(zip(gradient.shape[max(lead, 0) :], shape, strict=False))
+    if lead < 0 or any(size not in (1, full) for full, size in pairs):
+        raise DataError(f"gradient {as_text(gradient.shape)}: {as_text(shape)} does not broadcast to it")
+    axes = [*range(lead), *(lead + i for i, (full, size) in enumerate(pairs) if size != full)]
+    total: Array = gradient.sum(axis=tuple(axes), keepdims=True)
+    return total.reshape(shape)
 
 
 def check_inner(x: Array, weight: Array, names: tuple[str, ...]) -> None:
@@ -86,6 +166,21 @@ def add(x: Array, y: Array) -> Array:
     dtype = working(x, y)
     other = y if y.shape == x.shape else fit(y, x.shape, f"residual {as_text(y.shape)}", f"x {as_text(x.shape)}")
     return (cast(x, dtype) + cast(other, dtype)).astype(output_dtype(x), copy=False)
+
+
+def add_backward(grad_output: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    """Gradients of the residual connection x + y; the second is summed if y was broadcast.
+
+    grad_output (..., D), x (..., D), y broadcast to it -> (..., D), the shape of y
+
+    DataError if the shapes do not match.
+
+    >>> [gradient.tolist() for gradient in add_backward(np.ones((2, 2)), np.ones((2, 2)), np.array([1.0, 2.0]))]
+    [[[1.0, 1.0], [1.0, 1.0]], [2.0, 2.0]]
+    """
+    check_gradient(grad_output, x.shape, "x + y")
+    dy = cast(grad_output, working(grad_output, x, y))
+    return dy, sum_to_shape(dy, y.shape)
 
 
 def random_weight(rng: "np.random.Generator", rows: int, columns: int) -> Array:

@@ -3,17 +3,27 @@
 Statistics are computed in float64 for every dtype, so that float32 rows around 1e6, or beyond the square root of
 its range, stay exact. Rows of float64 whose squares leave its range are scaled by a power of two first, which is
 exact. Rows are processed in blocks that fit a processor's cache, which saves memory.
+
+All adjoints have one form. With x̂ the normalized x, s its inverse standard deviation and g = dy γ the gradient of x̂:
+
+    dx = s (g − mean(g) − x̂ mean(g x̂))        dγ = Σ dy x̂        dβ = Σ dy
+
+where mean(g) is absent if no mean is subtracted (RMS), and a statistic that was passed is a constant. The means are
+over the axes that are normalized, the sums over all others, in float64. Source: Ioffe and Szegedy 2015, section 3, for
+batches; Ba et al. 2016 and Zhang and Sennrich 2019 have the other two.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import as_text, fit
-from attnkit.model.dtypes import Array, cast, output_dtype, quiet, working
+from attnkit.model.checks import as_text, check_gradient, fit
+from attnkit.model.dtypes import Array, DType, cast, output_dtype, quiet, working
+from attnkit.model.hooks import Hook, apply_hook, no_hook
+from attnkit.model.linear import sum_to_shape
 
 BLOCK = 1 << 16  # elements in a block of rows
 LARGE = 1 << 18  # number of elements from which two cores are faster than one
@@ -27,6 +37,17 @@ class Normalized(NamedTuple):
     y: Array
     mean: Array | None
     inverse_std: Array
+
+
+class NormGradients(NamedTuple):
+    """The gradients of x, gamma and beta; None for a parameter that the norm does not have."""
+
+    x: Array
+    gamma: Array | None
+    beta: Array | None
+
+
+Pullback = Callable[[Array], NormGradients]
 
 
 def layer_norm(
@@ -45,6 +66,26 @@ def layer_norm(
     return normalize_rows(x, gamma, beta, eps, axis, centred=True)
 
 
+def layer_norm_vjp(
+    x: Array, gamma: Array | None = None, beta: Array | None = None, *, eps: float = 1e-5, axis: int = -1
+) -> tuple[Array, Pullback]:
+    """Layer normalization, and the function from the gradient of its result to the gradients of x, gamma and beta.
+
+    x (..., D), gamma (D,), beta (D,) -> y (..., D), (..., D) -> x (..., D), gamma, beta (D,)
+
+    Errors as in layer_norm; DataError for a gradient of another shape.
+
+    >>> x, dy = np.array([[1.0, 1.0, 5.0, 5.0]]), np.array([[4.0, 0.0, 0.0, 0.0]])
+    >>> y, pullback = layer_norm_vjp(x, np.ones(4), eps=1e-12)
+    >>> dx, dgamma, _ = pullback(dy)
+    >>> dx.round(4) + 0  # x̂ = -1 -1 1 1, s = 1/2, mean(g) = 1, mean(g x̂) = -1
+    array([[ 1., -1.,  0.,  0.]])
+    >>> dgamma.round(4).tolist()
+    [-4.0, 0.0, 0.0, 0.0]
+    """
+    return _norm_vjp(x, gamma, beta, eps, axis, centred=True)
+
+
 def rms_norm(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: int = -1) -> Normalized:
     """Return x / sqrt(mean(x^2) + eps) * gamma over all axes from `axis` to the last.
 
@@ -56,6 +97,74 @@ def rms_norm(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: i
     array([0.8485, 1.1314, 1.4142, 0.    ])
     """
     return normalize_rows(x, gamma, None, eps, axis, centred=False)
+
+
+def rms_norm_vjp(x: Array, gamma: Array | None = None, *, eps: float = 1e-5, axis: int = -1) -> tuple[Array, Pullback]:
+    """RMS normalization, and the function from the gradient of its result to the gradients of x and gamma.
+
+    x (..., D), gamma (D,) -> y (..., D), (..., D) -> x (..., D), gamma (D,), None
+
+    Errors as in layer_norm_vjp.
+
+    >>> gradients = rms_norm_vjp(np.array([[1.0, 7.0]]), np.ones(2))[1](np.array([[1.0, 0.0]]))
+    >>> [gradient.round(4).tolist() for gradient in gradients[:2]]  # x̂ = x / 5, mean(g x̂) = 0.1: g - x̂ / 10 over 5
+    [[[0.196, -0.028]], [0.2, 0.0]]
+    """
+    return _norm_vjp(x, gamma, None, eps, axis, centred=False)
+
+
+def _norm_vjp(
+    x: Array, gamma: Array | None, beta: Array | None, eps: float, axis: int, *, centred: bool
+) -> tuple[Array, Pullback]:
+    normalized = np.empty(x.shape, working(x))
+    y, _, inverse_std = normalize_rows(x, gamma, beta, eps, axis, centred=centred, standardized=normalized)
+
+    @quiet
+    def pullback(grad_output: Array) -> NormGradients:
+        check_gradient(grad_output, x.shape, "the norm")
+        shape, dtype = x.shape[axis % x.ndim :], working(grad_output, normalized)
+        size = math.prod(shape)
+        rows, dy = (one.reshape(math.prod(x.shape[: axis % x.ndim]), size) for one in (normalized, grad_output))
+        deviation = inverse_std.reshape(-1, 1)
+        scale = 1 if gamma is None else np.broadcast_to(gamma, shape).astype(dtype).ravel()
+        parts = list(row_blocks(rows))
+        dx, sums = np.empty(rows.shape, dtype), np.zeros((2, len(parts), size))
+
+        @quiet
+        def work(numbers: Iterator[int]) -> None:
+            for number in numbers:
+                part = parts[number]
+                row, gradient = rows[part], dy[part]
+                sums[0, number] = np.einsum("ij,ij->j", gradient, row)
+                sums[1, number] = gradient.sum(axis=0)
+                block = np.multiply(gradient, scale, dtype=dtype, out=dx[part])
+                along = np.einsum("ij,ij->i", block, row)[:, None] / size
+                if centred:
+                    block -= block.mean(axis=-1, keepdims=True)
+                block -= row * along
+                block *= deviation[part]
+
+        if rows.size < LARGE:
+            work(iter(range(len(parts))))
+        else:
+            from attnkit.model.kernels.threads import run_parallel
+
+            run_parallel(work, range(len(parts)))
+        totals = sums.sum(axis=1).reshape(2, *shape)
+        return NormGradients(dx.reshape(x.shape), *_fit_parameters(totals, (gamma, beta), dtype))
+
+    return y, pullback
+
+
+def _fit_parameters(
+    totals: Array, params: tuple[Array | None, Array | None], dtype: DType
+) -> tuple[Array | None, Array | None]:
+    """Sum the gradients of gamma and beta for every normalized element to the shapes of the two."""
+    gamma, beta = (
+        None if param is None else sum_to_shape(total, param.shape).astype(dtype)
+        for total, param in zip(totals, params, strict=True)
+    )
+    return gamma, beta
 
 
 @quiet
@@ -236,6 +345,57 @@ def batch_norm(
 
 
 @quiet
+def norm_steps_backward(
+    grad_output: Array,
+    x: Array,
+    params: tuple[Array | None, Array | None] = (None, None),
+    *,
+    eps: float = 1e-5,
+    over: Sequence[int] = (-1,),
+    centred: bool = True,
+    statistics: tuple[Array | None, Array | None] = (None, None),
+    hook: Hook = no_hook,
+) -> NormGradients:
+    """Gradients of any norm step by step, in float64, with a hook for the gradients of its intermediates.
+
+    grad_output (..., D), x (..., D), params gamma and beta (D,) -> x (..., D), gamma, beta (D,)
+
+    over        the axes whose elements have a mean and a variance in common; of batch norm all but the last
+    centred     whether the mean is subtracted; without it the intermediate mean_square takes the place of variance
+    statistics  running mean and variance, which are constants
+    hook        receives the gradients of scaled, normalized, inverse_std, variance and mean, and may replace them
+
+    DataError if the gradient does not have the shape of x.
+
+    >>> x, dy = np.array([[1.0, 5.0]]), np.array([[1.0, 0.0]])
+    >>> norm_steps_backward(dy, x, eps=1e-20).x.round(4).tolist()  # x̂ = -1 1, s = 1/2: 1/2 (dy - 1/2 - x̂ (-1/2))
+    [[0.0, 0.0]]
+    >>> x, dy, running = np.array([[1.0], [5.0]]), np.array([[1.0], [0.0]]), (np.array([3.0]), np.array([4.0]))
+    >>> norm_steps_backward(dy, x, (4 * np.ones(1), None), over=(0,), statistics=running).x.round(4).tolist()
+    [[2.0], [0.0]]
+    """
+    check_gradient(grad_output, x.shape, "the norm")
+    dtype, wide, over = working(grad_output, x), x.astype(np.float64), tuple(over)
+    mean, variance = statistics
+    size = max(math.prod(x.shape[axis] for axis in over), 1)
+    centre = wide - (wide.mean(axis=over, keepdims=True) if mean is None else mean) if centred else wide
+    spread = np.square(centre).mean(axis=over, keepdims=True) if variance is None else variance
+    inverse_std = 1 / np.sqrt(spread + eps)
+    scaled = apply_hook(hook, "scaled", grad_output.astype(np.float64))
+    normalized = apply_hook(hook, "normalized", scaled if params[0] is None else scaled * params[0])
+    of_inverse = apply_hook(hook, "inverse_std", (normalized * centre).sum(axis=over, keepdims=True))
+    name = "variance" if centred else "mean_square"
+    of_spread = apply_hook(hook, name, of_inverse * inverse_std**3 / -2)
+    dx = normalized * inverse_std
+    if variance is None:
+        dx = dx + of_spread * 2 * centre / size
+    if centred:
+        of_mean = apply_hook(hook, "mean", -dx.sum(axis=over, keepdims=True))
+        dx = dx + of_mean / size if mean is None else dx
+    totals = np.stack([scaled * centre * inverse_std, grad_output])
+    return NormGradients(dx.astype(dtype), *_fit_parameters(totals, params, dtype))
+
+
 def _check_eps(eps: float) -> None:
     if not 0 < eps < math.inf:
         raise UsageError(f"eps {eps} (expected a positive number)")

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.checks import as_text
-from attnkit.model.dtypes import Array, output_dtype
+from attnkit.model.checks import as_text, check_gradient
+from attnkit.model.dtypes import Array, output_dtype, working
 from attnkit.model.embedding import check_ids
-from attnkit.model.linear import add
+from attnkit.model.linear import add, sum_to_shape
 from attnkit.model.rotary import angles
 
 BLOCK = 1 << 18  # elements in a block of tokens
@@ -61,6 +61,20 @@ def add_positions(x: Array, positions: ArrayLike, encoding: Callable[[Array], Ar
             code = code[:, None]  # (B, 1, T, D)
         result[..., part, :] = add(x[..., part, :], code)
     return result
+
+
+def add_positions_backward(grad_output: Array, encoding_shape: tuple[int, ...]) -> Array:
+    """Gradient of the encodings that were added to x, summed over the batch that they share; that of x is the same.
+
+    grad_output (..., T, D), encoding_shape (T, D) or (B, T, D) -> encoding_shape
+
+    >>> add_positions_backward(np.array([[[1.0]], [[2.0]]]), (1, 1)).tolist()
+    [[3.0]]
+    """
+    if grad_output.ndim == 4 and len(encoding_shape) == 3:
+        batch, *rest = encoding_shape
+        return sum_to_shape(grad_output, (batch, 1, *rest)).reshape(encoding_shape)  # was (B, 1, T, D)
+    return sum_to_shape(grad_output, encoding_shape)
 
 
 def learned_positions(positions: ArrayLike, table: Array) -> Array:
@@ -161,3 +175,20 @@ def t5_bias(buckets: ArrayLike, table: Array) -> Array:
     if table.ndim != 2:
         raise DataError(f"bias table {as_text(table.shape)}: rank {table.ndim}, expected 2 (bucket, head)")
     return np.ascontiguousarray(np.moveaxis(table[check_ids(buckets, len(table), "bucket")], -1, 0))
+
+
+def t5_bias_backward(grad_output: Array, buckets: ArrayLike, size: int) -> Array:
+    """Gradient of the table of T5's bias: row n is the sum over all pairs of tokens in bucket n.
+
+    grad_output (H, T, S), buckets (T, S), size N -> (N, H)
+
+    Summed in float64. DataError for a bucket outside 0..N-1, or if the shapes do not match.
+
+    >>> t5_bias_backward(np.array([[[1.0, 2.0], [4.0, 8.0]]]), [[0, 1], [2, 0]], 3).tolist()
+    [[9.0], [2.0], [4.0]]
+    """
+    rows = check_ids(buckets, size, "bucket")
+    check_gradient(grad_output, (*grad_output.shape[:1], *rows.shape), "the bias")
+    flat = [np.bincount(rows.ravel(), head.ravel(), size) for head in grad_output]
+    table: Array = np.stack(flat, axis=-1).astype(working(grad_output), copy=False)
+    return table

@@ -1,4 +1,4 @@
-"""Recurrent cells: their kinds, states and parameters, and the formula of each.
+"""Recurrent cells: their kinds, states and parameters, and the formula and adjoint of each.
 
     B  batch     D  width of the input      G  blocks of rows in the weights, one for each gate
     T  tokens    H  width of the gates      P  width of the hidden state: H, or that of an LSTM's projection
@@ -38,7 +38,24 @@ class Functions(NamedTuple):
 
 
 NUMPY = Functions(np.tanh, sigmoid, relu, np.split)
+Gates = Mapping[str, Array]
+
+
+class SumGradients(NamedTuple):
+    """The gradients of the sums of one step, and of the state before it.
+
+    inputs    (..., G·H), of W x + b
+    products  (..., G·H), of U h + c
+    state     of the state before
+    """
+
+    inputs: Array
+    products: Array
+    state: State
+
+
 Advance = Callable[..., tuple[State, dict[str, Array]]]
+Undo = Callable[[State, Gates, State, State, Parameters], SumGradients]
 
 
 class Cell(NamedTuple):
@@ -46,10 +63,12 @@ class Cell(NamedTuple):
 
     gates    names of its gates, in the order of the blocks in its weights
     advance  (input products (..., G·H), state, parameters, functions [NumPy's]) -> the next state and the gates
+    undo     (gradient of the next state, gates, state before, state after, parameters) -> gradients of the sums
     """
 
     gates: tuple[str, ...]
     advance: Advance
+    undo: Undo
 
     @property
     def blocks(self) -> int:
@@ -81,6 +100,12 @@ def advance_tanh(
     return State(functions.tanh(inputs + multiply_hidden(state.hidden, parameters))), {}
 
 
+def undo_tanh(grad: State, gates: Gates, before: State, after: State, parameters: Parameters) -> SumGradients:
+    """Gradients of the sums of `advance_tanh`: d a = (1 − h′²) d h′."""
+    sums = grad.hidden * (1 - after.hidden * after.hidden)
+    return SumGradients(sums, sums, State(sums @ parameters["hidden"]))
+
+
 def advance_relu(
     inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
 ) -> tuple[State, dict[str, Array]]:
@@ -89,6 +114,12 @@ def advance_relu(
     inputs (..., H), state (..., H) -> state (..., H)
     """
     return State(functions.relu(inputs + multiply_hidden(state.hidden, parameters))), {}
+
+
+def undo_relu(grad: State, gates: Gates, before: State, after: State, parameters: Parameters) -> SumGradients:
+    """Gradients of the sums of `advance_relu`: d a = d h′ where h′ is positive."""
+    sums = grad.hidden * (after.hidden > 0)
+    return SumGradients(sums, sums, State(sums @ parameters["hidden"]))
 
 
 def advance_gru(
@@ -109,6 +140,17 @@ def advance_gru(
     return State((1 - z) * n + z * state.hidden), {"reset": r, "update": z, "candidate": n, "product": product}
 
 
+def undo_gru(grad: State, gates: Gates, before: State, after: State, parameters: Parameters) -> SumGradients:
+    """Gradients of the sums of `advance_gru`; the candidate's product has r times the gradient of its sum."""
+    r, z, n = gates["reset"], gates["update"], gates["candidate"]
+    candidate = grad.hidden * (1 - z) * (1 - n * n)
+    reset = candidate * gates["product"] * r * (1 - r)
+    update = grad.hidden * (before.hidden - n) * z * (1 - z)
+    products = np.concatenate([reset, update, candidate * r], -1)
+    hidden = grad.hidden * z + products @ parameters["hidden"]
+    return SumGradients(np.concatenate([reset, update, candidate], -1), products, State(hidden))
+
+
 def advance_gru_reset_before(
     inputs: Array, state: State, parameters: Parameters, functions: Functions = NUMPY
 ) -> tuple[State, dict[str, Array]]:
@@ -123,6 +165,21 @@ def advance_gru_reset_before(
     r, z = functions.sigmoid(reset + reset_product), functions.sigmoid(update + update_product)
     n = functions.tanh(candidate + multiply_hidden(r * state.hidden, parameters, slice(2, 3)))
     return State((1 - z) * n + z * state.hidden), {"reset": r, "update": z, "candidate": n}
+
+
+def undo_gru_reset_before(
+    grad: State, gates: Gates, before: State, after: State, parameters: Parameters
+) -> SumGradients:
+    """Gradients of the sums of `advance_gru_reset_before`."""
+    r, z, n = gates["reset"], gates["update"], gates["candidate"]
+    width = r.shape[-1]
+    candidate = grad.hidden * (1 - z) * (1 - n * n)
+    inner = candidate @ parameters["hidden"][2 * width :]  # of r h
+    reset = inner * before.hidden * r * (1 - r)
+    update = grad.hidden * (before.hidden - n) * z * (1 - z)
+    sums = np.concatenate([reset, update, candidate], -1)
+    hidden = grad.hidden * z + inner * r + sums[..., : 2 * width] @ parameters["hidden"][: 2 * width]
+    return SumGradients(sums, sums, State(hidden))
 
 
 def advance_lstm(
@@ -150,12 +207,31 @@ def advance_lstm(
     return State(hidden, cell), {"input": i, "forget": f, "candidate": g, "output": o}
 
 
+def undo_lstm(grad: State, gates: Gates, before: State, after: State, parameters: Parameters) -> SumGradients:
+    """Gradients of the sums of `advance_lstm`, through the peepholes to the cell states."""
+    i, f, g, o = (gates[name] for name in CELLS["lstm"].gates)
+    cell, peephole = require_cell(after), parameters.get("peephole")
+    activated = np.tanh(cell)
+    dh = grad.hidden @ parameters["projection"] if "projection" in parameters else grad.hidden
+    output = dh * activated * o * (1 - o)
+    dc = dh * o * (1 - activated * activated)
+    dc += require_cell(grad)
+    if peephole is not None:
+        dc += output * peephole[2]
+    forget, inputs = dc * require_cell(before) * f * (1 - f), dc * g * i * (1 - i)
+    sums = np.concatenate([inputs, forget, dc * i * (1 - g * g), output], -1)
+    dc *= f
+    if peephole is not None:
+        dc += inputs * peephole[0] + forget * peephole[1]
+    return SumGradients(sums, sums, State(sums @ parameters["hidden"], dc))
+
+
 CELLS = {
-    "tanh": Cell((), advance_tanh),
-    "relu": Cell((), advance_relu),
-    "gru": Cell(("reset", "update", "candidate"), advance_gru),
-    "gru-reset-before": Cell(("reset", "update", "candidate"), advance_gru_reset_before),
-    "lstm": Cell(("input", "forget", "candidate", "output"), advance_lstm),
+    "tanh": Cell((), advance_tanh, undo_tanh),
+    "relu": Cell((), advance_relu, undo_relu),
+    "gru": Cell(("reset", "update", "candidate"), advance_gru, undo_gru),
+    "gru-reset-before": Cell(("reset", "update", "candidate"), advance_gru_reset_before, undo_gru_reset_before),
+    "lstm": Cell(("input", "forget", "candidate", "output"), advance_lstm, undo_lstm),
 }
 
 

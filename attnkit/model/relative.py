@@ -13,8 +13,8 @@ from attnkit.model.checks import as_text
 from attnkit.model.dtypes import Array, DType, cast
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import whole_tiles_product
-from attnkit.model.linear import linear
-from attnkit.model.norms import layer_norm
+from attnkit.model.linear import linear, linear_backward
+from attnkit.model.norms import layer_norm, layer_norm_vjp
 
 
 class RelativePositions(NamedTuple):
@@ -67,6 +67,52 @@ def relative_scores(q: Array, k: Array, relative: RelativePositions) -> Array:
     if relative.wq is not None:
         scores += np.swapaxes(_gather(_with_rows(k, linear(rows, relative.wq, relative.bq)), relative.places.T), -1, -2)
     return scores
+
+
+def relative_scores_backward(grad_output: Array, q: Array, k: Array, relative: RelativePositions) -> dict[str, Array]:
+    """Gradients of queries, keys and the parameters of relative positions, by their names.
+
+    grad_output (..., H, T, S), q (..., H, T, K), k (..., H, S, K)
+    -> {"q": (..., H, T, K), "k": (..., H, S, K), "table": (R, D), "wk": (D, H*K), ...}
+
+    >>> relative = RelativePositions(np.array([[1]]), np.array([[3.0], [5.0]]), wk=np.eye(1))
+    >>> one = np.array([[[2.0]]])  # the score is q · table[1] · wk
+    >>> gradients = relative_scores_backward(np.array([[[1.0]]]), one, one, relative)
+    >>> gradients["q"].tolist(), gradients["table"].tolist(), gradients["wk"].tolist()
+    ([[[5.0]]], [[0.0], [2.0]], [[10.0]])
+    """
+    rows = relative.rows(q.dtype)
+    gradients, drows = {"q": np.zeros_like(q), "k": np.zeros_like(k)}, np.zeros_like(rows)
+    named: dict[str, Array | None] = {}
+    sides = (
+        ("q", q, grad_output, relative.places, "k", relative.wk, relative.bk),
+        ("k", k, np.swapaxes(grad_output, -1, -2), relative.places.T, "q", relative.wq, relative.bq),
+    )
+    for name, x, gradient, places, letter, weight, bias in sides:
+        if weight is None:
+            continue
+        heads, width = x.shape[-3], x.shape[-1]
+        distances = linear(rows, weight, bias).reshape(len(rows), heads, width).swapaxes(0, 1)  # (H, R, K)
+        spread = _scatter(gradient, places, len(rows))  # (..., H, T, R)
+        gradients[name] = spread @ distances
+        each = (np.swapaxes(spread, -1, -2) @ x).reshape(-1, heads, len(rows), width).sum(axis=0)
+        parts = linear_backward(each.swapaxes(0, 1).reshape(len(rows), heads * width), rows, weight, bias)
+        drows = drows + parts.x
+        named |= {f"w{letter}": parts.weight, f"b{letter}": parts.bias}
+    named["table"] = drows
+    if relative.gamma is not None:
+        norm = layer_norm_vjp(relative.table, relative.gamma, relative.beta, eps=relative.eps)[1](drows)
+        named |= {"table": norm.x, "gamma": norm.gamma, "beta": norm.beta}
+    return gradients | {name: part for name, part in named.items() if part is not None}
+
+
+def _scatter(gradient: Array, places: Array, rows: int) -> Array:
+    """Add the gradient of each score to that of its row: (..., T, S), (T, S) -> (..., T, R)."""
+    queries = len(places)
+    flat = (np.arange(queries)[:, None] * rows + places).ravel()
+    sums = [np.bincount(flat, one.ravel(), queries * rows) for one in gradient.reshape(-1, places.size)]
+    spread: Array = np.array(sums).reshape(*gradient.shape[:-1], rows).astype(gradient.dtype)
+    return spread
 
 
 def add_relative_scores(

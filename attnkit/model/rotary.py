@@ -186,7 +186,7 @@ def rotate(x: Array, cos: Array, sin: Array, *, interleaved: bool = False) -> Ar
     x (..., T, D), cos (..., T, R/2), sin (..., T, R/2) -> (..., T, D)
 
     Pair i is (i, i + R/2), or (2i, 2i + 1) when interleaved (ONNX RotaryEmbedding-23). cos and sin broadcast
-    over the leading axes of x; DataError where they do not, or where R > D.
+    over the leading axes of x; DataError if they do not, or if R > D. The adjoint is the rotation by cos and -sin.
 
     >>> rotate(np.array([[1.0, 2.0, 7.0]]), np.array([[0.0]]), np.array([[1.0]]))
     array([[-2.,  1.,  7.]])

@@ -39,6 +39,23 @@ def softmax(scores: Array, axis: int = -1) -> Array:
     return exponentials.astype(output_dtype(scores), copy=False)
 
 
+def softmax_backward(grad_output: Array, weights: Array) -> Array:
+    """Gradient of the scores of a softmax: dS = P (dP - sum of P dP over the row).
+
+    grad_output (..., S), weights (..., S), the result of the softmax -> (..., S)
+
+    The Jacobian of a row is diag(P) - P Pᵀ. The gradient is 0 for a row of zero weights, and for a weight of zero
+    even if its own gradient is not finite.
+
+    >>> softmax_backward(np.array([1.0, 0.0, np.inf]), np.array([0.5, 0.5, 0.0])).round(2) + 0.0
+    array([ 0.25, -0.25,  0.  ])
+    """
+    if not np.isfinite(grad_output.sum()):
+        grad_output = np.where(weights == 0, 0, grad_output)
+    scores: Array = weights * (grad_output - (weights * grad_output).sum(axis=-1, keepdims=True))
+    return scores
+
+
 @quiet
 def log_sum_exp(scores: Array) -> Array:
     """Return the log-sum-exp of each row in float64; -inf for a row of only -inf.

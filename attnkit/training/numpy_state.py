@@ -7,8 +7,7 @@ import numpy as np
 
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
 from attnkit.model import Array
-from attnkit.model.backward.dropout import dropout_backward
-from attnkit.model.backward.tape import Dropout, ModelGradients
+from attnkit.model.backward.recorded_steps import Dropout, ModelGradients
 from attnkit.model.backward.whole_models import model_backward, run_model
 from attnkit.model.context import Model
 from attnkit.model.dropout import dropout
@@ -166,7 +165,7 @@ def drop_weight_gradients(gradients: ModelGradients, dropping: Dropout | None) -
     if dropping is not None:
         for layer, parts in gradients.items():
             for name in (name for name in parts if is_state_weight(layer, name)):
-                parts[name] = dropout_backward(parts[name], **dropping._asdict(), place=f"{layer}.{name}")
+                parts[name] = dropout(parts[name], **dropping._asdict(), place=f"{layer}.{name}")
     return gradients
 
 

@@ -27,12 +27,7 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from attnkit.__main__ import tune_allocator
-from attnkit.model.backward import (
-    attention_backward,
-    attention_forward,
-    multi_head_attention_backward,
-    multi_head_attention_forward,
-)
+from attnkit.model.backward.attention_backward import attention_backward, attention_forward, multi_head_attention_vjp
 from attnkit.model.kernels import threads
 from attnkit.model.kernels.threads import single_blas
 
@@ -82,8 +77,8 @@ def multi_head_works(batch: int, heads: int, length: int, width: int) -> tuple[W
     leaves = [torch.from_numpy(w).requires_grad_() for w in made]
 
     def ours() -> list[np.ndarray]:
-        _, saved = multi_head_attention_forward(x, x, x, params, heads=heads, causal=True)
-        inputs, weights = multi_head_attention_backward(grad, saved, params, heads=heads, causal=True)
+        _, pullback = multi_head_attention_vjp(x, x, x, params, heads=heads, causal=True)
+        inputs, weights = pullback(grad)
         return [inputs["query"] + inputs["key"] + inputs["value"], *(weights[name] for name in WEIGHTS)]
 
     def theirs() -> list[np.ndarray]:

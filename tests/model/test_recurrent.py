@@ -8,7 +8,7 @@ import pytest
 
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs.recurrent_weights import read_recurrent_weights
-from attnkit.model.backward.recurrent import stack_backward
+from attnkit.model.backward.recurrent_backward import stack_backward
 from attnkit.model.kernels.recurrent import run_direction_in_blocks
 from attnkit.model.recurrent import run_direction, step
 from attnkit.model.recurrent_cells import CELLS, State, check_parameters

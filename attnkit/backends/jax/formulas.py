@@ -75,7 +75,7 @@ def linear_rows(x: JaxArray, weight: JaxArray | None = None, bias: JaxArray | No
 def standardize(x: JaxArray, is_centered: bool, eps: float) -> JaxArray:
     """Return x, less its mean if it is centered, divided by the root of its mean square + eps: x (..., D) -> (..., D).
 
-    Its gradient is that of model/backward/norms.py: what JAX derives takes one more pass over x.
+    Its gradient is that of model/norms.py: what JAX derives takes one more pass over x.
 
     >>> standardize(jnp.array([[1.0, 5.0]]), True, 0.0).tolist()
     [[-1.0, 1.0]]

@@ -1,7 +1,6 @@
 """The adjoint of attend."""
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -19,15 +18,11 @@ from attnkit.inputs.masking import AttendedTensor
 from attnkit.interpret.gradients.stages import Outer, StageCall, StageGradients, collect_gradients
 from attnkit.model import Array
 from attnkit.model.attention import SQUARE
-from attnkit.model.backward import (
-    linear_backward,
-    multi_head_attention_backward,
-    multi_head_attention_forward,
-    t5_bias_backward,
-)
-from attnkit.model.backward.linear import sum_to_shape
-from attnkit.model.backward.scores import product_backward
-from attnkit.model.backward.transformer import add_relative_gradients
+from attnkit.model.backward.attention_backward import multi_head_attention_vjp
+from attnkit.model.backward.recorded_steps import add_relative_gradients
+from attnkit.model.linear import linear_backward, sum_to_shape
+from attnkit.model.positions import t5_bias_backward
+from attnkit.model.scores import product_backward
 from attnkit.model.transformer import position_buckets
 from attnkit.record import Record, Tensor
 
@@ -44,7 +39,7 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
     prepared = prepare_attention(call.before, call.values)
     x, y, z = prepared.inputs.arrays()
     options, emit = prepared.options, "heads" if call.values["partial"] else call.values["emit"]
-    output, saved = multi_head_attention_forward(x, y, z, prepared.projections, options)
+    output, pullback = multi_head_attention_vjp(x, y, z, prepared.projections, options)
     dx = outer.pop("x", np.zeros(call.result["x"].shape, output.dtype))
     if call.values["concat"]:
         dx, beside = np.split(dx, [output.shape[-1]], axis=-1)
@@ -59,8 +54,8 @@ def undo_attend(call: StageCall, outer: Outer, into: StageGradients) -> None:
         add_log_sum_exp(prepared, outer)
     grad_output = sum_to_shape(dx, output.shape) if emit is None else np.zeros_like(output)
     collected: dict[str, Array] = {}
-    hook = collect_gradients(collected, outer, list_kept(saved, outer).__contains__)
-    inputs, weights = multi_head_attention_backward(grad_output, saved, prepared.projections, options, hook=hook)
+    kept = list_kept(prepared, outer)
+    inputs, weights = pullback(grad_output, collect_gradients(collected, outer, kept.__contains__))
     for name in collected:
         outer.pop(name, None)
     add_inputs(call, prepared, inputs, into)
@@ -127,10 +122,12 @@ def add_log_sum_exp(prepared: PreparedAttention, outer: Outer) -> None:
     outer["masked"] = outer["masked"] + gradient if "masked" in outer else gradient
 
 
-def list_kept(saved: Mapping[str, Array], outer: Outer) -> set[str]:
+def list_kept(prepared: PreparedAttention, outer: Outer) -> set[str]:
     """Return the intermediates whose gradients are kept: of those of every query with every key, where these are many,
     only what later stages use."""
-    has_many = math.prod(saved["q"].shape[:-1]) * saved["k"].shape[-2] > MANY
+    query, key, _ = prepared.inputs.arrays()
+    heads = 1 if query.ndim == 4 else prepared.options.heads
+    has_many = heads * math.prod(query.shape[:-1]) * key.shape[-2] > MANY
     return {name for name in NAMES if name not in SQUARE or not has_many or name in outer}
 
 

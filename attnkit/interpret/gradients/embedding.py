@@ -16,18 +16,11 @@ from attnkit.inputs.position_inputs import (
 )
 from attnkit.interpret.gradients.stages import IMAGE_AXES, Outer, StageCall, StageGradients
 from attnkit.model import Array
-from attnkit.model.backward import (
-    add_positions_backward,
-    embed_backward,
-    learned_positions_backward,
-    rotate_backward,
-    scale_embedding_backward,
-    t5_bias_backward,
-)
-from attnkit.model.backward.linear import sum_to_shape
-from attnkit.model.backward.tape import RecordedStep
-from attnkit.model.backward.transformer import ADJOINTS
+from attnkit.model.backward.recorded_steps import STEP_VJPS
 from attnkit.model.config import Step
+from attnkit.model.embedding import embed_backward
+from attnkit.model.linear import sum_to_shape
+from attnkit.model.positions import add_positions_backward, t5_bias_backward
 from attnkit.record import Labels, Tensor
 
 
@@ -42,7 +35,7 @@ def undo_embed(call: StageCall, outer: Outer, into: StageGradients) -> None:
         return  # one-hot vectors are constants
     table = call.result["table"]
     if dx is not None:
-        dx = scale_embedding_backward(dx) if values["scale"] else dx
+        dx = model.scale_embedding(dx) if values["scale"] else dx
         total = embed_backward(dx, call.result["ids"], len(table))
         total = total + outer.pop("table") if "table" in outer else total
     else:
@@ -66,7 +59,7 @@ def undo_model_embedding(call: StageCall, dx: Array, into: StageGradients) -> No
 def undo_step(call: StageCall, step: Step, x: Array, dy: Array, into: StageGradients, context: model.Context) -> Array:
     """Return the gradient of the input of a step of a model, and add those of its parameters."""
     core = layers.core_model(call.values["model_"])
-    return ADJOINTS[step.op](core, RecordedStep(step, x, {}), dy, context, into.layers)
+    return STEP_VJPS[step.op](core, step, x, context)[1](dy, into.layers)
 
 
 def undo_posenc(call: StageCall, outer: Outer, into: StageGradients) -> None:
@@ -95,8 +88,8 @@ def undo_added_positions(call: StageCall, dx: Array, into: StageGradients) -> No
         into.add_input("x", dx)
     if values["kind"] == "learned":
         where, table = find_positions(input_of(call), values)
-        encoding = dx if is_alone else add_positions_backward(dx, (*where.shape, dx.shape[-1]))[1]
-        gradient = learned_positions_backward(encoding, where, len(table))
+        encoding = dx if is_alone else add_positions_backward(dx, (*where.shape, dx.shape[-1]))
+        gradient = embed_backward(encoding, where, len(table), "position")
         if values["seed"] is None:
             into.add_operand("table", gradient)
         else:
@@ -123,7 +116,7 @@ def undo_rotary(call: StageCall, outer: Outer, into: StageGradients) -> None:
     if cos.ndim == 3:
         cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
     split = dx if x.ndim == 4 else model.split_heads(dx, heads)
-    rotated = rotate_backward(split, cos, sin, interleaved=values["interleaved"])
+    rotated = model.rotate(split, cos, -sin, interleaved=values["interleaved"])
     into.add_input("x", rotated if x.ndim == 4 else model.merge_heads(rotated))
 
 

@@ -14,21 +14,14 @@ from attnkit.inputs.recurrent_weights import find_recurrent_weights
 from attnkit.inputs.softmax_stage import STEPS, compute_softmax
 from attnkit.interpret.gradients.stages import Outer, StageCall, StageGradients, collect_gradients
 from attnkit.model import Array
-from attnkit.model.backward import (
-    NormGradients,
-    add_backward,
-    feed_forward_backward,
-    layer_norm_backward,
-    linear_backward,
-    norm_steps_backward,
-    rms_norm_backward,
-)
-from attnkit.model.backward.linear import sum_to_shape
-from attnkit.model.backward.recurrent import stack_backward
-from attnkit.model.backward.scores import softmax_backward
+from attnkit.model.backward.recurrent_backward import stack_backward
 from attnkit.model.dtypes import is_float
+from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.linear import add_backward, linear_backward, sum_to_shape
+from attnkit.model.norms import NormGradients, layer_norm_vjp, norm_steps_backward, rms_norm_vjp
 from attnkit.model.recurrent_layers import run_stack
+from attnkit.model.softmax import softmax_backward
 from attnkit.record import Tensor
 
 FFN_INTERMEDIATES = ("hidden", "activated", "linear", "gated")
@@ -72,8 +65,8 @@ class Norm(NamedTuple):
         if self.kind == "batch":
             return self.undo_steps(dy, x, no_hook)
         if self.kind == "rms":
-            return rms_norm_backward(dy, x, self.gamma, eps=self.eps, axis=self.axis)
-        return layer_norm_backward(dy, x, self.gamma, self.beta, eps=self.eps, axis=self.axis)
+            return rms_norm_vjp(x, self.gamma, eps=self.eps, axis=self.axis)[1](dy)
+        return layer_norm_vjp(x, self.gamma, self.beta, eps=self.eps, axis=self.axis)[1](dy)
 
     def undo_steps(self, dy: Array, x: Array, hook: Hook) -> NormGradients:
         """Return the gradients step by step, with those of the intermediates for a hook."""
@@ -138,7 +131,7 @@ def undo_ffn(call: StageCall, outer: Outer, into: StageGradients) -> None:
         into.add_operand("add", sum_to_shape(dy, values["add"]["x"].shape))
     collected: dict[str, Array] = {}
     hook = collect_gradients(collected, outer, lambda name: name in FFN_INTERMEDIATES)
-    dx, gradients = feed_forward_backward(dy, x, weights, activation=activation, hook=hook)
+    dx, gradients = feed_forward_vjp(x, weights, activation=activation)[1](dy, hook)
     into.add_input("x", dx)
     if checkpoint is not None:
         into.layers.add(layers.find_layer(checkpoint, values["layer"], "ffn"), gradients)

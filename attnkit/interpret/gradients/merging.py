@@ -10,8 +10,9 @@ from attnkit.errors import UsageError
 from attnkit.inputs.intermediates import OUTPUT_PARAMETERS
 from attnkit.interpret.gradients.stages import Outer, StageCall, StageGradients
 from attnkit.model import Array
-from attnkit.model.backward import linear_backward, merge_partial_attention_backward
+from attnkit.model.backward.attention_backward import merge_partial_attention_backward
 from attnkit.model.kernels.tiled_attention import merge_partial_attention
+from attnkit.model.linear import linear_backward
 
 FILE = -1  # the branch of a record that a stage read from a file of its own
 

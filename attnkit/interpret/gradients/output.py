@@ -8,10 +8,10 @@ from attnkit.inputs.next_word import WordChoice, find_output_matrix
 from attnkit.inputs.targets import find_logits
 from attnkit.interpret.gradients.stages import Outer, StageCall, StageGradients
 from attnkit.model import Array
-from attnkit.model.backward import linear_backward
-from attnkit.model.backward.scores import softmax_backward
 from attnkit.model.backward.whole_models import head_backward
+from attnkit.model.linear import linear_backward
 from attnkit.model.loss import LossOptions, cross_entropy_backward, loss_and_gradient
+from attnkit.model.softmax import softmax_backward
 
 CHOICE = ("temperature", "top_k", "top_p", "min_p", "seed")
 

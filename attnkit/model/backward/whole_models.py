@@ -7,22 +7,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.backward.feedforward import activation_backward
-from attnkit.model.backward.linear import linear_backward
-from attnkit.model.backward.pooling import concat_pool_backward, first_token_backward, mean_pool_backward
-from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape
+from attnkit.model.backward.recorded_steps import (
+    Dropout,
+    ModelGradients,
+    Reverse,
+    Tape,
+    normalize_vjp,
+    run_backward,
+    run_recorded,
+    undo_linear,
+)
 from attnkit.model.backward.tied import sum_tied
-from attnkit.model.backward.transformer import normalize_backward, run_backward, run_recorded
 from attnkit.model.config import layer_plan
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, working
-from attnkit.model.feedforward import apply_activation
+from attnkit.model.feedforward import activation_backward, apply_activation
 from attnkit.model.heads import head_logits, pool_first, pool_head, real_places
 from attnkit.model.hooks import Hook, apply_hook, no_hook
 from attnkit.model.kernels.products import parallel_products
 from attnkit.model.linear import linear
-from attnkit.model.pooling import first_token
-from attnkit.model.transformer import normalize
+from attnkit.model.pooling import concat_pool_backward, first_token, first_token_backward, mean_pool_backward
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,50 +153,30 @@ def memory_gradient(context: Context, reverse: Reverse) -> Array | None:
 
 
 def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None = None) -> Array:
-    """Return the gradient of the hidden states that `head_logits` maps to logits, and add those of its parameters.
+    """Undo `head_logits`: the gradient of the hidden states; the gradients of parameters are added.
 
     grad_output (..., T, N), or (..., C) for classes of the whole, x (..., T, D), mask (..., 1, T) -> (..., T, D)
     """
-    config, params, hook = model.config, model.params, reverse.hook
-    activation = config.head_activation or config.activation
+    config, hook = model.config, reverse.hook
     states = pool_head(model, x, no_hook, mask) if config.is_head_pooled else x
     states = last = cast(states, working(states))
+    activation, undo_norm = config.head_activation or config.activation, None
     if config.transform:
-        hidden = linear(states, params["head.dense"]["w"], params["head.dense"].get("b"))
-        dense = apply_activation(activation, hidden)
-        last = normalize(model, "head.norm", dense).y if config.head_norm else dense
-    head, scale = params["head"], np.asarray(config.logit_scale, last.dtype)
-    dy = apply_hook(hook, "logits", grad_output)
-    dy = dy[..., None, :] if config.is_head_pooled else dy
-    outer = linear_backward(dy, last * scale, head["w"], head.get("b"))
-    reverse.add("head", {"w": outer.weight, "b": outer.bias})
-    dx = outer.x * scale
+        hidden = linear(states, model.params["head.dense"]["w"], model.params["head.dense"].get("b"))
+        last = apply_activation(activation, hidden)
+        if config.head_norm:
+            last, undo_norm = normalize_vjp(model, "head.norm", last)
+    scale, dy = np.asarray(config.logit_scale, last.dtype), apply_hook(hook, "logits", grad_output)
+    dx = undo_linear(model, "head", dy[..., None, :] if config.is_head_pooled else dy, last * scale, reverse) * scale
     if config.transform:
-        dx = transform_backward(model, states, hidden, dense, dx, reverse)
+        dx = undo_norm(dx, reverse) if undo_norm else dx
+        dx = activation_backward(activation, apply_hook(hook, "head.dense", dx), hidden)
+        dx = undo_linear(model, "head.dense", dx, states, reverse)
     return pool_head_backward(model, x, dx[..., 0, :], reverse, mask) if config.is_head_pooled else dx
 
 
-def transform_backward(model: Model, states: Array, hidden: Array, dense: Array, dx: Array, reverse: Reverse) -> Array:
-    """Return the gradient of the states before head.dense and head.norm, from that of the states after them.
-
-    hidden, dense  the states before and after the activation
-    """
-    config, weights, hook = model.config, model.params["head.dense"], reverse.hook
-    if config.head_norm:
-        dx, gradients = normalize_backward(model, "head.norm", dense, apply_hook(hook, "head.norm", dx))
-        reverse.add("head.norm", gradients)
-    activation = config.head_activation or config.activation
-    dx = activation_backward(activation, apply_hook(hook, "head.dense", dx), hidden)
-    inner = linear_backward(dx, states, weights["w"], weights.get("b"))
-    reverse.add("head.dense", {"w": inner.weight, "b": inner.bias})
-    return inner.x
-
-
 def pool_head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, mask: Array | None) -> Array:
-    """Return the gradient of the hidden states of which a head of whole texts reads one vector.
-
-    grad_output (..., P), x (..., T, D), mask (..., 1, T) -> (..., T, D)
-    """
+    """Undo the pooling of a head of whole texts: grad_output (..., P), x (..., T, D) -> (..., T, D)."""
     pooling = model.config.pooling
     if pooling == "pooler":
         return pool_first_backward(model, x, grad_output, reverse)
@@ -204,16 +188,11 @@ def pool_head_backward(model: Model, x: Array, grad_output: Array, reverse: Reve
 
 
 def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse) -> Array:
-    """Return the gradient of the hidden states that `pool_first` maps to tanh(x w + b) of the first token.
-
-    grad_output (..., D), x (..., T, D) -> (..., T, D)
-    """
+    """Undo `pool_first`, tanh(x w + b) of the first token: grad_output (..., D), x (..., T, D) -> (..., T, D)."""
     first, params = first_token(x), model.params["pooler"]
     pooled = np.tanh(linear(first, params["w"], params.get("b")))
     dy = apply_hook(reverse.hook, "pooler", grad_output) * (1 - pooled * pooled)
-    gradients = linear_backward(dy, first, params["w"], params.get("b"))
-    reverse.add("pooler", {"w": gradients.weight, "b": gradients.bias})
-    return first_token_backward(gradients.x, x.shape)
+    return first_token_backward(undo_linear(model, "pooler", dy, first, reverse), x.shape)
 
 
 class Output(NamedTuple):

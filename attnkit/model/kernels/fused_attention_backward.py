@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnkit.model.backward.linear import sum_to_shape
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.kernels import score_blocks
 from attnkit.model.kernels.score_blocks import (
@@ -23,6 +22,7 @@ from attnkit.model.kernels.score_blocks import (
 )
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.kernels.tiles import Workspace, batched
+from attnkit.model.linear import sum_to_shape
 from attnkit.model.options import AttentionOptions
 
 SHARES = 8  # number of tasks that the keys of few heads are split into

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from attnkit.model.backward.dense_attention import dense_attention_backward
+from attnkit.model.backward.attention_backward import dense_attention_backward
 from attnkit.model.dtypes import Array
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.options import AttentionOptions

@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model import AttentionOptions, alibi_bias, attention, multi_head_attention, rotary_angles
-from attnkit.model.backward import (
-    attention_backward,
-    attention_forward,
-    multi_head_attention_backward,
-    multi_head_attention_forward,
-)
+from attnkit.model.backward.attention_backward import attention_backward, attention_forward, multi_head_attention_vjp
 from attnkit.model.kernels import row_attention_backward, score_blocks
 from attnkit.model.kernels.fused_attention import fused_attention
 from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
@@ -87,7 +82,7 @@ def test_errors():
     with pytest.raises(UsageError, match="score 'cosine'"):
         attention_backward(x, x, x, x, score="cosine")
     with pytest.raises(UsageError, match="a cache of keys and values has no gradients"):
-        multi_head_attention_forward(x, x, x, heads=1, kv_store=lambda make: (*make(), 0))
+        multi_head_attention_vjp(x, x, x, heads=1, kv_store=lambda make: (*make(), 0))
 
 
 # --- finite differences -----------------------------------------------------------------------------------------------
@@ -212,7 +207,7 @@ BLOCKS = {
 @contextmanager
 def small_blocks(way):
     with (
-        patch.multiple(sys.modules["attnkit.model.backward.attention"], **WAYS[way][0]),
+        patch.multiple(sys.modules["attnkit.model.backward.attention_backward"], **WAYS[way][0]),
         patch.multiple(score_blocks, **BLOCKS),
         patch.object(row_attention_backward, "PART", 30),
     ):
@@ -295,7 +290,7 @@ def test_blocks_of_their_own_size_equal_the_formula(name, dtype, way, monkeypatc
     q = rng.standard_normal((2, 4, 260, 16)).astype(dtype)
     k, v = (rng.standard_normal((2, 2, 300, width)).astype(dtype) for width in (16, 5))
     grad = rng.standard_normal((2, 4, 260, 5)).astype(dtype)
-    module = sys.modules["attnkit.model.backward.attention"]
+    module = sys.modules["attnkit.model.backward.attention_backward"]
     monkeypatch.setattr(module, "MANY", 10**9)
     formula = attention_backward(grad, q, k, v, **options)
     for limit, size in WAYS[way][0].items():
@@ -320,7 +315,7 @@ def test_gradients_do_not_depend_on_the_number_of_threads():
 def test_the_gradients_of_long_texts_need_no_matrix():
     code = """
 import resource, numpy as np
-from attnkit.model.backward import attention_backward, attention_forward
+from attnkit.model.backward.attention_backward import attention_backward, attention_forward
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 q, k, v, grad = np.random.default_rng(0).standard_normal((4, 1, 8192, 32), dtype=np.float32)
 attention_backward(*(x[:, :256] for x in (grad, q, k, v)), causal=True)
@@ -367,11 +362,11 @@ def test_every_gradient_of_multi_head_attention_is_the_derivative(case):
         changed = options | {name: arrays[name] for name in ("bias",) if name in arrays}
         return multi_head_attention(arrays["query"], arrays["key"], arrays["value"], weights, **changed)["output"]
 
-    output, saved = multi_head_attention_forward(**inputs, params=params, **options)
+    output, pullback = multi_head_attention_vjp(**inputs, params=params, **options)
     bias = {name: options[name] for name in ("bias",) if name in options}
     np.testing.assert_allclose(output, output_of(inputs | params | bias), rtol=0, atol=1e-12)
     weight = rng.standard_normal(output.shape)
-    by_input, by_parameter = multi_head_attention_backward(weight, saved, params, **options)
+    by_input, by_parameter = pullback(weight)
     assert list(by_parameter) == list(params)
     check_directions(
         rng, lambda arrays: (output_of(arrays) * weight).sum(), inputs | params | bias, by_input | by_parameter
@@ -381,8 +376,8 @@ def test_every_gradient_of_multi_head_attention_is_the_derivative(case):
 def test_queries_that_are_already_split():
     rng = np.random.default_rng(2)
     q, k, v, grad = (rng.standard_normal((2, 3, 4, 5)) for _ in range(4))
-    output, saved = multi_head_attention_forward(q, k, v, causal=True)
-    inputs, weights = multi_head_attention_backward(grad, saved, causal=True)
+    output, pullback = multi_head_attention_vjp(q, k, v, causal=True)
+    inputs, weights = pullback(grad)
     expected = attention_backward(grad, q, k, v, causal=True)
     assert output.shape == q.shape and weights == {}
     for name, letter in (("query", "q"), ("key", "k"), ("value", "v")):
@@ -437,8 +432,8 @@ def test_multi_head_attention_equals_pytorch(case, dtype):
     inputs, grad, expected = load(case, dtype)
     params = {name: inputs.pop(name) for name in PROJECTIONS if name in inputs}
     query, memory = inputs["query"], inputs.get("memory", inputs["query"])
-    _, saved = multi_head_attention_forward(query, memory, memory, params, **LAYERS[case])
-    by_input, by_parameter = multi_head_attention_backward(grad, saved, params, **LAYERS[case])
+    _, pullback = multi_head_attention_vjp(query, memory, memory, params, **LAYERS[case])
+    by_input, by_parameter = pullback(grad)
     if memory is query:
         shared = {"query": by_input["query"] + by_input["key"] + by_input["value"]}
     else:

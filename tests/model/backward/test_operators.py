@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from attnkit import model
 from attnkit.errors import DataError, UsageError
-from attnkit.model import backward
 from attnkit.model.dropout import dropout, dropout_mask
-from attnkit.model.feedforward import ACTIVATIONS
-from attnkit.model.linear import add, linear
+from attnkit.model.embedding import embed_backward
+from attnkit.model.feedforward import ACTIVATIONS, activation_backward, feed_forward_vjp
+from attnkit.model.linear import add, add_backward, linear, linear_backward
+from attnkit.model.norms import layer_norm_vjp, norm_steps_backward, rms_norm_vjp
+from attnkit.model.patch_embedding import extract_patches_backward, interpolate_positions_backward
+from attnkit.model.positions import add_positions_backward, t5_bias_backward
 from tests.places import REFERENCES
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}  # relative to the largest number of a tensor
@@ -35,7 +38,7 @@ class Linear:
         return linear(*drop(arrays, ("x", "weight", "bias")))
 
     def backward(dy, arrays, options):
-        return of(backward.linear_backward(dy, *drop(arrays, ("x", "weight", "bias"))))
+        return of(linear_backward(dy, *drop(arrays, ("x", "weight", "bias"))))
 
 
 class Add:
@@ -43,7 +46,7 @@ class Add:
         return add(arrays["x"], arrays["y"])
 
     def backward(dy, arrays, options):
-        return dict(zip("xy", backward.add_backward(dy, arrays["x"], arrays["y"]), strict=True))
+        return dict(zip("xy", add_backward(dy, arrays["x"], arrays["y"]), strict=True))
 
 
 class Embed:
@@ -51,7 +54,7 @@ class Embed:
         return model.embed(options["ids"], arrays["table"])
 
     def backward(dy, arrays, options):
-        return {"table": backward.embed_backward(dy, options["ids"], len(arrays["table"]))}
+        return {"table": embed_backward(dy, options["ids"], len(arrays["table"]))}
 
 
 class Scale:
@@ -59,7 +62,7 @@ class Scale:
         return model.scale_embedding(arrays["x"])
 
     def backward(dy, arrays, options):
-        return {"x": backward.scale_embedding_backward(dy)}
+        return {"x": model.scale_embedding(dy)}
 
 
 class Positions:
@@ -69,8 +72,8 @@ class Positions:
 
     def backward(dy, arrays, options):
         where, table = options["positions"], arrays["table"]
-        dx, dcode = backward.add_positions_backward(dy, (*where.shape, table.shape[1]))
-        return {"x": dx, "table": backward.learned_positions_backward(dcode, where, len(table))}
+        dcode = add_positions_backward(dy, (*where.shape, table.shape[1]))
+        return {"x": dy, "table": embed_backward(dcode, where, len(table), "position")}
 
 
 class T5Bias:
@@ -78,7 +81,7 @@ class T5Bias:
         return model.t5_bias(options["buckets"], arrays["table"])
 
     def backward(dy, arrays, options):
-        return {"table": backward.t5_bias_backward(dy, options["buckets"], len(arrays["table"]))}
+        return {"table": t5_bias_backward(dy, options["buckets"], len(arrays["table"]))}
 
 
 class Rotate:
@@ -86,7 +89,7 @@ class Rotate:
         return model.rotate(arrays["x"], **options)
 
     def backward(dy, arrays, options):
-        return {"x": backward.rotate_backward(dy, **options)}
+        return {"x": model.rotate(dy, **options | {"sin": -options["sin"]})}
 
 
 class LayerNorm:
@@ -94,7 +97,7 @@ class LayerNorm:
         return model.layer_norm(**arrays, **options).y
 
     def backward(dy, arrays, options):
-        return of(backward.layer_norm_backward(dy, **arrays, **options))
+        return of(layer_norm_vjp(**arrays, **options)[1](dy))
 
 
 class RMSNorm:
@@ -102,7 +105,7 @@ class RMSNorm:
         return model.rms_norm(**arrays, **options).y
 
     def backward(dy, arrays, options):
-        return of(backward.rms_norm_backward(dy, **arrays, **options))
+        return of(rms_norm_vjp(**arrays, **options)[1](dy))
 
 
 class BatchNorm:
@@ -110,7 +113,9 @@ class BatchNorm:
         return model.batch_norm(**arrays, **options).y
 
     def backward(dy, arrays, options):
-        return of(backward.batch_norm_backward(dy, **arrays, **options))
+        x, *params = drop(arrays, ("x", "gamma", "beta"))
+        statistics, over = tuple(drop(options, ("mean", "variance"))), range(x.ndim - 1)
+        return of(norm_steps_backward(dy, x, tuple(params), eps=options["eps"], over=over, statistics=statistics))
 
 
 class Activation:
@@ -118,7 +123,7 @@ class Activation:
         return ACTIVATIONS[options["activation"]](arrays["x"])
 
     def backward(dy, arrays, options):
-        return {"x": backward.activation_backward(options["activation"], dy, arrays["x"])}
+        return {"x": activation_backward(options["activation"], dy, arrays["x"])}
 
 
 class FeedForward:
@@ -128,7 +133,7 @@ class FeedForward:
 
     def backward(dy, arrays, options):
         params = {name: array for name, array in arrays.items() if name != "x"}
-        dx, grads = backward.feed_forward_backward(dy, arrays["x"], params, **options)
+        dx, grads = feed_forward_vjp(arrays["x"], params, **options)[1](dy)
         return {"x": dx, **grads}
 
 
@@ -137,7 +142,7 @@ class Patches:
         return model.extract_patches(arrays["image"], *options["size"])
 
     def backward(dy, arrays, options):
-        return {"image": backward.extract_patches_backward(dy, arrays["image"].shape, *options["size"])}
+        return {"image": extract_patches_backward(dy, arrays["image"].shape, *options["size"])}
 
 
 class Interpolate:
@@ -145,7 +150,7 @@ class Interpolate:
         return model.interpolate_positions(arrays["table"], *options["grids"])
 
     def backward(dy, arrays, options):
-        return {"table": backward.interpolate_positions_backward(dy, *options["grids"])}
+        return {"table": interpolate_positions_backward(dy, *options["grids"])}
 
 
 class Dropout:
@@ -153,7 +158,7 @@ class Dropout:
         return dropout(arrays["x"], **options)
 
     def backward(dy, arrays, options):
-        return {"x": backward.dropout_backward(dy, **options)}
+        return {"x": dropout(dy, **options)}
 
 
 def numbers(rng, *shape):
@@ -355,13 +360,9 @@ def test_gradients_are_those_of_torch_autograd(case, dtype):
         assert np.abs(gradient - theirs).max() <= TOLERANCE[dtype] * np.abs(theirs).max(), key
 
 
-def test_every_activation_has_its_derivative():
-    assert list(backward.WITH_SLOPE) == list(ACTIVATIONS)
-
-
 def test_by_hand_a_linear_layer_sums_over_all_rows():
     x, dy = np.array([[[1.0, 2.0]], [[3.0, 4.0]]]), np.array([[[1.0]], [[10.0]]])
-    dx, dw, db = backward.linear_backward(dy, x, np.array([[5.0], [6.0]]), np.zeros(1))
+    dx, dw, db = linear_backward(dy, x, np.array([[5.0], [6.0]]), np.zeros(1))
     assert dx.tolist() == [[[5, 6]], [[50, 60]]]
     assert dw.tolist() == [[31], [42]] and db.tolist() == [11]
 
@@ -369,7 +370,7 @@ def test_by_hand_a_linear_layer_sums_over_all_rows():
 def test_by_hand_the_slopes_of_the_activations_at_0_and_far_away():
     x = np.array([-50.0, 0.0, 50.0])
     for name, middle in {"relu": 0, "gelu": 0.5, "gelu-tanh": 0.5, "silu": 0.5}.items():
-        slopes = backward.activation_backward(name, 2 * np.ones(3), x)
+        slopes = activation_backward(name, 2 * np.ones(3), x)
         np.testing.assert_allclose(slopes, [0, 2 * middle, 2], atol=1e-15, err_msg=name)
 
 
@@ -378,32 +379,32 @@ def test_by_hand_the_slopes_of_the_activations_at_0_and_far_away():
 def test_the_slopes_of_the_largest_numbers_are_0_and_1(name, dtype):
     most, left, right = np.finfo(dtype).max, int(name == "identity"), int(name not in ("tanh", "sigmoid"))
     x = np.array([-most, -1e30, 1e30, most], dtype)
-    assert backward.activation_backward(name, np.ones(4, dtype), x).tolist() == [left, left, right, right]
+    assert activation_backward(name, np.ones(4, dtype), x).tolist() == [left, left, right, right]
 
 
 def test_by_hand_the_gradient_of_a_norm_is_orthogonal_to_the_normalized_row_and_to_ones():
     rng = np.random.default_rng(0)
     x, dy = rng.standard_normal((2, 5, 8))
-    dx = backward.layer_norm_backward(dy, x, eps=1e-30).x
+    dx = layer_norm_vjp(x, eps=1e-30)[1](dy).x
     np.testing.assert_allclose(dx.sum(axis=-1), 0, atol=1e-14)
     np.testing.assert_allclose((dx * x).sum(axis=-1), 0, atol=1e-14)
-    np.testing.assert_allclose((backward.rms_norm_backward(dy, x, eps=1e-30).x * x).sum(axis=-1), 0, atol=1e-14)
+    np.testing.assert_allclose((rms_norm_vjp(x, eps=1e-30)[1](dy).x * x).sum(axis=-1), 0, atol=1e-14)
 
 
 @pytest.mark.parametrize("power", [-400, 400, 600, 1000])
 def test_the_gradient_of_a_norm_scales_with_huge_and_tiny_rows(power):
     rng = np.random.default_rng(1)
     x, dy = rng.standard_normal((2, 3, 8))
-    for norm in (backward.layer_norm_backward, backward.rms_norm_backward):
-        near, far = norm(dy, x, eps=1e-300), norm(dy, np.ldexp(x, power), eps=1e-300)
+    for norm in (layer_norm_vjp, rms_norm_vjp):
+        near, far = (norm(one, eps=1e-300)[1](dy) for one in (x, np.ldexp(x, power)))
         np.testing.assert_allclose(np.ldexp(far.x, power), near.x, rtol=1e-9, atol=1e-12)
 
 
 def test_float32_rows_around_a_million_keep_their_gradient():
     rng = np.random.default_rng(2)
     x, dy = (1e6 + rng.standard_normal((4, 64))).astype(np.float32), rng.standard_normal((4, 64)).astype(np.float32)
-    ours = backward.layer_norm_backward(dy, x).x
-    exact = backward.layer_norm_backward(dy.astype(float), x.astype(float)).x
+    ours = layer_norm_vjp(x)[1](dy).x
+    exact = layer_norm_vjp(x.astype(float))[1](dy.astype(float)).x
     assert ours.dtype == np.float32
     np.testing.assert_allclose(ours, exact, atol=1e-6 * np.abs(exact).max())
 
@@ -412,21 +413,21 @@ def test_many_blocks_of_rows_and_parts_of_activations_are_one():
     rng = np.random.default_rng(3)
     x, dy = rng.standard_normal((2, 3, 1200, 96))
     gamma = rng.standard_normal(96)
-    whole = backward.layer_norm_backward(dy, x, gamma, gamma)
-    parts = [backward.layer_norm_backward(dy[i], x[i], gamma, gamma) for i in range(3)]
+    whole = layer_norm_vjp(x, gamma, gamma)[1](dy)
+    parts = [layer_norm_vjp(x[i], gamma, gamma)[1](dy[i]) for i in range(3)]
     np.testing.assert_allclose(whole.x, np.stack([part.x for part in parts]), atol=1e-14)
     np.testing.assert_allclose(whole.gamma, sum(part.gamma for part in parts), atol=1e-11)
-    slopes = backward.activation_backward("gelu-tanh", dy, x)
-    np.testing.assert_array_equal(slopes[1], dy[1] * backward.WITH_SLOPE["gelu-tanh"](x[1])[1])
+    slopes = activation_backward("gelu-tanh", dy, x)
+    np.testing.assert_array_equal(slopes[1], dy[1] * ACTIVATIONS["gelu-tanh"].with_slope(x[1])[1])
 
 
 def test_the_same_bits_on_any_number_of_threads(monkeypatch):
     rng = np.random.default_rng(4)
     x, dy = rng.standard_normal((2, 4, 900, 96)).astype(np.float32)
-    several = backward.layer_norm_backward(dy, x, x[0, 0])
+    several = layer_norm_vjp(x, x[0, 0])[1](dy)
     monkeypatch.setattr("attnkit.model.kernels.threads.os.cpu_count", lambda: 1)
     monkeypatch.setattr("attnkit.model.kernels.threads._openblas", lambda: None)
-    for ours, theirs in zip(backward.layer_norm_backward(dy, x, x[0, 0])[:2], several[:2], strict=True):
+    for ours, theirs in zip(layer_norm_vjp(x, x[0, 0])[1](dy)[:2], several[:2], strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -434,9 +435,9 @@ def test_memory_layout_does_not_matter():
     rng = np.random.default_rng(5)
     x, dy, w = rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 3, 5)), rng.standard_normal((4, 5))
     turned = [np.asfortranarray(array) for array in (dy, x, w)]
-    for ours, theirs in zip(backward.linear_backward(*turned), backward.linear_backward(dy, x, w), strict=True):
+    for ours, theirs in zip(linear_backward(*turned), linear_backward(dy, x, w), strict=True):
         assert ours is theirs or np.allclose(ours, theirs, rtol=1e-15)
-    ours, theirs = (backward.layer_norm_backward(each, each).x for each in (np.asfortranarray(x), x))
+    ours, theirs = (layer_norm_vjp(each)[1](each).x for each in (np.asfortranarray(x), x))
     np.testing.assert_array_equal(ours, theirs)
 
 
@@ -444,23 +445,23 @@ def test_embedding_gradients_are_those_of_a_one_hot_product():
     rng = np.random.default_rng(7)
     ids, dy = rng.integers(0, 50, (4, 30)), rng.standard_normal((4, 30, 6))
     rows = model.one_hot(ids, 60, np.float64).reshape(-1, 60)
-    np.testing.assert_allclose(backward.embed_backward(dy, ids, 60), rows.T @ dy.reshape(-1, 6), atol=1e-13)
+    np.testing.assert_allclose(embed_backward(dy, ids, 60), rows.T @ dy.reshape(-1, 6), atol=1e-13)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: backward.linear_backward(np.ones((2, 3)), np.ones((2, 4)), np.ones((4, 5))), "gradient (2,3)"),
-        (lambda: backward.add_backward(np.ones(3), np.ones(4), np.ones(4)), "expected (4,)"),
-        (lambda: backward.add_backward(np.ones(3), np.ones(3), np.ones(2)), "(2,) does not broadcast"),
-        (lambda: backward.embed_backward(np.ones((2, 3)), [0, 9], 4), "token id 9 at [1] outside 0..3"),
-        (lambda: backward.embed_backward(np.ones((3, 3)), [0, 1], 4), "gradient (3,3)"),
-        (lambda: backward.layer_norm_backward(np.ones((2, 3)), np.ones((2, 4))), "gradient (2,3)"),
-        (lambda: backward.batch_norm_backward(np.ones((2, 3)), np.ones((2, 4))), "gradient (2,3)"),
-        (lambda: backward.activation_backward("relu", np.ones(3), np.ones(4)), "gradient (3,)"),
-        (lambda: backward.t5_bias_backward(np.ones((2, 3, 3)), np.zeros((2, 3), int), 4), "gradient (2,3,3)"),
-        (lambda: backward.extract_patches_backward(np.ones((3, 12)), (3, 4, 4), 2, 2), "gradient (3,12)"),
-        (lambda: backward.interpolate_positions_backward(np.ones((4, 2)), 1, 2, 2, 2), "gradient (4,2)"),
+        (lambda: linear_backward(np.ones((2, 3)), np.ones((2, 4)), np.ones((4, 5))), "gradient (2,3)"),
+        (lambda: add_backward(np.ones(3), np.ones(4), np.ones(4)), "expected (4,)"),
+        (lambda: add_backward(np.ones(3), np.ones(3), np.ones(2)), "(2,) does not broadcast"),
+        (lambda: embed_backward(np.ones((2, 3)), [0, 9], 4), "token id 9 at [1] outside 0..3"),
+        (lambda: embed_backward(np.ones((3, 3)), [0, 1], 4), "gradient (3,3)"),
+        (lambda: layer_norm_vjp(np.ones((2, 4)))[1](np.ones((2, 3))), "gradient (2,3)"),
+        (lambda: norm_steps_backward(np.ones((2, 3)), np.ones((2, 4)), over=[0]), "gradient (2,3)"),
+        (lambda: activation_backward("relu", np.ones(3), np.ones(4)), "gradient (3,)"),
+        (lambda: t5_bias_backward(np.ones((2, 3, 3)), np.zeros((2, 3), int), 4), "gradient (2,3,3)"),
+        (lambda: extract_patches_backward(np.ones((3, 12)), (3, 4, 4), 2, 2), "gradient (3,12)"),
+        (lambda: interpolate_positions_backward(np.ones((4, 2)), 1, 2, 2, 2), "gradient (4,2)"),
     ],
 )
 def test_shapes_that_do_not_match(call, message):
@@ -470,11 +471,11 @@ def test_shapes_that_do_not_match(call, message):
 
 
 def test_empty_arrays_have_empty_gradients():
-    dx, dw, db = backward.linear_backward(np.ones((0, 3)), np.ones((0, 4)), np.ones((4, 3)), np.ones(3))
+    dx, dw, db = linear_backward(np.ones((0, 3)), np.ones((0, 4)), np.ones((4, 3)), np.ones(3))
     assert dx.shape == (0, 4) and not dw.any() and not db.any()
-    norm = backward.layer_norm_backward(np.ones((0, 4)), np.ones((0, 4)), np.ones(4))
+    norm = layer_norm_vjp(np.ones((0, 4)), np.ones(4))[1](np.ones((0, 4)))
     assert norm.x.shape == (0, 4) and not norm.gamma.any()
-    assert not backward.embed_backward(np.ones((0, 3)), np.zeros(0, int), 4).any()
+    assert not embed_backward(np.ones((0, 3)), np.zeros(0, int), 4).any()
 
 
 def test_dropout_masks_depend_on_seed_step_and_place_alone():
@@ -497,12 +498,11 @@ def test_dropout_masks_depend_on_seed_step_and_place_alone():
     np.testing.assert_array_equal(kept.ravel(), halves >= int(0.3 * 2**32))
 
 
-def test_dropout_keeps_the_mean_and_its_gradient_the_places():
+def test_dropout_keeps_the_mean():
     x = np.ones((200, 100), np.float32)
     y = dropout(x, 0.25, seed=1, step=2, place="a")
     assert y.dtype == np.float32 and set(np.unique(y)) == {np.float32(0), np.float32(4 / 3)}
     assert abs(y.mean() - 1) < 0.02
-    np.testing.assert_array_equal(backward.dropout_backward(x, 0.25, seed=1, step=2, place="a"), y)
 
 
 @pytest.mark.parametrize("changed", [{"rate": 1.0}, {"rate": -0.1}, {"rate": np.nan}, {"seed": -1}, {"step": 2**64}])

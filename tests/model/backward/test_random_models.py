@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from attnkit.model import Model
-from attnkit.model.backward.tape import Dropout
+from attnkit.model.backward.recorded_steps import Dropout
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import Config, PositionConfig, StackConfig, layer_plan, parameter_shape
 from tests.model.backward.parameter_slopes import check_parameter_slopes
@@ -137,10 +137,13 @@ def test_gradients_of_parameters_are_slopes(directions, data, seed):
     model, inputs, options, rng = draw_case(data, seed)
     y, recorded = run_model(model, inputs, **options)
     dy = rng.standard_normal(y.shape)
-    arrays = [dy, model.params, [(step.x, step.saved) for tape in recorded.tapes.values() for step in tape.steps]]
+    arrays = [dy, model.params, [step.x for tape in recorded.tapes.values() for step in tape.steps]]
     before = copy.deepcopy(arrays)
     gradients = model_backward(model, recorded, dy)
     np.testing.assert_equal(arrays, before, "inputs are modified")
+    np.testing.assert_equal(
+        model_backward(model, recorded, dy).params, gradients.params, "what is recorded is modified"
+    )
 
     def run(moved):
         return run_model(moved, inputs, **options)[0]

@@ -1,10 +1,10 @@
-"""The adjoints of recurrent cells: finite differences, and one step as a text of one token."""
+"""The adjoints of recurrent cells, compared with finite differences."""
 
 import numpy as np
 import pytest
 
-from attnkit.model.backward.recurrent import direction_backward, step_backward
-from attnkit.model.recurrent import run_direction, step
+from attnkit.model.backward.recurrent_backward import direction_backward
+from attnkit.model.recurrent import run_direction
 from attnkit.model.recurrent_cells import State
 from tests.model.recurrent_cases import VARIANTS, random_layer
 
@@ -28,17 +28,3 @@ def test_gradients_are_finite_differences(cell, more, directions):
     gradients |= {"c": back.state.cell} if cell == "lstm" else {}
     assert set(gradients) == set(arrays)
     directions(lambda values: float((run(values)[1].outputs * grad).sum()), arrays, gradients, rng)
-
-
-@pytest.mark.parametrize(("cell", "more"), VARIANTS)
-def test_the_gradients_of_a_step_are_those_of_a_text_of_one_token(cell, more):
-    rng, parameters = np.random.default_rng(0), random_layer(cell, 3, 4, **more)
-    x, output = rng.standard_normal((2, 1, 3)), more.get("projection", 4)
-    before = State(rng.standard_normal((2, output)), rng.standard_normal((2, 4)) if cell == "lstm" else None)
-    after, gates = step(cell, x[:, 0], before, parameters)
-    grad = rng.standard_normal((2, output))
-    one = step_backward(cell, State(grad), x[:, 0], before, after, gates, parameters)
-    whole = direction_backward(cell, grad[:, None], x, parameters, run_direction(cell, x, parameters, before))
-    np.testing.assert_allclose(one.x, whole.x[:, 0])
-    np.testing.assert_allclose(one.state.hidden, whole.state.hidden)
-    assert all(np.allclose(one.parameters[name], whole.parameters[name]) for name in parameters)

@@ -1,0 +1,357 @@
+"""Adjoints of scaled dot-product attention, on a dense score matrix or by blocks, and of multi-head attention."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attnkit.errors import UsageError
+from attnkit.model import dense_attention
+from attnkit.model.attention import (
+    SQUARE,
+    attention,
+    check_parameters,
+    find_score,
+    merge_heads,
+    multi_head_attention,
+    prepend_past,
+    project_heads,
+    view_heads,
+    with_relative_scores,
+)
+from attnkit.model.checks import check_gradient, check_shapes
+from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
+from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook
+from attnkit.model.linear import linear, linear_backward, sum_to_shape
+from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
+from attnkit.model.relative import relative_scores_backward
+from attnkit.model.rotary import rotate
+from attnkit.model.scores import SCORES, Gradients, dot, identity, product_backward
+from attnkit.model.softmax import softmax_backward
+
+MANY = 1 << 14  # scores from which on blocks of them are faster than all at once
+KEPT = 1 << 23  # scores up to which the forward pass keeps the weights, which is faster than computing them again
+SAVED = ("q", "k", "v", "heads", "lse")  # the intermediates of `multi_head_attention` that its adjoint reads
+
+
+@quiet
+def attention_backward(
+    grad_output: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    options: AttentionOptions = DEFAULT,
+    *,
+    saved: Mapping[str, Array] | None = None,
+    hook: Hook = no_hook,
+    **changes: Any,
+) -> Gradients:
+    """Gradients of the inputs of `attention` from the gradient of its heads.
+
+    grad_output (..., H, T, V), q (..., H, T, K), k (..., G, S, K), v (..., G, S, V)
+    -> {"q": (..., H, T, K), "k": (..., G, S, K), "v": (..., G, S, V), ...}
+
+    The result also contains, each in the shape of its option, "bias", "mask" if it is a float, "past_key" and
+    "past_value", and the parameters of the score by their names (wa, ua, va, or w). Gradients of what is shared or
+    broadcast are summed: over the heads of a group, over the axes of a bias. A fully masked row adds nothing to any of
+    them. Rounding to `softmax_dtype` is ignored, as if its derivative were 1.
+
+    options  those of the forward pass; `changes` override single ones by name
+    saved    what `attention_forward` or `attention` returned: heads, and weights or lse [computed again]
+    hook     receives the gradient of any intermediate of `attention`, and may replace it
+
+    Few scores are computed by the formula (`dense_attention_backward`). Many are computed by blocks
+    (kernels/fused_attention_backward.py) or, if they are not dot products, for some queries at a time
+    (kernels/row_attention_backward.py): the result is the same within rounding, and memory grows with T + S.
+    Source: Attention Is All You Need, section 3.2.1; Dao et al. 2022, appendix B. DataError if shapes do not
+    match, UsageError for options that are mutually exclusive.
+
+    >>> x = np.array([[[1.0], [0.0]]])  # one query that scores both keys 0: its weights are 1/2
+    >>> grads = attention_backward(np.array([[[4.0]]]), np.array([[[0.0]]]), x, x)
+    >>> {name: grad.ravel().tolist() for name, grad in grads.items()}
+    {'q': [1.0], 'k': [0.0, 0.0], 'v': [2.0, 2.0]}
+    """
+    options, dtype = options.replace(**changes), working(grad_output, q, k, v)
+    check_gradient(grad_output, (*q.shape[:-1], v.shape[-1]), "heads")
+    score, params = find_score(options, dtype)
+    check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
+    grad_output, q, k, v = (np.asarray(x, dtype) for x in (apply_hook(hook, "heads", grad_output), q, k, v))
+    keys, values, resolved = prepend_past(q, k, v, options, params)
+    left, right = score.project(q, keys, params)
+    gradients = _run_backward(grad_output, left, right, values, resolved, saved or {}, hook)
+    dq, dk, extra = score.project_backward(gradients["q"], gradients["k"], finite(q), finite(keys), params)
+    gradients |= {"q": dq, "k": dk, **extra}
+    if options.past_key is not None:
+        past = options.past_key.shape[-2]
+        for name in "kv":
+            long = "past_key" if name == "k" else "past_value"
+            gradients[long], gradients[name] = gradients[name][..., :past, :], gradients[name][..., past:, :]
+    return gradients | {name: apply_hook(hook, name, gradients[name]) for name in "qkv"}
+
+
+def _run_backward(
+    grad_output: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    options: AttentionOptions,
+    saved: Mapping[str, Array],
+    hook: Hook,
+) -> Gradients:
+    """Compute the gradients in the fastest way that fits, for projected queries and keys."""
+    is_dot, scores = SCORES[options.score].score is dot, math.prod(q.shape[:-1]) * k.shape[-2]
+    arrays = (grad_output, q, k, v)
+    if (scores < MANY and "weights" not in saved) or any(hook(name) for name in SQUARE):
+        grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
+        return dense_attention_backward(grad_output, q, k, v, options, options.offset(q.shape[-2], k.shape[-2]), hook)
+    if is_dot and scores and all(np.isfinite(x).all() for x in arrays):
+        from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
+
+        if options.softmax_dtype is not None or "heads" not in saved or not {"weights", "lse"} & saved.keys():
+            saved = attention_forward(q, k, v, options.replace(score="dot", score_params=None, softmax_dtype=None))
+        return fused_attention_backward(grad_output, q, k, v, options, saved)
+    from attnkit.model.kernels.row_attention_backward import row_attention_backward
+
+    grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
+    return row_attention_backward(grad_output, q, k, v, options)
+
+
+def attention_forward(
+    q: Array, k: Array, v: Array, options: AttentionOptions = DEFAULT, **changes: Any
+) -> dict[str, Array]:
+    """Heads of `attention`, and its weights or log-sum-exps, which `attention_backward` reads.
+
+    q (..., H, T, K), k (..., G, S, K), v (..., G, S, V)
+    -> {"heads": (..., H, T, V), "weights": (..., H, T, S), or else "lse": (..., H, T)}
+
+    The weights are returned if they are few. Both are computed by blocks on every core; heads equal the result of
+    `attention` but for the last bits. Errors are those of `attention`.
+
+    >>> x = np.eye(2)[None]
+    >>> {name: array.round(2).tolist() for name, array in attention_forward(x, x, x, causal=True).items()}
+    {'heads': [[[1.0, 0.0], [0.33, 0.67]]], 'weights': [[[1.0, 0.0], [0.33, 0.67]]]}
+    """
+    options, dtype = options.replace(**changes), working(q, k, v)
+    score, params = find_score(options, dtype)
+    check_shapes(q, k, v, trailing=3, same_width=score.project is identity)
+    if score.score is not dot or options.softmax_dtype is not None:
+        return attention(q, k, v, options, keep=("lse",))
+    from attnkit.model.kernels.fused_attention import fused_attention
+    from attnkit.model.kernels.tiled_attention import tiled_attention
+
+    result, (q, k, v) = output_dtype(q), (np.asarray(x, dtype) for x in (q, k, v))
+    keys, values, resolved = prepend_past(q, k, v, options, params)
+    left, right = score.project(q, keys, params)
+    if 0 < math.prod(q.shape[:-1]) * keys.shape[-2] <= KEPT and np.isfinite(values).all():
+        name, (heads, other) = "weights", fused_attention(left, right, values, resolved)
+    else:
+        name, (heads, other) = "lse", tiled_attention(left, right, values, resolved)
+    return {"heads": heads.astype(result, copy=False), name: other}
+
+
+def dense_attention_backward(
+    grad_output: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    options: AttentionOptions,
+    offset: int | Array,
+    hook: Hook = no_hook,
+) -> Gradients:
+    """Gradients of projected queries and keys, of values, and of what is added to the scores.
+
+    grad_output (..., H, T, V), q (..., H, T, K), k (..., G, S, K), v (..., G, S, V), offset () or (B,)
+    -> {"q": (..., H, T, K), "k": (..., G, S, K), "v": (..., G, S, V), "bias", "mask" if it is a float, "va"}
+
+    With O = P V, P = softmax(M), M = cap(scale S) + bias + mask and S = scores(q, k):
+
+        dV = P^T dO    dP = dO V^T    dM = P (dP - rowsum(P dP))    dS = scale (1 - tanh^2) dM
+
+    The scores are computed again. `offset` is the position of the first query among the keys; `hook` receives the
+    gradients of weights, masked, capped, scaled and scores, and may replace them.
+    Source: Dao et al. 2022, appendix B.2.
+
+    >>> x = np.array([[[1.0], [0.0]]])  # one query sees both keys, with weights of 1/2
+    >>> options = AttentionOptions(scale=1.0)
+    >>> grads = dense_attention_backward(np.array([[[4.0]]]), np.array([[[0.0]]]), x, x, options, 0)
+    >>> {name: grad.ravel().tolist() for name, grad in grads.items()}
+    {'q': [1.0], 'k': [0.0, 0.0], 'v': [2.0, 2.0]}
+    """
+    score, params = SCORES[options.score], options.score_params or {}
+    allowed = dense_attention.allowed_cells(q.shape[-2], k.shape[-2], offset, options)
+    requested, plain = Requested(keep=("capped", "weights")), options.replace(softmax_dtype=None)
+    steps = dense_attention.dense_attention(score.score(q, k, params), v[..., :0], allowed, plain, requested)
+    capped, weights = steps["capped"], steps["weights"]
+    dweights, dv = product_backward(grad_output, weights, v)
+    dmasked = apply_hook(hook, "masked", softmax_backward(apply_hook(hook, "weights", dweights), weights))
+    gradients = added_backward(dmasked, options)
+    dcapped = apply_hook(hook, "capped", dmasked)
+    slope = 1 - np.square(capped / options.softcap) if options.softcap else 1
+    dscaled = np.where(dcapped == 0, 0, dcapped * slope)  # zero where the score is blocked, even if it is NaN
+    dscores = apply_hook(hook, "scores", options.scale_for(1) * apply_hook(hook, "scaled", dscaled))
+    dq, dk, parts = score.score_backward(dscores, finite(q), finite(k), params)
+    return {"q": dq, "k": dk, "v": dv} | gradients | parts
+
+
+def added_backward(dmasked: Array, options: AttentionOptions) -> Gradients:
+    """Gradients of the bias and the float mask that are added to the scores, summed over broadcast axes.
+
+    dmasked (..., H, T, S) -> {"bias": like the bias, "mask": like a float mask}
+
+    >>> added_backward(np.array([[[1.0, 2.0, 3.0]]]), AttentionOptions(bias=np.zeros(1), mask=np.zeros(2)))
+    {'bias': array([6.]), 'mask': array([1., 2.])}
+    """
+    gradients = {}
+    if options.bias is not None:
+        gradients["bias"] = sum_to_shape(dmasked, options.bias.shape)
+    mask = options.mask
+    if mask is not None and is_float(mask.dtype):
+        keys = dmasked.shape[-1] if mask.ndim == 0 or mask.shape[-1] == 1 else mask.shape[-1]
+        gradients["mask"] = sum_to_shape(dmasked[..., :keys], mask.shape)
+    return gradients
+
+
+def finite(x: Array) -> Array:
+    """Replace NaN and infinity by zeros: a row of scores that depends on them has weights that are all NaN.
+
+    >>> finite(np.array([1.0, np.inf])).tolist()
+    [1.0, 0.0]
+    """
+    return x if np.isfinite(x).all() else np.where(np.isfinite(x), x, 0)
+
+
+MultiHeadPullback = Callable[..., tuple[Gradients, Gradients]]
+
+
+def multi_head_attention_vjp(
+    query: Array,
+    key: Array,
+    value: Array,
+    params: Mapping[str, Array] | None = None,
+    options: MultiHeadOptions = MULTI_HEAD_DEFAULT,
+    *,
+    summary: str = "full",
+    hook: Hook = no_hook,
+    **changes: Any,
+) -> tuple[Array, MultiHeadPullback]:
+    """Multi-head attention, and the function from the gradient of its output to those of inputs and of parameters.
+
+    query (..., T, D), key (..., S, D), value (..., S, D)
+    -> (..., T, D), (..., T, D) -> ({"query": (..., T, D), "key": (..., S, D), "value": (..., S, D), ...}, {"wq": ...})
+
+    The gradients of inputs include those of options: see `attention_backward`. The gradients of parameters have the
+    keys of `params`. If one array is query, key and value, its gradient is the sum of three. `hook` reads
+    intermediates; the hook that is passed to the second function receives their gradients, and may replace them.
+    Other arguments and errors are those of `multi_head_attention`; UsageError for a cache of keys.
+
+    >>> x = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> output, pullback = multi_head_attention_vjp(x, x, x, {"wo": 2 * np.eye(2)})
+    >>> inputs, weights = pullback(np.ones((2, 2)))
+    >>> inputs["value"].round(4).tolist(), weights["wo"].round(4).tolist()
+    ([[2.0, 2.0], [2.0, 2.0]], [[1.0, 1.0], [1.0, 1.0]])
+    """
+    options, params = options.replace(**changes), params or {}
+    if options.kv_store is not None:
+        raise UsageError("a cache of keys and values has no gradients: expected all tokens in one call")
+    if hook is not no_hook:
+        request: Any = {"summary": summary, "keep": SAVED, "hook": hook}
+        saved = multi_head_attention(query, key, value, params, options, **request)
+        output = saved["output"]
+    else:
+        check_parameters(query, params)
+        q, k, v = query, key, value
+        if query.ndim < 4:
+            dtype = working(query, key, value, *params.values())
+            q, k, v, _ = project_heads(query, key, value, params, options, dtype)
+        saved = {"q": q, "k": k, "v": v, **attention_forward(q, k, v, with_relative_scores(options, q, k))}
+        output = saved["heads"]
+        if query.ndim < 4:
+            output = linear(merge_heads(output), params.get("wo"), params.get("bo"), names=("heads", "wo", "bo"))
+            output = output.astype(output_dtype(query), copy=False)
+
+    @quiet
+    def pullback(grad_output: Array, hook: Hook = no_hook) -> tuple[Gradients, Gradients]:
+        weights: Gradients = {}
+
+        def undo_linear(gradient: Array, x: Array, letter: str) -> Array:
+            names = f"w{letter}", f"b{letter}"
+            dx, *parts = linear_backward(gradient, x, *map(params.get, names))
+            weights.update({name: part for name, part in zip(names, parts, strict=True) if part is not None})
+            return dx
+
+        dheads = grad_output
+        if query.ndim < 4:
+            dheads = undo_linear(apply_hook(hook, "output", grad_output), merge_heads(saved["heads"]), "o")
+            dheads = view_heads(dheads, options.heads)
+        backward = attention_backward if options.relative is None else _relative_attention_backward
+        gradients = backward(dheads, saved["q"], saved["k"], saved["v"], options, saved=saved, hook=hook)
+        for letter, name, x in (("q", "query", query), ("k", "key", key), ("v", "value", value)):
+            gradient = gradients.pop(letter)
+            if query.ndim < 4:
+                if options.rotary is not None and letter != "v":
+                    cos, sin = options.rotary
+                    gradient = rotate(gradient, cos, -sin)
+                gradient = undo_linear(merge_heads(gradient), x, letter)
+            gradients[name] = gradient
+        return gradients, {name: weights[name] for name in params}
+
+    return output, pullback
+
+
+def _relative_attention_backward(
+    grad_output: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    options: MultiHeadOptions,
+    *,
+    saved: Mapping[str, Array],
+    hook: Hook,
+) -> Gradients:
+    """Undo attention with relative positions; the gradients of their parameters are named relative.table, …"""
+    if options.relative is None:
+        return {}
+    whole = with_relative_scores(options, q, k)
+    gradients = attention_backward(
+        grad_output, q, k, v, whole, saved=saved, hook=lambda name: None if name in ("q", "k") else hook(name)
+    )
+    bias = gradients.pop("bias")
+    if options.bias is not None:
+        gradients["bias"] = sum_to_shape(bias, options.bias.shape)
+    scores = apply_hook(hook, "relative", bias) * q.dtype.type(options.scale_for(q.shape[-1]))
+    parts = relative_scores_backward(scores, q, k, options.relative)
+    for name in ("q", "k"):
+        gradients[name] = apply_hook(hook, name, gradients[name] + parts.pop(name))
+    return gradients | {f"relative.{name}": part for name, part in parts.items()}
+
+
+@quiet
+def merge_partial_attention_backward(
+    grad_output: Array, grad_lse: Array, outputs: Sequence[Array], lses: Sequence[Array]
+) -> list[tuple[Array, Array]]:
+    """Gradients of the outputs and log-sum-exps that `merge_partial_attention` merges.
+
+    grad_output (..., H, T, V), grad_lse (..., H, T), outputs (..., H, T, V) and lses (..., H, T) of each part
+    -> (..., H, T, V), (..., H, T) for each part
+
+    With the share P = exp(lse of the part - lse) of a part: dO_i = P_i dO and dlse_i = P_i (dO · (O_i - O) + dlse). A
+    part without keys for a query has zeros there.
+
+    >>> outputs, lses = [np.array([[[1.0]]]), np.array([[[4.0]]])], [np.array([[0.0]]), np.log([[2.0]])]  # 1/3, 2/3
+    >>> parts = merge_partial_attention_backward(np.array([[[3.0]]]), np.array([[0.0]]), outputs, lses)
+    >>> [(output.round(4).item(), lse.round(4).item()) for output, lse in parts]
+    [(1.0, -2.0), (2.0, 2.0)]
+    """
+    from attnkit.model.kernels.tiled_attention import merge_partial_attention
+
+    dtype = working(grad_output, *outputs)
+    wide = [np.asarray(output, np.float64) for output in outputs]
+    merged, lse = merge_partial_attention(wide, lses)
+    parts = []
+    for output, part in zip(wide, lses, strict=True):
+        share = np.exp(np.where(part == -np.inf, -np.inf, part - lse))
+        along = (grad_output * np.where(share[..., None] == 0, 0, output - merged)).sum(axis=-1)
+        gradients = share[..., None] * grad_output, share * (along + grad_lse)
+        parts.append((gradients[0].astype(dtype), gradients[1]))
+    return parts

@@ -1,0 +1,342 @@
+"""The steps of a stack recorded in a forward pass, and undone in reverse.
+
+`run_recorded` is `transformer.run` with a tape: for every step the function from the gradient of its result to the
+gradient of its input. `run_backward` reads the tape from its end:
+
+    y = x + f(x)        dx = dy + f′ᵀ dy        the residual of a step
+    y = f(x)            dx = f′ᵀ dy             every other step
+
+so the gradient of a residual is the sum of the gradients of its branch and of its sum. Gradients of parameters are
+added up under the names of the parameters, and the gradients of a bias on the scores over the layers that share it. A
+hook receives the gradient of every intermediate under the intermediate's own name, as decoder.0.ffn.hidden.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attnkit.errors import UsageError
+from attnkit.model.backward.attention_backward import multi_head_attention_vjp
+from attnkit.model.config import Config, Step, parse_layer_name
+from attnkit.model.context import Context, Model
+from attnkit.model.dropout import dropout
+from attnkit.model.dtypes import Array
+from attnkit.model.embedding import embed_backward
+from attnkit.model.feedforward import feed_forward_vjp
+from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
+from attnkit.model.linear import as_rows, linear_backward, sum_to_shape
+from attnkit.model.norms import layer_norm_vjp, rms_norm_vjp
+from attnkit.model.patch_embedding import extract_patches, extract_patches_backward, interpolate_positions_backward
+from attnkit.model.positions import add_positions_backward, t5_bias_backward
+from attnkit.model.recurrent_cells import State
+from attnkit.model.transformer import (
+    absolute_positions,
+    apply_step,
+    attention_arguments,
+    attention_source,
+    changed_grid,
+    position_buckets,
+    run,
+    segments,
+)
+
+ModelGradients = dict[str, dict[str, Array]]
+
+
+class Dropout(NamedTuple):
+    """Dropout of a training step: its rate, the seed of the run, the number of the step, and the first of its rows.
+
+    It applies to the result of every sub-layer before it is added to the residual, and to the embeddings once
+    positions are added (Attention Is All You Need, section 5.4). In a recurrent layer it applies to the outputs, not to
+    the states. The place of a mask is the name of the layer.
+    """
+
+    rate: float
+    seed: int
+    step: int
+    row: int = 0
+
+
+@dataclass
+class Reverse:
+    """What a backward pass accumulates.
+
+    gradients  layer -> {parameter: gradient}, added to
+    hook       receives the gradient of any intermediate; its result is used instead
+    memory     (..., S, D) the gradient of what cross-attention attends to
+    biases     stack -> (H, T, S), the gradient of the bias on the scores that positions give all layers of a stack
+    states     recurrent layer of the encoder -> the gradient of its last state, which the decoder begins with
+    """
+
+    gradients: ModelGradients = field(default_factory=dict)
+    hook: Hook = no_hook
+    memory: Array | None = None
+    biases: dict[str, Array] = field(default_factory=dict)
+    states: dict[str, State] = field(default_factory=dict)
+
+    def add(self, layer: str, gradients: Mapping[str, Array | None]) -> None:
+        """Add the gradients of parameters of a layer to the known ones."""
+        for name, gradient in gradients.items():
+            if gradient is not None:
+                known = self.gradients.setdefault(layer, {})
+                known[name] = gradient if name not in known else known[name] + gradient
+
+    def add_memory(self, gradient: Array) -> None:
+        """Add a gradient of the memory."""
+        self.memory = gradient if self.memory is None else self.memory + gradient
+
+
+Undo = Callable[[Array, Reverse], Array]  # the gradient of a result -> the gradient of the input
+
+
+class RecordedStep(NamedTuple):
+    """A step, its input, and the function that undoes it."""
+
+    step: Step
+    x: Array
+    undo: Undo
+
+
+@dataclass
+class Tape:
+    """The steps of one forward pass in their order, the context that they ran in, and dropout if there is any."""
+
+    context: Context
+    dropout: Dropout | None = None
+    dropped: frozenset[str] = frozenset()  # the layers whose results dropout applies to
+    steps: list[RecordedStep] = field(default_factory=list)
+
+
+def dropout_layers(steps: Iterable[Step]) -> frozenset[str]:
+    """Name the layers whose results dropout applies to: sub-layers, and the last of the embedding's steps.
+
+    >>> steps = [Step("embed", "decoder.embed"), Step("posenc", "decoder.positions"), Step("ffn", "decoder.0.ffn")]
+    >>> sorted(dropout_layers([*steps, Step("layernorm", "decoder.norm")]))
+    ['decoder.0.ffn', 'decoder.positions']
+    """
+    steps = list(steps)
+    sublayers = {step.layer for step in steps if step.adds_residual or step.op in ("attend", "ffn", "rnn")}
+    embeddings = [step.layer for step in steps if step.op in ("embed", "posenc") or step.layer.endswith(".embed_norm")]
+    return frozenset(sublayers.union(embeddings[-1:]))
+
+
+def run_recorded(
+    model: Model, steps: Iterable[Step], x: Array, context: Context, dropping: Dropout | None = None
+) -> tuple[Array, Tape]:
+    """Apply the steps to x as `run` does, and record the tape that `run_backward` reads.
+
+    x (..., T, D), or what the first step takes: ids (..., T), an image (..., C, height, width) -> (..., T, D)
+
+    A hook of the context may read intermediates; gradients are those of a pass in which it replaces none. Errors are
+    those of `run`; UsageError for a KV cache.
+
+    >>> from attnkit.model.config import Config
+    >>> model = Model(Config("", 4, eps=1e-12), {"norm": {"gamma": np.ones(4)}})
+    >>> x = np.array([[1.0, 1.0, 5.0, 5.0]])
+    >>> y, tape = run_recorded(model, [Step("layernorm", "norm", "input")], x, Context())
+    >>> y.round(4).tolist()  # the norm is -1 -1 1 1
+    [[0.0, 0.0, 6.0, 6.0]]
+    >>> run_backward(model, tape, np.array([[4.0, 0.0, 0.0, 0.0]]), Reverse()).round(4) + 0  # 1 -1 0 0 and itself
+    array([[ 5., -1.,  0.,  0.]])
+    """
+    if context.cache is not None:
+        raise UsageError("a cache of keys and values has no gradients: expected all tokens in one call")
+    steps = list(steps)
+    tape = Tape(context, dropping, dropout_layers(steps) if dropping else frozenset())
+
+    def record(model: Model, step: Step, x: Array, context: Context) -> Array:
+        y, undo = STEP_VJPS[step.op](model, step, x, context)
+        tape.steps.append(RecordedStep(step, x, undo))
+        return dropout(y, **dropping._asdict(), place=step.layer) if dropping and step.layer in tape.dropped else y
+
+    return run(model, steps, x, context, record), tape
+
+
+def run_backward(model: Model, tape: Tape, grad_output: Array, reverse: Reverse) -> Array:
+    """Undo the steps of a tape, and add the gradients of parameters to `reverse.gradients`.
+
+    grad_output (..., T, D) -> (..., T, D), or for images (..., C, height, width); for ids the embeddings' gradient
+
+    The gradient of the memory is added to `reverse.memory`. DataError if shapes do not match.
+    """
+    gradient, waiting = grad_output, None
+    for step, x, undo in reversed(tape.steps):
+        dy = gradient
+        if step.adds_residual == "concat":
+            both = apply_hook(reverse.hook, f"{step.layer}.concat", gradient)
+            dy, gradient = np.split(both, [both.shape[-1] - x.shape[-1]], axis=-1)
+        elif step.adds_residual:
+            dy = gradient = apply_hook(reverse.hook, f"{step.layer}.residual", gradient)
+        if tape.dropout and step.layer in tape.dropped:
+            dy = dropout(dy, **tape.dropout._asdict(), place=step.layer)  # its own adjoint
+        dx = undo(dy, reverse)
+        if step.adds_residual in ("input", "concat"):
+            dx = dx + gradient
+        elif step.adds_residual:
+            waiting = gradient if waiting is None else waiting + gradient
+        if step.saves_residual and waiting is not None:
+            dx, waiting = dx + waiting, None
+        gradient = dx
+    for name, bias in reverse.biases.items():
+        buckets = position_buckets(model.config, name, 0, bias.shape[-2])
+        reverse.add(f"{name}.bias", {"table": t5_bias_backward(bias, buckets, model.config.positions.buckets)})
+    reverse.biases.clear()
+    return gradient if waiting is None else gradient + waiting
+
+
+def undo_linear(model: Model, layer: str, dy: Array, x: Array, reverse: Reverse, number: str = "") -> Array:
+    """Undo the linear map x w + b of a layer (with a number x w1 + b1), and add the gradients of its parameters.
+
+    dy (..., E), x (..., D) -> (..., D)
+    """
+    names = f"w{number}", f"b{number}"
+    dx, *parts = linear_backward(dy, x, *map(model.params[layer].get, names))
+    reverse.add(layer, dict(zip(names, parts, strict=True)))
+    return dx
+
+
+def normalize_vjp(model: Model, layer: str, x: Array) -> tuple[Array, Undo]:
+    """Apply the norm of a model, and prepare to undo it: x (..., T, D) -> (..., T, D)."""
+    norm = rms_norm_vjp if model.config.norm == "rms" else layer_norm_vjp
+    params: Mapping[str, Any] = model.params.get(layer, {})
+    y, pullback = norm(x, **params, eps=model.config.eps)
+
+    def undo(dy: Array, reverse: Reverse) -> Array:
+        dx, gamma, beta = pullback(apply_hook(reverse.hook, layer, dy))
+        reverse.add(layer, {"gamma": gamma, "beta": beta})
+        return dx
+
+    return y, undo
+
+
+def _embed_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+    layer, config, params = step.layer, model.config, model.params[step.layer]
+
+    def undo_patches(dy: Array, reverse: Reverse, height: int, width: int) -> Array:
+        dpatches = undo_linear(model, layer, dy[..., 1:, :], extract_patches(x, height, width), reverse)
+        reverse.add(layer, {"cls": sum_to_shape(dy[..., 0, :], params["cls"].shape)})
+        return extract_patches_backward(dpatches, x.shape, height, width)
+
+    def undo(dy: Array, reverse: Reverse) -> Array:
+        dy = apply_hook(reverse.hook, layer, dy)
+        if config.patches:
+            return undo_patches(dy, reverse, config.patches.patch_height, config.patches.patch_width)
+        if "types" in params:
+            kinds = np.broadcast_to(segments(x, context), np.shape(x))
+            reverse.add(layer, {"types": embed_backward(dy, kinds, len(params["types"]))})
+        if config.embed_scale != 1:
+            dy = dy * np.asarray(config.embed_scale, dy.dtype)
+        reverse.add(layer, {"table": embed_backward(dy, x, len(params["table"]))})
+        return dy
+
+    return apply_step(model, step, x, context), undo
+
+
+def _positions_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+    layer, config = step.layer, model.config
+
+    def undo(dy: Array, reverse: Reverse) -> Array:
+        if config.positions.kind not in ("learned", "sinusoidal"):
+            return dy
+        dy = apply_hook(reverse.hook, layer, dy)
+        if config.positions.kind == "learned":
+            where = absolute_positions(x, context) + config.positions.first
+            grids = changed_grid(config, context.grid)
+            size = 1 + grids[2] * grids[3] if grids else len(model.params[layer]["table"])
+            encoding = add_positions_backward(dy, (*where.shape, dy.shape[-1]))
+            gradient = embed_backward(encoding, where, size, "position")
+            reverse.add(layer, {"table": interpolate_positions_backward(gradient, *grids) if grids else gradient})
+        return dy
+
+    return apply_step(model, step, x, context), undo
+
+
+def _norm_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+    y, undo = normalize_vjp(model, step.layer, x)
+    return apply_hook(context.hook, step.layer, y), undo
+
+
+def _attend_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+    layer, source = step.layer, attention_source(step.layer, x, context)
+    stack, _, part = parse_layer_name(layer)
+    params, options = attention_arguments(model, layer, x.shape[-2], context)
+    y, pullback = multi_head_attention_vjp(
+        x, source, source, params, summary=context.weights, hook=scoped(context.hook, layer), **options
+    )
+
+    def undo(dy: Array, reverse: Reverse) -> Array:
+        inputs, gradients = pullback(dy, scoped(reverse.hook, layer))
+        reverse.add(layer, gradients | {name: inputs[name] for name in options.get("score_params", {})})
+        add_relative_gradients(model.config, layer, inputs, reverse)
+        if "bias" in inputs:
+            known = reverse.biases.get(stack)
+            reverse.biases[stack] = inputs["bias"] if known is None else known + inputs["bias"]
+        both: Array = inputs["key"] + inputs["value"]
+        if part != "cross":
+            return inputs["query"] + both
+        reverse.add_memory(both)
+        return inputs["query"]
+
+    return y, undo
+
+
+def add_relative_gradients(config: Config, layer: str, inputs: Mapping[str, Array], reverse: Reverse) -> None:
+    """Add the gradients of disentangled positions, which attention in a layer returns with those of its inputs."""
+    stack, number, _ = parse_layer_name(layer)
+    own = layer if config.positions.shares_projections else f"{stack}.{number}.relative"
+    for name, gradient in inputs.items():
+        kind, _, parameter = name.partition("relative.")
+        if not kind and parameter:
+            reverse.add(f"{stack}.relative" if parameter in ("table", "gamma", "beta") else own, {parameter: gradient})
+
+
+def _ffn_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+    layer, lead = step.layer, x.shape[:-1]
+
+    def by_token(hook: Hook) -> Hook:
+        """Pass rows (rows, F) to a hook by batch and token (..., T, F)."""
+
+        def visit(name: str) -> Callable[[Array], Array] | None:
+            function = hook(f"{layer}.{name}")
+            return None if function is None else lambda rows: as_rows(function(rows.reshape(*lead, rows.shape[-1])))
+
+        return hook if hook is no_hook else visit
+
+    y, pullback = feed_forward_vjp(
+        as_rows(x), model.params[layer], activation=model.config.activation, hook=by_token(context.hook)
+    )
+
+    def undo(dy: Array, reverse: Reverse) -> Array:
+        dx, gradients = pullback(as_rows(dy), by_token(reverse.hook))
+        reverse.add(layer, gradients)
+        return dx.reshape(x.shape)
+
+    return y.reshape(*lead, y.shape[-1]), undo
+
+
+def _linear_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+    layer = step.layer
+    return apply_step(model, step, x, context), lambda dy, reverse: undo_linear(
+        model, layer, apply_hook(reverse.hook, layer, dy), x, reverse
+    )
+
+
+def _rnn_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
+    from attnkit.model.backward import recurrent_backward, recurrent_decoder
+
+    is_attentive = parse_layer_name(step.layer)[1] is None
+    vjp = recurrent_decoder.decoder_vjp if is_attentive else recurrent_backward.recurrence_vjp
+    return vjp(model, step.layer, x, context)
+
+
+STEP_VJPS: dict[str, Callable[[Model, Step, Array, Context], tuple[Array, Undo]]] = {
+    "embed": _embed_vjp,
+    "posenc": _positions_vjp,
+    "layernorm": _norm_vjp,
+    "attend": _attend_vjp,
+    "ffn": _ffn_vjp,
+    "linear": _linear_vjp,
+    "rnn": _rnn_vjp,
+}
