@@ -26,7 +26,8 @@ from attnkit.interpret.gradients.pipeline import PipelineGradients, gather_tenso
 from attnkit.interpret.gradients.stages import collect_gradients
 from attnkit.interpret.tracer import Tracer, axis_labels
 from attnkit.model import Array
-from attnkit.model.backward.recorded_steps import Reverse, Tape, run_backward, run_recorded
+from attnkit.model.backward.recorded_steps import run_backward, run_recorded
+from attnkit.model.backward.tape import Reverse, Tape
 from attnkit.model.backward.tied import cast_parameters, sum_tied
 from attnkit.model.backward.whole_models import head_backward, memory_gradient
 from attnkit.model.hooks import Hook, no_hook

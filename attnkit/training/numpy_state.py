@@ -7,7 +7,7 @@ import numpy as np
 
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
 from attnkit.model import Array
-from attnkit.model.backward.recorded_steps import Dropout, ModelGradients
+from attnkit.model.backward.tape import Dropout, ModelGradients
 from attnkit.model.backward.whole_models import model_backward, run_model
 from attnkit.model.context import Model
 from attnkit.model.dropout import dropout

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from attnkit.model import Array
-from attnkit.model.backward.recorded_steps import Dropout
+from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.whole_models import StackInputs
 from attnkit.model.config import Config
 from attnkit.model.loss import IGNORE_INDEX

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 import attnkit
 from attnkit.checkpoints import open_checkpoint
 from attnkit.errors import DataError, UsageError
-from attnkit.model.backward.recorded_steps import Reverse
+from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.whole_models import head_backward
 from attnkit.model.config import Config, StackConfig
 from attnkit.model.context import Model

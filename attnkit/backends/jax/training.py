@@ -21,7 +21,8 @@ from attnkit.backends.jax.placement import PlacedParameters, put
 from attnkit.backends.jax.processes import to_numpy
 from attnkit.backends.jax.program import run_steps
 from attnkit.backends.jax.recurrent import last_states
-from attnkit.model.backward.recorded_steps import Dropout, dropout_layers
+from attnkit.model.backward.recorded_steps import dropout_layers
+from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.whole_models import StackInputs
 from attnkit.model.config import Step, layer_plan
 from attnkit.model.context import Context, Model, Params

@@ -12,7 +12,8 @@ from attnkit.interpret.gradients.stages import IMAGE_AXES, Outer, StageCall, Sta
 from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array
 from attnkit.model.attention import SQUARE
-from attnkit.model.backward.recorded_steps import Reverse, run_backward, run_recorded
+from attnkit.model.backward.recorded_steps import run_backward, run_recorded
+from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.whole_models import head_backward, pool_first_backward
 from attnkit.model.dtypes import is_float
 from attnkit.model.hooks import Hook, no_hook

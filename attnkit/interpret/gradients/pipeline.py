@@ -17,7 +17,7 @@ from attnkit.interpret.gradients.merging import FILE, undo_merge
 from attnkit.interpret.gradients.output import undo_decode, undo_loss
 from attnkit.interpret.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients, part_prefix
 from attnkit.model import Array
-from attnkit.model.backward.recorded_steps import Reverse
+from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.dtypes import is_float
 from attnkit.record import Labels, Record, Tensor

@@ -8,7 +8,7 @@ from attnkit.errors import UsageError
 from attnkit.inputs.intermediates import OUTPUT_PARAMETERS
 from attnkit.inputs.masking import AttendedTensor
 from attnkit.model import Array
-from attnkit.model.backward.recorded_steps import Reverse
+from attnkit.model.backward.tape import Reverse
 from attnkit.model.hooks import Hook
 from attnkit.record import Labels, Record, Tensor
 

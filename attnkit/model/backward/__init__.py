@@ -8,5 +8,6 @@ the forward pass computes, `f_vjp(inputs …)`, which returns the value and the 
 
 attention_backward.py   attention, on a dense score matrix or by blocks, and multi-head attention
 recurrent_backward.py   recurrent layers; recurrent_decoder.py: attention inside a recurrence
-recorded_steps.py whole_models.py   the steps of a stack and of a model, recorded and undone; tied.py: tied parameters
+tape.py recorded_steps.py whole_models.py   the steps of a stack and of a model, recorded and undone
+tied.py   parameters that share one array
 """

@@ -12,13 +12,13 @@ hook receives the gradient of every intermediate under the intermediate's own na
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from attnkit.errors import UsageError
 from attnkit.model.backward.attention_backward import multi_head_attention_vjp
+from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape, Undo, undo_linear
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dropout import dropout
@@ -26,11 +26,10 @@ from attnkit.model.dtypes import Array
 from attnkit.model.embedding import embed_backward
 from attnkit.model.feedforward import feed_forward_vjp
 from attnkit.model.hooks import Hook, apply_hook, no_hook, scoped
-from attnkit.model.linear import as_rows, linear_backward, sum_to_shape
+from attnkit.model.linear import as_rows, sum_to_shape
 from attnkit.model.norms import layer_norm_vjp, rms_norm_vjp
 from attnkit.model.patch_embedding import extract_patches, extract_patches_backward, interpolate_positions_backward
 from attnkit.model.positions import add_positions_backward, t5_bias_backward
-from attnkit.model.recurrent_cells import State
 from attnkit.model.transformer import (
     absolute_positions,
     apply_step,
@@ -41,72 +40,6 @@ from attnkit.model.transformer import (
     run,
     segments,
 )
-
-ModelGradients = dict[str, dict[str, Array]]
-
-
-class Dropout(NamedTuple):
-    """Dropout of a training step: its rate, the seed of the run, the number of the step, and the first of its rows.
-
-    It applies to the result of every sub-layer before it is added to the residual, and to the embeddings once
-    positions are added (Attention Is All You Need, section 5.4). In a recurrent layer it applies to the outputs, not to
-    the states. The place of a mask is the name of the layer.
-    """
-
-    rate: float
-    seed: int
-    step: int
-    row: int = 0
-
-
-@dataclass
-class Reverse:
-    """What a backward pass accumulates.
-
-    gradients  layer -> {parameter: gradient}, added to
-    hook       receives the gradient of any intermediate; its result is used instead
-    memory     (..., S, D) the gradient of what cross-attention attends to
-    biases     stack -> (H, T, S), the gradient of the bias on the scores that positions give all layers of a stack
-    states     recurrent layer of the encoder -> the gradient of its last state, which the decoder begins with
-    """
-
-    gradients: ModelGradients = field(default_factory=dict)
-    hook: Hook = no_hook
-    memory: Array | None = None
-    biases: dict[str, Array] = field(default_factory=dict)
-    states: dict[str, State] = field(default_factory=dict)
-
-    def add(self, layer: str, gradients: Mapping[str, Array | None]) -> None:
-        """Add the gradients of parameters of a layer to the known ones."""
-        for name, gradient in gradients.items():
-            if gradient is not None:
-                known = self.gradients.setdefault(layer, {})
-                known[name] = gradient if name not in known else known[name] + gradient
-
-    def add_memory(self, gradient: Array) -> None:
-        """Add a gradient of the memory."""
-        self.memory = gradient if self.memory is None else self.memory + gradient
-
-
-Undo = Callable[[Array, Reverse], Array]  # the gradient of a result -> the gradient of the input
-
-
-class RecordedStep(NamedTuple):
-    """A step, its input, and the function that undoes it."""
-
-    step: Step
-    x: Array
-    undo: Undo
-
-
-@dataclass
-class Tape:
-    """The steps of one forward pass in their order, the context that they ran in, and dropout if there is any."""
-
-    context: Context
-    dropout: Dropout | None = None
-    dropped: frozenset[str] = frozenset()  # the layers whose results dropout applies to
-    steps: list[RecordedStep] = field(default_factory=list)
 
 
 def dropout_layers(steps: Iterable[Step]) -> frozenset[str]:
@@ -184,17 +117,6 @@ def run_backward(model: Model, tape: Tape, grad_output: Array, reverse: Reverse)
         reverse.add(f"{name}.bias", {"table": t5_bias_backward(bias, buckets, model.config.positions.buckets)})
     reverse.biases.clear()
     return gradient if waiting is None else gradient + waiting
-
-
-def undo_linear(model: Model, layer: str, dy: Array, x: Array, reverse: Reverse, number: str = "") -> Array:
-    """Undo the linear map x w + b of a layer (with a number x w1 + b1), and add the gradients of its parameters.
-
-    dy (..., E), x (..., D) -> (..., D)
-    """
-    names = f"w{number}", f"b{number}"
-    dx, *parts = linear_backward(dy, x, *map(model.params[layer].get, names))
-    reverse.add(layer, dict(zip(names, parts, strict=True)))
-    return dx
 
 
 def normalize_vjp(model: Model, layer: str, x: Array) -> tuple[Array, Undo]:

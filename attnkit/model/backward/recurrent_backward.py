@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.backward.recorded_steps import Reverse, Undo, undo_linear
+from attnkit.model.backward.tape import Reverse, Undo, undo_linear
 from attnkit.model.checks import check_gradient
 from attnkit.model.config import parse_layer_name
 from attnkit.model.context import Context, Model

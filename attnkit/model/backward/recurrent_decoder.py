@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.backward.recorded_steps import Reverse, Undo
 from attnkit.model.backward.recurrent_backward import first_state_backward, sum_parameter_gradients
+from attnkit.model.backward.tape import Reverse, Undo
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, cast, quiet
 from attnkit.model.hooks import Hook, apply_hook, no_hook

@@ -7,16 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError, UsageError
-from attnkit.model.backward.recorded_steps import (
-    Dropout,
-    ModelGradients,
-    Reverse,
-    Tape,
-    normalize_vjp,
-    run_backward,
-    run_recorded,
-    undo_linear,
-)
+from attnkit.model.backward.recorded_steps import normalize_vjp, run_backward, run_recorded
+from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape, undo_linear
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.config import layer_plan
 from attnkit.model.context import Context, Model

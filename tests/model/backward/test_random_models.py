@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from attnkit.model import Model
-from attnkit.model.backward.recorded_steps import Dropout
+from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import Config, PositionConfig, StackConfig, layer_plan, parameter_shape
 from tests.model.backward.parameter_slopes import check_parameter_slopes

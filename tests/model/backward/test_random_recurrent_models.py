@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from attnkit.checkpoints.publishing import assemble_checkpoint, published_tensors
 from attnkit.errors import DataError
 from attnkit.model import Model
-from attnkit.model.backward.recorded_steps import Dropout
+from attnkit.model.backward.tape import Dropout
 from attnkit.model.backward.whole_models import StackInputs, model_backward, run_model
 from attnkit.model.config import layer_plan
 from attnkit.model.context import Context
