@@ -23,6 +23,7 @@ from attnkit.model.attention import (
 from attnkit.model.checks import check_gradient, check_shapes
 from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook
+from attnkit.model.kernels.threads import split_range
 from attnkit.model.linear import linear, linear_backward, sum_to_shape
 from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
 from attnkit.model.relative import relative_scores_backward
@@ -32,6 +33,7 @@ from attnkit.model.softmax import softmax_backward
 
 MANY = 1 << 14  # scores from which on blocks of them are faster than all at once
 KEPT = 1 << 23  # scores up to which the forward pass keeps the weights, which is faster than computing them again
+PART = 1 << 21  # approximate number of scores (or of terms in them) of the queries of `row_attention_backward`
 SAVED = ("q", "k", "v", "heads", "lse")  # the intermediates of `multi_head_attention` that its adjoint reads
 
 
@@ -63,7 +65,7 @@ def attention_backward(
 
     Few scores are computed by the formula (`dense_attention_backward`). Many are computed by blocks
     (kernels/fused_attention_backward.py) or, if they are not dot products, for some queries at a time
-    (kernels/row_attention_backward.py): the result is the same within rounding, and memory grows with T + S.
+    (`row_attention_backward`): the result is the same within rounding, and memory grows with T + S.
     Source: Attention Is All You Need, section 3.2.1; Dao et al. 2022, appendix B. DataError if shapes do not
     match, UsageError for options that are mutually exclusive.
 
@@ -111,8 +113,6 @@ def _run_backward(
         if options.softmax_dtype is not None or "heads" not in saved or not {"weights", "lse"} & saved.keys():
             saved = attention_forward(q, k, v, options.replace(score="dot", score_params=None, softmax_dtype=None))
         return fused_attention_backward(grad_output, q, k, v, options, saved)
-    from attnkit.model.kernels.row_attention_backward import row_attention_backward
-
     grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
     return row_attention_backward(grad_output, q, k, v, options)
 
@@ -219,6 +219,41 @@ def finite(x: Array) -> Array:
     [1.0, 0.0]
     """
     return x if np.isfinite(x).all() else np.where(np.isfinite(x), x, 0)
+
+
+def row_attention_backward(
+    grad_output: Array, q: Array, k: Array, v: Array, options: AttentionOptions
+) -> dict[str, Array]:
+    """Gradients as `dense_attention_backward` computes them, for some queries at a time.
+
+    grad_output (..., H, T, V), q (..., H, T, K), k (..., G, S, K), v (..., G, S, V)
+    -> {"q": (..., H, T, K), "k": (..., G, S, K), "v": (..., G, S, V), "bias", "mask" if it is a float, "va"}
+
+    >>> q, x = np.array([[[0.0], [0.0]]]), np.array([[[1.0], [0.0]]])
+    >>> grads = row_attention_backward(np.array([[[4.0], [4.0]]]), q, x, x, AttentionOptions(bias=np.zeros(2)))
+    >>> {name: grad.ravel().tolist() for name, grad in grads.items()}
+    {'q': [1.0, 1.0], 'k': [0.0, 0.0], 'v': [4.0, 4.0], 'bias': [2.0, -2.0]}
+    """
+    queries, keys = q.shape[-2], k.shape[-2]
+    offset = options.offset(queries, keys)
+    each = math.prod(q.shape[:-2]) * keys * (1 if SCORES[options.score].score is dot else q.shape[-1])
+    total: dict[str, Array] = {"q": np.empty(q.shape, grad_output.dtype)}
+    for rows in split_range(0, queries, max(1, PART // max(each, 1))):
+        here = options.replace(bias=_rows(options.bias, rows), mask=_rows(options.mask, rows))
+        part = dense_attention_backward(grad_output[..., rows, :], q[..., rows, :], k, v, here, offset + rows.start)
+        total["q"][..., rows, :] = part.pop("q")
+        for name, gradient in part.items():
+            source = {"bias": options.bias, "mask": options.mask}.get(name)
+            shape = gradient.shape if source is None else source.shape
+            into = total.setdefault(name, np.zeros(shape, gradient.dtype))
+            rows_of = _rows(into, rows) if source is not None else into
+            rows_of += gradient
+    return total
+
+
+def _rows(x: Array | None, rows: slice) -> Array | None:
+    """The part of a mask or bias (..., T, S) that is added to the scores of some queries."""
+    return x if x is None or x.ndim < 2 or x.shape[-2] == 1 else x[..., rows, :]
 
 
 MultiHeadPullback = Callable[..., tuple[Gradients, Gradients]]

@@ -18,7 +18,7 @@ import numpy as np
 
 from attnkit.errors import UsageError
 from attnkit.model.backward.attention_backward import multi_head_attention_vjp
-from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape, Undo, undo_linear
+from attnkit.model.backward.tape import Dropout, RecordedStep, Reverse, Tape, Undo, undo_projection
 from attnkit.model.config import Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dropout import dropout
@@ -137,7 +137,7 @@ def _embed_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Ar
     layer, config, params = step.layer, model.config, model.params[step.layer]
 
     def undo_patches(dy: Array, reverse: Reverse, height: int, width: int) -> Array:
-        dpatches = undo_linear(model, layer, dy[..., 1:, :], extract_patches(x, height, width), reverse)
+        dpatches = undo_projection(model, layer, dy[..., 1:, :], extract_patches(x, height, width), reverse)
         reverse.add(layer, {"cls": sum_to_shape(dy[..., 0, :], params["cls"].shape)})
         return extract_patches_backward(dpatches, x.shape, height, width)
 
@@ -239,10 +239,10 @@ def _ffn_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Arra
 
 
 def _linear_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:
-    layer = step.layer
-    return apply_step(model, step, x, context), lambda dy, reverse: undo_linear(
-        model, layer, apply_hook(reverse.hook, layer, dy), x, reverse
-    )
+    def undo(dy: Array, reverse: Reverse) -> Array:
+        return undo_projection(model, step.layer, apply_hook(reverse.hook, step.layer, dy), x, reverse)
+
+    return apply_step(model, step, x, context), undo
 
 
 def _rnn_vjp(model: Model, step: Step, x: Array, context: Context) -> tuple[Array, Undo]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attnkit.errors import DataError
-from attnkit.model.backward.tape import Reverse, Undo, undo_linear
+from attnkit.model.backward.tape import Reverse, Undo, undo_projection
 from attnkit.model.checks import check_gradient
 from attnkit.model.config import parse_layer_name
 from attnkit.model.context import Context, Model
@@ -300,5 +300,5 @@ def bridge_backward(model: Model, number: int, grad: State, source: State, rever
             continue
         layer = f"decoder.{number}.{name}"
         slope = apply_hook(reverse.hook, layer, slope) * (1 - output * output)
-        parts.append(undo_linear(model, layer, slope, part, reverse, "1"))
+        parts.append(undo_projection(model, layer, slope, part, reverse, "1"))
     return State(*parts)  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ class Tape:
     steps: list[RecordedStep] = field(default_factory=list)
 
 
-def undo_linear(model: Model, layer: str, dy: Array, x: Array, reverse: Reverse, number: str = "") -> Array:
+def undo_projection(model: Model, layer: str, dy: Array, x: Array, reverse: Reverse, number: str = "") -> Array:
     """Undo the linear map x w + b of a layer (with a number x w1 + b1), and add the gradients of its parameters.
 
     dy (..., E), x (..., D) -> (..., D)

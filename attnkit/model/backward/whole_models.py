@@ -8,7 +8,7 @@ import numpy as np
 
 from attnkit.errors import DataError, UsageError
 from attnkit.model.backward.recorded_steps import normalize_vjp, run_backward, run_recorded
-from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape, undo_linear
+from attnkit.model.backward.tape import Dropout, ModelGradients, Reverse, Tape, undo_projection
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.config import layer_plan
 from attnkit.model.context import Context, Model
@@ -159,11 +159,13 @@ def head_backward(model: Model, x: Array, grad_output: Array, reverse: Reverse, 
         if config.head_norm:
             last, undo_norm = normalize_vjp(model, "head.norm", last)
     scale, dy = np.asarray(config.logit_scale, last.dtype), apply_hook(hook, "logits", grad_output)
-    dx = undo_linear(model, "head", dy[..., None, :] if config.is_head_pooled else dy, last * scale, reverse) * scale
+    dx = (
+        undo_projection(model, "head", dy[..., None, :] if config.is_head_pooled else dy, last * scale, reverse) * scale
+    )
     if config.transform:
         dx = undo_norm(dx, reverse) if undo_norm else dx
         dx = activation_backward(activation, apply_hook(hook, "head.dense", dx), hidden)
-        dx = undo_linear(model, "head.dense", dx, states, reverse)
+        dx = undo_projection(model, "head.dense", dx, states, reverse)
     return pool_head_backward(model, x, dx[..., 0, :], reverse, mask) if config.is_head_pooled else dx
 
 
@@ -184,7 +186,7 @@ def pool_first_backward(model: Model, x: Array, grad_output: Array, reverse: Rev
     first, params = first_token(x), model.params["pooler"]
     pooled = np.tanh(linear(first, params["w"], params.get("b")))
     dy = apply_hook(reverse.hook, "pooler", grad_output) * (1 - pooled * pooled)
-    return first_token_backward(undo_linear(model, "pooler", dy, first, reverse), x.shape)
+    return first_token_backward(undo_projection(model, "pooler", dy, first, reverse), x.shape)
 
 
 class Output(NamedTuple):

@@ -6,8 +6,7 @@ row_attention        the same for any score function and rounding, some queries 
                      the last bits, and equal bits on any number of threads
 weight_stats         summaries of the attention weights: those computed from dense weights (summarize_dense_weights)
 fused_attention      heads and weights of dot-product attention, which its adjoint needs: `attention`, up to rounding
-fused_attention_backward  the adjoint of both: backward/dense_attention.py, to 1e-12 in float64 and 1e-5 in float32
-row_attention_backward    the same for any score function, some queries at a time
+fused_attention_backward  the adjoint of both: `dense_attention_backward`, to 1e-12 in float64 and 1e-5 in float32
 incremental_decoder  a decoder's next token with a KV cache: transformer.run over the whole text, up to rounding
 recurrent            one direction of a recurrent layer, the products of its input for a block of tokens at once:
                      recurrent.run_direction, up to rounding; a text cut anywhere gives the same bits
