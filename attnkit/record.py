@@ -14,19 +14,8 @@ from attnkit.errors import DataError, UsageError, suggest
 Array = np.ndarray[Any, np.dtype[Any]]
 Labels = list[str] | list[list[str]]
 
-# tensors that a flag makes, by name or by shell pattern -> the flag
+# tensors that are no intermediates, by name or by shell pattern -> what makes them
 MADE_BY = {
-    **dict.fromkeys(
-        ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads", "present_key", "present_value"),
-        "attend --keep {} keeps it",
-    ),
-    **dict.fromkeys(("mean", "variance", "inverse_std", "residual"), "layernorm --keep {} keeps it"),
-    **dict.fromkeys(("hidden", "activated", "linear", "gated"), "ffn --keep {} keeps it"),
-    **dict.fromkeys(("*_gate", "candidate", "cell", "state"), "rnn --keep {0} keeps it"),
-    **dict.fromkeys(("weights.keys", "weights.top"), "attend --weights topk:K makes it"),
-    "weights.rows": "attend --weights rows:I,J makes it",
-    "weights.*": "attend --weights stats makes it",
-    "lse": "attend --partial makes it",
     "mask": "attnkit mask makes it",
     "memory": "encode --model DIR makes it, of a model with a decoder",
     "bias": "posenc --kind alibi or t5 makes it",
@@ -399,9 +388,11 @@ def missing_tensor(name: str, names: Collection[str]) -> DataError:
     >>> print(missing_tensor("weigths", ["x", "weights"]))
     no tensor 'weigths' (it has x, weights); did you mean weights?
     """
-    flag = next((flag for pattern, flag in MADE_BY.items() if fnmatch.fnmatchcase(name, pattern)), "")
+    from attnkit.model.intermediates import made_by
+
+    flag = made_by(name) or next((flag for pattern, flag in MADE_BY.items() if fnmatch.fnmatchcase(name, pattern)), "")
     near = suggest(name, names, least=0.9 if "." in name else 0.6)  # names of a trace resemble each other
-    is_made = bool(flag) and (name in MADE_BY or not near)
+    is_made = bool(flag) and (name in MADE_BY or bool(made_by(name)) or not near)
     hint = f"; {flag.format(shlex.quote(name[:100]))}" if is_made else near
     problem = f"no tensor matches {name[:100]!r}" if is_pattern(name) else f"no tensor {name[:100]!r}"
     return DataError(f"{problem} (it has {join_names([*names])}){hint}")

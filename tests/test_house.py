@@ -24,8 +24,9 @@ OTHERS = {"--no-deps", "--haeds", "--cases", "--check"}  # of pip, a misspelled 
 # the rooms from the bottom up: each may import those of the lines before its own, not its siblings
 FLOORS = (
     ("errors",),
+    ("model",),
     ("record", "libraries", "help"),
-    ("model", "formats", "tokenizers", "display"),
+    ("formats", "tokenizers", "display"),
     ("callbacks",),
     ("checkpoints",),
     ("inputs",),

@@ -11,7 +11,7 @@ from attnkit.cli.output_format import Result
 from attnkit.cli.stage import Stage
 from attnkit.errors import UsageError, suggest
 from attnkit.interpret.explanation import Explanation
-from attnkit.interpret.gradients.stages import PARAMETER_AXES
+from attnkit.model.parameters import parameter_axes
 from attnkit.record import Array, Record, Tensor, join_names
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Sheet:
             self._add_section(name, tensor, record)
 
     def _describe(self, parameter: str, array: Array) -> Tensor:
-        axes = PARAMETER_AXES.get(parameter, ())
+        axes = parameter_axes("", parameter)
         return Tensor(array, axes if len(axes) == array.ndim else None)
 
     def _add_section(self, stage: str, tensor: str, record: Record) -> None:

@@ -17,13 +17,14 @@ from attnkit.inputs import attention_inputs, intermediates, layers
 from attnkit.inputs.attention_inputs import WEIGHTED, AttentionInputs, weigh_values
 from attnkit.inputs.masking import AttendedTensor
 from attnkit.interpret.explanation import explain_weight
+from attnkit.model.intermediates import STEPS, kept_names
+from attnkit.model.parameters import OUTPUT_PARAMETERS
 from attnkit.record import Array, Labels, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
-STEPS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
-NAMES = (*STEPS, "present_key", "present_value")  # what --keep and --emit take
+NAMES = kept_names("attend")  # what --keep and --emit accept
 GROUPS = {"present": ("present_key", "present_value"), "all": NAMES}  # --keep takes them too
 NOT_ONE = {"present": "present is two tensors, present_key and present_value", "all": "--keep all keeps every one"}
 # what has no effect on weights that are given
@@ -306,7 +307,7 @@ def describe(
 
 def output_parameters(projections: Mapping[str, Array]) -> dict[str, Tensor]:
     """Return W_O and b_O, as far as there are any."""
-    axes = intermediates.OUTPUT_PARAMETERS
+    axes = OUTPUT_PARAMETERS
     return {name: Tensor(projections[name], axes[name]) for name in axes if name in projections}
 
 

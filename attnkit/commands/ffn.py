@@ -9,12 +9,13 @@ from attnkit.cli.tool import tool
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
 from attnkit.inputs.ffn_weights import find_ffn_weights
+from attnkit.model.intermediates import step_names
 from attnkit.record import Array, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
-INTERMEDIATES = ("hidden", "activated", "linear", "gated")
+INTERMEDIATES = step_names("ffn")
 
 
 def _stated_by_params(weights: Mapping[str, Array], flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import intermediates, layers
+from attnkit.model.intermediates import kept_names, step_names
 from attnkit.record import Array, Record, Tensor
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ FORMULAS = {
     "batch": "(x − mean) · 1/√(var + ε) · γ + β, down each column",
 }
 
-STATISTICS = ("mean", "variance", "mean_square", "inverse_std")
-STEPS = (*STATISTICS, "normalized", "scaled")
+STEPS, KEPT = step_names("layernorm"), kept_names("layernorm")
+STATISTICS = tuple(name for name in KEPT if name in STEPS)
 Norm = Callable[[Array, Array | None, Array | None], model.Normalized]  # of x, γ and β
 
 
@@ -67,7 +68,7 @@ def layernorm(
         options.names(
             "add to the record: mean, variance (rms: mean_square), inverse_std, residual (the input of the "
             "normalization); all",
-            (*STATISTICS, "residual", "all"),
+            (*KEPT, "all"),
         ),
     ] = (),
     steps: Annotated[bool, options.STEPS] = False,

@@ -13,6 +13,7 @@ from attnkit.cli.tool import tool
 from attnkit.errors import DataError
 from attnkit.inputs import intermediates
 from attnkit.model.kernels.tiled_attention import merge_partial_attention
+from attnkit.model.parameters import OUTPUT_PARAMETERS
 from attnkit.record import Array, Record, Tensor, join_names, shared_labels
 
 
@@ -65,7 +66,7 @@ def merge(
             "lse": Tensor(lse, (*lead, "head", "query"), formula="log Σ exp(lse)"),
         }
     )
-    return join_heads(merged, *(parts[0].get(name) for name in intermediates.OUTPUT_PARAMETERS)) if join else merged
+    return join_heads(merged, *(parts[0].get(name) for name in OUTPUT_PARAMETERS)) if join else merged
 
 
 def join_heads(merged: Record, wo: Array | None, bo: Array | None) -> Record:
@@ -76,7 +77,7 @@ def join_heads(merged: Record, wo: Array | None, bo: Array | None) -> Record:
     formula = "merged heads side by side" + " W_O" * (wo is not None) + " + b_O" * (bo is not None)
     axes = (*("batch",)[: x.ndim - 3], "token", "model")
     tokens = merged.labels.get("query")
-    rest = merged.without(("lse", *intermediates.OUTPUT_PARAMETERS))
+    rest = merged.without(("lse", *OUTPUT_PARAMETERS))
     return rest.with_tensors({"x": Tensor(output, axes, formula=formula)}, {"token": tokens} if tokens else {})
 
 
@@ -94,7 +95,7 @@ def select_common(parts: Sequence[Record]) -> Record:
     dropped |= {
         name for name in ("mask", "bias") if name in first and first[name].shape[-1:] != first["x"].shape[-2:-1]
     }
-    for name in [name for name in first if name not in ("x", "lse", *intermediates.OUTPUT_PARAMETERS)]:
+    for name in [name for name in first if name not in ("x", "lse", *OUTPUT_PARAMETERS)]:
         if not all(name in part and is_identical(part[name], first[name]) for part in rest):
             dropped.add(name)
     common = first.without(dropped)
@@ -127,7 +128,7 @@ def find_problem(part: Record, first: Record) -> str:
     ours, others = part.labels.get("query"), first.labels.get("query")
     if ours and others and ours != others:
         return f"queries {join_names(shared_labels(ours), 3)}, but {join_names(shared_labels(others), 3)} in part 1"
-    for name in intermediates.OUTPUT_PARAMETERS:
+    for name in OUTPUT_PARAMETERS:
         if name in part and name in first and not is_identical(part[name], first[name]):
             return f"{name} differs from part 1"
     return ""

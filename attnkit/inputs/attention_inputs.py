@@ -12,6 +12,8 @@ from attnkit.inputs import intermediates, layers, masking
 from attnkit.inputs.masking import AttendedTensor
 from attnkit.inputs.operands import load_attended, select_tensor
 from attnkit.model.checks import as_text
+from attnkit.model.parameters import ATTENTION as PROJECTIONS
+from attnkit.model.parameters import FFN, SCORE
 from attnkit.model.scores import product
 from attnkit.record import Array, Record, Tensor, join_names
 
@@ -19,10 +21,8 @@ if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
 
 
-PROJECTIONS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 PLAIN_OPTIONS = ("heads", "kv_heads", "causal", "window", "scale", "softcap", "score", "softmax_dtype")
-OTHERS = {"w1", "b1", "w2", "b2", "w3", "b3"}  # of ffn: one file may hold the weights of a whole layer
-OTHERS |= {name for score in model.SCORES.values() for name in score.parameters}
+OTHERS = {*FFN, *SCORE, "w"}  # one file may hold the weights of a whole layer
 
 
 class AttentionOperands(NamedTuple):
@@ -203,14 +203,16 @@ def split_parameters(params: Mapping[str, Array], score: str) -> tuple[dict[str,
     needs = model.SCORES[score].parameters
     known = (*PROJECTIONS, *OTHERS)
     if unknown := [name for name in params if name not in known]:
-        problem = f"parameter {unknown[0]!r} is not one of {join_names(PROJECTIONS)} (it has {join_names([*params])})"
+        problem = (
+            f"parameter {unknown[0]!r} is not one of {join_names([*PROJECTIONS])} (it has {join_names([*params])})"
+        )
         raise DataError(problem, "--params")
     if missing := [name for name in needs if name not in params]:
         raise DataError(
             f"no {join_names(missing)}, which --score {score} needs (it has {join_names([*params])})", "--params"
         )
     if not needs and not set(params) & set(PROJECTIONS):
-        raise DataError(f"no {join_names(PROJECTIONS)} (it has {join_names([*params])})", "--params")
+        raise DataError(f"no {join_names([*PROJECTIONS])} (it has {join_names([*params])})", "--params")
     projections = {name: array for name, array in params.items() if name in PROJECTIONS}
     return {name: params[name] for name in needs}, projections
 

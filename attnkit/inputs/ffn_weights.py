@@ -8,10 +8,8 @@ import numpy as np
 from attnkit import formats, model
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers
+from attnkit.model.parameters import ATTENTION, FFN
 from attnkit.record import Array, join_names
-
-WEIGHTS = {"w1", "b1", "w2", "b2", "w3", "b3"}
-ATTENTION = {"wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"}  # one file may hold the weights of a whole layer
 
 
 def find_ffn_weights(x: Array, flags: Mapping[str, Any]) -> tuple[dict[str, Array], str]:
@@ -40,9 +38,9 @@ def select_ffn_weights(params: Mapping[str, Array], gated: bool) -> dict[str, Ar
     required = {"w1", "w2"} | ({"w3"} if gated else set())
     if missing := sorted(required - set(params)):
         raise DataError(f"no {', '.join(missing)} (it has {join_names([*params])})", "--params")
-    if unknown := sorted(set(params) - WEIGHTS - ATTENTION):
-        raise DataError(f"{', '.join(unknown)} is not one of: {', '.join(sorted(WEIGHTS))}", "--params")
-    params = {name: array for name, array in params.items() if name in WEIGHTS}
+    if unknown := sorted({*params} - {*FFN, *ATTENTION}):
+        raise DataError(f"{', '.join(unknown)} is not one of: {', '.join(sorted(FFN))}", "--params")
+    params = {name: array for name, array in params.items() if name in FFN}
     if "w3" in params and not gated:
         raise UsageError("it has a w3, which only --gated uses", "--params")
     return params

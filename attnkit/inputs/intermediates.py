@@ -8,35 +8,10 @@ import numpy as np
 
 from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError
+from attnkit.model.intermediates import ATTENTION
 from attnkit.record import Array, Labels, Record, shared_labels
 
 KEY_AXES = ("key", "source", "present")  # names of the key axis: of x, of a memory, with a KV cache
-QUERIES, KEYS = ("head", "query"), ("head", "key")
-ATTENTION_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(("q", "heads"), (*QUERIES, "head_dim"))
-ATTENTION_AXES |= dict.fromkeys(("k", "v", "present_key", "present_value"), (*KEYS, "head_dim"))
-ATTENTION_AXES |= dict.fromkeys(("relative", "scores", "scaled", "capped", "masked", "weights"), (*QUERIES, "key"))
-ATTENTION_AXES |= dict.fromkeys(
-    ("lse", *(f"weights.{name}" for name in ("lse", "entropy", "max", "argmax", "span"))), QUERIES
-)
-ATTENTION_AXES |= dict.fromkeys(("weights.top", "weights.keys"), (*QUERIES, "rank"))
-ATTENTION_AXES |= {"weights.received": KEYS, "weights.rows": ("head", "row", "key")}
-OUTPUT_PARAMETERS: dict[str, tuple[str, ...]] = {
-    "wo": ("heads", "model"),
-    "bo": ("model",),
-}  # the projection of merged heads
-
-ATTENTION_FORMULAS = {
-    "lse": "log Σ exp(masked)",
-    "weights.lse": "log Σ exp(masked)",
-    "weights.entropy": "−Σ weights · log weights",
-    "weights.max": "the largest weight of a query",
-    "weights.argmax": "the key of the largest weight; −1: none",
-    "weights.span": "Σ weights · |position of the query − position of the key|",
-    "weights.received": "Σ weights over the queries",
-    "weights.top": "the largest weights of a query, in their order",
-    "weights.keys": "the keys of the largest weights; −1: none",
-    "weights.rows": "softmax over the keys, for some queries",
-}
 
 
 def attention_axes(name: str, keys: str) -> tuple[str, ...]:
@@ -45,7 +20,7 @@ def attention_axes(name: str, keys: str) -> tuple[str, ...]:
     >>> attention_axes("weights", "source"), attention_axes("weights.received", "key")
     (('head', 'query', 'source'), ('head', 'key'))
     """
-    return tuple(keys if axis == "key" else axis for axis in ATTENTION_AXES[name])
+    return tuple(keys if axis == "key" else axis for axis in ATTENTION[name].axes or ())
 
 
 def intermediates_in(record: Record) -> list[str]:
@@ -56,7 +31,7 @@ def intermediates_in(record: Record) -> list[str]:
     >>> intermediates_in(Record({"weights": weights, "q": np.zeros((2, 4))}))
     ['weights']
     """
-    names = [name for name in record if name in ATTENTION_AXES]
+    names = [name for name in record if name in ATTENTION]
     axes_of = {name: record.tensors[name].axes or () for name in names}
     unbatched = {name: axes[axes[:1] == ("batch",) :] for name, axes in axes_of.items()}
     return [name for name in names if unbatched[name] in [attention_axes(name, keys) for keys in KEY_AXES]]
@@ -76,7 +51,7 @@ def attention_formulas(
     biased      whether a bias is added to the scores
     restricted  what the mask does to the scores, as a term after them: "" for nothing
     """
-    formulas = {}
+    formulas = {name: row.formula for name, row in ATTENTION.items() if row.formula}
     for name in "qkv":
         weight, bias = (
             f" W_{name.upper()}" * (f"w{name}" in weights),
@@ -89,10 +64,6 @@ def attention_formulas(
     formulas["capped"] = f"{softcap:g} tanh(scaled / {softcap:g})" if softcap else "as before"
     changes = " + bias" * biased + restricted
     formulas["masked"] = ("capped" if softcap else "scaled") + changes if changes else "as before"
-    formulas["weights"] = "softmax over the keys"
-    formulas["heads"] = "weights V"
-    formulas |= ATTENTION_FORMULAS
-    formulas |= {"present_key": "past and new keys", "present_value": "past and new values"}
     projection = " W_O" * ("wo" in weights) + " + b_O" * ("bo" in weights)
     formulas["output"] = ("heads" if projection or arrays["output"].ndim == 4 else "heads side by side") + projection
     logits = formulas["scores"] + by.replace(f"√{arrays['q'].shape[-1]}", "√d_k")

@@ -12,6 +12,7 @@ from attnkit import callbacks, model
 from attnkit.errors import AttnkitWarning, DataError, UsageError, suggest
 from attnkit.inputs import intermediates
 from attnkit.model import Array
+from attnkit.model.parameters import is_layer_of
 from attnkit.record import Record, Tensor, join_names
 
 if TYPE_CHECKING:
@@ -19,16 +20,6 @@ if TYPE_CHECKING:
     from attnkit.model import Config, Context, Model
 
 LONG = 60  # tokens to generate, from which a copy of weights by columns pays
-PARTS = {
-    "embed": ("embed",),
-    "posenc": ("positions",),
-    "attend": ("self", "cross"),
-    "ffn": ("ffn", "readout", "bridge", "bridge_cell"),
-    "linear": ("projection",),
-    "rnn": ("rnn",),
-    "layernorm": ("norm", "embed_norm", "norm1", "norm2", "norm3"),
-    "decode": ("head",),
-}
 
 
 def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
@@ -39,10 +30,10 @@ def find_layer(checkpoint: "Checkpoint", layer: str | None, tool: str) -> str:
     mine = (
         recurrent_layers(checkpoint)
         if tool == "rnn"
-        else [name for name in checkpoint.layers() if model.parse_layer_name(name)[2] in PARTS[tool]]
+        else [name for name in checkpoint.layers() if is_layer_of(name, tool)]
     )
     if layer is None and tool in ("embed", "posenc"):
-        return f"{checkpoint.config.stacks[0]}.{PARTS[tool][0]}"
+        return f"{checkpoint.config.stacks[0]}.{'embed' if tool == 'embed' else 'positions'}"
     if layer is None:
         raise UsageError(f"--model needs --layer NAME{f', such as {mine[0]}' if mine else ''}")
     if layer not in mine and not (tool == "posenc" and layer in position_layers(checkpoint)):

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnkit.errors import UsageError
 from attnkit.formats.streams import name_errors
-from attnkit.model.attention import SQUARE
+from attnkit.model.intermediates import SQUARE
 from attnkit.record import Array, Record, Tensor, find_label, row_labels
 
 DOTS = ("scaled-dot", "dot")  # scores whose terms are products of a query and a key

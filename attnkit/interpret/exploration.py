@@ -12,10 +12,10 @@ from attnkit.interpret.comparison import Pair, are_traces, compare_tensors, make
 from attnkit.interpret.head_scores import WEIGHTS, find_weights, score_layers
 from attnkit.interpret.tensor_statistics import describe_tensors, map_parallel
 from attnkit.model.head_scores import HeadScores
+from attnkit.model.intermediates import ATTENTION, PARTS
 from attnkit.record import Array, Labels, Record, Tensor, index_axes, join_names, row_labels
 
 PRECISION = 4
-PARTS = ("q", "k", "v", "scores", "scaled", "capped", "masked", "heads")  # in the order of computation
 WORDED = ("token", "query", "key")  # the axes of a text
 TOP, KEYS = ".top", ".keys"  # the ends of the names of --weights topk:K
 
@@ -89,8 +89,7 @@ def find_parts(record: Record, prefix: str, shape: tuple[int, ...]) -> dict[str,
     ['k']
     """
     heads, queries, keys = shape[-3:]
-    rows = {"q": queries, "k": keys, "v": keys, "scores": queries, "heads": queries}
-    rows |= dict.fromkeys(("scaled", "capped", "masked"), queries)
+    rows = {name: queries if "query" in (ATTENTION[name].axes or ()) else keys for name in PARTS}
     parts = {name: record[prefix + name] for name in PARTS if prefix + name in record}
     fits = {name: one.ndim == 3 and one.shape[1] == rows[name] for name, one in parts.items()}
     return {name: one for name, one in parts.items() if fits[name] and one.shape[0] and heads % one.shape[0] == 0}

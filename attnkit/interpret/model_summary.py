@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 from attnkit import display, model
 from attnkit.display import Style
 from attnkit.errors import DataError, UsageError, counted, suggest
-from attnkit.inputs import layers
 from attnkit.inputs.operands import CheckpointRecord
 from attnkit.model import Config, PositionConfig, RecurrentConfig, SpecialTokens, Step
+from attnkit.model.parameters import parameter_axes, tool_of
 from attnkit.model.recurrent_config import RecurrentStack
 from attnkit.record import Record, Tensor, is_pattern, join_names
 
@@ -26,29 +26,7 @@ What = TypeVar("What", bound=Hashable)
 NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]*)(?![0-9])")
 MOST = 8  # words in a row
 
-# how a parameter's axes are called; a weight is (in, out)
-PARAMETER_AXES = {
-    **dict.fromkeys(("wq", "wk", "wv"), ("model", "heads")),
-    **dict.fromkeys(("bq", "bk", "bv"), ("heads",)),
-    **dict.fromkeys(("w1", "w3"), ("model", "hidden")),
-    **dict.fromkeys(("bo", "b2", "gamma", "beta", "cls"), ("model",)),
-    "wo": ("heads", "model"),
-    **dict.fromkeys(("b1", "b3"), ("hidden",)),
-    "w2": ("hidden", "model"),
-    "types": ("segment", "model"),
-    **dict.fromkeys(("input", "hidden", "input_reverse", "hidden_reverse"), ("gates", "model")),
-    **dict.fromkeys(("input_bias", "hidden_bias", "input_bias_reverse", "hidden_bias_reverse"), ("gates",)),
-    "wa": ("model", "score"), "ua": ("source model", "score"), "va": ("score",),
-}  # fmt: skip
-TABLES = {
-    "embed": ("vocab", "model"),
-    "positions": ("position", "model"),
-    "bias": ("bucket", "head"),
-    "relative": ("distance", "model"),
-}
 UNFOLDED = ("channel", "patch row", "patch column")  # as published weights of patches are
-PART_OF = {"bias": "attend", "relative": "attend", "pooler": "encode", "head.dense": "decode", "head.norm": "decode"}
-TAKEN_BY = PART_OF | {part: tool for tool, parts in layers.PARTS.items() for part in parts}
 
 
 def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequence[str] = ()) -> CheckpointRecord:
@@ -89,7 +67,7 @@ def read_tensor(checkpoint: "Checkpoint", name: str) -> Record:
     weights = checkpoint.params.weights
     stored = weights.find([name, *(name.removeprefix(prefix) for prefix in weights.prefixes)])
     array = checkpoint.tensor(stored or name)
-    axes = published_axes(checkpoint).get(stored) if stored else parameter_axes(checkpoint.config, *name.rsplit(".", 1))
+    axes = published_axes(checkpoint).get(stored) if stored else name_axes(checkpoint.config, *name.rsplit(".", 1))
     return Record({name: Tensor(array, axes or None)})
 
 
@@ -108,26 +86,21 @@ def model_part(checkpoint: "Checkpoint", name: str) -> Record:
     for layer in chosen:
         for parameter, array in params[layer].items():
             short = f"{layer}.{parameter}".removeprefix(f"{name}.")
-            tensors[short] = Tensor(array, parameter_axes(checkpoint.config, layer, parameter))
+            tensors[short] = Tensor(array, name_axes(checkpoint.config, layer, parameter))
     if not tensors:
         raise DataError(f"{name} has no parameters", checkpoint.folder)
     return Record(tensors)
 
 
-def parameter_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
+def name_axes(config: Config, layer: str, name: str) -> tuple[str, ...]:
     """Return the axis names of a parameter.
 
-    >>> parameter_axes(Config("bert", 2), "encoder.0.self", "wq"), parameter_axes(Config("bert", 2), "head", "w")
+    >>> name_axes(Config("bert", 2), "encoder.0.self", "wq"), name_axes(Config("bert", 2), "head", "w")
     (('model', 'heads'), ('model', 'vocab'))
     """
-    place = model.parse_layer_name(layer)[2]
-    if name == "table":
-        return TABLES[place]
-    others = {"embed": ("pixel", "model"), "projection": ("embedding", "model"), "cross": ("model", "source model")}
-    into, out = others.get(place, ("model", "out"))
-    if place == "head":
-        out = "class" if config.classes else "vocab"
-    return {"w": (into, out), "b": (out,)}.get(name) or PARAMETER_AXES[name]
+    part = model.parse_layer_name(layer)[2]
+    axes = parameter_axes(part, name)
+    return tuple("class" if axis == "vocab" else axis for axis in axes) if part == "head" and config.classes else axes
 
 
 def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
@@ -135,7 +108,7 @@ def published_axes(checkpoint: "Checkpoint") -> dict[str, tuple[str, ...]]:
     axes_of: dict[str, tuple[str, ...]] = {}
     for layer, names in checkpoint.params.specs.items():
         for name, entry in names.items():
-            axes = parameter_axes(checkpoint.config, layer, name)
+            axes = name_axes(checkpoint.config, layer, name)
             axes = (*axes[:-1], "q k v") if entry.split[1] > 1 else axes
             axes = axes[::-1] if entry.transposed else axes
             axes = (*axes[:-1], *UNFOLDED) if entry.patch_shape else axes
@@ -167,16 +140,13 @@ def tensor_rows(checkpoint: "Checkpoint", look: Style, fold: bool) -> str:
 
 def layer_table(checkpoint: "Checkpoint", look: Style) -> str:
     """Render the names of the layers, the tool of each, its parameters."""
-    named = {
-        layer: (TAKEN_BY[model.parse_layer_name(layer)[2]], parameters(checkpoint, layer))
-        for layer in checkpoint.layers()
-    }
+    named = {layer: (tool_of(layer), list_parameters(checkpoint, layer)) for layer in checkpoint.layers()}
     cells = [[layer, tool, parts] for layer, (tool, parts), _ in alike(named)]
     last = f"{len(named)} names; attnkit TOOL --model DIR --layer LAYER; show DIR --pipeline LAYER"
     return display.text_table(["layer", "tool", "parameters"], cells, look, footer=last)
 
 
-def parameters(checkpoint: "Checkpoint", layer: str) -> str:
+def list_parameters(checkpoint: "Checkpoint", layer: str) -> str:
     """Return the parameters of a layer as text, those of one shape together: `wq wk (4, 4), bq bk (4)`."""
     by_shape: dict[tuple[int, ...], list[str]] = {}
     for name in checkpoint.params.specs[layer]:

@@ -11,15 +11,8 @@ from attnkit import model
 from attnkit.errors import UsageError, suggest
 from attnkit.inputs import intermediates
 from attnkit.interpret.edits import OF_TEXT, OF_TOKENS, Edit, PassTokens
+from attnkit.model.intermediates import ATTENTION, axes_of
 from attnkit.record import Array, Labels, Record, Tensor, join_names, row_labels
-
-INTERMEDIATE_AXES: dict[str, tuple[str, ...]] = dict.fromkeys(
-    ("hidden", "activated", "linear", "gated"), ("token", "hidden")
-)
-INTERMEDIATE_AXES |= {"logits": ("token", "vocab"), "pooler": ("model",)}
-INTERMEDIATE_AXES |= dict.fromkeys(("bridge", "bridge_cell"), ("model",))
-GATES = ("input_gate", "forget_gate", "candidate", "output_gate", "reset_gate", "update_gate", "cell")
-INTERMEDIATE_AXES |= dict.fromkeys(GATES, ("token", "hidden"))
 
 
 class Tracer:
@@ -191,10 +184,10 @@ def intermediate_axes(name: str, rank: int) -> tuple[str, ...]:
     """
     layer, dot, step = name.rpartition(".weights.") if ".weights." in name else name.rpartition(".")
     step = f"weights.{step}" if dot == ".weights." else step
-    if step in intermediates.ATTENTION_AXES:
+    if step in ATTENTION:
         axes = intermediates.attention_axes(step, "source" if layer.endswith(".cross") else "key")
     else:
-        axes = ("model",) if layer == "modules" else INTERMEDIATE_AXES.get(step, ("token", "model"))
+        axes = ("model",) if layer == "modules" else axes_of(step) or ("token", "model")
     if rank < len(axes):  # one class for a whole image
         axes = axes[-rank:]
     return ("batch", *axes) if rank > len(axes) else axes

@@ -21,16 +21,16 @@ from attnkit.model.dtypes import (
 )
 from attnkit.model.embedding import check_ids
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook, request_intermediates
+from attnkit.model.intermediates import ORDER, SQUARE
 from attnkit.model.kernels.products import has_fixed_shapes
 from attnkit.model.linear import linear
 from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions
+from attnkit.model.parameters import ATTENTION as PARAMETERS
 from attnkit.model.relative import add_relative_scores
 from attnkit.model.rotary import rotate
 from attnkit.model.scores import SCORES, Score, dot, identity
 
-SQUARE = ("scores", "scaled", "capped", "masked", "weights")  # intermediates of every query with every key
 MANY = 1 << 18  # scores of all heads, of one row of a batch, from which on blocks of them are faster than all at once
-PARAMETERS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")
 
 
 def split_heads(x: Array, heads: int) -> Array:
@@ -131,9 +131,6 @@ def attention(
             steps[name] = apply_hook(hook, name, steps[name])
     order = [name for name in (*ORDER, *requested.summaries) if name in steps and requested.is_returned(name)]
     return cast_intermediates(result, {name: steps[name] for name in order})
-
-
-ORDER = ("q", "k", "v", *SQUARE, "heads", "lse", "present_key", "present_value")
 
 
 def cast_intermediates(dtype: DType, steps: Mapping[str, Array]) -> dict[str, Array]:

@@ -21,9 +21,11 @@ head.dense, head.norm, head   w (D, H), b; gamma, beta (H,); w (H, N), b: hidden
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
+from attnkit.model.parameters import TOOLS, stack_shape
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ class Step(NamedTuple):
     saves_residual: bool = False
 
 
-SUBLAYERS = (("self", "attend"), ("cross", "attend"), ("ffn", "ffn"))
+SUBLAYERS = ("self", "cross", "ffn")
 
 
 def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
@@ -251,11 +253,11 @@ def layer_steps(config: Config, stack: str, number: int) -> list[Step]:
     >>> [step.layer for step in layer_steps(Config("bert", 2, encoder=small), "encoder", 0)]
     ['encoder.0.self', 'encoder.0.norm1', 'encoder.0.ffn', 'encoder.0.norm2']
     """
-    parts = [part for part in SUBLAYERS if part[0] != "cross" or config.stack(stack).cross]
+    parts = [part for part in SUBLAYERS if part != "cross" or config.stack(stack).cross]
     steps = []
-    for order, (name, op) in enumerate(parts, start=1):
+    for order, part in enumerate(parts, start=1):
         norm = Step("layernorm", f"{stack}.{number}.norm{order}", saves_residual=config.norm_first)
-        work = Step(op, f"{stack}.{number}.{name}", "saved" if config.norm_first else "input")
+        work = Step(TOOLS[part], f"{stack}.{number}.{part}", "saved" if config.norm_first else "input")
         if config.norm_first and order == 1 and number == 0 and not config.stack(stack).first_norm:
             steps.append(work._replace(adds_residual="input"))
         else:
@@ -289,6 +291,7 @@ def transformer_plan(config: Config, stack: str) -> list[Step]:
     return [*steps, Step("layernorm", f"{stack}.norm")] if chosen.final_norm else steps
 
 
+@cache
 def parse_layer_name(layer: str) -> tuple[str, int | None, str]:
     """Return the stack, number and part of a layer name; "" and None where it has none.
 
@@ -321,23 +324,21 @@ def transformer_parameter_shape(config: Config, layer: str, name: str) -> tuple[
     if not stack_name:
         return _head_shape(config, part, name)
     stack = config.stack(stack_name)
-    width = config.embed_width if config.embed_width and part in EMBEDDING else config.width
-    queries, keys = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
-    pixels = patches.channels * patches.patch_height * patches.patch_width if patches else 0
-    shapes: dict[str, tuple[int, ...]] = {
-        "wq": (width, queries), "wk": (width, keys), "wv": (width, keys), "wo": (queries, width),
-        "bq": (queries,), "bk": (keys,), "bv": (keys,), "bo": (width,),
-        "w1": (width, stack.hidden), "w2": (stack.hidden, width), "w3": (width, stack.hidden),
-        "b1": (stack.hidden,), "b3": (stack.hidden,), "b2": (width,), "gamma": (width,), "beta": (width,),
-        "types": (config.types, width), "w": (pixels or config.embed_width, width), "b": (width,), "cls": (width,),
-    }  # fmt: skip
-    tables = {
-        "embed": (stack.vocab, width),
-        "positions": (positions.size, width),
-        "bias": (positions.buckets, stack.heads),
-        "relative": (2 * positions.buckets, width),
+    sizes = {
+        "model": config.embed_width if config.embed_width and part in EMBEDDING else config.width,
+        "heads": stack.heads * stack.head_dim,
+        "key heads": stack.kv_heads * stack.head_dim,
+        "hidden": stack.hidden,
+        "vocab": stack.vocab,
+        "segment": config.types,
+        "pixel": patches.channels * patches.patch_height * patches.patch_width if patches else 0,
+        "embedding": config.embed_width,
+        "position": positions.size,
+        "bucket": positions.buckets,
+        "distance": 2 * positions.buckets,
+        "head": stack.heads,
     }
-    return tables[part] if name == "table" else shapes[name]
+    return stack_shape(part, name, sizes)
 
 
 def _with_relative_positions(positions: PositionConfig, stack: str, layers: list[str]) -> list[str]:

@@ -25,7 +25,6 @@ from attnkit.backends.jax.processes import to_numpy
 from attnkit.backends.jax.program import distance_scores
 from attnkit.errors import DataError, UsageError
 from attnkit.model.attention import (
-    SQUARE,
     cast_intermediates,
     check_parameters,
     find_score,
@@ -38,6 +37,7 @@ from attnkit.model.config import Config
 from attnkit.model.dense_attention import broadcast_mask, query_positions
 from attnkit.model.dtypes import Array, output_dtype, working
 from attnkit.model.hooks import summary_names
+from attnkit.model.intermediates import ORDER, SQUARE
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
 from attnkit.model.linear import check_inner
 from attnkit.model.masks import padding_mask
@@ -45,7 +45,6 @@ from attnkit.model.options import AttentionOptions, MultiHeadOptions
 from attnkit.model.scores import dot
 
 PAIRS = (("query", "q"), ("key", "k"), ("value", "v"))
-ORDER = ("q", "k", "v", *SQUARE, "heads", "lse", "present_key", "present_value")
 
 
 def attend_record(

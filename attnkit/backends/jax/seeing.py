@@ -11,11 +11,11 @@ from attnkit.model.context import Context
 from attnkit.model.dense_attention import query_positions
 from attnkit.model.dtypes import Array, DType, is_float
 from attnkit.model.hooks import no_hook, summary_names
+from attnkit.model.intermediates import STEPS
+from attnkit.model.intermediates import step_names as names_of
 from attnkit.model.kernels.weight_stats import summarize_dense_weights
 from attnkit.model.recurrent_config import RecurrentConfig
 from attnkit.model.softmax import log_sum_exp
-
-ATTENTION = ("q", "k", "v", "scores", "scaled", "capped", "masked", "weights", "heads")
 
 
 def step_names(config: Config, step: Step, is_gated: bool, summary: str) -> Iterator[str]:
@@ -27,9 +27,9 @@ def step_names(config: Config, step: Step, is_gated: bool, summary: str) -> Iter
     parts: tuple[str, ...] = ()
     if step.op == "attend":
         has_relative = config.positions.relative == "disentangled" and step.layer.endswith(".self")
-        parts = (*("relative",) * has_relative, *ATTENTION, *summary_names(summary), "output")
+        parts = (*("relative",) * has_relative, *STEPS, *summary_names(summary), "output")
     elif step.op == "ffn":
-        parts = ("hidden", "activated", *("linear", "gated") * is_gated, "output")
+        parts = (*names_of("ffn")[: 4 if is_gated else 2], "output")
     else:
         yield step.layer
     yield from (f"{step.layer}.{part}" for part in (*parts, *("residual",) * bool(step.adds_residual)))

@@ -2,7 +2,7 @@
 
 const TERMS = 16; // most terms of a sum that are all written; of more the largest
 const FEW = 8; // how many of the largest
-const PART_NAMES = ["q", "k", "v", "scores", "masked"];
+const NEEDED = ["q", "k", "v", "scores", "masked"]; // to explain a weight
 const PARTS = new Map();
 
 /** The intermediates of a layer, unpacked once: {name: {shape, values}}. */
@@ -41,7 +41,7 @@ async function showCell(root, state) {
   const title = `${layer.name}, head ${cell.head}: ${shorten(words.queries[cell.query], 40)} → ${shorten(words.keys[cell.key], 40)}`;
   root.append(make("h3", { id: "cell" }, title), makeCellChoices(state, cell, words));
   for (const step of steps) root.append(make("div", { class: "step" }, step.lines.map((line) => make("p", {}, line)), step.table ? makeTable(...step.table) : null));
-  const missing = PART_NAMES.filter((name) => !parts[name]);
+  const missing = NEEDED.filter((name) => !parts[name]);
   if (missing.length) root.append(make("p", { class: "note" }, describeMissing(trace, layer, missing)));
   return { lines: [title, ...steps.flatMap((step) => step.lines)] };
 }
@@ -62,8 +62,7 @@ function readCell(weights, parts, state) {
   const key = bound(state.key, weights.keys, largest ? largest.key : 0);
   const row = (name, at) => (parts[name] ? partRow(parts[name], head, weights.heads, at) : null);
   const cell = { weights, head, query, key, place: `[${head},${query},${key}]`, times: parts.scaled && parts.scaled.times };
-  for (const name of ["q", "scores", "scaled", "capped", "masked", "heads"]) cell[name] = row(name, query);
-  [cell.k, cell.v] = [row("k", key), row("v", key)];
+  for (const [name, axis] of Object.entries(PAYLOAD.look.rows)) cell[name] = row(name, axis === "query" ? query : key);
   cell.dim = bound(state.dim, cell.v ? cell.v.length : 0, 0);
   cell.column = parts.v ? Array.from({ length: weights.keys }, (_, at) => partRow(parts.v, head, weights.heads, at)[cell.dim]) : null;
   return cell;

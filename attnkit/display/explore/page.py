@@ -12,6 +12,7 @@ from attnkit.display.figures import FigureOptions
 from attnkit.display.figures.colors import DARK, LIGHT, NOT_FINITE_COLOR, SERIES, Palette, color_map
 from attnkit.display.figures.fonts import MONO, SANS
 from attnkit.display.figures.svg import escape_text
+from attnkit.model.intermediates import ATTENTION, PARTS
 
 SHARED = ("elements", "numbers", "data", "draw", "maps", "app")
 VIEWS = ("heads", "text", "difference", "lens", "stages", "cell", "training")
@@ -70,6 +71,7 @@ def _look(title: str, options: FigureOptions) -> dict[str, Any]:
     """Return the colours that scripts draw with, and the title."""
     return {
         "title": title,
+        "rows": {name: "query" if "query" in (ATTENTION[name].axes or ()) else "key" for name in PARTS},
         "maps": {one: color_map(one) for one in MAPS},
         "series": SERIES,
         "sans": SANS,

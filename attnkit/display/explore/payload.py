@@ -56,12 +56,13 @@ from attnkit.display.explore.matrices import (
     pack_top,
     scatter_blocks,
 )
+from attnkit.model.intermediates import SQUARE, STEPS
 
 EXACT = 250_000  # most weights of a page that are kept as they are
 NUMBERS = 330_000  # most weights and numbers of other intermediates together that are kept as they are
 WHOLE = 6_000_000  # most weights of a page that are kept in 8 bits
-CHAIN = ("scores", "scaled", "capped", "masked")  # each comes of the one before it
-COSTLY = frozenset(("q", "k", "v", "scores", "heads"))  # the other parts cost little
+CHAIN = SQUARE[:-1]  # scores to masked, each computed from the one before it
+COSTLY = {*STEPS} - {*SQUARE[1:]}  # the other parts cost little
 LARGEST = 8  # of a row that are kept as they are, where the others are not
 ROWS = 600_000  # most of these in a page, but one a row
 

@@ -13,14 +13,14 @@ from attnkit.inputs.attention_inputs import (
     prepare_attention,
     weigh_values,
 )
-from attnkit.inputs.intermediates import OUTPUT_PARAMETERS
 from attnkit.inputs.masking import AttendedTensor
 from attnkit.interpret.gradients.stages import Outer, StageCall, StageGradients, collect_gradients
 from attnkit.model import Array
-from attnkit.model.attention import SQUARE
 from attnkit.model.backward.attention_backward import multi_head_attention_vjp
 from attnkit.model.backward.recorded_steps import add_relative_gradients
+from attnkit.model.intermediates import SQUARE
 from attnkit.model.linear import linear_backward, sum_to_shape
+from attnkit.model.parameters import OUTPUT_PARAMETERS
 from attnkit.model.positions import t5_bias_backward
 from attnkit.model.scores import product_backward
 from attnkit.model.transformer import position_buckets

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.inputs.intermediates import OUTPUT_PARAMETERS
 from attnkit.inputs.masking import AttendedTensor
 from attnkit.inputs.operands import load_attended, select_tensor
 from attnkit.interpret.gradients.merging import FILE
@@ -19,6 +18,7 @@ from attnkit.interpret.gradients.stages import StageCall, part_prefix
 from attnkit.model import Array
 from attnkit.model.backward.tied import cast_parameters, tied_parameters
 from attnkit.model.dtypes import is_float
+from attnkit.model.parameters import OUTPUT_PARAMETERS
 from attnkit.record import Labels, Record, Tensor
 
 CHECKED = "check"  # the name of its result in a record

@@ -11,12 +11,12 @@ from attnkit.interpret.gradients.attention import MANY
 from attnkit.interpret.gradients.stages import IMAGE_AXES, Outer, StageCall, StageGradients, collect_gradients
 from attnkit.interpret.tracer import Tracer
 from attnkit.model import Array
-from attnkit.model.attention import SQUARE
 from attnkit.model.backward.recorded_steps import run_backward, run_recorded
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.whole_models import head_backward, pool_first_backward
 from attnkit.model.dtypes import is_float
 from attnkit.model.hooks import Hook, no_hook
+from attnkit.model.intermediates import SQUARE
 from attnkit.model.pooling import first_token_backward, l2_normalize_backward, mean_pool_backward
 from attnkit.record import Labels, Record, Tensor
 

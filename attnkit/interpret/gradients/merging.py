@@ -7,12 +7,12 @@ import numpy as np
 
 from attnkit import model
 from attnkit.errors import UsageError
-from attnkit.inputs.intermediates import OUTPUT_PARAMETERS
 from attnkit.interpret.gradients.stages import Outer, StageCall, StageGradients
 from attnkit.model import Array
 from attnkit.model.backward.attention_backward import merge_partial_attention_backward
 from attnkit.model.kernels.tiled_attention import merge_partial_attention
 from attnkit.model.linear import linear_backward
+from attnkit.model.parameters import OUTPUT_PARAMETERS
 
 FILE = -1  # the branch of a record that a stage read from a file of its own
 

@@ -15,11 +15,12 @@ from attnkit.interpret.gradients.encoding import undo_encode
 from attnkit.interpret.gradients.layers import undo_ffn, undo_layernorm, undo_linear, undo_rnn, undo_softmax
 from attnkit.interpret.gradients.merging import FILE, undo_merge
 from attnkit.interpret.gradients.output import undo_decode, undo_loss
-from attnkit.interpret.gradients.stages import PARAMETER_AXES, Adjoint, Outer, StageCall, StageGradients, part_prefix
+from attnkit.interpret.gradients.stages import Adjoint, Outer, StageCall, StageGradients, part_prefix
 from attnkit.model import Array
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.backward.tied import sum_tied
 from attnkit.model.dtypes import is_float
+from attnkit.model.parameters import parameter_axes
 from attnkit.record import Labels, Record, Tensor
 
 INPUT = "0.input."  # the start of the names of what the first stage read
@@ -65,25 +66,14 @@ class PipelineGradients:
         return gather_tensors(named)
 
 
-LAYER_AXES: dict[str, tuple[str, ...]] = {
-    "head.w": ("model", "vocab"),
-    "head.b": ("vocab",),
-    "projection.w": ("embedding", "model"),
-    "projection.b": ("model",),
-    "positions.table": ("position", "model"),
-    "bias.table": ("bucket", "head"),
-    "embed.types": ("type", "model"),
-}
-
-
 def layer_axes(layer: str, name: str, rank: int) -> tuple[str, ...] | None:
     """Return the axes of a parameter of a model's layer; None, the default ones, where it has others.
 
     >>> layer_axes("decoder.0.self", "wq", 2), layer_axes("decoder.positions", "table", 2)
     (('model', 'heads'), ('position', 'model'))
     """
-    axes = LAYER_AXES.get(f"{layer.rpartition('.')[2]}.{name}") or PARAMETER_AXES.get(name)
-    return axes if axes is not None and len(axes) == rank else None
+    axes = parameter_axes(layer.rpartition(".")[2], name)
+    return axes if len(axes) == rank else None
 
 
 def gather_tensors(named: Mapping[str, Tensor]) -> Record:

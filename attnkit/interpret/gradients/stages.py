@@ -5,28 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnkit.errors import UsageError
-from attnkit.inputs.intermediates import OUTPUT_PARAMETERS
 from attnkit.inputs.masking import AttendedTensor
 from attnkit.model import Array
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.hooks import Hook
+from attnkit.model.parameters import parameter_axes
 from attnkit.record import Labels, Record, Tensor
 
 Axes = tuple[str, ...]
 IMAGE_AXES: Axes = ("channel", "row", "column")
-PARAMETER_AXES: dict[str, Axes] = {
-    **dict.fromkeys(("wq", "wk", "wv"), ("model", "heads")),
-    **dict.fromkeys(("bq", "bk", "bv"), ("heads",)),
-    **dict.fromkeys(("w1", "w3"), ("model", "hidden")),
-    **dict.fromkeys(("b1", "b3"), ("hidden",)),
-    **dict.fromkeys(("gamma", "beta", "b2"), ("model",)),
-    **OUTPUT_PARAMETERS,
-    "w2": ("hidden", "model"),
-    "table": ("vocab", "model"),
-    **dict.fromkeys(("input", "hidden", "input_reverse", "hidden_reverse"), ("gates", "model")),
-    **dict.fromkeys(("input_bias", "hidden_bias", "input_bias_reverse", "hidden_bias_reverse"), ("gates",)),
-    **{"wa": ("model", "score"), "ua": ("source model", "score"), "va": ("score",)},
-}
 
 
 def part_prefix(part: int) -> str:
@@ -145,7 +132,7 @@ class StageGradients:
             return
         if name in self.tensors:
             gradient = gradient + self.tensors[name].array
-        axes = axes or PARAMETER_AXES.get(name)
+        axes = axes or parameter_axes("", name) or None
         fits = axes is not None and len(axes) == gradient.ndim
         self.tensors[name] = Tensor(gradient, axes if fits else None, labels or {})
         self.parameters += [name] * (name not in self.parameters)

@@ -9,7 +9,6 @@ import numpy as np
 from attnkit.errors import UsageError
 from attnkit.model import dense_attention
 from attnkit.model.attention import (
-    SQUARE,
     attention,
     check_parameters,
     find_score,
@@ -23,6 +22,7 @@ from attnkit.model.attention import (
 from attnkit.model.checks import check_gradient, check_shapes
 from attnkit.model.dtypes import Array, cast, is_float, output_dtype, quiet, working
 from attnkit.model.hooks import Hook, Requested, apply_hook, no_hook
+from attnkit.model.intermediates import SQUARE
 from attnkit.model.kernels.threads import split_range
 from attnkit.model.linear import linear, linear_backward, sum_to_shape
 from attnkit.model.options import DEFAULT, MULTI_HEAD_DEFAULT, AttentionOptions, MultiHeadOptions

@@ -1,0 +1,139 @@
+"""The intermediates of every tool and model: names, axes, formulas, and the options that keep them.
+
+One row for each, in the order of computation. The tools, traces, gradients, the engine, hints in errors and the page
+that explores read these rows, so that a new intermediate is one row here and the line that computes it.
+"""
+
+from typing import NamedTuple
+
+Axes = tuple[str, ...]
+
+
+class Intermediate(NamedTuple):
+    """An intermediate of one text.
+
+    axes     without a batch; the axis `key` is `source` in cross-attention, `present` with a KV cache; None: those of x
+    formula  how it is computed, if no option changes that
+    option   the option of the tool that makes it
+    is_step  whether --steps shows it
+    """
+
+    axes: Axes | None
+    formula: str = ""
+    option: str = "--keep {}"
+    is_step: bool = True
+
+
+QUERIES: Axes = ("head", "query")
+PAIRS: Axes = (*QUERIES, "key")  # of every query with every key
+HIDDEN: Axes = ("token", "hidden")
+STATS, TOP, ROWS = "--weights stats", "--weights topk:K", "--weights rows:I,J"
+
+# tool -> its intermediates by name
+INTERMEDIATES: dict[str, dict[str, Intermediate]] = {
+    "attend": {
+        "relative": Intermediate(PAIRS, option="", is_step=False),
+        "q": Intermediate((*QUERIES, "head_dim")),
+        "k": Intermediate(("head", "key", "head_dim")),
+        "v": Intermediate(("head", "key", "head_dim")),
+        "scores": Intermediate(PAIRS),
+        "scaled": Intermediate(PAIRS),
+        "capped": Intermediate(PAIRS),
+        "masked": Intermediate(PAIRS),
+        "weights": Intermediate(PAIRS, "softmax over the keys"),
+        "heads": Intermediate((*QUERIES, "head_dim"), "weights V"),
+        "lse": Intermediate(QUERIES, "log Σ exp(masked)", "--partial", False),
+        "present_key": Intermediate(("head", "key", "head_dim"), "past and new keys", is_step=False),
+        "present_value": Intermediate(("head", "key", "head_dim"), "past and new values", is_step=False),
+        "weights.lse": Intermediate(QUERIES, "log Σ exp(masked)", STATS, False),
+        "weights.entropy": Intermediate(QUERIES, "−Σ weights · log weights", STATS, False),
+        "weights.max": Intermediate(QUERIES, "the largest weight of a query", STATS, False),
+        "weights.argmax": Intermediate(QUERIES, "the key of the largest weight; −1: none", STATS, False),
+        "weights.span": Intermediate(
+            QUERIES, "Σ weights · |position of the query − position of the key|", STATS, False
+        ),
+        "weights.received": Intermediate(("head", "key"), "Σ weights over the queries", STATS, False),
+        "weights.top": Intermediate((*QUERIES, "rank"), "the largest weights of a query, in their order", TOP, False),
+        "weights.keys": Intermediate((*QUERIES, "rank"), "the keys of the largest weights; −1: none", TOP, False),
+        "weights.rows": Intermediate(
+            ("head", "row", "key"), "softmax over the keys, for some queries", ROWS, is_step=False
+        ),
+    },
+    "layernorm": {
+        "mean": Intermediate(None),
+        "variance": Intermediate(None),
+        "mean_square": Intermediate(None),
+        "inverse_std": Intermediate(None),
+        "normalized": Intermediate(None, option="--steps"),
+        "scaled": Intermediate(None, option="--steps"),
+        "residual": Intermediate(None, is_step=False),
+    },
+    "ffn": {
+        "hidden": Intermediate(HIDDEN),
+        "activated": Intermediate(HIDDEN),
+        "linear": Intermediate(HIDDEN),
+        "gated": Intermediate(HIDDEN, "activated · linear"),
+    },
+    "rnn": {
+        "input_gate": Intermediate(HIDDEN),
+        "forget_gate": Intermediate(HIDDEN),
+        "candidate": Intermediate(HIDDEN),
+        "output_gate": Intermediate(HIDDEN),
+        "reset_gate": Intermediate(HIDDEN),
+        "update_gate": Intermediate(HIDDEN),
+        "cell": Intermediate(HIDDEN),
+        "state": Intermediate(None, is_step=False),
+        "bridge": Intermediate(("model",), option="", is_step=False),
+        "bridge_cell": Intermediate(("model",), option="", is_step=False),
+    },
+    "encode": {
+        "pooler": Intermediate(("model",), option="", is_step=False),
+        "logits": Intermediate(("token", "vocab"), option="", is_step=False),
+    },
+}
+
+
+def step_names(tool: str) -> tuple[str, ...]:
+    """The names of the intermediates that --steps of a tool shows, in order.
+
+    >>> step_names("ffn")
+    ('hidden', 'activated', 'linear', 'gated')
+    """
+    return tuple(name for name, row in INTERMEDIATES[tool].items() if row.is_step)
+
+
+def kept_names(tool: str) -> tuple[str, ...]:
+    """The names of the intermediates that --keep of a tool accepts, in order.
+
+    >>> kept_names("attend")[-2:]
+    ('present_key', 'present_value')
+    """
+    return tuple(name for name, row in INTERMEDIATES[tool].items() if row.option == "--keep {}")
+
+
+def axes_of(name: str) -> Axes | None:
+    """The axes of an intermediate of any tool, or None if x has the same.
+
+    >>> axes_of("weights"), axes_of("output")
+    (('head', 'query', 'key'), None)
+    """
+    return next((rows[name].axes for rows in INTERMEDIATES.values() if name in rows), None)
+
+
+def made_by(name: str) -> str:
+    """What makes a tensor of this name, or "" if no tool has such an intermediate.
+
+    >>> made_by("weights"), made_by("weights.keys")
+    ('attend --keep weights keeps it', 'attend --weights topk:K makes it')
+    """
+    for tool, rows in INTERMEDIATES.items():
+        if name in rows and (option := rows[name].option):
+            return f"{tool} {option.format(name)} {'keeps' if '{}' in option else 'makes'} it"
+    return ""
+
+
+ATTENTION = INTERMEDIATES["attend"]
+STEPS = step_names("attend")  # q to heads
+SQUARE = tuple(name for name in STEPS if ATTENTION[name].axes == PAIRS)
+ORDER = (*STEPS, "lse", "present_key", "present_value")  # of what `attention` returns
+PARTS = tuple(name for name in STEPS if name != "weights")  # what weights are computed from and used for

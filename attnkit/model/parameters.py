@@ -1,0 +1,112 @@
+"""The parameters of every layer: the kinds of layers, the tools that compute them, and the axes of each parameter.
+
+A size has the name of its axis, so that a shape is the axes read in the sizes of a configuration. Weights are
+(in, out). The names of layers are those of attnkit.model.config.
+"""
+
+from collections.abc import Mapping
+
+Axes = tuple[str, ...]
+
+# the last part of the name of a layer -> the tool that computes it
+TOOLS = {
+    "embed": "embed",
+    "positions": "posenc",
+    **dict.fromkeys(("self", "cross", "bias", "relative"), "attend"),
+    **dict.fromkeys(("ffn", "readout", "bridge", "bridge_cell"), "ffn"),
+    "projection": "linear",
+    "rnn": "rnn",
+    **dict.fromkeys(("norm", "embed_norm", "norm1", "norm2", "norm3"), "layernorm"),
+    "pooler": "encode",
+    **dict.fromkeys(("head", "head.dense", "head.norm"), "decode"),
+}
+# layers whose parameters a tool reads with those of another layer
+SHARED = ("bias", "relative", "pooler", "head.dense", "head.norm")
+
+ATTENTION: dict[str, Axes] = {
+    "wq": ("model", "heads"),
+    "wk": ("model", "key heads"),
+    "wv": ("model", "key heads"),
+    "wo": ("heads", "model"),
+    "bq": ("heads",),
+    "bk": ("key heads",),
+    "bv": ("key heads",),
+    "bo": ("model",),
+}
+OUTPUT_PARAMETERS = {name: ATTENTION[name] for name in ("wo", "bo")}  # the projection of merged heads
+SCORE: dict[str, Axes] = {"wa": ("model", "score"), "ua": ("source model", "score"), "va": ("score",)}
+FFN: dict[str, Axes] = {
+    "w1": ("model", "hidden"),
+    "b1": ("hidden",),
+    "w2": ("hidden", "model"),
+    "b2": ("model",),
+    "w3": ("model", "hidden"),
+    "b3": ("hidden",),
+}
+NORM: dict[str, Axes] = {"gamma": ("model",), "beta": ("model",)}
+CELL: dict[str, Axes] = {
+    "input": ("gates", "model"),
+    "hidden": ("gates", "model"),
+    "input_bias": ("gates",),
+    "hidden_bias": ("gates",),
+}
+DIRECTIONS = CELL | {f"{name}_reverse": axes for name, axes in CELL.items()}
+
+# the last part of the name of a layer -> its parameters, if they differ from those that its tool reads elsewhere
+LAYERS: dict[str, dict[str, Axes]] = {
+    "embed": {
+        "table": ("vocab", "model"),
+        "types": ("segment", "model"),
+        "cls": ("model",),
+        "w": ("pixel", "model"),
+        "b": ("model",),
+    },
+    "positions": {"table": ("position", "model")},
+    "bias": {"table": ("bucket", "head")},
+    "relative": {"table": ("distance", "model")},
+    "projection": {"w": ("embedding", "model"), "b": ("model",)},
+    "cross": {"w": ("model", "source model")},
+    "head": {"w": ("model", "vocab"), "b": ("vocab",)},
+}
+OTHERS = ATTENTION | SCORE | FFN | NORM | DIRECTIONS | {"w": ("model", "out"), "b": ("out",)}
+
+
+def tool_of(layer: str) -> str:
+    """The tool that computes a layer, by the last part of its name.
+
+    >>> tool_of("decoder.0.cross"), tool_of("head.norm")
+    ('attend', 'decode')
+    """
+    return TOOLS[last_part(layer)]
+
+
+def last_part(layer: str) -> str:
+    return layer if layer in TOOLS else layer.rpartition(".")[2]
+
+
+def is_layer_of(layer: str, tool: str) -> bool:
+    """Whether a tool computes a layer by itself.
+
+    >>> is_layer_of("encoder.1.self", "attend"), is_layer_of("encoder.bias", "attend")
+    (True, False)
+    """
+    return last_part(layer) not in SHARED and tool_of(layer) == tool
+
+
+def parameter_axes(part: str, name: str) -> Axes:
+    """The axis names of a parameter; part: the last part of the name of its layer.
+
+    >>> parameter_axes("self", "wk"), parameter_axes("positions", "table")
+    (('model', 'heads'), ('position', 'model'))
+    """
+    axes = LAYERS.get(part, {}).get(name) or OTHERS.get(name) or LAYERS["embed"].get(name, ())
+    return tuple("heads" if axis == "key heads" else axis for axis in axes)
+
+
+def stack_shape(part: str, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of a parameter of a stack, from the size of each axis.
+
+    >>> stack_shape("self", "wk", {"model": 4, "key heads": 3})
+    (4, 3)
+    """
+    return tuple(sizes[axis] for axis in LAYERS.get(part, {}).get(name) or OTHERS.get(name) or LAYERS["embed"][name])
