@@ -67,6 +67,8 @@ def __getattr__(name: str) -> "Any":
     if name in TOOLS:
         function = getattr(importlib.import_module(f"attnkit.commands.{name}"), name)
         return importlib.import_module("attnkit.cli.signature").describe_tool(function)
+    if name == "plot":
+        return importlib.import_module("attnkit.display.figures").plot
     if name in ("Record", "Tensor"):
         return getattr(importlib.import_module("attnkit.record"), name)
     if name in ("model", "formats"):
@@ -87,4 +89,4 @@ def _draw_records_in_notebooks() -> None:
 
 
 def __dir__() -> list[str]:
-    return [*TOOLS, "Record", "Tensor", "model", "formats", "__version__"]
+    return [*TOOLS, "plot", "Record", "Tensor", "model", "formats", "__version__"]

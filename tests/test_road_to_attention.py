@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnkit.display.figures.colors import SERIES
 from attnkit.formats import open_source, read
 from attnkit.record import Record
+from tests.pictures import Picture
 from tests.places import ROOT
 
 SCRIPT = ROOT / "samples" / "data" / "road-to-attention.sh"
@@ -63,7 +65,10 @@ def test_the_picture_is_drawn_from_the_stored_numbers(tmp_path):
     picture = tmp_path / "bleu.svg"
     flags = ["--curves", "--range", "0,100", "--title", "BLEU by sentence length", "-o", str(picture)]
     subprocess.run([sys.executable, "-m", "attnkit", "show", str(STORED), *flags], check=True)
-    assert picture.read_bytes() == SCRIPT.with_suffix(".svg").read_bytes()
+    drawn, stored = (Picture(path.read_text()) for path in (picture, SCRIPT.with_suffix(".svg")))
+    assert drawn.texts == stored.texts and {"BLEU by sentence length", "100", *MODELS} <= set(drawn.texts)
+    for color in SERIES[:3]:
+        np.testing.assert_allclose(drawn.curve(color), stored.curve(color), atol=0.5)
 
 
 def test_every_length_of_the_stored_scores_is_of_at_most_ten_words():

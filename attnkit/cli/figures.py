@@ -9,12 +9,12 @@ from attnkit.record import Record
 
 if TYPE_CHECKING:
     from attnkit.display import Style, TextTable
-    from attnkit.display.figures import FigureOptions, Kind, Section
+    from attnkit.display.figures import FigureOptions, Section
 
 TEXT_WIDTH = 120  # characters of a line of text in a figure
 
 
-def encode_figure(call: Stage, result: Record | str, kind: "Kind") -> bytes:
+def encode_figure(call: Stage, result: Record | str, kind: str) -> bytes:
     """Return the file of a result as a figure, after what the stage reported beside it: its steps."""
     from attnkit.display import figures
 

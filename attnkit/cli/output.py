@@ -129,7 +129,9 @@ def encode_result(call: Stage, result: Record | str, chosen: str, first: bool) -
     if is_drawn(call, chosen) and not call.extra.get("last", call).tool.is_page:
         from attnkit.cli import figures
 
-        return [figures.encode_figure(call, result, chosen)]  # type: ignore[arg-type]
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        os.environ.setdefault("MPLCONFIGDIR", os.path.join(cache, "matplotlib"))  # its list of fonts, and no settings
+        return [figures.encode_figure(call, result, chosen)]
     if chosen in CELL_FORMATS and isinstance(result, Record):
         from attnkit.cli import cells
 

@@ -128,12 +128,12 @@ def explore(
       attnkit embed "The cat sat" --dim 8 | attnkit attend --heads 2 --keep weights | attnkit explore -o page.html
     """
     from attnkit.display.explore import explore_page, pack_traces
-    from attnkit.display.figures.options import DEFAULT_OPTIONS
+    from attnkit.display.figures import FigureOptions
     from attnkit.interpret.exploration import compare_traces
     from attnkit.interpret.tensor_statistics import map_parallel
 
     call = running_stage()
-    looks = figures.figure_options(call) if call else DEFAULT_OPTIONS
+    looks = figures.figure_options(call) if call else FigureOptions()
     if [views.are_losses(one.record) for one in traces] == [True]:
         return draw_losses(traces[0], looks)
     chosen = choose_records(traces, record)

@@ -53,16 +53,16 @@ def render_scores(record: Record, call: Stage, style: display.Style) -> str:
 
 def draw_scores(record: Record, call: Stage, looks: "FigureOptions") -> "list[Section]":
     """Draw the scores of a record as a figure: their table, and bars of each by length."""
-    from attnkit.display.figures import Section
-    from attnkit.display.figures.axes import Axis
-    from attnkit.display.figures.bars import draw_bars
+    from attnkit.display.figures import Section, draw_bars
 
     sections = [figures.table_section(one) for one in score_tables(record, figures.text_style(call), bars=False)]
     _, classes = score_views(record)
     names = [name for name in WITH_BARS if name + BY_LENGTH in record]
     if classes and names:
-        axis = Axis("length in words", classes)
-        charts = [draw_bars(title_of(name, record), axis, record[name + BY_LENGTH].tolist()) for name in names]
+        charts = [
+            draw_bars(title_of(name, record), "length in words", classes, record[name + BY_LENGTH].tolist())
+            for name in names
+        ]
         sections.insert(0, Section("scores by sentence length", charts))
     return sections
 

@@ -106,7 +106,7 @@ def test_the_formats_hold_the_same_sheet(here):
 
 
 def test_a_sheet_in_pdf_is_in_pages_of_a4(here):
-    pytest.importorskip("typst")
+    pytest.importorskip("matplotlib")
     data = sheet(here, format="pdf")
     boxes = re.findall(r"/MediaBox ?\[ ?0 0 ([0-9.]+) ([0-9.]+)", data)
     assert len(boxes) > 1 and {(round(float(x)), round(float(y))) for x, y in boxes} == {(595, 842)}

@@ -1,29 +1,34 @@
-"""Figures of tensors: heat maps, curves, statistics and typeset tables, as SVG, HTML, PNG and PDF."""
+"""Figures of tensors: heat maps, curves, statistics and tables as SVG, PNG and PDF by matplotlib, and as HTML."""
 
-from attnkit.display.figures.colors import COLOR_MAPS
-from attnkit.display.figures.curves import curves_section
+from attnkit.display.figures.charts import curves_section, draw_bars, draw_words, statistics_section
+from attnkit.display.figures.colors import COLOR_MAPS, THEMES
+from attnkit.display.figures.files import render_figure, render_sheet
 from attnkit.display.figures.maps import heatmap_section
-from attnkit.display.figures.options import THEMES, FigureOptions
-from attnkit.display.figures.render import KINDS, Kind, render_figure, render_sheet
-from attnkit.display.figures.shapes import Preformatted, Section, Table
-from attnkit.display.figures.statistics import statistics_section
-from attnkit.display.figures.tensors import candidates_section, list_section, tensor_section
-from attnkit.display.figures.words import draw_words
+from attnkit.display.figures.plot import plot
+from attnkit.display.figures.sections import (
+    FigureOptions,
+    Preformatted,
+    Section,
+    Table,
+    candidates_section,
+    list_section,
+    tensor_section,
+)
 
 __all__ = [
     "COLOR_MAPS",
-    "KINDS",
     "THEMES",
     "FigureOptions",
-    "Kind",
     "Preformatted",
     "Section",
     "Table",
     "candidates_section",
     "curves_section",
+    "draw_bars",
     "draw_words",
     "heatmap_section",
     "list_section",
+    "plot",
     "render_figure",
     "render_sheet",
     "statistics_section",

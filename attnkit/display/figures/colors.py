@@ -1,13 +1,15 @@
 """Colour maps and themes."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from attnkit.display.figures.options import Theme
-from attnkit.display.figures.shapes import Array
 from attnkit.errors import UsageError, suggest
+from attnkit.record import Array
+
+Theme = Literal["light", "dark", "transparent"]
+THEMES = ("light", "dark", "transparent")
 
 LEVELS = 65  # odd: zero of a range that is even about it has a level of its own
 

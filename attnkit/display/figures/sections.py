@@ -1,30 +1,77 @@
-"""Typeset tables of tensors: numbers under their labels, one table for each matrix."""
+"""What a figure shows: sections of tables, texts and drawings, and how they look."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from attnkit.display.figures.fonts import clip_text, visible
-from attnkit.display.figures.options import FigureOptions
-from attnkit.display.figures.shapes import TEXT_SIZE, Array, Preformatted, Section, Table
+from attnkit.display.figures.canvas import Drawing
+from attnkit.display.figures.colors import Theme
 from attnkit.display.numbers import CellFormat, are_probabilities, cell_format, to_python
 from attnkit.display.slicing import Elision, Matrix, TensorView, elide, format_shape, to_matrices
 from attnkit.display.style import DEFAULT_STYLE
 from attnkit.display.summaries import Candidates, human_size, ordinal
+from attnkit.display.text import clip, escape
+from attnkit.record import Array
 
 MAX_MATRICES = 16
 MAX_ROWS, MAX_COLUMNS = 60, 16
-MAX_LABEL = 140  # pixels
+MAX_LABEL = 24  # characters
 MASKED_MARK = "·"
 PRECISION = 4
 
 
+class FigureOptions(NamedTuple):
+    """How to draw a figure.
+
+    theme      light, dark or transparent; None: light, or in HTML whichever the browser prefers
+    title      replaces the name and the formula of the tensor; "" keeps them
+    numbers    whether cells show their numbers; None: if they fit
+    precision  decimals; None: 2 in cells, 4 in tables
+    range      (low, high) of the colours; None: one range for all maps; "each": a range for each map
+    colors     the name of a colour map; None: chosen by the signs of the numbers
+    """
+
+    theme: Theme | None = None
+    title: str = ""
+    numbers: bool | None = None
+    precision: int | None = None
+    range: tuple[float, float] | Literal["each"] | None = None
+    colors: str | None = None
+
+
+class Table(NamedTuple):
+    """A table of texts, its headings first; the columns in `left` are left-aligned, the others right-aligned."""
+
+    rows: Sequence[Sequence[str]]
+    left: Sequence[int] = (0,)
+    title: str = ""
+
+
+class Preformatted(NamedTuple):
+    """Lines of text in a monospaced font: a script, a generated text."""
+
+    lines: Sequence[str]
+
+
+Panel = Drawing | Table | Preformatted
+
+
+class Section(NamedTuple):
+    """Panels under a title, with the formula beside it, a description below it and notes at the end."""
+
+    title: str
+    panels: Sequence[Panel]
+    formula: str = ""
+    description: str = ""
+    notes: Sequence[str] = ()
+
+
 def tensor_section(view: TensorView, options: FigureOptions) -> Section:
-    """Return a tensor as tables, one for each of its matrices; rows and columns beyond the room are counted.
+    """A tensor as tables, one for each of its matrices; rows and columns that do not fit are counted.
 
-    Raises DataError where the mask does not broadcast.
+    Raises DataError if the mask does not broadcast.
 
-    >>> import numpy as np
     >>> view = TensorView("x", np.eye(2), ("token", "model"), (["The", "cat"], None))
     >>> tensor_section(view, FigureOptions(precision=1)).panels[0].rows
     [['token \\\\ model', '0', '1'], ['The', '1.0', '0.0'], ['cat', '0.0', '1.0']]
@@ -43,21 +90,44 @@ def tensor_section(view: TensorView, options: FigureOptions) -> Section:
     visible_cells = np.concatenate([one.values[at][~one.masked[at]] for one in parts.matrices])
     is_exact = all(are_probabilities(one.values[at[0][:, 0]]) for one in parts.matrices)
     numbers = cell_format(visible_cells, precision, is_exact)
-    corner = " \\ ".join(map(visible, view.axes[-2:]))
+    corner = " \\ ".join(escape(axis, DEFAULT_STYLE) for axis in view.axes[-2:])
     tables = [_table(one, corner, rows, columns, numbers) for one in parts.matrices]
     notes = [parts.hidden, f"{MASKED_MARK} masked" if any(one.masked.any() for one in parts.matrices) else ""]
     return Section(view.title, tables, view.formula, view.description(), [note for note in notes if note])
 
 
-def list_section(named: Mapping[str, tuple[Array, Sequence[str]]]) -> Section:
-    """Return a table of tensors: name, shape with axis names, dtype, bytes; then the totals.
+def _table(part: Matrix, corner: str, rows: Elision, columns: Elision, numbers: CellFormat) -> Table:
+    at = np.ix_(rows.indices(), columns.indices())
+    cells = [
+        [MASKED_MARK if is_masked else numbers.text(value) for value, is_masked in zip(*pair, strict=True)]
+        for pair in zip(to_python(part.values[at]), part.masked[at].tolist(), strict=True)
+    ]
+    heads = columns.with_gap(_labels(columns.pick(part.columns)), f"… {columns.hidden} more")
+    cells = [columns.with_gap(row, "…") for row in cells]
+    if not part.rows:
+        return Table([heads, *cells], left=(), title=part.title)
+    body = [[stub, *row] for stub, row in zip(_labels(rows.pick(part.rows)), cells, strict=True)]
+    gap = [f"… {rows.hidden} more", *["…"] * len(heads)]
+    return Table([[corner, *heads], *rows.with_gap(body, gap)], title=part.title)
 
-    >>> import numpy as np
+
+def _labels(labels: Sequence[str]) -> list[str]:
+    return [clip(escape(label, DEFAULT_STYLE), MAX_LABEL, DEFAULT_STYLE) for label in labels]
+
+
+def list_section(named: Mapping[str, tuple[Array, Sequence[str]]]) -> Section:
+    """A table of tensors: name, shape with axis names, dtype and bytes, then the totals.
+
     >>> list_section({"x": (np.zeros((3, 4)), ("token", "model"))}).panels[0].rows[1]
     ['x', '(token 3, model 4)', 'float64', '96 B']
     """
     rows = [
-        [visible(name), format_shape(array, axes, DEFAULT_STYLE), array.dtype.name, human_size(array.nbytes)]
+        [
+            escape(name, DEFAULT_STYLE),
+            format_shape(array, axes, DEFAULT_STYLE),
+            array.dtype.name,
+            human_size(array.nbytes),
+        ]
         for name, (array, axes) in named.items()
     ]
     total = sum(array.nbytes for array, _ in named.values())
@@ -66,9 +136,8 @@ def list_section(named: Mapping[str, tuple[Array, Sequence[str]]]) -> Section:
 
 
 def candidates_section(candidates: Candidates, precision: int) -> Section:
-    """Return a table of the most probable tokens at each position, with their probabilities.
+    """A table of the most probable tokens at each position, with their probabilities.
 
-    >>> import numpy as np
     >>> candidates = Candidates(["The"], np.array([[1, 0]]), np.array([[0.7, 0.3]]), ["a", "cat"])
     >>> candidates_section(candidates, 2).panels[0].rows
     [['position', '1st', '', '2nd', ''], ['The', 'cat', '0.70', 'a', '0.30']]
@@ -82,25 +151,3 @@ def candidates_section(candidates: Candidates, precision: int) -> Section:
         pairs = zip(_labels(words), chances, strict=True)
         rows.append([*_labels([name]), *(text for word, chance in pairs for text in (word, f"{chance:.{precision}f}"))])
     return Section(title, [Table(rows, [0, *range(1, len(rows[0]), 2)])], formula)
-
-
-def _table(part: Matrix, corner: str, rows: Elision, columns: Elision, numbers: CellFormat) -> Table:
-    """Return one matrix as a table: the labels of its columns first, those of its rows before each row."""
-    at = np.ix_(rows.indices(), columns.indices())
-    cells = [
-        [MASKED_MARK if is_masked else numbers.text(value) for value, is_masked in zip(*pair, strict=True)]
-        for pair in zip(to_python(part.values[at]), part.masked[at].tolist(), strict=True)
-    ]
-    heads = columns.with_gap(_labels(columns.pick(part.columns)), f"… {columns.hidden} more")
-    cells = [columns.with_gap(row, "…") for row in cells]
-    if not part.rows:
-        return Table([heads, *cells], left=(), title=part.title)
-    stubs = _labels(rows.pick(part.rows))
-    body = [[stub, *row] for stub, row in zip(stubs, cells, strict=True)]
-    gap = [f"… {rows.hidden} more", *["…"] * len(heads)]
-    return Table([[corner, *heads], *rows.with_gap(body, gap)], title=part.title)
-
-
-def _labels(labels: Sequence[str]) -> list[str]:
-    """Return labels that are visible and not too wide."""
-    return [clip_text(visible(label), MAX_LABEL, TEXT_SIZE) for label in labels]

@@ -1,0 +1,201 @@
+"""Charts: curves over positions, bars of classes, the extents of tensors, words on the colours of their numbers."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attnkit.display.figures.canvas import (
+    SMALL_SIZE,
+    TEXT_SIZE,
+    Canvas,
+    Drawing,
+    clip_text,
+    draw_axes,
+    pixel_size,
+    text_width,
+)
+from attnkit.display.figures.colors import LEVELS, SERIES, SIGNED, color_map, contrasting_ink
+from attnkit.display.figures.maps import find_ranges, outside_note
+from attnkit.display.figures.sections import FigureOptions, Section, Table
+from attnkit.display.figures.ticks import DIGITS, LARGEST, Ticks, fit_ticks, set_numbers, set_ticks
+from attnkit.display.numbers import format_number
+from attnkit.display.slicing import Matrix, TensorView, to_matrices
+from attnkit.display.style import DEFAULT_STYLE
+from attnkit.display.summaries import compute_statistics
+from attnkit.display.text import escape
+from attnkit.record import Array
+
+MAX_PLOTS = 64
+ROWS_WITHOUT_ORDER = ("batch", "head")
+WIDTH, HEIGHT = 640, 300  # pixels: of a plot of curves
+BARS_WIDTH, BARS_HEIGHT, MAX_STEP, FILLED = 440, 220, 88, 0.7  # of bars, from one to the next, and its filled share
+MAX_NAME = 120  # of a curve in the legend
+ROW, EXTENT_WIDTH, MAX_TENSOR = 20, 480, 220  # of a tensor in the chart of statistics, its scale, its name
+WORDS_WIDTH, PADDING, LINE_HEIGHT = 640, 3, 22  # of a line of words
+HEADS = ("name", "shape", "dtype", "min", "max", "mean", "std", "zeros", "nan", "inf")
+
+
+def curves_section(view: TensorView, options: FigureOptions) -> Section:
+    """A tensor as curves, a plot for each of its matrices: a curve for each column, over the rows.
+
+    Heads and a single row (a sum of weights by head and key) are curves over the columns. Of more than eight curves
+    eight are drawn, evenly chosen, and a note says so. NaN, infinity and masked cells interrupt a curve. Raises
+    DataError if the mask does not broadcast.
+    """
+    if view.array.size == 0 or view.array.ndim == 0:
+        reason = "empty" if view.array.size == 0 else "a single number has no curve"
+        return Section(view.title, [], view.formula, f"{view.description()}, {reason}")
+    description, view = view.description(), orient_curves(view)
+    parts = to_matrices(view, MAX_PLOTS)
+    count = parts.matrices[0].values.shape[1]
+    ranges = find_ranges(parts.matrices, options)
+    plots = [
+        draw_axes(WIDTH, HEIGHT, partial(paint_curves, part=part, ends=ends, names=view.axes))
+        for part, ends in zip(parts.matrices, ranges, strict=True)
+    ]
+    drawn = f"curves of {len(SERIES)} of the {count} indices of {view.axes[-1]}" if count > len(SERIES) else ""
+    notes = [note for note in (parts.hidden, drawn, outside_note(parts.matrices, options)) if note]
+    return Section(view.title, plots, view.formula, description, notes)
+
+
+def orient_curves(view: TensorView) -> TensorView:
+    """The view with a column for each curve: of a vector one; rows that have no order become columns."""
+    array, labels, mask = view.array, [*view.labels], view.mask
+    axes = [escape(axis, DEFAULT_STYLE) for axis in view.axes]
+    if array.ndim == 1:
+        array, axes, labels = array[:, None], [*axes, ""], [*labels, [view.title]]
+        mask = None if mask is None else mask[:, None]
+    elif mask is None and array.shape[-1] > 1 and (array.shape[-2] == 1 or axes[-2] in ROWS_WITHOUT_ORDER):
+        array, axes[-2:], labels[-2:] = array.swapaxes(-1, -2), axes[:-3:-1], labels[:-3:-1]
+    return TensorView(view.title, array, axes, labels, view.style, view.formula, mask)
+
+
+def paint_curves(axes: Any, part: Matrix, ends: tuple[float, float], names: Sequence[str]) -> None:
+    """Paint at most eight columns of a matrix as curves over its rows, on axes of matplotlib.
+
+    names  the names of the axes; a legend is below the last, unless that is ""
+    """
+    count, (low, high) = part.values.shape[1], np.clip(ends, -LARGEST, LARGEST)
+    chosen = range(count) if count <= len(SERIES) else [at * count // len(SERIES) for at in range(len(SERIES))]
+    for color, column in zip(SERIES, chosen, strict=False):
+        values = part.values[:, column].astype(np.float64)
+        is_drawn = np.isfinite(values) & ~part.masked[:, column]
+        heights = np.where(is_drawn, np.clip(values, low, high), np.nan)
+        around = np.pad(is_drawn, 1)
+        points = np.flatnonzero(is_drawn & ~around[:-2] & ~around[2:]).tolist()  # which no line would show
+        label = clip_text(escape(part.columns[column], DEFAULT_STYLE), MAX_NAME, SMALL_SIZE)
+        axes.plot(heights, color=color, label=label, marker=".", markevery=points, clip_on=False)
+    set_numbers(axes, "y", low, high)
+    set_names(axes, part.rows, names[-2])
+    axes.set_title(part.title, parse_math=False)
+    if names[-1]:
+        place = {"loc": "upper left", "bbox_to_anchor": (1, 1), "alignment": "left", "borderpad": 0, "borderaxespad": 1}
+        legend = axes.legend(title=names[-1], handlelength=1.5, markerscale=0, **place)
+        legend.get_title().set_color(axes.xaxis.label.get_color())
+
+
+def set_names(axes: Any, names: Sequence[str], title: str) -> None:
+    """Set the labels of the x axis of a plot, one at each whole number."""
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    width, _ = pixel_size(axes)
+    set_ticks(axes.xaxis, fit_ticks(names, width / len(names), below=True))
+    axes.set_xlabel(title, parse_math=False)
+
+
+def draw_bars(title: str, name: str, labels: Sequence[str], numbers: Sequence[float], precision: int = 2) -> Drawing:
+    """Draw a bar for each label of an axis from 0 to its number, which is above it if it fits."""
+    step = min(BARS_WIDTH / len(labels), MAX_STEP)
+
+    def paint(axes: Any) -> None:
+        paint_bars(axes, name, labels, numbers, precision)
+        axes.set_title(title, pad=1.5 * TEXT_SIZE)
+
+    return draw_axes(step * len(labels), BARS_HEIGHT, paint)
+
+
+def paint_bars(axes: Any, name: str, labels: Sequence[str], numbers: Sequence[float], precision: int = 2) -> None:
+    """Paint a bar for each finite number on axes of matplotlib, with the numbers if they fit."""
+    from matplotlib import rcParams
+
+    places = [at for at, number in enumerate(numbers) if math.isfinite(number)]
+    heights = [numbers[at] for at in places]
+    bars = axes.bar(places, heights, FILLED, color=SERIES[0])
+    texts = [f"{height:.{precision}f}" for height in heights]
+    if max((text_width(text, SMALL_SIZE) for text in texts), default=0) <= pixel_size(axes)[0] / len(labels):
+        axes.bar_label(bars, texts, padding=2, fontsize=rcParams["xtick.labelsize"])
+    axes.spines[:].set_visible(False)
+    set_numbers(axes, "y", min([*heights, 0.0]), max([*heights, 0.0]) or float(not any(heights)))
+    set_names(axes, labels, name)
+
+
+def statistics_section(named: Mapping[str, Array], options: FigureOptions) -> Section:
+    """The statistics of tensors as a table, and below it a chart of those that have finite values.
+
+    >>> section = statistics_section({"x": np.array([np.nan])}, FigureOptions())
+    >>> section.panels[0].rows[1]
+    ['x', '(1)', 'float64', '-', '-', '-', '-', '0', '1', '0']
+    """
+    rows: list[Sequence[str]] = [HEADS]
+    extents: dict[str, list[float]] = {}  # minimum, maximum, mean, deviation
+    digits = DIGITS if options.precision is None else options.precision
+    for name, array in named.items():
+        numbers, counts = compute_statistics(array)
+        values = [float(number) for number in numbers]
+        texts = [format_number(value, digits) for value in values] or ["-"] * 4
+        shape, visible = f"({', '.join(map(str, array.shape))})", escape(name, DEFAULT_STYLE)
+        rows.append([visible, shape, array.dtype.name, *texts, *map(str, counts)])
+        extents |= {visible: values} if values else {}
+    charts = [draw_extents(extents)] if extents else []
+    note = "of the finite values: a line from minimum to maximum, on it a bar of mean ± standard deviation"
+    return Section("statistics", [Table(rows, (0, 1, 2)), *charts], notes=[note] if charts else [])
+
+
+def draw_extents(extents: Mapping[str, Sequence[float]]) -> Drawing:
+    """Draw a line from the minimum to the maximum of each tensor, a bar of its deviation and a mark at its mean."""
+    names, rows = [clip_text(name, MAX_TENSOR, SMALL_SIZE) for name in extents], np.arange(len(extents))
+    low, high, mean, deviation = np.clip(np.array([*extents.values()]).T, -LARGEST, LARGEST)
+    start, end = np.maximum(mean - deviation, low), np.minimum(mean + deviation, high)
+
+    def paint(axes: Any) -> None:
+        axes.hlines(rows, low, high, color=axes.xaxis.label.get_color(), linewidth=1.2)
+        axes.barh(rows, end - start, 0.4, start, color=SERIES[0], zorder=3)
+        axes.vlines(mean, rows - 0.3, rows + 0.3, color=axes.title.get_color(), linewidth=1.5, zorder=4)
+        axes.spines[:].set_visible(False)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        set_numbers(axes, "x", low.min(), high.max())
+        set_ticks(axes.yaxis, Ticks(range(len(names)), names))
+
+    return draw_axes(EXTENT_WIDTH, ROW * len(names), paint)
+
+
+def draw_words(words: Sequence[str], values: Sequence[float], most: float) -> Drawing:
+    """Draw the tokens of a text on lines, red if their number is positive, blue if it is negative.
+
+    most  the number in full colour
+
+    A number that is not finite has no colour.
+    """
+    colors = color_map(SIGNED)
+    placed: list[tuple[float, float, float, str, str]] = []  # x, y, width, text, colour
+    x, y = 0.0, 0.0
+    for word, value in zip(words, values, strict=True):
+        text = clip_text(escape(word, DEFAULT_STYLE), WORDS_WIDTH - 2 * PADDING, TEXT_SIZE)
+        width = text_width(text, TEXT_SIZE) + 2 * PADDING
+        if x and x + width > WORDS_WIDTH:
+            x, y = 0.0, y + LINE_HEIGHT
+        share = max(-1.0, min(value / most if most else 0.0, 1.0)) if math.isfinite(value) else math.nan
+        color = "" if math.isnan(share) else colors[round((share + 1) / 2 * (LEVELS - 1))]
+        placed.append((x, y, width, text, color))
+        x += width + 1
+
+    def draw(canvas: Canvas) -> None:
+        for x, y, width, text, color in placed:
+            if color:
+                canvas.rectangle(x, y, width, LINE_HEIGHT - PADDING, color)
+            ink = contrasting_ink(color) if color else "ink"
+            canvas.text(x + width / 2, y + TEXT_SIZE + 2, text, color=ink, ha="center")
+
+    return Drawing(max((x + width for x, _, width, *_ in placed), default=0.0), y + LINE_HEIGHT, draw)
