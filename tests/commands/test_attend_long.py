@@ -3,7 +3,6 @@
 import sys
 
 import numpy as np
-import pytest
 
 import attnkit
 from tests import process
@@ -39,42 +38,12 @@ def test_rows_and_the_largest_weights_have_their_labels():
     assert top["weights.keys"].dtype == np.int64
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags, problem",
-    [
-        ("--weights most", "weights 'most' (expected full, stats, topk:K or rows:I,J,…)"),
-        ("--weights rows:60", "query 60 of 60 (expected -60 to 59)"),
-        ("--weights stats --steps", "--weights stats gives a part of the weights"),
-        ("--weights topk:2 --keep weights", "--weights topk:2 gives a part of the weights"),
-        ("--weights topk:2 --emit weights", "--weights topk:2 gives a part of the weights"),
-        ("--partial --residual", "--partial: cannot be combined with --residual"),
-        ("--partial --emit q", "--partial: cannot be combined with --emit"),
-        ("--partial --strict", "--partial: cannot be combined with --strict"),
-        ("--weights ''", "weights '' (expected full"),
-        ("--offset 3 --align top-left", "--offset: cannot be combined with --align"),
-    ],
-)
-def test_what_does_not_go_together(folder, flags, problem):
-    done = bash(f"attnkit embed < text --dim 8 | attnkit attend {flags}", folder)
-    assert (done.out, done.code) == (b"", 2)
-    assert done.err.startswith("attnkit attend: ") and problem in done.err and done.err.count("\n") == 1
-
-
 def test_the_offset_is_that_of_the_mask(folder):
     line = "attnkit embed < text --dim 8 | attnkit {} --only x"
     here = bash(line.format("attend --causal --offset -20 -q"), folder)
     there = bash(line.format("mask --causal --offset -20 | attnkit attend -q"), folder)
     assert here.code == there.code == 0
     assert here.out.split(b'"history"')[0] == there.out.split(b'"history"')[0]
-
-
-@pytest.mark.parametrize("how", ["stats", "topk:2", "full"])
-def test_no_queries(folder, how):
-    np.save(folder / "none.npy", np.zeros((0, 4), np.float32))
-    assert bash(f"attnkit attend none.npy --weights {how} -f json", folder).code == 0
-    done = bash("attnkit attend none.npy --weights rows:-1", folder)
-    assert (done.code, done.err) == (2, "attnkit attend: weights rows: query -1 of 0 (it has none)\n")
 
 
 def test_what_is_said_of_weights_of_narrow_floats_does_not_overflow():
@@ -94,19 +63,6 @@ def test_what_was_said_of_other_weights_goes():
     assert {name for name in attnkit.attend(first, weights="topk:2") if "." in name} == {"weights.top", "weights.keys"}
 
 
-def test_what_an_additive_score_needs_is_missed_in_its_file(folder):
-    x = folder / "narrow.npy"
-    np.save(x, np.ones((3, 4)))
-    one = np.ones((4, 2))
-    np.savez(folder / "without.npz", wa=one, ua=one)
-    found = bash("attnkit attend narrow.npy --score additive --params without.npz", folder)
-    assert found.code == 3 and "without.npz: no va, which --score additive needs" in found.err
-    np.savez(folder / "every.npz", wa=one, ua=one, va=np.ones(2), w=np.eye(4), wq=2 * np.eye(4), w1=one)
-    for score in ("additive", "general", "dot"):  # what the others need is passed over
-        found = bash(f"attnkit attend narrow.npy --score {score} --params every.npz -f json", folder)
-        assert found.code == 0, found.err
-
-
 def test_the_weights_alone_do_not_hold_the_steps_to_them(folder):
     code = """
 import resource, sys, numpy as np
@@ -120,14 +76,3 @@ print(peak() - before)
 """
     done = process.run_command([sys.executable, "-c", code], env=process.FEW_THREADS)
     assert float(done.out) < 220  # the matrix is 64 MB; with every step there were six
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("flag", ["--value", "--key", "--query", "--memory", "--bias", "--mask", "--add"])
-def test_a_result_that_is_no_number_comes_from_the_file_that_holds_it(folder, flag):
-    (folder / "fine.json").write_text("[[1, 2], [3, 4]]")
-    (folder / "bad.json").write_text('[["NaN", 2], [3, 4]]')
-    (folder / "mask.json").write_text('[[0, "-Infinity"], [0, 0]]')  # which blames nobody
-    more = "--mask mask.json" if flag != "--mask" else ""
-    found = bash(f"attnkit attend fine.json {more} {flag} bad.json -f json", folder)
-    assert found.code == 0 and f"the result is nan at [0][0]: {flag} is nan at [0][0]\n" in found.err

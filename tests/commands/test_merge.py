@@ -60,38 +60,6 @@ def test_parts_from_a_stream(folder):
     np.testing.assert_allclose(np.load(folder / "lse.npy"), model.attention(q, k, v)["lse"] + np.log(2), atol=1e-12)
 
 
-def test_what_no_key_of_any_part_is_open_to(folder):
-    blind = "attnkit attend --query q.npy --key k.npy --value v.npy --causal --offset -60 --partial -o blind.npz"
-    assert bash(blind, folder).err == ""  # a part may well be closed to a query
-    done = bash("attnkit merge blind.npz blind.npz --join -f json -o out.json", folder)
-    assert done.code == 0
-    assert (
-        "480 rows of the weights are all zeros: their queries may not attend to any key (first [0][0][0])" in done.err
-    )
-
-
-@pytest.mark.parametrize(
-    "line, problem",
-    [
-        ("merge q.npy", "q.npy: no lse; attend --partial makes x and lse"),
-        ("merge part.npz other.npz", "other.npz: x (2, 4, 30, 8), but (2, 4, 60, 8) in part 1"),
-        (
-            "merge wrong.npz --join",
-            "wo (5,5) for heads (2,60,32): first dimension 5 != 32",
-        ),
-        ("merge none.npz", "none.npz: No such file or directory"),
-    ],
-)
-def test_what_does_not_merge(folder, line, problem):
-    np.savez(folder / "part.npz", x=np.zeros((2, 4, 60, 8)), lse=np.zeros((2, 4, 60)))
-    np.savez(folder / "other.npz", x=np.zeros((2, 4, 30, 8)), lse=np.zeros((2, 4, 30)))
-    np.savez(folder / "wrong.npz", x=np.zeros((2, 4, 60, 8)), lse=np.zeros((2, 4, 60)), wo=np.zeros((5, 5)))
-    done = bash(f"attnkit {line}", folder)
-    assert (done.out, done.code) == (b"", 4 if "none" in line else 3)
-    assert done.err.startswith("attnkit merge: ") and done.err.count("\n") == 1
-    assert problem in done.err
-
-
 def test_parts_of_other_queries_do_not_merge():
     one, other = (attnkit.attend(attnkit.embed(words, dim=4), partial=True) for words in ("a b c", "x y z"))
     with pytest.raises(DataError, match="part 2: queries x, y, z, but a, b, c in part 1"):

@@ -101,15 +101,6 @@ def test_a_stream_of_queries_and_a_stream_as_index(folder):
     assert [json.loads(line)["tensors"]["rows"]["data"] for line in done.out.splitlines()] == [[at] for at in range(20)]
 
 
-def test_a_table_on_a_pipe_and_as_csv(folder):
-    record = Record({"x": Tensor(VECTORS[:2], ("batch", "model"))}, {"batch": ["one", "two"]})
-    formats.save(record, "query.npz")
-    done = process.run("near", "query.npz", "--index", "index.npz", "--top", "1", "-f", "table")
-    assert done.out.decode().split("\n")[:5] == ["one", "cosine  row  label", "─" * 19, "1.0000    0  word 0", ""]
-    done = process.run("near", "query.npz", "--index", "index.npz", "--top", "1", "-f", "tsv")
-    assert done.out == b"query\trank\tcosine\trow\tlabel\none\t0\t1.0\t0\tword 0\ntwo\t0\t1.0\t1\tword 1\n"
-
-
 @pytest.mark.parametrize(
     ("query", "index", "options", "error", "problem"),
     [
@@ -129,14 +120,6 @@ def test_bad_input(folder, query, index, options, error, problem):
     with pytest.raises(error) as caught:
         attnkit.near(query, index=index, **options)
     assert problem in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_bad_index_is_named(folder):
-    formats.save(Record({"x": np.array([[1, 2, 3, np.nan]])}), "bad.npz")
-    np.save("query.npy", VECTORS[0])
-    done = process.run("near", "query.npy", "--index", "bad.npz", "--top", "1", "-o", "out.json")
-    assert (done.code, done.err) == (3, "attnkit near: bad.npz: row 0 has nan\n")
-    assert not (folder / "out.json").exists()
 
 
 def test_an_index_of_fewer_rows_than_top_has_all_of_them():
@@ -174,21 +157,6 @@ def test_the_rows_of_a_model_are_what_embed_gives(model, layer, index):
     record = attnkit.embed(ids=np.array([5, 8]), model=model, layer=layer)
     result = attnkit.near(record, index=index, top=1, metric="euclidean")
     assert result["x"].tolist() == [[0], [0]] and result["rows"].tolist() == [[5], [8]]
-
-
-@pytest.mark.parametrize(
-    ("index", "problem"),
-    [
-        (f"{STORY}:decoder.0.ffn", "--index: decoder.0.ffn is not a layer for embed"),
-        (f"{STORY}:x", "--index: the model has no layer 'x'"),
-        ("tests/references/models/vit", "tests/references/models/vit: a vit model embeds images"),
-        ("samples", "samples: no config.json in this folder"),
-        ("tests/references/models/gpt2", "x (1, 64): expected vectors of 16, as those of the index"),
-    ],
-)
-def test_a_folder_that_is_no_index(index, problem):
-    query = process.bash(f"attnkit embed --model {STORY} ' fox' | attnkit near --index {index}")
-    assert query.code in (2, 3, 4) and problem in query.err and query.err.count("\n") == 1
 
 
 def test_rows_of_zeros_are_a_warning():

@@ -122,12 +122,6 @@ def test_causal_of_more_keys_than_queries_starts_at_the_first_unless_told(attnki
     assert open_cells[1].tolist() == [[True, True, False], [True, True, True]]
 
 
-def test_no_seed_is_seed_0(attnkit):
-    run = attnkit("embed", "a b", "--dim", "3")
-    assert run == attnkit("embed", "a b", "--dim", "3", "--seed", "0")
-    assert b"--seed 0" in run.out
-
-
 TEXTS = {
     "emoji": "🙂🙂",
     "family": "👨\u200d👩\u200d👧",
@@ -152,22 +146,3 @@ def test_text_of_every_kind(attnkit, text, tokenizer):
 def test_composed_and_decomposed_are_the_same_word(attnkit):
     records = [json.loads(attnkit("embed", text, "--dim", "2").out) for text in ("é", "e\u0301")]
     assert records[0]["tensors"] == records[1]["tensors"]
-
-
-def test_no_text(attnkit, refused):
-    refused(attnkit("embed", "--dim", "2"), 3, "embed: <stdin>: ", "empty input (expected text)")
-    run = attnkit("embed", "", "--dim", "2")
-    assert (run.code, run.err) == (0, "")
-    assert json.loads(run.out)["tensors"]["x"]["shape"] == [0, 2]
-    refused(attnkit("embed", "--dim", "2", stdin=b"a \xff"), 3, "embed: <stdin>: not UTF-8 text (byte 2)")
-
-
-def test_an_unknown_word_becomes_the_unknown_token(attnkit, files):
-    files({"v.txt": "a\n[UNK]\n"})
-    run = attnkit("embed", "a zzz", "--dim", "2", "--vocab", "v.txt")
-    assert json.loads(run.out)["tensors"]["ids"]["data"] == [0, 1]
-
-
-def test_segments_of_a_single_number(attnkit, refused):
-    attnkit.file("one.json", b"7")
-    refused(attnkit("mask", "good.json", "--segments", "one.json"), 3, "mask: one.json: segments (): a single number")
