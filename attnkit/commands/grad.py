@@ -18,9 +18,8 @@ from attnkit.errors import AttnkitWarning, UsageError, suggest
 from attnkit.generation.options import CHECK_TOLERANCE
 from attnkit.interpret.gradients.attribution import attribute_pipeline
 from attnkit.interpret.gradients.check import CHECKED, check_gradients
-from attnkit.interpret.gradients.merging import number_parts
 from attnkit.interpret.gradients.pipeline import pipeline_backward, select_names
-from attnkit.interpret.gradients.stages import StageCall
+from attnkit.interpret.gradients.stages import StageCall, number_parts
 from attnkit.interpret.slices import Index
 from attnkit.record import Array, Record, join_names
 

@@ -21,9 +21,9 @@ from attnkit.interpret.gradients.attribution import (
     read_and_replace,
 )
 from attnkit.interpret.gradients.check import CHECKED, STEP, CheckResult, Point, dot_gradients, draw_direction, move
-from attnkit.interpret.gradients.encoding import describe_trace
 from attnkit.interpret.gradients.pipeline import PipelineGradients, gather_tensors, layer_axes, select_names
 from attnkit.interpret.gradients.stages import collect_gradients
+from attnkit.interpret.gradients.tools import describe_trace
 from attnkit.interpret.tracer import Tracer, axis_labels
 from attnkit.model import Array
 from attnkit.model.backward.recorded_steps import run_backward, run_recorded

@@ -16,9 +16,9 @@ import numpy as np
 from attnkit.errors import UsageError
 from attnkit.inputs.encoding import prepare_encoding
 from attnkit.interpret.gradients.check import replace_arrays, replace_operand
-from attnkit.interpret.gradients.encoding import reverse_encoding
 from attnkit.interpret.gradients.pipeline import INPUT, pipeline_backward
 from attnkit.interpret.gradients.stages import StageCall, StageGradients
+from attnkit.interpret.gradients.tools import undo_encoding
 from attnkit.model import Array
 from attnkit.model.dtypes import is_float
 from attnkit.record import Labels, Record, Tensor
@@ -29,7 +29,7 @@ Evaluate = Callable[[Embeddings], tuple[float, Embeddings]]
 
 
 class Attribution(NamedTuple):
-    """The attributions (..., T) of the embeddings of each name, the output, and that of zeros (None: not computed)."""
+    """The attributions (..., T) of the embeddings of each name, the output, and the output of zeros, if computed."""
 
     values: dict[str, Array]
     output: float
@@ -37,7 +37,7 @@ class Attribution(NamedTuple):
 
 
 def count_points(method: str) -> int:
-    """Return the number of points of integrated gradients, 0 for input-x-gradient.
+    """The number of points of integrated gradients, 0 for input-x-gradient.
 
     >>> count_points("integrated:32"), count_points("input-x-gradient")
     (32, 0)
@@ -46,7 +46,7 @@ def count_points(method: str) -> int:
 
 
 def attribute(embeddings: Embeddings, evaluate: Evaluate, points: int) -> Attribution:
-    """Return the attributions of embeddings (..., T, D): by integrated gradients, or with 0 points by input × gradient.
+    """Attribute an output to embeddings (..., T, D) by integrated gradients, or with 0 points by input × gradient.
 
     evaluate  embeddings -> the output, and its gradients by the names of the embeddings
 
@@ -63,15 +63,14 @@ def attribute(embeddings: Embeddings, evaluate: Evaluate, points: int) -> Attrib
     totals = {name: np.zeros(one.shape, np.float64) for name, one in embeddings.items()}
     for point in range(points):
         share = (point + 0.5) / points
-        for name, one in evaluate({name: one * np.asarray(share, one.dtype) for name, one in embeddings.items()})[
-            1
-        ].items():
+        _, gradients = evaluate({name: one * np.asarray(share, one.dtype) for name, one in embeddings.items()})
+        for name, one in gradients.items():
             totals[name] += one
     return Attribution(sum_products(embeddings, {name: one / points for name, one in totals.items()}), output, baseline)
 
 
 def sum_products(embeddings: Embeddings, gradients: Embeddings) -> dict[str, Array]:
-    """Return the sums over the width of embeddings times gradients: (..., T, D) -> (..., T)."""
+    """Sum embeddings times gradients over the width: (..., T, D) -> (..., T)."""
     return {
         name: (one.astype(np.float64) * gradients[name]).sum(axis=-1).astype(one.dtype)
         for name, one in embeddings.items()
@@ -81,7 +80,7 @@ def sum_products(embeddings: Embeddings, gradients: Embeddings) -> dict[str, Arr
 def attribution_record(
     result: Attribution, names: Mapping[str, tuple[str, str]], labels: Mapping[str, Labels]
 ) -> Record:
-    """Return attributions as a record: x and others, each with the axis of its tokens, `output`, and `baseline` if any.
+    """Record attributions: x and others, each with the axis of its tokens, `output`, and `baseline` if any.
 
     names  name of the embeddings -> name of the tensor, and of its last axis
     """
@@ -97,7 +96,7 @@ def attribution_record(
 
 
 def read_and_replace(read: dict[str, Array], replaced: Embeddings) -> Callable[[str], Callable[[Array], Array] | None]:
-    """Return a hook that replaces some intermediates, and reads those of the names that `read` has.
+    """A hook that replaces some intermediates, and reads those whose names are in `read`.
 
     >>> read = {"b": np.zeros(0)}
     >>> hook = read_and_replace(read, {"a": np.ones(1)})
@@ -119,9 +118,9 @@ VECTORS = "x"  # the name of the embeddings of a pipeline
 
 
 class TokenSource(NamedTuple):
-    """Where the tokens of a pipeline are: the stage that has them, the record with their vectors, and the later stages.
+    """The tokens of a pipeline: the stage that has them, the record with their vectors, and the later stages.
 
-    embedding  the name of their embeddings among the intermediates of the stage, where that is encode
+    embedding  the name of their embeddings among the intermediates of the stage, if that is encode
     """
 
     call: StageCall
@@ -131,10 +130,10 @@ class TokenSource(NamedTuple):
 
 
 def attribute_pipeline(calls: Sequence[StageCall], method: str) -> Record:
-    """Return how much each token contributes to the sum of the last x of a pipeline: x (..., T).
+    """Attribute the sum of the last x of a pipeline to its tokens: x (..., T).
 
     The tokens are those that encode embeds, else those of the first stage: of embed, or the vectors that it reads.
-    UsageError for a pipeline of several records, or of one that has none.
+    UsageError for a pipeline of several records, or without tokens.
     """
     if any(call.part or call.merges for call in calls):
         raise UsageError("no attributions of several records that a stage merges", "--attribute")
@@ -155,7 +154,7 @@ def attribute_pipeline(calls: Sequence[StageCall], method: str) -> Record:
 
 
 def find_tokens(calls: Sequence[StageCall]) -> TokenSource:
-    """Return the tokens that a pipeline begins with; UsageError where it reads none."""
+    """Find the tokens that a pipeline begins with; UsageError if it reads none."""
     for at, call in enumerate(calls):
         if name := embedding_name(call):
             return TokenSource(call, Record({}), renumber(calls[at + 1 :]), name)
@@ -169,12 +168,12 @@ def find_tokens(calls: Sequence[StageCall]) -> TokenSource:
 
 
 def renumber(calls: Sequence[StageCall]) -> list[StageCall]:
-    """Return stages as a pipeline of their own, whose first has the number 1."""
+    """Number stages as a pipeline of their own, from 1."""
     return [replace(call, number=call.number - calls[0].number + 1) for call in calls]
 
 
 def embedding_name(call: StageCall) -> str:
-    """Return the name of the embeddings among the intermediates of encode, "" of another stage or of hidden states."""
+    """The name of the embeddings among the intermediates of encode; "" for another stage or for hidden states."""
     if call.tool != "encode":
         return ""
     steps = prepare_encoding(call.item, call.values).steps
@@ -182,7 +181,7 @@ def embedding_name(call: StageCall) -> str:
 
 
 def token_labels(tokens: TokenSource) -> Labels | None:
-    """Return the words of tokens, if they have any."""
+    """The words of tokens, if they have any."""
     if tokens.embedding:
         return prepare_encoding(tokens.call.item, tokens.call.values).base.labels.get("token")
     return tokens.source.labels_of(VECTORS, -2)
@@ -191,9 +190,9 @@ def token_labels(tokens: TokenSource) -> Labels | None:
 def evaluate_encoder(
     tokens: TokenSource, embeddings: Embeddings, read: dict[str, Array]
 ) -> tuple[float, dict[str, Array]]:
-    """Return the output of a pipeline from encode on, with other embeddings, and their gradient.
+    """Compute the output of a pipeline from encode on with other embeddings, and their gradient.
 
-    read  gets the embeddings of the run
+    read  receives the embeddings of the run
     """
     call, name = tokens.call, tokens.embedding
     replaced = {name: embeddings[VECTORS]} if embeddings else {}
@@ -201,14 +200,14 @@ def evaluate_encoder(
     into, own = StageGradients(call), {name: np.zeros(0)} if read else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        reverse_encoding(call, outer, into, read_and_replace(own, replaced))
+        undo_encoding(call, outer, into, read_and_replace(own, replaced))
     if read:
         read[VECTORS] = own[name]
     return output, {VECTORS: into.traced[name].array}
 
 
 def run_and_reverse(rest: Sequence[StageCall], record: Record) -> tuple[float, dict[str, Array]]:
-    """Run the later stages on a record: return the sum of the last x, and the gradients of the record's tensors."""
+    """Run the later stages on a record: the sum of the last x, and the gradients of the record's tensors."""
     if not rest:
         return float(record[VECTORS].sum(dtype=np.float64)), {VECTORS: np.ones_like(record[VECTORS])}
     again: list[StageCall] = []

@@ -12,9 +12,9 @@ import numpy as np
 from attnkit import model
 from attnkit.inputs.masking import AttendedTensor
 from attnkit.inputs.operands import load_attended, select_tensor
-from attnkit.interpret.gradients.merging import FILE
 from attnkit.interpret.gradients.pipeline import INPUT, PipelineGradients, list_inputs, pipeline_backward
-from attnkit.interpret.gradients.stages import StageCall, part_prefix
+from attnkit.interpret.gradients.stages import FILE, StageCall, part_prefix
+from attnkit.interpret.gradients.tools import input_of
 from attnkit.model import Array
 from attnkit.model.backward.tied import cast_parameters, tied_parameters
 from attnkit.model.dtypes import is_float
@@ -131,7 +131,6 @@ def weights_of(call: StageCall) -> Mapping[str, Array]:
     from attnkit.inputs.ffn_weights import find_ffn_weights
     from attnkit.inputs.position_inputs import find_positions
     from attnkit.inputs.recurrent_weights import find_recurrent_weights
-    from attnkit.interpret.gradients.embedding import input_of
 
     if call.tool == "attend":
         prepared = prepare_attention(call.item or Record({}), call.values)

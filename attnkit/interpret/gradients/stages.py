@@ -1,10 +1,11 @@
-"""A stage of a pipeline that ran, and the gradients that its adjoint returns."""
+"""A stage of a pipeline that ran, which of several records it ran for, and the gradients that its adjoint adds up."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnkit.errors import UsageError
+from attnkit.inputs import layers
 from attnkit.inputs.masking import AttendedTensor
 from attnkit.model import Array
 from attnkit.model.backward.tape import Reverse
@@ -13,11 +14,11 @@ from attnkit.model.parameters import parameter_axes
 from attnkit.record import Labels, Record, Tensor
 
 Axes = tuple[str, ...]
-IMAGE_AXES: Axes = ("channel", "row", "column")
+FILE = -1  # the branch of a record that a stage read from a file of its own
 
 
 def part_prefix(part: int) -> str:
-    """Return the start of the names of one of several records.
+    """The start of the names of one of several records.
 
     >>> part_prefix(2), part_prefix(0)
     ('part2.', '')
@@ -29,15 +30,15 @@ def part_prefix(part: int) -> str:
 class StageCall:
     """A stage that ran: what its tool was called with, and its result.
 
-    number    of the stage, from 1
-    function  of the tool, from an item and values to a record
-    item      the record that it read, texts, or None
+    number    the number of the stage, from 1
+    function  the function of the tool, from an item and values to a record
+    item      the record that it read, a list of records, texts, or None
     values    its parameters by name, with the contents of files
     own       parameter -> the tensor of the record that it named as :NAME
     piped     the parameters that named the results of the stage before as `-`
     operands  the files that it names as its input
     part      the number of the record among several that a later stage merges, from 1; 0 for the only one
-    branches  of a stage that merges: for each record that it read, the part whose stages made it; -1 for a file
+    branches  for each record that a merging stage read, the part whose stages made it; -1 for a file
     """
 
     number: int
@@ -54,7 +55,7 @@ class StageCall:
 
     @property
     def before(self) -> Record:
-        """The record that the stage read, the first of several; an empty one where it read none."""
+        """The record that the stage read, or the first of several; an empty one if it read none."""
         first = self.item[0] if self.merges else self.item
         return first if isinstance(first, Record) else Record({})
 
@@ -74,17 +75,50 @@ class StageCall:
         return self.stage + part_prefix(self.part)
 
     def parameter_name(self, name: str) -> str:
-        """Return the name of a parameter, which all records share unless it is the random table of their own words."""
+        """Name a parameter, which all records share unless it is the random table of their own words."""
         is_own = self.tool == "embed" and self.values["table"] is None
         return (self.prefix if is_own else self.stage) + name
 
     def error(self, problem: str) -> UsageError:
-        """Return the error that this stage has no gradient, and why."""
+        """The error that this stage has no gradient, and why."""
         return UsageError(f"stage {self.number}, {self.tool}: {problem}")
 
     def passed(self) -> set[str]:
-        """Return the names of the tensors that the tool passed on unchanged."""
+        """Name the tensors that the tool passed on unchanged."""
         return {name for name in self.result if self.before.get(name) is self.result[name]}
+
+
+def number_parts(calls: Sequence[StageCall], count: int) -> list[StageCall]:
+    """Number the records that the calls of a pipeline of so many stages ran for.
+
+    UsageError if a result was made of several records that no stage merged.
+    """
+    numbers = [call.number for call in calls]
+    merging = next((call.number for call in calls if call.merges), 1)
+    length, before = merging - 1, sum(number < merging for number in numbers)
+    parts = before // length if length else 0
+    if numbers != [*range(1, merging)] * parts + [*range(merging, count + 1)]:
+        raise UsageError("the pipeline reads several records for one result, which has no gradients")
+    return [
+        replace(call, part=at // length + 1 if parts > 1 and at < before else 0, branches=list_branches(call, parts))
+        for at, call in enumerate(calls)
+    ]
+
+
+def list_branches(call: StageCall, parts: int) -> tuple[int, ...]:
+    """The part that made each record that a stage merges; UsageError if that is not known."""
+    if not call.merges:
+        return ()
+    count = len(call.item)
+    if call.number == 1:  # the records are the input of the pipeline
+        return tuple(range(1, count + 1)) if count > 1 else (0,)
+    if call.operands and "-" not in call.operands:
+        raise call.error("it does not read the stage before; name that as `-` among its parts")
+    piped = tuple(range(1, parts + 1)) if parts > 1 else (0,)
+    first = call.operands.index("-") if call.operands else 0
+    if first and count != parts + len(call.operands) - 1:
+        raise call.error("no gradient of files of several parts before `-`; name `-` first")
+    return (*[FILE] * first, *piped, *[FILE] * (count - first - parts))
 
 
 @dataclass
@@ -96,7 +130,7 @@ class StageGradients:
     parameters  the names among `tensors` of what the result depends on: all but intermediates
     layers      gradients of the parameters of a model's layers
     traced      gradients of the intermediates of a whole model, under the names of a trace
-    others      of a stage that merges: what `inputs` is of the first record that it read, for each of the others
+    others      if the stage merges, `inputs` for each record that it read after the first
     """
 
     call: StageCall
@@ -112,7 +146,7 @@ class StageGradients:
         self.inputs[name] = self.inputs[name] + gradient if name in self.inputs else gradient
 
     def add_operand(self, flag: str, gradient: Array) -> None:
-        """Add the gradient of the operand of a flag: of its file, or of the tensor of the record that it names."""
+        """Add the gradient of a flag's operand: a file, or a tensor of the record."""
         if flag in self.call.piped:
             raise self.call.error(f"its --{flag.replace('_', '-')} is the whole stage before; pass it on in the record")
         operand = self.call.values[flag]
@@ -132,10 +166,24 @@ class StageGradients:
             return
         if name in self.tensors:
             gradient = gradient + self.tensors[name].array
-        axes = axes or parameter_axes("", name) or None
-        fits = axes is not None and len(axes) == gradient.ndim
-        self.tensors[name] = Tensor(gradient, axes if fits else None, labels or {})
+        axes = axes or parameter_axes("", name)
+        self.tensors[name] = Tensor(gradient, axes if len(axes) == gradient.ndim else None, labels or {})
         self.parameters += [name] * (name not in self.parameters)
+
+    def add_weights(self, parts: Mapping[str, Array | None], layer: str = "") -> None:
+        """Add the gradients of weights: of a model's layer, of the files of flags, or of --params or drawn ones.
+
+        layer  the kind of the layer that has axes of its own
+        """
+        values = self.call.values
+        if values["model_"] is not None:
+            self.layers.add(layers.find_layer(values["model_"], values["layer"], self.call.tool), parts)
+            return
+        for name, part in parts.items():
+            if part is not None and isinstance(values.get(name), Record):
+                self.add_operand(name, part)
+            else:
+                self.add_parameter(name, part, parameter_axes(layer, name))
 
 
 Outer = dict[str, Array]  # gradients of the tensors that a stage computed; an adjoint removes those it has used
@@ -145,7 +193,7 @@ Adjoint = Callable[[StageCall, Outer, StageGradients], None]
 def collect_gradients(
     collected: dict[str, Array], outer: Outer, is_kept: Callable[[str], bool] = lambda name: True
 ) -> Hook:
-    """Return a hook that keeps the gradient of every intermediate, and adds what comes from later stages to it."""
+    """A hook that keeps the gradient of every intermediate, and adds the gradient from later stages to it."""
 
     def hook(name: str) -> Callable[[Array], Array] | None:
         def visit(gradient: Array) -> Array:

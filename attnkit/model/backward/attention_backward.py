@@ -89,7 +89,7 @@ def attention_backward(
         for name in "kv":
             long = "past_key" if name == "k" else "past_value"
             gradients[long], gradients[name] = gradients[name][..., :past, :], gradients[name][..., past:, :]
-    return gradients | {name: apply_hook(hook, name, gradients[name]) for name in "qkv"}
+    return gradients | {name: apply_hook(hook, name, gradients[name]) for name in "vkq"}  # the opposite of forward
 
 
 def _run_backward(
@@ -356,7 +356,7 @@ def _relative_attention_backward(
         gradients["bias"] = sum_to_shape(bias, options.bias.shape)
     scores = apply_hook(hook, "relative", bias) * q.dtype.type(options.scale_for(q.shape[-1]))
     parts = relative_scores_backward(scores, q, k, options.relative)
-    for name in ("q", "k"):
+    for name in ("k", "q"):
         gradients[name] = apply_hook(hook, name, gradients[name] + parts.pop(name))
     return gradients | {f"relative.{name}": part for name, part in parts.items()}
 
