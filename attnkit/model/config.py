@@ -18,10 +18,11 @@ pooler             w (D, D), b: tanh(x w + b) of the first token
 head.dense, head.norm, head   w (D, H), b; gamma, beta (H,); w (H, N), b: hidden states to logits; H is D unless given
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
@@ -115,6 +116,31 @@ class SpecialTokens:
     banned: tuple[int, ...] = ()
 
 
+class AttentionRules(NamedTuple):
+    """The rules of one layer of attention, which every way to compute it reads.
+
+    scale     of the scores; None: that of the score function
+    factor    the same as a number
+    window    keys before and after a query that it may attend to; -1: no limit
+    rope      of rotary positions; None: no rotation
+    relative  what distances add to the scores, as in PositionConfig
+    is_local  whether the layer has a window and a rotation of its own
+    """
+
+    stack: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float | None
+    factor: float
+    is_cross: bool = False
+    causal: bool = False
+    window: tuple[int, int] = (-1, -1)
+    rope: Mapping[str, Any] | None = None
+    relative: str = ""
+    is_local: bool = False
+
+
 @dataclass(frozen=True)
 class Config:
     """One Transformer.
@@ -192,6 +218,12 @@ class Config:
         """Return the width of the input of a layer of a stack."""
         return self.width
 
+    @cached_property
+    def attention_rules(self) -> dict[str, AttentionRules]:
+        """The rules of every layer of attention by its name."""
+        steps = [step for stack in self.stacks for step in self.plan(stack)]
+        return {step.layer: find_attention_rules(self, step.layer) for step in steps if step.op == "attend"}
+
     def plan(self, stack: str) -> "list[Step]":
         """Return all steps of a stack: see `layer_plan`."""
         return transformer_plan(self, stack)
@@ -241,6 +273,35 @@ class Step(NamedTuple):
     layer: str
     adds_residual: str = ""
     saves_residual: bool = False
+
+
+def find_attention_rules(config: Config, layer: str) -> AttentionRules:
+    """The rules of a layer of attention: heads, scale, window and positions.
+
+    >>> small = StackConfig(layers=2, heads=2, hidden=8, kv_heads=1, head_dim=4, causal=True, windows=(-1, 5))
+    >>> rules = find_attention_rules(Config("mistral", 8, decoder=small), "decoder.1.self")
+    >>> rules.factor, rules.window
+    (0.5, (5, -1))
+    """
+    name, number, part = parse_layer_name(layer)
+    stack, positions, at = config.stack(name), config.positions, number or 0
+    factor = config.scale
+    if factor is None:
+        factor = 1 / math.sqrt(max(stack.head_dim, 1)) if config.score == "scaled-dot" else 1.0
+    factor = factor / (at + 1) if config.scale_by_layer else factor
+    scale = factor if config.scale_by_layer else config.scale
+    common = AttentionRules(name, stack.heads, stack.kv_heads, stack.head_dim, scale, factor, part == "cross")
+    if common.is_cross:
+        return common
+    window = stack.windows[at] if stack.windows else -1
+    is_local = window >= 0 and bool(positions.local_rope)
+    return common._replace(
+        causal=stack.causal,
+        window=(window, -1 if stack.causal else window) if window >= 0 else (-1, -1),
+        rope=(positions.local_rope if is_local else positions.rope) if positions.kind == "rotary" else None,
+        relative=positions.relative,
+        is_local=is_local,
+    )
 
 
 SUBLAYERS = ("self", "cross", "ffn")

@@ -1,6 +1,5 @@
 """The forward pass of a whole model: the steps of its configuration, applied to its parameters."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from attnkit.errors import DataError, counted
 from attnkit.model.attention import multi_head_attention
-from attnkit.model.config import Config, Step, parse_layer_name
+from attnkit.model.config import AttentionRules, Config, Step, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array
 from attnkit.model.embedding import embed
@@ -199,7 +198,7 @@ def _norm(model: Model, layer: str, x: Array, context: Context) -> Array:
 def _attend(model: Model, layer: str, x: Array, context: Context) -> Array:
     cache, source = context.cache, attention_source(layer, x, context)
     params, options = attention_arguments(model, layer, x.shape[-2], context)
-    if cache is not None and parse_layer_name(layer)[2] == "cross":
+    if cache is not None and layer.endswith(".cross"):
         options["kv_store"] = lambda make: cache.get_or_compute(layer, make)
     elif cache is not None:
         options["kv_store"] = lambda make: cache.append(layer, *make())
@@ -220,7 +219,7 @@ def attention_arguments(
 
 def attention_source(layer: str, x: Array, context: Context) -> Array:
     """Return what a layer of attention attends to: the memory, or x itself; DataError for a memory that is absent."""
-    if parse_layer_name(layer)[2] != "cross":
+    if not layer.endswith(".cross"):
         return x
     if context.memory is None:
         raise DataError(f"{layer} needs a memory to attend to, but none is given")
@@ -229,54 +228,36 @@ def attention_source(layer: str, x: Array, context: Context) -> Array:
 
 def attention_options(model: Model, layer: str, queries: int, context: Context) -> dict[str, Any]:
     """Return the options of `multi_head_attention` for one layer of a model: heads, scale, masks and positions."""
-    config = model.config
-    name, number, part = parse_layer_name(layer)
-    stack = config.stack(name)
-    scale = config.scale
-    if config.scale_by_layer:
-        scale = (1 / math.sqrt(stack.head_dim) if scale is None else scale) / ((number or 0) + 1)
-    options: dict[str, Any] = {"heads": stack.heads, "kv_heads": stack.kv_heads, "scale": scale}
-    if part == "cross":
+    rules = model.config.attention_rules[layer]
+    options: dict[str, Any] = {"heads": rules.heads, "kv_heads": rules.kv_heads, "scale": rules.scale}
+    if rules.is_cross:
         return options | {"mask": _over_heads(context.memory_mask)}
-    options |= {"causal": stack.causal, "mask": _over_heads(context.mask)}
-    window = stack.windows[number or 0] if stack.windows else -1
-    if window >= 0:
-        options["window"] = (window, -1 if stack.causal else window)
-    key = f"{name}.local" if window >= 0 and config.positions.local_rope else name
+    options |= {"causal": rules.causal, "window": rules.window, "mask": _over_heads(context.mask)}
+    key = f"{rules.stack}.local" if rules.is_local else rules.stack
     if key not in context.shared:
-        context.shared[key] = relative_positions(model, name, queries, context, is_local=key != name)
+        context.shared[key] = relative_positions(model, rules, queries, context)
     options |= context.shared[key]
-    if config.positions.relative == "disentangled":
+    if rules.relative == "disentangled":
         options["relative"] = disentangled_positions(model, layer, queries, context)
     return options
 
 
-def relative_positions(
-    model: Model, name: str, queries: int, context: Context, *, is_local: bool = False
-) -> dict[str, Any]:
-    """Return the rotary angles and the bias on the scores that positions give every layer of a stack.
-
-    is_local  whether the layers are those with a window, which may have a rotation of their own
-    """
-    positions, past = model.config.positions, context.past
+def relative_positions(model: Model, rules: AttentionRules, queries: int, context: Context) -> dict[str, Any]:
+    """The rotary angles and the bias on the scores that positions give the layers of a stack with these rules."""
     options: dict[str, Any] = {}
-    if positions.kind == "rotary":
-        options["rotary"] = rotation(model.config, name, queries, context, is_local=is_local)
-    if positions.relative == "t5":
-        buckets = position_buckets(model.config, name, past, queries)
-        options["bias"] = t5_bias(buckets, model.params[f"{name}.bias"]["table"])
+    if rules.rope is not None:
+        options["rotary"] = rotation(rules, queries, context)
+    if rules.relative == "t5":
+        buckets = position_buckets(model.config, rules.stack, context.past, queries)
+        options["bias"] = t5_bias(buckets, model.params[f"{rules.stack}.bias"]["table"])
     return options
 
 
-def rotation(
-    config: Config, name: str, queries: int, context: Context, *, is_local: bool = False
-) -> tuple[Array, Array]:
-    """Return the cosines and sines (T, R/2) or (B, 1, T, R/2) that rotary positions turn a stack's queries by."""
-    rope = config.positions.local_rope if is_local else config.positions.rope
+def rotation(rules: AttentionRules, queries: int, context: Context) -> tuple[Array, Array]:
+    """The cosines and sines (T, R/2) or (B, 1, T, R/2) that rotary positions turn queries by."""
     where = context.positions if context.positions is not None else context.past + np.arange(queries)
-    width = config.stack(name).head_dim
-    frequencies, factor = rope_frequencies(width, rope, int(where.max(initial=0)) + 1)
-    cos, sin = rotary_angles(where, width, frequencies=frequencies)
+    frequencies, factor = rope_frequencies(rules.head_dim, rules.rope or {}, int(where.max(initial=0)) + 1)
+    cos, sin = rotary_angles(where, rules.head_dim, frequencies=frequencies)
     if where.ndim == 2:
         cos, sin = cos[:, None], sin[:, None]  # (B, 1, T, R/2)
     return cos * factor, sin * factor

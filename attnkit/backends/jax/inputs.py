@@ -224,10 +224,10 @@ def relative_arrays(
     """Return what rotary positions and the distances of tokens need: angles, T5 buckets, rows of a table."""
     positions, arrays = config.positions, dict[str, Any]()
     if positions.kind == "rotary":
-        arrays["rotary"] = tuple(fill(x, -2, width) for x in rotation(config, name, tokens, context))
-        if positions.local_rope:
-            local = rotation(config, name, tokens, context, is_local=True)
-            arrays["local_rotary"] = tuple(fill(x, -2, width) for x in local)
+        for rules in config.attention_rules.values():
+            key = "local_rotary" if rules.is_local else "rotary"
+            if rules.stack == name and rules.rope is not None and key not in arrays:
+                arrays[key] = tuple(fill(x, -2, width) for x in rotation(rules, tokens, context))
     if positions.relative == "t5":
         options = {"buckets": positions.buckets, "max_distance": positions.max_distance}
         distances = np.arange(1 - keys, keys)

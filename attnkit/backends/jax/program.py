@@ -3,7 +3,6 @@
 The steps are those of model/config.py, and what each computes is what model/transformer.py says.
 """
 
-import math
 from collections.abc import Callable, Iterable
 
 import jax
@@ -23,7 +22,7 @@ from attnkit.backends.jax.formulas import (
 from attnkit.backends.jax.passes import Pair, Pass
 from attnkit.backends.jax.recurrent import attend_and_recur, recur
 from attnkit.model.attention import merge_heads, view_heads
-from attnkit.model.config import Config, Step, parse_layer_name
+from attnkit.model.config import AttentionRules, Step, parse_layer_name
 from attnkit.model.patch_embedding import extract_patches
 from attnkit.model.scores import SCORES
 from attnkit.model.transformer import changed_grid
@@ -70,36 +69,31 @@ def add_positions(run: Pass, layer: str, x: JaxArray) -> JaxArray:
 def attend_layer(run: Pass, layer: str, x: JaxArray) -> JaxArray:
     """Apply multi-head attention of a layer to x, or of x over the memory: x (..., T, D) -> (..., T, D)."""
     config, params, see = run.config, run.params.get(layer, {}), run.see_in(layer)
-    name, number, part = parse_layer_name(layer)
-    stack, is_cross = config.stack(name), part == "cross"
-    window = stack.windows[number or 0] if stack.windows and not is_cross else -1
-    rotary = find_angles(run, window) if not is_cross else None
+    attention = config.attention_rules[layer]
+    is_cross = attention.is_cross
+    rotary: Pair | None = None
+    if attention.rope is not None:
+        rotary = run.inputs["local_rotary" if attention.is_local else "rotary"]
     source = run.inputs["memory"] if is_cross and layer not in run.caches else x
-    q = view_heads(run.linear(x, params.get("wq"), params.get("bq")), stack.heads)
+    q = view_heads(run.linear(x, params.get("wq"), params.get("bq")), attention.heads)
     if is_cross and layer in run.caches:
         k, v = run.caches[layer]
     else:
         k, v = (
-            view_heads(run.linear(source, params.get(f"w{one}"), params.get(f"b{one}")), stack.kv_heads) for one in "kv"
+            view_heads(run.linear(source, params.get(f"w{one}"), params.get(f"b{one}")), attention.kv_heads)
+            for one in "kv"
         )
         k = k if rotary is None else rotate(k, *rotary)
         stored = store(run, layer, k, v)
         k, v = (k, v) if run.is_start else stored
     q = q if rotary is None else rotate(q, *rotary)
-    rules = cross_rules(run, layer, q) if is_cross else self_rules(run, layer, q, k, window)
+    rules = cross_rules(run, attention) if is_cross else self_rules(run, layer, attention, q, k)
     q, k, v = see("q", q), see("k", k), see("v", v)
     if SCORES[config.score].parameters:
         heads = dense_attention(q, k, v, rules, see, score_function(config.score, params))
     else:
         heads = run.kernel(q, k, v, rules, see)
     return see("output", run.linear(merge_heads(heads), params.get("wo"), params.get("bo")))
-
-
-def find_angles(run: Pass, window: int) -> Pair | None:
-    """Return the cosines and sines of rotary positions, those of layers with a window where they have their own."""
-    is_local = window >= 0 and "local_rotary" in run.inputs
-    angles: Pair | None = run.inputs.get("local_rotary" if is_local else "rotary")
-    return angles
 
 
 def store(run: Pass, layer: str, k: JaxArray, v: JaxArray) -> Pair:
@@ -126,39 +120,28 @@ def write_slice(cache: JaxArray, x: JaxArray, at: JaxArray) -> JaxArray:
     return jax.lax.dynamic_update_slice_in_dim(cache, x, at, axis=-2)
 
 
-def cross_rules(run: Pass, layer: str, q: JaxArray) -> Rules:
-    """Return the rules of attention to the memory."""
-    scale = layer_scale(run.config, layer, q.shape[-1])
-    return Rules(scale, mask=run.inputs.get("memory_mask"), bias=run.inputs.get("memory_bias"))
+def cross_rules(run: Pass, attention: AttentionRules) -> Rules:
+    """The rules of attention to the memory."""
+    return Rules(attention.factor, mask=run.inputs.get("memory_mask"), bias=run.inputs.get("memory_bias"))
 
 
-def self_rules(run: Pass, layer: str, q: JaxArray, k: JaxArray, window: int) -> Rules:
-    """Return the rules of self-attention in a layer, with the scores of its relative positions in the bias."""
-    config, inputs = run.config, run.inputs
-    name, _, _ = parse_layer_name(layer)
-    causal, scale = config.stack(name).causal, layer_scale(config, layer, q.shape[-1])
+def self_rules(run: Pass, layer: str, attention: AttentionRules, q: JaxArray, k: JaxArray) -> Rules:
+    """The rules of self-attention in a layer, with the scores of its relative positions in the bias."""
+    inputs = run.inputs
     rules = Rules(
-        scale,
-        causal=causal,
-        window=(window, -1 if causal else window) if window >= 0 else (-1, -1),
+        attention.factor,
+        causal=attention.causal,
+        window=attention.window,
         offset=0 if run.is_start else inputs.get("past", 0),
         mask=inputs.get("mask"),
         bias=inputs.get("bias"),
     )
-    if config.positions.relative == "t5":
-        return rules._replace(distances=run.params[f"{name}.bias"]["table"][inputs["buckets"]])
-    if config.positions.relative == "disentangled":
-        scores = run.see(f"{layer}.relative", relative_scores(run, layer, q, k) * scale)
+    if attention.relative == "t5":
+        return rules._replace(distances=run.params[f"{attention.stack}.bias"]["table"][inputs["buckets"]])
+    if attention.relative == "disentangled":
+        scores = run.see(f"{layer}.relative", relative_scores(run, layer, q, k) * attention.factor)
         return rules._replace(bias=scores if rules.bias is None else scores + rules.bias)
     return rules
-
-
-def layer_scale(config: Config, layer: str, width: int) -> float:
-    """Return the factor on the scores of a layer, for queries of a width."""
-    number = parse_layer_name(layer)[1] or 0
-    usual = 1 / math.sqrt(max(width, 1)) if config.score == "scaled-dot" else 1.0
-    scale = usual if config.scale is None else config.scale
-    return scale / (number + 1) if config.scale_by_layer else scale
 
 
 def relative_scores(run: Pass, layer: str, q: JaxArray, k: JaxArray) -> JaxArray:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.model.config import Config, StackConfig, Step, layer_plan, parse_layer_name
+from attnkit.model.config import AttentionRules, Config, Step, layer_plan, parse_layer_name
 from attnkit.model.context import Context, Model
 from attnkit.model.dtypes import Array, quiet
 from attnkit.model.feedforward import ACTIVATIONS
@@ -72,7 +72,8 @@ class CachedDecoder:
             self._layers = self.cache, layers
         x = run(self.model, self.steps[: self._first], tokens, context)
         context.on_step(self.steps[self._first])
-        relative = relative_positions(self.model, "decoder", 1, context)
+        rules = self.model.config.attention_rules["decoder.0.self"]
+        relative = relative_positions(self.model, rules, 1, context)
         return self._layers[1](x[:, 0], relative)[:, None]
 
     def reorder_cache(self, rows: Array) -> None:
@@ -124,9 +125,9 @@ def _compile_step(config: Config, params: Mapping[str, Parameters], step: Step, 
         return _norm(config, layer_params)
     if step.op == "ffn":
         return _ffn(config, layer_params)
-    stack, number, part = parse_layer_name(step.layer)
-    compile_attention = _cross_attention if part == "cross" else _self_attention
-    return compile_attention(config, config.stack(stack), number or 0, layer_params, step.layer, cache)
+    rules = config.attention_rules[step.layer]
+    compile_attention = _cross_attention if rules.is_cross else _self_attention
+    return compile_attention(rules, layer_params, step.layer, cache)
 
 
 def _norm(config: Config, params: Parameters) -> Layer:
@@ -203,11 +204,6 @@ def _fuse_columns(weights: list[Array]) -> Array | None:
     return np.lib.stride_tricks.as_strided(first, shape, first.strides, writeable=False)
 
 
-def _scale(config: Config, stack: StackConfig, number: int) -> float:
-    scale = stack.head_dim**-0.5 if config.scale is None else config.scale
-    return scale / (number + 1) if config.scale_by_layer else scale
-
-
 def _weighted_values(q: Array, keys: Array, values: Array, scale: float, bias: Array | None = None) -> Array:
     """Return dense attention: q (B, G, H/G, K), keys (B, G, S, K), values (B, G, S, K) -> (B, H*K)."""
     scores = q @ keys.swapaxes(-1, -2)
@@ -220,12 +216,10 @@ def _weighted_values(q: Array, keys: Array, values: Array, scale: float, bias: A
     return (scores @ values).reshape(len(q), -1)
 
 
-def _self_attention(
-    config: Config, stack: StackConfig, number: int, params: Parameters, layer: str, cache: KVCache
-) -> Layer:
+def _self_attention(rules: AttentionRules, params: Parameters, layer: str, cache: KVCache) -> Layer:
     project, out = _projections(params), _linear(params["wo"], params.get("bo"))
-    groups, heads, width = stack.kv_heads, stack.heads // stack.kv_heads, stack.head_dim
-    scale, window = _scale(config, stack, number), stack.windows[number] if stack.windows else -1
+    groups, heads, width = rules.kv_heads, rules.heads // rules.kv_heads, rules.head_dim
+    window = rules.window[0]
 
     def attend(x: Array, relative: Mapping[str, Any]) -> Array:
         q, k, v = project(x)
@@ -238,19 +232,16 @@ def _self_attention(
         bias = relative.get("bias")  # (H, 1, S)
         if bias is not None:
             bias = bias.reshape(groups, heads, -1)[..., -keys.shape[-2] :]
-        return out(_weighted_values(q, keys, values, scale, bias))
+        return out(_weighted_values(q, keys, values, rules.factor, bias))
 
     return attend
 
 
-def _cross_attention(
-    config: Config, stack: StackConfig, number: int, params: Parameters, layer: str, cache: KVCache
-) -> Layer:
+def _cross_attention(rules: AttentionRules, params: Parameters, layer: str, cache: KVCache) -> Layer:
     project, out = _linear(params["wq"], params.get("bq")), _linear(params["wo"], params.get("bo"))
-    shape = -1, stack.kv_heads, stack.heads // stack.kv_heads, stack.head_dim
-    scale = _scale(config, stack, number)
+    shape = -1, rules.kv_heads, rules.heads // rules.kv_heads, rules.head_dim
 
     def attend(x: Array, relative: Mapping[str, Any]) -> Array:
-        return out(_weighted_values(project(x).reshape(shape), *cache.get(layer), scale))
+        return out(_weighted_values(project(x).reshape(shape), *cache.get(layer), rules.factor))
 
     return attend
