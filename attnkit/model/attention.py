@@ -147,7 +147,7 @@ def _choose_kernel(q: Array, k: Array, v: Array, options: AttentionOptions, requ
     has_many = _has_many_scores(q, k)
     if any(name in requested for name in SQUARE):
         return _run_dense
-    if not requested.has_summary and _text_lengths(q, k, options) is not None:
+    if not requested.has_summary and has_fixed_shapes() and text_lengths(q, k, options) is not None:
         return _run_padded
     if has_many and not (v.shape[-1] or requested.has_summary or requested.is_lse_returned):
         return _empty_heads
@@ -156,21 +156,48 @@ def _choose_kernel(q: Array, k: Array, v: Array, options: AttentionOptions, requ
     return _run_rows if has_many else _run_dense
 
 
-def _text_lengths(q: Array, k: Array, options: AttentionOptions) -> Array | None:
-    if options.mask is None or not has_fixed_shapes():
-        return None
-    from attnkit.model.kernels.padded_attention import text_lengths
+def text_lengths(q: Array, k: Array, options: AttentionOptions) -> Array | None:
+    """Count the tokens of each text of a batch, (B,), if each attends to itself and is padded after its end.
 
-    return text_lengths(q, k, options)
+    q (B, H, T, K), k (B, G, T, K), mask (B, 1, 1, T); None for any other mask.
+
+    >>> x, mask = np.ones((2, 1, 3, 4)), np.array([[True, True, False], [True, True, True]])
+    >>> text_lengths(x, x, AttentionOptions(mask=mask[:, None, None])).tolist()
+    [2, 3]
+    """
+    mask, past = options.mask, options.past
+    if mask is None or mask.dtype != bool or past or q.ndim != 4 or q.shape[-2] != k.shape[-2] or q.shape[-2] < 2:
+        return None
+    if mask.shape != (len(q), 1, 1, k.shape[-2]) or options.lengths is not None or options.align is not None:
+        return None
+    real = mask[:, 0, 0]
+    lengths: Array = real.sum(axis=-1)
+    return lengths if (real == (np.arange(real.shape[-1]) < lengths[:, None])).all() else None
 
 
 def _run_padded(q: Array, k: Array, v: Array, options: AttentionOptions, requested: Requested) -> dict[str, Array]:
-    from attnkit.model.kernels.padded_attention import attend_by_length
+    """Attend within texts of one length at a time, each in the shapes that it has alone, so that it has the same bits.
 
-    def attend(q: Array, k: Array, v: Array, options: AttentionOptions) -> dict[str, Array]:
-        return _choose_kernel(q, k, v, options, requested)(q, k, v, options, requested)
+    q (B, H, T, K), k (B, G, T, K), v (B, G, T, V)
 
-    return attend_by_length(q, k, v, options, np.asarray(_text_lengths(q, k, options)), attend, MANY)
+    The queries of padding attend to the keys of their text, as a mask has them do.
+    """
+    result: dict[str, Array] = {}
+    lengths = np.asarray(text_lengths(q, k, options))
+    _, bias = dense_attention.broadcast_mask(None, options.bias, (*q.shape[:-1], k.shape[-2]), q.dtype)
+    for length in np.unique(lengths).tolist():
+        (rows,) = np.nonzero(lengths == length)
+        together = max(1, MANY // max(1, q.shape[1] * length * length))
+        for some in np.split(rows, range(together, len(rows), together)):
+            keys, values = k[some, :, :length], v[some, :, :length]
+            for part, past in ((slice(0, length), 0), (slice(length, None), length)):
+                own = None if bias is None else bias[some, :, part, :length]
+                alone = q[some, :, part], keys, values, options.replace(mask=None, past=past, bias=own), requested
+                steps = _choose_kernel(*alone)(*alone)
+                for name, x in ((name, steps[name]) for name in ("heads", "lse") if name in steps):
+                    whole = result.setdefault(name, np.empty((*q.shape[:-1], *x.shape[3:]), x.dtype))
+                    whole[some, :, part] = x
+    return result
 
 
 def _has_many_scores(q: Array, k: Array) -> bool:

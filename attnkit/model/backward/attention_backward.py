@@ -64,7 +64,7 @@ def attention_backward(
     hook     receives the gradient of any intermediate of `attention`, and may replace it
 
     Few scores are computed by the formula (`dense_attention_backward`). Many are computed by blocks
-    (kernels/fused_attention_backward.py) or, if they are not dot products, for some queries at a time
+    (kernels/fused_attention.py) or, if they are not dot products, for some queries at a time
     (`row_attention_backward`): the result is the same within rounding, and memory grows with T + S.
     Source: Attention Is All You Need, section 3.2.1; Dao et al. 2022, appendix B. DataError if shapes do not
     match, UsageError for options that are mutually exclusive.
@@ -108,7 +108,7 @@ def _run_backward(
         grad_output, q, k, v = (cast(x, x.dtype) for x in arrays)
         return dense_attention_backward(grad_output, q, k, v, options, options.offset(q.shape[-2], k.shape[-2]), hook)
     if is_dot and scores and all(np.isfinite(x).all() for x in arrays):
-        from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
+        from attnkit.model.kernels.fused_attention import fused_attention_backward
 
         if options.softmax_dtype is not None or "heads" not in saved or not {"weights", "lse"} & saved.keys():
             saved = attention_forward(q, k, v, options.replace(score="dot", score_params=None, softmax_dtype=None))

@@ -22,9 +22,9 @@ from attnkit.model.kernels.tiles import (
     Workspace,
     batched,
     make_query_tiles,
-    prepare_inputs,
+    prepare_tiles,
     rows_of_product,
-    run_tiles,
+    run_tasks,
     score_dtype,
     split_matrix,
 )
@@ -122,7 +122,7 @@ def tiled_attention(
         scale = dtype.type(0.5 ** int(v.shape[-2]).bit_length())
         heads, lse = tiled_attention(q, k, v * scale, options, blocks=blocks, threads=threads)
         return (heads / scale).astype(result, copy=False), lse
-    inputs, values = prepare_inputs(q, k, options), batched(v)
+    inputs, values = prepare_tiles(q, k, options), batched(v)
     reach = np.abs(np.log(largest)).reshape(values.shape[:2]) + math.log(max(v.shape[-2], 1))
     heads, lse = np.empty((*inputs.q.shape[:3], v.shape[-1]), result), np.empty(inputs.q.shape[:3])
 
@@ -130,7 +130,7 @@ def tiled_attention(
         group = task[0], inputs.group(task[1])
         lse[task] = _attend_band(inputs, values[group], reach[group].max(), task, blocks, workspace, heads[task])
 
-    run_tiles(work, inputs, split_bands(inputs, blocks), threads)
+    run_tasks(work, inputs, split_bands(inputs, blocks), threads)
     return heads.reshape(*q.shape[:-1], v.shape[-1]), lse.reshape(q.shape[:-1])
 
 

@@ -5,10 +5,10 @@ heads at once are (h, n, m).
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ SMALL = 1 << 21  # number of scores up to which one thread is faster than two
 SAFE_RANGE: dict[DType, float] = {np.dtype(np.float32): 40.0, np.dtype(np.float64): 300.0}
 
 Task = tuple[int, int | slice, slice]  # batch, head or heads, queries or keys
+AnyTask = TypeVar("AnyTask")
 
 
 class Workspace:
@@ -44,49 +45,53 @@ class Workspace:
 
 
 @dataclass(frozen=True)
-class TiledInputs:
+class ScoreInputs:
     """Queries, keys and options, and which keys each query may attend to: low to high, unless masked."""
 
     q: Array  # (B, H, T, K)
     k: Array  # (B, G, S, K)
-    bound: Array  # (B, H, T), |q| max |k|, an upper bound of every scaled product
     position: Array  # (B, T), position of a query among the keys
     low: Array  # (B, T), non-decreasing
     high: Array  # (B, T), non-decreasing
     mask: Array | None  # (B, H, T, S), boolean or added; it may be shorter than S, as `high` is then
     bias: Array | None  # (B, H, T, S)
-    level: float  # how far from 0 mask and bias can move the largest scores
     scale: float
     softcap: float
 
     @property
-    def added(self) -> bool:
-        """Whether something is added to the scores, so that their size is not bounded."""
-        return self.bias is not None or (self.mask is not None and self.mask.dtype != bool)
+    def count(self) -> int:
+        """The number of scores."""
+        return math.prod((*self.q.shape[:3], self.k.shape[2]))
 
     @property
     def sharing(self) -> int:
         """The number of query heads that share one key head."""
         return int(self.q.shape[1] // self.k.shape[1])
 
+
+@dataclass(frozen=True)
+class TiledInputs(ScoreInputs):
+    """Inputs with bounds of the scores, by which the dtype of a tile is chosen."""
+
+    bound: Array  # (B, H, T), |q| max |k|, an upper bound of every scaled product
+    level: float  # how far from 0 mask and bias can move the largest scores
+
+    @property
+    def added(self) -> bool:
+        """Whether something is added to the scores, so that their size is not bounded."""
+        return self.bias is not None or (self.mask is not None and self.mask.dtype != bool)
+
     def group(self, head: int | slice) -> int | slice:
-        """Return the key head of a query head, or of several heads that are all in one group or each alone in one."""
+        """The key head of a query head, or of several heads that are all in one group or each alone in one."""
         if isinstance(head, int):
             return head // self.sharing
         return slice(head.start // self.sharing, (head.stop - 1) // self.sharing + 1)
 
     def select_queries(self, queries: Array) -> "TiledInputs":
-        """Return the inputs of some of the queries, in their order."""
-        return replace(
-            self,
-            q=self.q[:, :, queries],
-            bound=self.bound[:, :, queries],
-            position=self.position[:, queries],
-            low=self.low[:, queries],
-            high=self.high[:, queries],
-            mask=None if self.mask is None else self.mask[:, :, queries],
-            bias=None if self.bias is None else self.bias[:, :, queries],
-        )
+        """Select some of the queries, in their order."""
+        rows = {name: getattr(self, name) for name in ("q", "bound", "mask", "bias")}
+        rows = {name: None if x is None else x[:, :, queries] for name, x in rows.items()}
+        return replace(self, **rows, **{name: getattr(self, name)[:, queries] for name in ("position", "low", "high")})
 
 
 class QueryTile(NamedTuple):
@@ -243,56 +248,70 @@ def batched(x: Array) -> Array:
     return x if x.ndim == 4 else x[None]
 
 
-def prepare_inputs(q: Array, k: Array, options: AttentionOptions) -> TiledInputs:
-    """Return queries, keys and options as tiles need them; nothing here is of every query with every key.
+def prepare_inputs(q: Array, k: Array, options: AttentionOptions) -> ScoreInputs:
+    """Prepare queries, keys and options for blocks of scores, without an array of every query with every key.
 
     q (..., H, T, K), k (..., G, S, K) of the dtype to compute in
 
-    DataError where mask or bias do not broadcast, UsageError for an invalid window or alignment.
+    DataError if mask or bias do not broadcast, UsageError for an invalid window or alignment.
     """
-    queries, keys, mask, bias = q.shape[-2], k.shape[-2], options.mask, options.bias
-    level = sum(max_bias(x) for x in (mask, bias) if x is not None and is_float(x.dtype))
-    mask, bias = broadcast_mask(mask, bias, (*q.shape[:-1], keys), q.dtype)
+    queries, keys = q.shape[-2], k.shape[-2]
+    mask, bias = broadcast_mask(options.mask, options.bias, (*q.shape[:-1], keys), q.dtype)
     limit = keys if mask is None else mask.shape[-1]
     q, k = batched(q), batched(k)
+    mask, bias = (None if x is None else batched(x) for x in (mask, bias))
     position, low, high = key_ranges(len(q), queries, keys, limit, options)
-    scale = options.scale_for(q.shape[-1])
-    longest = np.repeat(row_norms(k).max(axis=-1, initial=0), q.shape[1] // k.shape[1], axis=1)  # (B, H)
-    return TiledInputs(
-        q,
-        k,
-        bound=abs(scale) * row_norms(q) * longest[..., None],
-        position=position,
-        low=low,
-        high=high,
-        mask=None if mask is None else batched(mask),
-        bias=None if bias is None else batched(bias),
-        level=level,
-        scale=scale,
-        softcap=float(options.softcap),
-    )
+    return ScoreInputs(q, k, position, low, high, mask, bias, options.scale_for(q.shape[-1]), float(options.softcap))
+
+
+def prepare_tiles(q: Array, k: Array, options: AttentionOptions) -> TiledInputs:
+    """Prepare the same with bounds of the scores; errors are those of `prepare_inputs`."""
+    inputs = prepare_inputs(q, k, options)
+    level = sum(max_bias(x) for x in (options.mask, options.bias) if x is not None and is_float(x.dtype))
+    longest = np.repeat(row_norms(inputs.k).max(axis=-1, initial=0), inputs.sharing, axis=1)  # (B, H)
+    bound = abs(inputs.scale) * row_norms(inputs.q) * longest[..., None]
+    return TiledInputs(**vars(inputs), bound=bound, level=level)
 
 
 def key_ranges(
     batch: int, queries: int, keys: int, limit: int, options: AttentionOptions
 ) -> tuple[Array, Array, Array]:
-    """Return each query's position, and the first and past-the-last key it may attend to below a limit: (B, T) each.
+    """Find each query's position, and the first and past-the-last key it may attend to below a limit: (B, T) each.
 
     >>> [x.tolist() for x in key_ranges(1, 3, 3, 3, AttentionOptions(causal=True, window=(1, -1)))]
     [[[0, 1, 2]], [[0, 0, 1]], [[1, 2, 3]]]
     """
-    lengths, (left, right) = options.lengths, options.window
-    if lengths is not None:
-        lengths = check_ids(lengths, keys + 1, "length")
+    valid = None if options.lengths is None else check_ids(options.lengths, keys + 1, "length")
+    lengths = None if valid is None else tuple(valid.ravel().tolist())
+    ranges = _find_ranges(
+        queries, keys, limit, options.causal, options.align, tuple(options.window), options.past, lengths
+    )
+    position, low, high = (np.broadcast_to(x, (batch, queries)) for x in ranges)
+    return position, low, high
+
+
+@lru_cache(maxsize=16)
+def _find_ranges(
+    queries: int,
+    keys: int,
+    limit: int,
+    causal: bool,
+    align: str | None,
+    window: tuple[int, int],
+    past: int,
+    lengths: tuple[int, ...] | None,
+) -> tuple[Array, Array, Array]:
+    """Find the ranges of one row of the batch, or of all with lengths; cached, as steps of training repeat it."""
+    left, right = window
     masks.window_mask(0, 0, left, right)  # UsageError for an invalid window
-    offset = options.replace(lengths=lengths).offset(queries, keys)
-    position = np.broadcast_to(np.arange(queries) + np.reshape(offset, (-1, 1)), (batch, queries))
+    offset = masks.causal_offset(queries, keys, align=align, past=past, lengths=lengths)
+    position = np.arange(queries) + np.reshape(offset, (-1, 1))
     low, high = np.zeros_like(position), np.full_like(position, limit)
     if lengths is not None:
         high = np.minimum(high, np.reshape(lengths, (-1, 1)))
     if left >= 0:
         low = np.maximum(low, position - left)
-    for bound in [0] * options.causal + [right] * (right >= 0):
+    for bound in [0] * causal + [right] * (right >= 0):
         high = np.minimum(high, position + bound + 1)
     return position, low, np.maximum(high, 0)
 
@@ -315,18 +334,22 @@ def split_tasks(inputs: TiledInputs, length: int, step: int) -> list[Task]:
     return [(b, h, part) for part in [*split_range(0, length, step)][::-1] for b in range(batch) for h in range(heads)]
 
 
-def run_tiles(
-    work: Callable[[Task, Workspace], None], inputs: TiledInputs, tasks: list[Task], threads: int | None
+def run_tasks(
+    work: Callable[[AnyTask, Workspace], None],
+    inputs: ScoreInputs,
+    tasks: Iterable[AnyTask],
+    threads: int | None,
+    few: int = 0,
 ) -> None:
     """Call `work` for each task with the workspace of its thread, on every core.
 
-    Tasks do not depend on the number of threads, and few scores are computed in one thread.
+    Tasks do not depend on the number of threads, and few scores [SMALL] are computed in one thread.
     """
 
     @quiet
-    def run(tasks: Iterator[Task]) -> None:
+    def run(tasks: Iterator[AnyTask]) -> None:
         workspace = Workspace()
         for task in tasks:
             work(task, workspace)
 
-    run_parallel(run, tasks, 1 if math.prod((*inputs.q.shape[:3], inputs.k.shape[2])) < SMALL else threads)
+    run_parallel(run, tasks, 1 if inputs.count < (few or SMALL) else threads)

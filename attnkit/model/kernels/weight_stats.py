@@ -17,8 +17,8 @@ from attnkit.model.kernels.tiles import (
     TiledInputs,
     Workspace,
     make_query_tile,
-    prepare_inputs,
-    run_tiles,
+    prepare_tiles,
+    run_tasks,
     score_dtype,
     split_tasks,
 )
@@ -148,8 +148,8 @@ def weight_stats(
     def receive(task: Task, workspace: Workspace) -> None:
         stats["received"][task] = _received(inputs, task, stats["lse"], blocks[0], workspace)
 
-    run_tiles(compute, inputs, split_tasks(inputs, queries[2], blocks[0]), threads)
-    run_tiles(receive, inputs, split_tasks(inputs, keys[2], blocks[1]), threads)
+    run_tasks(compute, inputs, split_tasks(inputs, queries[2], blocks[0]), threads)
+    run_tasks(receive, inputs, split_tasks(inputs, keys[2], blocks[1]), threads)
     stats["received"][np.isnan(stats["lse"]).any(axis=-1)] = np.nan
     kinds = {"lse": np.dtype(np.float64), "argmax": np.dtype(np.int64)}
     return {
@@ -255,7 +255,7 @@ def weight_topk(
         weights[task], top_keys = _largest(make_query_tile(inputs, task, exact), count, blocks[1], workspace)
         keys[task] = np.where((weights[task] == 0) | np.isnan(weights[task]), -1, top_keys)
 
-    run_tiles(compute, inputs, split_tasks(inputs, shape[2], blocks[0]), threads)
+    run_tasks(compute, inputs, split_tasks(inputs, shape[2], blocks[0]), threads)
     return weights.reshape(*q.shape[:-1], count), keys.reshape(*q.shape[:-1], count)
 
 
@@ -327,7 +327,7 @@ def weight_rows(
             scores[:, keys] = block.apply_mask(block.scores(KeyTile(block, keys, workspace)), keys).T
         weights[task] = softmax(scores)
 
-    run_tiles(compute, inputs, split_tasks(inputs, shape[2], min(at_once, blocks[0])), threads)
+    run_tasks(compute, inputs, split_tasks(inputs, shape[2], min(at_once, blocks[0])), threads)
     return weights[:, :, order].reshape(*q.shape[:-2], len(requested), shape[-1])
 
 
@@ -335,4 +335,4 @@ def weight_rows(
 def _prepare(q: Array, k: Array, options: AttentionOptions) -> tuple[DType, TiledInputs]:
     """Return the dtype of a result, and the inputs of tiles in the dtype to compute in."""
     dtype = working(q, k)
-    return output_dtype(q), prepare_inputs(np.asarray(q, dtype), np.asarray(k, dtype), options)
+    return output_dtype(q), prepare_tiles(np.asarray(q, dtype), np.asarray(k, dtype), options)

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from attnkit.errors import DataError, UsageError
 from attnkit.model import AttentionOptions, alibi_bias, attention, multi_head_attention, rotary_angles
 from attnkit.model.backward.attention_backward import attention_backward, attention_forward, multi_head_attention_vjp
-from attnkit.model.kernels import score_blocks
-from attnkit.model.kernels.fused_attention import fused_attention
-from attnkit.model.kernels.fused_attention_backward import fused_attention_backward
+from attnkit.model.kernels import fused_attention as blocks
+from attnkit.model.kernels.fused_attention import fused_attention, fused_attention_backward
 from tests import process
 from tests.places import REFERENCES
 
@@ -208,7 +207,7 @@ BLOCKS = {
 def small_blocks(way):
     with (
         patch.multiple(sys.modules["attnkit.model.backward.attention_backward"], PART=30, **WAYS[way][0]),
-        patch.multiple(score_blocks, **BLOCKS),
+        patch.multiple(blocks, **BLOCKS),
     ):
         yield
 
