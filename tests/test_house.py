@@ -167,7 +167,7 @@ def test_a_stage_imports_no_rich_no_zipfile_no_whole_model_it_does_not_need(tool
 
 
 # what only whole models, tables and published tokenizers need
-WHOLE_MODELS = {"model.config", "model.whole_models", "generation.output_head", "inputs.masking", "interpret.tracer"}
+WHOLE_MODELS = {"model.config", "model.whole_models", "generation.output_head", "interpret.tracer"}
 UNNEEDED = WHOLE_MODELS | {"display", "inputs.detokenizer", "tokenizers.auto", "tokenizers.huggingface"}
 LINES = ["embed a --one-hot", "decode --table table.json x.json", "mask --causal x.json"]
 

@@ -12,7 +12,7 @@ tool           the decorator `@tool`: a typed function as a command, a stage of 
 signature      a tool's signature for Python, and the stub of the package
 text_input     the readers of tools that take text
 views          tables, heat maps, statistics and lists of a record's tensors
-decode_views   the views of decode: texts, scores, candidates; attribution_views: those of attributions
+attribution_views   the views of attributions
 parser         a tool's command line, parsed with Typer from its options
 output         the writers of results: files, standard output, terminals
 pipeline       several stages in one process; pipeline_trace: what each of them computes, as one record

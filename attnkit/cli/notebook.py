@@ -4,7 +4,6 @@ from attnkit import display
 from attnkit.cli import figures, views
 from attnkit.cli.stage import Stage
 from attnkit.display.notebook import Rendering, record_html, tensor_html, text_html, view_tensor
-from attnkit.inputs.operands import CheckpointRecord
 from attnkit.record import Record
 
 OPTIONS = (*views.VIEW_FLAGS, *views.LOOK_FLAGS, "precision", "title", "theme")  # those of a view, in Python too
@@ -20,7 +19,7 @@ def present(result: Record | str, call: Stage) -> Rendering:
 
 def draw(result: Record | str, call: Stage, text: str) -> str:
     """Return a result as HTML: the figure of a view, its tensors as tables or heat maps, or its text."""
-    if isinstance(result, str | CheckpointRecord):
+    if isinstance(result, str) or hasattr(result, "checkpoint"):
         return text_html(text)
     if views.requested_view(call):
         return figures.encode_figure(call, result, "svg").decode()

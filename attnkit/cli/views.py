@@ -14,7 +14,6 @@ from attnkit.cli.stage import Stage
 from attnkit.display.notebook import unmasked_cells
 from attnkit.errors import UsageError, flag_name
 from attnkit.formats.streams import name_errors
-from attnkit.inputs.operands import CheckpointRecord
 from attnkit.interpret.slices import ALL, Index, Place, check_bound, fill_index, parse_slice
 from attnkit.record import (
     Array,
@@ -211,7 +210,7 @@ def view_flag(call: Stage, name: str) -> Any:
 def name_hint(record: Record, call: Stage) -> str:
     """Return the line that states how to show single tensors of a record."""
     file = call.operands[0] if call.operands else "FILE"
-    separator = "." if isinstance(record, CheckpointRecord) else ":"
+    separator = "." if hasattr(record, "checkpoint") else ":"
     return f"attnkit show {file}{separator}NAME shows one of them, --name NAME,NAME several"
 
 

@@ -15,7 +15,7 @@ from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import attention_inputs, intermediates, layers
 from attnkit.inputs.attention_inputs import WEIGHTED, AttentionInputs, weigh_values
-from attnkit.inputs.masking import AttendedTensor
+from attnkit.inputs.operands import AttendedTensor
 from attnkit.interpret.explanation import explain_weight
 from attnkit.model.intermediates import STEPS, kept_names
 from attnkit.model.parameters import OUTPUT_PARAMETERS

@@ -1,25 +1,35 @@
 """attnkit heads: what each head of attention attends to in texts; without a text, what its weights say."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from attnkit import display
+from attnkit import callbacks, display, model
 from attnkit.cli import figures, options, views
 from attnkit.cli.cells import computed_cells
 from attnkit.cli.stage import PythonForm, Records, Stage, read_records
 from attnkit.cli.tool import make_item, named_files, tool
 from attnkit.display.cells import Cells
 from attnkit.errors import DataError, UsageError
-from attnkit.interpret import head_scores, head_weights
-from attnkit.model.head_circuits import MODES
-from attnkit.record import Record, join_names, shared_labels
+from attnkit.interpret import head_scores
+from attnkit.model.head_circuits import (
+    MODES,
+    HeadWeights,
+    composition_scores,
+    copying_scores,
+    read_by,
+    split_projections,
+    vocabulary_product,
+    written_by,
+)
+from attnkit.record import Array, Record, Tensor, join_names, shared_labels
 
 if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
     from attnkit.display.figures import FigureOptions, Section
 
 
@@ -145,7 +155,8 @@ def head_cells(record: Record, call: Stage) -> Cells:
     return Cells(["head", *scores, *beside], [[name, *x, *values] for name, x, *values in rows])
 
 
-COLUMNS = tuple(dict.fromkeys((*head_scores.COLUMNS, *head_weights.COLUMNS)))
+WEIGHT_COLUMNS = ("copying", *MODES)
+COLUMNS = tuple(dict.fromkeys((*head_scores.COLUMNS, *WEIGHT_COLUMNS)))
 
 
 def read_traces(call: Stage, upstream: Records | None) -> Records:
@@ -216,7 +227,7 @@ def heads(
       attnkit heads --model DIR --sort copying --top 10
     """
     if model_ is not None:
-        table = head_weights.describe_weights(model_)
+        table = describe_weights(model_)
     elif trace is None:
         raise DataError("no record")
     else:
@@ -252,3 +263,67 @@ def select_rows(table: Record, rows: list[int]) -> Record:
         for axis, names in table.labels.items()
     }
     return replace(table, tensors=chosen, labels=labels)
+
+
+def describe_weights(checkpoint: "Checkpoint") -> Record:
+    """Return what the weights say of every head of self-attention: x (head, 4) with the columns of WEIGHT_COLUMNS.
+
+    Of q, k and v it has the largest composition score with a head of an earlier layer of the same stack; all of them
+    are in the tensors `composition.q` and so on, (head, head), NaN where there is none. UsageError for a model without
+    such heads.
+    """
+    config = checkpoint.config
+    layers = find_attention_layers(checkpoint)
+    labels = [f"{name}:{head}" for name in layers for head in range(head_count(config, name))]
+    composition = {mode: np.full((len(labels), len(labels)), np.nan, np.float32) for mode in MODES}
+    copying: list[Array] = []
+    for stack in config.stacks:
+        mine = [name for name in layers if name.startswith(f"{stack}.")]
+        weights = {name: split_projections(checkpoint.params[name], head_count(config, name)) for name in mine}
+        fill_composition(composition, weights, sum(map(len, copying)))
+        copying += list_copying(checkpoint, stack, weights)
+    strongest = [np.fmax.reduce(composition[mode], axis=1, initial=np.nan) for mode in MODES]
+    x = np.stack([np.concatenate(copying), *strongest], axis=1)
+    tensors = {f"composition.{mode}": Tensor(array, ("head", "earlier")) for mode, array in composition.items()}
+    names: dict[str, Any] = {"head": labels, "earlier": labels, "score": [*WEIGHT_COLUMNS]}
+    return Record({"x": Tensor(x, ("head", "score"), formula=FORMULA)}).with_tensors(tensors, names)
+
+
+FORMULA = "Σ λ / Σ |λ| of W_E W_V W_O W_U, and the largest |W_OV W| / (|W_OV| |W|)"
+
+
+def find_attention_layers(checkpoint: "Checkpoint") -> list[str]:
+    """Return the layers of self-attention of a model; UsageError where it has none whose weights can be read."""
+    config = checkpoint.config
+    layers = [name for name in checkpoint.layers() if name.endswith(".self")]
+    if isinstance(config, model.RecurrentConfig) or not layers:
+        raise UsageError(f"this {config.family} model has no heads of self-attention", "--model")
+    return layers
+
+
+def head_count(config: "model.Config", layer: str) -> int:
+    """Return how many heads a layer of attention has."""
+    return config.stack(model.parse_layer_name(layer)[0]).heads
+
+
+def list_copying(checkpoint: "Checkpoint", stack: str, weights: Mapping[str, HeadWeights]) -> list[Array]:
+    """Return the copying scores of each layer of a stack, NaN where no one matrix leads from its states to words."""
+    config, params = checkpoint.config, checkpoint.params
+    is_linear = config.head and not (config.transform or config.classes or config.embed_width)
+    if not (is_linear and stack == config.stacks[-1] and config.stack(stack).vocab):
+        return [np.full(len(one.q), np.nan) for one in weights.values()]
+    product = vocabulary_product(params["head"]["w"], params[f"{stack}.embed"]["table"])
+    return [copying_scores(one, product) for one in weights.values()]
+
+
+def fill_composition(composition: Mapping[str, Array], weights: Mapping[str, HeadWeights], first: int) -> None:
+    """Fill in the composition scores of the layers of one stack, whose heads begin at index `first`."""
+    written: list[tuple[slice, Array]] = []  # of each earlier layer: its heads, what they write
+    for name, later in weights.items():
+        callbacks.current().on_progress(name)
+        rows = slice(first, first + len(later.q))
+        for mode, read in read_by(later).items():
+            for columns, earlier in written:
+                composition[mode][rows, columns] = composition_scores(earlier, read)
+        written.append((rows, written_by(later)))
+        first = rows.stop

@@ -11,8 +11,7 @@ from attnkit.cli.stage import Stage
 from attnkit.cli.tool import tool
 from attnkit.display.cells import Cells
 from attnkit.display.slicing import elide
-from attnkit.interpret.attribution import attribute_logit
-from attnkit.interpret.lens import apply_lens, text_size
+from attnkit.interpret.lens import apply_lens, attribute_logit, text_size
 from attnkit.record import Record, row_labels, shared_labels
 
 if TYPE_CHECKING:

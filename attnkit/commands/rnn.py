@@ -10,19 +10,20 @@ from attnkit.cli import options
 from attnkit.cli.tool import tool
 from attnkit.errors import DataError, UsageError
 from attnkit.inputs import layers, source_states
-from attnkit.inputs.masking import AttendedTensor
+from attnkit.inputs.operands import AttendedTensor
 from attnkit.inputs.recurrent_layers import (
     GROUPS,
     INTERMEDIATES,
     describe_runs,
     earlier_gates,
     expand_names,
+    find_recurrent_weights,
     find_texts,
     name_cell_formulas,
+    read_recurrent_weights,
     run_texts,
     states_record,
 )
-from attnkit.inputs.recurrent_weights import find_recurrent_weights, read_recurrent_weights
 from attnkit.interpret.tracer import intermediate_axes
 from attnkit.model.config import parse_layer_name
 from attnkit.model.recurrent_cells import CELLS
@@ -261,8 +262,6 @@ def rnn(
     """
     flags = dict(locals())  # before any other name is bound
     if model_ is not None:
-        pass  # SELF  # a layer by hand does not need it
-
         return run_layer_of_model(record, flags)
     if "weights" in keep:
         raise UsageError("only a decoder of a model has weights", "--keep")

@@ -1,17 +1,27 @@
 """attnkit scan: what each layer, head and position of a model contributes to the logit of a word."""
 
-from collections.abc import Mapping, Sequence
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from attnkit import display
+import numpy as np
+
+from attnkit import display, model
 from attnkit.cli import figures, options, text_input, views
 from attnkit.cli.stage import TEXT, Stage
 from attnkit.cli.tool import tool
-from attnkit.errors import UsageError
-from attnkit.record import Array, Record
+from attnkit.errors import DataError, UsageError, counted, suggest
+from attnkit.inputs import layers, text_inputs
+from attnkit.interpret.edits import HEADS, OF_TOKENS
+from attnkit.interpret.lens import find_word
+from attnkit.interpret.tracer import intermediate_axes
+from attnkit.record import Array, Labels, Record, Tensor, join_names
 
 if TYPE_CHECKING:
+    from attnkit.checkpoints import Checkpoint
     from attnkit.display.figures import FigureOptions, Section
 
 
@@ -114,7 +124,6 @@ def scan(
     Example:
       attnkit scan --model DIR "A cat." --against "A dog." --score " cat" --patch '*.self.residual' --positions
     """
-    from attnkit.interpret.scanning import ScanOptions, scan_model
 
     if isinstance(source, Record):
         raise UsageError("takes text, got a record", "TEXT")
@@ -123,3 +132,437 @@ def scan(
         raise UsageError(f"{len(texts)} texts (expected 1; --against is the other)", "TEXT")
     question = ScanOptions(against, score or "", minus, patch, heads, positions, mean, dtype)
     return scan_model(model_, texts[0], question)
+
+
+MOST_TOKENS = 8192  # tokens of all rows of a batch, which bounds its memory
+
+
+class SweepBase(NamedTuple):
+    """What a run of a text computes: each array has an axis of one row.
+
+    inputs   of each step, and after the last one its result
+    saved    what each step finds saved for its residual
+    names    of the intermediates of each step, in order: the last one is its result
+    states   the intermediates that match a pattern, by name
+    cache    the keys and values of all tokens; None where they cannot be used again
+    """
+
+    inputs: list[Array]
+    saved: list[Array]
+    names: list[list[str]]
+    states: dict[str, Array]
+    cache: model.KVCache | None
+
+
+class Scored(NamedTuple):
+    """A model, the steps of its first stack, and what its score is.
+
+    head    the parameters of its head, of the scored words alone
+    place   the position whose logits are the score
+    dtype   to compute in
+    target  the id that begins the target of an encoder-decoder model; the logits after it are the score's
+    """
+
+    core: model.Model
+    steps: list[model.Step]
+    head: Mapping[str, Mapping[str, Array]]
+    place: int
+    dtype: str | None = None
+    target: int | None = None
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a token attends to none after it."""
+        return self.core.config.stack(self.core.config.stacks[0]).causal
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the tokens before a patched one stay as they are, with their keys and values."""
+        return self.is_causal and model.cacheable(self.core.config)
+
+    def score(self, x: Array, start: int = 0) -> Array:
+        """Return the score of hidden states from a position on: the logit of the first word, less that of the second.
+
+        x (B, T, D) -> (B,)
+        """
+        rows = self.decode(x)[:, -1] if self.target is not None else np.ascontiguousarray(x[:, self.place - start])
+        words = model.head_logits(model.Model(self.core.config, self.head), rows)
+        score: Array = words[:, 0] - words[:, 1] if words.shape[1] > 1 else words[:, 0]
+        return score
+
+    def decode(self, memory: Array) -> Array:
+        """Return the states of the decoder at the token that begins the target: memory (B, S, D) -> (B, 1, D)."""
+        ids = np.full((len(memory), 1), self.target)
+        context = layers.new_context(memory=memory, dtype=self.dtype)
+        return model.run(self.core, model.layer_plan(self.core.config, "decoder"), ids, context)
+
+
+class Patch(NamedTuple):
+    """One patch: of an intermediate of a step, whole, or of one head or position.
+
+    start  the first position that the patch may change
+    """
+
+    step: int
+    name: str
+    start: int
+    head: int | None
+    position: int | None
+
+
+class PrefixCache(model.KVCache):
+    """The keys and values of the first tokens of one text, which every row of a batch attends to."""
+
+    def __init__(self, cache: model.KVCache, length: int) -> None:
+        super().__init__()
+        self._prefix = {layer: (k[..., :length, :], v[..., :length, :]) for layer, (k, v) in cache}
+        self._size = length
+
+    @property
+    def length(self) -> int:
+        """The number of tokens before those of the batch."""
+        return self._size
+
+    def append(self, layer: str, k: Array, v: Array) -> tuple[Array, Array, int]:
+        """Return the keys and values of a layer, of the first tokens and of those of the batch; store nothing."""
+        pair = zip(self._prefix[layer], (k, v), strict=True)
+        keys, values = (
+            np.concatenate([np.broadcast_to(one, (len(new), *one.shape[1:])), new], axis=-2) for one, new in pair
+        )
+        return keys, values, self._size
+
+
+def run_text(scored: Scored, ids: Array, patterns: Sequence[str]) -> SweepBase:
+    """Run a model on one text, ids (T,); keep the intermediates that match patterns, without the axis of rows."""
+    record = SweepBase([], [], [], {}, model.KVCache() if scored.is_cached else None)
+
+    def save(name: str, array: Array) -> Array:
+        record.states[name] = array[0]
+        return array
+
+    def hook(name: str) -> Callable[[Array], Array] | None:
+        record.names[-1].append(name)
+        is_wanted = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        return partial(save, name) if is_wanted else None
+
+    context = layers.new_context(cache=record.cache, hook=hook, dtype=scored.dtype)
+    x = saved = ids[None]
+    for step in scored.steps:
+        record.inputs.append(x)
+        record.saved.append(saved)
+        record.names.append([])
+        saved = x if step.saves_residual else saved
+        x = model.run(scored.core, [step], x, context, saved=saved)
+    return record._replace(inputs=[*record.inputs, x], saved=[*record.saved, saved])
+
+
+def sweep(scored: Scored, base: SweepBase, patches: Sequence[Patch], values: Mapping[str, Array]) -> Array:
+    """Return the scores of many runs of a text, each with one patch: (N,).
+
+    base    the run of the text without patches
+    values  name -> what the cells of an intermediate are patched with, in its whole shape
+    """
+    size, scores = base.inputs[0].shape[1], np.empty(len(patches), base.inputs[-1].dtype)
+    order = sorted(range(len(patches)), key=lambda at: (patches[at].start, patches[at].step))
+    for start, places in groupby(order, key=lambda at: patches[at].start):
+        rows = [*places]
+        most = max(MOST_TOKENS // (size - start), 1)
+        for part in (rows[at : at + most] for at in range(0, len(rows), most)):
+            scores[part] = run_patches(scored, base, [patches[at] for at in part], values)
+    return scores
+
+
+def run_patches(scored: Scored, base: SweepBase, patches: Sequence[Patch], values: Mapping[str, Array]) -> Array:
+    """Return the scores of runs with patches of one start, in the order of their steps, as rows of one batch: (N,)."""
+    start = patches[0].start
+    cache = None if base.cache is None else PrefixCache(base.cache, start)
+    context = layers.new_context(cache=cache, dtype=scored.dtype)
+    x = saved = np.empty((0, 0, 0))
+    for number in range(patches[0].step, len(scored.steps)):
+        step = scored.steps[number]
+        rows, rows_saved = [], []
+        if len(x):
+            saved = x if step.saves_residual else saved
+            rows, rows_saved = [model.run(scored.core, [step], x, context, saved=saved)], [saved]
+        for _, group in groupby((one for one in patches if one.step == number), key=lambda one: one.name):
+            new = [*group]
+            rows.append(apply_patches(scored, base, new, values, context))
+            rows_saved.append(np.repeat(base.saved[number + 1][:, start:], len(new), axis=0))
+        x, saved = np.concatenate(rows), np.concatenate(rows_saved)
+    return scored.score(x, start)
+
+
+def apply_patches(
+    scored: Scored, base: SweepBase, patches: Sequence[Patch], values: Mapping[str, Array], context: model.Context
+) -> Array:
+    """Return the result of a step with patches of one of its intermediates, a row each: (N, T, D)."""
+    number, name, start = patches[0].step, patches[0].name, patches[0].start
+
+    def put(array: Array) -> Array:
+        return put_values(array, patches, values[name])
+
+    if name == base.names[number][-1]:
+        return put(np.repeat(base.inputs[number + 1][:, start:], len(patches), axis=0))
+    x, saved = (
+        np.repeat(one[:, start:], len(patches), axis=0) for one in (base.inputs[number], base.saved[number + 1])
+    )
+    hooked = replace(context, hook=lambda one: put if one == name else None)
+    return model.run(scored.core, [scored.steps[number]], x, hooked, saved=saved)
+
+
+def put_values(array: Array, patches: Sequence[Patch], values: Array) -> Array:
+    """Return an intermediate, a row for each patch, with values in the cells of the patch of the row.
+
+    array (N, ...), of the tokens of a pass; values (...), of the whole text
+    """
+    changed, (head_axis, axis) = array.copy(), find_axes(patches[0].name, values.ndim)
+    for row, patch in zip(changed, patches, strict=True):
+        cells: list[slice | int] = [slice(None)] * values.ndim
+        if patch.head is not None and head_axis is not None:
+            cells[head_axis] = patch.head
+        source = [*cells]
+        if patch.position is not None and axis is not None:
+            source[axis] = patch.position
+            cells[axis] = patch.position - (values.shape[axis] - row.shape[axis])
+        row[tuple(cells)] = values[tuple(source)]
+    return changed
+
+
+def find_axes(name: str, rank: int) -> tuple[int | None, int | None]:
+    """Return the axis of the heads of an intermediate of one text and that of its tokens, None where there is none.
+
+    >>> find_axes("decoder.0.self.weights", 3), find_axes("decoder.0.self.v", 3), find_axes("decoder.0.norm1", 2)
+    ((0, 1), (0, 1), (None, 0))
+    """
+    axes = intermediate_axes(name, rank)
+    tokens = [at for axis in (*OF_TOKENS, "key") for at, one in enumerate(axes) if one == axis]
+    return (axes.index("head") if "head" in axes else None), (tokens[0] if tokens else None)
+
+
+def list_patches(
+    scored: Scored, base: SweepBase, names: Sequence[str], by_head: bool, by_position: bool
+) -> tuple[list[Patch], tuple[int, ...]]:
+    """Return a patch for each of some intermediates, or for each of its heads and positions, and the shape of all.
+
+    UsageError for an intermediate without heads or tokens, and for different numbers of heads.
+    """
+    counts = {count_heads(base, name, by_head, by_position) for name in names}
+    if len(counts) > 1:
+        raise UsageError(f"the intermediates have {join_names([*map(str, sorted(counts))])} heads", "--heads")
+    heads = range(*counts) if by_head else [None]
+    positions = range(base.inputs[0].shape[1]) if by_position else [None]
+    steps = {name: number for number, names in enumerate(base.names) for name in names}
+    patches = [
+        Patch(steps[name], name, (position or 0) * scored.is_cached, head, position)
+        for name in names
+        for head in heads
+        for position in positions
+    ]
+    return patches, (len(names), *[len(heads)] * by_head, *[len(positions)] * by_position)
+
+
+def count_heads(base: SweepBase, name: str, by_head: bool, by_position: bool) -> int:
+    """Return how many heads of an intermediate are patched one by one, else 1; UsageError where it has none."""
+    shape = base.states[name].shape
+    head_axis, axis = find_axes(name, len(shape))
+    for flag, kind, lacks in (
+        ("--heads", "heads", by_head and head_axis is None),
+        ("--positions", "tokens", by_position and axis is None),
+    ):
+        if lacks:
+            raise UsageError(f"{name} {shape} has no axis of {kind}", flag)
+    return shape[head_axis] if by_head and head_axis is not None else 1
+
+
+def match_names(base: SweepBase, pattern: str) -> list[str]:
+    """Return the intermediates of a run that fit a shell pattern, in their order; UsageError where none does."""
+    names = [*dict.fromkeys(name for names in base.names for name in names)]
+    if matches := [name for name in names if name in base.states and fnmatch.fnmatchcase(name, pattern)]:
+        return matches
+    near = suggest(pattern, names) or f" (it has {join_names(names, 4)})"
+    raise UsageError(f"{pattern!r} matches no intermediate of the run{near}", "--patch")
+
+
+RESTORED = "(patched − corrupted) / (clean − corrupted)"
+
+
+class ScanOptions(NamedTuple):
+    """What scan computes.
+
+    against   the corrupted text
+    score     the word whose logit is the score; minus: the word whose logit is subtracted
+    patch     the shell pattern of the intermediates to patch
+    means     LAYER.heads -> (H, K): what ablated heads are set to, in place of 0
+    """
+
+    against: str | None
+    score: str
+    minus: str | None
+    patch: str | None
+    by_head: bool
+    by_position: bool
+    means: Mapping[str, Array] | None
+    dtype: str | None
+
+
+class TokenizedText(NamedTuple):
+    """The ids of a text, (T,), and its tokens."""
+
+    ids: Array
+    tokens: list[str]
+
+
+def scan_model(checkpoint: "Checkpoint", text: str, options: ScanOptions) -> Record:
+    """Return the map of a sweep over layers, and heads or positions, of patches or of ablated heads.
+
+    UsageError for a model or words that have no score, and for a pattern that fits nothing; DataError for texts of
+    different lengths, or of one score.
+    """
+    check_model(checkpoint.config)
+    clean = tokenize_text(checkpoint, text)
+    scored = make_score(checkpoint, clean, options)
+    if options.patch is None or options.against is None:
+        return scan_heads(scored, clean, options)
+    corrupted = tokenize_text(checkpoint, options.against)
+    if len(clean.ids) != len(corrupted.ids):
+        sizes = f"{counted(len(corrupted.ids), 'token')}, but the text has {len(clean.ids)}"
+        raise DataError(f"{sizes}; both must have the same number", "--against")
+    if (
+        not scored.is_causal
+        and scored.target is None
+        and find_place(checkpoint, corrupted, "--against") != scored.place
+    ):
+        raise DataError("its mask token has another position than that of the text", "--against")
+    return scan_patches(scored, clean, corrupted, options)
+
+
+def scan_patches(scored: Scored, clean: TokenizedText, corrupted: TokenizedText, options: ScanOptions) -> Record:
+    """Return how much of the difference of two texts each patch of the corrupted one by the clean one restores."""
+    pattern = options.patch or ""
+    source, base = (run_text(scored, text.ids, [pattern]) for text in (clean, corrupted))
+    names = match_names(base, pattern)
+    scores = {"clean": scored.score(source.inputs[-1]), "corrupted": scored.score(base.inputs[-1])}
+    difference = scores["clean"] - scores["corrupted"]
+    if not np.all(np.abs(difference) > 0):
+        raise DataError(
+            f"both texts have the score {scores['clean'][0]:g}, so there is nothing to restore", "--against"
+        )
+    patches, shape = list_patches(scored, base, names, options.by_head, options.by_position)
+    patched = sweep(scored, base, patches, source.states).reshape(shape)
+    axes, labels = map_labels(options, name_layers(names, pattern), join_candidates(clean.tokens, corrupted.tokens))
+    tensors = {
+        "x": Tensor((patched - scores["corrupted"]) / difference, axes, labels, RESTORED),
+        "patched": Tensor(patched, axes),
+    }
+    return Record(tensors | {name: Tensor(score[0], ()) for name, score in scores.items()})
+
+
+def scan_heads(scored: Scored, text: TokenizedText, options: ScanOptions) -> Record:
+    """Return how much the score of a text changes with each head of attention set to 0, or to its mean."""
+    pattern = f"{scored.core.config.stacks[0]}.*.self{HEADS}"
+    base = run_text(scored, text.ids, [pattern])
+    names = match_names(base, pattern)
+    patches, shape = list_patches(scored, base, names, True, options.by_position)
+    score = scored.score(base.inputs[-1])
+    ablated = sweep(scored, base, patches, ablated_values(base, names, options.means)).reshape(shape)
+    axes, labels = map_labels(options._replace(by_head=True), name_layers(names, pattern), text.tokens)
+    tensors = {
+        "x": Tensor(ablated - score, axes, labels, "ablated − clean"),
+        "ablated": Tensor(ablated, axes),
+        "clean": Tensor(score[0], ()),
+    }
+    return Record(tensors)
+
+
+def ablated_values(base: SweepBase, names: Sequence[str], means: Mapping[str, Array] | None) -> dict[str, Array]:
+    """Return what the heads of each layer are set to: 0, or their means; an error for means that do not fit."""
+    values = {}
+    for name in names:
+        heads = base.states[name]
+        if means is not None and name not in means:
+            raise UsageError(f"no {name!r}; encode --keep '*.heads' keeps the heads of all layers", "--mean")
+        mean = np.zeros(()) if means is None else means[name]
+        if means is not None and mean.shape != (heads.shape[0], heads.shape[2]):
+            raise DataError(f"{name} {mean.shape} (expected {(heads.shape[0], heads.shape[2])})", "--mean")
+        values[name] = np.broadcast_to(mean if means is None else mean[:, None], heads.shape)
+    return values
+
+
+def check_model(config: "model.Config") -> None:
+    """Raise UsageError for a model without the logit of a word at one position."""
+    if isinstance(config, model.RecurrentConfig):
+        raise UsageError(f"this {config.family} model is recurrent (expected a Transformer)", "--model")
+    if not config.head or config.classes or config.task or not all(config.stack(name).vocab for name in config.stacks):
+        raise UsageError(f"this {config.family} model has no head that gives words", "--model")
+
+
+def tokenize_text(checkpoint: "Checkpoint", text: str) -> TokenizedText:
+    """Return the ids and tokens of a text."""
+    stack = checkpoint.config.stacks[0]
+    inputs = text_inputs.read_known_texts(checkpoint, stack, text_inputs.ModelInput(text))
+    if not inputs.ids.size:
+        raise DataError("an empty text has no score", "TEXT")
+    return TokenizedText(inputs.ids, [str(token) for token in inputs.tokens or []])
+
+
+def make_score(checkpoint: "Checkpoint", read: TokenizedText, options: ScanOptions) -> Scored:
+    """Return the model with its score: of the next token, of the mask token, or of the first one of a translation."""
+    core, config = layers.complete_model(checkpoint), checkpoint.config
+    scored = Scored(core, model.layer_plan(config, config.stacks[0]), {}, 0, options.dtype)
+    target = find_start(checkpoint) if len(config.stacks) > 1 else None
+    place = len(read.ids) - 1 if scored.is_causal or target is not None else find_place(checkpoint, read, "TEXT")
+    flags = [("--score", options.score), ("--minus", options.minus)]
+    words = [find_word(checkpoint, word, flag) for flag, word in flags if word is not None]
+    if len({*words}) < len(words):
+        raise UsageError(f"{options.minus!r} is the word of --score", "--minus")
+    head = {layer: core.params[layer] for layer in ("head.dense", "head.norm", "head") if layer in core.params}
+    head["head"] = {name: np.ascontiguousarray(one[..., words]) for name, one in head["head"].items()}
+    return scored._replace(head=head, place=place, target=target)
+
+
+def find_start(checkpoint: "Checkpoint") -> int:
+    """Return the id that begins the target of an encoder-decoder model; DataError where there is none."""
+    special = checkpoint.config.special
+    start = special.bos if special.start is None else special.start
+    if start is None:
+        raise DataError("the model has no decoder_start_token_id", checkpoint.folder)
+    return start
+
+
+def find_place(checkpoint: "Checkpoint", text: TokenizedText, name: str) -> int:
+    """Return the position of the mask token of a text; DataError with its name where it has not one."""
+    mask = text_inputs.tokenizer_of(checkpoint).special.get("mask")
+    places = [at for at, id in enumerate(text.ids) if id == mask]
+    if len(places) != 1:
+        raise DataError(
+            f"{len(places)} mask tokens in {' '.join(text.tokens)[:60]!r} (expected 1, whose word is scored)", name
+        )
+    return places[0]
+
+
+def map_labels(options: ScanOptions, names: list[str], tokens: list[str]) -> tuple[tuple[str, ...], dict[str, Labels]]:
+    """Return the axes of the map, and the labels of its layers and positions."""
+    axes = ("layer", *["head"] * options.by_head, *["token"] * options.by_position)
+    labels: dict[str, Labels] = {"layer": names}
+    return axes, labels | ({"token": tokens} if options.by_position else {})
+
+
+def name_layers(names: Sequence[str], pattern: str) -> list[str]:
+    """Return the part of each name that matches the only star of a pattern, else the names.
+
+    >>> name_layers(["decoder.0.self.heads", "decoder.1.self.heads"], "decoder.*.self.heads")
+    ['0', '1']
+    """
+    before, _, after = pattern.partition("*")
+    if pattern.count("*") != 1 or "[" in pattern or "?" in pattern:
+        return [*names]
+    return [name.removeprefix(before).removesuffix(after) for name in names]
+
+
+def join_candidates(clean: Sequence[str], corrupted: Sequence[str]) -> list[str]:
+    """Return the tokens of two texts, both where they differ.
+
+    >>> join_candidates(["The", "cat"], ["The", "dog"])
+    ['The', 'cat|dog']
+    """
+    return [one if one == other else f"{one}|{other}" for one, other in zip(clean, corrupted, strict=True)]

@@ -5,11 +5,11 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from attnkit import display
+from attnkit import callbacks, display
 from attnkit.cli import figures, options
 from attnkit.cli.operands import read_text, split_lines, stdin_or_error
 from attnkit.cli.stage import PythonForm, Records, Stage
@@ -17,9 +17,10 @@ from attnkit.cli.text_input import looks_like_tensors, upstream_blocks
 from attnkit.cli.tool import named_files, tool
 from attnkit.display.cells import Cells
 from attnkit.display.tables import COLUMN_GAP
-from attnkit.errors import AttnkitNote, UsageError, flag_name
+from attnkit.errors import AttnkitNote, AttnkitWarning, DataError, UsageError, counted, flag_name
 from attnkit.formats import open_source
-from attnkit.record import Labels, Record, Tensor
+from attnkit.libraries import call_library, import_library
+from attnkit.record import Array, Labels, Record, Tensor
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from attnkit.generation.perplexity import TextScore
 
 
+Lines = Sequence[str]
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "bits_per_byte": "bits per byte", "loss": "loss (nats per token)"}
 BY_LENGTH = "_by_length"  # ends the names of the scores of classes
 WITH_BARS = ("bleu", "chrf", "perplexity")
@@ -124,8 +126,6 @@ def tabulate_scores(record: Record, call: Stage) -> Cells:
     rows = [list(row) for row in zip(classes, *(record[name] for name in names), strict=True)]
     return Cells(["length", *(name.removesuffix(BY_LENGTH) for name in names)], rows)
 
-
-Lines = Sequence[str]
 
 TEXT_NEEDED = "name a text, or pipe it in"
 METRICS = ("bleu", "chrf")
@@ -287,7 +287,6 @@ def text_tensors(result: "TextScore") -> dict[str, Tensor]:
 def measure_targets(checkpoint: "Checkpoint", text: NamedText, by: str | None, dtype: str) -> Record:
     """Return the perplexity of the targets of sentence pairs, and with `by` that of classes of source lengths."""
     from attnkit.generation.perplexity import score_pairs
-    from attnkit.generation.translation_scores import classify_lengths
     from attnkit.training.data import parse_pairs
 
     pairs = parse_pairs(text.text, text.name)
@@ -315,7 +314,6 @@ def score_by_references(
     text: NamedText, references: Sequence[Lines], word_order: int, by: str | None, source: Sequence[Lines] | None
 ) -> Record:
     """Return BLEU and chrF of translations, and with `by` those of classes of lengths."""
-    from attnkit.generation.translation_scores import check_lines, classify_lengths, score_translations
 
     hypotheses = split_lines(text.text, text.name)
     names = ["--references" + f" {at + 1}" * (len(references) > 1) for at in range(len(references))]
@@ -352,3 +350,99 @@ def with_classes(
     counted = {"sentences": [len(lines) for lines in groups.values()]} | dict(columns)
     vectors = {f"{name}{BY_LENGTH}": Tensor(np.array(column), ("length",)) for name, column in counted.items()}
     return Record({}).with_tensors(dict(whole) | vectors, {"length": list(groups)})
+
+
+PART = 500  # lines whose n-grams are in memory at a time
+TOKENIZED = 100  # lines that end in " .", as in sacrebleu
+
+
+class Metric(NamedTuple):
+    """The scores of a metric, from 0 to 100: of all lines, then of each group; its name and signature of sacrebleu."""
+
+    name: str
+    signature: str
+    scores: list[float]
+
+
+def score_translations(
+    hypotheses: Lines, references: Sequence[Lines], word_order: int = 0, groups: Sequence[Sequence[int]] = ()
+) -> list[Metric]:
+    """Return BLEU and chrF of hypotheses with one or more references each, and of groups of them.
+
+    references  for each translator the lines that belong to the hypotheses
+    word_order  of the n-grams of words of chrF: 2 is chrF++
+    groups      the indices of the lines of each group, each line in one of them
+
+    UsageError where sacrebleu is missing. The lines are counted part by part: sacrebleu itself keeps the n-grams of
+    all references, which are some hundred times as large as the text.
+    """
+    library: Any = import_library("sacrebleu", "score", "--references")
+    group_of = np.zeros(len(hypotheses), np.int64)
+    for number, lines in enumerate(groups):
+        group_of[lines] = number
+    metrics = []
+    for metric in (library.BLEU(force=True), library.CHRF(word_order=word_order)):
+        with call_library("cannot score", "sacrebleu"):
+            sums = add_statistics(metric, hypotheses, references, group_of)
+            results = [metric._aggregate_and_compute([row.tolist()]) for row in (sums.sum(axis=0), *sums)]
+            scores = [float(result.score) for result in results[: None if groups else 1]]
+            metrics.append(Metric(results[0].name, str(metric.get_signature()), scores))
+    warn_tokenized(hypotheses)
+    return metrics
+
+
+def add_statistics(metric: Any, hypotheses: Lines, references: Sequence[Lines], group_of: Array) -> Array:
+    """Return the sums of what a metric counts in each line, a row for each group."""
+    sums: Array = np.zeros((int(group_of.max(initial=0)) + 1, 0), np.int64)
+    for at in range(0, len(hypotheses), PART):
+        callbacks.current().on_progress(f"line {at:,} of {len(hypotheses):,}")
+        part = slice(at, at + PART)
+        counts = np.array(metric._extract_corpus_statistics(hypotheses[part], [lines[part] for lines in references]))
+        if not sums.size:
+            sums = np.zeros((len(sums), counts.shape[1]), np.int64)
+        np.add.at(sums, group_of[part], counts)
+    return sums
+
+
+def warn_tokenized(hypotheses: Lines) -> None:
+    """Warn where many lines end in a period apart from the last word, as in text split into tokens."""
+    count = sum(line.endswith(" .") for line in hypotheses)
+    if count >= TOKENIZED:
+        problem = f"{count:,} lines end in ' .': the metrics expect text that is not split into tokens"
+        warnings.warn(problem, AttnkitWarning, stacklevel=2)
+
+
+def check_lines(hypotheses: Lines, others: Sequence[Lines], names: Sequence[str]) -> None:
+    """Raise DataError where texts have not a line for each hypothesis; names: of the hypotheses, then of the others.
+
+    >>> check_lines(["a", "b"], [["a"]], ["out.txt", "refs.txt"])
+    Traceback (most recent call last):
+    attnkit.errors.DataError: refs.txt: 1 line for the 2 lines of out.txt
+    """
+    count = len(hypotheses)
+    for lines, name in zip(others, names[1:], strict=True):
+        if len(lines) != count:
+            problem = f"{counted(len(lines), 'line')} for the {counted(count, 'line')}"
+            raise DataError(f"{problem} of {names[0]}", name)
+
+
+def classify_lengths(texts: Lines, width: int) -> dict[str, list[int]]:
+    """Return the indices of texts by their length in words, in classes of so many lengths, the shortest first.
+
+    >>> classify_lengths(["a", "a b c", "a b", ""], 2)
+    {'0': [3], '1-2': [0, 2], '3-4': [1]}
+    """
+    groups: dict[int, list[int]] = {}
+    for at, text in enumerate(texts):
+        groups.setdefault(-(-len(text.split()) // width), []).append(at)
+    return {class_name(one, width): groups[one] for one in sorted(groups)}
+
+
+def class_name(number: int, width: int) -> str:
+    """Return the name of the class of lengths with this number: 0 of empty texts alone, 1 of the shortest.
+
+    >>> class_name(2, 10), class_name(3, 1)
+    ('11-20', '3')
+    """
+    first, last = (number - 1) * width + 1, number * width
+    return str(last) if number == 0 or width == 1 else f"{first}-{last}"

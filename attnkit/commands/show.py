@@ -2,15 +2,14 @@
 
 import os
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attnkit import display
 from attnkit.cli import cells, figures, notebook, operands, options, views
 from attnkit.cli.stage import PythonForm, Records, Stage, read_records
 from attnkit.cli.tool import tool
 from attnkit.errors import UsageError, flag_name
-from attnkit.inputs.operands import CheckpointRecord
 from attnkit.interpret.tensor_statistics import row_statistics
 from attnkit.record import Record
 
@@ -19,6 +18,17 @@ if TYPE_CHECKING:
 
 CURVE = "training.jsonl"  # the reports of a run, in the folder of train
 NO_FOLDER = "needs the folder of a model: attnkit show DIR --pipeline NAME"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CheckpointRecord(Record):
+    """Tensors of a checkpoint folder, with the checkpoint.
+
+    whole  whether they are all of its tensors, under their published names
+    """
+
+    checkpoint: Any = field(kw_only=True)
+    whole: bool = field(kw_only=True)
 
 
 def read_input(call: Stage, upstream: Records | None) -> Records:
@@ -46,7 +56,8 @@ def read_input(call: Stage, upstream: Records | None) -> Records:
 
     checkpoint, _ = operands.load_operand(folder, "model")
     call.files.loaded["folder"] = checkpoint
-    return Records(None, iter([model_summary.checkpoint_record(checkpoint, name, names)]))
+    tensors = model_summary.checkpoint_record(checkpoint, name, names).tensors
+    return Records(None, iter([CheckpointRecord(tensors, checkpoint=checkpoint, whole=not (name or names))]))
 
 
 def split_folder(operand: str) -> tuple[str, str]:

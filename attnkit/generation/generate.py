@@ -1,7 +1,7 @@
-"""The candidates of every choice of a generated text, as tensors (token, rank): `decode --steps`."""
+"""Generate text token by token: greedily, by sampling or by beam search, with the candidates of each step."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,19 +9,15 @@ import numpy as np
 from attnkit import callbacks, display, model
 from attnkit.errors import AttnkitWarning, DataError, counted
 from attnkit.generation import kv_cache_file
-from attnkit.generation.batching import PadLayout, add_padding_mask
-from attnkit.generation.options import CANDIDATES, GenerationOptions, compute_dtype, max_new_tokens
+from attnkit.generation.options import CANDIDATES, GenerationOptions, max_new_tokens
 from attnkit.generation.prompts import Prompt, memory_of
 from attnkit.inputs.detokenizer import Detokenizer, common_prefix_length
 from attnkit.interpret.tracer import Tracer, axis_labels
 from attnkit.model import GeneratedText
 from attnkit.model.beams import BeamsInfo
 from attnkit.model.generation import StepInfo
-from attnkit.record import Array, Labels, Record, Tensor
+from attnkit.record import Array
 from attnkit.tokenizers.tokens import decode_incrementally
-
-AXES = ("token", "rank")
-WORDS = "candidates.ids"  # its labels are the tokens of the candidates, a list for each step
 
 
 class StepCandidates(NamedTuple):
@@ -56,28 +52,6 @@ def rank_candidates(info: StepInfo, count: int) -> StepCandidates:
     ids = np.concatenate([possible, others[~np.isin(others, possible) & (filtered[others] == 0)]])[:count]
     ids = ids.astype(np.int64)
     return StepCandidates(ids, info.logits[ids], probs[ids], filtered[ids], ids == info.chosen)
-
-
-def candidate_tensors(
-    texts: Sequence[Sequence[StepCandidates]], lead: tuple[str, ...], detokenizer: Detokenizer
-) -> Record:
-    """Return `candidates.ids`, `.logits`, `.probs`, `.filtered` and `.chosen` of texts, a batch padded with zeros.
-
-    Each is (T, M), or (B, T, M) where `lead` names the axis of the texts. The labels under `candidates.ids` are the
-    tokens: a list for each step, text after text.
-    """
-    longest = max(map(len, texts), default=0)
-    width = min((len(step.ids) for text in texts for step in text), default=0)
-    tensors: dict[str, Tensor] = {}
-    for at, name in enumerate(StepCandidates._fields if width else ()):
-        rows = [np.stack([step[at][:width] for step in text]) for text in texts]
-        array = np.stack([np.pad(row, ((0, longest - len(row)), (0, 0))) for row in rows])
-        tensors[f"candidates.{name}"] = Tensor(array if lead else array[0], (*lead, *AXES))
-    words: list[list[str]] = []
-    for text in texts if detokenizer.tokenizer else ():
-        words += [detokenizer.token_strings(step.ids[:width].tolist()) for step in text]
-        words += [[detokenizer.padding] * width] * (longest - len(text))
-    return Record({}).with_tensors(tensors, {WORDS: words} if words and width else None)
 
 
 class TextModel(NamedTuple):
@@ -326,82 +300,3 @@ def render_beams(info: BeamsInfo, prompt: Prompt, detokenizer: Detokenizer, styl
     running = [("goes on", beam.score, None, text(beam)) for beam in info.running]
     finished = [("ended", None, beam.score, text(beam)) for beam in info.finished]
     return display.beams_table(f"step {info.step}", [*running, *finished], style)
-
-
-def generation_record(
-    prompts: list[Prompt], generations: list[Generation], text_model: TextModel, is_batch: bool
-) -> Record:
-    """Return the record of generated texts: x the log-probability of each token, ids, scores of a beam search."""
-    options = text_model.options
-    sequences = [text for generation in generations for text in generation.sequences]
-    lead = ("beam",) if options.best else ("batch",) if is_batch else ()
-    tensors = generated_tensors(sequences, generations, text_model, lead)
-    if not lead:
-        tensors = {name: Tensor(one.array[0], one.axes, formula=one.formula) for name, one in tensors.items()}
-    if options.beam:
-        scores = np.array([text.score for text in sequences], compute_dtype(options))
-        tensors["scores"] = Tensor(scores, lead or ("beam",))
-    pairs = [(prompt, text) for prompt, one in zip(prompts, generations, strict=True) for text in one.sequences]
-    record = Record({}).with_tensors(tensors, generated_labels(pairs, tensors, text_model, bool(lead)))
-    record = record.merge(candidate_tensors([one.candidates for one in generations], lead, text_model.detokenizer))
-    return add_padding_mask(record, lead, [len(text.ids) for text in sequences], PadLayout())
-
-
-def generated_tensors(
-    sequences: Sequence[GeneratedText],
-    generations: Sequence[Generation],
-    text_model: TextModel,
-    lead: tuple[str, ...],
-) -> dict[str, Tensor]:
-    """Return x and ids of generated texts, padded, each (N, T) or (N, T, V) of logits and probabilities."""
-    options = text_model.options
-    dtype, pad = compute_dtype(options), text_model.core.config.special.pad or 0
-    axes = (*lead, "token")
-    ids = pad_rows([np.array(text.ids, np.int64) for text in sequences], pad)
-    if options.emit == "ids":
-        return {"x": Tensor(ids, axes, formula="tokens chosen")}
-    scores = [one.scores for one in generations if one.scores is not None]
-    if scores:
-        x = Tensor(pad_rows(scores, 0), (*axes, "vocab"), formula=options.emit or "")
-    else:
-        logprobs = [np.array(text.logprobs, dtype) for text in sequences]
-        x = Tensor(pad_rows(logprobs, 0), axes, formula="log-probability of each token")
-    return {"x": x, "ids": Tensor(ids, axes)}
-
-
-def generated_labels(
-    pairs: Sequence[tuple[Prompt, GeneratedText]],
-    tensors: Mapping[str, Tensor],
-    text_model: TextModel,
-    has_rows: bool,
-) -> dict[str, Labels]:
-    """Return the labels of generated texts: the words of the vocabulary, the tokens, the prompts and the texts."""
-    detokenizer, labels = text_model.detokenizer, dict[str, Labels]()
-    if "vocab" in (tensors["x"].axes or ()) and (words := detokenizer.words()):
-        labels["vocab"] = words
-    if not detokenizer.tokenizer:
-        return labels
-    longest = max(len(text.ids) for _, text in pairs)
-    rows = [detokenizer.token_strings(text.ids) for _, text in pairs]
-    rows = [row + [detokenizer.padding] * (longest - len(row)) for row in rows]
-    labels["token"] = rows if has_rows else rows[0]
-    return labels | (text_labels(pairs, text_model) if detokenizer.can_decode else {})
-
-
-def text_labels(pairs: Sequence[tuple[Prompt, GeneratedText]], text_model: TextModel) -> dict[str, Labels]:
-    """Return the prompts and the whole texts as labels; a translation without a prompt has only its text."""
-    parts = [split_prompt(prompt, text.ids, text_model.detokenizer) for prompt, text in pairs]
-    prompts = [before for before, _ in parts]
-    texts: Labels = [truncate_at_stop(text_model.options.stop, *part)[0] for part in parts]
-    return {"prompt": prompts, "text": texts} if any(prompts) or not text_model.core.config.encoder else {"text": texts}
-
-
-def pad_rows(rows: Sequence[Array], filler: float) -> Array:
-    """Return rows of different lengths as one array: (T, ...) of each -> (N, T, ...)."""
-    if not rows:
-        raise DataError("a batch without rows (expected one or more)")
-    longest = max(map(len, rows))
-    table = np.full((len(rows), longest, *rows[0].shape[1:]), filler, rows[0].dtype)
-    for at, row in enumerate(rows):
-        table[at, : len(row)] = row
-    return table

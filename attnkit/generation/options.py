@@ -12,7 +12,7 @@ from attnkit.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from attnkit.checkpoints import Checkpoint
-    from attnkit.inputs.masking import AttendedTensor
+    from attnkit.inputs.operands import AttendedTensor
     from attnkit.interpret.tracer import Tracer
 
 SEARCH_FLAGS = ("beam", "best", "length_penalty")

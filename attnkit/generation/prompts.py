@@ -9,10 +9,9 @@ from attnkit import model
 from attnkit.errors import AttnkitError, DataError, UsageError, counted
 from attnkit.generation import kv_cache_file
 from attnkit.generation.options import GenerationOptions, compute_dtype
-from attnkit.inputs import layers, masking, source_states, text_inputs
+from attnkit.inputs import layers, source_states, text_inputs
 from attnkit.inputs.detokenizer import Detokenizer
-from attnkit.inputs.masking import AttendedTensor
-from attnkit.inputs.operands import select_tensor
+from attnkit.inputs.operands import LAST_STATES, AttendedTensor, load_attended
 from attnkit.record import Array, Labels, Record, row_labels, shared_labels
 from attnkit.tokenizers.auto import NoTokenizer
 
@@ -264,7 +263,7 @@ def find_memory(source: Any, memory: AttendedTensor | None) -> tuple[Array | Non
     if memory is None:
         if "memory" not in record:
             return None, None, None
-        memory = masking.make_attended(select_tensor(record, "memory"), record, "memory", own=True)
+        memory = load_attended(record, "memory", own=True)
     mask = None if memory.mask is None else memory.mask["x"]
     if mask is not None and mask.dtype.kind in "iu":
         mask = model.to_boolean(mask)
@@ -286,7 +285,7 @@ def encode_ids(checkpoint: "Checkpoint", ids: list[int], tokens: list[str] | Non
 def find_companions(source: Any, memory: AttendedTensor | None) -> Mapping[str, Array]:
     """Return what a recurrent model needs beside its memory, from the record of the memory."""
     record = memory.companions if memory is not None else source if isinstance(source, Record) else Record({})
-    return {name: record[name] for name in source_states.NAMES if name in record}
+    return {name: record[name] for name in LAST_STATES if name in record}
 
 
 def memory_of(prompt: Prompt, is_batch: bool = True) -> dict[str, Any]:

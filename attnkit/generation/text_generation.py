@@ -4,19 +4,27 @@ Every text is computed alone, without padding, so that a text of a batch is what
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from attnkit import callbacks
-from attnkit.errors import UsageError
-from attnkit.generation.batching import PadLayout, add_padding_mask, pad_layout, pad_records
-from attnkit.generation.generate import TextModel, generate_one, generation_record
-from attnkit.generation.options import GenerationOptions, check_options, max_new_tokens
+from attnkit.errors import DataError, UsageError
+from attnkit.generation.generate import (
+    Generation,
+    StepCandidates,
+    TextModel,
+    generate_one,
+    split_prompt,
+    truncate_at_stop,
+)
+from attnkit.generation.options import GenerationOptions, check_options, compute_dtype, max_new_tokens
 from attnkit.generation.prompts import Prompt, make_detokenizer, make_prompts
 from attnkit.generation.scoring import score_text, trace_text
 from attnkit.inputs import layers
 from attnkit.inputs.detokenizer import Detokenizer
-from attnkit.model import Model
-from attnkit.record import Record, shared_labels
+from attnkit.model import GeneratedText, Model
+from attnkit.record import Array, Labels, Record, Tensor, shared_labels
 
 TOKEN_TENSORS = ("x", "ids", "mask", "types", "token_type_ids", "scores")
 
@@ -94,3 +102,225 @@ def unrelated_tensors(record: Record) -> Record:
     return record.select(
         [name for name in record if name not in TOKEN_TENSORS and not token_axes & set(record.axes_of(name))]
     )
+
+
+TOKENS = ("token", "query", "key")
+
+
+class PadLayout:
+    """The columns of the tokens of each text in a batch: by default from the first column on.
+
+    columns  of each text the columns of its tokens, in a batch of `width` columns
+    """
+
+    def __init__(self, columns: Sequence[Array] | None = None, width: int = 0) -> None:
+        self._columns, self._width = columns, width
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether the texts came in a padded batch, whose columns these are."""
+        return self._columns is not None
+
+    def along(self, axis: str, sizes: Sequence[int]) -> tuple[list[Array], int]:
+        """Return the places of the last entries of each text along an axis, and how many places there are.
+
+        sizes  the entries of each text
+
+        The first column is dropped where the first token of a text has no entry, as no token predicts it.
+
+        >>> PadLayout([np.array([1, 2]), np.array([0, 1, 2])], 3).along("token", [1, 2])
+        ([array([1]), array([0, 1])], 2)
+        """
+        if self._columns is None or axis not in TOKENS:
+            return [np.arange(size) for size in sizes], max(sizes)
+        first = max(0, *(len(at) - size for at, size in zip(self._columns, sizes, strict=True)))
+        return [at[first:] - first for at in self._columns], self._width - first
+
+
+def pad_layout(prompts: Sequence[Prompt], options: GenerationOptions) -> PadLayout:
+    """Return the columns of the padded batch that prompts came in, where their own tokens are scored."""
+    columns = [prompt.columns for prompt in prompts if prompt.columns is not None]
+    if not columns or options.score is not None or options.cache_in is not None or len(columns) < len(prompts):
+        return PadLayout()
+    return PadLayout(columns, prompts[0].width)
+
+
+def pad_records(records: Sequence[Record], padding: str, layout: PadLayout | None) -> Record:
+    """Return the records of several texts as one batch, zeros at padding; the only record without a layout."""
+    if not records:
+        raise DataError("a batch without rows (expected one or more)")
+    if layout is None:
+        return records[0]
+    tensors: dict[str, Tensor] = {}
+    places: dict[str, tuple[list[Array], int]] = {}
+    for name in records[0]:
+        own = records[0].axes_of(name)
+        axes = own[own[:1] == ("batch",) :]
+        rows = [record[name].reshape(record[name].shape[len(own) - len(axes) :]) for record in records]
+        along = [layout.along(axis, [row.shape[at] for row in rows]) for at, axis in enumerate(axes)]
+        places |= dict(zip(axes, along, strict=True))
+        formula = records[0].tensors[name].formula
+        tensors[name] = Tensor(pad_arrays(rows, along), ("batch", *axes), formula=formula)
+    return Record({}).with_tensors(tensors, batch_labels(records, places, padding))
+
+
+def pad_arrays(rows: Sequence[Array], along: Sequence[tuple[list[Array], int]]) -> Array:
+    """Return arrays of different shapes as one batch, zeros elsewhere.
+
+    along  of each axis the places of the last entries of each row, and its size
+
+    >>> pad_arrays([np.array([1, 2]), np.array([3])], [([np.array([0, 1]), np.array([1])], 2)]).tolist()
+    [[1, 2], [0, 3]]
+    """
+    batch = np.zeros((len(rows), *(size for _, size in along)), rows[0].dtype)
+    for text, row in enumerate(rows):
+        places = [places_of[text] for places_of, _ in along]
+        last = tuple(slice(size - len(at), None) for at, size in zip(places, row.shape, strict=True))
+        batch[text, ...][np.ix_(*places)] = row[last]
+    return batch
+
+
+def batch_labels(
+    records: Sequence[Record], places: Mapping[str, tuple[list[Array], int]], padding: str
+) -> dict[str, Labels]:
+    """Return the labels of a batch: texts one after another, tokens a row each, others those of the first record."""
+    labels: dict[str, Labels] = {}
+    for axis in records[0].labels:
+        rows = [shared_labels(record.labels.get(axis)) for record in records]
+        if axis == "text":
+            labels[axis] = [text for row in rows for text in row]
+        elif axis in (*TOKENS, "source"):
+            columns, size = places[axis]
+            labels[axis] = [pad_labels(row, at, size, padding) for row, at in zip(rows, columns, strict=True)]
+        else:
+            labels[axis] = rows[0]
+    return labels
+
+
+def add_padding_mask(record: Record, lead: tuple[str, ...], sizes: Sequence[int], layout: PadLayout) -> Record:
+    """Return the record of a batch with the mask of its tokens, if it has padding or came padded.
+
+    lead   the axis of the texts
+    sizes  how many tokens each text has
+    """
+    if not layout.is_padded and len({*sizes}) < 2:
+        return record
+    where, size = layout.along("token", sizes)
+    mask = np.zeros((len(where), 1, size), bool)
+    for row, at in zip(mask, where, strict=True):
+        row[0, at] = True
+    labels: dict[str, Labels] = {"key": record.labels["token"]} if "token" in record.labels else {}
+    return record.with_tensors({"mask": Tensor(mask, (*lead, "all queries", "key"), labels, "token ≠ padding")})
+
+
+def pad_labels(names: Sequence[str], places: Array, size: int, padding: str) -> list[str]:
+    """Return the last of some labels at their places, padding at the others.
+
+    >>> pad_labels(["the", "cat"], np.array([1, 2]), 3, "[PAD]")
+    ['[PAD]', 'the', 'cat']
+    """
+    row = [padding] * size
+    for at, name in zip(places, names[len(names) - len(places) :], strict=True):
+        row[at] = name
+    return row
+
+
+def generation_record(
+    prompts: list[Prompt], generations: list[Generation], text_model: TextModel, is_batch: bool
+) -> Record:
+    """Return the record of generated texts: x the log-probability of each token, ids, scores of a beam search."""
+    options = text_model.options
+    sequences = [text for generation in generations for text in generation.sequences]
+    lead = ("beam",) if options.best else ("batch",) if is_batch else ()
+    tensors = generated_tensors(sequences, generations, text_model, lead)
+    if not lead:
+        tensors = {name: Tensor(one.array[0], one.axes, formula=one.formula) for name, one in tensors.items()}
+    if options.beam:
+        scores = np.array([text.score for text in sequences], compute_dtype(options))
+        tensors["scores"] = Tensor(scores, lead or ("beam",))
+    pairs = [(prompt, text) for prompt, one in zip(prompts, generations, strict=True) for text in one.sequences]
+    record = Record({}).with_tensors(tensors, generated_labels(pairs, tensors, text_model, bool(lead)))
+    record = record.merge(candidate_tensors([one.candidates for one in generations], lead, text_model.detokenizer))
+    return add_padding_mask(record, lead, [len(text.ids) for text in sequences], PadLayout())
+
+
+def generated_tensors(
+    sequences: Sequence[GeneratedText],
+    generations: Sequence[Generation],
+    text_model: TextModel,
+    lead: tuple[str, ...],
+) -> dict[str, Tensor]:
+    """Return x and ids of generated texts, padded, each (N, T) or (N, T, V) of logits and probabilities."""
+    options = text_model.options
+    dtype, pad = compute_dtype(options), text_model.core.config.special.pad or 0
+    axes = (*lead, "token")
+    ids = pad_rows([np.array(text.ids, np.int64) for text in sequences], pad)
+    if options.emit == "ids":
+        return {"x": Tensor(ids, axes, formula="tokens chosen")}
+    scores = [one.scores for one in generations if one.scores is not None]
+    if scores:
+        x = Tensor(pad_rows(scores, 0), (*axes, "vocab"), formula=options.emit or "")
+    else:
+        logprobs = [np.array(text.logprobs, dtype) for text in sequences]
+        x = Tensor(pad_rows(logprobs, 0), axes, formula="log-probability of each token")
+    return {"x": x, "ids": Tensor(ids, axes)}
+
+
+def generated_labels(
+    pairs: Sequence[tuple[Prompt, GeneratedText]],
+    tensors: Mapping[str, Tensor],
+    text_model: TextModel,
+    has_rows: bool,
+) -> dict[str, Labels]:
+    """Return the labels of generated texts: the words of the vocabulary, the tokens, the prompts and the texts."""
+    detokenizer, labels = text_model.detokenizer, dict[str, Labels]()
+    if "vocab" in (tensors["x"].axes or ()) and (words := detokenizer.words()):
+        labels["vocab"] = words
+    if not detokenizer.tokenizer:
+        return labels
+    longest = max(len(text.ids) for _, text in pairs)
+    rows = [detokenizer.token_strings(text.ids) for _, text in pairs]
+    rows = [row + [detokenizer.padding] * (longest - len(row)) for row in rows]
+    labels["token"] = rows if has_rows else rows[0]
+    return labels | (text_labels(pairs, text_model) if detokenizer.can_decode else {})
+
+
+def text_labels(pairs: Sequence[tuple[Prompt, GeneratedText]], text_model: TextModel) -> dict[str, Labels]:
+    """Return the prompts and the whole texts as labels; a translation without a prompt has only its text."""
+    parts = [split_prompt(prompt, text.ids, text_model.detokenizer) for prompt, text in pairs]
+    prompts = [before for before, _ in parts]
+    texts: Labels = [truncate_at_stop(text_model.options.stop, *part)[0] for part in parts]
+    return {"prompt": prompts, "text": texts} if any(prompts) or not text_model.core.config.encoder else {"text": texts}
+
+
+def candidate_tensors(
+    texts: Sequence[Sequence[StepCandidates]], lead: tuple[str, ...], detokenizer: Detokenizer
+) -> Record:
+    """Return `candidates.ids`, `.logits`, `.probs`, `.filtered` and `.chosen` of texts, a batch padded with zeros.
+
+    Each is (T, M), or (B, T, M) where `lead` names the axis of the texts. The labels under `candidates.ids` are the
+    tokens: a list for each step, text after text.
+    """
+    longest = max(map(len, texts), default=0)
+    width = min((len(step.ids) for text in texts for step in text), default=0)
+    tensors: dict[str, Tensor] = {}
+    for at, name in enumerate(StepCandidates._fields if width else ()):
+        rows = [np.stack([step[at][:width] for step in text]) for text in texts]
+        array = np.stack([np.pad(row, ((0, longest - len(row)), (0, 0))) for row in rows])
+        tensors[f"candidates.{name}"] = Tensor(array if lead else array[0], (*lead, "token", "rank"))
+    words: list[list[str]] = []
+    for text in texts if detokenizer.tokenizer else ():
+        words += [detokenizer.token_strings(step.ids[:width].tolist()) for step in text]
+        words += [[detokenizer.padding] * width] * (longest - len(text))
+    return Record({}).with_tensors(tensors, {"candidates.ids": words} if words and width else None)
+
+
+def pad_rows(rows: Sequence[Array], filler: float) -> Array:
+    """Return rows of different lengths as one array: (T, ...) of each -> (N, T, ...)."""
+    if not rows:
+        raise DataError("a batch without rows (expected one or more)")
+    longest = max(map(len, rows))
+    table = np.full((len(rows), longest, *rows[0].shape[1:]), filler, rows[0].dtype)
+    for at, row in enumerate(rows):
+        table[at, : len(row)] = row
+    return table

@@ -2,15 +2,15 @@
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attnkit import model
 from attnkit.errors import AttnkitWarning, DataError, UsageError
-from attnkit.inputs import intermediates, layers, masking
-from attnkit.inputs.masking import AttendedTensor
-from attnkit.inputs.operands import load_attended, select_tensor
+from attnkit.inputs import intermediates, layers
+from attnkit.inputs.operands import AttendedTensor, load_attended, reduce_to_one_row, select_mask, select_tensor
 from attnkit.model.checks import as_text
 from attnkit.model.parameters import ATTENTION as PROJECTIONS
 from attnkit.model.parameters import FFN, SCORE
@@ -120,11 +120,94 @@ def collect_inputs(
     values = operands.value or keys
     for operand in (queries, keys, values):
         operand["x"]
-    mask = operands.mask or masking.find_mask(record, operands.query, source, past, is_by_hand)
-    bias = operands.bias or masking.find_bias(record, operands.query, source, is_by_hand)
+    mask = operands.mask or find_mask(record, operands.query, source, past, is_by_hand)
+    bias = operands.bias or find_bias(record, operands.query, source, is_by_hand)
     warn_of_zeros_and_ones(mask)
     rest = record.without(set(intermediates.intermediates_in(record)) - operands.own_names())
     return AttentionInputs(record, rest, queries, keys, values, mask, bias, "source" if source else "key", layer or "")
+
+
+def find_mask(
+    record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, past: int, is_by_hand: bool
+) -> Record | None:
+    """Return the mask of attention if no flag names one; warn if the record has a mask that is not used.
+
+    queries, keys  what they come from; None: x of the record
+    past           keys before those of the record
+    is_by_hand     whether flags, not a model, say what is attended to
+    """
+    if not is_own(keys, record):
+        if keys is not None and keys.has_square_mask:
+            warn_of_square(keys)
+        elif is_by_hand and has_columns_for(record, "mask", keys):
+            warn_unused("the record's mask is not used: its keys are the tokens of the record", "--mask :mask")
+        return keys.mask if keys is not None else None
+    if "mask" not in record:
+        return None
+    x = record["x"] if keys is None else keys["x"]
+    if is_own(queries, record):
+        return prepend_past_columns(select_mask(record, "mask", x), past, x)
+    row = reduce_to_one_row(record, x)
+    if row is None:
+        problem = "the record's mask is not used: its rows are the tokens of the record, not these queries"
+        warn_unused(problem, "--mask :mask")
+    return row if row is None else prepend_past_columns(row, past, x)
+
+
+def warn_of_square(keys: AttendedTensor) -> None:
+    """Warn that a mask with a row for each token of the keys is not used for other queries."""
+    is_file = not keys.is_given and keys.source not in ("", "<stdin>")
+    which = f"{keys.source}: its mask" if is_file else "the mask of the keys"
+    file = "" if keys.is_given else keys.source if is_file else "FILE"
+    warn_unused(f"{which} is not used: its rows are its own tokens, not these queries", f"--mask {file}:mask")
+
+
+def find_bias(
+    record: Record, queries: AttendedTensor | None, keys: AttendedTensor | None, is_by_hand: bool
+) -> Record | None:
+    """Return the record's `bias` for self-attention of its tokens; warn if it is not used."""
+    if "bias" not in record:
+        return None
+    if not (is_own(queries, record) and is_own(keys, record)):
+        if is_by_hand and has_columns_for(record, "bias", keys):
+            warn_unused("the record's bias is not added: its keys are the tokens of the record", "--bias :bias")
+        return None
+    if not is_by_hand:
+        warn_unused("the record's bias is not added: the model sets the positions", "--bias :bias")
+        return None
+    return Record({"x": record.tensors["bias"]})
+
+
+def is_own(operand: AttendedTensor | None, record: Record) -> bool:
+    """Return whether the rows of an operand are the tokens of the record: its x, or a tensor with as many rows."""
+    if operand is None or (operand.is_given and operand.name == "x"):
+        return True
+    rows = (record if "x" in record else operand)["x"].shape[-2:-1]
+    return operand.is_given and operand.name != "memory" and operand["x"].shape[-2:-1] == rows
+
+
+def has_columns_for(record: Record, name: str, keys: AttendedTensor | None) -> bool:
+    """Return whether a mask or bias of the record has a column for each of the keys."""
+    keys_shape = record["x"].shape if keys is None else keys["x"].shape
+    return name in record and record[name].shape[-1:] == keys_shape[-2:-1]
+
+
+def prepend_past_columns(mask: Record, past: int, x: Array) -> Record:
+    """Return a mask of the tokens of x with columns for the keys before them, all visible.
+
+    >>> prepend_past_columns(Record({"x": np.array([[True, False]])}), 1, np.zeros((2, 4)))["x"].tolist()
+    [[True, True, False]]
+    """
+    cells = mask["x"]
+    if not past or not cells.ndim or cells.shape[-1:] != x.shape[-2:-1]:
+        return mask
+    past_cells = np.full((*cells.shape[:-1], past), 0 if cells.dtype.kind == "f" else 1, cells.dtype)
+    return mask.with_tensors({"x": replace(mask.tensors["x"], array=np.concatenate([past_cells, cells], axis=-1))})
+
+
+def warn_unused(problem: str, hint: str) -> None:
+    """Warn of a tensor that attention does not use, with the flag that uses it."""
+    warnings.warn(f"{problem} ({hint} uses it)", AttnkitWarning, stacklevel=4)
 
 
 def layer_options(checkpoint: "Checkpoint", inputs: AttentionInputs, past: int) -> dict[str, Any]:

@@ -1,37 +1,60 @@
-"""Read operands as records: one tensor with its padding mask, or the tensors of a checkpoint folder."""
+"""Operands as records: one tensor as x, with the mask of its record that applies to it as keys."""
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from attnkit import formats
 from attnkit.errors import DataError
-from attnkit.record import Record, find_name, join_names
+from attnkit.record import Array, Record, Tensor, find_name, join_names
 
-if TYPE_CHECKING:
-    from attnkit.inputs.masking import AttendedTensor
+LAST_STATES = ("memory_state", "memory_cell")  # what a recurrent encoder leaves beside its memory
+ONE_ROW = ("batch", "all queries", "key")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CheckpointRecord(Record):
-    """Tensors of a checkpoint folder, with the checkpoint.
+class AttendedTensor(Record):
+    """One tensor of a record as `x`, and the mask of that record that belongs to it as keys.
 
-    whole  whether they are all of its tensors, under their published names
+    name             of the tensor in its record
+    mask             the mask as `x`; None where the record has none that applies to queries from elsewhere
+    has_square_mask  whether the record has a mask with a row for each of its own tokens, which does not apply to them
+    is_given         whether the record is the input of the tool, and not a file
+    source           the file, for messages
+    companions       what a recurrent encoder leaves beside its memory: its last states
     """
 
-    checkpoint: Any = field(kw_only=True)
-    whole: bool = field(kw_only=True)
+    name: str = "x"
+    mask: Record | None = None
+    has_square_mask: bool = False
+    is_given: bool = False
+    source: str = ""
+    companions: Record = field(default_factory=lambda: Record({}))
 
 
-def load_attended(record: Record, name: str = "", source: str = "", own: bool = False) -> "AttendedTensor":
-    """Return the tensor of that name as x, with the mask of its record that applies to it as keys.
+def load_attended(record: Record, name: str = "", source: str = "", own: bool = False) -> AttendedTensor:
+    """Read a tensor of a record as x, with the mask of its record that applies to it as keys.
 
     own  whether the record is the input of the tool, and not a file
-    """
-    from attnkit.inputs import masking
 
+    >>> memory = Record({"x": np.zeros((1, 2, 4)), "mask": np.array([[[True, False]]])})
+    >>> load_attended(memory).mask["x"].tolist()
+    [[[True, False]]]
+    """
     tensor = select_tensor(record, name, source)
-    alone = next(iter(record)) if len(record) == 1 else "x"
-    return masking.make_attended(tensor, record, name or alone, source, own)
+    name = name or (next(iter(record)) if len(record) == 1 else "x")
+    mask = find_key_mask(record, name)
+    return AttendedTensor(
+        tensor.tensors,
+        tensor.labels,
+        tensor.history,
+        name=name,
+        mask=mask,
+        has_square_mask=mask is None and has_mask_for(record, name),
+        is_given=own,
+        source=source,
+        companions=record.select([name for name in LAST_STATES if name in record]),
+    )
 
 
 def select_tensor(record: Record, name: str = "", source: str = "") -> Record:
@@ -67,3 +90,57 @@ def cast_x(record: Record, dtype: str) -> Record:
     """Return the record with x in another dtype."""
     x = record.tensors["x"]
     return record.with_tensors({"x": replace(x, array=formats.cast_array(x.array, dtype), axes=x.axis_names())})
+
+
+def find_key_mask(record: Record, name: str) -> Record | None:
+    """Return the mask of a tensor as keys: `memory_mask` for the memory, else the only row of `mask`."""
+    is_memory = "memory" in record and (name == "memory" or is_equal(record[name], record["memory"]))
+    if "memory_mask" in record and (is_memory or "memory" not in record):
+        return select_mask(record, "memory_mask", record[name])
+    return reduce_to_one_row(record, record[name]) if has_mask_for(record, name) else None
+
+
+def has_mask_for(record: Record, name: str) -> bool:
+    """Return whether the record's `mask` has a column for each row of this tensor."""
+    keys, mask = record[name], record.get("mask")
+    if mask is None or not mask.ndim or keys.ndim < 2:
+        return False
+    if name == "memory" and "x" in record and not is_equal(keys, record["x"]):
+        return False  # the mask is of x
+    return name == "x" or mask.shape[-1] == keys.shape[-2]
+
+
+def reduce_to_one_row(record: Record, keys: Array) -> Record | None:
+    """Return the `mask` of a record as one row for all queries, (B, 1, S) or (1, S); None where its rows differ.
+
+    >>> reduce_to_one_row(Record({"mask": np.array([[True, False], [True, False]])}), np.zeros((2, 4)))["x"].tolist()
+    [[True, False]]
+    """
+    mask_record = select_mask(record, "mask", keys)
+    mask = mask_record["x"]
+    if mask.ndim < 2:
+        return Record({"x": np.atleast_2d(mask)})
+    if not mask.shape[-2] or not (mask == mask[..., :1, :]).all():
+        return None
+    return mask_record.with_tensors({"x": replace(mask_record.tensors["x"], array=mask[..., :1, :])})
+
+
+def select_mask(record: Record, name: str, tensor: Array) -> Record:
+    """Return a mask over the rows of a tensor as `x`, with axis names; that of a batch begins with the axis `batch`.
+
+    (B, S) and (B, 1, S) without names are those of a padded batch of B rows, as encode and decode read them.
+    """
+    mask, axes = record[name], record.tensors[name].axes or ()
+    batch = len(tensor) if tensor.ndim > 2 else -1
+    if mask.shape == (batch, *tensor.shape[-2:-1]) and (
+        axes[:1] == ("batch",) or (not axes and batch != mask.shape[1])
+    ):
+        return Record({"x": Tensor(mask[:, None], ONE_ROW)})
+    if not axes and mask.ndim == 3 and len(mask) == batch:
+        axes = ONE_ROW
+    return Record({"x": Tensor(mask, axes or None)})
+
+
+def is_equal(one: Array, other: Array) -> bool:
+    """Return whether two arrays hold the same numbers, NaN included."""
+    return one is other or np.array_equal(one, other, equal_nan=True)

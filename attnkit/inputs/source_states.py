@@ -6,10 +6,9 @@ import numpy as np
 
 from attnkit import model
 from attnkit.errors import DataError
+from attnkit.inputs.operands import LAST_STATES
 from attnkit.model import Array
 from attnkit.record import Record, Tensor
-
-NAMES = ("memory_state", "memory_cell")
 
 
 def encoder_states(config: model.Config, context: model.Context) -> tuple[model.State, ...] | None:
@@ -27,7 +26,7 @@ def source_states_record(states: tuple[model.State, ...], is_batch: bool) -> Rec
     (2, 4)
     """
     tensors = {}
-    for name, parts in zip(NAMES, zip(*states, strict=True), strict=True):
+    for name, parts in zip(LAST_STATES, zip(*states, strict=True), strict=True):
         if all(part is not None for part in parts):
             stacked = np.stack(parts, axis=1)
             axes = ("batch", "layer", "model")
@@ -59,7 +58,7 @@ def read_states(
     if not isinstance(config, model.RecurrentConfig) or config.encoder is None or config.decoding.bridge == "none":
         return None
     stack = config.recurrent_stack("encoder")
-    names = NAMES if stack.has_cell_state else NAMES[:1]
+    names = LAST_STATES if stack.has_cell_state else LAST_STATES[:1]
     shape = (rows, stack.layers, config.memory_width)
     parts = []
     for name in names:

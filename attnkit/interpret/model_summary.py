@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 from attnkit import display, model
 from attnkit.display import Style
 from attnkit.errors import DataError, UsageError, counted, suggest
-from attnkit.inputs.operands import CheckpointRecord
 from attnkit.model import Config, PositionConfig, RecurrentConfig, SpecialTokens, Step
 from attnkit.model.parameters import parameter_axes, tool_of
 from attnkit.model.recurrent_config import RecurrentStack
@@ -29,17 +28,15 @@ MOST = 8  # words in a row
 UNFOLDED = ("channel", "patch row", "patch column")  # as published weights of patches are
 
 
-def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequence[str] = ()) -> CheckpointRecord:
+def checkpoint_record(checkpoint: "Checkpoint", part_name: str = "", names: Sequence[str] = ()) -> Record:
     """Return the stored tensors of a folder, memory-mapped; or those of a part of it, or of these names."""
     if part_name:
-        record = model_part(checkpoint, part_name)
-    elif names:
+        return model_part(checkpoint, part_name)
+    if names:
         chosen = [one for name in names for one in expand_pattern(checkpoint, name)]
-        record = reduce(Record.merge, (read_tensor(checkpoint, name) for name in chosen))
-    else:
-        axes_of = published_axes(checkpoint)
-        record = Record({name: Tensor(checkpoint.tensor(name), axes_of.get(name)) for name in checkpoint.tensors()})
-    return CheckpointRecord(record.tensors, checkpoint=checkpoint, whole=not (part_name or names))
+        return reduce(Record.merge, (read_tensor(checkpoint, name) for name in chosen))
+    axes_of = published_axes(checkpoint)
+    return Record({name: Tensor(checkpoint.tensor(name), axes_of.get(name)) for name in checkpoint.tensors()})
 
 
 def expand_pattern(checkpoint: "Checkpoint", name: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 import attnkit
 from attnkit import formats
 from attnkit.errors import DataError, UsageError
-from attnkit.inputs.recurrent_weights import read_recurrent_weights
+from attnkit.inputs.recurrent_layers import read_recurrent_weights
 from attnkit.record import Record, Tensor
 from tests import process
 from tests.commands.records import of, read_back

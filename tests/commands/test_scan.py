@@ -9,7 +9,6 @@ import pytest
 
 import attnkit
 from attnkit.errors import DataError, UsageError
-from attnkit.interpret import scanning
 from tests import process
 from tests.places import MODELS, REFERENCES, ROOT
 
@@ -62,7 +61,7 @@ def final_logits(text, dtype, model=STORY, **values):
     ],
 )
 def test_every_cell_is_one_run_with_one_patch(pattern, heads, positions, dtype, limit, monkeypatch):
-    monkeypatch.setattr(scanning, "MOST", limit)  # few rows at a time give the same
+    monkeypatch.setattr("attnkit.commands.scan.MOST_TOKENS", limit)  # few rows at a time give the same
     made = scan(against=CORRUPTED, minus=" robot", patch=pattern, heads=heads, positions=positions, dtype=dtype)
     clean = traced(STORY, CLEAN, dtype)
     names = [name if name in clean else pattern.replace("*", name) for name in made.labels["layer"]]

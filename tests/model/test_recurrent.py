@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError, UsageError
-from attnkit.inputs.recurrent_weights import read_recurrent_weights
+from attnkit.inputs.recurrent_layers import read_recurrent_weights
 from attnkit.model.backward.recurrent_backward import stack_backward
 from attnkit.model.kernels.recurrent import run_direction_in_blocks
 from attnkit.model.recurrent import run_direction, step

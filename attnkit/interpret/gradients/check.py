@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnkit import model
-from attnkit.inputs.masking import AttendedTensor
-from attnkit.inputs.operands import load_attended, select_tensor
+from attnkit.inputs.operands import AttendedTensor, load_attended, select_tensor
 from attnkit.interpret.gradients.pipeline import INPUT, PipelineGradients, list_inputs, pipeline_backward
 from attnkit.interpret.gradients.stages import FILE, StageCall, part_prefix
 from attnkit.interpret.gradients.tools import input_of
@@ -130,7 +129,7 @@ def weights_of(call: StageCall) -> Mapping[str, Array]:
     from attnkit.inputs.attention_inputs import prepare_attention
     from attnkit.inputs.ffn_weights import find_ffn_weights
     from attnkit.inputs.position_inputs import find_positions
-    from attnkit.inputs.recurrent_weights import find_recurrent_weights
+    from attnkit.inputs.recurrent_layers import find_recurrent_weights
 
     if call.tool == "attend":
         prepared = prepare_attention(call.item or Record({}), call.values)

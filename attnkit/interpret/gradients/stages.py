@@ -6,7 +6,7 @@ from typing import Any
 
 from attnkit.errors import UsageError
 from attnkit.inputs import layers
-from attnkit.inputs.masking import AttendedTensor
+from attnkit.inputs.operands import AttendedTensor
 from attnkit.model import Array
 from attnkit.model.backward.tape import Reverse
 from attnkit.model.hooks import Hook

@@ -15,8 +15,8 @@ from attnkit.inputs import encoding, intermediates, layers, softmax_stage, text_
 from attnkit.inputs.attention_inputs import PreparedAttention, broadcast_over_heads, prepare_attention, weigh_values
 from attnkit.inputs.encoding import Encoding
 from attnkit.inputs.ffn_weights import find_ffn_weights
-from attnkit.inputs.masking import AttendedTensor
 from attnkit.inputs.next_word import WordChoice, find_output_matrix
+from attnkit.inputs.operands import AttendedTensor
 from attnkit.inputs.position_inputs import (
     BIASES,
     check_table,
@@ -25,8 +25,7 @@ from attnkit.inputs.position_inputs import (
     number_tokens,
     token_angles,
 )
-from attnkit.inputs.recurrent_layers import find_texts, read_state_file
-from attnkit.inputs.recurrent_weights import find_recurrent_weights
+from attnkit.inputs.recurrent_layers import find_recurrent_weights, find_texts, read_state_file
 from attnkit.inputs.targets import find_logits
 from attnkit.interpret.gradients.stages import Adjoint, Outer, StageCall, StageGradients, collect_gradients
 from attnkit.interpret.tracer import Tracer

@@ -12,8 +12,9 @@ import pytest
 import attnkit
 from attnkit import formats, model
 from attnkit.checkpoints import open_checkpoint
+from attnkit.commands.encode import CHARACTERS, LINES, read_lines
 from attnkit.errors import DataError
-from attnkit.inputs import corpus, encoding, layers
+from attnkit.inputs import encoding, layers
 from attnkit.model.kernels import threads
 from tests import process
 from tests.places import MODELS
@@ -83,7 +84,7 @@ def test_a_packed_text_of_minilm_has_its_bits_on_any_processor(core_type):
     if not process.has_loops(core_type):
         pytest.skip("the processor has no such instructions")
     code = (
-        "from tests.inputs.test_corpus import *; core, steps = stack_of('minilm');"
+        "from tests.commands.test_encode import *; core, steps = stack_of('minilm');"
         "ids = random_texts(core, [2, 7, 65, 2, 150]);"
         "alone = [model.run(core, steps, one, model.Context()) for one in ids];"
         "ok = [np.array_equal(a, b) for n in (1, 2) for a, b in zip(alone, run_together(core, steps, ids, n))];"
@@ -207,9 +208,9 @@ def test_a_line_is_answered_before_the_next_one_comes():
 
 
 def test_lines_are_held_some_at_a_time():
-    blocks = iter([iter(["a"] * (corpus.LINES + 1)), iter(["b" * corpus.CHARACTERS, "c"])])
-    sizes = [[line.number for line in lines] for lines in corpus.read_lines(blocks)]
-    assert [len(numbers) for numbers in sizes] == [corpus.LINES, 1, 1, 1]
+    blocks = iter([iter(["a"] * (LINES + 1)), iter(["b" * CHARACTERS, "c"])])
+    sizes = [[line.number for line in lines] for lines in read_lines(blocks)]
+    assert [len(numbers) for numbers in sizes] == [LINES, 1, 1, 1]
     assert sizes[1:] == [[1025], [1026], [1027]]
 
 
@@ -218,7 +219,7 @@ def test_what_comes_before_an_unreadable_line_is_yielded_first():
         yield "a"
         raise DataError("no text", "<stdin>")
 
-    lines = corpus.read_lines(iter([block()]))
+    lines = read_lines(iter([block()]))
     assert next(lines) == [("a",)]
     with pytest.raises(DataError, match="line 2: no text"):
         next(lines)
